@@ -1,0 +1,24 @@
+# Every verb is one line over env/bootstrap.py, which works where make does not.
+# TORCH=cpu|rocm|cuda|none  TORCH_PYTHON=path  BOX=name  PLAN=file  GPU=pci address  ARGS="more arguments"  PYTHON=python3.12
+PYTHON ?= python3
+verb = @$(PYTHON) env/bootstrap.py $@ $(if $(TORCH),--torch "$(TORCH)") $(if $(TORCH_PYTHON),--torch-python "$(TORCH_PYTHON)")
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help diagnose test test-all lab capture overnight check check-gpu bench check-pins lock wheelhouse capture.pyz setup
+
+help:        ; $(verb)
+diagnose:    ; $(verb) $(if $(BOX),--box "$(BOX)") $(ARGS)
+test:        ; $(verb) $(ARGS)
+test-all:    ; $(verb) $(ARGS)
+lab:         ; $(verb) $(ARGS)
+capture:     ; $(verb) $(ARGS)
+overnight:   ; $(verb) $(if $(PLAN),"$(PLAN)") $(ARGS)
+check:       ; $(verb)
+check-gpu:   ; $(verb) $(if $(GPU),--gpu "$(GPU)") $(ARGS)
+bench:       ; $(verb) $(ARGS)
+check-pins:  ; $(verb) $(ARGS)
+lock:        ; $(verb) $(ARGS)
+wheelhouse:  ; $(verb)
+capture.pyz: ; $(verb)
+setup:       ; $(verb)

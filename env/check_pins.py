@@ -1,0 +1,106 @@
+"""Maintainers' tool over uv: `lock` pins what fits, `check` proves that the pins install from wheels wherever they must.
+
+Runs under .venv's Python, where the set "maintain" has put uv; needs the network, and is no part of the tests.
+"""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ENV = Path(__file__).resolve().parent
+sys.path[:1] = [str(ENV)]
+
+from setup import pip, torch_build  # noqa: E402
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
+LOCKS = ("requirements.txt", "requirements-test.txt", "requirements-maintain.txt")
+# torch last: its lock is constrained by the first one.
+COMPILED = ("requirements", "requirements-test", "torch")
+INDEX = ("--extra-index-url", f"{torch_build.TORCH_INDEX}/cpu", "--index-strategy", "unsafe-best-match")
+
+
+def uv(arguments: Sequence[str], links: bool = False) -> subprocess.CompletedProcess[str]:
+    """One uv call, with the user's index and certificates as pip has them; `links` lets pip's find-links serve too."""
+    kept = pip.settings([sys.executable, "-m", "pip"], os.environ)
+    named = {"UV_DEFAULT_INDEX": kept.get("PIP_INDEX_URL", ""), "SSL_CERT_FILE": kept.get("PIP_CERT", ""),
+             "UV_FIND_LINKS": ",".join(kept.get("PIP_FIND_LINKS", "").split()) if links else ""}
+    env = {name: value for name, value in named.items() if value} | pip.clean(os.environ) | {"UV_PYTHON_DOWNLOADS": "never"}
+    return subprocess.run([sys.executable, "-m", "uv", *arguments], cwd=ENV, env=env, stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+
+
+def lock(arguments: list[str]) -> int:
+    """Write the locks anew from the .in files; a pin that still fits stays, but for --upgrade."""
+    for name in COMPILED:
+        torch, source, target = name == "torch", f"{name}.in", f"{name}.txt"
+        words = ["pip", "compile", source, "-o", target, "--universal", "--python-version", PYTHONS[0],
+                 "--only-binary", ":all:", "--custom-compile-command", "make lock", *arguments]
+        done = uv(words, links=torch)
+        if done.returncode and torch:
+            done = uv([*words, *INDEX])
+        if done.returncode:
+            print(f"lock: {source}: {last(done.stdout)}", file=sys.stderr)
+            return 1
+        print(f"{target}: {len(pip.pins(ENV / target))} pins")
+    return 0
+
+
+def resolves(lock_file: Path, python: str, platform: str, options: Sequence[str] = (), links: bool = False) -> tuple[int, str]:
+    """(packages, "") where every pin of a lock has a wheel there, else (0, why)."""
+    with tempfile.TemporaryDirectory() as target:
+        done = uv(["pip", "install", "--dry-run", "--no-deps", "--only-binary", ":all:", "--python", sys.executable,
+                   "--python-version", python, "--python-platform", platform, "--target", target, "-r", str(lock_file),
+                   *options], links)
+    counted = re.search(r"^Would install (\d+) packages?", done.stdout, re.MULTILINE)
+    return (int(counted[1]), "") if done.returncode == 0 and counted else (0, last(done.stdout))
+
+
+def last(text: str) -> str:
+    """The reason in uv's words, on one line."""
+    lines = [line.strip(" ╰─▶×│") for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix("cause: ") for line in lines if line.startswith(("cause: ", "Because "))]
+    return "; ".join(causes[-2:] or lines[-1:])
+
+
+def check(arguments: list[str]) -> int:
+    """Every lock on every Python and processor; the CPU build of torch where something here serves it."""
+    failed = unchecked = 0
+    for platform in PLATFORMS:
+        for python in PYTHONS:
+            began, told = time.monotonic(), []
+            for name in LOCKS:
+                count, why = resolves(ENV / name, python, platform)
+                failed += bool(why)
+                told.append(f"{name} {count} packages" if not why else f"{name} FAILED: {why}")
+            with tempfile.NamedTemporaryFile("w", suffix=".txt") as needs:
+                needs.write("\n".join(pin for pin in pip.pins(ENV / "torch.txt") if not pin.startswith("torch==")))
+                needs.flush()
+                count, why = resolves(Path(needs.name), python, platform)
+            failed += bool(why)
+            told.append(f"what torch needs {count} packages" if not why else f"what torch needs FAILED: {why}")
+            why = resolves(ENV / "torch.txt", python, platform, links=True)[1]
+            why = why and resolves(ENV / "torch.txt", python, platform, INDEX)[1]
+            unchecked += bool(why)
+            told.append("torch not checked because " + why if why else "torch 1 package")
+            print(f"{platform} Python {python} ({time.monotonic() - began:.1f} s)\n  " + "\n  ".join(told), flush=True)
+    print(f"check-pins: {len(PLATFORMS) * len(PYTHONS)} combinations, {failed} failed, torch not checked in {unchecked}")
+    return 1 if failed else 0
+
+
+def main(arguments: list[str]) -> int:
+    verbs = {"lock": lock, "check": check}
+    if arguments[:1] == [] or arguments[0] not in verbs:
+        print(f"check_pins: {' '.join(arguments) or 'nothing'} seen, expected one of {', '.join(verbs)}", file=sys.stderr)
+        return 2
+    return verbs[arguments[0]](arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""What is carried to a box without a network: the folder of wheels, and capture as one file."""
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import zipapp
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import SetupError, pip, stamp, torch_build, venv
+
+if TYPE_CHECKING:
+    from .verbs import Call
+
+CAPTURE_MAIN = """\
+import sys
+
+if sys.version_info < (3, 8):
+    sys.exit("capture: Python %s seen, 3.8 or newer expected" % sys.version.split()[0])
+
+from helpers.look.capture import main
+
+sys.exit(main())
+"""
+
+
+def wheelhouse(call: Call) -> int:
+    """Download the wheels of the base and test sets for this Python and processor, and torch where something serves it."""
+    root, host = call.root, sys.executable
+    try:
+        own = venv.pip_of_host(host, root, call.environ)
+    except venv.Lacks as lack:
+        raise SetupError(f"wheelhouse: {host} has no pip ({lack}): use a Python that has one, PYTHON=..") from lack
+    folder = root / "wheelhouse"
+    part = root / "wheelhouse.part"
+    part.mkdir(exist_ok=True)
+    log = part / "download.log"
+    kept = pip.settings(own, call.environ)
+    env = pip.environment(call.environ, kept, root / "no wheelhouse")
+    locks = [root / "env" / stamp.SETS[name][0] for name in ("base", "test")]
+    progress = pip.Progress("wheels", sum(len(pip.pins(lock)) for lock in locks))
+    # One call a lock: pip refuses a pin that two locks name.
+    for lock in locks:
+        outcome = pip.run(pip.command(own, "download", [lock], options=("--dest", str(part))), env, progress, log)
+        if outcome.code:
+            raise SetupError(f"wheelhouse: pip stopped ({outcome.said}); see {log}")
+    name = f"{torch_build.version(root)}+cpu"
+    for options in ((), ("--extra-index-url", f"{torch_build.TORCH_INDEX}/cpu")):
+        argv = pip.command(own, "download", torch=name, options=("--dest", str(part), *options))
+        outcome = pip.run(argv, env | {"PIP_RETRIES": "1"}, pip.Progress(f"torch {name}", 1), log)
+        if outcome.code == 0:
+            env |= {"PIP_FIND_LINKS": f"{kept.get('PIP_FIND_LINKS', '')} {part}"}
+            argv = pip.command(own, "download", [root / "env/torch.txt"], options=("--dest", str(part)))
+            outcome = pip.run(argv, env, progress, log)
+            break
+    if outcome.code:
+        print(f"without torch {name}: {outcome.said}", file=sys.stderr)
+    for wheel in pip_wheels():
+        shutil.copy2(wheel, part)
+    log.unlink()
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(part, folder)
+    wheels = list(folder.glob("*.whl"))
+    print(f"{folder}: {len(wheels)} wheels, {sum(wheel.stat().st_size for wheel in wheels) / 2**20:.0f} MiB, for Python "
+          f"{sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}; copy it beside env/ on the other box")
+    return 0
+
+
+def pip_wheels() -> list[Path]:
+    """The wheel of pip that Python brings for its venv module (Debian keeps it elsewhere); a box without pip runs that."""
+    spec = importlib.util.find_spec("ensurepip")
+    bundled = Path(str(spec.origin)).parent / "_bundled" if spec else Path("/nonexistent")
+    return [*bundled.glob("pip-*.whl"), *Path("/usr/share/python-wheels").glob("pip-*.whl")][:1]
+
+
+def capture_pyz(call: Call) -> int:
+    """Pack helpers/look, and the one program of helpers/torchside that capture hands to torch's own Python, into a file."""
+    target = call.root / "capture.pyz"
+    with tempfile.TemporaryDirectory() as work:
+        package = Path(work, "helpers")
+        package.mkdir()
+        shutil.copy2(call.root / "helpers/__init__.py", package)
+        for name in ("look", "torchside"):
+            if (call.root / "helpers" / name).is_dir():
+                shutil.copytree(call.root / "helpers" / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+        Path(work, "__main__.py").write_text(CAPTURE_MAIN, encoding="utf-8")
+        whole = target.with_suffix(".part")
+        zipapp.create_archive(work, whole, interpreter="/usr/bin/env python3", compressed=True)
+        os.replace(whole, target)
+    print(f"{target}: {target.stat().st_size} bytes; run it with python3 capture.pyz")
+    return 0

@@ -1,0 +1,144 @@
+"""Brings .venv to what a verb needs. A warm one is only looked at: no child process, no lock, nothing written."""
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from . import SetupError, pip, stamp, torch_build, venv
+from .stamp import Made, Stamp
+from .venv import WORKS_NOW
+
+OS_RELEASE = Path("/etc/os-release")
+LAB_SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+
+
+def ready(root: Path, needs: tuple[str, ...], asked: str | None, environ: Mapping[str, str], again: bool = False) -> Stamp:
+    """The record of a .venv that holds the sets in `needs`, set up first where it does not.
+
+    `asked` is --torch or --torch-python, `again` looks for torch anew. Raises SetupError, with one line for the user.
+    """
+    folder = root / ".venv"
+    found = stamp.read(folder)
+    if found and not again and not wanting(root, found, needs, asked):
+        return found
+    try:
+        with only_one(root):
+            found = stamp.read(folder)
+            if found and not again and not wanting(root, found, needs, asked):
+                return found
+            return set_up(root, needs, asked, environ, found, again)
+    except OSError as error:
+        raise SetupError(explained(error, folder)) from error
+    except ValueError as error:
+        raise SetupError(f"set-up: {error}") from error
+
+
+def wanting(root: Path, found: Stamp, needs: tuple[str, ...], asked: str | None) -> bool:
+    return (not found.stands() or bool(found.missing(root, needs)) or asked not in (None, found.torch.asked)
+            or ("base" in needs and torch_gone(found)))
+
+
+def torch_gone(found: Stamp) -> bool:
+    return any(path is not None and not os.path.exists(path) for path in (found.torch.torch_python, found.torch.owner))
+
+
+@contextlib.contextmanager
+def only_one(root: Path) -> Iterator[None]:
+    """One set-up of a checkout at a time. A folder can be locked without a file of its own, also where it is read-only."""
+    handle = os.open(root / "env", os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another set-up of this checkout is running; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            print(f"no lock here ({error.strerror}): run one set-up at a time", file=sys.stderr, flush=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def set_up(root: Path, needs: tuple[str, ...], asked: str | None, environ: Mapping[str, str], found: Stamp | None,
+           again: bool) -> Stamp:
+    """Make or mend .venv, a set at a time; each is recorded when it is whole, so an interruption costs the set at hand."""
+    folder = root / ".venv"
+    torch_build.check(asked, environ, folder)
+    asked = asked or (found.torch.asked if found else None)
+    venv.own(folder)
+    made = venv.resume(folder, environ) if found is None or found.stands() else None
+    if not made:
+        print(f"setting up {folder} (once; it can be interrupted and goes on from there)", file=sys.stderr, flush=True)
+        made = venv.make(host_python(folder), root, environ, OS_RELEASE.read_text() if OS_RELEASE.exists() else "")
+        print(f"  made with {made.way}, Python {made.version}", file=sys.stderr, flush=True)
+        found = None
+    now = found or Stamp(made, os.path.realpath(made.python))
+    kept = pip.settings(made.pip, environ)
+    missing = now.missing(root, needs)
+    for name in missing:
+        fill(root, made, name, environ, kept)
+        if name == "base":
+            quiet_lab(folder, made)
+            now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
+        now = replace(now, sets={**now.sets, name: stamp.fingerprint(root, name, made.version)})
+        stamp.write(folder, now)
+    if "base" in needs and "base" not in missing and (again or asked != now.torch.asked or torch_gone(now)):
+        now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
+        stamp.write(folder, now)
+    return now
+
+
+def host_python(folder: Path) -> str:
+    """The Python that makes .venv: the running one, or the one under it where the running one is .venv's own."""
+    inside = os.path.realpath(sys.prefix) == os.path.realpath(folder)
+    return str(getattr(sys, "_base_executable", sys.executable)) if inside else sys.executable
+
+
+def fill(root: Path, made: Made, name: str, environ: Mapping[str, str], kept: Mapping[str, str]) -> None:
+    """Install the first lock of a set into .venv; SetupError says in one line why it could not be."""
+    wheelhouse, lock = root / "wheelhouse", root / "env" / stamp.SETS[name][0]
+    progress = pip.Progress(f"{name} packages", len(pip.pins(lock)))
+    argv = pip.command(made.pip, "install", [lock], options=pip.places(made, wheelhouse))
+    outcome = pip.run(argv, pip.environment(environ, kept, wheelhouse), progress, root / ".venv/setup.log",
+                      venv.packages_folder(root / ".venv", made))
+    if outcome.code == 0:
+        progress.show(final=True)
+        return
+    if outcome.no_space:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    here = f"Python {'.'.join(made.version.split('.')[:2])} on {platform.machine()}"
+    if wheelhouse.is_dir():
+        do = f"fill {wheelhouse} anew with `make wheelhouse` under {here} on a machine with a network, or move it away"
+    elif outcome.no_network:
+        do = f"no index that is reached has it: `make wheelhouse` under {here} on a machine with a network, bring the folder"
+    else:
+        do = f"see {root / '.venv/setup.log'}"
+    raise SetupError(f"set-up: pip stopped ({outcome.said}); {do}\n{WORKS_NOW}")
+
+
+def quiet_lab(folder: Path, made: Made) -> None:
+    """JupyterLab asks for its news and for updates at the first start; a box without a network should not be asked."""
+    settings = (Path(made.site) if made.site else folder) / "share/jupyter/lab/settings"
+    settings.mkdir(parents=True, exist_ok=True)
+    stamp.write_whole(settings / "overrides.json", json.dumps(LAB_SETTINGS, indent=1) + "\n")
+
+
+def explained(error: OSError, folder: Path) -> str:
+    """One line for an error of the file system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(folder if folder.exists() else folder.parent).free / 2**30
+        return (f"set-up: no space left for {folder} or the temporary folder ({free:.1f} GiB free seen, 2 GiB expected with "
+                f"the CPU build of torch, 0.8 without): make room, set TMPDIR or link .venv to another disk\n{WORKS_NOW}")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return (f"set-up: {error.filename or folder} cannot be written ({error.strerror}): copy the checkout to a folder of "
+                f"your own and run this there\n{WORKS_NOW}")
+    return f"set-up: {error}\n{WORKS_NOW}"

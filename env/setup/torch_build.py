@@ -1,0 +1,102 @@
+"""Which torch do the programs that need one run under? The user's own where it can drive a GPU, else the CPU build in .venv."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from . import WrongUse, interpreters, pip
+from .interpreters import Interpreter
+from .stamp import Made, Torch, write_whole
+from .venv import packages_folder
+
+TORCH_INDEX = "https://download.pytorch.org/whl"
+# kind: (local version, rough size). The builds of torch 2.13.0: its release notes name rocm7.2, cu130 is the default CUDA.
+BUILDS = {
+    "cpu": ("cpu", "0.2 GB to download, 0.8 GB on disk"),
+    "rocm": ("rocm7.2", "several GB to download, over 10 GB on disk"),
+    "cuda": ("cu130", "about 3 GB to download, over 6 GB on disk"),
+}
+KINDS = ("cpu", "rocm", "cuda", "none")
+
+
+def version(root: Path) -> str:
+    """The torch that env/torch.txt pins, without its local version."""
+    pin = next(pin for pin in pip.pins(root / "env/torch.txt") if pin.startswith("torch=="))
+    return pin.removeprefix("torch==").split("+")[0]
+
+
+def chosen(found: list[Interpreter], asked: str | None) -> Interpreter | None:
+    """The interpreter whose torch is used; None where the build in .venv is wanted. `asked`: one of KINDS, a path or None."""
+    if asked in KINDS:
+        return None
+    return next((one for one in found if (one.path == asked if asked else one.usable)), None)
+
+
+def check(asked: str | None, environ: Mapping[str, str], venv: Path) -> None:
+    """WrongUse where a --torch-python cannot be used. A build for the CPU is good enough where it is asked for by path."""
+    if asked is None or asked in KINDS:
+        return
+    one = interpreters.probe(asked, "--torch-python", environ)
+    why = "is the workbook's own" if asked.startswith(f"{venv}/") else one.why
+    if why and why != interpreters.CPU_BUILD:
+        raise WrongUse(f"--torch-python {asked}: {why}; expected a Python 3.9 or newer that has torch 1.13 or newer")
+
+
+def settle(root: Path, made: Made, asked: str | None, environ: Mapping[str, str], kept: Mapping[str, str]) -> Torch:
+    """Find the interpreter that owns torch, or put a build into .venv, and say which it is."""
+    found = interpreters.find(environ, root / ".venv", asked if asked not in KINDS else None)
+    seen = [one.record() for one in found]
+    one = chosen(found, asked)
+    if one:
+        python = root / ".venv/torch-python"
+        if one.through:
+            write_whole(python, interpreters.starter(one, environ))
+            python.chmod(0o755)
+        torch = Torch(str(python) if one.through else one.path, one.path, one.torch, one.cuda, one.hip, one.how_found, "",
+                      asked, seen)
+    elif asked == "none":
+        torch = Torch(why="--torch none was asked for", asked=asked, all=seen)
+    else:
+        name = f"{version(root)}+{BUILDS[asked or 'cpu'][0]}"
+        own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
+        why = "" if own.torch == name else install(root, made, asked or "cpu", environ, kept)
+        own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
+        torch = Torch(why=why, asked=asked, all=seen) if why else Torch(
+            made.python, made.python, own.torch, own.cuda, own.hip, own.how_found, "", asked, seen)
+    print("\n".join(report(torch)), file=sys.stderr, flush=True)
+    return torch
+
+
+def report(torch: Torch) -> list[str]:
+    """The choice and every interpreter that was looked at, a line each."""
+    others = [Interpreter(**one) for one in torch.all]
+    head = (f"  torch {torch.torch} of {torch.owner} ({torch.how_found}) is used" if torch.torch_python
+            else f"  no torch: {torch.why}. What needs it is left out; `make setup TORCH=cpu` tries again")
+    return [head, *(f"    seen: {one.line()}" for one in others if one.path != torch.owner)]
+
+
+def install(root: Path, made: Made, kind: str, environ: Mapping[str, str], kept: Mapping[str, str]) -> str:
+    """Put a build of torch into .venv. The answer is empty, or why nothing served it; set-up goes on either way."""
+    local, size = BUILDS[kind]
+    name, index = f"{version(root)}+{local}", f"{TORCH_INDEX}/{local}"
+    wheelhouse, log = root / "wheelhouse", root / ".venv/setup.log"
+    where = str(wheelhouse) if wheelhouse.is_dir() else f"pip's own sources, else {index}"
+    print(f"  torch {name}: {size}; from {where}", file=sys.stderr, flush=True)
+    # A box without a network must learn it soon; a slow line still gets its download, for these limit only the waiting.
+    env = pip.environment(environ, kept, wheelhouse) | {"PIP_RETRIES": "1", "PIP_TIMEOUT": "15"}
+    env.pop("PIP_DEFAULT_TIMEOUT", None)
+    places = pip.places(made, wheelhouse)
+    site = packages_folder(root / ".venv", made)
+    for index_options in ((),) if wheelhouse.is_dir() else ((), ("--extra-index-url", index)):
+        progress = pip.Progress(f"torch {name}", 1)
+        argv = pip.command(made.pip, "install", torch=name, options=(*places, *index_options))
+        outcome = pip.run(argv, env, progress, log, site)
+        if outcome.code == 0:
+            progress.show(final=True)
+            break
+    if outcome.code == 0 and kind == "cpu":
+        progress = pip.Progress("what torch needs", 12)
+        outcome = pip.run(pip.command(made.pip, "install", [root / "env/torch.txt"], options=places),
+                          pip.environment(environ, kept, wheelhouse), progress, log, site)
+    return "" if outcome.code == 0 else f"nothing serves torch {name} ({outcome.said})"

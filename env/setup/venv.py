@@ -1,0 +1,187 @@
+"""How is .venv made on this host? The ordinary way, or one of three others where the host lacks a part."""
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from . import SetupError
+from .pip import NO_SPACE, clean
+from .stamp import Made, made_from, write_whole
+
+STEP_LIMIT_S = 600
+MARK = "made-by-bootstrap"
+PACKAGES = {
+    "debian": "apt-get install python3-venv", "ubuntu": "apt-get install python3-venv",
+    "fedora": "dnf install python3-pip", "rhel": "dnf install python3-pip", "centos": "dnf install python3-pip",
+    "arch": "pacman -S python-pip", "suse": "zypper install python3-pip", "opensuse": "zypper install python3-pip",
+    "alpine": "apk add py3-pip",
+}
+WORKS_NOW = "Works right now, with nothing installed: python3 -m helpers capture"
+
+
+class Lacks(Exception):
+    """A part of the host that one way of making .venv needs; the next way is tried."""
+
+
+def package_to_install(os_release: str) -> str:
+    """The command that brings what set-up needs on this distribution, from the text of /etc/os-release."""
+    named = {}
+    for line in os_release.splitlines():
+        name, _, value = line.partition("=")
+        named[name.strip()] = value.strip().strip("\"'")
+    for word in [named.get("ID", ""), *named.get("ID_LIKE", "").split()]:
+        if word.split("-")[0] in PACKAGES:
+            return PACKAGES[word.split("-")[0]]
+    return "install pip and venv for this Python with the package manager"
+
+
+def step(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Run one step of making .venv and return what it printed; raise Lacks with its last line where it fails."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", env=quiet(environ), timeout=STEP_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Lacks(str(error)) from error
+    if NO_SPACE.search(done.stdout):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if done.returncode:
+        raise Lacks(last_words(done.stdout))
+    return done.stdout
+
+
+def last_words(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "No module named" in line or "ensurepip is not available" in line),
+                lines[-1] if lines else "no word of why")
+
+
+def quiet(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in clean(environ).items() if not name.startswith(("PIP_", "VIRTUALENV_"))}
+
+
+def pip_of_host(host: str, root: Path, environ: Mapping[str, str], options: Sequence[str] = ()) -> list[str]:
+    """The pip that the host's Python can run, and that knows the options: its own, or the wheel of pip in wheelhouse/."""
+    tried = [[host, "-m", "pip"], *([host, str(wheel / "pip")] for wheel in sorted((root / "wheelhouse").glob("pip-*.whl")))]
+    words = []
+    for pip in tried:
+        try:
+            step([*pip, *options, "--version"], environ)
+            return [*pip, *options]
+        except Lacks as lacks:
+            words.append(str(lacks))
+    raise Lacks("; ".join(words))
+
+
+def version_of(python: str, environ: Mapping[str, str]) -> str:
+    return step([python, "-c", "import platform; print(platform.python_version())"], environ).strip()
+
+
+def by_venv(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
+    python = str(venv / "bin/python")
+    step([host, "-m", "venv", str(venv)], environ)
+    step([python, "-m", "pip", "--version"], environ)
+    return Made("venv", python, version_of(python, environ), (python, "-m", "pip"))
+
+
+def by_pip_of_host(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
+    """For a host without ensurepip (Debian without python3-venv): its own pip, which knows --python since 22.3."""
+    python = str(venv / "bin/python")
+    step([host, "-m", "venv", "--without-pip", str(venv)], environ)
+    pip = pip_of_host(host, root, environ, ("--python", python))
+    return Made("venv --without-pip, the host's pip", python, version_of(python, environ), tuple(pip))
+
+
+def by_virtualenv(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
+    python = str(venv / "bin/python")
+    on_path = shutil.which("virtualenv", path=environ.get("PATH"))
+    words = []
+    for tool in [[host, "-m", "virtualenv"], *([[on_path, "--python", host]] if on_path else [])]:
+        try:
+            step([*tool, "--no-periodic-update", str(venv)], environ)
+            step([python, "-m", "pip", "--version"], environ)
+            return Made("virtualenv", python, version_of(python, environ), (python, "-m", "pip"))
+        except Lacks as lacks:
+            words.append(str(lacks))
+    raise Lacks("; ".join(words))
+
+
+def by_target(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
+    """A folder of packages and a `python` that sees it, for a host whose venv cannot be used at all."""
+    pip = pip_of_host(host, root, environ)
+    site, python = venv / "site", venv / "bin/python"
+    site.mkdir(exist_ok=True)
+    python.parent.mkdir(exist_ok=True)
+    python.unlink(missing_ok=True)
+    path = f'"${{PYTHONPATH:+$PYTHONPATH:}}"{shlex.quote(str(site))}'
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={path} PYTHONNOUSERSITE=1 exec {shlex.quote(host)} "$@"\n')
+    python.chmod(0o755)
+    return Made("pip install --target", str(python), version_of(str(python), environ), tuple(pip), str(site))
+
+
+WAYS: tuple[tuple[str, Callable[[str, Path, Path, Mapping[str, str]], Made]], ...] = (
+    ("python -m venv", by_venv), ("venv --without-pip with the host's pip", by_pip_of_host),
+    ("virtualenv", by_virtualenv), ("pip install --target", by_target),
+)
+
+
+def empty(venv: Path) -> None:
+    """Take out what .venv holds, but for the mark. It may be a link to another disk, so the folder itself stays."""
+    for entry in venv.iterdir():
+        if entry.name == MARK:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def own(venv: Path) -> None:
+    """Make the folder .venv, or refuse one that somebody else filled."""
+    if venv.is_dir() and not (venv / MARK).exists() and any(venv.iterdir()):
+        raise SetupError(f"set-up: {venv} was not made by env/bootstrap.py and is left as it is: move it away, run this again")
+    venv.mkdir(exist_ok=True)
+    if not (venv / MARK).exists():
+        (venv / MARK).touch()
+
+
+def resume(venv: Path, environ: Mapping[str, str]) -> Made | None:
+    """What an interrupted set-up left, where it can be gone on with; packages that arrived by half are taken out."""
+    try:
+        made = made_from(json.loads((venv / MARK).read_text(encoding="utf-8")))
+        step([*made.pip, "--version"], environ)
+        if version_of(made.python, environ) != made.version or not made.python.startswith(f"{venv}{os.sep}"):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, Lacks):
+        return None
+    for info in packages_folder(venv, made).glob("*.dist-info"):
+        # pip writes RECORD last; without it the package counts as installed and is not.
+        if not (info / "RECORD").exists():
+            shutil.rmtree(info)
+    return made
+
+
+def packages_folder(venv: Path, made: Made) -> Path:
+    return Path(made.site) if made.site else next(iter(sorted(venv.glob("lib/python3.*/site-packages"))), venv)
+
+
+def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> Made:
+    """Make an empty .venv in the first way that this host allows; SetupError names the package that is lacking."""
+    venv, lacks = root / ".venv", []
+    for name, way in WAYS:
+        empty(venv)
+        try:
+            made = way(host, root, venv, environ)
+        except Lacks as lack:
+            lacks.append(f"{name}: {lack}")
+            continue
+        write_whole(venv / MARK, json.dumps(asdict(made)))
+        return made
+    empty(venv)
+    raise SetupError(f"set-up: cannot make .venv ({'; '.join(lacks)}). Do: {package_to_install(os_release)}\n{WORKS_NOW}")

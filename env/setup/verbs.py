@@ -1,0 +1,223 @@
+"""The verbs: what each needs of .venv, and the command it becomes."""
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import SetupError, WrongUse, offline, pip, torch_build
+from .ready import ready
+from .stamp import Stamp
+
+NOTEBOOKS = ("notebooks/00_start_here.ipynb", "notebooks/01_hardware_probe.ipynb")
+CLOSE_TESTS = ("tests/test_layers.py", "tests/test_docs.py")
+LAB_PORTS = range(8888, 8988)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a verb: where, with what arguments, in what environment, on what .venv (None where it needs none)."""
+
+    root: Path
+    arguments: list[str]
+    environ: Mapping[str, str]
+    stamp: Stamp | None = None
+
+    @property
+    def python(self) -> str:
+        assert self.stamp is not None
+        return self.stamp.made.python
+
+    def become(self, *argv: str) -> int:
+        """Turn this process into the command, so that signals and the exit code are the command's own."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(self.python, [self.python, *argv], child_environment(self.root, self.environ, self.stamp))
+
+    def call(self, *argv: str) -> int:
+        """Run one command of several and return its exit code; an interrupt is left to the child to answer."""
+        child = subprocess.Popen([self.python, *argv], env=child_environment(self.root, self.environ, self.stamp))
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:
+                continue
+
+
+def child_environment(root: Path, environ: Mapping[str, str], stamp: Stamp | None) -> dict[str, str]:
+    """The environment of the workbook's own children: the checkout first on sys.path, nobody else's packages or kernels."""
+    env = pip.clean(environ)
+    site = stamp.made.site if stamp else None
+    env |= {"PYTHONPATH": os.pathsep.join([str(root), *([site] if site else [])]), "PYTHONNOUSERSITE": "1",
+            "JUPYTER_PREFER_ENV_PATH": "1"}
+    env.pop("JUPYTER_PATH", None)
+    if site:
+        env |= {"JUPYTER_PATH": f"{site}/share/jupyter", "JUPYTERLAB_DIR": f"{site}/share/jupyter/lab"}
+    if not os.access(env.get("HOME") or "/nonexistent", os.W_OK):
+        # A container started with a bare uid: HOME is / or missing, and Jupyter, IPython and matplotlib must write.
+        own = os.path.join(tempfile.gettempdir(), f"casebook-{os.getuid()}")
+        names = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "MPLCONFIGDIR")
+        env = {name: f"{own}/{name.lower()}" for name in names} | env
+    return env
+
+
+def helpers(*argv: str) -> Callable[[Call], int]:
+    return lambda call: call.become("-m", "helpers", *argv, *call.arguments)
+
+
+def test(call: Call) -> int:
+    return call.become("env/run_tests.py", *call.arguments)
+
+
+def test_all(call: Call) -> int:
+    return call.become("env/run_tests.py", "--all", *call.arguments)
+
+
+def check(call: Call) -> int:
+    """Style, types, layers and docs; every one runs, also after one has failed."""
+    close = [path for path in CLOSE_TESTS if (call.root / path).exists()]
+    commands = {"ruff": ["-m", "ruff", "check", "."], "mypy": ["-m", "mypy"],
+                "layers and docs": ["-m", "pytest", "-q", *close] if close else []}
+    failed = []
+    for name, argv in commands.items():
+        print(f"== {name}", flush=True)
+        if argv and call.call(*argv):
+            failed.append(name)
+    print(f"check: {', '.join(failed)} failed" if failed else "check: all passed")
+    return 1 if failed else 0
+
+
+def lab(call: Call) -> int:
+    notebook = next((path for path in NOTEBOOKS if (call.root / path).exists()), "")
+    port = free_port()
+    argv = ["-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
+            f"--ServerApp.root_dir={call.root}", f"--LabApp.default_url=/lab/tree/{notebook}",
+            "--LabApp.extension_manager=readonly",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    if os.getuid() == 0:
+        print("running as root: --allow-root is passed to JupyterLab")
+        argv.append("--allow-root")
+    if not (call.environ.get("DISPLAY") or call.environ.get("WAYLAND_DISPLAY")):
+        argv.append("--no-browser")
+    print(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user()}@{socket.gethostname()}, then open the address below")
+    return call.become(*argv, *call.arguments)
+
+
+def free_port() -> int:
+    for port in LAB_PORTS:
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise SetupError(f"lab: no free port seen from {LAB_PORTS[0]} to {LAB_PORTS[-1]}: stop another server")
+
+
+def user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "USER"
+
+
+def set_up(call: Call) -> int:
+    assert call.stamp is not None
+    made = call.stamp.made
+    print(f"{made.python}: Python {made.version}, made with {made.way}")
+    return 0
+
+
+def pin_tool(verb: str) -> Callable[[Call], int]:
+    return lambda call: call.become("env/check_pins.py", verb, *call.arguments)
+
+
+def help_text(call: Call) -> int:
+    print("\n".join(["python3 env/bootstrap.py VERB [ARGS], or make VERB; the first use sets up .venv", "",
+                     *(f"  {name:<13} {verb.says}" for name, verb in VERBS.items()), "",
+                     "which torch: --torch cpu|rocm|cuda|none, --torch-python PATH (make: TORCH=, TORCH_PYTHON=)"]))
+    return 0
+
+
+@dataclass(frozen=True)
+class Verb:
+    says: str
+    run: Callable[[Call], int]
+    needs: tuple[str, ...] = ()
+    takes_arguments: bool = True
+
+
+VERBS: dict[str, Verb] = {
+    "help": Verb("this list", help_text, takes_arguments=False),
+    "diagnose": Verb("looks at this box and ends with the path of a page (make: BOX=)",
+                     helpers("run", "notebooks/plans/quick.yaml"), ("base",)),
+    "capture": Verb("writes an evidence bundle of this box; needs nothing installed", help_text),
+    "lab": Verb("opens the notebooks in JupyterLab on this machine", lab, ("base",)),
+    "overnight": Verb("runs a plan (make: PLAN=)", helpers("run"), ("base",)),
+    "check-gpu": Verb("runs the checks that allocate on a GPU (make: GPU=pci address)", helpers("check"), ("base",)),
+    "bench": Verb("measures the workbook itself", helpers("bench"), ("base", "test")),
+    "test": Verb("the tests and the notebooks, without what takes long", test, ("base", "test")),
+    "test-all": Verb("all tests", test_all, ("base", "test")),
+    "check": Verb("ruff, mypy, layers, docs", check, ("base", "test"), takes_arguments=False),
+    "setup": Verb("sets up .venv and says which torch is used", set_up, ("base",), takes_arguments=False),
+    "wheelhouse": Verb("downloads every package to wheelhouse/, for a box without a network", offline.wheelhouse,
+                       takes_arguments=False),
+    "capture.pyz": Verb("packs capture into one file for Python 3.8 or newer", offline.capture_pyz, takes_arguments=False),
+    "lock": Verb("pins the newest packages that fit (ARGS=--upgrade)", pin_tool("lock"), ("maintain",)),
+    "check-pins": Verb("proves that the pins install on every Python and processor", pin_tool("check"), ("maintain",)),
+}
+
+
+def split(arguments: Sequence[str]) -> tuple[str, str | None, list[str]]:
+    """(verb, what --torch or --torch-python asked for, the verb's own arguments); WrongUse in one line."""
+    rest, words, asked = [], list(arguments), None
+    while words:
+        option, given, value = words.pop(0).partition("=")
+        if option not in ("--torch", "--torch-python"):
+            rest.append(option + given + value)
+            continue
+        value = value if given else words.pop(0) if words else ""
+        if asked:
+            raise WrongUse(f"{option} {value}: expected --torch or --torch-python once")
+        if option == "--torch" and value not in torch_build.KINDS:
+            raise WrongUse(f"--torch {value or '(nothing)'}: expected one of {', '.join(torch_build.KINDS)}")
+        if not value:
+            raise WrongUse("--torch-python (nothing): expected the path of a Python")
+        asked = value if option == "--torch" else os.path.abspath(value)
+    verb = rest.pop(0) if rest else "help"
+    verb = "help" if verb in ("-h", "--help") else verb
+    if verb not in VERBS:
+        raise WrongUse(f"{verb}: no such verb; expected one of {', '.join(VERBS)}")
+    if rest and not VERBS[verb].takes_arguments:
+        raise WrongUse(f"{verb}: takes no argument, seen: {' '.join(rest)}")
+    if verb == "overnight" and (not rest or rest[0].startswith("-")):
+        raise WrongUse("overnight: no plan seen, expected one: make overnight PLAN=notebooks/plans/overnight.yaml")
+    if asked and "base" not in VERBS[verb].needs:
+        raise WrongUse(f"{verb}: does not use torch, seen: {asked}; give it to setup")
+    return verb, asked, rest
+
+
+def main(root: str, arguments: Sequence[str]) -> int:
+    """Run a verb. Exit 2 for wrong use, 1 where set-up cannot go on, else the exit code of what the verb became."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    environ = dict(os.environ)
+    try:
+        verb, asked, rest = split(arguments)
+        here = Path(root)
+        if verb == "overnight" and rest and os.path.exists(rest[0]):
+            rest[0] = os.path.abspath(rest[0])
+        os.chdir(here)
+        needs = VERBS[verb].needs
+        stamp = ready(here, needs, asked, environ, again=verb == "setup") if needs else None
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return VERBS[verb].run(Call(here, rest, environ, stamp))
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return error.code

@@ -1,0 +1,1 @@
+"""Judgement: facts in, verdict out. Pure functions, no effects."""

@@ -1,0 +1,44 @@
+"""Boxes by name: this one (``live``), a bundle by its path, or a recorded box from env/boxes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .archive import BundleError, BundleMissing
+from .bundle import Bundle, open_bundle
+
+RECORDED = Path(__file__).resolve().parents[2] / "env" / "boxes"
+
+
+def recorded_names() -> list[str]:
+    """Names of the recorded boxes."""
+    return sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))
+
+
+def open_box(box: str) -> Bundle:
+    """The evidence of ``live`` (captured now, in memory), of a recorded box, or of a bundle at a path.
+
+    Raises BundleError: an unknown name is answered with the names that exist.
+    """
+    if box == "live":
+        return _captured_now()
+    if (RECORDED / box / "manifest.json").is_file():
+        return open_bundle(RECORDED / box)
+    if "/" not in box and not Path(box).exists():
+        raise BundleMissing(f"box {box!r}: expected live, a bundle's path, or one of {', '.join(recorded_names())}")
+    return open_bundle(box)
+
+
+def _captured_now() -> Bundle:
+    # In a child: the caller may be a kernel with threads, where the forks of a capture are not safe.
+    with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
+        out = Path(folder, "box")
+        done = subprocess.run([sys.executable, "-m", "helpers", "capture", "--out", str(out)], cwd=RECORDED.parents[1],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if not out.exists():
+            words = done.stdout.decode("utf-8", "replace").strip().splitlines()
+            raise BundleError(f"capture of this box ended with exit code {done.returncode}: {(words or ['no words'])[-1]}")
+        return open_bundle(out)

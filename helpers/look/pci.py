@@ -1,0 +1,220 @@
+"""The PCI devices that matter to a GPU: the GPUs themselves and the bridges above them, with link, BARs and IOMMU group.
+
+Everything is keyed by the PCI address in one form: lower case, a domain of at least four digits ("0000:03:00.0").
+Sources: Documentation/ABI/testing/sysfs-bus-pci (link, resource, driver) and sysfs-kernel-iommu_groups (type) of the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .bundle import Bundle
+from .files import find, read
+from .reading import Reading, not_available, seen
+
+FILES: tuple[str, ...] = ()
+COMMANDS: tuple[tuple[str, ...], ...] = ()
+CLASSES = ("0x03", "0x0604", "0x12")
+"""Displays, PCI bridges and processing accelerators. A GPU without outputs is 0x0380 or 0x0302 or 0x1200."""
+
+_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
+_SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?GT/s")
+_BARS = 6
+_WORDS = ("vendor", "device", "class", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
+          "boot_vga", "numa_node")
+
+
+def address(text: str) -> str:
+    """A PCI address in the project's form, or an empty string where the text is none.
+
+    Takes "03:00.0", "00000000:03:00.0" (nvidia-smi) and "PCI:0000:03:00" (NVRM, which leaves the function out).
+    """
+    word = text.strip()
+    match = _ADDRESS.fullmatch(word[4:] if word[:4].upper() == "PCI:" else word)
+    if not match:
+        return ""
+    domain, bus, device, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function or '0'}"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A PCIe link: lanes and transfers per second of a lane (GT/s), now and at most.
+
+    A card at rest lowers its speed by itself, so ``slower`` alone is no fault; ``narrower`` at rest is one, or a shorter slot.
+    """
+
+    speed_gts: float
+    width: int
+    max_speed_gts: float
+    max_width: int
+
+    @property
+    def narrower(self) -> bool:
+        return 0 < self.width < self.max_width
+
+    @property
+    def slower(self) -> bool:
+        return 0 < self.speed_gts < self.max_speed_gts
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """One device. ``bars_bytes`` are the sizes of its six BARs, 0 where unused; ``parents`` the bridges above it, root first.
+
+    ``link`` is the narrowest step between the device and the root: cards carry a bridge of their own, so the device's own
+    link is the one inside the card. ``integrated`` is None where PCI does not tell.
+    """
+
+    pci: str
+    class_code: str
+    vendor_id: str
+    device_id: str
+    subsystem: str
+    driver: str
+    parents: tuple[str, ...]
+    link: Link | None
+    bars_bytes: tuple[int, ...]
+    iommu: Reading
+    numa_node: Reading
+    boot_vga: bool
+    integrated: bool | None
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.class_code.startswith(("0x03", "0x12"))
+
+    @property
+    def largest_bar_bytes(self) -> int:
+        return max(self.bars_bytes, default=0)
+
+    def large_bar(self, vram_bytes: int) -> bool:
+        """Whether the CPU can address the whole of ``vram_bytes`` ("resizable BAR", "large BAR")."""
+        return 0 < vram_bytes <= self.largest_bar_bytes
+
+
+def collect_pci(root: Path) -> list[dict[str, Any]]:
+    """Rows of the table pci_devices from /sys/bus/pci/devices under ``root``; bytes for BAR sizes, and no serial numbers."""
+    top = str(root)
+    rows = []
+    functions = _functions(top)
+    for name, code in functions.items():
+        if not code.startswith(CLASSES) or not address(name):
+            continue
+        folder = f"/sys/bus/pci/devices/{name}"
+        row: dict[str, Any] = {"pci": address(name), **{word: _word(top, f"{folder}/{word}") for word in _WORDS}}
+        ids = [_word(top, f"{folder}/subsystem_{part}") for part in ("vendor", "device")]
+        row["subsystem"] = ":".join(ids) if all(ids) else ""
+        row["driver"] = _target(top, f"{folder}/driver").rsplit("/", 1)[-1]
+        row["path"] = _target(top, folder) or folder
+        group = _target(top, f"{folder}/iommu_group").rsplit("/", 1)[-1]
+        row["iommu_group"] = group
+        row["iommu_type"] = _word(top, f"/sys/kernel/iommu_groups/{group}/type") if group.isdigit() else ""
+        row["resource"] = _bars(_word(top, f"{folder}/resource"))
+        # An AMD security processor shares its PCI device only with a GPU inside the CPU package.
+        row["with_security_processor"] = any(other.rsplit(".", 1)[0] == name.rsplit(".", 1)[0] and kind.startswith("0x1080")
+                                             for other, kind in functions.items())
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["pci"])
+
+
+def _functions(top: str) -> dict[str, str]:
+    found = [f.source for f in find(top, "/sys/bus/pci/devices/*/class") if f.status == "ok"]
+    return {source.split("/")[-2]: _word(top, source) for source in found}
+
+
+def _word(top: str, source: str) -> str:
+    content, _, _ = read(top, source, 1 << 14)
+    return (content or b"").decode("utf-8", "replace").strip()
+
+
+def _target(top: str, source: str) -> str:
+    """Where a link leads, as a path inside the tree; empty where it is no link or leads out of it."""
+    path = top.rstrip("/") + source
+    base = os.path.realpath(top).rstrip("/")
+    real = os.path.realpath(path)
+    return real[len(base):] if os.path.islink(path) and real.startswith(base + "/") else ""
+
+
+def _bars(text: str) -> list[int]:
+    sizes = []
+    for line in text.splitlines()[:_BARS]:
+        words = line.split()
+        try:
+            start, end = int(words[0], 16), int(words[1], 16)
+        except (ValueError, IndexError):
+            start = end = 0
+        sizes.append(end - start + 1 if end > start else 0)
+    return sizes
+
+
+def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
+    """The devices of the table pci_devices, by address. A row without an address is left out."""
+    item = bundle.read("pci_devices").item
+    rows = {address(_text(row, "pci")): row for row in bundle.table("pci_devices") if address(_text(row, "pci"))}
+    return tuple(_device(pci, row, rows, item) for pci, row in sorted(rows.items()))
+
+
+def _device(pci: str, row: dict[str, Any], rows: dict[str, dict[str, Any]], item: str) -> PciDevice:
+    parents = tuple(a for a in map(address, _text(row, "path").split("/")) if a and a != pci)
+    links = [link for link in (_link(rows[a]) for a in (*parents, pci) if a in rows) if link]
+    # Both ends of one link report it; the end that could do more tells that it is held back.
+    slowest = min(links, key=lambda k: (k.speed_gts * k.width, -k.max_speed_gts * k.max_width), default=None)
+    bars = row.get("resource")
+    return PciDevice(
+        pci, _text(row, "class"), _text(row, "vendor"), _text(row, "device"), _text(row, "subsystem"), _text(row, "driver"),
+        parents, slowest, tuple(b for b in bars if isinstance(b, int) and b >= 0) if isinstance(bars, list) else (),
+        _iommu(row, item), _numa(row, item), _text(row, "boot_vga") == "1",
+        _integrated(pci, row, [rows.get(a) for a in parents]))
+
+
+def _text(row: dict[str, Any] | None, key: str) -> str:
+    value = (row or {}).get(key)
+    return str(value) if isinstance(value, (str, int, float)) else ""
+
+
+def _link(row: dict[str, Any]) -> Link | None:
+    speeds = [_SPEED.match(_text(row, key)) for key in ("current_link_speed", "max_link_speed")]
+    widths = [_text(row, key) for key in ("current_link_width", "max_link_width")]
+    if not all(speeds) or not all(re.fullmatch(r"[0-9]{1,2}", w) for w in widths):
+        return None
+    now, most = (float(match.group(1)) for match in speeds if match)
+    # A port with nothing behind it, and a GPU inside the CPU, report a link of 0 or 255 lanes.
+    if not 0 < int(widths[0]) <= 32 or not 0 < int(widths[1]) <= 32:
+        return None
+    return Link(now, int(widths[0]), most, int(widths[1]))
+
+
+def _iommu(row: dict[str, Any], item: str) -> Reading:
+    """ "off", "identity" (passed through) or "DMA" / "DMA-FQ" (translated)."""
+    source = f"/sys/bus/pci/devices/{_text(row, 'pci')}/iommu_group"
+    if not _text(row, "iommu_group"):
+        return seen("off", "text", source, item)
+    kind = _text(row, "iommu_type")
+    return seen(kind, "text", source, item) if kind else not_available("its IOMMU group has no type file", "text", source, item)
+
+
+def _numa(row: dict[str, Any], item: str) -> Reading:
+    source = f"/sys/bus/pci/devices/{_text(row, 'pci')}/numa_node"
+    node = _text(row, "numa_node")
+    if re.fullmatch(r"[0-9]{1,5}", node):
+        return seen(int(node), "count", source, item)
+    return not_available("the firmware names no node" if node == "-1" else "no such file", "count", source, item)
+
+
+def _integrated(pci: str, row: dict[str, Any], parents: list[dict[str, Any] | None]) -> bool | None:
+    vendor = _text(row, "vendor")
+    if not _text(row, "class").startswith("0x03"):
+        return None
+    if vendor == "0x8086":
+        return pci == "0000:00:02.0"
+    if vendor == "0x1002":
+        if row.get("with_security_processor") is True:
+            return True
+        # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and 1479 in pci.ids).
+        return False if any(_text(parent, "vendor") == "0x1002" for parent in parents) else None
+    return None

@@ -1,0 +1,1 @@
+"""Plans, the papermill engine, batches and their records."""

@@ -1,0 +1,192 @@
+"""The kernel process of a run: how it is started, why it died, and what it must not leave behind.
+
+Only the standard library is imported at the top: ``main`` runs inside the kernel, before anything else of the project.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MARK, STACKS = "CASEBOOK_RUN", "CASEBOOK_STACKS"
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
+# sys.path[0] is '' under -c: the kernel's folder must not be able to shadow helpers or the standard library.
+START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.run.kernel import main; main()"
+ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
+# ipykernel turns its capture of fd 2 off under PYTEST_CURRENT_TEST; the others run or load what the user's own Python needs.
+LEFT_OUT = ("PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONINSPECT", "MPLBACKEND", "IPYTHONDIR",
+            "JUPYTER_DEFAULT_PROVISIONER_NAME")
+OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
+LAST_WORDS_BYTES = 8000
+
+
+def environment() -> dict[str, str]:
+    """Environment of a child of the workbook: the checkout alone on PYTHONPATH, nothing of the user's own Python."""
+    kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+    return {**kept, "PYTHONPATH": str(CHECKOUT), "PYTHONNOUSERSITE": "1", "JUPYTER_PREFER_ENV_PATH": "1",
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+
+
+def main() -> None:
+    """The kernel itself: dies with its parent, writes its Python stacks to a file on a fault and on SIGUSR2."""
+    die_with_parent(signal.SIGKILL, int(os.environ["JPY_PARENT_PID"]))
+    stacks = os.open(os.environ.pop(STACKS), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    faulthandler.enable(file=stacks, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True, chain=False)
+    from ipykernel.kernelapp import launch_new_instance
+
+    launch_new_instance()
+
+
+def die_with_parent(signum: int, parent: int) -> None:
+    """Have the system send ``signum`` to this process when the thread that started it ends (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants that lose theirs, also of those in a session of their own (Linux 3.4)."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def short_folder() -> Path:
+    """A new private folder whose sockets fit into the 107 bytes that a unix socket's path may have (unix(7))."""
+    places = [place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm", "/var/tmp") if len(os.fsencode(place)) <= 80]
+    for place in places:
+        try:
+            return Path(tempfile.mkdtemp(prefix="cb-", dir=place))
+        except OSError:
+            continue
+    raise OSError(f"no folder for sockets: none of {', '.join(places)} can be written; set TMPDIR to a short path that can")
+
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """How many processes of this cgroup any OOM killer has killed, or None where no counter can be read.
+
+    memory.events of cgroup v2 (Linux 4.13), else memory.oom_control of v1. Counters, so compare two readings.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        number, names, path = line.split(":", 2)
+        if number == "0" and not names:
+            top, name = root / "sys/fs/cgroup", "memory.events"
+        elif "memory" in names.split(","):
+            top, name = root / "sys/fs/cgroup/memory", "memory.oom_control"
+        else:
+            continue
+        for file in (top / path.lstrip("/") / name, top / name):  # the second: inside a container with its own mount
+            try:
+                counts = dict(row.split() for row in file.read_text().splitlines())
+                return int(counts["oom_kill"])
+            except (OSError, ValueError, KeyError):
+                continue
+    return None
+
+
+def how_it_ended(returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = "") -> tuple[str, str]:
+    """What ended a process, in words, and its signal. Says unknown where nothing proves a cause; the kernel log is not read."""
+    if returncode >= 0:
+        return f"ended by itself with exit status {returncode}", ""
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    if ooms_before is None or ooms_now is None:
+        why = "cause unknown; no OOM counter can be read here"
+    elif ooms_now > ooms_before:
+        kills = ooms_now - ooms_before
+        why = f"the cgroup counted {kills} OOM kill{'s' if kills > 1 else ''}"
+    else:
+        why = "cause unknown"
+    if name in OWN_FAULTS and why.startswith("cause unknown"):
+        why = "see its last words" if words else "cause unknown; it left no last words"
+    return f"killed by {name}; {why}", name
+
+
+def last_words(path: Path) -> str:
+    """The end of what a process wrote to fd 1 and 2, or nothing."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LAST_WORDS_BYTES))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def where_it_stood(stacks: Path) -> list[str]:
+    """The frames of the notebook's own code at the end, innermost first, from what faulthandler wrote."""
+    frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
+    own = [line.strip() for line in frames if line.strip().startswith("File ")]
+    ipython = next((i for i, line in enumerate(own) if "/IPython/core/interactiveshell.py" in line), 0)
+    return own[:ipython]
+
+
+def sweep(mark: str, adopted: bool = False, patience_s: float = 0.5, limit_s: float = 3.0) -> tuple[list[str], list[str]]:
+    """End what a run left behind; returns (ended, still there) as "name (pid)".
+
+    Found by the mark in the environment that its kernel was started with, whatever session it moved to, and with ``adopted``
+    also as a descendant of this process (``adopt_orphans``), whatever its environment. What ends by itself within
+    ``patience_s`` is not counted. What SIGKILL does not end within ``limit_s`` waits inside the system and is only named.
+    """
+    began = time.monotonic()
+    while (found := _left_behind(mark, adopted)) and time.monotonic() - began < patience_s:
+        time.sleep(0.05)
+    names: dict[int, str] = {}
+    while found and time.monotonic() - began < patience_s + limit_s:
+        for pid in found:
+            names.setdefault(pid, _name(pid))
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        time.sleep(0.05)
+        found = _left_behind(mark, adopted)
+    there = [f"{_name(pid)} ({pid})" for pid in found]
+    return [f"{name} ({pid})" for pid, name in names.items() if pid not in found], there
+
+
+def _left_behind(mark: str, adopted: bool) -> list[int]:
+    sign, found = f"{MARK}={mark}".encode(), set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                environ = Path(f"/proc/{entry}/environ").read_bytes()  # empty for a zombie
+            except OSError:
+                continue
+            if sign in environ.split(b"\0"):
+                found.add(int(entry))
+    if adopted:
+        import psutil
+
+        found |= {child.pid for child in psutil.Process().children(recursive=True) if is_running(child.pid)}
+    return sorted(found)
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """(name, state letter) from /proc/PID/stat, which puts the name in parentheses (proc(5))."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return "", ""
+    return text[text.find("(") + 1:text.rfind(")")], text[text.rfind(")") + 2:][:1]
+
+
+def _name(pid: int) -> str:
+    return _stat(pid)[0] or "gone"
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and not only its remains that nobody has waited for."""
+    return _stat(pid)[1] not in ("", "Z", "X")

@@ -1,0 +1,292 @@
+"""The JSON shapes that commands print, files hold and notebooks emit, as pydantic models.
+
+Unknown keys are refused on input. The JSON Schema of each is kept beside this module in ``schema/`` (``write_schemas``) and
+a test compares them. Any layer above ``look`` and ``allocator`` may import this module; it imports only ``look``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from helpers.look.bundle import SCHEMA_VERSION, Item
+from helpers.look.reading import Reading
+
+SCHEMA_FOLDER = Path(__file__).parent / "schema"
+
+Cause = Literal[
+    "external-holder", "stale-holder", "driver-leak", "true-capacity", "allocator-fragmentation",
+    "allocator-cache-not-returned", "user-leak", "ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "version-mismatch",
+    "unsupported-gfx", "permission", "metric-misreport", "library-workspace", "host-oom", "context-corruption",
+    "config-ineffective", "multi-gpu-imbalance", "expandable-segments-unsupported", "other", "cannot-tell",
+]
+CAUSES: tuple[str, ...] = get_args(Cause)
+Confidence = Literal["confirmed", "likely", "weak"]
+Layer = Literal["carveout", "ram", "ttm", "gtt", "kfd_bank", "kfd_limit", "hsa_pool", "hip_total", "fraction", "cgroup",
+                "ulimit"]
+State = Literal["planned", "started", "answered", "failed", "died", "timed_out", "stuck", "rebooted", "node_lost", "skipped"]
+STATES: tuple[str, ...] = get_args(State)
+Outcome = Literal["ok", "oom", "crashed", "hung", "stuck", "host_oom"]
+
+
+def _known(version: int) -> int:
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version {version}: this workbook reads {SCHEMA_VERSION}; update the workbook")
+    return version
+
+
+SchemaVersion = Annotated[int, AfterValidator(_known)]
+
+
+class Shape(BaseModel):
+    """Base of every shape: unknown keys refused, values immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Manifest(Shape):
+    """manifest.json of an evidence bundle."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    box: str
+    captured_at: str
+    kind: Literal["live", "recorded", "constructed"]
+    tool_version: str
+    items: list[Item]
+
+
+class Evidence(Shape):
+    """One reading and what it says for or against a cause."""
+
+    id: str
+    reading: Reading
+    says: str
+
+
+class Missing(Shape):
+    """A reading that would decide, and how to take it."""
+
+    reading: str
+    how: str
+
+
+class NextStep(Shape):
+    """The one first choice. ``command`` is printed, never run; what it needs and what it may harm stand beside it."""
+
+    what: str
+    command: str = ""
+    precondition: str = ""
+    blast_radius: str = "none"
+
+
+class Alternative(Shape):
+    """A cause that the evidence leaves open."""
+
+    cause: Cause
+    confidence: Confidence
+
+
+class Verdict(Shape):
+    """A cause with its evidence, what speaks against it, and what is missing."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    cause: Cause
+    confidence: Confidence
+    summary: str = ""
+    alternatives: list[Alternative] = []
+    evidence: list[Evidence] = []
+    against: list[Evidence] = []
+    missing: list[Missing] = []
+    next_step: NextStep
+
+
+class Limits(Shape):
+    """Time limits in seconds: of a cell, of a run, of the whole plan. None keeps the level above."""
+
+    cell_s: float | None = Field(default=None, gt=0)
+    run_s: float | None = Field(default=None, gt=0)
+    total_s: float | None = Field(default=None, gt=0)
+
+
+class PlannedRun(Shape):
+    """One line of a plan: a notebook with fixed parameters, or a grid of them."""
+
+    notebook: str
+    parameters: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+    box: str = "live"
+    preset: str = ""
+    repeats: int = Field(default=1, ge=1)
+    limits: Limits = Limits()
+
+
+class Plan(Shape):
+    """A plan file: which notebooks run, with what, for how long at most."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    limits: Limits = Limits(cell_s=120, run_s=600, total_s=3600)
+    runs: list[PlannedRun] = Field(min_length=1)
+
+
+class Figure(Shape):
+    """A picture that a run drew: its file beside run.json, and the words for those who cannot see it."""
+
+    path: str
+    alt: str
+
+
+class Run(Shape):
+    """run.json: the truth about one run of one notebook."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    run_id: str
+    batch_id: str
+    box: str
+    notebook: str
+    parameters: dict[str, Any] = {}
+    preset: str = ""
+    state: State = "planned"
+    cause: str = ""
+    signal: str = ""
+    failing_cell: int | None = None
+    cells: dict[str, int] = {}
+    last_words: str = ""
+    boot_id: str = ""
+    pid: int | None = None
+    plan_sha256: str = ""
+    started_at: str = ""
+    ended_at: str = ""
+    seconds: float | None = None
+    tool_version: str = ""
+    verdict: Verdict | None = None
+    figures: list[Figure] = []
+    files: list[str] = []
+    left_behind: list[str] = []
+
+
+class Ceiling(Shape):
+    """One layer's limit on memory; ``pending_bytes`` where configuration and live value differ."""
+
+    layer: Layer
+    bytes: int | None
+    source: str
+    status: Literal["ok", "not_available", "not_allowed"]
+    pending_bytes: int | None = None
+
+
+class TtmPlan(Shape):
+    """What to do about the TTM limit, in pages of the box."""
+
+    action: Literal["set", "leave", "remove"]
+    pages_limit: int | None
+    bytes: int | None
+    reserve_bytes: int | None
+    why: str
+
+
+class TtmCommand(Shape):
+    """What a person would run on one system, how to undo it and how to verify it after the reboot."""
+
+    system: str
+    run: str
+    undo: str
+    verify: str
+
+
+class Ttm(Shape):
+    """Every ceiling between the RAM and torch, and the safe way to raise it."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    box: str
+    ceilings: list[Ceiling]
+    binding: Layer | None
+    binding_bytes: int | None
+    torch_total_bytes: int | None
+    plan: TtmPlan
+    commands: list[TtmCommand] = []
+    warnings: list[str] = []
+
+
+class FirstOom(Shape):
+    """Where a replay first ran out."""
+
+    index: int
+    size_bytes: int
+
+
+class Replay(Shape):
+    """What the allocator did, or would have done, under one setting."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    events: int
+    ooms: int
+    first_oom: FirstOom | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    retries: int
+    device_allocs: int
+    settings: str
+    torch: str
+    build: str
+    proved: Literal["oracle", "source"]
+
+
+class WhatIf(Shape):
+    """The settings tried on one trace and the one to use."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    capacity_bytes: int
+    rows: list[Replay]
+    use: str
+    needs_bytes: int
+    warnings: list[str] = []
+
+
+class Trial(Shape):
+    """One workload under one preset in its own process."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    workload: str
+    preset: str
+    build: str
+    outcome: Outcome
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    driver_used_bytes: int | None
+    rss_anon_bytes: int | None
+    seconds: float
+    steps: int
+    loss: list[float] = []
+    message: str = ""
+    evidence: list[Evidence] = []
+
+
+SHAPES: dict[str, Any] = {
+    "reading": Reading, "manifest": Manifest, "verdict": Verdict, "plan": Plan, "run": Run,
+    "ttm": Ttm, "replay": Replay, "whatif": WhatIf, "trial": Trial,
+}
+
+
+def schema(name: str) -> str:
+    """The JSON Schema of one shape, as it stands in ``schema/<name>.json``."""
+    return json.dumps(TypeAdapter(SHAPES[name]).json_schema(), indent=1, sort_keys=True) + "\n"
+
+
+def write_schemas(folder: Path = SCHEMA_FOLDER) -> None:
+    """Write the JSON Schema of every shape."""
+    folder.mkdir(exist_ok=True)
+    for name in SHAPES:
+        (folder / f"{name}.json").write_text(schema(name))
+
+
+def one_line(error: ValidationError, what: str) -> str:
+    """The first thing wrong with an input, in one line: where, what was seen, what was expected."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the whole"
+    others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    seen = repr(first.get("input"))
+    seen = seen if len(seen) < 60 else seen[:57] + "..."
+    return f"{what}: {where}: {first['msg'].removeprefix('Value error, ')}; seen {seen}{others}"

@@ -1,0 +1,1 @@
+"""Figures, panels and pages: what people look at."""

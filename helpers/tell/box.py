@@ -1,0 +1,74 @@
+"""A box in words: what machine it is, which builds meet on it, what this user may open, and where the facts come from."""
+
+from __future__ import annotations
+
+from helpers.judge.obstacles import obstacles
+from helpers.look import amd_smi, framework, kfd, nvidia, rocm
+from helpers.look.access import access, identity
+from helpers.look.bundle import Bundle
+from helpers.look.gpus import gpus
+from helpers.look.machine import machine
+from helpers.look.reading import Reading, seen
+
+from .tables import table
+
+
+def machine_line(bundle: Bundle) -> str:
+    """One line of identity: the box, how it was taken, its system, RAM and GPUs. No host name, no user, no serial number."""
+    box, found, who = machine(bundle), gpus(bundle), identity(bundle)
+    words = [f"{bundle.box} ({bundle.kind})", _short(box.distribution, "unknown system"),
+             "Linux " + _short(box.kernel, "unknown"), _short(box.ram_total, "unknown") + " RAM"]
+    if who is not None and who.container != "none":
+        words.append(f"inside a container ({who.container})")
+    names = [gpu.name.show() if gpu.name.ok else gpu.vendor + " GPU" for gpu in found]
+    counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+    return ", ".join([*words, " and ".join(counted) or "no GPU"])
+
+
+def _short(reading: Reading, otherwise: str) -> str:
+    return reading.show() if reading.ok else otherwise
+
+
+def stack_table(bundle: Bundle, sources: bool = True) -> str:
+    """The software between a program and the card, top down: framework build, runtime, driver, kernel."""
+    build, box = framework.framework(bundle), machine(bundle)
+    rows: list[tuple[str, Reading]] = [("torch", build.version), ("torch built for HIP", build.hip),
+                                       ("torch built for CUDA", build.cuda), ("its Python", build.python)]
+    vendors = {gpu.vendor for gpu in gpus(bundle)}
+    if "AMD" in vendors:
+        rows += [("ROCm of the system", version) for version in rocm.rocm_versions(bundle)]
+        rows += [("amd-smi's ROCm", amd_smi.versions(bundle).rocm), ("amdgpu out of tree", kfd.driver_version(bundle))]
+    if "NVIDIA" in vendors:
+        listed = nvidia.gpus(bundle)
+        rows += [("CUDA toolkit of the system", nvidia.toolkit(bundle)), ("NVIDIA kernel driver", nvidia.driver(bundle))]
+        rows += [("highest CUDA it can run", listed[0].cuda)] if listed else []
+    rows.append(("kernel", box.kernel))
+    return table([[name, reading, *([reading.source] if sources else [])] for name, reading in rows],
+                 ["layer", "release", *(["source"] if sources else [])])
+
+
+def access_table(bundle: Bundle) -> str:
+    """Each device node, what open() says of it, and what stands in the way with the line that removes it."""
+    rows = [[node.path, node.opened, node.mode, node.group or node.gid] for node in access(bundle)]
+    lines = [table(rows, ["device node", "opens", "mode", "group"])]
+    for way in obstacles(bundle):
+        lines.append(f"In the way: {way.says}" + (f"\n    {way.fix}" if way.fix else ""))
+    who = identity(bundle)
+    if who is not None:
+        groups = ", ".join(name or str(gid) for gid, name in who.groups)
+        lines.append(f"This process: uid {who.uid}, groups {groups or 'none'}, container {who.container}"
+                     + (", in a PID namespace of its own" if who.init_pid_ns is False else ""))
+    return "\n".join(lines)
+
+
+def provenance(bundle: Bundle) -> str:
+    """Where the facts come from: when they were taken, how many sources answered, which were filled in by hand."""
+    states: dict[str, int] = {}
+    for item in bundle.items:
+        states[item.status] = states.get(item.status, 0) + 1
+    made = sum(item.constructed for item in bundle.items)
+    counted = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(states.items()))
+    rows: list[list[object]] = [["box", bundle.box], ["kind", bundle.kind], ["captured at", bundle.captured_at],
+            ["captured by", bundle.tool_version], ["sources", counted],
+            ["constructed", seen(made, "count", "manifest.json") if made else "none"]]
+    return table(rows, ["provenance", ""], widest=None)

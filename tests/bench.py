@@ -1,0 +1,82 @@
+"""Figures of the workbook itself, as ratios within one run: ``python -m helpers bench``. Nothing here is a test."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MIB = 1 << 20
+
+
+def _timed(argv: list[str]) -> tuple[float, int]:
+    """Wall seconds and peak resident bytes of one command; RuntimeError with its last words where it fails."""
+    program = ("import json, resource, subprocess, sys, time; began = time.perf_counter(); "
+               "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE); "
+               "print(json.dumps([time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, "
+               "done.returncode, done.stderr.decode()[-300:]]))")
+    out = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True, check=True).stdout
+    seconds, peak, code, words = json.loads(out)
+    if code:
+        raise RuntimeError(f"{' '.join(argv)}: exit {code}: {words}")
+    return seconds, peak
+
+
+def capture() -> list[dict]:
+    """A tree with 1,000 processes and 5,000 GPU device files, beside one with 100 and 500 (what a start of Python costs)."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from trees import make_tree
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        figures = {}
+        for name, processes, files in (("small", 100, 500), ("large", 1000, 5000)):
+            root = Path(folder, name)
+            make_tree(root, processes=processes, device_files=files, amd=2)
+            out = str(Path(folder, name + ".tar.gz"))
+            runs = [_timed([sys.executable, "-m", "helpers", "capture", "--root", str(root), "--force", "--out", out])
+                    for _ in range(3)]
+            figures[name] = min(runs)
+        (small_s, small_bytes), (large_s, large_bytes) = figures["small"], figures["large"]
+        tenth = "the same, a tenth as many"
+        rows.append(_row("capture, 1000 processes, 5000 device files", large_s, "s", tenth, small_s, "< 2 s"))
+        rows.append(_row("its peak memory", large_bytes / MIB, "MiB", tenth, small_bytes / MIB, "< 150 MB"))
+    return rows
+
+
+def imports() -> list[dict]:
+    """``import helpers`` beside an empty Python."""
+    empty = min(_timed([sys.executable, "-c", ""]) for _ in range(5))[0]
+    package = min(_timed([sys.executable, "-c", "import helpers"]) for _ in range(5))[0]
+    return [_row("import helpers", package - empty, "s", "starting Python", empty, "< 0.3 s")]
+
+
+def batch() -> list[dict]:
+    """The quick plan on a recorded box, beside one start of Python with the same packages."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "helpers", "run", str(ROOT / "notebooks/plans/quick.yaml"), "--box",
+                        "rx7900xt-container", "--out", folder], cwd=ROOT, check=True, capture_output=True)
+        took = time.perf_counter() - began
+    base = _timed([sys.executable, "-c", "import papermill, matplotlib.figure, nbconvert"])[0]
+    return [_row("quick plan on a recorded box", took, "s", "importing what it uses", base, "< 60 s")]
+
+
+def _row(name: str, value: float, unit: str, ratio_to: str, base: float, goal: str) -> dict:
+    return {"name": name, "value": round(value, 3), "unit": unit, "ratio_to": ratio_to, "ratio": round(value / base, 2),
+            "goal": goal, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
+
+
+FIGURES = {"capture": capture, "imports": imports, "batch": batch}
+
+
+def measure(names: list[str]) -> list[dict]:
+    """The named figures, or all; KeyError names an unknown one."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    return [row for name in names or FIGURES for row in FIGURES[name]()]

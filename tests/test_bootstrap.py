@@ -1,0 +1,394 @@
+"""Set-up as a person meets it: the first use, the warm one, interruptions, wrong use, and what each verb becomes."""
+from __future__ import annotations
+
+import ast
+import fcntl
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bare_checkout import NO_ENSUREPIP, ROOT, Checkout, lay, needs_pip, told, wheel
+from setup import stamp, verbs
+
+# Runs a verb and writes down what it starts and whom it calls; the exec at its end replaces the process.
+AUDITED = """
+import os, runpy, sys
+kept = os.open(os.environ["AUDIT"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+watched = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.connect",
+           "socket.getaddrinfo", "os.rename", "os.remove", "os.mkdir", "shutil.rmtree")
+sys.addaudithook(lambda event, arguments: os.write(kept, (event + chr(10)).encode()) if event in watched else None)
+sys.executable = sys.argv.pop(1); sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Checkout:
+    return lay(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout that is set up; the tests over it change nothing of it."""
+    checkout = lay(tmp_path_factory.mktemp("warm"))
+    done = checkout.start("bench")
+    assert done.returncode == 0, done.stderr
+    return checkout
+
+
+@pytest.fixture(scope="module")
+def mended(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout that is set up; each test over it breaks something that the next use mends."""
+    checkout = lay(tmp_path_factory.mktemp("mended"))
+    done = checkout.start("bench", "--torch=none")
+    assert done.returncode == 0, done.stderr
+    return checkout
+
+
+@needs_pip
+def test_first_use_sets_up_shows_progress_and_records_what_it_found(bare: Checkout) -> None:
+    done = bare.start("diagnose")
+    assert done.returncode == 0, done.stderr
+    assert told(done)["argv"] == ["run", "notebooks/plans/quick.yaml"]
+    assert bare.imports("tiny") == "1.0"
+    assert bare.imports("tiny_test") == "", "the test set is for the verbs that test"
+    record = bare.record
+    assert (record["torch"], record["cuda"], record["hip"]) == ("9.9.9+cpu", None, None)
+    assert record["torch_python"] == record["owner"] == str(bare.venv / "bin/python")
+    assert "base packages" in done.stderr and "TOLD" not in done.stderr
+    assert json.loads((bare.venv / "share/jupyter/lab/settings/overrides.json").read_text())
+
+
+@needs_pip
+def test_warm_use_starts_no_process_opens_no_connection_and_writes_nothing(warm: Checkout, tmp_path: Path) -> None:
+    audit, before = tmp_path / "audit", sorted((str(path), path.lstat().st_mtime_ns) for path in warm.root.rglob("*"))
+    env = warm.env(AUDIT=str(audit), PIP_FIND_LINKS="/nonexistent", PYTHONDONTWRITEBYTECODE="1", PATH="/nonexistent")
+    done = subprocess.run([sys.executable, "-c", AUDITED, "/nonexistent/python3", str(warm.root / "env/bootstrap.py"), "bench"],
+                          env=env, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert audit.read_text().split() == ["os.exec"]
+    assert done.stderr == ""
+    assert sorted((str(path), path.lstat().st_mtime_ns) for path in warm.root.rglob("*")) == before
+
+
+@needs_pip
+def test_children_see_the_checkout_first_and_nobody_elses_packages(warm: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("raise SystemExit('another helpers')\n")
+    said = told(warm.start_from(tmp_path, "bench", "--json", PYTHONPATH=str(tmp_path), PYTHONSTARTUP="/x", JUPYTER_PATH="/x",
+                           PYTHONOPTIMIZE="2"))
+    assert said["argv"] == ["bench", "--json"]
+    assert said["path"][0] == str(warm.root) == said["cwd"]
+    assert str(tmp_path) not in said["path"]
+    assert said["env"]["PYTHONPATH"] == str(warm.root) and said["env"]["PYTHONNOUSERSITE"] == "1"
+    assert said["env"]["JUPYTER_PREFER_ENV_PATH"] == "1"
+    assert not {"PYTHONSTARTUP", "PYTHONOPTIMIZE", "JUPYTER_PATH"} & set(said["env"])
+    assert said["python"] == str(warm.venv / "bin/python")
+
+
+@needs_pip
+@pytest.mark.parametrize(("words", "becomes"), [
+    (["diagnose", "--box", "cpu-only"], ["run", "notebooks/plans/quick.yaml", "--box", "cpu-only"]),
+    (["overnight", "plan.yaml", "--resume"], ["run", "plan.yaml", "--resume"]),
+    (["check-gpu", "--gpu", "0000:03:00.0"], ["check", "--gpu", "0000:03:00.0"]),
+])
+def test_verbs_become_commands_of_helpers(warm: Checkout, words: list[str], becomes: list[str]) -> None:
+    assert told(warm.start(*words))["argv"] == becomes
+
+
+@needs_pip
+def test_a_plan_is_found_from_the_callers_folder(warm: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").touch()
+    assert told(warm.start_from(tmp_path, "overnight", "mine.yaml"))["argv"] == ["run", str(tmp_path / "mine.yaml")]
+
+
+@needs_pip
+def test_the_exit_code_is_the_commands_own(warm: Checkout) -> None:
+    assert warm.start("bench", TELL_EXIT="7").returncode == 7
+
+
+@needs_pip
+def test_a_closed_standard_input_is_no_trouble(warm: Checkout) -> None:
+    argv = ["sh", "-c", 'exec "$@" <&-', "sh", *warm.command("bench")]
+    done = subprocess.run(argv, env=warm.env(), text=True, capture_output=True, check=False)
+    assert done.returncode == 0 and told(done)["argv"] == ["bench"], done.stderr
+
+
+@needs_pip
+def test_a_home_that_cannot_be_written_gets_folders_for_jupyter(warm: Checkout) -> None:
+    env = verbs.child_environment(warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"}, stamp.read(warm.venv))
+    assert env["JUPYTER_RUNTIME_DIR"].endswith(f"casebook-{os.getuid()}/jupyter_runtime_dir")
+    assert env["MPLCONFIGDIR"] == "/mine"
+    assert "JUPYTER_RUNTIME_DIR" not in verbs.child_environment(warm.root, {"HOME": str(warm.home)}, stamp.read(warm.venv))
+
+
+@pytest.mark.parametrize(("words", "seen"), [
+    (["frob"], "frob: no such verb"),
+    (["test", "--torch", "rocmm"], "--torch rocmm: expected one of cpu, rocm, cuda, none"),
+    (["test", "--torch"], "--torch (nothing)"),
+    (["setup", "--torch", "cpu", "--torch-python", "/x"], "once"),
+    (["setup", "--torch-python="], "expected the path of a Python"),
+    (["setup", "--torch-python", "/nonexistent/python"], "No such file"),
+    (["overnight"], "no plan seen"),
+    (["help", "me"], "takes no argument, seen: me"),
+    (["wheelhouse", "--torch", "cpu"], "does not use torch"),
+])
+def test_wrong_use_is_one_line_and_exit_2_and_changes_nothing(bare: Checkout, words: list[str], seen: str) -> None:
+    done = bare.start(*words)
+    assert done.returncode == 2
+    assert seen in done.stderr and len(done.stderr.splitlines()) == 1 and not done.stdout
+    assert not bare.venv.exists()
+
+
+@needs_pip
+def test_an_interrupted_set_up_leaves_no_stamp_and_goes_on_the_next_time(bare: Checkout) -> None:
+    bare.lacking(NO_ENSUREPIP, 'case "$*" in *"install"*) touch "$0.busy"; exec sleep 60;; esac\n')
+    child = bare.begin("diagnose", "--torch=none")
+    busy = Path(bare.host + ".busy")
+    for _ in range(600):
+        if busy.exists() or child.poll() is not None:
+            break
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    said = child.communicate(timeout=30)[1]
+    assert child.returncode == 130
+    assert said.strip().splitlines()[-1].startswith("interrupted") and "Traceback" not in said
+    assert not (bare.venv / "casebook.json").exists()
+    done = bare.lacking(NO_ENSUREPIP).start("diagnose", "--torch=none")
+    assert done.returncode == 0, done.stderr
+    assert "setting up" not in done.stderr, "what was made is gone on with"
+    assert stamp.read(bare.venv)
+
+
+@needs_pip
+def test_a_package_that_arrived_by_half_is_installed_again(mended: Checkout) -> None:
+    (mended.venv / "casebook.json").unlink()
+    site = next(mended.venv.glob("lib/python3.*/site-packages"))
+    (site / "tiny-1.0.dist-info/RECORD").unlink()
+    (site / "tiny.py").unlink()
+    assert mended.start("diagnose", "--torch=none").returncode == 0
+    assert mended.imports("tiny") == "1.0"
+
+
+@needs_pip
+def test_a_venv_whose_python_is_gone_is_made_anew(mended: Checkout) -> None:
+    python = mended.venv / "bin/python"
+    python.unlink()
+    python.symlink_to("/nonexistent/python3")
+    done = mended.start("diagnose", "--torch=none")
+    assert done.returncode == 0, done.stderr
+    assert "setting up" in done.stderr and mended.imports("tiny") == "1.0"
+
+
+def test_a_venv_of_somebody_else_is_refused_and_left_as_it_is(bare: Checkout) -> None:
+    bare.venv.mkdir()
+    (bare.venv / "theirs").write_text("precious")
+    done = bare.start("diagnose", "--torch=none")
+    assert done.returncode == 1
+    assert "was not made by env/bootstrap.py" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert [path.name for path in bare.venv.iterdir()] == ["theirs"]
+
+
+@needs_pip
+def test_a_changed_lock_is_installed_and_only_that(mended: Checkout) -> None:
+    wheel(mended.wheels, "tiny_test", "2.0")
+    (mended.root / "env/requirements-test.txt").write_text("tiny_test==2.0\n")
+    kept = mended.log
+    assert mended.start("diagnose", "--torch=none").returncode == 0
+    assert mended.log == kept, "diagnose does not need the test set"
+    assert mended.start("bench", "--torch=none").returncode == 0
+    assert mended.imports("tiny_test") == "2.0"
+    assert mended.log[len(kept):].count("$ pip") == 1
+
+
+@needs_pip
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 99}', '{"schema_version": 1, "made": 3}'])
+def test_a_torn_record_is_written_again(warm: Checkout, tmp_path: Path, text: str) -> None:
+    (tmp_path / "casebook.json").write_text(text)
+    assert stamp.read(tmp_path) is None
+
+
+@needs_pip
+def test_a_copied_checkout_does_not_trust_the_record_it_came_with(warm: Checkout, tmp_path: Path) -> None:
+    shutil.copytree(warm.venv, tmp_path / ".venv", symlinks=True)
+    assert stamp.read(tmp_path / ".venv") is None
+
+
+@needs_pip
+def test_a_second_set_up_waits_for_the_first(bare: Checkout) -> None:
+    handle = os.open(bare.root / "env", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    child = bare.begin("diagnose", "--torch=none")
+    assert child.stderr is not None
+    assert child.stderr.readline().startswith("another set-up of this checkout is running")
+    assert not bare.venv.exists()
+    os.close(handle)
+    child.communicate(timeout=60)
+    assert child.returncode == 0 and stamp.read(bare.venv)
+
+
+def test_the_record_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "casebook.json"
+    kept.write_text("old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        stamp.write_whole(kept, "new")
+    assert kept.read_text() == "old" and list(tmp_path.iterdir()) == [kept]
+
+
+# --- the Python that runs it
+
+
+def test_bootstrap_parses_on_python_3_8() -> None:
+    ast.parse((ROOT / "env/bootstrap.py").read_text(), feature_version=(3, 8))
+
+
+def test_an_unsupported_python_hands_over_or_says_what_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    import bootstrap
+
+    shim, good = tmp_path / "shim/python3.13", tmp_path / "good/python3.12"
+    for path, text in ((shim, "exit 127"), (good, "echo 3 12")):
+        path.parent.mkdir()
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    became: list[list[str]] = []
+    monkeypatch.setattr(bootstrap, "ROOT", str(tmp_path))
+    monkeypatch.setattr(os, "execv", lambda path, argv: became.append(argv))
+    monkeypatch.setenv("PATH", f"{shim.parent}:{good.parent}")
+    bootstrap.hand_over(["test"])
+    assert became == [[str(good), str(ROOT / "env/bootstrap.py"), "test"]]
+    capsys.readouterr()
+    monkeypatch.setenv("PATH", str(shim.parent))
+    assert bootstrap.hand_over(["test"]) == 2
+    said = capsys.readouterr().err
+    assert "3.10 to 3.13 expected" in said and "python3 -m helpers capture" in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("version", "good"), [((3, 9, 2), False), ((3, 10, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)])
+def test_supported_pythons(version: tuple[int, ...], good: bool) -> None:
+    import bootstrap
+
+    assert bootstrap.supported(version) is good
+
+
+def test_capture_needs_no_set_up(bare: Checkout) -> None:
+    said = told(bare.start("capture", "--out", "x", PYTHONDONTWRITEBYTECODE="1"))
+    assert said["argv"] == ["capture", "--out", "x"] and said["path"][0] == str(bare.root)
+    assert not bare.venv.exists()
+
+
+def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
+    shutil.rmtree(bare.root / "helpers")
+    shutil.copytree(ROOT / "helpers", bare.root / "helpers", ignore=shutil.ignore_patterns("__pycache__"))
+    assert bare.start("capture.pyz").returncode == 0
+    moved = shutil.move(bare.root / "capture.pyz", tmp_path / "moved.pyz")
+    for python in [sys.executable, *filter(None, map(shutil.which, ("python3.8", "python3.9")))]:
+        if subprocess.run([python, "-V"], capture_output=True, check=False).returncode == 0:
+            done = subprocess.run([python, "-I", moved, "--help"], cwd="/", text=True, capture_output=True, check=False)
+            assert done.returncode == 0 and "--out" in done.stdout, done.stderr
+
+
+# --- make, CI, lab, tests
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_every_verb_is_one_line_of_make_over_bootstrap() -> None:
+    text = (ROOT / "Makefile").read_text()
+    listed = next(line for line in text.splitlines() if line.startswith(".PHONY:")).split()[1:]
+    assert sorted(listed) == sorted(verbs.VERBS)
+    for verb in listed:
+        done = subprocess.run(["make", "-n", verb], cwd=ROOT, text=True, capture_output=True, check=True)
+        assert done.stdout.split() == ["python3", "env/bootstrap.py", verb], done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+@pytest.mark.parametrize(("words", "becomes"), [
+    (["diagnose", "BOX=my box", "TORCH=none"], 'diagnose --torch "none"  --box "my box"'),
+    (["overnight", "PLAN=a b.yaml"], 'overnight   "a b.yaml"'),
+    (["check-gpu", "GPU=0000:03:00.0"], 'check-gpu   --gpu "0000:03:00.0"'),
+    (["setup", "TORCH_PYTHON=/opt/my env/bin/python"], 'setup  --torch-python "/opt/my env/bin/python"'),
+    (["test", "ARGS=-k probe"], "test   -k probe"),
+    (["test", "PYTHON=python3.12"], "test"),
+])
+def test_make_variables_reach_the_verb(words: list[str], becomes: str) -> None:
+    done = subprocess.run(["make", "-n", *words], cwd=ROOT, text=True, capture_output=True, check=True)
+    assert done.stdout.split("env/bootstrap.py ")[1].split() == becomes.split()
+
+
+def test_ci_runs_the_test_command_from_anywhere(tmp_path: Path) -> None:
+    make = tmp_path / "make"
+    make.write_text('#!/bin/sh\necho "$PWD: $*"\n')
+    make.chmod(0o755)
+    assert (ROOT / ".ci/run").stat().st_mode & stat.S_IXUSR
+    done = subprocess.run(["bash", str(ROOT / ".ci/run")], cwd="/", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, text=True,
+                          capture_output=True, stdin=subprocess.DEVNULL, check=True)
+    assert done.stdout == f"{ROOT}: test\n"
+
+
+@pytest.mark.parametrize(("uid", "display", "extra"), [(0, "", {"--allow-root", "--no-browser"}), (1000, ":0", set())])
+def test_lab_stays_on_this_machine(uid: int, display: str, extra: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    became: list[str] = []
+    monkeypatch.setattr(verbs.Call, "become", lambda self, *argv: became.extend(argv))
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks/01_hardware_probe.ipynb").touch()
+    verbs.lab(verbs.Call(tmp_path, [], {"DISPLAY": display}))
+    assert "--ServerApp.ip=127.0.0.1" in became
+    assert "--LabApp.default_url=/lab/tree/notebooks/01_hardware_probe.ipynb" in became
+    assert {"--allow-root", "--no-browser"} & set(became) == extra
+    said = capsys.readouterr().out
+    port = next(word for word in became if word.startswith("--ServerApp.port=")).split("=")[1]
+    assert f"ssh -L {port}:127.0.0.1:{port} " in said
+    assert ("--allow-root is passed" in said) == (uid == 0)
+
+
+def test_the_kernel_is_this_python_and_not_one_of_the_users(tmp_path: Path) -> None:
+    planted = tmp_path / ".local/share/jupyter/kernels/python3"
+    planted.mkdir(parents=True)
+    kernel = {"argv": ["/theirs/python", "-m", "x"], "display_name": "theirs", "language": "python"}
+    (planted / "kernel.json").write_text(json.dumps(kernel))
+    theirs = {"HOME": str(tmp_path), "JUPYTER_PATH": str(tmp_path / ".local/share/jupyter")}
+    env = verbs.child_environment(ROOT, {**os.environ, **theirs}, None)
+    ask = "from jupyter_client.manager import KernelManager; print(KernelManager(kernel_name='python3').format_kernel_cmd()[0])"
+    done = subprocess.run([sys.executable, "-c", ask], env=env, text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == sys.executable
+
+
+def test_tests_end_with_what_did_not_run_and_why(tmp_path: Path) -> None:
+    checkout = lay(tmp_path, ("run_tests.py",))
+    (checkout.root / "tests").mkdir()
+    (checkout.root / "notebooks").mkdir()
+    (checkout.root / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow: long"]\n')
+    (checkout.root / "tests/test_a.py").write_text(
+        "import pytest\n\ndef test_runs():\n    pass\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_gpu(n):\n"
+        "    pytest.skip('no GPU on this machine')\n\n@pytest.mark.slow\ndef test_long():\n    pass\n")
+    env = checkout.env(PYTHONPATH=str(checkout.root))
+    done = subprocess.run([sys.executable, "env/run_tests.py"], cwd=checkout.root, env=env, text=True, capture_output=True,
+                          check=False)
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if "not run because" in line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "   2  no GPU on this machine" in lines[at + 1:] and any("make test-all" in line for line in lines[at + 1:])
+    assert "1 passed, 2 skipped, 1 deselected" in lines[-1]
+
+
+@pytest.mark.parametrize(("words", "options"), [
+    ([], {"-m", "not slow", "tests", "notebooks"}), (["--all"], {"tests", "notebooks"}), (["-k", "x"], {"-k", "x", "tests"}),
+    (["tests/test_bootstrap.py::test_x"], {"tests/test_bootstrap.py::test_x", "not slow"}),
+])
+def test_what_pytest_is_given(words: list[str], options: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import run_tests
+
+    given: list[str] = []
+    monkeypatch.setattr(pytest, "main", lambda argv, plugins: 0 if given.extend(argv) else 0)  # type: ignore[func-returns-value]
+    assert run_tests.main(words) == 0
+    assert {*options, "--nbval-lax", "--nbval-cell-timeout=120"} <= set(given)
+    assert ("not slow" in given) == ("--all" not in words) and ("tests" in given) == ("::" not in "".join(words))

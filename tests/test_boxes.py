@@ -1,0 +1,99 @@
+"""The recorded boxes keep what the cases state to the byte, mark what was filled in, and are what their builder writes."""
+
+import filecmp
+import runpy
+from pathlib import Path
+
+import pytest
+
+from helpers.look import drm, framework, kfd, machine, nvidia, rocm, rocminfo, ttm
+from helpers.look.archive import BundleMissing
+from helpers.look.boxes import RECORDED, open_box, recorded_names
+
+NAMES = ["cpu-only", "cuda-24gb-tuning", "cuda-healthy", "rx7900xt-container", "strix-halo-1-found", "strix-halo-2-vm-size",
+         "strix-halo-3-gttsize", "strix-halo-4-ttm"]
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def test_the_boxes_of_the_case_studies_are_there():
+    assert recorded_names() == NAMES
+
+
+def test_the_folders_are_what_the_builder_writes(tmp_path):
+    built = runpy.run_path(str(RECORDED / "build.py"))["build"](tmp_path)
+    assert [path.name for path in built] and sorted(path.name for path in built) == NAMES
+    for path in built:
+        files = sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
+        kept = sorted(p.relative_to(RECORDED / path.name) for p in (RECORDED / path.name).rglob("*") if p.is_file())
+        assert files == kept, "run: python env/boxes/build.py"
+        assert filecmp.cmpfiles(path, RECORDED / path.name, [str(f) for f in files], shallow=False)[1:] == ([], [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_filled_in_is_marked(name):
+    bundle = open_box(name)
+    stated = [item for item in bundle.items if not item.constructed]
+    if bundle.kind == "constructed":
+        assert not stated
+    else:
+        assert stated and any(item.constructed for item in bundle.items)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_box_names_no_person_no_host_and_no_serial(name):
+    text = "\n".join(content.decode() for content in open_box(name).contents.values())
+    for word in ("/home/", "hostname", "serial", "@"):
+        assert word not in text.lower()
+
+
+def test_two_full_cards_with_no_holder_in_the_container():
+    bundle = open_box("rx7900xt-container")
+    first, second = drm.cards(bundle)
+    assert f"{first.vram_total.value / 1e9:.2f}" == f"{first.vram_used.value / 1e9:.2f}" == "21.46"
+    assert first.vram_total.show() == "19.98 GiB"
+    assert f"{second.vram_used.value / 1e9:.2f}" == "21.21"
+    assert f"{second.vram_used.value / second.vram_total.value:.3f}" == "0.988"
+    assert "96.00 MiB" in bundle.read("message").text and not bundle.read("message").constructed
+    assert [pid.vram.value for pid in rocm.kfd_pids(bundle)] == [] and drm.clients(bundle) == ()
+
+
+@pytest.mark.parametrize(("name", "pages", "gtt_gib", "vm_size", "torch_gib"), [
+    ("strix-halo-1-found", 16393924, "62.54", -1, "62.54"),
+    ("strix-halo-2-vm-size", 16393924, "62.54", 131072, "62.54"),
+    ("strix-halo-3-gttsize", 16393924, "120.00", 131072, "62.54"),
+    ("strix-halo-4-ttm", 31457280, "120.00", 131072, "120.00"),
+])
+def test_the_four_stages_of_the_strix_halo_box(name, pages, gtt_gib, vm_size, torch_gib):
+    bundle = open_box(name)
+    live = {(p.module, p.name): p.live.value for p in ttm.parameters(bundle)}
+    assert live["ttm", "pages_limit"] == pages and live["amdgpu", "vm_size"] == vm_size
+    card, = drm.cards(bundle)
+    node = next(node for node in kfd.nodes(bundle) if node.is_gpu)
+    gpu = next(agent for agent in rocminfo.agents(bundle) if agent.kind == "gpu")
+    device, = framework.framework(bundle).devices
+    assert card.vram_total.value == 536870912
+    assert card.gtt_total.show() == f"{gtt_gib} GiB"
+    assert node.gfx == "gfx1151" and node.framebuffer.value == gpu.memory.value == pages * 4096
+    assert device.total.show() == f"{torch_gib} GiB" and device.integrated is True
+    assert machine.machine(bundle).ram_total.value == 131151392 * 1024
+
+
+def test_the_tuning_boxs_card_adds_up():
+    bundle = open_box("cuda-24gb-tuning")
+    gpu, = nvidia.gpus(bundle)
+    xorg, job = nvidia.holders(bundle)
+    capacity = gpu.total.value - gpu.reserved.value
+    assert f"{capacity / GIB:.2f}" == "23.56" and f"{job.memory.value / GIB:.2f}" == "22.88"
+    assert gpu.free.value == 34 * MIB and xorg.memory.value + job.memory.value == gpu.used.value
+    assert f"{xorg.memory.value / GIB:.2f}" == "0.65"
+    item = next(item for item in bundle.items if item.source == "nvidia-smi -q -x")
+    assert item.constructed and "one process" in item.why
+
+
+def test_an_unknown_name_is_answered_with_the_names_there_are():
+    with pytest.raises(BundleMissing, match="expected live, a bundle's path, or one of cpu-only, .*strix-halo-4-ttm"):
+        open_box("strix-halo-5")
+
+
+def test_a_bundle_is_opened_by_its_path(tmp_path):
+    assert open_box(str(Path(RECORDED) / "cpu-only")).box == "cpu-only"

@@ -1,0 +1,377 @@
+"""A bundle is believed only when it is whole, and an archive that could harm its reader is refused with one line."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
+
+from helpers.look import archive
+from helpers.look.archive import BundleBroken, BundleError, BundleHostile, BundleMissing, BundleTooNew
+from helpers.look.bundle import Bundle, BundleWriter, open_bundle
+
+QUICK = settings(max_examples=50, deadline=None)
+SOURCES = ["/proc/1", "/proc/1/status", "/a", "/a/b", "a", "../x", "/", "", "/~2/a", "n" * 400, "n" * 300]
+ENDINGS = ("", ".tar.gz", ".tar.zst")
+needs_zstd = pytest.mark.skipif(not archive.can_write_zst(), reason="no zstd here")
+
+
+def writer() -> BundleWriter:
+    made = BundleWriter("box-test", "constructed", "0.1.0", "2026-01-02T03:04:05Z")
+    made.add("file", "/proc/meminfo", "MemTotal: 1024 kB\n")
+    made.add("file", "/sys/class/drm/card0/device/mem_info_vram_used", "0\n")
+    made.add("command", "rocm-smi --json", None, status="not_available", why="no such program")
+    made.add("file", "processes", '{"pid": 1}\nno json\n[1]\n{"pid": 2}\n')
+    made.add("file", "/proc/odd", b"\xff\xfe\x00odd")
+    return made
+
+
+def manifest_of(made: BundleWriter, **changes: object) -> dict[str, object]:
+    return {**made.manifest(), **changes}
+
+
+def packed(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], suffix: str = ".tar.gz", **options: object) -> Path:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", **options) as tar:  # type: ignore[call-overload]
+        for member, content in members:
+            tar.addfile(member, io.BytesIO(content) if member.isreg() else None)
+    whole = path / ("hostile" + suffix)
+    if suffix == ".tar.gz":
+        whole.write_bytes(gzip.compress(plain.getvalue(), 1))
+    else:
+        zstandard = pytest.importorskip("zstandard")
+        whole.write_bytes(zstandard.ZstdCompressor().compress(plain.getvalue()))
+    return whole
+
+
+def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, to: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.size, made.type, made.linkname = size, kind, to
+    return made
+
+
+def good_members() -> list[tuple[tarfile.TarInfo, bytes]]:
+    made = writer()
+    files = {"manifest.json": json.dumps(made.manifest()).encode(), **made.bundle().contents}
+    return [(member(name, len(content)), content) for name, content in files.items()]
+
+
+def refusal(path: Path) -> BundleError:
+    with pytest.raises(BundleError) as caught:
+        open_bundle(path)
+    text = str(caught.value)
+    assert "\n" not in text and len(text) < 500 and text.startswith(str(path)), text
+    return caught.value
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_was_written_is_read_back_the_same(tmp_path: Path, ending: str) -> None:
+    if ending == ".tar.zst":
+        pytest.importorskip("zstandard")
+    made = writer()
+    out = made.write(tmp_path / ("b" + ending))
+    assert open_bundle(out) == made.bundle()
+    assert [path.name for path in tmp_path.iterdir()] == [out.name], "a part file was left"
+
+
+def test_absent_refused_and_empty_stay_apart(tmp_path: Path) -> None:
+    made = writer()
+    made.add("file", "/empty", "")
+    made.add("file", "/refused", None, status="not_allowed", why="Permission denied (EACCES)")
+    bundle = open_bundle(made.write(tmp_path / "b"))
+    assert bundle.read("/empty").ok and bundle.read("/empty").text == ""
+    assert (bundle.read("/refused").status, bundle.read("/refused").why) == ("not_allowed", "Permission denied (EACCES)")
+    assert (bundle.read("/never").status, bundle.read("/never").why) == ("not_available", "not captured")
+    assert bundle.read("/proc/odd").text.endswith("odd"), "a text that is no UTF-8 is still read"
+    assert bundle.table("processes") == [{"pid": 1}, {"pid": 2}]
+
+
+def test_two_packings_of_one_bundle_hold_the_same_members_in_the_same_order(tmp_path: Path) -> None:
+    writer().write(tmp_path / "one.tar.gz")
+    writer().write(tmp_path / "two.tar.gz")
+    with tarfile.open(tmp_path / "one.tar.gz") as one, tarfile.open(tmp_path / "two.tar.gz") as two:
+        assert one.getnames() == two.getnames() and one.getnames()[0] == "manifest.json"
+
+
+@pytest.mark.parametrize("kind", ["traversal", "absolute", "backslash", "symlink", "hardlink", "device", "character_device",
+                                  "fifo", "twice", "twice_by_spelling"])
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
+def test_an_archive_that_could_harm_is_refused(tmp_path: Path, kind: str, suffix: str) -> None:
+    bad = {
+        "traversal": [(member("../../etc/cron.d/x", 1), b"x")], "absolute": [(member("/etc/passwd", 1), b"x")],
+        "backslash": [(member("a\\..\\b", 1), b"x")], "symlink": [(member("raw/l", 0, tarfile.SYMTYPE, "/etc/shadow"), b"")],
+        "hardlink": [(member("raw/h", 0, tarfile.LNKTYPE, "manifest.json"), b"")],
+        "device": [(member("raw/d", 0, tarfile.BLKTYPE), b"")], "fifo": [(member("raw/f", 0, tarfile.FIFOTYPE), b"")],
+        "character_device": [(member("raw/s", 0, tarfile.CHRTYPE), b"")],
+        "twice": [(member("raw/t", 1), b"1"), (member("raw/t", 1), b"2")],
+        "twice_by_spelling": [(member("raw/t", 1), b"1"), (member("raw/./t", 1), b"2")],
+    }[kind]
+    before = sorted(path.name for path in tmp_path.parent.iterdir())
+    assert isinstance(refusal(packed(tmp_path, good_members() + bad, suffix)), BundleHostile)
+    assert sorted(path.name for path in tmp_path.parent.iterdir()) == before, "something was written"
+
+
+def test_a_declared_member_of_ten_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    huge = member("raw/huge", 10 << 30)
+    path = tmp_path / "huge.tar.gz"
+    path.write_bytes(gzip.compress(huge.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
+    assert isinstance(refusal(path), BundleHostile)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"S",
+                                  b"?"])
+def test_a_header_that_is_itself_a_bomb_is_refused_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+    path = tmp_path / "header.tar.gz"
+    path.write_bytes(gzip.compress(member("x", 4 << 30, kind).tobuf(tarfile.GNU_FORMAT) + bytes(4 << 20)))
+    assert isinstance(refusal(path), BundleHostile)
+
+
+def test_headers_nested_without_end_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "nested.tar.gz"
+    one = member("x", 512, tarfile.XHDTYPE).tobuf(tarfile.GNU_FORMAT) + b"9 path=a\n".ljust(512, b"\0")
+    path.write_bytes(gzip.compress(one * 5000))
+    assert isinstance(refusal(path), BundleError)
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
+def test_a_bomb_costs_no_more_memory_than_a_bundle_may(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "BUNDLE_LIMIT_BYTES", 4 << 20)
+    many = good_members() + [(member(f"raw/{n}", 1 << 20), bytes(1 << 20)) for n in range(12)]
+    path = packed(tmp_path, many, suffix)
+    assert path.stat().st_size < 1 << 18
+    assert "more than 4 MiB" in str(refusal(path))
+
+
+def test_a_member_larger_than_a_member_may_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MEMBER_LIMIT_BYTES", 1 << 20)
+    assert isinstance(refusal(packed(tmp_path, [*good_members(), (member("raw/m", 2 << 20), bytes(2 << 20))])), BundleHostile)
+
+
+def test_more_members_than_a_bundle_may_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MEMBER_LIMIT_COUNT", 4)
+    assert isinstance(refusal(packed(tmp_path, good_members())), BundleHostile)
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_an_archive_that_a_person_packed_with_tar_is_read(tmp_path: Path, form: int) -> None:
+    inside = [(member(f"my-capture/{one.name}", one.size), content) for one, content in good_members()]
+    path = packed(tmp_path, [(member("my-capture", 0, tarfile.DIRTYPE), b""), *inside], format=form)
+    assert open_bundle(path) == writer().bundle()
+
+
+def test_a_name_longer_than_a_plain_header_holds_is_read(tmp_path: Path) -> None:
+    made = writer()
+    made.add("file", "/sys/fs/cgroup/" + "/".join(["a-rather-long-name-of-a-group"] * 8) + "/memory.max", "max\n")
+    assert open_bundle(made.write(tmp_path / "b.tar.gz")) == made.bundle()
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
+def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path: Path, suffix: str) -> None:
+    whole = packed(tmp_path, good_members(), suffix).read_bytes()
+    torn = tmp_path / ("torn" + suffix)
+    for kept in sorted({4, 5, 20, len(whole) // 3, len(whole) // 2, len(whole) - 40}):
+        torn.write_bytes(whole[:kept])
+        assert isinstance(refusal(torn), BundleBroken)
+
+
+@QUICK
+@given(data=st.data())
+def test_changed_bytes_never_give_other_content(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("flip")
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for one, content in good_members():
+            tar.addfile(one, io.BytesIO(content))
+    raw = bytearray(plain.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = folder / "flipped.tar.gz"
+    path.write_bytes(gzip.compress(bytes(raw), 1))
+    try:
+        opened = open_bundle(path)
+    except BundleError as error:
+        assert "\n" not in str(error)
+        return
+    for item in opened.items:
+        assert not item.path or hashlib.sha256(opened.contents[item.path]).hexdigest() == item.sha256
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+                    max_leaves=8)
+
+
+@QUICK
+@given(manifest=JSON | st.fixed_dictionaries(dict.fromkeys(("schema_version", "items", "box", "kind"), JSON)))
+def test_any_json_as_a_manifest_is_refused_in_one_line(manifest: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("m") / "b"
+    path.mkdir()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    refusal(path)
+
+
+@QUICK
+@given(key=st.sampled_from(["id", "kind", "source", "path", "status", "exit", "seconds", "bytes", "sha256", "constructed",
+                            "why"]), value=JSON)
+def test_a_wrong_type_in_an_item_is_refused(key: str, value: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("i") / "b"
+    writer().write(path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    before = manifest["items"][0][key]
+    manifest["items"][0][key] = value
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    harmless: dict[str, Any] = {"exit": (int, type(None)), "seconds": (int, float), "bytes": int, "constructed": bool,
+                                "id": str, "source": str, "why": str}
+    if isinstance(value, harmless.get(key, ())) or value in (before, "") and key == "path":
+        assert isinstance(open_bundle(path), Bundle)
+    else:
+        refusal(path)
+
+
+def test_nested_without_end_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "b"
+    path.mkdir()
+    (path / "manifest.json").write_text("[" * 200_000)
+    assert isinstance(refusal(path), BundleBroken)
+
+
+def test_a_table_line_nested_without_end_is_left_out(tmp_path: Path) -> None:
+    made = writer()
+    made.add("file", "libraries", "[" * 200_000 + '\n{"name": "kept"}\n')
+    assert open_bundle(made.write(tmp_path / "b")).table("libraries") == [{"name": "kept"}]
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    ({"schema_version": 2}, BundleTooNew), ({"schema_version": 0}, BundleBroken), ({"schema_version": "1"}, BundleBroken),
+    ({"schema_version": True}, BundleBroken), ({"kind": "invented"}, BundleBroken), ({"items": {}}, BundleBroken),
+    ({"items": [1]}, BundleBroken), ({"items": [{"id": "x"}]}, BundleBroken), ({"box": None}, BundleBroken)])
+def test_a_manifest_this_reader_does_not_know_is_refused(tmp_path: Path, change: dict[str, object], expected: type) -> None:
+    path = tmp_path / "b"
+    writer().write(path)
+    (path / "manifest.json").write_text(json.dumps(manifest_of(writer(), **change)))
+    assert type(refusal(path)) is expected
+
+
+def test_content_that_is_not_what_was_captured_is_refused(tmp_path: Path) -> None:
+    path = writer().write(tmp_path / "b")
+    (path / "raw/proc/meminfo").write_text("MemTotal: 2048 kB\n")
+    assert "sha256" in str(refusal(path))
+
+
+def test_a_file_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> None:
+    path = writer().write(tmp_path / "b")
+    (path / "raw/extra.pickle").write_bytes(b"\x80\x04.")
+    assert isinstance(refusal(path), BundleBroken)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = writer().write(tmp_path / "b")
+    (path / "raw/proc/meminfo").unlink()
+    assert "raw/proc/meminfo" in str(refusal(path))
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere/at/all.tar.gz", "n" * 5000])
+def test_a_path_with_nothing_there_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BundleMissing):
+        open_bundle(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04zip", b"\x80\x04pickle", b"plain words\n"])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "b.tar.gz"
+    path.write_bytes(content)
+    assert isinstance(refusal(path), BundleBroken)
+
+
+def test_a_folder_with_a_link_or_a_pipe_in_it_is_refused_and_neither_is_opened(tmp_path: Path) -> None:
+    for special in ("link", "pipe", "link_to_folder"):
+        path = writer().write(tmp_path / special)
+        if special == "pipe":
+            os.mkfifo(path / "raw/pipe")
+        else:
+            (path / "raw/l").symlink_to("/etc" if special == "link_to_folder" else "/etc/passwd")
+        with pytest.raises(BundleHostile):
+            open_bundle(path)
+
+
+def test_a_bundle_that_may_not_be_read_says_so(open_folder: Path) -> None:  # noqa: F811
+    path = writer().write(open_folder / "b")
+    shutil.copytree(path, open_folder / "c")
+    (path / "manifest.json").chmod(0)
+    (open_folder / "c/raw/proc").chmod(0)
+    code = ("import json; from helpers.look.bundle import open_bundle; from helpers.look.archive import BundleMissing\n"
+            "try: open_bundle(sys.argv[1])\nexcept BundleMissing as error: print(json.dumps(str(error)))")
+    for name, word in (("b", "manifest.json"), ("c", "raw/proc")):
+        said = as_nobody(code, open_folder / name)
+        assert word in said and "Permission denied" in said and "\n" not in said
+
+
+def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
+    out = writer().write(tmp_path / "b.tar.gz")
+    before = out.read_bytes()
+    with pytest.raises(BundleError, match="--force"):
+        writer().write(out)
+    assert out.read_bytes() == before
+    time.sleep(0.01)
+    assert open_bundle(writer().write(out, force=True)) == writer().bundle()
+
+
+def test_force_never_replaces_a_folder_that_is_no_bundle_nor_a_link(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    (tmp_path / "link").symlink_to(home)
+    for out in (home, tmp_path / "link"):
+        with pytest.raises(BundleError):
+            writer().write(out, force=True)
+    assert (home / "thesis.txt").read_text() == "years of work"
+    bundle = writer().write(tmp_path / "bundle")
+    assert writer().write(bundle, force=True) == bundle
+
+
+def test_a_write_that_fails_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archive.os, "replace", full)
+    with pytest.raises(BundleError, match="No space left"):
+        writer().write(tmp_path / "b.tar.gz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(sources=st.lists(st.text(max_size=40) | st.sampled_from(SOURCES),
+                        unique=True, max_size=12))
+@QUICK
+def test_any_source_can_be_kept_and_found_again(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = BundleWriter("b", "live", "0", "now")
+    for number, source in enumerate(sources):
+        made.add("file" if number % 2 else "command", source, f"text {number}")
+    folder = tmp_path_factory.mktemp("any")
+    for out in (folder / "f", folder / "a.tar.gz"):
+        bundle = open_bundle(made.write(out))
+        assert [bundle.read(source).text for source in sources] == [f"text {n}" for n in range(len(sources))]
+
+
+@needs_zstd
+def test_zst_is_read_through_the_program_where_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not shutil.which("zstd"):
+        pytest.skip("no zstd program here")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    out = writer().write(tmp_path / "b.tar.zst")
+    assert open_bundle(out) == writer().bundle()
+    torn = tmp_path / "torn.tar.zst"
+    torn.write_bytes(out.read_bytes()[:-30])
+    assert isinstance(refusal(torn), BundleBroken)

@@ -1,0 +1,107 @@
+"""The command line: one line and exit 2 on wrong use, JSON twins, and capture without any package."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.run.shapes import Verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def casebook(*argv, cwd=ROOT, **options):
+    return subprocess.run([sys.executable, "-m", "helpers", *argv], cwd=cwd, capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (["diagnose", "no-such-box"], "expected live, a bundle's path, or one of cpu-only"),
+    (["diagnose", "/no/such/bundle.tar.gz"], "no such file or folder; expected an evidence bundle"),
+    (["diagnose", "cpu-only", "extra"], "unrecognized arguments: extra; see:"),
+    (["gremlins"], "invalid choice: 'gremlins'"),
+    (["run", "no-such-plan.yaml"], "cannot be read"),
+    (["status", "/no/such/batch"], "no such folder; expected a batch below outputs"),
+    (["report", "/no/such/batch"], "no such folder; expected a batch below outputs"),
+    (["schema", "gremlin"], "expected one of reading, manifest"),
+    (["bench", "gremlin"], "expected some of capture"),
+    (["check", "--gpu", "0000:ff:00.0"], "give a PCI address such as"),
+])
+def test_wrong_use_gets_one_line_and_exit_2(argv, words):
+    done = casebook(*argv)
+    assert done.returncode == 2 and words in done.stderr and done.stdout == ""
+    assert done.stderr.startswith("casebook: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ("name: x\nruns: []\n", "runs: List should have at least 1 item"),
+    ("name: x\nrunz: []\n", "runz"),
+    ("name: x\nruns:\n  - notebook: 01_hardware_probe.ipynb\n    parameters: {bax: live}\n", "bax"),
+    ("name: x\nruns:\n  - notebook: 01_hardware_probe.ipynb\n    parameters: {checks: perhaps}\n", "checks"),
+    ("name: x\nruns:\n  - notebook: no_such.ipynb\n", "no_such.ipynb"),
+    ("name: x\nlimits: {cell_s: fast}\nruns:\n  - notebook: 01_hardware_probe.ipynb\n", "cell_s"),
+    ("[", "expected a plan in YAML"),
+])
+def test_a_wrong_plan_is_refused_before_anything_runs(tmp_path, change, words):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(change)
+    done = casebook("run", str(plan), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_diagnose_prints_a_verdict_as_text_and_as_json():
+    text, data = casebook("diagnose", "rx7900xt-container"), casebook("diagnose", "rx7900xt-container", "--json")
+    assert text.returncode == data.returncode == 0
+    verdict = Verdict.model_validate_json(data.stdout)
+    assert verdict.cause == "external-holder" and "(external-holder;" in text.stdout
+    assert "19.98 GiB" in text.stdout and "no visible process" in text.stdout
+
+
+def test_diagnose_reads_an_unknown_newer_bundle_in_one_line(tmp_path):
+    folder = tmp_path / "newer"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps({"schema_version": 99, "items": []}))
+    done = casebook("diagnose", str(folder))
+    assert done.returncode == 2 and "schema_version 99; this workbook reads up to 1" in done.stderr
+
+
+def test_a_recorded_box_goes_through_capture_form_and_back(tmp_path):
+    from helpers.look.boxes import open_box
+    from helpers.look.bundle import BundleWriter, open_bundle
+
+    bundle = open_box("strix-halo-3-gttsize")
+    writer = BundleWriter(bundle.box, bundle.kind, bundle.tool_version, bundle.captured_at)
+    for item in bundle.items:
+        writer.add(item.kind, item.source, bundle.contents.get(item.path), status=item.status, why=item.why,
+                   constructed=item.constructed)
+    packed = writer.write(tmp_path / "box.tar.gz")
+    assert open_bundle(packed).contents == bundle.contents
+    assert json.loads(casebook("diagnose", str(packed), "--json").stdout)["cause"] == "ttm-gtt-cap"
+
+
+def test_a_plan_is_printed_and_not_run(tmp_path):
+    done = casebook("run", "notebooks/plans/quick.yaml", "--dry-run", "--json", "--out", str(tmp_path / "out"))
+    rows = json.loads(done.stdout)
+    assert [row["notebook"] for row in rows] == ["01_hardware_probe.ipynb", "09_case_report.ipynb"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_workbooks_packages_a_verb_names_the_way_out(tmp_path):
+    bare = tmp_path / "bare.py"
+    bare.write_text("import sys; sys.modules['pydantic'] = None; sys.argv = ['x', 'diagnose', 'cpu-only'];"
+                    f"sys.path.insert(0, {str(ROOT)!r}); from helpers.cli import main; sys.exit(main())")
+    done = subprocess.run([sys.executable, str(bare)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "make setup" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_run_on_a_recorded_box_ends_with_its_page(tmp_path):
+    done = casebook("run", "notebooks/plans/quick.yaml", "--box", "cpu-only", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = Path(done.stdout.strip().splitlines()[-1].removeprefix("Open: "))
+    assert page.name == "index.html" and "no GPU" in page.read_text()
+    again = casebook("status", str(page.parent), "--json")
+    assert json.loads(again.stdout)["counts"] == {"answered": 2}

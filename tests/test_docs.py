@@ -1,0 +1,73 @@
+"""The words agree with the code: every verb, notebook, plan, box and make target is in the README, and nothing more."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.cli import _parser
+from helpers.look.boxes import recorded_names
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def rows(heading):
+    """First cells of the tables under a heading, their code words."""
+    section = README.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_every_verb_is_in_the_readme():
+    listed = {word.split()[0] for word in rows("Commands")}
+    assert set(_parser()[1]) <= listed
+
+
+def test_every_make_target_is_in_the_readme_and_no_other():
+    targets = set(re.findall(r"^([a-z][\w.-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    listed = {word.split()[0] for word in rows("Commands")} - (set(_parser()[1]) - targets)
+    assert listed == targets
+
+
+def test_every_notebook_and_plan_is_in_the_readme():
+    assert rows("What each notebook answers") == [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    for plan in (ROOT / "notebooks" / "plans").glob("*.yaml"):
+        assert plan.name in README
+
+
+def test_every_recorded_box_is_in_the_readme():
+    assert sorted(rows("Recorded boxes")) == recorded_names()
+
+
+@pytest.mark.parametrize("verb", sorted(_parser()[1]))
+def test_every_verb_has_help_and_a_json_twin(verb):
+    done = subprocess.run([sys.executable, "-m", "helpers", verb, "--help"], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0 and "--json" in done.stdout
+
+
+def test_every_file_that_the_readme_names_is_there():
+    for path in re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r"`((?:notebooks|helpers|env)/[\w./-]+)`", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_version_is_the_same_everywhere():
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "helpers" / "__init__.py").read_text()).group(1)
+    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_nothing_in_the_project_names_a_place_on_one_machine():
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True,
+                            check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    places = [str(ROOT), "/" + "root/"]
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.is_file() and path.suffix in (".py", ".md", ".txt", ".in", ".yml", ".yaml", ".toml", ".ipynb", ".json", ""):
+            text = path.read_text(errors="replace")
+            assert [place for place in places if place in text] == [], name

@@ -1,0 +1,131 @@
+"""The committed notebooks: their form, that they were executed, that nbval would notice, and that they run on every box."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from helpers.look.boxes import RECORDED, recorded_names
+from helpers.look.bundle import BundleWriter, open_bundle
+from helpers.run.batch import run_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CHECKED = "# NBVAL_CHECK_OUTPUT"
+SECTIONS = ["Machine", "Evidence", "Against", "Verdict", "Next step", "Provenance"]
+
+by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells(path, kind):
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
+
+
+def text_of(cell):
+    return "".join(out.get("text", "") for out in cell.outputs if out.output_type == "stream")
+
+
+@by_name
+def test_a_notebook_has_the_houses_sections_in_order(path):
+    heads = [line.lstrip("# ") for cell in cells(path, "markdown") for line in cell.source.splitlines() if line.startswith("#")]
+    assert heads[0].endswith("?"), "the title is a question"
+    assert [head for head in heads if head in SECTIONS] == SECTIONS
+    assert re.search(r"\*\*Safety: (looks|loads|provokes)\.\*\*", cells(path, "markdown")[0].source)
+
+
+@by_name
+def test_its_parameters_are_annotated_commented_and_few(path):
+    tagged = [cell for cell in cells(path, "code") if "parameters" in cell.metadata.get("tags", [])]
+    assert len(tagged) == 1 and cells(path, "code")[0].source == tagged[0].source
+    lines = tagged[0].source.splitlines()
+    assert 1 <= len(lines) <= 8
+    for line in lines:
+        assert re.fullmatch(r"\w+: (str|int|float|bool) = \S.*  # \S.*", line), line
+
+
+@by_name
+def test_its_cells_are_thin(path):
+    for cell in cells(path, "code")[1:]:
+        tree = ast.parse(cell.source)
+        assert len([line for line in cell.source.splitlines() if line.strip() and not line.startswith("#")]) <= 5, cell.source
+        banned = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While)
+        assert not [node for node in ast.walk(tree) if isinstance(node, banned)], cell.source
+
+
+@by_name
+def test_every_cell_was_executed_in_order_without_an_error(path):
+    counts = [cell.execution_count for cell in cells(path, "code")]
+    assert counts == list(range(1, len(counts) + 1))
+    assert not [out for cell in cells(path, "code") for out in cell.outputs if out.output_type == "error"]
+
+
+@by_name
+def test_nbval_compares_its_verdict_and_a_table(path):
+    checked = [cell for cell in cells(path, "code") if CHECKED in cell.source]
+    assert len(checked) >= 2 and any("verdict" in cell.source for cell in checked)
+    for cell in checked:
+        text = text_of(cell)
+        assert text.strip(), "nothing was stored, so nothing would be compared"
+        assert not re.search(r"\d{4}-\d\d-\d\dT|(?<![\w/])/(sys|proc|opt|usr|home|tmp)/\w", text.split("Missing")[0]), \
+            "times and paths differ from box to box"
+
+
+@by_name
+def test_what_it_shows_names_no_place_on_the_machine_that_ran_it(path):
+    text = path.read_text()
+    for word in (str(ROOT), os.path.expanduser("~") + "/", "/tmp/"):
+        assert word not in text
+
+
+@by_name
+def test_its_figures_have_words(path):
+    pictures = [out for cell in cells(path, "code") for out in cell.outputs if "image/png" in out.get("data", {})]
+    assert pictures
+    for out in pictures:
+        assert len(out.metadata["image/png"]["alt"]) > 20
+
+
+def mutated_box(folder):
+    """A copy of the recorded box in which one card has one page more in use than the case says."""
+    bundle = open_bundle(RECORDED / "rx7900xt-container")
+    writer = BundleWriter(bundle.box, bundle.kind, bundle.tool_version, bundle.captured_at)
+    for item in bundle.items:
+        text = bundle.contents[item.path].decode() if item.path else None
+        if item.source == "/sys/class/drm/card1/device/mem_info_vram_used":
+            text = f"{int(text) - (64 << 20)}\n"
+        writer.add(item.kind, item.source, text, status=item.status, why=item.why, constructed=item.constructed)
+    return writer.write(folder / "mutated")
+
+
+def nbval(folder, box):
+    """Run nbval over a copy of notebook 01 that looks at ``box``; returns its exit code and what it printed."""
+    book = nbformat.read(ROOT / "notebooks" / "01_hardware_probe.ipynb", 4)
+    book.cells[1].source = book.cells[1].source.replace('"rx7900xt-container"', repr(str(box)))
+    nbformat.write(book, folder / "copy.ipynb")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env",
+                           "--nbval-cell-timeout=60", str(folder / "copy.ipynb")], cwd=folder, capture_output=True, text=True,
+                          check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return done.returncode, done.stdout
+
+
+def test_a_figure_changed_in_a_copy_of_the_box_turns_nbval_red(tmp_path):
+    code, said = nbval(tmp_path, mutated_box(tmp_path))
+    assert code == 1 and "19.69 GiB" in said and "19.75 GiB" in said
+
+
+def test_the_unchanged_copy_stays_green(tmp_path):
+    code, said = nbval(tmp_path, RECORDED / "rx7900xt-container")
+    assert code == 0, said
+
+
+def test_every_notebook_answers_on_every_recorded_box(tmp_path):
+    result = run_plan(ROOT / "notebooks" / "plans" / "boxes.yaml", tmp_path)
+    expected = {(path.name, box) for path in NOTEBOOKS for box in recorded_names()}
+    assert {(run.notebook, run.box) for run in result.runs} == expected
+    assert [(run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"] == []
+    assert all(run.figures and run.verdict for run in result.runs)

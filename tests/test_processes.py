@@ -1,0 +1,174 @@
+"""Processes and their GPU files: what is gone, what is refused and what holds nothing stay three different things."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
+from trees import Tree, link, make_tree, write
+
+from helpers.look import files, watched
+from helpers.look.bundle import Bundle, BundleWriter
+from helpers.look.processes import collect_device_files, collect_processes, device_files, processes
+
+
+def bundle(name: str, rows: list[Any]) -> Bundle:
+    made = BundleWriter("b", "constructed", "0", "now")
+    made.add("file", name, "".join(json.dumps(row) + "\n" for row in rows))
+    return made.bundle()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return make_tree(tmp_path / "tree", processes=20, device_files=8, amd=1, nvidia=1)
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A tree that no test changes."""
+    return make_tree(tmp_path_factory.mktemp("still"), processes=20, device_files=8, amd=1, nvidia=1)
+
+
+def test_every_process_of_a_tree_is_read(still: Tree) -> None:
+    found = processes(bundle("processes", collect_processes(still.root, False)))
+    assert tuple(p.pid for p in found) == still.pids
+    assert {p.status for p in found} == {"ok"}
+    first = found[0]
+    assert (first.ppid, first.threads, first.nspid, first.start_ticks) == (1, 3, (first.pid, first.pid - 90), 1000 + first.pid)
+    assert any(p.name == "shell (1)" and p.start_ticks == 1000 + p.pid for p in found), "a bracket in a name shifts no field"
+    for p in found:
+        if p.rss_bytes.ok:
+            assert p.rss_bytes.value == int(p.rss_anon_bytes.value or 0) + int(p.rss_file_bytes.value or 0)
+            assert p.swap_bytes.ok and p.swap_bytes.value == 0
+
+
+def test_a_zombie_has_no_memory_which_is_not_zero_memory(still: Tree) -> None:
+    found = processes(bundle("processes", collect_processes(still.root, False)))
+    zombies = [p for p in found if p.zombie]
+    assert len(zombies) == 2 and sum(p.uninterruptible for p in found) == 2
+    assert all(p.rss_bytes.value is None and p.rss_bytes.status == "not_available" for p in zombies)
+
+
+def test_arguments_are_kept_only_where_asked_for(still: Tree) -> None:
+    without = collect_processes(still.root, False)
+    assert not any("args" in row for row in without)
+    assert not processes(bundle("processes", without))[0].args.ok
+    found = processes(bundle("processes", collect_processes(still.root, True)))
+    assert found[0].args.value == f"{found[0].name} --pid {found[0].pid}"
+
+
+def test_a_process_that_ends_while_it_is_looked_at_says_so(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(tree.root / "proc" / str(tree.pids[3]))
+    (tree.root / "proc" / str(tree.pids[3])).mkdir()
+    rows = {row["pid"]: row for row in collect_processes(tree.root, False)}
+    assert (rows[tree.pids[3]]["status"], rows[tree.pids[3]]["why"]) == ("not_available", "ended while it was looked at")
+    assert sum(row["status"] == "ok" for row in rows.values()) == 19
+    held = [row["pid"] for row in collect_device_files(tree.root)]
+    assert tree.pids[3] not in held
+
+
+def test_a_tree_without_proc_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        collect_processes(tmp_path, False)
+
+
+def test_only_gpu_files_are_listed_with_their_fdinfo(still: Tree) -> None:
+    found = device_files(bundle("device_files", collect_device_files(still.root)))
+    assert len(found) == still.fds == 8
+    assert {f.target for f in found} == {"/dev/kfd", "/dev/dri/renderD128", "/dev/nvidiactl", "/dev/nvidia0"}
+    drm = [f for f in found if f.target.startswith("/dev/dri")]
+    assert all(f"drm-pdev:\t{still.amd[0]}" in str(f.fdinfo.value) for f in drm)
+    assert all(f.fdinfo.source == f"/proc/{f.pid}/fdinfo/{f.fd}" for f in found)
+
+
+def test_odd_entries_in_proc_change_nothing(tree: Tree) -> None:
+    before = collect_processes(tree.root, False), collect_device_files(tree.root)
+    for odd in ("12x", "-5", "0x10", "\u0663", "self"):
+        write(tree.root, f"/proc/{odd}/status", "Name:\todd\n")
+    pid = tree.pids[0]
+    link(tree.root, f"/proc/{pid}/fd/notanumber", "/dev/kfd")
+    write(tree.root, f"/proc/{pid}/fd/999", "a file, not a link")
+    assert (collect_processes(tree.root, False), collect_device_files(tree.root)) == before
+
+
+def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree: Tree) -> None:
+    first = next(row for row in collect_device_files(tree.root) if row["target"].startswith("/dev/dri"))
+    info = tree.root / f"proc/{first['pid']}/fdinfo/{first['fd']}"
+    info.unlink()
+    os.mkfifo(info)
+    rows = collect_device_files(tree.root)
+    odd = [row for row in rows if row["status"] != "ok"]
+    assert len(rows) == 8 and [(row["fd"], row["why"]) for row in odd] == [(first["fd"], "a pipe, not a regular file")]
+
+
+def test_a_name_that_is_no_utf8_is_kept_readable(tree: Tree) -> None:
+    path = tree.root / f"proc/{tree.pids[0]}/status"
+    path.write_bytes(path.read_bytes().replace(b"Name:\t", b"Name:\t\xff\xfe"))
+    assert processes(bundle("processes", collect_processes(tree.root, False)))[0].name.startswith("\ufffd\ufffd")
+
+
+def hangs(root: str, source: str, limit: int = 0, at: str = "", real: Any = files.read) -> Any:
+    if source == at:
+        time.sleep(60)
+    return real(root, source, limit)
+
+
+def test_a_read_that_hangs_costs_its_row_and_its_limit(still: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "READ_LIMIT_S", 0.3)
+    first = next(row for row in collect_device_files(still.root) if row["target"].startswith("/dev/dri"))
+    monkeypatch.setattr(files, "read", partial(hangs, at=f"/proc/{first['pid']}/fdinfo/{first['fd']}"))
+    rows = collect_device_files(still.root)
+    assert [(row["target"], row["why"]) for row in rows if row["status"] != "ok"] == [(first["target"], "hung for 0.3 s")]
+    assert len(rows) == 8
+    monkeypatch.setattr(files, "read", partial(hangs, at=f"/proc/{still.pids[2]}/status"))
+    states = [row["status"] for row in collect_processes(still.root, False)]
+    assert states.count("ok") == 19 and states[2] == "not_available"
+
+
+def test_what_another_user_may_not_see_is_refused_not_missing(open_folder: Path) -> None:  # noqa: F811
+    tree = make_tree(open_folder, processes=20, device_files=8, amd=1, nvidia=1)
+    proc = tree.root / "proc"
+    (proc / f"{tree.pids[0]}/fd").chmod(0o500)
+    (proc / f"{tree.pids[5]}/status").chmod(0o400)
+    kernel_thread = proc / f"{tree.pids[7]}/stat"
+    kernel_thread.write_text(kernel_thread.read_text().replace(" 4194304 ", " 2129984 "))
+    (proc / f"{tree.pids[7]}/fd").chmod(0o500)
+    code = ("import json; from pathlib import Path; from helpers.look.processes import *\n"
+            "print(json.dumps([collect_processes(Path(sys.argv[1]), True), collect_device_files(Path(sys.argv[1]))]))")
+    seen, held = as_nobody(code, tree.root)
+    refused = [row for row in seen if row["status"] != "ok"]
+    assert [(row["pid"], row["status"], row["why"]) for row in refused] == [
+        (tree.pids[5], "not_allowed", "Permission denied (EACCES)")]
+    assert [row["pid"] for row in held if row["status"] == "not_allowed"] == [tree.pids[0]], "a kernel thread holds nothing"
+    found = device_files(bundle("device_files", held))
+    assert found[0].fd is None and found[0].fdinfo.status == "not_allowed"
+    assert processes(bundle("processes", seen))[5].rss_bytes.status == "not_allowed"
+
+
+def test_this_process_sees_itself() -> None:
+    own = next(p for p in processes(bundle("processes", collect_processes(Path("/"), False))) if p.pid == os.getpid())
+    assert own.uid == os.getuid() and int(own.rss_bytes.value or 0) > 1 << 20 and own.nspid[:1] == (own.pid,)
+
+
+VALUES = (st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+          | st.lists(st.integers() | st.text(max_size=3), max_size=3))
+KEYS = ["pid", "fd", "status", "why", "name", "uid", "rss_bytes", "nspid", "args", "target", "fdinfo", "state"]
+ROWS = st.lists(VALUES | st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6), max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=ROWS)
+def test_any_rows_are_read_without_an_error(rows: list[Any]) -> None:
+    for p in processes(bundle("processes", rows)):
+        assert p.rss_bytes.ok or p.rss_bytes.why
+    for f in device_files(bundle("device_files", rows)):
+        assert f.fdinfo.ok or f.fdinfo.why

@@ -1,0 +1,107 @@
+"""The pins: one source of truth, nothing that could bring a GPU build, and conda users get the same."""
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from bare_checkout import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from setup import pip, stamp
+
+ENV = ROOT / "env"
+PYTHONS = {"3.10": "3.10.12", "3.11": "3.11.7", "3.12": "3.12.3", "3.13": "3.13.1"}
+PROCESSORS = ("x86_64", "aarch64")
+LOCKS = ("requirements.txt", "requirements-test.txt", "requirements-maintain.txt", "torch.txt")
+SOURCES = {"requirements.in": "requirements.txt", "requirements-test.in": "requirements-test.txt", "torch.in": "torch.txt"}
+GPU_PACKAGES = re.compile(r"nvidia-(?!ml-py$)|triton|pytorch-|torch(?!$)|cuda|rocm|hip|cupy|jax|tensorflow")
+
+
+def held(lock: str, python: str = "3.11", processor: str = "x86_64") -> list[tuple[str, str]]:
+    """(name, version) of every pin that holds on Linux under a Python and processor."""
+    around = {"python_version": python, "python_full_version": PYTHONS[python], "platform_machine": processor,
+              "sys_platform": "linux", "os_name": "posix", "platform_system": "Linux", "implementation_name": "cpython",
+              "platform_python_implementation": "CPython"}
+    wanted = [Requirement(line) for line in pip.pins(ENV / lock)]
+    return [(canonicalize_name(one.name), str(one.specifier).removeprefix("==")) for one in wanted
+            if one.marker is None or one.marker.evaluate(around)]
+
+
+def direct(source: str) -> list[str]:
+    lines = [line.strip() for line in (ENV / source).read_text().splitlines()]
+    return [canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith(("#", "-"))]
+
+
+@pytest.mark.parametrize(("lock", "python", "processor"), [*itertools.product(LOCKS, PYTHONS, PROCESSORS)])
+def test_a_lock_names_each_package_once(lock: str, python: str, processor: str) -> None:
+    names = [name for name, _ in held(lock, python, processor)]
+    assert len(names) == len(set(names)) > 0
+
+
+@pytest.mark.parametrize(("source", "python"), [*itertools.product(SOURCES, PYTHONS)])
+def test_every_direct_requirement_is_pinned_for_every_python(source: str, python: str) -> None:
+    assert set(direct(source)) <= {name for name, _ in held(SOURCES[source], python)}
+
+
+@pytest.mark.parametrize(("python", "processor"), [*itertools.product(PYTHONS, PROCESSORS)])
+def test_locks_agree_where_they_name_the_same_package(python: str, processor: str) -> None:
+    seen: dict[str, str] = {}
+    for lock in LOCKS:
+        for name, version in held(lock, python, processor):
+            assert seen.setdefault(name, version) == version, f"{lock}: {name}"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_no_pin_is_or_brings_a_gpu_build(lock: str) -> None:
+    for line in pip.pins(ENV / lock):
+        name = canonicalize_name(Requirement(line).name)
+        assert not GPU_PACKAGES.match(name), line
+        assert name != "torch" or (lock == "torch.txt" and re.fullmatch(r"torch==[0-9.]+\+cpu", line)), line
+
+
+def test_every_lock_belongs_to_a_set_and_the_other_way_round() -> None:
+    assert sorted(itertools.chain(*stamp.SETS.values())) == sorted(LOCKS) == sorted(path.name for path in ENV.glob("*.txt"))
+
+
+def test_torch_brings_what_its_own_record_asks_for() -> None:
+    try:
+        wanted = importlib.metadata.requires("torch") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("no torch in .venv")
+    here = {name for name, _ in held("torch.txt")}
+    assert {canonicalize_name(one.name) for one in map(Requirement, wanted) if one.marker is None} <= here
+
+
+def test_what_is_installed_here_is_what_the_locks_pin() -> None:
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if not (Path(sys.prefix) / "casebook.json").exists():
+        pytest.skip("these tests do not run in the .venv of set-up")
+    for lock in LOCKS[:2]:
+        wrong = {name: version for name, version in held(lock, python) if importlib.metadata.version(name) != version}
+        assert not wrong, lock
+
+
+def test_environment_yml_agrees_with_the_locks() -> None:
+    said = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert said["channels"][0] == "conda-forge"
+    python = next(item for item in said["dependencies"] if isinstance(item, str) and item.startswith("python="))[7:]
+    pinned = dict(held("requirements.txt", python) + held("torch.txt", python))
+    lines = said["dependencies"][-1]["pip"]
+    named = [pip.checked(line).split("==") for line in lines if not line.startswith("-")]
+    given = {canonicalize_name(name): version for name, version in named}
+    assert sorted(given) == sorted(direct("requirements.in") + direct("torch.in"))
+    assert given == {name: pinned[name] for name in given}
+    assert [line for line in lines if line.startswith("-")] == [
+        "-c env/requirements.txt", "-c env/torch.txt", "--extra-index-url https://download.pytorch.org/whl/cpu"]
+    assert "not solved by any test" in (ROOT / "environment.yml").read_text()
+
+
+def test_check_pins_says_what_it_expected() -> None:
+    done = subprocess.run([sys.executable, str(ENV / "check_pins.py"), "frob"], text=True, capture_output=True, check=False)
+    assert done.returncode == 2 and done.stderr == "check_pins: frob seen, expected one of lock, check\n"

@@ -1,0 +1,168 @@
+"""rocm-smi and amd-ttm, in every generation of their output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.look import rocm
+from helpers.look.bundle import Bundle, BundleWriter, Text
+from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE
+
+SAMPLES = Path(__file__).parent / "samples"
+OLD, NEW, APU = SAMPLES / "rocm-smi-1.4-rocm-3.9", SAMPLES / "rocm-smi-3.0-rocm-6.3", SAMPLES / "rocm-smi-4.0-rocm-7.1"
+
+
+def bundle(contents: dict[str, str | Path], **missing: tuple[str, str]) -> Bundle:
+    writer = BundleWriter("test", "constructed", "0", "2026-01-01T00:00:00Z")
+    for source, content in contents.items():
+        writer.add("command", source, content.read_text() if isinstance(content, Path) else content)
+    for source, (status, why) in missing.items():
+        writer.add("command", getattr(rocm, source), None, status=status, why=why)
+    return writer.bundle()
+
+
+def text(words: str) -> Text:
+    return Text(words, "ok", "", "rocm-smi", "item")
+
+
+def test_cards_carry_their_address_name_and_pools() -> None:
+    first, second = rocm.cards(bundle({rocm.BUS: NEW / "bus.json", rocm.MEMORY_JSON: NEW / "memory.json"}))
+    assert (first.index, first.pci.value, first.gfx.value) == (0, "0000:0c:00.0", "gfx1100")
+    assert first.name.value == "Radeon RX 7900 XTX"
+    assert (second.pci.value, second.unique_id.status) == ("0001:43:00.0", NOT_AVAILABLE)
+    assert first.pools["vram used"].value == 24914165760
+    assert first.pools["gtt used"].value == 0 and first.pools["gtt used"].ok
+    assert second.pools["vram used"].status == NOT_AVAILABLE
+    assert second.pools["vis_vram total"].why == "rocm-smi printed no such pool"
+
+
+def test_text_and_json_tell_the_same_memory() -> None:
+    spoken = rocm.parse_memory(text((NEW / "memory.txt").read_text()))
+    coded = rocm.parse_memory(text((NEW / "memory.json").read_text()))
+    assert {(card, pool, reading.value) for card, pools in spoken.items() for pool, reading in pools.items()} \
+        == {(card, pool, reading.value) for card, pools in coded.items() for pool, reading in pools.items()}
+
+
+def test_the_text_form_fills_in_where_json_failed() -> None:
+    found = rocm.cards(bundle({rocm.MEMORY: NEW / "memory.txt", rocm.MEMORY_JSON: "Traceback (most recent call last):\n"}))
+    assert [card.pools["gtt total"].value for card in found] == [67441152000, 67441152000]
+    assert found[0].pci.why == "no PCI address reported"
+
+
+def test_a_partition_line_counts_for_its_card() -> None:
+    found = rocm.parse_memory(text((APU / "memory_partition.txt").read_text()))
+    assert found[0]["vram total"].value == 51539607552
+
+
+def test_the_old_names_of_fields_are_read() -> None:
+    (card,) = rocm.cards(bundle({rocm.BUS: OLD / "bus.json"}))
+    assert (card.name.value, card.pci.value, card.gfx.status) == ("Vega 20", "0000:83:00.0", NOT_AVAILABLE)
+    assert card.pools["vram total"].why == "not captured"
+
+
+@pytest.mark.parametrize(("source", "sample", "expected"), [
+    (rocm.PIDS, NEW / "pids.txt", [(71802, "python3", 1, 24612175872, 528, 96), (70114, "amd-smi exporte", 0, 0, 0, 0)]),
+    (rocm.PIDS_JSON, NEW / "pids.json",
+     [(71802, "python3", 1, 24612175872, 528, 96), (70114, "amd-smi exporte", 0, 0, 0, 0)]),
+    (rocm.PIDS, OLD / "pids.txt",
+     [(40211, "python3", 2, 6442450944, 0, None), (40377, "miner worker", 1, 1048576, 4096, None)]),
+    (rocm.PIDS_JSON, OLD / "pids.json",
+     [(40211, "python3", 2, 6442450944, 0, None), (40377, "miner", 1, 1048576, 4096, None)]),
+    (rocm.PIDS, APU / "pids.txt", [(918221, "", 0, None, None, None)]),
+])
+def test_kfd_processes_of_every_generation(source: str, sample: Path, expected: list[tuple[object, ...]]) -> None:
+    box = bundle({source: sample})
+    found = rocm.kfd_pids(box)
+    assert [(p.pid, p.name, p.gpus.value, p.vram.value, p.sdma.value, p.cu_occupancy.value) for p in found] == expected
+    assert rocm.kfd_pid_count(box).value == len(expected)
+
+
+def test_an_unknown_amount_is_not_measured() -> None:
+    (process,) = rocm.kfd_pids(bundle({rocm.PIDS: APU / "pids.txt"}))
+    assert process.vram.status == NOT_AVAILABLE and "UNKNOWN" in process.vram.why
+
+
+@pytest.mark.parametrize("contents", [
+    {rocm.PIDS: APU / "pids_none.txt"},
+    {rocm.PIDS_JSON: "--- stderr ---\nWARNING: No JSON data to report\n"},
+])
+def test_no_process_is_a_true_zero(contents: dict[str, str | Path]) -> None:
+    assert rocm.kfd_pids(bundle(contents)) == ()
+    assert rocm.kfd_pid_count(bundle(contents)).value == 0
+
+
+@pytest.mark.parametrize(("words", "status", "why"), [
+    ("ERROR:root:Driver not initialized (amdgpu not found in modules)\n", NOT_AVAILABLE, "Driver not initialized"),
+    ("ERROR: ROCm SMI returned 8 (the expected value is 0)\n", NOT_AVAILABLE, "returned 8"),
+    ("Unable to open /dev/kfd: Permission denied\n", NOT_ALLOWED, "Permission denied"),
+    ("", NOT_AVAILABLE, "it printed nothing"),
+    ("libfoo: something new\n", NOT_AVAILABLE, "it begins: libfoo"),
+])
+def test_a_tool_that_failed_says_why_and_never_zero(words: str, status: str, why: str) -> None:
+    box = bundle({rocm.PIDS: words, rocm.MEMORY_JSON: words})
+    for reading in (rocm.kfd_pid_count(box), rocm.card_count(box)):
+        assert reading.status == status and why in reading.why
+
+
+def test_a_missing_tool_a_refused_one_and_none_differ() -> None:
+    missing = bundle({}, PIDS=("not_available", "no such program"), MEMORY_JSON=("not_available", "no such program"))
+    refused = bundle({}, PIDS=("not_allowed", "this user may not execute it"), MEMORY_JSON=("timeout", "stopped after 10 s"))
+    assert rocm.kfd_pid_count(missing).why == "no such program"
+    assert rocm.kfd_pid_count(refused).status == NOT_ALLOWED
+    assert rocm.card_count(refused).why == "stopped after 10 s"
+    assert rocm.kfd_pid_count(bundle({})).why == "not captured"
+
+
+def test_driver_and_release_are_read() -> None:
+    writer = BundleWriter("test", "constructed", "0", "now")
+    writer.add("command", rocm.DRIVER, (NEW / "driver.json").read_text())
+    writer.add("file", "/opt/rocm/.info/version", "6.3.2-66\n")
+    writer.add("file", "/opt/rocm-6.3.2/.info/version-dev", "6.3.2-66\n")
+    box = writer.bundle()
+    assert rocm.driver_version(box).value == "6.10.5"
+    assert [(r.value, r.source) for r in rocm.rocm_versions(box)] \
+        == [("6.3.2-66", "/opt/rocm-6.3.2/.info/version-dev"), ("6.3.2-66", "/opt/rocm/.info/version")]
+    assert rocm.rocm_versions(bundle({}))[0].status == NOT_AVAILABLE
+    assert rocm.driver_version(bundle({rocm.DRIVER: "--- stderr ---\nTraceback\n"})).why == "Traceback"
+
+
+def test_amd_ttm_says_gb_and_means_gib() -> None:
+    query = rocm.ttm_query(bundle({rocm.TTM: APU / "ttm.txt"}))
+    assert query.limit_pages.value == 12255232 and query.limit_pages.unit == "pages"
+    assert query.limit.show() == "46.75 GiB" and query.total_ram.show() == "93.50 GiB"
+
+
+@pytest.mark.parametrize("words", [
+    "❌ Error: Could not find /sys/module/ttm/parameters/pages_limit\n",
+    "🐧 Successfully set TTM pages limit to 26214400 pages (100.00 GB)\n",
+])
+def test_a_limit_that_was_not_read_is_no_limit(words: str) -> None:
+    query = rocm.ttm_query(bundle({rocm.TTM: words}))
+    assert query.limit_pages.status == query.limit.status == query.total_ram.status == NOT_AVAILABLE
+    assert "pages_limit" in query.limit.why or "no TTM limit" in query.limit.why
+
+
+def test_no_command_of_ours_can_write() -> None:
+    words = {word for argv in rocm.COMMANDS for word in argv[1:]}
+    assert all(word == "all" or word == "--json" or word.startswith("--show") for word in words)
+
+
+PIECES = st.sampled_from(["GPU[0]\t\t: ", "GPU[", "VRAM Total Memory (B)", ": ", "12", "PID", "\tPROCESS NAME\t", "GPU(s)",
+                          "\n", "=", "UNKNOWN", '{"system": ', '{"card0": ', '"PID12": "a, 1, 2"', "}", "null",
+                          "9" * 30, "\x1b[31m"])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join))
+def test_any_text_is_read_or_refused_with_a_reason(words: str) -> None:
+    box = bundle({source: words for source in (rocm.BUS, rocm.MEMORY, rocm.MEMORY_JSON, rocm.PIDS, rocm.PIDS_JSON, rocm.TTM,
+                                               rocm.DRIVER)})
+    for card in rocm.cards(box):
+        assert set(rocm.POOLS) <= set(card.pools)
+    counted = rocm.kfd_pid_count(box)
+    assert counted.value == len(rocm.kfd_pids(box)) if counted.ok else counted.why
+    assert rocm.ttm_query(box).limit.ok or rocm.ttm_query(box).limit.why
