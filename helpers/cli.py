@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,13 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         arguments = parser.parse_args(argv)
-        return verbs[arguments.verb](arguments)
+        code = verbs[arguments.verb](arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (| head); Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except WrongUse as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:

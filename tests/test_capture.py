@@ -483,6 +483,12 @@ def test_torch_is_looked_for_where_it_was_told_or_recorded(tmp_path: Path, monke
     assert asked[:5] == [asked[0]] * 5 and "python" in asked[0] and asked[5:] == [python, "/told/python"]
 
 
+def test_every_reader_that_names_sources_is_captured_for() -> None:
+    folder = Path(capture.__file__).parent
+    names = {path.stem for path in folder.glob("*.py") if "\nCOMMANDS: " in path.read_text()}
+    assert names == {reader.__name__.rsplit(".", 1)[-1] for reader in capture.READERS}
+
+
 def test_the_home_folder_is_not_kept_in_the_torch_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     row = {"status": "ok", "python": "/home/somebody/venv/bin/python", "path": "/home/somebody/venv/lib/torch"}

@@ -83,6 +83,12 @@ def test_a_recorded_box_goes_through_capture_form_and_back(tmp_path):
     assert json.loads(casebook("diagnose", str(packed), "--json").stdout)["cause"] == "ttm-gtt-cap"
 
 
+def test_a_reader_that_has_seen_enough_gets_no_traceback():
+    done = subprocess.run(f"{sys.executable} -m helpers diagnose rx7900xt-container | head -c 1", shell=True, cwd=ROOT,  # noqa: S602
+                          capture_output=True, text=True, check=False)
+    assert done.stderr == "" and done.stdout == "r"
+
+
 def test_a_plan_is_printed_and_not_run(tmp_path):
     done = casebook("run", "notebooks/plans/quick.yaml", "--dry-run", "--json", "--out", str(tmp_path / "out"))
     rows = json.loads(done.stdout)

@@ -238,9 +238,10 @@ def test_a_long_folder_for_temporary_files_still_gives_short_sockets(tmp_path, m
     long = tmp_path / ("x" * 90)
     long.mkdir()
     monkeypatch.setattr(kernel.tempfile, "tempdir", str(long))
-    folder = kernel.short_folder()
-    folder.rmdir()
+    folder = kernel.short_folder("0123456789abcdef")
     assert len(os.fsencode(folder / "k-ipc-5")) < 107
+    kernel.clear_sockets("0123456789abcdef")
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(("returncode", "before", "now", "words", "said"), [

@@ -200,3 +200,11 @@ def test_drawing_imports_neither_pyplot_nor_a_window_system():
             "print([m for m in ('matplotlib.pyplot', 'tkinter') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout == "[]\n"
+
+
+def test_a_log_that_was_not_read_is_not_called_quiet():
+    log = not_allowed("kernel.dmesg_restrict", "text", "dmesg")
+    said = " ".join(words(figures.timeline_figure([], log)))
+    assert "was not read" in said and "dmesg_restrict" in said
+    assert "proves nothing" in figures.timeline_alt([], log)
+    assert "no GPU or out-of-memory event" in figures.timeline_alt([], seen("dmesg", "text", "dmesg"))

@@ -199,7 +199,7 @@ def test_a_child_that_dies_or_hangs_leaves_its_end_and_last_words(tmp_path: Path
 @pytest.mark.parametrize(("source", "why"), [
     (b"import os; print('{oops', flush=True); os.kill(os.getpid(), 40)", "killed by signal 40"),
     (b"print('[1]'); print('{oops')", "ended with exit status 0 and no answer"),
-    (b"print('{\"status\": \"ok\"}', flush=True); raise SystemExit('late')", "ended with exit status 1 and no answer; its last"),
+    (b"print('{\"status\": \"ok\"}', flush=True); raise SystemExit('late')", "ended with exit status 1 and no answer; its"),
 ])
 def test_a_program_is_believed_only_when_it_answers_and_ends_well(source: bytes, why: str) -> None:
     (row,) = program.ask(sys.executable, source, (), 20)

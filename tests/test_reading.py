@@ -32,7 +32,8 @@ def test_a_value_without_a_state_or_a_state_without_a_reason_cannot_be_made(bad)
 
 
 @pytest.mark.parametrize(("text", "size"), [
-    ("0", 0), ("8GiB", 8 << 30), ("20GB", 20 * 10**9), ("8 gib", 8 << 30), ("512M", 512 << 20), ("1.5GiB", 3 << 29), ("3kB", 3000),
+    ("0", 0), ("8GiB", 8 << 30), ("20GB", 20 * 10**9), ("8 gib", 8 << 30), ("512M", 512 << 20), ("1.5GiB", 3 << 29),
+    ("3kB", 3000),
     ("7b", 7),
 ])
 def test_a_size_is_read_with_its_unit(text, size):

@@ -166,3 +166,11 @@ def test_any_text_is_read_or_refused_with_a_reason(words: str) -> None:
     counted = rocm.kfd_pid_count(box)
     assert counted.value == len(rocm.kfd_pids(box)) if counted.ok else counted.why
     assert rocm.ttm_query(box).limit.ok or rocm.ttm_query(box).limit.why
+
+
+def test_the_short_form_that_people_post_is_read_too() -> None:
+    writer = BundleWriter("made", "constructed", "0", "")
+    writer.add("command", "rocm-smi --showmeminfo vram",
+               "GPU[0]  : VRAM Total Memory (B): 536870912\nGPU[0]  : VRAM Total Used Memory (B): 1048576\n")
+    card, = rocm.cards(writer.bundle())
+    assert (card.pools["vram total"].value, card.pools["vram used"].value) == (536870912, 1048576)

@@ -119,6 +119,9 @@ def kfd_cpu_node(box: Box, ram_bytes: int, cores: int) -> None:
     box.filled(base + "mem_banks/0/properties", f"heap_type 0\nsize_in_bytes {ram_bytes}\nflags 0\nwidth 64\nmem_clk_max 0\n")
 
 
+SHOWBUS = "rocm-smi --showbus --showproductname --showuniqueid --json"
+
+
 def pci_rows(*rows: tuple[str, str, str, str, str]) -> list[dict]:
     bridge = "0000:00:01.1"
     shared = {"current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "16.0 GT/s PCIe", "max_link_width": "16",
@@ -169,7 +172,7 @@ def rx7900xt_container() -> Box:
         "VIS_VRAM Total Memory (B)": str(total), "VIS_VRAM Total Used Memory (B)": str(used[i]),
         "GTT Total Memory (B)": str(32 * GIB), "GTT Total Used Memory (B)": str(16 * MIB)} for i in (0, 1)}) + "\n",
         kind="command")
-    box.filled("rocm-smi --showbus --json", json.dumps({f"card{i}": {"PCI Bus": pcis[i].upper()} for i in (0, 1)}) + "\n",
+    box.filled(SHOWBUS, json.dumps({f"card{i}": {"PCI Bus": pcis[i].upper()} for i in (0, 1)}) + "\n",
                kind="command")
     box.absent("/sys/class/kfd/kfd/proc/*/pasid", "the case does not show it; it would name the holder, by its host PID")
     box.rows("processes", [process(1, "sleep", 2 * MIB, uid=0), process(40, "bash", 4 * MIB, uid=0)],
@@ -210,6 +213,8 @@ def strix_halo(stage: int) -> Box:
              gtt_total=gtt, gtt_used=48 * MIB, product="Radeon 8060S Graphics", stated=tuple(stated),
              why="as found, the case prints it for another stage" if stage > 1 else "the default: half the RAM")
     smi = {"VRAM Total Memory (B)": 536870912, "VRAM Total Used Memory (B)": 189722624, "GTT Total Memory (B)": gtt}
+    box.filled(SHOWBUS, json.dumps({"card0": {"PCI Bus": pci.upper(), "Card Series": "Radeon 8060S Graphics"}}) + "\n",
+               kind="command")
     wanted = {1: list(smi)[:2], 2: [], 3: [list(smi)[0], list(smi)[2]], 4: []}[stage]
     if wanted:
         source = "rocm-smi --showmeminfo vram" if stage == 1 else "rocm-smi --showmeminfo all"

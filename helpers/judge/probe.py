@@ -97,7 +97,7 @@ def _unexplained(bundle: Bundle, found: tuple[Gpu, ...]) -> Verdict | None:
     evidence += [Evidence(id=f"blind-{number}", reading=seen(spot, "text", "identity, device_files"),
                           says="So a holder may be there unseen") for number, spot in enumerate(blind, 1)]
     missing = [Missing(reading="The process list of the host",
-                       how="on the host: ls /sys/class/kfd/kfd/proc; " + HOLDERS)] if blind else []
+                       how="there: ls /sys/class/kfd/kfd/proc; " + HOLDERS)] if blind else []
     cause: Cause = "external-holder" if inside else "stale-holder" if not blind else "cannot-tell"
     others = [c for c in ("external-holder", "stale-holder", "driver-leak") if c != cause]
     return Verdict(

@@ -36,6 +36,7 @@ from . import (
     pci,
     processes,
     rocm,
+    rocminfo,
     ttm,
     watched,
 )
@@ -44,7 +45,8 @@ from .bundle import Bundle, BundleWriter
 from .taking import Table, Taking, in_child, lost_status
 
 # The one place that names the readers: what each of them needs is in its FILES and COMMANDS.
-READERS: tuple[Any, ...] = (machine, pci, drm, kfd, ttm, framework, kernel_log, rocm, amd_smi, nvidia)
+READERS: tuple[Any, ...] = (machine, pci, drm, kfd, ttm, framework, kernel_log, rocm, amd_smi, rocminfo,
+                            nvidia)
 KERNEL_LOG_LIMIT_BYTES = 20 << 20
 NVML_LIMIT_S = 20.0
 TORCH_LIMIT_S = 90.0

@@ -28,6 +28,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 FILES: tuple[str, ...] = ("/opt/rocm/.info/version*", "/opt/rocm*/.info/version*")
 BUS, MEMORY_JSON, MEMORY, PIDS, PIDS_JSON, DRIVER, TTM = (" ".join(argv) for argv in COMMANDS)
 
+POSTED = "rocm-smi --showmeminfo vram"
 POOLS = tuple(f"{pool} {part}" for pool in ("vram", "vis_vram", "gtt") for part in ("total", "used"))
 _FAILURES = (
     ("Permission denied", NOT_ALLOWED), ("Operation not permitted", NOT_ALLOWED),
@@ -165,9 +166,11 @@ def parse_pids(text: Text) -> tuple[tuple[KfdPid, ...], Reading]:
 
 def _cards(bundle: Bundle) -> tuple[tuple[SmiCard, ...], Failure]:
     text, spoken, names = bundle.read(MEMORY_JSON), bundle.read(MEMORY), bundle.read(BUS)
-    memory = parse_memory(spoken)
-    for index, pools in parse_memory(text).items():
-        memory[index] = {**memory.get(index, {}), **pools}
+    memory: dict[int, dict[str, Reading]] = {}
+    # What people post is often the short form, which has the VRAM alone.
+    for said in (bundle.read(POSTED), spoken, text):
+        for index, pools in parse_memory(said).items():
+            memory[index] = {**memory.get(index, {}), **pools}
     told = spoken if spoken.text and not text.text else text
     failure = why_nothing(told, _FAILURES, "memory pools")
     known = mapping(find_json(stdout_of(names)))

@@ -183,6 +183,7 @@ def run_one(folder: Path, run: Run, job: dict[str, Any], *, stop: Stop | None = 
     threading.Thread(target=_listen, args=(process.stdout, heard), daemon=True).start()
     state, cause, name = _watch(process, heard, began, job["run_s"] + GRACE_S, stop, tick)
     ended, there = kernel.sweep(job["mark"])
+    kernel.clear_sockets(job["mark"])
     with suppress(RecordUnreadable):
         run = read_run(folder / "run.json")
     if run.state == "started":

@@ -75,7 +75,7 @@ class CasebookClient(PapermillNotebookClient):
 
     def create_kernel_manager(self) -> AsyncKernelManager:
         """A manager of this interpreter's kernel over unix sockets: no TCP port to race for, nothing under the home folder."""
-        self.sockets = kernel.short_folder()
+        self.sockets = kernel.short_folder(self.mark)
         self.km = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=str(self.sockets / "k.json"),
                                      kernel_spec_manager=OwnKernels(), shutdown_wait_time=STOP_S)
         return self.km

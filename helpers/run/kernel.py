@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -57,15 +58,25 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def short_folder() -> Path:
+def short_folder(mark: str) -> Path:
     """A new private folder whose sockets fit into the 107 bytes that a unix socket's path may have (unix(7))."""
-    places = [place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm", "/var/tmp") if len(os.fsencode(place)) <= 80]
-    for place in places:
+    for place in _places():
         try:
-            return Path(tempfile.mkdtemp(prefix="cb-", dir=place))
+            return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
         except OSError:
             continue
-    raise OSError(f"no folder for sockets: none of {', '.join(places)} can be written; set TMPDIR to a short path that can")
+    raise OSError(f"no folder for sockets: none of {', '.join(_places())} can be written; set TMPDIR to a short path that can")
+
+
+def clear_sockets(mark: str) -> None:
+    """Remove what ``short_folder`` made for a run whose runner was killed."""
+    for place in _places():
+        for folder in Path(place).glob(f"cb-{mark[:8]}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _places() -> list[str]:
+    return [place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm", "/var/tmp") if len(os.fsencode(place)) <= 70]
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:

@@ -8,7 +8,8 @@ from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine
-from helpers.look.reading import Reading, seen
+from helpers.look.pci import pci_devices
+from helpers.look.reading import Reading, seen, show_bytes
 
 from .tables import table
 
@@ -45,6 +46,22 @@ def stack_table(bundle: Bundle, sources: bool = True) -> str:
     rows.append(("kernel", box.kernel))
     return table([[name, reading, *([reading.source] if sources else [])] for name, reading in rows],
                  ["layer", "release", *(["source"] if sources else [])])
+
+
+def slot_table(bundle: Bundle) -> str:
+    """How each GPU is attached: PCIe link now and at most, the largest BAR beside the VRAM, IOMMU, NUMA node."""
+    vram = {gpu.pci: pool.total for gpu in gpus(bundle) for pool in gpu.pools if pool.layer in ("sysfs VRAM", "nvidia-smi")}
+    rows = []
+    for device in pci_devices(bundle):
+        if device.pci not in {gpu.pci for gpu in gpus(bundle)}:
+            continue
+        link, size = device.link, vram.get(device.pci)
+        now = f"{link.speed_gts:g} GT/s x{link.width}" if link else ""
+        most = f"{link.max_speed_gts:g} GT/s x{link.max_width}" if link else ""
+        whole = device.large_bar(int(size.value or 0)) if size is not None and size.ok and device.bars_bytes else None
+        bar = show_bytes(device.largest_bar_bytes) if device.largest_bar_bytes else ""
+        rows.append([device.pci, now, most, bar, whole, device.iommu, device.numa_node])
+    return table(rows, ["GPU", "link now", "at most", "largest BAR", "covers the VRAM", "IOMMU", "NUMA node"])
 
 
 def access_table(bundle: Bundle) -> str:

@@ -137,8 +137,11 @@ def holders_alt(gpus: Iterable[Gpu]) -> str:
     return "Holders of GPU memory as one bar a GPU. " + ". ".join(said) + "." if said else "No GPU was found."
 
 
-def timeline_figure(events: Iterable[Event]) -> Figure:
-    """What the kernel log tells about the GPUs in this boot and the one before: a row a kind, worst kinds on top."""
+def timeline_figure(events: Iterable[Event], log: Reading | None = None) -> Figure:
+    """What the kernel log tells about the GPUs in this boot and the one before: a row a kind, worst kinds on top.
+
+    ``log`` says where the log was read from, or why it was not: no event seen in a log not read is not "no event".
+    """
     sheet, right, left = Sheet(), WIDTH - MARGIN, 2.0
     listed = list(events)
     for boot, title in ((-1, "Boot before"), (0, "This boot")):
@@ -179,11 +182,16 @@ def timeline_figure(events: Iterable[Event]) -> Figure:
             sheet.y += 0.03
         sheet.y += 0.12
     if not any(e.boot in (-1, 0) for e in listed):
-        sheet.nothing(NO_EVENTS)
+        for line in wrap(_no_events(log), right - MARGIN, BODY):
+            sheet.nothing(line)
     return sheet.done()
 
 
-def timeline_alt(events: Iterable[Event]) -> str:
+def _no_events(log: Reading | None) -> str:
+    return NO_EVENTS if log is None or log.ok else f"The kernel log was not read ({log.show()}), so no event here proves nothing."
+
+
+def timeline_alt(events: Iterable[Event], log: Reading | None = None) -> str:
     """The time line in words: how many of each kind in each boot, and the worst."""
     said, listed = [], list(events)
     for boot, title in ((-1, "boot before"), (0, "this boot")):
@@ -192,7 +200,7 @@ def timeline_alt(events: Iterable[Event]) -> str:
             kinds = sorted({e.kind for e in here}, key=_severity)
             said.append(f"{title}: " + ", ".join(f"{_kind(k)} {_lines(e for e in here if e.kind == k)}" for k in kinds)
                         + "".join(f"; the first of the worst: {_about(e)}" for e in _worst(here)[:1]))
-    return "Kernel log events on a time line. " + ". ".join(said) + "." if said else NO_EVENTS
+    return "Kernel log events on a time line. " + ". ".join(said) + "." if said else _no_events(log)
 
 
 def show(figure: Figure, alt: str) -> None:

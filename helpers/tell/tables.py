@@ -179,11 +179,15 @@ def holders_table(gpus: Iterable[Gpu], sources: bool = True) -> str:
     return "\n".join([table(rows, head), *blind])
 
 
-def events_table(events: Iterable[Event], times: bool = True) -> str:
-    """What the kernel log says about GPUs and memory, one line an event or storm; boot 0 is this boot, -1 the one before."""
+def events_table(events: Iterable[Event], times: bool = True, log: Reading | None = None) -> str:
+    """What the kernel log says about GPUs and memory, one line an event or storm; boot 0 is this boot, -1 the one before.
+
+    ``log`` says where it was read from, or why it was not.
+    """
     head = ["time", "boot", "lines", "kind", "GPU", "process", "text"]
     rows = [[since_boot(e.when), e.boot, e.count, KIND_WORDS.get(e.kind, e.kind), e.pci, who(e), e.text] for e in events]
-    return table(rows if times else [row[1:] for row in rows], head if times else head[1:], widest=140)
+    listed = table(rows if times else [row[1:] for row in rows], head if times else head[1:], widest=140)
+    return listed if log is None else f"{listed}\nThe log of this boot: {plain(log.show())}"
 
 
 def who(event: Event) -> str:
