@@ -65,7 +65,7 @@ def test_nothing_in_the_project_names_a_place_on_one_machine():
                             check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    places = [str(ROOT), "/" + "root/"]
+    places = [f"{place}/" for place in {str(ROOT), sys.base_prefix} if place.count("/") > 1]
     for name in listed.stdout.splitlines():
         path = ROOT / name
         if path.is_file() and path.suffix in (".py", ".md", ".txt", ".in", ".yml", ".yaml", ".toml", ".ipynb", ".json", ""):

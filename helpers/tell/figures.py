@@ -188,7 +188,9 @@ def timeline_figure(events: Iterable[Event], log: Reading | None = None) -> Figu
 
 
 def _no_events(log: Reading | None) -> str:
-    return NO_EVENTS if log is None or log.ok else f"The kernel log was not read ({log.show()}), so no event here proves nothing."
+    if log is None or log.ok:
+        return NO_EVENTS
+    return f"The kernel log was not read ({log.show()}), so no event here proves nothing."
 
 
 def timeline_alt(events: Iterable[Event], log: Reading | None = None) -> str:
