@@ -140,7 +140,7 @@ class Progress:
             self.total -= 1
         elif line.startswith(("Collecting ", "Processing ", "Requirement already satisfied:")):
             named = words[3 if words[0] == "Requirement" else 1]
-            self.count, self.last = self.count + 1, os.path.basename(named).split("==")[0]
+            self.count, self.last = self.count + 1, re.split(r"==|-\d", os.path.basename(named))[0]
         elif line.startswith("Installing collected packages:"):
             self.count, self.total, self.last = 0, len(line.split(",")), "unpacking"
 

@@ -105,7 +105,9 @@ def host_python(folder: Path) -> str:
 
 def fill(root: Path, made: Made, name: str, environ: Mapping[str, str], kept: Mapping[str, str]) -> None:
     """Install the first lock of a set into .venv; SetupError says in one line why it could not be."""
-    wheelhouse, lock = root / "wheelhouse", root / "env" / stamp.SETS[name][0]
+    # What maintainers need wants the network anyway, and is in no wheelhouse.
+    wheelhouse = root / ("wheelhouse" if name != "maintain" else "no wheelhouse")
+    lock = root / "env" / stamp.SETS[name][0]
     progress = pip.Progress(f"{name} packages", len(pip.pins(lock)))
     argv = pip.command(made.pip, "install", [lock], options=pip.places(made, wheelhouse))
     outcome = pip.run(argv, pip.environment(environ, kept, wheelhouse), progress, root / ".venv/setup.log",
