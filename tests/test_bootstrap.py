@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from bare_checkout import NO_ENSUREPIP, ROOT, Checkout, lay, needs_pip, told, wheel
-from setup import stamp, verbs
+from setup import call, stamp, verbs
 
 # Runs a verb and writes down what it starts and whom it calls; the exec at its end replaces the process.
 AUDITED = """
@@ -122,10 +122,10 @@ def test_a_closed_standard_input_is_no_trouble(warm: Checkout) -> None:
 
 @needs_pip
 def test_a_home_that_cannot_be_written_gets_folders_for_jupyter(warm: Checkout) -> None:
-    env = verbs.child_environment(warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"}, stamp.read(warm.venv))
+    env = call.child_environment(warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"}, stamp.read(warm.venv))
     assert env["JUPYTER_RUNTIME_DIR"].endswith(f"casebook-{os.getuid()}/jupyter_runtime_dir")
     assert env["MPLCONFIGDIR"] == "/mine"
-    assert "JUPYTER_RUNTIME_DIR" not in verbs.child_environment(warm.root, {"HOME": str(warm.home)}, stamp.read(warm.venv))
+    assert "JUPYTER_RUNTIME_DIR" not in call.child_environment(warm.root, {"HOME": str(warm.home)}, stamp.read(warm.venv))
 
 
 @pytest.mark.parametrize(("words", "seen"), [
@@ -336,11 +336,11 @@ def test_ci_runs_the_test_command_from_anywhere(tmp_path: Path) -> None:
 def test_lab_stays_on_this_machine(uid: int, display: str, extra: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                    capsys: pytest.CaptureFixture[str]) -> None:
     became: list[str] = []
-    monkeypatch.setattr(verbs.Call, "become", lambda self, *argv: became.extend(argv))
+    monkeypatch.setattr(call.Call, "become", lambda self, *argv: became.extend(argv))
     monkeypatch.setattr(os, "getuid", lambda: uid)
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks/01_hardware_probe.ipynb").touch()
-    verbs.lab(verbs.Call(tmp_path, [], {"DISPLAY": display}))
+    verbs.lab(call.Call(tmp_path, [], {"DISPLAY": display}))
     assert "--ServerApp.ip=127.0.0.1" in became
     assert "--LabApp.default_url=/lab/tree/notebooks/01_hardware_probe.ipynb" in became
     assert {"--allow-root", "--no-browser"} & set(became) == extra
@@ -356,7 +356,7 @@ def test_the_kernel_is_this_python_and_not_one_of_the_users(tmp_path: Path) -> N
     kernel = {"argv": ["/theirs/python", "-m", "x"], "display_name": "theirs", "language": "python"}
     (planted / "kernel.json").write_text(json.dumps(kernel))
     theirs = {"HOME": str(tmp_path), "JUPYTER_PATH": str(tmp_path / ".local/share/jupyter")}
-    env = verbs.child_environment(ROOT, {**os.environ, **theirs}, None)
+    env = call.child_environment(ROOT, {**os.environ, **theirs}, None)
     ask = "from jupyter_client.manager import KernelManager; print(KernelManager(kernel_name='python3').format_kernel_cmd()[0])"
     done = subprocess.run([sys.executable, "-c", ask], env=env, text=True, capture_output=True, check=True)
     assert done.stdout.strip() == sys.executable

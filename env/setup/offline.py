@@ -8,12 +8,9 @@ import sys
 import tempfile
 import zipapp
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import SetupError, pip, stamp, torch_build, venv
-
-if TYPE_CHECKING:
-    from .verbs import Call
+from .call import Call
 
 CAPTURE_MAIN = """\
 import sys

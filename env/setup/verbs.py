@@ -5,67 +5,18 @@ import getpass
 import os
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import SetupError, WrongUse, offline, pip, torch_build
+from . import SetupError, WrongUse, offline, torch_build
+from .call import Call
 from .ready import ready
-from .stamp import Stamp
 
 NOTEBOOKS = ("notebooks/00_start_here.ipynb", "notebooks/01_hardware_probe.ipynb")
 CLOSE_TESTS = ("tests/test_layers.py", "tests/test_docs.py")
 LAB_PORTS = range(8888, 8988)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One use of a verb: where, with what arguments, in what environment, on what .venv (None where it needs none)."""
-
-    root: Path
-    arguments: list[str]
-    environ: Mapping[str, str]
-    stamp: Stamp | None = None
-
-    @property
-    def python(self) -> str:
-        assert self.stamp is not None
-        return self.stamp.made.python
-
-    def become(self, *argv: str) -> int:
-        """Turn this process into the command, so that signals and the exit code are the command's own."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execve(self.python, [self.python, *argv], child_environment(self.root, self.environ, self.stamp))
-
-    def call(self, *argv: str) -> int:
-        """Run one command of several and return its exit code; an interrupt is left to the child to answer."""
-        child = subprocess.Popen([self.python, *argv], env=child_environment(self.root, self.environ, self.stamp))
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                continue
-
-
-def child_environment(root: Path, environ: Mapping[str, str], stamp: Stamp | None) -> dict[str, str]:
-    """The environment of the workbook's own children: the checkout first on sys.path, nobody else's packages or kernels."""
-    env = pip.clean(environ)
-    site = stamp.made.site if stamp else None
-    env |= {"PYTHONPATH": os.pathsep.join([str(root), *([site] if site else [])]), "PYTHONNOUSERSITE": "1",
-            "JUPYTER_PREFER_ENV_PATH": "1"}
-    env.pop("JUPYTER_PATH", None)
-    if site:
-        env |= {"JUPYTER_PATH": f"{site}/share/jupyter", "JUPYTERLAB_DIR": f"{site}/share/jupyter/lab"}
-    if not os.access(env.get("HOME") or "/nonexistent", os.W_OK):
-        # A container started with a bare uid: HOME is / or missing, and Jupyter, IPython and matplotlib must write.
-        own = os.path.join(tempfile.gettempdir(), f"casebook-{os.getuid()}")
-        names = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "MPLCONFIGDIR")
-        env = {name: f"{own}/{name.lower()}" for name in names} | env
-    return env
 
 
 def helpers(*argv: str) -> Callable[[Call], int]:
