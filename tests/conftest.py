@@ -4,10 +4,18 @@ import os
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "tests"))
 os.environ["PYTHONPATH"] = str(ROOT)
+
+# A run of the tests is repeatable: what hypothesis tries does not change from run to run. HYPOTHESIS_PROFILE=searching
+# looks for what nobody has met yet.
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.register_profile("searching", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Misbehaving fixtures of the engine's tests: nbval would run them, and one kills the process that started it.
 collect_ignore = ["notebooks"]

@@ -375,3 +375,12 @@ def test_zst_is_read_through_the_program_where_the_package_is_missing(tmp_path: 
     torn = tmp_path / "torn.tar.zst"
     torn.write_bytes(out.read_bytes()[:-30])
     assert isinstance(refusal(torn), BundleBroken)
+
+
+def test_a_text_that_no_file_could_hold_is_kept_as_near_as_can_be() -> None:
+    writer = BundleWriter("made", "constructed", "0", "")
+    writer.add("file", "/a", "half a pair: \ud800")
+    writer.add("file", "/b", b"not UTF-8: \xff".decode("utf-8", "surrogateescape"))
+    bundle = writer.bundle()
+    assert bundle.read("/a").text == "half a pair: ?"
+    assert bundle.contents["raw/b"] == b"not UTF-8: \xff"

@@ -165,7 +165,7 @@ class BundleWriter:
     def add(self, kind: str, source: str, content: str | bytes | None = None, *, status: str = "ok", why: str = "",
             exit: int | None = None, seconds: float = 0.0, constructed: bool = False) -> Item:
         """Add one source. ``content`` None means there is no text; then ``status`` and ``why`` say why."""
-        raw = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+        raw = _raw(content) if isinstance(content, str) else content
         name = self._name(kind, source)
         path = "" if raw is None else "raw/" + name
         if raw is not None:
@@ -205,6 +205,14 @@ class BundleWriter:
         """Write to a folder, or to an archive where ``out`` ends in .tar.gz, .tgz or .tar.zst; returns ``out``."""
         return write_files({"manifest.json": json.dumps(self.manifest(), indent=1).encode() + b"\n", **self._contents},
                            Path(out), force)
+
+
+def _raw(text: str) -> bytes:
+    """The bytes that a text was decoded from, or its nearest UTF-8 where it was not decoded from any."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _folders(name: str) -> list[str]:
