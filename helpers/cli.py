@@ -76,8 +76,15 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, Callable[[argparse.Nam
         return made
 
     verb("capture", _unreachable, "write an evidence bundle of this box (its own help: capture --help)")
-    diagnose = verb("diagnose", _diagnose, "what a box is, what each layer allows, who holds its memory, and a verdict")
-    diagnose.add_argument("box", nargs="?", default="live", help="live (default), a bundle, or a name from env/boxes")
+    diagnose = verb("diagnose", _diagnose, "the cause of a failure with its evidence, from a box, an error message, or both")
+    diagnose.add_argument("box", nargs="?", default="", help="live (default), a bundle, or a name from env/boxes")
+    diagnose.add_argument("--message", default="", metavar="FILE", help="an error text or a log; - reads standard input")
+    diagnose.add_argument("--case", default="", metavar="FILE", help="a posted case as JSON, in place of a box")
+    ttm = verb("ttm", _ttm, "every ceiling between the RAM and torch, the one that binds, and a safe way to raise it")
+    ttm.add_argument("box", nargs="?", default="live", help="live (default), a bundle, or a name from env/boxes")
+    ttm.add_argument("--reserve", default="", metavar="SIZE", help="RAM to keep for the system, such as 8GiB")
+    ttm.add_argument("--target", default="", metavar="SIZE", help="the limit itself, such as 120GiB")
+    ttm.add_argument("--verify", default="", metavar="EARLIER", help="a bundle from before the change: did it take?")
     schema = verb("schema", _schema, "the JSON Schema of a shape that commands print and files hold")
     schema.add_argument("shape", nargs="?", default="", help="one shape (default: their names)")
     schema.add_argument("--write", action="store_true", help="write all of them into helpers/run/schema")
@@ -123,10 +130,7 @@ def _open_box(name: str) -> Any:
 def _boxes(arguments: argparse.Namespace) -> int:
     from helpers.look.boxes import recorded_names
 
-    if arguments.json:
-        _print_json(recorded_names())
-    else:
-        print("\n".join(recorded_names()))
+    print(json.dumps(recorded_names()) if arguments.json else "\n".join(recorded_names()))
     return 0
 
 
@@ -146,21 +150,78 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
-    from helpers.judge.probe import probe
-    from helpers.look.gpus import gpus, host_pools
-    from helpers.tell import box as words
-    from helpers.tell import tables, verdict
+    from helpers.judge.diagnosis import diagnose, recovery
+    from helpers.tell import verdict
 
-    bundle = _open_box(arguments.box)
-    answer = probe(bundle)
+    evidence = _evidence(arguments)
+    answer = diagnose(evidence)
     if arguments.json:
         print(answer.model_dump_json(indent=1))
         return 0
-    found = gpus(bundle)
-    print(words.machine_line(bundle))
-    for text in (tables.gpus_table(found), tables.pools_table([*found, *host_pools(bundle)]), tables.holders_table(found),
-                 verdict.as_text(answer)):
-        print("\n" + text)
+    if evidence.bundle is not None:
+        from helpers.judge.ledger import ledger
+        from helpers.look.gpus import gpus, host_pools
+        from helpers.tell import box as words
+        from helpers.tell import tables
+        from helpers.tell.ledger_figure import ledger_table
+
+        found, messages = gpus(evidence.bundle), [m for m in evidence.messages if m.kind == "oom"][:1]
+        books = ledger(evidence.bundle, *messages)
+        print("\n\n".join([words.machine_line(evidence.bundle), tables.gpus_table(found),
+                           tables.pools_table([*found, *host_pools(evidence.bundle)]), tables.holders_table(found),
+                           *([ledger_table(books)] if books else [])]) + "\n")
+    print(verdict.as_text(answer))
+    if evidence.unused:
+        print("\nNot used: " + evidence.unused)
+    for number, step in enumerate(recovery(answer, evidence), 1):
+        print(("\nIf it comes to that, mildest first (printed, never run)\n" if number == 1 else "")
+              + f"  {number}. {step.what}: {step.command}\n"
+              f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
+    return 0
+
+
+def _evidence(arguments: argparse.Namespace) -> Any:
+    from dataclasses import replace
+
+    from helpers.judge.signals import evidence_from_bundle, evidence_from_case, evidence_from_message
+
+    if arguments.case and (arguments.box or arguments.message):
+        raise WrongUse("--case: expected alone, without a box or --message")
+    try:
+        if arguments.case:
+            return evidence_from_case(arguments.case)
+        if not arguments.message:
+            return evidence_from_bundle(_open_box(arguments.box or "live"))
+        if arguments.message == "-":
+            said = evidence_from_message(sys.stdin)
+        else:
+            with open(arguments.message, encoding="utf-8", errors="replace") as lines:
+                said = evidence_from_message(lines)
+    except OSError as error:
+        raise WrongUse(f"{arguments.message}: {error.strerror}; expected a file with the error text, or -") from error
+    except ValueError as error:
+        raise WrongUse(str(error)) from error
+    return replace(said, bundle=_open_box(arguments.box)) if arguments.box else said
+
+
+def _ttm(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from helpers.judge.ttm_plan import ttm, wanted_bytes
+    from helpers.judge.ttm_verify import verify
+    from helpers.tell.ttm import as_text, verify_text
+
+    now = _open_box(arguments.box)
+    try:
+        reserve, target = wanted_bytes(arguments.reserve), wanted_bytes(arguments.target)
+        if arguments.verify:
+            result = verify(_open_box(arguments.verify), now, reserve, target)
+            print(json.dumps(asdict(result), indent=1) if arguments.json else verify_text(result))
+            return 0 if result.took else 1
+        answer = ttm(now, reserve, target)
+    except ValueError as error:
+        raise WrongUse(str(error)) from error
+    print(answer.model_dump_json(indent=1) if arguments.json else as_text(answer))
     return 0
 
 
@@ -248,10 +309,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from helpers.run.record import read_batch, status_json, status_text
 
     view = read_batch(_batch(arguments.batch))
-    if arguments.json:
-        _print_json(status_json(view))
-    else:
-        print(status_text(view))
+    print(json.dumps(status_json(view), indent=1) if arguments.json else status_text(view))
     return 0
 
 
@@ -259,10 +317,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from helpers.tell.report import write_index
 
     page = write_index(_batch(arguments.batch))
-    if arguments.json:
-        _print_json({"page": str(page)})
-    else:
-        print(f"Open: {page}")
+    print(json.dumps({"page": str(page)}) if arguments.json else f"Open: {page}")
     return 0
 
 
@@ -279,6 +334,6 @@ def _bench(arguments: argparse.Namespace) -> int:
     else:
         from helpers.tell.tables import table
 
-        print(table([[r["name"], r["value"], r["unit"], r["ratio_to"], r["ratio"], r["goal"]] for r in measured],
-                    ["name", "value", "unit", "ratio to", "ratio", "goal"], widest=None))
+        columns = ["name", "value", "unit", "ratio_to", "ratio", "goal"]
+        print(table([[row[name] for name in columns] for row in measured], columns, widest=None))
     return 0

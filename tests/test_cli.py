@@ -92,7 +92,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback():
 def test_a_plan_is_printed_and_not_run(tmp_path):
     done = casebook("run", "notebooks/plans/quick.yaml", "--dry-run", "--json", "--out", str(tmp_path / "out"))
     rows = json.loads(done.stdout)
-    assert [row["notebook"] for row in rows] == ["01_hardware_probe.ipynb", "09_case_report.ipynb"]
+    assert [row["notebook"] for row in rows] == ["01_hardware_probe.ipynb", "03_ttm_gtt_analysis.ipynb", "09_case_report.ipynb"]
     assert not (tmp_path / "out").exists()
 
 
@@ -104,10 +104,49 @@ def test_without_the_workbooks_packages_a_verb_names_the_way_out(tmp_path):
     assert done.returncode == 2 and "make setup" in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_what_one_notebook_finds_is_not_hidden_by_another_that_finds_nothing(tmp_path):
+    done = casebook("run", "notebooks/plans/quick.yaml", "--box", "rx7900xt-container", "--out", str(tmp_path), "--json")
+    answers = {row["notebook"]: row["answer"] for row in json.loads(done.stdout)["runs"]}
+    assert answers == {"01_hardware_probe.ipynb": "external-holder", "03_ttm_gtt_analysis.ipynb": "other",
+                       "09_case_report.ipynb": "external-holder"}
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (["diagnose", "--message", "/no/such/file"], "No such file"),
+    (["diagnose", "cpu-only", "--case", "x.json"], "expected alone"),
+    (["diagnose", "--case", "/no/such/case.json"], "case /no/such/case.json"),
+    (["ttm", "strix-halo-1-found", "--target", "31457280"], "pages"),
+    (["ttm", "strix-halo-1-found", "--target", "1TiB"], "RAM"),
+    (["ttm", "strix-halo-1-found", "--reserve=-1GiB"], "above 0"),
+    (["ttm", "strix-halo-1-found", "--target", "lots"], "expected bytes or a number with a unit"),
+])
+def test_a_wish_that_cannot_be_is_refused_in_one_line(argv, words):
+    done = casebook(*argv)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_pasted_message_is_diagnosed_without_a_box():
+    text = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.00 GiB. GPU 0 has a total capacity of 7.78 GiB of "
+            "which 2.10 GiB is free. Process 77 has 5.60 GiB memory in use. Of the allocated memory 5.10 GiB is allocated by "
+            "PyTorch, and 120.00 MiB is reserved by PyTorch but unallocated.")
+    done = casebook("diagnose", "--message", "-", "--json", input=text)
+    answer = Verdict.model_validate_json(done.stdout)
+    assert answer.cause == "true-capacity" and answer.confidence != "confirmed"
+
+
+def test_ttm_prints_its_plan_and_verify_tells_what_took():
+    answer = json.loads(casebook("ttm", "strix-halo-3-gttsize", "--target", "120GiB", "--json").stdout)
+    assert (answer["binding"], answer["plan"]["pages_limit"]) == ("ttm", 31457280)
+    assert any("eats the reserve" in line for line in answer["warnings"])
+    took = casebook("ttm", "strix-halo-4-ttm", "--verify", "strix-halo-3-gttsize")
+    not_taken = casebook("ttm", "strix-halo-3-gttsize", "--verify", "strix-halo-1-found", "--target", "120GiB")
+    assert (took.returncode, not_taken.returncode) == (0, 1), took.stdout + not_taken.stdout
+
+
 def test_a_run_on_a_recorded_box_ends_with_its_page(tmp_path):
     done = casebook("run", "notebooks/plans/quick.yaml", "--box", "cpu-only", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     page = Path(done.stdout.strip().splitlines()[-1].removeprefix("Open: "))
     assert page.name == "index.html" and "no GPU" in page.read_text()
     again = casebook("status", str(page.parent), "--json")
-    assert json.loads(again.stdout)["counts"] == {"answered": 2}
+    assert json.loads(again.stdout)["counts"] == {"answered": 3}

@@ -116,6 +116,8 @@ VERBS: dict[str, Verb] = {
     "bench": Verb("measures the workbook itself", helpers("bench"), ("base", "test")),
     "test": Verb("the tests and the notebooks, without what takes long", test, ("base", "test")),
     "test-all": Verb("all tests", test_all, ("base", "test")),
+    "cases": Verb("scores the diagnosis on the shared cases, where they lie beside the checkout",
+                  lambda call: call.become("tests/cases.py", *call.arguments), ("base", "test")),
     "check": Verb("ruff, mypy, layers, docs", check, ("base", "test"), takes_arguments=False),
     "setup": Verb("sets up .venv and says which torch is used", set_up, ("base",), takes_arguments=False),
     "wheelhouse": Verb("downloads every package to wheelhouse/, for a box without a network", offline.wheelhouse,

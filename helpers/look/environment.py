@@ -22,7 +22,7 @@ ALLOWED_NAMES = ("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "LD_LIBR
                  "container")
 ALLOWED_PREFIXES = ("AMD_", "AMDSMI_", "CUBLAS", "CUDA_", "CUDNN_", "GPU_", "HIPBLAS", "HIP_", "HSA_", "KMP_", "MALLOC_",
                     "MIOPEN_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "RCCL_", "ROCBLAS_", "ROCM_",
-                    "ROCR_", "TENSILE_", "TORCH", "TRITON_")
+                    "ROCR_", "TENSILE_", "TORCH", "TRITON_", "TF_FORCE_", "XLA_PYTHON_")
 SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "PROXY")
 VALUE_LIMIT = 4096
 # Named as in limits.conf(5).

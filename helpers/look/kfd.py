@@ -149,7 +149,7 @@ def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
             pid = source.split("/")[6]
             if re.fullmatch(r"[0-9]{1,10}", pid):
                 found.setdefault(int(pid), {}).setdefault(kind.split("/")[-1], []).append(source)
-    known = {row.get("pid") for row in bundle.table("processes")}
+    known = {row.get("pid") for row in bundle.table("processes") if isinstance(row.get("pid"), int)}
     return tuple(KfdProcess(pid, bundle.number(f"{_PROC}/{pid}/pasid", "count"), _by_gpu(bundle, sources.get("vram_*", [])),
                             _by_gpu(bundle, sources.get("sdma_*", []), "count"), _queues(bundle, sources.get("gpuid", [])),
                             pid in known)

@@ -32,12 +32,15 @@ def answers_table(batch: str) -> str:
 
 
 def leading(batch: str, bundle: Bundle) -> Verdict | None:
-    """The most certain verdict of a batch's runs on this box that names a cause; of equals the first. None without one."""
+    """The most certain verdict of a batch's runs on this box that names a cause; of equals the first. None without one.
+
+    ``other`` comes last, however certain: a notebook that finds nothing of its own question must not hide what another found.
+    """
     order = ("confirmed", "likely", "weak")
     names = {bundle.box, "live"} if bundle.kind == "live" else {bundle.box}
     answers = [run.verdict for run in _answered(batch) if run.box in names] if batch else []
     named = [verdict for verdict in answers if verdict.cause != "cannot-tell"]
-    return min(named, key=lambda verdict: order.index(verdict.confidence), default=None)
+    return min(named, key=lambda verdict: (verdict.cause == "other", order.index(verdict.confidence)), default=None)
 
 
 def _answered(batch: str) -> list:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from helpers.judge.obstacles import obstacles
+from helpers.judge.settings_audit import audit_box
 from helpers.look import amd_smi, framework, kfd, nvidia, rocm
 from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle
@@ -62,6 +63,13 @@ def slot_table(bundle: Bundle) -> str:
         bar = show_bytes(device.largest_bar_bytes) if device.largest_bar_bytes else ""
         rows.append([device.pci, now, most, bar, whole, device.iommu, device.numa_node])
     return table(rows, ["GPU", "link now", "at most", "largest BAR", "covers the VRAM", "IOMMU", "NUMA node"])
+
+
+def settings_table(bundle: Bundle) -> str:
+    """What each memory setting of the captured environment does on this build and chip; what deserves a look stands first."""
+    found = audit_box(bundle)
+    return table([[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in found],
+                 ["variable", "value", "verdict", "why"], widest=110)
 
 
 def access_table(bundle: Bundle) -> str:

@@ -1,0 +1,165 @@
+"""Every claim of the case studies has its verdict, its reason and its place; those a machine can test are tested here."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.judge.claims import VERDICTS, cases, claims, claims_for
+from helpers.judge.ledger import DRIVER, ledger
+from helpers.judge.oom_message import read_message
+from helpers.judge.settings_audit import audit
+from helpers.look.boxes import open_box, recorded_names
+from helpers.look.environment import variables
+from helpers.look.framework import framework
+from helpers.look.gpus import gpus
+from helpers.look.machine import machine
+from helpers.look.ttm import parameters
+
+ROOT = Path(__file__).resolve().parents[1]
+SEEDS = ROOT / ".." / "shared" / "seeds"
+MIB, GIB = 1 << 20, 1 << 30
+HIP, CUDA = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+
+# Claim -> (variables, torch, build, chip, the piece that is judged, the verdict that bears the claim's verdict out).
+SETTINGS = {
+    "000-13": ({HIP: "expandable_segments:True"}, "2.4.0+rocm6.3", "rocm", "gfx1100", "expandable_segments:True",
+               "unsupported"),
+    "000-16": ({"HSA_ENABLE_SDMA": "0", "HSA_ENABLE_INTERRUPT": "0"}, "2.4.0", "rocm", "gfx1100", "0", "debug_only"),
+    "000-17": ({CUDA: "expandable_segments:True,max_split_size_mb:128"}, "2.7.1", "cuda", "", "expandable_segments:True",
+               "dangerous"),
+    "001-06": ({HIP: "garbage_collection_threshold:0.8"}, "2.8.0", "rocm", "gfx1100", "garbage_collection_threshold:0.8",
+               "ineffective"),
+    "001-11": ({"HSA_XNACK": "1"}, "2.8.0", "rocm", "gfx1100", "1", "unsupported"),
+    "001-12": ({"PYTORCH_ROCM_ARCH": "gfx1100"}, "2.8.0", "rocm", "gfx1100", "gfx1100", "ineffective"),
+    "001-13": ({HIP: "max_split_size_mb:512", "PYTORCH_NO_HIP_MEMORY_CACHING": "1"}, "2.8.0", "rocm", "gfx1100",
+               "max_split_size_mb:512", "contradictory"),
+    "002-11": ({CUDA: "expandable_segments:True"}, "2.10.0a0+rocm7.10.0", "rocm", "gfx1151", "expandable_segments:True",
+               "unsupported"),
+    "003-03": ({HIP: "max_split_size_mb:32", "PYTORCH_NO_HIP_MEMORY_CACHING": "1"}, "2.4.1", "rocm", "gfx1100",
+               "max_split_size_mb:32", "contradictory"),
+    "003-04": ({HIP: "expandable_segments:True,max_split_size_mb:32"}, "2.14.0+rocm7.14", "rocm", "gfx1100",
+               "expandable_segments:True", "dangerous"),
+    "003-05": ({"AMD_SERIALIZE_KERNEL": "3"}, "2.4.1", "rocm", "gfx1100", "3", "debug_only"),
+    "003-07": ({"MIOPEN_LOG_LEVEL": "5", "MIOPEN_ENABLE_LOGGING": "5", "MIOPEN_DISABLE_CACHE": "5"}, "2.4.1", "rocm", "", "5",
+               "debug_only"),
+    "004-04": ({CUDA: "expandable_segments:True"}, "2.9.0+cu128", "cuda", "", "expandable_segments:True", "effective"),
+}
+
+
+def pools(name):
+    gpu, = gpus(open_box(name))
+    return {pool.layer: pool.total.value for pool in gpu.pools if pool.total.ok}
+
+
+def amounts(name):
+    return next(m for m in read_message(open_box(name).read("message").text).messages if m.capacity)
+
+
+def test_every_claim_has_a_verdict_a_reason_and_a_place():
+    found = claims()
+    assert len({claim.id for claim in found}) == len(found) >= 90
+    assert {claim.verdict for claim in found} == set(VERDICTS)
+    for claim in found:
+        assert claim.reason and re.match("lines? [0-9]", claim.place), claim
+        assert claim.check or claim.test or claim.verdict not in ("false", "harmful"), claim
+    assert {claim.case for claim in found} == {case.number for case in cases()} == {"000", "001", "002", "003", "004"}
+
+
+def test_every_test_that_a_claim_names_exists_and_names_it_where_it_is_a_table():
+    for claim in claims():
+        if claim.test:
+            path, _, name = claim.test.partition("::")
+            assert f"def {name}(" in (ROOT / path).read_text(), claim.id
+    tabled = {claim.id for claim in claims() if claim.test.endswith("test_a_claim_about_a_setting_is_what_the_audit_says")}
+    assert tabled == set(SETTINGS)
+
+
+def test_a_box_shows_the_claims_of_its_case():
+    named = {box for case in cases() for box in case.boxes}
+    assert named < set(recorded_names())
+    assert {claim.case for claim in claims_for("strix-halo-2-vm-size")} == {"002"}
+    assert claims_for("cpu-only") == claims_for("no-such-box") == ()
+
+
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the case studies are not beside this checkout")
+def test_every_place_is_in_its_file():
+    for claim in claims():
+        lines = (SEEDS / claim.file).read_text().count("\n") + 1
+        assert max(map(int, re.findall("[0-9]+", claim.place))) <= lines, claim.id
+
+
+@pytest.mark.parametrize("ident", SETTINGS)
+def test_a_claim_about_a_setting_is_what_the_audit_says(ident):
+    environ, torch, build, gfx, piece, verdict = SETTINGS[ident]
+    said = [finding.verdict for finding in audit(environ, torch, build, gfx) if finding.value == piece]
+    assert said and (verdict in said if verdict == "dangerous" else set(said) <= {verdict, "effective"} and verdict in said)
+
+
+def test_the_settings_of_a_recorded_box_are_judged_for_its_torch():
+    box = open_box("rx7900xt-container")
+    built = framework(box)
+    found = audit({v.name: v.value for v in variables(box)}, str(built.version.value), built.build, "gfx1100")
+    verdicts = {(f.name, f.value): f.verdict for f in found}
+    assert verdicts[HIP, "expandable_segments:True"] == "unsupported"
+    assert verdicts["PYTORCH_ROCM_ARCH", "gfx1100"] == "ineffective"
+
+
+def test_memory_that_nobody_here_holds_is_no_cache_of_this_process():
+    for book in ledger(open_box("rx7900xt-container")):
+        assert book.sum_bytes("process", "other_process") == 0
+        assert book.sum_bytes("outside", "unattributed") == book.used.value > 0.98 * book.total.value
+
+
+def test_a_full_card_reads_the_same_in_gb_and_gib():
+    total = ledger(open_box("rx7900xt-container"))[0].total.value
+    assert f"{total / 1e9:.2f} {total // (GIB // 100) / 100:.2f}" == "21.46 19.98"
+
+
+def test_the_free_memory_that_was_noted_does_not_fit_what_is_in_use():
+    first, second = ledger(open_box("rx7900xt-container"))
+    assert first.total.value - first.used.value < 22e6 < 166e6
+    assert abs(second.total.value - second.used.value - 250e6) < 1e6
+
+
+def test_the_ttm_default_is_half_the_ram_to_the_page():
+    box = open_box("strix-halo-1-found")
+    limit = next(p for p in parameters(box) if p.name == "pages_limit").live_bytes.value
+    assert limit == pools("strix-halo-1-found")["KFD bank"] == 16393924 * 4096
+    assert abs(limit - machine(box).ram_total.value / 2) <= 4096
+
+
+def test_vm_size_changes_no_pool():
+    assert pools("strix-halo-1-found")["KFD bank"] == pools("strix-halo-2-vm-size")["KFD bank"]
+
+
+def test_gttsize_moves_the_drivers_pool_and_not_the_compute_pool():
+    before, after = pools("strix-halo-2-vm-size"), pools("strix-halo-3-gttsize")
+    assert before["sysfs GTT"] < after["sysfs GTT"] == 122880 * MIB
+    assert before["KFD bank"] == after["KFD bank"]
+
+
+def test_a_raised_ttm_limit_moves_the_compute_pool():
+    assert pools("strix-halo-4-ttm")["HSA pool"] == pools("strix-halo-4-ttm")["KFD bank"] == 125829120 * 1024 == 120 * GIB
+
+
+@pytest.mark.parametrize("name", [name for name in recorded_names() if name.startswith("strix-halo")])
+def test_the_runtime_agrees_with_the_kernel_at_every_stage(name):
+    assert all(book.contradictions == () for book in ledger(open_box(name)) if book.account == DRIVER)
+
+
+def test_120_gib_leave_the_system_five():
+    assert round((machine(open_box("strix-halo-4-ttm")).ram_total.value - 120 * GIB) / GIB, 2) == 5.08
+
+
+def test_what_was_asked_did_not_fit_the_apus_total():
+    message = amounts("strix-halo-1-found")
+    off = message.allocated.precision_bytes + message.requested.precision_bytes + message.capacity.precision_bytes
+    assert message.allocated.bytes + message.requested.bytes > message.capacity.bytes + off
+
+
+def test_the_tuning_message_is_near_capacity_with_memory_stranded():
+    message = amounts("cuda-24gb-tuning")
+    assert message.capacity.bytes - message.process.bytes < 0.7 * GIB
+    assert message.reserved_unallocated.bytes > 80 * message.requested.bytes
+    assert message.free.bytes > 2 * message.requested.bytes

