@@ -49,6 +49,13 @@ def test_every_verb_has_help_and_a_json_twin(verb):
     assert done.returncode == 0 and "--json" in done.stdout
 
 
+def test_every_command_that_the_project_advises_exists():
+    said = {}
+    for path in [*ROOT.glob("helpers/**/*.py"), *ROOT.glob("notebooks/*.ipynb"), ROOT / "README.md", *ROOT.glob("env/*.yml")]:
+        said.update({verb: path.name for verb in re.findall(r"-m helpers ([a-z][\w-]*)", path.read_text())})
+    assert {verb: name for verb, name in said.items() if verb not in _parser()[1]} == {}
+
+
 def test_every_file_that_the_readme_names_is_there():
     for path in re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r"`((?:notebooks|helpers|env)/[\w./-]+)`", README):
         assert (ROOT / path).exists(), path

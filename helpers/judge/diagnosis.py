@@ -113,8 +113,8 @@ def verdict_of(found: tuple[Signal, ...], evidence: CaseEvidence = NO_EVIDENCE) 
     what, command, precondition, blast = top.failure.remedy
     asked = [top.failure.experiment] + [row.failure.experiment for row in others[:2]]
     missing = [] if confidence == "confirmed" else [Missing(reading=r, how=h) for r, h in dict.fromkeys(asked)]
-    # Ids of evidence are the signals' names; the sums of a message stand first, then what decided.
-    rows = _evidence(sums(evidence)) + _evidence(top.speaks_for) + _evidence(_apart(found, top))
+    # Ids of evidence are the signals' names; what decided stands first, then the sums of a message.
+    rows = _evidence(top.speaks_for) + _evidence(_apart(found, top)) + _evidence(sums(evidence))
     return Verdict(cause=top.failure.label, confidence=confidence, summary=_summary(top, found), alternatives=alternatives,
                    evidence=_unique(rows) or [_nothing_read()], against=_unique(_evidence(top.against), "against-"),
                    missing=missing, next_step=_own_fix(top, evidence) or NextStep(
@@ -172,8 +172,8 @@ def sums(evidence: CaseEvidence) -> list[Signal]:
     for m in evidence.messages:
         if m.capacity or m.allowed:
             lines = arithmetic(m).lines[:8]
-            return [Signal(f"sum_{n}", seen(line, "text", "error text"), "The message's own numbers", "message") for n,
-                line in enumerate(lines, 1)]
+            return [Signal(f"sum_{number}", seen("by the message's numbers", "text", "error text"), line[:1].upper() + line[1:],
+                           "message") for number, line in enumerate(lines, 1)]
     return []
 
 
