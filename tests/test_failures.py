@@ -70,6 +70,8 @@ TEXTS = {
         "non-zero when fini"}, {}, "", "driver-leak"),
     "ownerless": ("", {"amd-smi": "31200/65520 MB", "lsof": "lsof on the host as root: nothing"}, {},
         "Only a reboot clears it; no process is there.", "driver-leak"),
+    "queue-left-by-a-reset": ("amdgpu 0000:0c:00.0: amdgpu: MODE1 reset", {
+        "amd-smi": "14336/16368 MB", "lsof": "lsof on the host as root: nothing"}, {}, "", "driver-leak"),
     "submission-flood": ("[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Not enough memory for command submission!", {}, {}, "", ""),
     "grows": (HEAD + "30.00 MiB", {}, {}, "Each training epoch uses more; usage keeps increasing until it fails.", "user-leak"),
     "evaluation-keeps-graphs": (PLAIN, {}, {}, "Training runs, then evaluation runs out of memory.", "user-leak"),
