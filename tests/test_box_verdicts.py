@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from changed_boxes import changed
 
 from helpers.judge.diagnosis import diagnose, recovery
 from helpers.judge.signals import evidence_from_bundle
 from helpers.look.boxes import open_box, recorded_names
-from helpers.look.bundle import BundleWriter
 
 GIB = 1 << 30
 
@@ -36,17 +36,6 @@ def test_every_verdict_has_evidence_and_one_next_step(box):
     answer = probe(open_box(box))
     assert answer.evidence and answer.next_step.what and answer.summary
     assert len({e.id for e in answer.evidence}) == len(answer.evidence)
-
-
-def changed(box, **replaced):
-    """A copy of a recorded box with some sources replaced (a key with dots stands for the source in ``SOURCES``)."""
-    bundle, writer = open_box(box), BundleWriter("changed", "constructed", "0", "")
-    for item in bundle.items:
-        text = bundle.contents[item.path].decode() if item.path else None
-        writer.add(item.kind, item.source, replaced.pop(item.source, text), status=item.status, why=item.why)
-    for source, text in replaced.items():
-        writer.add("file", source, text)
-    return writer.bundle()
 
 
 def test_the_same_full_card_outside_a_container_with_everything_seen_is_not_blamed_on_another_container():

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from changed_boxes import changed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from helpers.judge.signals import (
     evidence_from_message,
 )
 from helpers.look.boxes import open_box, recorded_names
-from helpers.look.bundle import BundleWriter
 from helpers.look.reading import seen
 
 HELD = {"external-holder", "stale-holder", "driver-leak"}
@@ -131,17 +131,6 @@ def test_a_long_stream_is_read_line_by_line_and_a_failure_in_its_middle_counts()
 def test_nothing_at_all_is_cannot_tell_and_asks_for_the_message():
     verdict = diagnose(CaseEvidence())
     assert verdict.cause == "cannot-tell" and "error message" in verdict.missing[0].reading
-
-
-def changed(box, **replaced):
-    """A copy of a recorded box with some sources replaced."""
-    bundle, writer = open_box(box), BundleWriter("changed", "constructed", "0", "")
-    for item in bundle.items:
-        text = bundle.contents[item.path].decode() if item.path else None
-        writer.add(item.kind, item.source, replaced.pop(item.source, text), status=item.status, why=item.why)
-    for source, text in replaced.items():
-        writer.add("file", source, text)
-    return writer.bundle()
 
 
 def test_a_build_for_another_vendor_is_a_confirmed_mismatch():

@@ -51,10 +51,11 @@ def stack_table(bundle: Bundle, sources: bool = True) -> str:
 
 def slot_table(bundle: Bundle) -> str:
     """How each GPU is attached: PCIe link now and at most, the largest BAR beside the VRAM, IOMMU, NUMA node."""
-    vram = {gpu.pci: pool.total for gpu in gpus(bundle) for pool in gpu.pools if pool.layer in ("sysfs VRAM", "nvidia-smi")}
+    found = {gpu.pci: gpu for gpu in gpus(bundle)}
+    vram = {pci: pool.total for pci, gpu in found.items() for pool in gpu.pools if pool.layer in ("sysfs VRAM", "nvidia-smi")}
     rows = []
     for device in pci_devices(bundle):
-        if device.pci not in {gpu.pci for gpu in gpus(bundle)}:
+        if device.pci not in found:
             continue
         link, size = device.link, vram.get(device.pci)
         now = f"{link.speed_gts:g} GT/s x{link.width}" if link else ""

@@ -162,11 +162,15 @@ def ceilings_figure(stack: Stack) -> Figure:
         x = MARGIN + min(stack.decision.binding_bytes, top) * scale
         sheet.box(min(x, right) - 0.006, 0.012, sheet.y - started, Look(face=ALARM), dy=started - sheet.y)
     sheet.y += 0.14
-    for line in wrap(f"One scale; the longest bar is {show_bytes(top)}. Pale: the RAM and what the kernel keeps of it. "
-                     "Hatched: not known, or configured and not live.", right - MARGIN, SMALL):
+    _footnote(sheet, f"One scale; the longest bar is {show_bytes(top)}. Pale: the RAM and what the kernel keeps of it. "
+                     "Hatched: not known, or configured and not live.")
+    return sheet.done()
+
+
+def _footnote(sheet: Sheet, words: str) -> None:
+    for line in wrap(words, WIDTH - 2 * MARGIN, SMALL):
         sheet.text(MARGIN, line, SMALL, MUTED)
         sheet.y += 0.14
-    return sheet.done()
 
 
 def ceilings_alt(stack: Stack) -> str:
@@ -253,10 +257,8 @@ def what_if_figure(state: WhatIf) -> Figure:
         sheet.box(MARGIN, choice.limit_bytes * scale, 0.15, Look(face=ACCENT))
         sheet.y += 0.2
     sheet.y += 0.14
-    for line in wrap(f"Whole bar: {show_bytes(state.space.ram_bytes)} of RAM. Filled: the TTM limit. The rest stays for "
-                     "the system.", right - MARGIN, SMALL):
-        sheet.text(MARGIN, line, SMALL, MUTED)
-        sheet.y += 0.14
+    _footnote(sheet, f"Whole bar: {show_bytes(state.space.ram_bytes)} of RAM. Filled: the TTM limit. The rest stays for "
+                     "the system.")
     return sheet.done()
 
 
