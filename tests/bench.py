@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,12 +69,47 @@ def batch() -> list[dict]:
     return [_row("quick plan on a recorded box", took, "s", "importing what it uses", base, "< 60 s")]
 
 
+def replay() -> list[dict]:
+    """The compiled replay beside the readable model, on a trace of a real program; the grid of a what-if."""
+    from helpers.allocator.driver import Card
+    from helpers.allocator.replay import replay as run
+    from helpers.allocator.settings import grid
+    from helpers.allocator.trace import from_oracle
+    from helpers.allocator.versions import behaviour
+    from helpers.allocator.whatif import whatif
+    from tests.oracle import speed
+
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1]); from helpers.load.study import study; "
+                    "from helpers.tell.allocator_view import view; view(study('growing-loop'))", str(ROOT)], check=True)
+    first = time.perf_counter() - began
+    ops = list(speed.operations(speed.trace()))
+    trace = from_oracle(map(json.dumps, ops))
+    figures = {}
+    for engine in ("compiled", "plain"):
+        figures[engine] = min(_seconds(lambda name=engine: run(trace, "", Card(8 << 30), engine=name)) for _ in range(3))
+    rate = len(trace) / figures["compiled"]
+    part = from_oracle(map(json.dumps, ops[:100_000]))
+    confs = list(grid(behaviour("2.14.1")))
+    took = _seconds(lambda: whatif(part, Card(8 << 30), confs=confs))
+    return [_row("replay, 200,000 events", rate, "events/s", "the readable model", len(trace) / figures["plain"],
+                 ">= 550,000 (the real allocator under Python: `make oracle ARGS=--speed`)"),
+            _row(f"what-if, {len(confs)} settings, 100,000 events", took, "s", "one replay", figures["compiled"] / 2, "< 10 s"),
+            _row("first study in a new process", first, "s", "one replay", figures["compiled"], "< 30 s, compilation included")]
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
 def _row(name: str, value: float, unit: str, ratio_to: str, base: float, goal: str) -> dict:
     return {"name": name, "value": round(value, 3), "unit": unit, "ratio_to": ratio_to, "ratio": round(value / base, 2),
             "goal": goal, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
 
 
-FIGURES = {"capture": capture, "imports": imports, "batch": batch}
+FIGURES = {"capture": capture, "imports": imports, "batch": batch, "replay": replay}
 
 
 def measure(names: list[str]) -> list[dict]:

@@ -87,7 +87,8 @@ def test_a_collection_threshold_does_nothing_without_a_fraction(value, expected)
 
 @pytest.mark.parametrize(("piece", "expected"), [
     ("max_split_size_mb:19", "dangerous"), ("max_split_size_mb:20", "effective"), ("max_split_size_mb:4GB", "misspelt"),
-    ("roundup_power2_divisions:12", "dangerous"), ("roundup_power2_divisions:8", "effective"),
+    ("roundup_power2_divisions:12", "dangerous"), ("roundup_power2_divisions:0", "dangerous"),
+    ("roundup_power2_divisions:8", "effective"),
     ("roundup_power2_divisions:[128:2,512:8,>:1]", "effective"), ("expandable_segments:true", "misspelt"),
     ("expandable_segment:True", "misspelt"), ("quux_mode:1", "unknown"), ("throw_on_cudamalloc_oom:True", "unsupported"),
     ("large_segment_size_mb:40", "unsupported"), ("max_non_split_rounding_mb:30", "effective"),
@@ -145,8 +146,9 @@ def test_the_release_that_calls_its_only_name_deprecated_is_answered():
 
 @pytest.mark.parametrize(("name", "value", "torch", "build", "expected"), [
     (NO_HIP, "0", "2.4.1", "rocm", "contradictory"), (NO_HIP, "1", "2.4.1", "rocm", "debug_only"),
-    (NO_HIP, "", "2.3.0", "rocm", "contradictory"), (NO_HIP, "0", "2.5.0", "rocm", "unknown"),
-    (NO_HIP, "0", "2.6.0", "rocm", "ineffective"), (NO_HIP, "1", "2.9.0", "rocm", "debug_only"),
+    (NO_HIP, "", "2.3.0", "rocm", "contradictory"), (NO_HIP, "0", "2.5.0", "rocm", "contradictory"),
+    (NO_HIP, "0", "2.6.0", "rocm", "contradictory"), (NO_CUDA, "0", "2.6.0", "cuda", "contradictory"),
+    (NO_HIP, "0", "2.7.0", "rocm", "ineffective"), (NO_HIP, "1", "2.9.0", "rocm", "debug_only"),
     (NO_HIP, "yes", "2.9.0", "rocm", "ineffective"), (NO_HIP, "1", "2.5.1", "cuda", "ineffective"),
     (NO_HIP, "1", "2.12.0", "cuda", "debug_only"), (NO_CUDA, "0", "2.4.0", "cuda", "contradictory"),
     (NO_CUDA, "no", "2.2.0", "cuda", "debug_only"), (NO_CUDA, "0", "2.7.0", "cuda", "ineffective"),
@@ -235,7 +237,7 @@ def test_no_environment_makes_the_audit_fail_and_every_known_name_is_answered(en
     assert list(found) == sorted(found, key=lambda f: (VERDICTS.index(f.verdict), f.name, f.value, f.says))
 
 
-CANDIDATES = ("True", "1", "0", "4", "7", "12", "24", "50", "0.5", "yes", "-1", "11.0.0", "", "cudaMallocAsync", "false",
+CANDIDATES = ("20", "True", "1", "0", "4", "7", "12", "24", "50", "0.5", "yes", "-1", "11.0.0", "", "cudaMallocAsync", "false",
               "max_split_size_mb:64")
 
 

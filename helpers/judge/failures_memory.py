@@ -41,8 +41,8 @@ OOM = ("kind_oom", "kind_hip_oom_plain", "kind_collective_alloc", "kind_jax_oom"
        "kind_ollama_oom", "oom_words")
 HOLDERS = ("Who has the device open, seen from the host as root",
            "sudo fuser -v /dev/kfd /dev/dri/renderD* /dev/nvidia*; ls /sys/class/kfd/kfd/proc; nvidia-smi -q -x")
-RECORD = ("torch.cuda.memory._record_memory_history() at the start; where it fails: "
-          "torch.cuda.memory._dump_snapshot('snapshot.pickle')")
+RECORD = "python -m helpers record --out run.pickle -- python your_program.py"
+WHATIF = f"{RECORD} && python -m helpers whatif run.pickle"
 SNAPSHOT = ("A memory snapshot at the failure, which shows the stranded blocks", RECORD)
 GROWTH = ("Allocated bytes after each of the first 20 iterations", "print(torch.cuda.memory_allocated()) once per iteration")
 TOTALS = ("All totals on one boot: TTM limit, sysfs GTT and VRAM, KFD bank, rocminfo pool, torch total",
@@ -108,14 +108,14 @@ MEMORY: tuple[Failure, ...] = (
           "process_listed": 0.75, "host_words": 0.5}),
     # -- the allocator
     entry("stranded-much", "allocator-fragmentation", "Much is reserved and unallocated after the flush, and the request "
-          "would fit.", (("much_stranded",),), 2.5, SNAPSHOT, ("Record a snapshot: it shows which blocks are stranded, and why",
-          RECORD, "the failure recurs, and the lines can be added to the program", "none: the run gets a little slower"), TORCH,
+          "would fit.", (("much_stranded",),), 2.5, SNAPSHOT, ("Record the run and ask which setting would have saved it",
+          WHATIF, "the failure recurs", "none: the run gets a little slower"), TORCH,
           {"constant_work": 0.5, "fragment_words": 0.5}, {**NOT_OURS, "beyond_capacity": 3, "request_exceeds_card": 3}),
     entry("stranded-some", "allocator-fragmentation", "Enough for the request is stranded in split blocks, another stream or "
           "a private pool.", (("stranded_enough",),), 1.5, SNAPSHOT,
-          ("Record a snapshot: it shows whether the stranded blocks are split, pending or of another " "stream",
-          RECORD, "the failure recurs",
-          "none: the run itself"), TORCH, {"constant_work": 0.5, "fragment_words": 0.5}, {**NOT_OURS, "beyond_capacity": 3,
+          ("Record the run: it shows whether the stranded blocks are split, pending or of another stream",
+          WHATIF, "the failure recurs", "none: the run itself"), TORCH,
+          {"constant_work": 0.5, "fragment_words": 0.5}, {**NOT_OURS, "beyond_capacity": 3,
           "request_exceeds_card": 3, "grows": 0.75}),
     entry("steps-in-constant-work", "allocator-fragmentation",
           "Memory steps up although the work stays the same and keeps no graphs.", (("grows",), ("constant_work",)), 1.75,
@@ -123,8 +123,8 @@ MEMORY: tuple[Failure, ...] = (
           "no expandable_segments beside it", "some reuse is lost"), TORCH, {"serving_words": 0.5, "fragment_words": 0.5},
           {"graph_words": 1.5, "training_words": 0.75, "host_words": 1}),
     entry("fragments-told", "allocator-fragmentation", "Fragmentation is spoken of and nothing measured it.",
-          (("fragment_words",), OOM), 1, SNAPSHOT, ("Measure it",
-          RECORD, "the failure recurs", "none"), TORCH,
+          (("fragment_words",), OOM), 1, SNAPSHOT, ("Record it and measure",
+          WHATIF, "the failure recurs", "none"), TORCH,
           {"constant_work": 0.5}, {"cache_too_small": 2, "beyond_capacity": 3, "mostly_outside": 2, "mostly_ours": 0.5}),
     entry("preallocating-neighbour", "allocator-cache-not-returned",
           "One framework takes most of the card when it starts; the other finds nothing.", (("takes_all_by_default",),

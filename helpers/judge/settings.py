@@ -108,7 +108,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("pinned_use_cuda_host_register", "", "True|False", "True or False", "pinned host memory only", CUDA_NOTES),
     Option("pinned_use_hip_host_register", "", "True|False", "True or False", "pinned host memory only", TORCH_CONF),
     Option("pinned_num_register_threads", "", r"[0-9]+", "a power of two up to 128", "pinned host memory only", CUDA_NOTES),
-    Option("pinned_use_background_threads", "", "True|False", "True or False", "pinned host memory only", CUDA_NOTES),
+    Option("pinned_use_background_threads", "2.6", "True|False", "True or False", "pinned host memory only", CUDA_NOTES),
     Option("pinned_reserve_segment_size_mb", "2.10", r"[0-9]+", "a whole number of MiB", "pinned host memory only", CUDA_NOTES),
     Option("pinned_max_round_threshold_mb", "2.13", r"[0-9]+", "a whole number of MiB", "pinned host memory only",
            "PyTorch c10/core/AllocatorConfig.h, 2.13"),
@@ -145,8 +145,10 @@ RULES: tuple[Rule, ...] = (
     Rule("option:garbage_collection_threshold", "ineffective", "does nothing unless a memory fraction below 1 is set too, here "
          "or by torch.cuda.set_per_process_memory_fraction; and it never joins split blocks", "measured: 2.11, 2.14",
          beside=("option:per_process_memory_fraction", "")),
+    Rule("option:max_split_size_mb", "dangerous", "before 2.10 it must be more than 20, or torch stops at its first use",
+         "measured: 2.6", "0*20", below="2.10"),
     Rule("option:roundup_power2_divisions", "dangerous", "not a power of two: torch stops at its first use of the GPU",
-         "PyTorch c10/core/AllocatorConfig.cpp", r"(?!(1|2|4|8|16|32|64|128|256|512|1024|0)$)[0-9]+"),
+         "measured: 2.6, 2.11, 2.13, 2.14", r"(?!(1|2|4|8|16|32|64|128|256|512|1024)$)[0-9]{1,4}"),
     Rule("option:backend", "effective", "another allocator: segments, their options and memory snapshots do not exist there",
          CUDA_NOTES, "(cuda|hip)MallocAsync"),
     # The allocator's text as a whole.
@@ -154,17 +156,18 @@ RULES: tuple[Rule, ...] = (
            ".+", ("caching", "off")) for name in CONF_NAMES),
     Rule("PYTORCH_CUDA_ALLOC_CONF", "effective", "2.9 calls the name deprecated; it is still the one that this release reads",
          "pytorch#183387", build="cuda", since="2.9", below="2.10"),
-    # Caching off. Before 2.6 a build has only its own name; ROCm's sources are renamed for HIP as they are built.
-    *(rule for name, build in zip(NO_CACHE, ("cuda", "rocm"), strict=True) for rule in (
+    # Caching off. Before 2.6 a build has only its own name; ROCm's sources are renamed for HIP as they are built. From 2.7 on
+    # (pytorch#145905) the value is tested, not only the presence.
+    *(rule for name, own in zip(NO_CACHE, ("cuda", "rocm"), strict=True) for build, since, below in (
+        (own, "", "2.6"), ("", "2.6", "2.7")) for rule in (
         Rule(name, "contradictory", "the value says off, and these releases test only whether the name is there: caching IS "
-             "disabled", "pytorch#145661", "0|", build=build, below="2.5"),
+             "disabled", "pytorch#145661; measured: 2.6", "0|", build=build, since=since, below=below),
         Rule(name, "debug_only", "disables the cache whatever its value: each tensor is a raw allocation, slow, with no "
-             "statistics", "pytorch#145661; ROCm debug agent documentation", "(?!0$).+", build=build, below="2.5"),
-        Rule(name, "unknown", "whether this release tests the value or only the name was not checked", "pytorch#145661",
-             "(?!1$).*", build=build, since="2.5", below="2.6"),
-        Rule(name, "ineffective", "0 keeps the cache on, as without it", "measured: 2.11, 2.14", "0", since="2.6"),
+             "statistics", "pytorch#145661; measured: 2.6", "(?!0$).+", build=build, since=since, below=below))),
+    *(rule for name in NO_CACHE for rule in (
+        Rule(name, "ineffective", "0 keeps the cache on, as without it", "measured: 2.11, 2.14", "0", since="2.7"),
         Rule(name, "ineffective", "only 1 disables the cache; anything else warns and keeps it", "measured: 2.11, 2.14",
-             "(?![01]$).*", since="2.6"))),
+             "(?![01]$).*", since="2.7"))),
     Rule("PYTORCH_NO_HIP_MEMORY_CACHING", "ineffective", "CUDA builds look for it from 2.6 on", "measured: 2.11, 2.14",
          build="cuda", below="2.6"),
     Rule("PYTORCH_NO_CUDA_MEMORY_CACHING", "unknown", "ROCm builds before 2.6 are renamed for HIP, and which names stay was "

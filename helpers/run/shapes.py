@@ -232,10 +232,26 @@ class Replay(Shape):
     torch: str
     build: str
     proved: Literal["oracle", "source"]
+    slow_calls: int | None = None
+    passes: bool | None = None
+    addresses_agree: bool | None = None
+    peak_reserved_low_bytes: int | None = None
+    peak_reserved_high_bytes: int | None = None
+    flags: list[str] = []
+
+
+class LiveBytes(Shape):
+    """What was live at the first out-of-memory: one allocation (id, index) or all of one stack (count)."""
+
+    size_bytes: int
+    frames: list[str] = []
+    id: int | None = None
+    index: int | None = None
+    count: int | None = None
 
 
 class WhatIf(Shape):
-    """The settings tried on one trace and the one to use."""
+    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0."""
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     capacity_bytes: int
@@ -243,6 +259,16 @@ class WhatIf(Shape):
     use: str
     needs_bytes: int
     warnings: list[str] = []
+    held_bytes: int = 0
+    torch: str = ""
+    build: str = ""
+    why: str = ""
+    needs_settings: str = ""
+    floor_bytes: int = 0
+    floor_index: int = -1
+    live: list[LiveBytes] = []
+    groups: list[LiveBytes] = []
+    notes: list[str] = []
 
 
 class Trial(Shape):

@@ -13,6 +13,7 @@ from helpers.run.shapes import Verdict
 from .tables import plain, table
 
 NEXT = {
+    **dict.fromkeys(("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity"), "02_allocator_stress"),
     "ttm-gtt-cap": "03_ttm_gtt_analysis", "carveout-only": "03_ttm_gtt_analysis", "hsa-pool-cap": "03_ttm_gtt_analysis",
 }
 QUANTITIES = ("requested", "capacity", "allowed", "free", "process", "allocated", "reserved_unallocated", "reserved_total",
@@ -54,4 +55,7 @@ def sums(evidence: CaseEvidence) -> str:
 def next_notebook(verdict: Verdict) -> str:
     """The notebook that looks further into a cause, with its parameters filled in."""
     name = NEXT.get(verdict.cause, "01_hardware_probe")
+    if name == "02_allocator_stress":
+        return (f"notebooks/{name}.ipynb with trace = the file that this wrote on the failing box:\n"
+                "  python -m helpers record --out run.pickle -- python your_program.py")
     return f"notebooks/{name}.ipynb with box = \"live\" on the failing box, or the path of its captured bundle"

@@ -1,0 +1,142 @@
+"""What a replay gives: totals, one row of figures an operation, what the card was asked, and the blocks at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from helpers.allocator.driver import MALLOC_BASE, RESERVE_BASE
+from helpers.allocator.statistics import COUNTERS, NAMES, POOLS
+from helpers.allocator.trace import STREAM_STEP
+
+OUTCOMES = ("ok", "oom", "skipped", "error")
+OK, OOM, SKIPPED, ERROR = range(4)
+
+COLUMNS = ("out", "kind", "ordinal", "offset", "size", "address", "allocated", "reserved", "active", "requested",
+           "inactive_split", "allocations", "actives", "segments", "inactive_splits", *COUNTERS)
+"""Of a row of the timeline. kind is 0 for a cudaMalloc segment, 1 for an expandable one, -1 where nothing was handed out;
+size is that of the block; figures in bytes or counts as they stand after the operation."""
+
+CALLS = ("malloc", "malloc_fail", "free", "reserve", "unreserve", "map", "create_fail", "unmap")
+CALL_COLUMNS = ("event", "call", "ordinal", "address", "size")
+"""Of a row of the driver log: the operation during which, an index into CALLS, and what that call has of the rest: address
+is an offset for map and unmap; create_fail has the pages made before it as ordinal; -1 where a call has none."""
+
+STATES = ("I", "A", "P")
+BLOCK_COLUMNS = ("kind", "ordinal", "base", "offset", "size", "requested", "state", "stream", "small", "pool", "mapped")
+"""Of a row of the block table: base is the address of the segment, offset that of the block in it, state an index into STATES
+(free, allocated, awaiting events). Rows are in order of kind, ordinal and offset."""
+
+
+TORN = ("a part of a segment would be given back, as max_split_size_mb became smaller on the way or an old release mixes it "
+        "with expandable segments: torch itself fails there; leave that setting out")
+
+
+class ReplayError(ValueError):
+    """The trace cannot be carried further under these settings; one line that says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One trace under one setting, version and card.
+
+    first_oom is the index of the first request that failed and first_oom_bytes its rounded size; the replay goes on after
+    it as a program would that catches the error. timeline and calls are there when asked for.
+    """
+
+    events: int
+    ooms: int
+    first_oom: int | None
+    first_oom_bytes: int
+    figures: np.ndarray  # [NAMES, POOLS, (current, peak, allocated, freed)]
+    oversize: np.ndarray  # [(allocations, segments), (current, peak, allocated, freed)]
+    counters: np.ndarray  # COUNTERS
+    blocks: np.ndarray  # [blocks, BLOCK_COLUMNS]
+    timeline: np.ndarray | None = None  # [events, COLUMNS]
+    calls: np.ndarray | None = None  # [calls, CALL_COLUMNS]
+    errors: tuple[tuple[int, str], ...] = ()  # settings refused on the way: (operation, why)
+    engine: str = "plain"
+
+    def figure(self, name: str, which: str = "current", pool: str = "all") -> int:
+        """One statistic in bytes or a count; which is current, peak, allocated or freed."""
+        return int(self.figures[NAMES.index(name), POOLS.index(pool), ("current", "peak", "allocated", "freed").index(which)])
+
+    def counter(self, name: str) -> int:
+        return int(self.counters[COUNTERS.index(name)])
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.figure("reserved_bytes", "peak")
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.figure("allocated_bytes", "peak")
+
+    @property
+    def slow_calls(self) -> int:
+        """Calls that made the device allocate or free: each of them waits for the card."""
+        return self.counter("num_device_alloc") + self.counter("num_device_free")
+
+    def column(self, name: str) -> np.ndarray:
+        assert self.timeline is not None, "replay with timeline=True"
+        return self.timeline[:, COLUMNS.index(name)]
+
+
+def _call(row: Iterable[int]) -> list:
+    _, call, ordinal, address, size = (int(x) for x in row)
+    name = CALLS[call]
+    if name == "malloc":
+        return [name, ordinal, address - MALLOC_BASE, size]
+    if name == "reserve":
+        return [name, ordinal, address - RESERVE_BASE, size]
+    if name in ("map", "unmap"):
+        return [name, ordinal, address, size]
+    if name == "create_fail":
+        return [name, ordinal, size]
+    return [name, size] if name == "malloc_fail" else [name, ordinal]
+
+
+def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
+    """The block table in the oracle's words: one entry per segment, or per contiguous mapped range of an expandable one."""
+    entries: list[dict[str, Any]] = []
+    last: tuple[int, int, int] | None = None
+    for kind, ordinal, _, offset, size, requested, state, stream, small, _, mapped in blocks.tolist():
+        if not mapped:
+            continue
+        if last != (kind, ordinal, offset):
+            entries.append({"seg": "mx"[kind] + str(ordinal), "off": offset, "size": 0, "stream": stream // STREAM_STEP,
+                            "pool": "small" if small else "large", "blocks": []})
+        entry = entries[-1]
+        entry["blocks"].append([offset - entry["off"], size, requested, STATES[state]])
+        entry["size"] += size
+        last = (kind, ordinal, offset + size)
+    return entries
+
+
+def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """The oracle's result lines (one an operation, then the final figures and layout) of a replay with a timeline."""
+    assert outcome.timeline is not None and outcome.calls is not None, "replay with timeline=True"
+    errors = dict(outcome.errors)
+    called: dict[int, list[list]] = {}
+    for row in outcome.calls:
+        called.setdefault(int(row[0]), []).append(_call(row))
+    for index, (op, row) in enumerate(zip(ops, outcome.timeline.tolist(), strict=True)):
+        out, kind, ordinal, offset, size, _, allocated, reserved, active, requested, split, *rest = row
+        line = {**op, "i": index, "out": OUTCOMES[out] if out != ERROR else f"error: {errors[index]}"}
+        if kind >= 0:
+            line.update(seg="mx"[kind] + str(ordinal), off=offset, bsize=size)
+        line.update(alloc=allocated, res=reserved, act=active, req=requested, isplit=split, n=rest[:4], c=rest[4:])
+        if index in called:
+            line["drv"] = called[index]
+        yield line
+    yield {"final": final(outcome), "layout": layout(outcome.blocks)}
+
+
+def final(outcome: Outcome) -> dict[str, Any]:
+    """Every statistic in the oracle's words."""
+    figures = {name: {pool: outcome.figures[i, j].tolist() for j, pool in enumerate(POOLS)} for i, name in enumerate(NAMES)}
+    return {**dict(zip(COUNTERS, outcome.counters.tolist(), strict=True)), **figures,
+            "oversize_allocations": outcome.oversize[0].tolist(), "oversize_segments": outcome.oversize[1].tolist()}

@@ -1,0 +1,236 @@
+"""What a torch memory snapshot says: the segments at its end, the events that it still has, and the settings.
+
+Every generation from torch 2.0 to 2.15 (torch/csrc/cuda/memory_snapshot.cpp, torch/cuda/_memory_viz.py and six public files):
+segments alone (``torch.cuda.memory_snapshot()``), blocks with ``history`` and no address, events without time, with pool_id,
+compile_context or user_metadata. host_segments and host_traces (2.14) are the host allocator's and are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from helpers.allocator import unpickle
+from helpers.allocator.trace import MAX_FILE_BYTES, StartBlock, StartSegment, Trace, TraceError
+
+FRAMES_KEPT, FRAMES_SEEN = 8, 256
+ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom")
+_SAID_NOTHING_OF = {"snapshot", "annotate", "user_defined"}
+"""A snapshot was taken; a note of the program (2.14): neither is asked of the allocator."""
+_STATES = {"active_allocated": "A", "active_awaiting_free": "P", "active_pending_free": "P", "inactive": "I"}
+_LIMIT = 1 << 62
+MIB = 1 << 20
+
+
+class Event(NamedTuple):
+    """One trace entry. ``number`` is its place in the device's list. Of an oom, ``address`` is the free bytes of the device."""
+
+    number: int
+    action: str
+    address: int
+    size: int
+    stream: int
+    time_us: int | None
+    pool: int
+    frame: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One device of a snapshot. ``segments`` is the state after the last of ``events``, in address order; no block has an id.
+
+    ``divisions``: roundup_power2_divisions, 16 numbers. ``pools``: the pool id that stands behind each number, from 1 up.
+    """
+
+    device: int
+    segments: tuple[StartSegment, ...]
+    events: tuple[Event, ...]
+    frames: tuple[tuple[str, ...], ...]
+    settings: dict[str, Any]
+    divisions: tuple[int, ...]
+    pools: tuple[tuple[int, int], ...]
+    notes: tuple[str, ...]
+
+
+def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES,
+         max_opcodes: int = unpickle.MAX_OPCODES) -> Trace:
+    """The trace in a snapshot file, rewound to its start. Raises TraceError in one line; no code of the file is run."""
+    from helpers.allocator import rewind
+    return rewind.rewind(load(path, device, max_bytes, max_opcodes))
+
+
+def load(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES,
+         max_opcodes: int = unpickle.MAX_OPCODES) -> Snapshot:
+    """One device of a snapshot file: ``device``, or the one with most events. Raises TraceError in one line."""
+    path = Path(path)
+    if (size := path.stat().st_size) > max_bytes:
+        raise TraceError(f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; record fewer entries "
+                         f"(max_entries=100000), or allow more with max_bytes={size}")
+    return parse(unpickle.load(path, max_opcodes), device)
+
+
+def parse(content: Any, device: int | None = None) -> Snapshot:
+    """One device of what a snapshot's pickle holds. Raises TraceError where a type or a number is not what torch writes."""
+    notes: list[str] = []
+    if type(content) is list:
+        content = {"segments": content}
+        notes.append("the file holds segments only, no events: there is a state to look at and nothing to replay")
+    if type(content) is not dict or "segments" not in content:
+        raise TraceError(f"the pickle holds a {type(content).__name__} without segments: expected what "
+                         "torch.cuda.memory._dump_snapshot writes")
+    segments = _list(content["segments"], "segments")
+    traces = [_list(entries, "device_traces") for entries in _list(content.get("device_traces", []), "device_traces")]
+    for segment in segments:
+        if type(segment) is not dict:
+            raise TraceError(f"segments holds a {type(segment).__name__}: expected a dict each")
+    device = _device(device, segments, traces, notes)
+    if any(content.get(key) for key in ("host_segments", "host_traces")):
+        notes.append("pinned host memory (host_segments, host_traces) is left out: it takes no device memory")
+    pools: dict[tuple[int, int], int] = {(0, 0): 0}
+    mine = [_segment(segment, pools) for segment in segments if segment.get("device", 0) == device]
+    mine.sort(key=lambda segment: segment.address)
+    for one, other in zip(mine, mine[1:], strict=False):
+        if one.address + one.size > other.address:
+            raise TraceError(f"the segments at {one.address:#x} and {other.address:#x} overlap: no allocator has such a state")
+    reader = _Events(pools)
+    events = tuple(event for index, entry in enumerate(traces[device] if device < len(traces) else [])
+                   if (event := reader.event(index, entry)))
+    for action, count in sorted(reader.left_out.items()):
+        if action not in _SAID_NOTHING_OF:
+            notes.append(f"{count} events of the unknown kind {action!r} are left out")
+    settings = content.get("allocator_settings")
+    settings = settings if type(settings) is dict else {}
+    return Snapshot(device, tuple(mine), events, tuple(reader.frames), settings, _divisions(settings), tuple(pools)[1:],
+                    tuple(notes))
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if type(value) not in (list, tuple):
+        raise TraceError(f"{name} is a {type(value).__name__}: expected a list, as torch writes")
+    return list(value)
+
+
+def _whole(entry: dict[Any, Any], key: str, where: str, default: int | None = None) -> int:
+    value = entry.get(key, default)
+    if type(value) is not int or not 0 <= value < _LIMIT:
+        seen = f"{value:,}" if type(value) is int and abs(value) < 1 << 70 else f"a {type(value).__name__}"
+        raise TraceError(f"{where} has {key} {seen}: expected a whole number from 0 up")
+    return value
+
+
+def _device(asked: int | None, segments: list[Any], traces: list[list[Any]], notes: list[str]) -> int:
+    busy = [number for number, entries in enumerate(traces) if entries]
+    holding = sorted({_whole(segment, "device", "a segment", 0) for segment in segments})
+    if asked is not None:
+        if asked not in range(len(traces)) and asked not in holding:
+            raise TraceError(f"device {asked} is not in the snapshot: it has devices {sorted({*range(len(traces)), *holding})}")
+        return asked
+    if len(busy) > 1:
+        chosen = max(busy, key=lambda number: len(traces[number]))
+        notes.append(f"devices {busy} have events: device {chosen}, with most of them, was taken")
+        return chosen
+    return (busy or holding or [0])[0]
+
+
+def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) -> int:
+    """The number of a private pool, in order of first sight; 0 for the default pools."""
+    for key in keys:
+        value = entry.get(key)
+        if isinstance(value, tuple | list) and len(value) == 2 and all(type(part) is int for part in value):
+            return pools.setdefault((value[0], value[1]), len(pools))
+    return 0
+
+
+def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartSegment:
+    address, size = _whole(entry, "address", "a segment"), _whole(entry, "total_size", "a segment")
+    where = f"the segment at {address:#x}"
+    blocks, at = [], 0
+    for block in _list(entry.get("blocks"), "blocks"):
+        if type(block) is not dict:
+            raise TraceError(f"{where} holds a block that is a {type(block).__name__}: expected a dict")
+        length = _whole(block, "size", where)
+        state = block.get("state")
+        if type(state) is not str or state not in _STATES:
+            raise TraceError(f"{where} has a block whose state is {str(state)[:40] if type(state) is str else 'no text'}: "
+                             f"expected one of {', '.join(_STATES)}")
+        if _whole(block, "address", where, address + at) != address + at or not length:
+            raise TraceError(f"{where} has blocks that do not lie one after another: no allocator has such a state")
+        history = block.get("history")  # torch 2.0: the newest use first
+        first: dict[Any, Any] = history[0] if type(history) is list and history and type(history[0]) is dict else {}
+        requested = _whole(block, "requested_size", where, first.get("real_size", length))
+        live = _STATES[state] != "I"
+        blocks.append(StartBlock(at, length, requested if live else 0, _STATES[state], -1))
+        at += length
+    if at != size:
+        raise TraceError(f"{where} has {size:,} bytes and its blocks {at:,}: the snapshot is damaged")
+    small = entry.get("segment_type") == "small"
+    return StartSegment(address, size, _whole(entry, "stream", where, 0), small, _pool(entry, pools, "segment_pool_id"),
+                        entry.get("is_expandable") is True, tuple(blocks))
+
+
+def _divisions(settings: dict[Any, Any]) -> tuple[int, ...]:
+    table = settings.get("roundup_power2_divisions")
+    if type(table) is not dict:
+        return (0,) * 16
+    return tuple(_whole(table, str(1 << power), "roundup_power2_divisions", 0) for power in range(16))
+
+
+class _Events:
+    """Reads entries one by one; keeps one copy of every stack."""
+
+    def __init__(self, pools: dict[tuple[int, int], int]) -> None:
+        self.pools = pools
+        self.left_out: Counter[str] = Counter()
+        self.frames: list[tuple[str, ...]] = []
+        self._numbers: dict[tuple[str, ...], int] = {(): -1}
+        self._lists: dict[int, int] = {}
+        self._texts: dict[int, str] = {}
+
+    def event(self, index: int, entry: Any) -> Event | None:
+        if type(entry) is not dict or type(action := entry.get("action")) is not str:
+            raise TraceError(f"event {index} is a {type(entry).__name__} without an action: expected a dict, as torch writes")
+        if action not in ACTIONS:
+            self.left_out[action[:40]] += 1
+            return None
+        where = f"event {index} ({action})"
+        if action == "oom" and "device_free" in entry:
+            address = _whole(entry, "device_free", where)
+        else:
+            address = _whole(entry, "addr", where)
+        time = _whole(entry, "time_us", where) if "time_us" in entry else None
+        frames = entry.get("frames")
+        return Event(index, action, address, _whole(entry, "size", where), _whole(entry, "stream", where, 0), time,
+                     _pool(entry, self.pools, "pool_id", "segment_pool_id"),
+                     self._frame(frames) if type(frames) is list and frames else -1)
+
+    def _frame(self, frames: list[Any]) -> int:
+        """The number of the innermost Python frames; a stack is often one object in many entries."""
+        if (known := self._lists.get(id(frames))) is not None:
+            return known
+        kept: list[str] = []
+        for frame in frames[:FRAMES_SEEN]:
+            if (text := self._texts.get(id(frame))) is None:
+                text = self._texts[id(frame)] = _frame_text(frame)
+            if text:
+                kept.append(text)
+                if len(kept) == FRAMES_KEPT:
+                    break
+        stack = tuple(kept)
+        if stack not in self._numbers:
+            self._numbers[stack] = len(self.frames)
+            self.frames.append(stack)
+        number = self._lists[id(frames)] = self._numbers[stack]
+        return number
+
+
+def _frame_text(frame: Any) -> str:
+    """``train.py:12 step``, without the folders of whoever recorded it; empty for C++."""
+    if type(frame) is not dict:
+        return ""
+    file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
+    if type(file) is not str or type(line) is not int or type(name) is not str or not file.endswith(".py") and file[:1] != "<":
+        return ""
+    shown = file.replace("\\", "/").rsplit("/", 1)[-1]
+    return " ".join(f"{shown[:80]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())

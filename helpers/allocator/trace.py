@@ -1,0 +1,326 @@
+"""What was asked of an allocator, in order, and what was there before: the one shape that every replay reads.
+
+Three kinds of file become a Trace: a torch memory snapshot (see snapshot.py), the oracle's JSON lines (operations or results,
+plain or .xz), and the project's own Parquet trace. Arrays, not objects: a million operations are a few tens of megabytes.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+STREAM_STEP = 0x1000
+"""Stream k of the oracle's lines is the handle k * 0x1000."""
+MAX_FILE_BYTES = 1 << 30
+"""Longest file, and longest text of an .xz file, that is read unless the caller allows more."""
+_BLOCK_BYTES, _LINE_BYTES, _BATCH = 1 << 22, 64 << 20, 2000
+_LARGEST = 1 << 62
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read or cannot have happened. The message is one line: seen, expected, what to do."""
+
+
+class Op(IntEnum):
+    """One request or circumstance of a trace."""
+
+    ALLOC = 0
+    FREE = 1
+    FREE_REQUESTED = 2
+    FREE_COMPLETED = 3
+    EMPTY_CACHE = 4
+    SET_FRACTION = 5
+    SET_CONF = 6
+    RECORD_STREAM = 7
+    EVENTS_HOLD = 8
+    EVENTS_COMPLETE = 9
+    SYNCHRONIZE = 10
+    FOREIGN = 11
+    FAIL_NEXT = 12
+    RESET_PEAK = 13
+    SNAPSHOT = 14
+
+
+@dataclass(frozen=True)
+class DriverCall:
+    """One recorded segment_* or oom event. ``event`` is the index of the operation during which it happened.
+
+    ``action``: malloc, free, map, unmap, or oom (``address`` then holds the free bytes of the device, ``size`` the rounded
+    request).
+    """
+
+    event: int
+    action: str
+    address: int
+    size: int
+    stream: int
+
+
+@dataclass(frozen=True)
+class StartBlock:
+    """A block at the start of a trace. ``state``: A allocated, P freed but awaiting events, I free. ``id``: -1 for I."""
+
+    offset: int
+    size: int
+    requested: int
+    state: str
+    id: int
+
+
+@dataclass(frozen=True)
+class StartSegment:
+    """A segment, or one contiguous mapped range of an expandable one, at the start of a trace; its blocks tile it."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    pool: int
+    expandable: bool
+    blocks: tuple[StartBlock, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Operations in order as columns of equal length, and the state before the first one.
+
+    ``id``: 0 to ids - 1, -1 for none. ``size``: ALLOC requested bytes; FOREIGN bytes; FAIL_NEXT a count; EVENTS_HOLD 1 or 0;
+    SET_FRACTION and SET_CONF an index into ``values``. ``stream``: the handle (RECORD_STREAM: the stream that used the block).
+    ``pool``: 0 the default pools, k the k-th private pool. ``address``: recorded address of each ALLOC, -1 for none. ``frame``:
+    index into ``frames`` ("file:line function", innermost first), -1 for none. ``notes``: what was cut, missing or guessed.
+    """
+
+    op: np.ndarray
+    id: np.ndarray
+    size: np.ndarray
+    stream: np.ndarray
+    pool: np.ndarray
+    values: tuple[float | str, ...] = ()
+    time_ns: np.ndarray | None = None
+    start: tuple[StartSegment, ...] = ()
+    address: np.ndarray | None = None
+    driver: tuple[DriverCall, ...] = ()
+    frame: np.ndarray | None = None
+    frames: tuple[tuple[str, ...], ...] = ()
+    header: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @cached_property
+    def ids(self) -> int:
+        """How many different blocks the trace names."""
+        live = [block.id for segment in self.start for block in segment.blocks]
+        return 1 + max(int(self.id.max(initial=-1)), max(live, default=-1))
+
+
+def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES) -> Trace:
+    """The trace in a file, its kind recognised by content and, for a pickle of an old protocol, by name.
+
+    ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError where the file cannot be read.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        head = file.read(64)
+    kind = _kind(path.name, head)
+    if (size := path.stat().st_size) > max_bytes:
+        raise TraceError(f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; allow more with max_bytes={size}")
+    if kind == "pickle":
+        from helpers.allocator import snapshot
+        return snapshot.read(path, device=device, max_bytes=max_bytes)
+    if kind == "parquet":
+        from helpers.allocator import parquet
+        return parquet.from_parquet(path)
+    with (lzma.open(path) if kind == "xz" else path.open("rb")) as file:
+        try:
+            return from_oracle(_lines(file, max_bytes))
+        except (lzma.LZMAError, EOFError) as error:
+            raise TraceError(f"{path.name} is a damaged .xz file ({error}); copy it again") from None
+
+
+def _kind(name: str, head: bytes) -> str:
+    if head[:1] == b"\x80" or name.endswith((".pickle", ".pkl")):
+        return "pickle"
+    if head[:4] == b"PAR1":
+        return "parquet"
+    if head[:6] == b"\xfd7zXZ\x00":
+        return "xz"
+    if head.lstrip()[:1] == b"{":
+        return "lines"
+    raise TraceError(f"{name} begins with {head[:8]!r}: expected a torch memory snapshot (.pickle), the oracle's JSON lines "
+                     "(.jsonl, .jsonl.xz) or a Parquet trace; record one with: casebook record -- COMMAND")
+
+
+def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Lines of a file in bounded memory; a .xz of zeros is stopped at ``max_bytes``."""
+    seen, rest = 0, b""
+    while block := file.read(_BLOCK_BYTES):
+        seen += len(block)
+        if seen > max_bytes:
+            raise TraceError(f"the text is longer than the limit of {max_bytes:,} bytes; allow more with max_bytes=N")
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > _LINE_BYTES:
+            raise TraceError(f"a line is longer than {_LINE_BYTES:,} bytes: these are not the oracle's JSON lines")
+        yield from lines
+    yield rest
+
+
+def _objects(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, object) of each line that is not blank; a batch at a time, which halves the time."""
+    batch: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, 1):
+        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+        if text and not text.isspace():
+            batch.append((number, text))
+        if len(batch) == _BATCH:
+            yield from _parsed(batch)
+            batch = []
+    yield from _parsed(batch)
+
+
+def _parsed(batch: list[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        rows = json.loads("[" + ",".join(text for _, text in batch) + "]")
+    except (ValueError, RecursionError):
+        rows = []
+    if len(rows) != len(batch):
+        rows = []
+        for number, text in batch:
+            try:
+                rows.append(json.loads(text))
+            except (ValueError, RecursionError) as error:
+                raise TraceError(f"line {number} is not JSON ({str(error)[:80]}): expected one object a line") from None
+    for (number, _), row in zip(batch, rows, strict=True):
+        if type(row) is not dict:
+            raise TraceError(f"line {number} is a JSON {type(row).__name__}: expected one object a line")
+        yield number, row
+
+
+def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = None) -> Trace:
+    """The trace in the oracle's operation lines or result lines; a result's first line gives the header.
+
+    Every allocation gets an id of its own, so an id of the file may be used again after it was freed. Raises TraceError naming
+    the line: unknown operation, a size that is no whole number of bytes, an id freed or used before it was allocated.
+    """
+    top: dict[str, Any] = {"label": "oracle", **(header or {})}
+    values: list[float | str] = []
+    latest: dict[Any, int] = {}  # id of the file -> dense id
+    live: set[Any] = set()
+    ops: list[int] = []
+    ids: list[int] = []
+    sizes: list[int] = []
+    streams: list[int] = []
+    times: list[int] = []
+    stacks: dict[tuple[str, ...], int] = {}
+    frame: list[int] = []
+    made = 0
+    for number, row in _objects(lines):
+        kind = row.get("op")
+        if kind is None:
+            if "job" in row and type(row["job"]) is dict:
+                top |= {**row["job"], **{key: row[key] for key in _HEAD if key in row}}
+            elif "config_error" in row:
+                top["config_error"] = row["config_error"]
+            continue
+        size, ident, stream = 0, -1, 0
+        if type(kind) is not str or kind not in OP_NAMES or kind in ("free_requested", "free_completed"):
+            raise TraceError(f"line {number} has the unknown operation {str(kind)[:40]!r}: expected alloc, free, ...")
+        if kind == "alloc":
+            name, size, stream = _id(row, number), _whole(row, "size", number), _whole(row, "stream", number, 0)
+            if name in live:
+                raise TraceError(f"line {number} allocates id {name!r}, which is still live: free it first or use a new id")
+            ident = latest[name] = made
+            made += 1
+            if row.get("out", "ok") == "ok":
+                live.add(name)
+        elif kind in ("free", "record_stream"):
+            name = _id(row, number)
+            if name not in latest:
+                raise TraceError(f"line {number} ({kind}) names id {name!r}, which was not allocated before")
+            ident = latest[name]
+            if kind == "free":
+                live.discard(name)
+            else:
+                stream = _whole(row, "stream", number)
+        elif kind in _SIZE_KEYS:
+            # A result line holds its counts under "n", and how many calls fail under "count".
+            size = _whole(row, "count" if kind == "fail_next" and "count" in row else _SIZE_KEYS[kind], number)
+        elif kind == "events_hold":
+            size = 1 if row.get("on", True) else 0
+        elif kind in ("set_fraction", "set_conf"):
+            size = len(values)
+            values.append(_value(row, kind, number))
+        ops.append(OP_NAMES[kind])
+        ids.append(ident)
+        sizes.append(size)
+        streams.append(stream * STREAM_STEP)
+        times.append(row["time_ns"] if type(row.get("time_ns")) is int else -1)
+        names = row.get("frames")
+        frame.append(stacks.setdefault(tuple(map(str, names)), len(stacks)) if type(names) is list else -1)
+    said = top.pop("notes", ())
+    return Trace(np.array(ops, np.int8), np.array(ids, np.int64), np.array(sizes, np.int64), np.array(streams, np.int64),
+                 np.zeros(len(ops), np.int32), tuple(values),
+                 np.array(times, np.int64) if min(times, default=-1) >= 0 else None,
+                 frame=np.array(frame, np.int32) if stacks else None, frames=tuple(stacks), header=top,
+                 notes=tuple(map(str, said)) if isinstance(said, list) else ())
+
+
+OP_NAMES = {op.name.lower(): int(op) for op in Op}
+_SIZE_KEYS = {"foreign": "bytes", "fail_next": "n"}
+_HEAD = ("torch", "trace", "build", "label", "notes", "live_before")
+
+
+def _id(row: dict[str, Any], number: int) -> int | str:
+    name = row.get("id")
+    if type(name) is int or type(name) is str:
+        return name
+    raise TraceError(f"line {number} has no usable id: expected a whole number or a text")
+
+
+def _whole(row: dict[str, Any], key: str, number: int, default: int | None = None) -> int:
+    value = row.get(key, default)
+    if type(value) is int and 0 <= value < _LARGEST >> (12 if key == "stream" else 0):
+        return value
+    raise TraceError(f"line {number} has {key} {str(value)[:40]}: expected a whole number from 0 up")
+
+
+def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
+    value = row.get(kind[4:])
+    if kind == "set_conf" and type(value) is str:
+        return value
+    if kind == "set_fraction" and isinstance(value, int | float) and type(value) is not bool:
+        return float(value)
+    expected = "a text" if kind == "set_conf" else "a number"
+    raise TraceError(f"line {number} ({kind}) has {kind[4:]} {str(value)[:40]}: expected {expected}")
+
+
+def possible(trace: Trace) -> Trace:
+    """The same trace, where it can have happened; else TraceError names the first operation at fault."""
+    count, values = trace.ids, len(trace.values)
+    made = np.full(max(count, 1), len(trace), np.int64)
+    live = [block.id for segment in trace.start for block in segment.blocks if block.id >= 0]
+    made[live] = -1
+    at = np.arange(len(trace))
+    alloc = trace.op == Op.ALLOC
+    np.minimum.at(made, trace.id[alloc & (trace.id >= 0)], at[alloc & (trace.id >= 0)])
+    first = made[np.maximum(trace.id, 0)]
+    named = np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM))
+    valued = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
+    for wrong, why in (((trace.op < 0) | (trace.op > max(Op)), "is of an unknown kind"),
+                       ((trace.size < 0) | (trace.size >= _LARGEST), "has a size that is no number of bytes"),
+                       ((alloc | named) & (trace.id < 0), "names no block"),
+                       (named & (first >= at), "names a block that was not allocated before"),
+                       (alloc & (first != at), "allocates a block that exists already"),
+                       (valued & (trace.size >= values), "names a setting that the trace does not have")):
+        if wrong.any():
+            raise TraceError(f"operation {int(wrong.argmax())} {why}: such a trace cannot have happened; record it again")
+    return trace

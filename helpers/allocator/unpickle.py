@@ -1,0 +1,154 @@
+"""A pickle read as data: dicts, lists, tuples, numbers, texts and nothing else. No code of the file runs, whatever it holds.
+
+Two walls. A scan of the whole file lets only the opcodes of plain data pass, checks every length and memo index against what is
+there, counts and measures nesting, and refuses anything but scalars as a dict's key (hashing a tuple of tuples can take for
+ever or crash). Then an Unpickler that has no way to find a class builds the objects. Real snapshots hold no other opcode
+(checked with pickletools on six public files). Nothing here walks what was read, so a list that holds itself does no harm.
+weights_only=True is no substitute (CVE-2026-24747).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from pathlib import Path
+from typing import Any, NoReturn
+
+from helpers.allocator.trace import TraceError
+
+MAX_OPCODES = 60_000_000
+"""About 250 MB of a snapshot; the objects of so many take at most 5 GB."""
+MAX_DEPTH = 32
+_LOOK_AHEAD_BYTES = 1 << 20
+_CODES = {code.code.encode("latin-1")[0]: code for code in pickletools.opcodes}
+_RUNS_CODE = frozenset(("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "PERSID",
+                        "BINPERSID", "EXT1", "EXT2", "EXT4"))
+# What an opcode does: (action, bytes of its argument, bytes of the length before a counted argument).
+(_SCALAR, _CONTAINER, _TUPLE, _MARK, _MARKED_TUPLE, _ONE, _MANY, _SET_ONE, _SET_MANY, _PUT, _MEMOIZE, _GET, _SKIP,
+ _STOP) = range(14)
+_PLAIN: dict[str, tuple[int, int, int]] = {
+    "NONE": (_SCALAR, 0, 0), "NEWTRUE": (_SCALAR, 0, 0), "NEWFALSE": (_SCALAR, 0, 0), "BININT": (_SCALAR, 4, 0),
+    "BININT1": (_SCALAR, 1, 0), "BININT2": (_SCALAR, 2, 0), "BINFLOAT": (_SCALAR, 8, 0), "LONG1": (_SCALAR, 0, 1),
+    "LONG4": (_SCALAR, 0, 4), "SHORT_BINUNICODE": (_SCALAR, 0, 1), "BINUNICODE": (_SCALAR, 0, 4),
+    "BINUNICODE8": (_SCALAR, 0, 8), "SHORT_BINBYTES": (_SCALAR, 0, 1), "BINBYTES": (_SCALAR, 0, 4),
+    "SHORT_BINSTRING": (_SCALAR, 0, 1),
+    "EMPTY_LIST": (_CONTAINER, 0, 0), "EMPTY_DICT": (_CONTAINER, 0, 0), "EMPTY_TUPLE": (_CONTAINER, 0, 0),
+    "TUPLE1": (_TUPLE, 0, 0), "TUPLE2": (_TUPLE, 0, 0), "TUPLE3": (_TUPLE, 0, 0), "MARK": (_MARK, 0, 0),
+    "TUPLE": (_MARKED_TUPLE, 0, 0), "APPEND": (_ONE, 0, 0), "APPENDS": (_MANY, 0, 0), "SETITEM": (_SET_ONE, 0, 0),
+    "SETITEMS": (_SET_MANY, 0, 0), "BINPUT": (_PUT, 1, 0), "LONG_BINPUT": (_PUT, 4, 0), "MEMOIZE": (_MEMOIZE, 0, 0),
+    "BINGET": (_GET, 1, 0), "LONG_BINGET": (_GET, 4, 0), "PROTO": (_SKIP, 1, 0), "FRAME": (_SKIP, 8, 0), "STOP": (_STOP, 0, 0)}
+_TABLE = [_PLAIN.get(_CODES[byte].name) if byte in _CODES else None for byte in range(256)]
+
+
+def load(path: Path, max_opcodes: int = MAX_OPCODES) -> Any:
+    """The plain objects in the pickle file. Raises TraceError, naming what it asks for, where it holds anything else."""
+    data = path.read_bytes()
+    if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        raise TraceError(f"{path.name} has pickle protocol {data[1] if len(data) > 1 else 'none'}: expected 2 to 5")
+    try:
+        _scan(path.name, data, max_opcodes)
+        return _Plain(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, EOFError, IndexError, ValueError, TypeError, AttributeError, KeyError, OverflowError,
+            MemoryError) as error:
+        if isinstance(error, TraceError):
+            raise
+        raise TraceError(f"{path.name} is no whole pickle ({type(error).__name__}: {str(error)[:80]}); copy it again") from None
+
+
+class _Plain(pickle.Unpickler):
+    """Builds objects and never finds a class."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise TraceError(f"the pickle asks for {module}.{name}: a memory snapshot holds plain data only, so it is refused and "
+                         "nothing of it was run; do not open this file with pickle.load")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise TraceError("the pickle holds a persistent id: a memory snapshot holds plain data only, so it is refused")
+
+
+def _scan(name: str, data: bytes, max_opcodes: int) -> None:
+    """Passes where every opcode is one of plain data and within the limits."""
+    at, end = 0, len(data)
+    depths = bytearray()  # of the values on the stack: 0 a scalar, else 1 + the deepest value in it
+    marks: list[int] = []
+    memo = bytearray()
+    for _ in range(max_opcodes):
+        if at >= end:
+            raise EOFError("it ends before its last opcode")
+        rule = _TABLE[data[at]]
+        if rule is None:
+            _refuse(name, data, at)
+        action, width, counted = rule
+        at += 1
+        if counted:
+            width = counted + int.from_bytes(data[at:at + counted], "little")
+        if at + width > end:
+            raise TraceError(f"{name} claims a value of {width:,} bytes at byte {at:,} and {end - at:,} follow: cut or forged")
+        if action == _GET:
+            depths.append(memo[data[at] if width == 1 else int.from_bytes(data[at:at + width], "little")])
+            at += width
+            continue
+        if action == _SCALAR:
+            depths.append(0)
+            at += width
+            continue
+        if action == _MEMOIZE:
+            memo.append(depths[-1])
+        elif action == _PUT:
+            if (index := int.from_bytes(data[at:at + width], "little")) > len(memo):
+                raise TraceError(f"{name} numbers value {len(memo):,} as {index:,} at byte {at:,}: forged to fill the memory")
+            memo[index:index + 1] = depths[-1:]
+        elif action == _CONTAINER:
+            depths.append(1)
+        elif action == _MARK:
+            marks.append(len(depths))
+        elif action in (_MANY, _SET_MANY, _MARKED_TUPLE):
+            first = marks.pop()
+            inner = depths[first:]
+            del depths[first:]
+            if action == _MARKED_TUPLE:
+                depths.append(1)
+            elif action == _SET_MANY and any(inner[::2]):
+                raise TraceError(f"{name} has a container as a key at byte {at:,}: no memory snapshot has one")
+            depths[-1] = max(depths[-1], 1 + max(inner, default=0))
+        elif action == _TUPLE:
+            size = data[at - 1] - 0x84
+            inner = depths[-size:]
+            del depths[-size:]
+            depths.append(1 + max(inner))
+        elif action in (_ONE, _SET_ONE):
+            deepest = depths.pop()
+            if action == _SET_ONE and depths.pop():
+                raise TraceError(f"{name} has a container as a key at byte {at:,}: no memory snapshot has one")
+            depths[-1] = max(depths[-1], 1 + deepest)
+        elif action == _STOP:
+            return
+        if len(marks) > MAX_DEPTH or depths and depths[-1] > MAX_DEPTH:
+            raise TraceError(f"{name} is nested deeper than {MAX_DEPTH} at byte {at:,}: no memory snapshot is")
+        at += width
+    raise TraceError(f"{name} has more than {max_opcodes:,} pickle opcodes; record fewer entries (max_entries=100000), or "
+                     "allow more with max_opcodes=N at about 80 bytes of memory each")
+
+
+def _refuse(name: str, data: bytes, at: int) -> NoReturn:
+    """Raises, naming the opcode or, where it or a later one runs code, what it asks for."""
+    code = _CODES.get(data[at])
+    what = code.name if code else f"0x{data[at]:02x}"
+    place = at
+    try:
+        for later, arg, offset in pickletools.genops(data[at:at + _LOOK_AHEAD_BYTES]):
+            if later.name in _RUNS_CODE:
+                what, place = later.name, at + (offset or 0)
+                if later.name in ("GLOBAL", "INST"):
+                    what += f" ({str(arg)[:200].replace(' ', '.')})"
+                elif later.name == "STACK_GLOBAL":
+                    texts = [str(text) for _, text, _ in pickletools.genops(data[:place] + b".") if isinstance(text, str)]
+                    what += f" ({'.'.join(texts[-2:])[:200]})"
+                raise TraceError(f"{name} asks for code to be run: {what} at byte {place:,}; it is refused and nothing of it "
+                                 "was run. A memory snapshot holds plain data only; do not open this file with pickle.load")
+    except TraceError:
+        raise
+    except (ValueError, IndexError, OverflowError):
+        pass  # what follows is no pickle: the opcode itself is named
+    raise TraceError(f"{name} holds {what} at byte {at:,}: expected a torch memory snapshot, a pickle (2 to 5) of plain data")

@@ -1,0 +1,268 @@
+"""Would another setting have saved this run? One request stream under many settings, the one to use, or what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from helpers.allocator.capacity import Progress, Runs, lower_bound, smallest_of
+from helpers.allocator.driver import Card
+from helpers.allocator.outcome import Outcome
+from helpers.allocator.settings import UNLIMITED, Settings, SettingsError, grid, parse
+from helpers.allocator.start import clashes, prepared
+from helpers.allocator.trace import Op, Trace
+from helpers.allocator.versions import Behaviour, behaviour
+
+NOT_ON_HIP = "shared source, not proved on a HIP build"
+NOT_COMPARED = "this release was read in its source; its compiled allocator was not compared"
+TOP = 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting. Figures are those of first-fit addresses; the band of peak reserved is over all the rules for addresses that
+    matter on this release (one: no band), and it passes where it passes under each. flags: why it is never recommended."""
+
+    settings: str
+    events: int
+    ooms: int
+    first_oom: int | None
+    first_oom_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_reserved_low_bytes: int
+    peak_reserved_high_bytes: int
+    retries: int
+    device_allocs: int
+    slow_calls: int
+    passes: bool
+    addresses_agree: bool
+    flags: tuple[str, ...]
+    proved: str
+
+
+@dataclass(frozen=True)
+class Live:
+    """A live allocation: requested bytes, the operation that made it (-1: before the first), its stack, innermost first."""
+
+    id: int
+    size_bytes: int
+    index: int
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """All live allocations of one stack."""
+
+    frames: tuple[str, ...]
+    size_bytes: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The league table, best first, and the one setting to use.
+
+    use is a settings string, "" for the default settings; where needs_bytes is not 0 no setting helps, use is "", and the card
+    needs that many more bytes, then under needs_settings; live and groups are what was live when that row first ran out.
+    floor_bytes: the peak of live bytes, at operation floor_index: no setting passes on less, by arithmetic.
+    """
+
+    capacity_bytes: int
+    held_bytes: int
+    torch: str
+    build: str
+    rows: tuple[Row, ...]
+    use: str
+    why: str
+    needs_bytes: int
+    needs_settings: str
+    floor_bytes: int
+    floor_index: int
+    live: tuple[Live, ...]
+    groups: tuple[Group, ...]
+    warnings: tuple[str, ...]
+
+
+def whatif(trace: Trace, card: Card, *, torch: str = "2.14.1", build: str = "cuda", confs: Sequence[str] | None = None,
+           fraction: float | None = None, progress: Progress | None = None, threads: int | None = None,
+           engine: str = "auto", anew: bool = False) -> Answer:
+    """Which setting avoids the out-of-memory on that card, and what it costs.
+
+    confs are the settings to try, by default the grid of this build and what the trace was recorded under. Recorded addresses
+    are not used; anew: see start.prepared. Raises SettingsError for a string that torch refuses, ValueError for an empty trace
+    or a card smaller than what was live on it at the start.
+    """
+    if not len(trace):
+        raise ValueError("the trace has no operation: expected at least one allocation; record again from the program's start")
+    rules = behaviour(torch, build)
+    warnings = [rules.note] if rules.note else []
+    confs, said = _confs(trace, rules, confs)
+    settings = {conf: parse(conf, rules) for conf in confs}
+    stream, origin, more = prepared(trace, card, anew)
+    apart = [conf for conf in confs if clashes(settings[conf], stream.start)]
+    other, other_origin, _ = prepared(trace, card, anew=True) if apart else (stream, origin, [])
+    warnings += [*said, *more]
+    if apart:
+        warnings.append(f"under {len(apart)} settings with max_split_size_mb the start cannot lie as recorded, with larger "
+                        "segments split: there its live blocks are allocated anew, in the order of their addresses")
+    origins = {conf: other_origin if conf in apart else origin for conf in confs}
+    runs = Runs(stream, card, torch, build, fraction, engine, threads, dict.fromkeys(apart, other))
+    floor, floor_at = lower_bound(stream, card)
+    jobs = [(conf, policy) for conf in confs for policy in runs.policies]
+    outcomes = runs.map(lambda job: runs.one(job[0], card.capacity_bytes, job[1]), jobs, progress)
+    found = dict(zip(jobs, outcomes, strict=True))
+    rows = tuple(sorted((_row(settings[conf], [found[conf, policy] for policy in runs.policies], rules, fraction, origins[conf])
+                         for conf in confs), key=_rank))
+    use, why = choose(rows)
+    needs, needs_settings, live, groups = 0, "", (), ()  # type: int, str, tuple[Live, ...], tuple[Group, ...]
+    if use is None:
+        allowed = [row.settings for row in rows if not row.flags]
+        if not allowed:
+            raise ValueError(f"none of the settings given may be recommended ({rows[0].flags[0]}): add the default, ''")
+        best = smallest_of(runs, allowed, above=card.capacity_bytes)
+        needs, needs_settings = best.capacity_bytes - card.capacity_bytes, best.settings
+        failed = next(o for (conf, _), o in found.items() if conf == needs_settings and o.first_oom is not None)
+        live, groups = live_at(runs.of(needs_settings), origins[needs_settings], failed.first_oom or 0)
+        why = f"it needs {needs:,} more bytes, and then {needs_settings or 'the default settings'}"
+        if floor > card.capacity_bytes:
+            why += (f"; arithmetic alone shows it: {floor:,} bytes are live or held at operation {int(origin[floor_at])}, "
+                    f"{floor - card.capacity_bytes:,} more than the card has")
+    warnings += [f"{row.settings} passes, but is not recommended: {row.flags[0]}" for row in rows if row.passes and row.flags]
+    if any(not row.addresses_agree for row in rows):
+        warnings.append("on this release some settings pass or fail by the addresses that the driver returns; only those that "
+                        "pass under every rule tried count as passing")
+    if rules.proved != "oracle":
+        warnings.insert(0, NOT_COMPARED if rules.build == "cuda" else NOT_ON_HIP)
+    if engine != "plain" and not runs.compiled:
+        warnings.append("replayed by the readable model on one core: the compiled replay (numba) is not there")
+    return Answer(card.capacity_bytes, card.held_bytes, torch, rules.build, rows, use or "", why, needs, needs_settings, floor,
+                  int(origin[floor_at]), live, groups, tuple(warnings))
+
+
+def _confs(trace: Trace, rules: Behaviour, confs: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The settings to try, each once, and what is to be said about the recorded one."""
+    if confs is not None:
+        return list(dict.fromkeys(confs)) or [""], []
+    tried, recorded = list(grid(rules)), str(trace.header.get("conf") or "")
+    if recorded in tried:
+        return tried, []
+    try:
+        parse(recorded, rules)
+    except SettingsError as error:
+        return tried, [f"the recorded settings are left out: {error}"]
+    return [*tried, recorded], []
+
+
+def _row(settings: Settings, outcomes: Sequence[Outcome], rules: Behaviour, fraction: float | None,
+         origin: np.ndarray) -> Row:
+    first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
+    passed = [outcome.ooms == 0 for outcome in outcomes]
+    flags = [text for text in settings.warnings if fraction is None or not text.startswith("garbage_collection_threshold does")]
+    if settings.conf and replace(settings, conf="", ignored=()) == parse("", rules):
+        flags.append("it changes nothing here" + "".join(f"; {text}" for text in settings.ignored))
+    worst = min((o for o in outcomes if o.first_oom is not None), key=lambda o: o.first_oom or 0, default=first)
+    return Row(settings.conf, first.events, max(outcome.ooms for outcome in outcomes),
+               None if worst.first_oom is None else int(origin[worst.first_oom]), worst.first_oom_bytes,
+               first.peak_allocated_bytes, first.peak_reserved_bytes, min(peaks), max(peaks),
+               max(outcome.counter("num_alloc_retries") for outcome in outcomes), first.counter("num_device_alloc"),
+               max(outcome.slow_calls for outcome in outcomes), all(passed), len(set(passed)) == 1, tuple(flags), rules.proved)
+
+
+def _rank(row: Row) -> tuple:
+    """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the farthest first."""
+    simple = (len(row.settings), row.settings)
+    if row.passes:
+        return (0, row.slow_calls, row.retries, row.peak_reserved_high_bytes, *simple)
+    return (1, -(row.first_oom if row.first_oom is not None else UNLIMITED), row.ooms, row.peak_reserved_high_bytes, *simple)
+
+
+def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
+    """The setting to use and why; None where none that may be recommended passes.
+
+    The best of the table, or a simpler one that is about as good; but the default settings where they pass and the best saves
+    neither a retry nor a slow call in a hundred operations (ten at least): a change that buys nothing is not recommended.
+    """
+    passing = [row for row in rows if row.passes and not row.flags]
+    if not passing:
+        return None, ""
+    top = passing[0]
+    alike = [row for row in passing if row.retries == top.retries
+             and row.slow_calls <= 1.5 * top.slow_calls + max(10, top.events // 100)]
+    best = min(alike, key=lambda row: row.settings.count(":"))  # of those about as good the one with the fewest keys
+    default = next((row for row in passing if not row.settings), None)
+    if default is None:
+        return best.settings, "it passes" + (", the default settings do not" if any(not r.settings for r in rows) else "")
+    saved = default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
+    if best.retries < default.retries or saved > max(10, default.events // 100):
+        return best.settings, (f"the default settings pass too, with {default.retries} retries and {default.slow_calls} slow "
+                               f"calls; this has {best.retries} and {best.slow_calls}")
+    return "", "the default settings pass, and no other saves a retry or a slow call in a hundred operations"
+
+
+def live_at(trace: Trace, origin: np.ndarray, index: int) -> tuple[tuple[Live, ...], tuple[Group, ...]]:
+    """The live allocations before an operation that hold the most, and all of them by stack."""
+    known = {block.id: (block.requested or block.size, -1) for segment in trace.start for block in segment.blocks
+             if block.state == "A"}
+    for at in np.flatnonzero(np.isin(trace.op[:index], (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED))).tolist():
+        if trace.op[at] == Op.ALLOC:
+            known[int(trace.id[at])] = (int(trace.size[at]), at)
+        else:
+            known.pop(int(trace.id[at]), None)
+    made = {ident: int(origin[at]) if at >= 0 else -1 for ident, (_, at) in known.items()}  # the recorded operation
+    stack = {at: int(trace.frame[at]) if trace.frame is not None and at >= 0 else -1 for at in made.values()}
+    held = [Live(ident, size, made[ident], trace.frames[stack[made[ident]]] if stack[made[ident]] >= 0 else ())
+            for ident, (size, _) in known.items()]
+    held.sort(key=lambda one: (-one.size_bytes, one.index, one.id))
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for one in held:
+        sums.setdefault(one.frames, []).append(one.size_bytes)
+    groups = sorted((Group(frames, sum(sizes), len(sizes)) for frames, sizes in sums.items()), key=lambda g: -g.size_bytes)
+    return tuple(held[:TOP]), tuple(groups[:TOP])
+
+
+def to_shapes(answer: Answer) -> dict[str, Any]:
+    """The answer as the JSON shape WhatIf has it, its rows as Replay."""
+    shape = {"schema_version": 1, **asdict(answer)}
+    for row, known in zip(shape["rows"], answer.rows, strict=True):
+        size = row.pop("first_oom_bytes")
+        row["first_oom"] = None if known.first_oom is None else {"index": known.first_oom, "size_bytes": size}
+        row.update(schema_version=1, torch=answer.torch, build=answer.build)
+    return shape
+
+
+def text(answer: Answer, rows: int = TOP) -> str:
+    """The answer in lines: the verdict, the table's best rows and the default's, what was live, warnings."""
+    use = "no setting helps" if answer.needs_bytes else f"use: {answer.use or 'the default settings'}"
+    shown = [row for at, row in enumerate(answer.rows) if at < rows or not row.settings]
+    width = max(8, *(len(row.settings) for row in shown))
+    lines = [f"card {_size(answer.capacity_bytes)}, torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried",
+             use, answer.why, "",
+             f"{'settings':{width}}  runs out at       peak reserved          retries  slow calls"]
+    for row in shown:
+        out = "passes" if row.passes else f"operation {row.first_oom:,}"
+        band = (_size(row.peak_reserved_low_bytes), _size(row.peak_reserved_high_bytes))
+        peak = " to ".join(dict.fromkeys(band))
+        lines.append(f"{row.settings or 'default':{width}}  {out:16}  {peak:21}  {row.retries:7}  {row.slow_calls:10}"
+                     + (f"  never recommended: {row.flags[0]}" if row.flags else ""))
+    if answer.groups:
+        lines += ["", "most was live, when it ran out, in"]
+        lines += [f"  {_size(one.size_bytes)} in {one.count} allocations: {_where(one.frames)}" for one in answer.groups]
+        lines += [f"  block {one.id} of operation {one.index}: {_size(one.size_bytes)}, {_where(one.frames)}"
+                  for one in answer.live]
+    return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
+
+
+def _where(frames: tuple[str, ...]) -> str:
+    return " < ".join(frames[:3]) or "no stack recorded"
+
+
+def _size(size: int) -> str:
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << shift:
+            return f"{size / (1 << shift):.2f} {unit}"
+    return f"{size} B"

@@ -1,0 +1,73 @@
+"""Replays and what-ifs in words, and the progress of what takes longer than a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from helpers.allocator.driver import Card
+from helpers.allocator.outcome import Outcome
+from helpers.allocator.recorded import AMPLE_BYTES, Agreement
+from helpers.allocator.versions import behaviour
+from helpers.look.reading import show_bytes
+from helpers.run.shapes import FirstOom, Replay
+
+from .tables import table
+
+
+def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> dict[str, Any]:
+    """The JSON shape of one replay."""
+    first = None if outcome.first_oom is None else FirstOom(index=outcome.first_oom, size_bytes=outcome.first_oom_bytes)
+    rules = behaviour(torch, build)
+    return Replay(events=outcome.events, ooms=outcome.ooms, first_oom=first, peak_allocated_bytes=outcome.peak_allocated_bytes,
+                  peak_reserved_bytes=outcome.peak_reserved_bytes, retries=outcome.counter("num_alloc_retries"),
+                  device_allocs=outcome.counter("num_device_alloc"), settings=conf, torch=torch, build=build,
+                  proved="oracle" if rules.proved == "oracle" else "source").model_dump()
+
+
+def replay_text(outcome: Outcome, shape: dict[str, Any], card: Card, check: Agreement | None, notes: Sequence[str]) -> str:
+    """One replay for a terminal."""
+    if shape["first_oom"] is None:
+        end = "every request is met"
+    else:
+        end = (f"{outcome.ooms} requests fail, the first at operation {outcome.first_oom}: "
+               f"{show_bytes(outcome.first_oom_bytes)} asked for")
+    calls = f"{outcome.counter('num_device_alloc')} to take, {outcome.counter('num_device_free')} to give back"
+    rows = [["peak reserved", show_bytes(outcome.peak_reserved_bytes)],
+            ["peak allocated", show_bytes(outcome.peak_allocated_bytes)],
+            ["retries after a flush", str(shape["retries"])], ["calls to the card", calls],
+            ["settings", shape["settings"] or "default"], ["torch", f"{shape['torch']}, {shape['build']}"],
+            ["proved", proved_words(shape["proved"], shape["build"])],
+            ["engine", outcome.engine]]
+    size = "as large as needed" if card.capacity_bytes >= AMPLE_BYTES else show_bytes(card.capacity_bytes)
+    lines = [f"{outcome.events} operations on a card of {size}: {end}", "", table(rows, ["figure", "value"])]
+    if check is not None:
+        word = "exact" if check.exact else "not exact"
+        lines += ["", f"Against the recording, {word}: {check.same_address} of {check.allocations} addresses, "
+                      f"{check.same_segment_calls} of {check.segment_calls} segment calls, reserved at the end "
+                      f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"]
+    return "\n".join(lines + [f"Note: {note}" for note in notes])
+
+
+def proved_words(proved: str, build: str) -> str:
+    """How far an answer for a build was proved."""
+    if build != "cuda":
+        return "shared source, not proved on a HIP build"
+    return "event by event against the compiled allocator" if proved == "oracle" else "from the source of this release"
+
+
+@contextmanager
+def progress(words: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal's standard error, nothing elsewhere; call it with how many are done of how many."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda done, total: None
+        return
+    with Progress(TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
+                  transient=True) as bar:
+        task = bar.add_task(words)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,104 @@
+"""Starts the recorder in every Python of a recorded program, when and only when that Python imports torch.
+
+Python imports a module of this name at its start (docs of the site module); `record` puts this folder first on PYTHONPATH.
+It steps aside at once: the folder leaves sys.path, and the program's own sitecustomize runs as if this one were not there.
+A Python that never imports torch pays for one entry of sys.meta_path and one empty file, which says that it was reached.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+OLDEST = (3, 9)
+# The recorder's modules live under a name of their own: the program may have a package named helpers.
+PACKAGE = "_casebook_torchside"
+
+
+class AtTorch:
+    """A finder that waits for the one import of torch, hands it to the real finders, and looks on."""
+
+    def __init__(self, recorder):
+        self.recorder, self.busy = recorder, False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch" or self.busy:
+            return None
+        self.busy = True
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            self.busy = False
+        loader = getattr(spec, "loader", object())
+        if not hasattr(loader, "exec_module"):
+            return None
+        execute = loader.exec_module
+
+        # Not sooner: importlib.util.find_spec("torch") is also how a program asks whether it has torch at all.
+        def exec_module(module):
+            recorder = self.recorder()
+            try:
+                execute(module)
+            except BaseException as error:
+                if recorder is not None:
+                    recorder.torch_failed(error)
+                raise
+            finally:
+                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+            # torch reads its own source through its loader, which must be the untouched one again.
+            del loader.exec_module
+            if recorder is not None:
+                recorder.torch_imported(module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            return None  # a loader that lets nobody look on: nothing is recorded, and the program has its torch
+        return spec
+
+
+def start_recorder():
+    """The recorder of this process, told that torch is about to be imported; it never raises into the program."""
+    package = types.ModuleType(PACKAGE)
+    package.__path__ = [os.path.dirname(FOLDER)]
+    sys.modules[PACKAGE] = package
+    try:
+        return importlib.import_module(PACKAGE + ".recorder").from_environment()
+    except Exception as error:  # noqa: BLE001 - a recorder that cannot start must not cost the program its torch
+        announce(".failed", type(error).__name__ + ": " + str(error))
+        return None
+
+
+def announce(what, text=""):
+    """One small file per process: it was reached, and by which Python. Says whether there is anything to record for."""
+    said = os.environ.get("CASEBOOK_RECORD", "")
+    if not said:
+        return False
+    import json
+
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    name = str(os.getpid()) + "-" + version + (what if sys.version_info[:2] >= OLDEST else ".too-old")
+    try:
+        with open(os.path.join(json.loads(said)["folder"], name), "a") as file:
+            file.write(text)
+    except (OSError, ValueError, KeyError):
+        return False  # the folder went away: there is nowhere to record to
+    return sys.version_info[:2] >= OLDEST
+
+
+def run_the_programs_own():
+    """The sitecustomize that this one stands before, where there is one; what it raises, site reports as ever."""
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER]
+if announce(".reached"):
+    sys.meta_path.insert(0, AtTorch(start_recorder))
+run_the_programs_own()

@@ -1,0 +1,287 @@
+"""What a program asked of torch's allocator: its memory history, started in the program itself and kept where it matters.
+
+The history starts when the program first uses CUDA or ROCm, never before: the recorder takes no context by itself. A snapshot
+is kept at the first out-of-memory (also one that the program catches), at the end, on SIGUSR1 and SIGTERM, and after a quiet
+spell, with the stacks of all threads. Nothing here raises into the program or writes to its output.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import inspect
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from .cpu_profile import STEPS, CpuProfile
+from .hang import HangWatch
+from .listener import Listener
+
+DEFAULT_EVENTS = 200_000
+NOT_AVAILABLE = "GPU memory history: not available because "
+
+
+class Recorder:
+    """The recorder of one process. ``base`` is the path that its files begin with; ``facts`` is what ``base``.json holds."""
+
+    def __init__(self, base: str, max_events: int = DEFAULT_EVENTS, hang_after_s: float | None = None,
+                 cpu_profile: bool = False, whole_program: bool = True):
+        self.base, self.max_events, self.whole_program = base, max_events, whole_program
+        self.torch: Any = None
+        self.open, self.history, self._is_fork = True, False, False
+        self.facts: dict[str, Any] = {"pid": os.getpid(), "parent_pid": os.getppid(), "python": sys.executable, "ended": "",
+                                      "torch": {}, "devices": [], "snapshots": [], "ooms": 0, "hangs": [], "signals": {},
+                                      "cpu_trace": None, "notes": []}
+        self._cpu_profile = cpu_profile
+        self._profile: CpuProfile | None = None
+        self._lock = threading.RLock()
+        self._hang = HangWatch(base, hang_after_s or 0)
+        self._listener = Listener(self._on_signal, self._stop_profile)
+        if whole_program:
+            atexit.register(self.finish, "exit")
+            self.facts["argv"] = list(getattr(sys, "orig_argv", sys.argv))
+        os.register_at_fork(after_in_child=self._forked)
+        if hang_after_s:
+            self._listener.attend(self._tick)
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.facts["notes"]:
+            self.facts["notes"].append(sentence)
+
+    def _note_if(self, sentence: str) -> None:
+        if sentence:
+            self.note(sentence)
+
+    def torch_failed(self, error: BaseException) -> None:
+        """The program's own import of torch raised."""
+        self.note(f"{NOT_AVAILABLE}import torch failed: {type(error).__name__}: {error}"[:300])
+        self._write()
+
+    def torch_imported(self, module: Any) -> None:
+        """From here on there is a torch to record."""
+        if self.torch is not None:
+            return
+        self.torch = torch = sys.modules.get("torch", module)
+        try:
+            version = torch.version
+            self.facts["torch"] = {"version": str(torch.__version__), "cuda": version.cuda,
+                                   "hip": getattr(version, "hip", None), "git": getattr(version, "git_version", None)}
+            if self.whole_program:
+                self._note_if(self._listener.listen())
+                os._exit = self._kept_exit(os._exit)
+            if self.facts["torch"]["cuda"] is None and self.facts["torch"]["hip"] is None:
+                self.note(NOT_AVAILABLE + "this torch is a CPU build")
+            else:
+                # Runs inside the program's own first use of the GPU, or at once where that has been (torch/cuda/__init__.py).
+                torch.cuda._lazy_call(self._start_history)
+            if self._cpu_profile:
+                self._start_profile()
+        except Exception as error:  # noqa: BLE001 - private calls of torch; the program must run whatever they raise
+            self.note(f"{NOT_AVAILABLE}{type(error).__name__}: {error}"[:300])
+        self._write()
+
+    # The GPU: torch's memory history.
+
+    def _start_history(self) -> None:
+        if not self.open or self.history:
+            return
+        try:
+            record = self.torch.cuda.memory._record_memory_history
+            names = inspect.signature(record).parameters
+            if "trace_alloc_max_entries" in names:  # 2.0
+                record(True, trace_alloc_max_entries=self.max_events, trace_alloc_record_context=True)
+            elif "args" in names or "max_entries" in names:  # since 2.1
+                record(enabled="all", context="all", stacks="python", max_entries=self.max_events)
+            else:
+                self.note(f"{NOT_AVAILABLE}torch {self.torch.__version__} records no events; 2.0 is the first that does")
+                return
+            self.history = True
+            self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        except Exception as error:  # noqa: BLE001 - by release and backend (cudaMallocAsync) anything; the program must go on
+            missing = "out-of-memory cannot be observed: " if self.history else NOT_AVAILABLE
+            self.note(f"{missing}{type(error).__name__}: {error}"[:300])
+        if self.whole_program:
+            self._note_if(self._listener.listen())
+            self._listener.attend(self._tick)
+        self._write()
+
+    def _out_of_memory(self, device: int, size: int, device_total: int, device_free: int) -> None:
+        self.facts["ooms"] += 1
+        if self.facts["ooms"] == 1 and self.open:
+            self.keep("oom", device=device, size_bytes=size, device_free_bytes=device_free)
+
+    def keep(self, reason: str, **more: Any) -> None:
+        """Keep a snapshot now; what went wrong stands in its entry. Without a history there is nothing to keep."""
+        if not self.history:
+            return
+        with self._lock:
+            entry: dict[str, Any] = {"reason": reason, "at": time.time(), **more}
+            self.facts["snapshots"].append(entry)
+            number = sum(one["reason"] == reason for one in self.facts["snapshots"])
+            path = f"{self.base}-{reason}{'' if number == 1 else number}.pickle"
+            try:
+                snapshot = self.torch.cuda.memory._snapshot()
+                # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue 183842).
+                with open(path + ".part", "wb") as file:
+                    pickle.dump(snapshot, file, protocol=4)
+                os.replace(path + ".part", path)
+                lengths = [len(trace) for trace in snapshot.get("device_traces", [])]
+                entry.update(file=os.path.basename(path), events=sum(lengths), cut=max(lengths, default=0) >= self.max_events)
+                if entry["cut"]:
+                    self.note(f"the ring buffer of {self.max_events} events was full: the start of the trace is cut; a larger "
+                              "--max-events keeps more")
+                self.facts["devices"] = self._devices()
+            except Exception as error:  # noqa: BLE001 - a full disk, a sick driver: the program goes on
+                entry["why_not"] = f"{type(error).__name__}: {error}"[:300]
+            self._write()
+
+    def _devices(self) -> list[dict[str, Any]]:
+        cuda, native, found = self.torch.cuda, self.torch._C, []
+        for index in range(cuda.device_count()):
+            seen, stats = cuda.get_device_properties(index), cuda.memory_stats(index)
+            fraction = getattr(cuda, "get_per_process_memory_fraction", None)
+            found.append({"index": index, "name": seen.name, "total_bytes": seen.total_memory,
+                          "fraction": fraction(index) if fraction else None,
+                          "stats": {name: stats[name] for name in stats if ".all." in name or name.startswith("num_")}})
+        settings = getattr(native, "_accelerator_getAllocatorSettings", None)
+        self.facts["allocator"] = {"backend": cuda.get_allocator_backend() if hasattr(cuda, "get_allocator_backend") else None,
+                                   "settings": settings() if settings else None,
+                                   "environment": {name: value for name, value in os.environ.items()
+                                                   if name.startswith("PYTORCH_") and name.endswith(("_CONF", "_CACHING"))}}
+        return found
+
+    # The CPU: the profiler.
+
+    def _start_profile(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.note("CPU trace: not available because torch was imported outside of the main thread")
+            return
+        self._profile = CpuProfile(self.torch, self.base + ".jsonl", self.max_events, STEPS if self.whole_program else None,
+                                   self._profiled)
+        self._profile.start()
+
+    def _profiled(self, result: dict[str, Any]) -> None:
+        self.facts["cpu_trace"] = result
+        self._write()
+
+    # The end, and signals.
+
+    def finish(self, how: str) -> None:
+        """Keep what there is, once."""
+        if not self.open or (self._is_fork and not self.history):
+            return
+        self.open = False
+        self._hang.end()
+        self.facts["ended"] = how
+        self._stop_profile()
+        if self.history:
+            self.keep(how)
+        elif self.facts["torch"].get("cuda") or self.facts["torch"].get("hip"):
+            self.note(NOT_AVAILABLE + "the program never used the GPU")
+        self.facts["signals"] = self._listener.ours()
+        self._write()
+
+    def _stop_profile(self) -> None:
+        if self._profile is not None and self._profile.result is None:
+            try:
+                self._profiled(self._profile.stop())
+            except Exception as error:  # noqa: BLE001 - the program may have stopped the one profiler that there is
+                self.note(f"CPU trace: not available because {type(error).__name__}: {error}"[:300])
+
+    def _kept_exit(self, leave: Any) -> Any:
+        @functools.wraps(leave)
+        def _exit(status: int) -> None:
+            self.finish("os._exit")
+            leave(status)
+
+        return _exit
+
+    def _on_signal(self, number: int, ends: bool) -> None:
+        if ends:
+            self.finish("SIGTERM")
+            return
+        name = signal.Signals(number).name
+        if name == "SIGUSR1":
+            self._hang.stacks(name)
+        self.keep(name)
+
+    def _tick(self) -> HangWatch:
+        try:
+            hang = self._hang.tick(self.torch if self.history else None) if self.open and self._hang.after_s else None
+        except Exception as error:  # noqa: BLE001 - a sick driver, a full disk: watching ends, the program goes on
+            self._hang.end()
+            self.note(f"the watch for hangs ended: {type(error).__name__}: {error}"[:300])
+            return self._hang
+        if hang is not None:
+            self.facts["hangs"].append(hang)
+            self._write()
+            self.keep("hang")
+            self._hang.forget_own_writes()
+        return self._hang
+
+    def _forked(self) -> None:
+        """In a forked child: a process of its own. A CUDA that the parent has started cannot be used there."""
+        self._listener.forget()
+        self.open, self._is_fork = self.open and not self.history, True
+        self.history, self._profile, self._lock = False, None, threading.RLock()
+        self.base = os.path.join(os.path.dirname(self.base), f"{os.getpid()}-{time.time_ns():x}")
+        self._hang = HangWatch(self.base, 0)
+        self.facts.update(pid=os.getpid(), parent_pid=os.getppid(), snapshots=[], ooms=0, hangs=[], cpu_trace=None,
+                          notes=["forked from a recorded process; quiet spells of it are not watched"])
+
+    def _write(self) -> None:
+        try:
+            with open(self.base + ".json.part", "w", encoding="utf-8") as file:
+                json.dump(self.facts, file, default=str)
+            os.replace(self.base + ".json.part", self.base + ".json")
+        except OSError:
+            self.open = False  # the folder went away: there is nowhere to record to
+
+
+@functools.cache
+def from_environment() -> Recorder:
+    """The recorder that CASEBOOK_RECORD asks for, one per process."""
+    asked = json.loads(os.environ["CASEBOOK_RECORD"])
+    return Recorder(os.path.join(asked["folder"], f"{os.getpid()}-{time.time_ns():x}"), asked["max_events"],
+                    asked["hang_after_s"], asked["cpu_profile"])
+
+
+class Recording:
+    """``with recording(out) as r``: what the block asked for. After it, ``r.trace`` is the file (None: there is none, and
+    ``r.notes`` say why), and ``r.facts`` everything else.
+
+    On a GPU it is a snapshot (.pickle) with the history of the block, at the first out-of-memory where there was one; on the
+    CPU the profiler's trace (.jsonl) of this thread. ``out`` gets that ending whatever it has.
+    """
+
+    def __init__(self, out: str | os.PathLike[str], max_events: int, hang_after_s: float | None):
+        base = os.path.splitext(os.path.abspath(os.fspath(out)))[0]
+        torch = importlib.import_module("torch")
+        self._gpu = torch.cuda.is_available()
+        self._recorder = Recorder(base, max_events, hang_after_s, not self._gpu, whole_program=False)
+        self.facts = self._recorder.facts
+        self.trace: str | None = None
+        self._torch = torch
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self.facts["notes"]) + list((self.facts["cpu_trace"] or {}).get("notes", []))
+
+    def __enter__(self) -> Recording:
+        self._recorder.torch_imported(self._torch)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._recorder.finish("exit")
+        if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:  # else the whole program is being recorded
+            self._torch.cuda.memory._record_memory_history(enabled=None)
+        kept = {one["reason"]: one["file"] for one in reversed(self.facts["snapshots"]) if "file" in one}
+        name = kept.get("oom") or kept.get("exit") or (self.facts["cpu_trace"] or {}).get("file")
+        self.trace = os.path.join(os.path.dirname(self._recorder.base), name) if name else None

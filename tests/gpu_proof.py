@@ -1,0 +1,118 @@
+"""On a machine with a GPU: every stress pattern for real, and the model's answer beside it, as one JSON record.
+
+    make gpu-proof        or, where only torch, numpy and numba are at hand:   python tests/gpu_proof.py --python python3
+
+Plain allocations only, within a limit (80 % of what is free unless --limit says less), each run in a child process. Needs no
+Jupyter and no network. Ends 1 where a figure differs, 3 where there was no GPU to prove anything on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from helpers.allocator import trace as traces  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
+from helpers.allocator.driver import Card  # noqa: E402
+from helpers.allocator.recorded import agreement, circumstances  # noqa: E402
+from helpers.allocator.replay import replay  # noqa: E402
+from helpers.load.patterns import PATTERNS, generate  # noqa: E402
+from helpers.load.stress import StressResult, stress  # noqa: E402
+from helpers.look.reading import parse_size  # noqa: E402
+
+SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8")
+TOTAL_S = 420.0
+RUN_S = 40.0
+
+
+def allocator_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> dict:
+    """Each pattern under each setting on the card, against the model, operation by operation; recorded snapshots too."""
+    rows: list[dict] = []
+    for conf in SETTINGS:
+        for name in PATTERNS:
+            if time.monotonic() > ends:
+                rows.append({"pattern": name, "conf": conf, "status": "skipped", "why": "the time is used up"})
+                continue
+            rows.append(_one(python, out, name, conf, limit_bytes))
+            print(json.dumps(rows[-1]), flush=True)
+            if rows[-1]["status"] == "not_available":
+                return {"rows": rows, "status": "not_available", "why": rows[-1]["why"]}
+    proved = [row for row in rows if "same" in row]
+    same = all(row["same"] for row in proved)
+    return {"rows": rows, "status": "failed" if not proved else "exact" if same else "differs",
+            "compared": sum(row["compared"] for row in proved)}
+
+
+def _one(python: str, out: Path, name: str, conf: str, limit_bytes: int | None) -> dict:
+    made = generate(name)
+    card = int(made.header["vram"])
+    wanted = min(card, limit_bytes) if limit_bytes else card
+    snapshot = out / f"{name}-{SETTINGS.index(conf)}.pickle"
+    done = stress(python, made, wanted, RUN_S, conf=conf, snapshot=snapshot, rows=True)
+    row = {"pattern": name, "conf": conf, "status": done.status, "why": done.why, "torch": done.torch, "build": done.build,
+           "device": done.device, "limit_bytes": done.limit_bytes, "ooms": done.ooms, "seconds": done.seconds}
+    if done.status not in ("ok", "time"):
+        return row
+    return {**row, **_compared(made, conf, done), **_snapshot(snapshot)}
+
+
+def _compared(made: traces.Trace, conf: str, done: StressResult) -> dict:
+    """The model on the same operations: outcome, allocated and reserved bytes after each of them."""
+    model = replay(made, conf, Card(done.total_bytes), torch=done.torch, build=done.build, fraction=done.fraction,
+                   timeline=True, stop=done.done)
+    words = {0: "ok", 1: "oom", 2: "skipped"}
+    differing = [index for index, how, allocated, reserved in done.rows if how != "left_out" and (
+        how, allocated, reserved) != (words.get(int(model.column("out")[index])), int(model.column("allocated")[index]),
+                                      int(model.column("reserved")[index]))]
+    stats = {"reserved_bytes.all.peak": model.figure("reserved_bytes", "peak"),
+             "num_alloc_retries": model.counter("num_alloc_retries"), "num_ooms": model.counter("num_ooms")}
+    other = {key: [done.stats[key], value] for key, value in stats.items() if key in done.stats and done.stats[key] != value}
+    return {"compared": len(done.rows), "same": not differing and not other and bool(done.rows), "differing": len(differing),
+            "first_differing": differing[:1], "stats_differing": other}
+
+
+def _snapshot(path: Path) -> dict:
+    """The card's own snapshot read back and replayed under the same settings."""
+    if not path.exists():
+        return {"snapshot": "not written"}
+    try:
+        recorded = traces.read(path)
+    except traces.TraceError as error:
+        return {"snapshot": str(error)}
+    known = circumstances(recorded)
+    check = agreement(recorded, replay(recorded, known.conf, Card(1 << 44, policy="recorded"), torch=known.torch,
+                                       build=known.build, timeline=True))
+    return {"snapshot": path.name, "snapshot_agreement": check._asdict() if check else None}
+
+
+PARTS: dict[str, Callable[[str, Path, int | None, float], dict]] = {"allocator": allocator_part}
+"""What is proved; each part gets the torch's Python, the folder, the limit in bytes and the time by which to end."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter whose torch sees the GPU")
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu-proof")
+    parser.add_argument("--limit", default="", help="hold at most this much of the card, such as 20GiB")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    limit = parse_size(given.limit) if given.limit else None
+    began = time.monotonic()
+    record: dict = {"schema_version": 1, "parts": {}}
+    for name, part in PARTS.items():
+        record["parts"][name] = part(given.python, given.out, limit, began + TOTAL_S)
+        record["seconds"] = round(time.monotonic() - began, 1)
+        (given.out / "record.json").write_text(json.dumps(record, indent=1) + "\n")
+    states = {part["status"] for part in record["parts"].values()}
+    print(f"gpu-proof: {', '.join(sorted(states))}; {given.out / 'record.json'}")
+    return 3 if states == {"not_available"} else int(states != {"exact"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

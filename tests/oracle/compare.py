@@ -1,0 +1,65 @@
+"""Two results held against each other event by event: the real allocator's lines and the model's."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable
+from pathlib import Path
+
+FIELDS = ("out", "seg", "off", "bsize", "alloc", "res", "act", "req", "isplit", "n", "c", "drv")
+ABSENT = "absent"  # a field that one line lacks; null is a counter that the release does not have
+OPERATION = ("op", "id", "size", "stream", "via", "fraction", "conf", "on", "bytes")
+
+
+def read(path: Path) -> list[dict]:
+    """The lines of a result file, plain or .xz."""
+    with (lzma.open(path, "rt") if path.suffix == ".xz" else path.open()) as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def operations(result: Iterable[dict]) -> list[dict]:
+    """What was asked, out of result lines. fail_next's ``n`` stands there as ``count``."""
+    return [{**{key: row[key] for key in OPERATION if key in row}, **({"n": row["count"]} if row["op"] == "fail_next" else {})}
+            for row in result if "op" in row]
+
+
+def same(real: object, model: object) -> bool:
+    """Equal, where a counter that the release does not have (null) equals anything."""
+    if real is None:
+        return True
+    if isinstance(real, str) and isinstance(model, str) and real.startswith("error: "):
+        return model.startswith("error: ")  # a refused setting: each in its own words
+    if isinstance(real, list):
+        return isinstance(model, list) and len(real) == len(model) and all(map(same, real, model))
+    return real == model
+
+
+def _blocks(layout: list[dict]) -> list[dict]:
+    """The layout without the requested bytes of free blocks, which are those of their last use."""
+    return [{**segment, "blocks": [[offset, size, None if state == "I" else requested, state]
+                                   for offset, size, requested, state in segment["blocks"]]} for segment in layout]
+
+
+def fields(real: dict, model: dict) -> list[str]:
+    """Names of the fields in which two lines differ; of the last lines, of the statistics and the layout.
+
+    A layout in the middle (the operation snapshot) is compared where the model shows one.
+    """
+    if "config_error" in real or "config_error" in model:
+        return [] if "config_error" in real and "config_error" in model else ["config_error"]
+    wrong = [key for key in FIELDS if "op" in real and not same(real.get(key, ABSENT), model.get(key, ABSENT))]
+    wrong += [name for name, value in real.get("final", {}).items()
+              if name != "max_split_size" and not same(value, model.get("final", {}).get(name))]
+    if ("final" in real or "layout" in model) and _blocks(real["layout"]) != _blocks(model.get("layout", [])):
+        wrong.append("layout")
+    return wrong
+
+
+def first_difference(real: list[dict], model: list[dict]) -> str:
+    """Empty, or the first event that differs and how, in one line. The first line of each names the job and is not compared."""
+    for left, right in zip(real[1:], model[1:], strict=False):
+        if wrong := fields(left, right):
+            told = [f"{key} {left.get(key)} real, {right.get(key)} model" for key in wrong if key in (*FIELDS, "config_error")]
+            return f"event {left.get('i', 'last')}: {'; '.join(told) or ', '.join(wrong)}"
+    return "" if len(real) == len(model) else f"{len(real)} lines real, {len(model)} model"

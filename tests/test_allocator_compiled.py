@@ -1,0 +1,297 @@
+"""The compiled replay against the readable model: the same numbers for every operation, whatever is asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+pytest.importorskip("numba")
+
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from helpers.allocator import compiled, plain, release  # noqa: E402
+from helpers.allocator.driver import POLICIES, Card  # noqa: E402
+from helpers.allocator.outcome import CALLS, OUTCOMES, Outcome  # noqa: E402
+from helpers.allocator.replay import replay, resolve  # noqa: E402
+from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace  # noqa: E402
+from helpers.allocator.versions import behaviour  # noqa: E402
+from helpers.load import patterns  # noqa: E402
+
+MIB = 1 << 20
+SIZES = (0, 1, 512, 513, 4096, 300_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 14 * MIB, 21 * MIB, 33 * MIB, 70 * MIB)
+OLD = ("", "max_split_size_mb:21", "expandable_segments:True", "expandable_segments:True,max_split_size_mb:32",
+       "roundup_power2_divisions:4", "garbage_collection_threshold:0.4", "roundup_power2_divisions:[1:8,4:2,>:1]")
+NEW = (*OLD, "max_split_size_mb:21,max_non_split_rounding_mb:22", "large_segment_size_mb:32",
+       "per_process_memory_fraction:0.7,garbage_collection_threshold:0.3", "throw_on_cudamalloc_oom:True",
+       "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,expandable_segments:True",
+       "expandable_segments:True,large_segment_size_mb:12,per_process_memory_fraction:0.9,garbage_collection_threshold:0.5")
+MIX = (*[Op.ALLOC] * 24, *[Op.FREE] * 17, *[Op.FREE_REQUESTED] * 3, *[Op.FREE_COMPLETED] * 3, *[Op.RECORD_STREAM] * 4,
+       Op.EMPTY_CACHE, Op.SET_FRACTION, Op.SET_CONF, Op.EVENTS_HOLD, Op.EVENTS_HOLD, Op.EVENTS_COMPLETE, Op.SYNCHRONIZE,
+       Op.FOREIGN, Op.FAIL_NEXT, Op.RESET_PEAK, Op.SNAPSHOT)
+
+
+def random_start(chance: Random) -> tuple[list[StartSegment], int]:
+    """Segments and mapped ranges that are there at the start, and how many ids live in them."""
+    segments, ids = [], 0
+    top: dict[tuple, int] = {(): 0x7F80_0000_0000}  # plain segments last, clear of what the ranges before them reserve
+    count = chance.choice((0, 0, 1, 3, 6))
+    for k in range(count):
+        small, expandable = chance.random() < 0.4, chance.random() < 0.5 and k < count - 1
+        stream, pool = chance.choice((0, 0, 0x2000)), chance.choice((0, 0, 2))
+        page = 2 * MIB if small else 20 * MIB
+        span = page * chance.choice((1, 1, 2)) if expandable else 2 * MIB if small else chance.choice((20, 24)) * MIB
+        area = (small, stream, pool) if expandable else ()
+        address = top.get(area, 0x7F00_0000_0000 + (len(top) << 36))
+        top[area] = address + span + chance.choice((0, 0, page, 4096 * MIB))
+        blocks, offset = [], 0
+        while offset < span:
+            size = min(span - offset, chance.choice((span // 4, span // 2, span)))
+            state = chance.choice("AAP" if blocks and blocks[-1].state == "I" else "AAPII")  # free neighbours have merged
+            blocks.append(StartBlock(offset, size, max(size - 3, 0), state, -1 if state == "I" else ids))
+            ids += state != "I"
+            offset += size
+        segments.append(StartSegment(address, span, stream, small, pool, expandable, tuple(blocks)))
+    return segments, ids
+
+
+def random_case(seed: int, length: int) -> dict[str, Any]:
+    """A trace, and what it is replayed under."""
+    chance = Random(seed)
+    torch = chance.choice(("2.4.0", "2.6.0", "2.12.1", "2.14.1", "2.14.1", "2.14.1"))
+    confs = NEW if torch == "2.14.1" else OLD
+    start, ids = random_start(chance)
+    live, pending = list(range(ids)), list(range(ids))
+    small_only, streams = chance.random() < 0.2, chance.choice(((0,), (0, 0x1000, 0x5000)))
+    pools = chance.choice(((0,), (0, 0, 2)))
+    values: list[float | str] = []
+    rows = []
+    for _ in range(length):
+        op, ident, size, stream, pool = chance.choice(MIX), -1, 0, 0, 0
+        if op == Op.ALLOC:
+            ident, size = ids, chance.choice(SIZES[:8] if small_only else SIZES)
+            stream, pool = chance.choice(streams), chance.choice(pools)
+            if live and chance.random() < 0.01:
+                ident = chance.choice(live)  # the same name again while it is live
+            ids += ident == ids
+            live.append(ident)
+        elif op in (Op.FREE, Op.FREE_REQUESTED, Op.RECORD_STREAM, Op.FREE_COMPLETED):
+            known = pending if op == Op.FREE_COMPLETED else live
+            if not known:
+                continue
+            ident = known.pop(chance.randrange(len(known)))
+            if op == Op.FREE_REQUESTED:
+                pending.append(ident)
+            if op == Op.RECORD_STREAM or chance.random() < 0.03:
+                known.append(ident)  # may be freed a second time
+            stream = chance.choice((0, 0x1000, 0x5000, 0x7000))
+        elif op == Op.SET_FRACTION:
+            size = len(values)
+            values.append(chance.choice((0.3, 0.5, 0.75, 1.0)))
+        elif op == Op.SET_CONF:
+            size = len(values)
+            values.append(chance.choice((*confs, "max_split_size_mb:1")))
+        elif op == Op.EMPTY_CACHE:
+            pool = chance.choice((0, 2))
+        elif op == Op.FOREIGN:
+            size = chance.choice((0, 0, 30 * MIB))
+        else:
+            size = chance.choice((0, 1, 2))
+        rows.append((op, ident, size, stream, pool))
+    op, ident, sizes, handles, numbers = np.array(rows, np.int64).reshape(-1, 5).T
+    trace = Trace(op.astype(np.int8), ident, sizes, handles, numbers.astype(np.int32), tuple(values), start=tuple(start))
+    capacity = chance.choice((400, 1000) if start else (50, 120, 300, 1000)) * MIB
+    card = Card(capacity, chance.choice((0, 0, 8 * MIB)), chance.choice(POLICIES))
+    recorded = chance.choice((0, 5, 50)) if card.policy == "recorded" else 0
+    addresses = tuple(0x6000_0000_0000 + k * 128 * MIB for k in range(recorded))
+    return {"trace": trace, "conf": chance.choice(confs), "torch": torch, "card": card, "addresses": addresses,
+            "fraction": chance.choice((None, None, 0.6, 1.0))}
+
+
+def outcome(run: Any, case: dict[str, Any], timeline: bool = True, stop: int | None = None) -> Outcome | Exception:
+    rules = behaviour(case["torch"])
+    held, at, _ = resolve(case["trace"], case["conf"], rules)
+    try:
+        return run(case["trace"], held, at, rules, case["card"], fraction=case["fraction"], timeline=timeline,
+                   stop=len(case["trace"]) if stop is None else stop, addresses=case["addresses"])
+    except (KeyError, IndexError, ValueError, AssertionError, RuntimeError, AttributeError) as error:
+        return error  # a state that torch's own bookkeeping does not survive
+
+
+def same(one: Outcome, other: Outcome) -> None:
+    for name in ("timeline", "calls", "figures", "oversize", "counters", "blocks"):
+        left, right = getattr(one, name), getattr(other, name)
+        assert (left is None) == (right is None), name
+        if left is not None and not np.array_equal(left, right):
+            row = int((left != right).reshape(len(left), -1).any(axis=1).argmax()) if left.shape == right.shape else -1
+            raise AssertionError(f"{name} differ in row {row}: {left[row].tolist()} and {right[row].tolist()}")
+    for name in ("events", "ooms", "first_oom", "first_oom_bytes"):
+        assert getattr(one, name) == getattr(other, name), name
+
+
+def features(case: dict[str, Any], found: Outcome) -> set[str]:
+    """What a replay went through."""
+    assert found.timeline is not None and found.calls is not None
+    names = {OUTCOMES[k] for k in set(found.column("out").tolist())} | {CALLS[k] for k in set(found.calls[:, 1].tolist())}
+    names |= {name for name in ("num_alloc_retries", "num_oom_rejections", "num_sync_all_streams") if found.counter(name)}
+    names |= {"pending"} if (found.blocks[:, 6] == 2).any() else set()
+    names |= {"private"} if (found.blocks[:, 9] > 0).any() else set()
+    names |= {"other stream"} if (found.blocks[:, 7] > 0).any() else set()
+    names |= {"oversize"} if found.oversize[0, 2] else set()
+    names |= {"start"} if case["trace"].start else set()
+    names |= {"start range"} if any(known.expandable for known in case["trace"].start) else set()
+    return names | {case["card"].policy, case["torch"], "fraction " + str(case["fraction"])}
+
+
+EVERY = {*OUTCOMES, *CALLS, *POLICIES, "num_alloc_retries", "num_oom_rejections", "num_sync_all_streams", "garbage_collect",
+         "release_available_cached_blocks", "pending", "private", "other stream", "oversize", "start", "start range",
+         "2.4.0", "2.6.0", "2.12.1", "2.14.1", "fraction None", "fraction 0.6", "fraction 1.0"}
+
+
+def test_it_agrees_with_the_model_on_every_operation_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[str] = Counter()
+
+    def watched(name: str) -> Any:
+        original = getattr(release, name)
+
+        def call(allocator: Any, *rest: Any) -> Any:
+            before = allocator.counters["num_device_free"]
+            result = original(allocator, *rest)
+            seen[name] += allocator.counters["num_device_free"] > before
+            return result
+        return call
+
+    for name in ("garbage_collect", "release_available_cached_blocks"):
+        monkeypatch.setattr(release, name, watched(name))
+    torn: list[int] = []  # oversize parts of a segment that were freed alone: what torch then does is not defined
+    release_block = release.release_block
+
+    def release_whole(allocator: Any, block: Any) -> None:
+        torn.extend([block.address] if block.is_split else [])
+        release_block(allocator, block)
+
+    monkeypatch.setattr(release, "release_block", release_whole)
+
+    @settings(max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.integers(0, 1 << 32), st.integers(20, 240))
+    def agree(seed: int, length: int) -> None:
+        torn.clear()
+        case = random_case(seed, length)
+        expected, found = outcome(plain.run, case), outcome(compiled.run, case)
+        if torn:
+            seen["torn"] += 1
+            return
+        assert isinstance(expected, Outcome) and isinstance(found, Outcome), (expected, found)
+        same(expected, found)
+        seen.update(features(case, expected))
+        seen["whole"] += 1
+
+    agree()
+    assert seen["torn"] < seen["whole"] // 5
+    assert {name for name in EVERY if not seen[name]} == set()
+
+
+@pytest.mark.parametrize("name", patterns.PATTERNS)
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"])
+def test_it_agrees_with_the_model_on_each_pattern(name: str, conf: str) -> None:
+    trace = patterns.generate(name, scale=0.05, events=1500)
+    card = Card(trace.header["vram"] * 3 // 4)
+    same(replay(trace, conf, card, timeline=True, engine="plain"), replay(trace, conf, card, timeline=True, engine="compiled"))
+
+
+def random_sizes(count: int, live: int, seed: int = 0) -> Trace:
+    chance, held, rows = Random(seed), [], []
+    for made in range(count):
+        rows.append((Op.ALLOC, made, chance.randrange(1, 40_000)))
+        held.append(made)
+        if len(held) > live:
+            rows.append((Op.FREE, held.pop(chance.randrange(live)), 0))
+    op, ident, size = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    return Trace(op.astype(np.int8), ident, size, np.zeros(len(op), np.int64), np.zeros(len(op), np.int32))
+
+
+@pytest.mark.parametrize("torch", ["2.6.0", "2.14.1"])
+def test_it_agrees_with_the_model_when_pools_outgrow_chunks_and_the_memory_grows(torch: str) -> None:
+    trace, card = random_sizes(9000, 3000), Card(1 << 30)
+    case = {"trace": trace, "conf": "", "torch": torch, "card": card, "addresses": (), "fraction": None}
+    expected, found = outcome(plain.run, case), outcome(compiled.run, case)
+    assert isinstance(expected, Outcome) and isinstance(found, Outcome)
+    same(expected, found)
+    assert found.figure("inactive_split") > 8 * 64
+
+
+def test_without_a_timeline_the_totals_are_the_same() -> None:
+    case = random_case(5, 200)
+    whole, brief = outcome(compiled.run, case), outcome(compiled.run, case, timeline=False)
+    assert isinstance(whole, Outcome) and isinstance(brief, Outcome)
+    assert brief.timeline is None and brief.calls is None and brief.engine == "compiled"
+    assert np.array_equal(whole.figures, brief.figures) and np.array_equal(whole.blocks, brief.blocks)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 77])
+def test_it_stops_where_it_is_told(stop: int) -> None:
+    case = random_case(7, 200)
+    expected, found = outcome(plain.run, case, stop=stop), outcome(compiled.run, case, stop=stop)
+    assert isinstance(expected, Outcome) and isinstance(found, Outcome)
+    same(expected, found)
+
+
+def test_columns_that_cannot_be_written_to_need_no_second_compilation() -> None:
+    trace = patterns.generate("key_value_cache", scale=0.05, events=300)
+    replay(trace, "", Card(1 << 30), engine="compiled")
+    before = len(compiled._advance.signatures)
+    for column in (trace.op, trace.id, trace.size, trace.stream, trace.pool):
+        column.flags.writeable = False
+    replay(trace, "", Card(1 << 30), engine="compiled")
+    assert len(compiled._advance.signatures) == before == 1
+
+
+def test_threads_side_by_side_do_not_disturb_each_other() -> None:
+    cases = [random_case(seed, 200) for seed in range(40, 56)]
+    alone = [outcome(compiled.run, case) for case in cases]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda case: outcome(compiled.run, case), cases))
+    assert all(isinstance(one, Outcome) for one in alone)
+    for one, other in zip(alone, together, strict=True):
+        assert isinstance(one, Outcome) and isinstance(other, Outcome)
+        same(one, other)
+
+
+def test_an_address_space_that_is_used_up_is_an_error_in_both() -> None:
+    rows = [(Op.ALLOC, 0, 3 << 40), (Op.FREE, 0, 0), (Op.EMPTY_CACHE, -1, 0)] * 3
+    op, ident, size = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    trace = Trace(op.astype(np.int8), ident, size, np.zeros(9, np.int64), np.zeros(9, np.int32))
+    for engine in ("plain", "compiled"):
+        with pytest.raises(OverflowError, match="address space"):
+            replay(trace, "", Card(4 << 40, policy="monotonic"), engine=engine)
+
+
+def test_it_runs_where_machine_code_cannot_be_kept() -> None:
+    code = ("import numba.core.caching as caching\n"
+            "def refuse(*_):\n    raise OSError('read only')\n"
+            "for locator in vars(caching).values():\n"
+            "    if isinstance(locator, type) and hasattr(locator, 'ensure_cache_path'):\n"
+            "        locator.ensure_cache_path = refuse\n"
+            "import helpers.allocator.compiled as compiled\n"
+            "print(type(compiled._advance._cache).__name__)\n")
+    root = str(Path(__file__).resolve().parents[1])
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == "NullCache\n"
+
+
+def test_without_numba_the_import_says_so(tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('not here')\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(__file__).resolve().parents[1])))}
+    code = ("try:\n    import helpers.allocator.compiled\nexcept ImportError:\n    from helpers.allocator import replay\n"
+            "    print(replay._compiled('auto'))\n")
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"

@@ -1,0 +1,190 @@
+"""Figures of a block table: held to hand-made cases, to the counters of the model, and to the model's own answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from helpers.allocator import metrics as m
+from helpers.allocator.driver import Card
+from helpers.allocator.outcome import Outcome
+from helpers.allocator.replay import replay
+from helpers.allocator.settings import parse
+from helpers.allocator.trace import Op, Trace
+from helpers.allocator.versions import behaviour
+
+MIB = 1 << 20
+RULES = behaviour("2.14.1")
+
+
+def trace_of(*rows: tuple, values: tuple = ()) -> Trace:
+    """Rows of (op, id, size, stream, pool), what is missing 0 (the id: -1)."""
+    full = [(*row, *(-1, 0, 0, 0)[len(row) - 1:]) for row in rows]
+    op, ident, size, stream, pool = (np.array(column, np.int64) for column in zip(*full, strict=True))
+    return Trace(op.astype(np.int8), ident, size, stream, pool.astype(np.int32), values)
+
+
+def alloc(ident: int, size: int, stream: int = 0, pool: int = 0) -> tuple:
+    return (Op.ALLOC, ident, size, stream, pool)
+
+
+def free(ident: int) -> tuple:
+    return (Op.FREE, ident)
+
+
+def run(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> Outcome:
+    return replay(trace, conf, Card(capacity), engine="plain", **how)
+
+
+def figures(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> m.Metrics:
+    return m.metrics(run(trace, conf, capacity).blocks, parse(conf, RULES), Card(capacity), RULES, **how)
+
+
+def every_second_freed(first: list[tuple]) -> list[tuple]:
+    return first + [alloc(i, 16 * MIB) for i in range(50)] + [free(i) for i in range(1, 50, 2)]
+
+
+SEPARATE = every_second_freed([])
+ONE_SEGMENT = every_second_freed([alloc(99, 800 * MIB), free(99)])
+
+
+@pytest.mark.parametrize(("rows", "conf", "inactive_split", "served"), [
+    (SEPARATE, "", 0, True),  # (a) each in a segment of its own: releasable
+    (ONE_SEGMENT, "", 400 * MIB, False),  # (b) holes in one segment: stranded
+    (SEPARATE, "expandable_segments:True", 0, False),  # (c) holes in pages: stranded, and inactive_split is blind to it
+], ids=["separate", "one-segment", "expandable"])
+def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(rows, conf, inactive_split, served):
+    state = run(trace_of(*rows), conf)
+    asked = run(trace_of(*rows, alloc(200, 300 * MIB)), conf)
+    found = figures(trace_of(*rows), conf)
+    assert found.misleading_ratio == 0.5
+    assert state.figure("inactive_split_bytes") == inactive_split
+    assert (asked.ooms == 0) is served
+    assert (found.largest_request_bytes >= 300 * MIB) is served
+    assert found.all.reserved_bytes == 800 * MIB
+    assert found.all.allocated_bytes == 400 * MIB
+    assert (found.all.releasable_bytes, found.all.stranded_bytes) == ((400 * MIB, 0) if served else (0, 400 * MIB))
+
+
+def test_the_ratio_says_why_it_misleads():
+    assert "misleads" in m.MISLEADS and m.MISLEADS.count(".") == 1
+
+
+def test_internal_waste_is_block_sizes_less_requests():
+    found = figures(trace_of(alloc(0, 1000), alloc(1, 19 * MIB + 1)))
+    assert found.all.requested_bytes == 1000 + 19 * MIB + 1
+    assert found.all.internal_waste_bytes == 24 + (20 * MIB - 19 * MIB - 1)  # 1 MiB is too little to split off
+
+
+def test_a_block_that_awaits_its_free_is_active_and_not_stranded():
+    found = figures(trace_of(alloc(0, 30 * MIB), (Op.FREE_REQUESTED, 0)))
+    assert found.all.awaiting_free_bytes == found.all.active_bytes == 30 * MIB
+    assert found.all.allocated_bytes == found.all.stranded_bytes == found.all.releasable_bytes == 0
+
+
+def test_whole_free_pages_of_an_expandable_segment_are_releasable_and_their_edges_stranded():
+    rows = [alloc(0, 10 * MIB), alloc(1, 60 * MIB), alloc(2, 10 * MIB), free(1)]
+    found = figures(trace_of(*rows), "expandable_segments:True")
+    assert found.all.reserved_bytes == 80 * MIB
+    assert found.all.releasable_bytes == 40 * MIB
+    assert found.all.stranded_bytes == 20 * MIB
+    after = run(trace_of(*rows, (Op.EMPTY_CACHE,)), "expandable_segments:True")
+    assert after.figure("reserved_bytes") == 40 * MIB
+
+
+def test_streams_and_private_pools_are_shown_apart_and_a_private_pool_gives_nothing_back():
+    rows = [alloc(0, 30 * MIB), free(0), alloc(1, 40 * MIB, 0x1000), free(1), alloc(2, 50 * MIB, 0, 1), free(2)]
+    found = figures(trace_of(*rows))
+    assert found.parts[0, 0, False].releasable_bytes == 30 * MIB
+    assert found.parts[0x1000, 0, False].releasable_bytes == 40 * MIB
+    assert found.parts[0, 1, False].releasable_bytes == 0
+    assert found.parts[0, 1, False].stranded_bytes == 50 * MIB
+    largest = {(stream, pool): size for stream, pool, size in found.largest_requests}
+    assert largest[0, 0] == largest[0x1000, 0] == 1024 * MIB - 50 * MIB
+    assert found.device_free_bytes == (1024 - 120) * MIB
+    # A private pool releases nothing: its own block, or what the card has left.
+    assert largest[0, 1] == (1024 - 120) * MIB
+
+
+def test_the_external_index_tells_scatter_from_lack():
+    blocks = run(trace_of(*ONE_SEGMENT)).blocks
+    settings, card = parse("", RULES), Card(1 << 30)
+    assert m.external_index(blocks, settings, card, RULES, 16 * MIB) == 0.0
+    assert m.external_index(blocks, settings, card, RULES, 300 * MIB) == 1 - 16 / 400
+    assert m.external_index(blocks, settings, card, RULES, 1000) is None  # the small pool has nothing
+
+
+def test_the_largest_request_may_be_large_where_a_middling_one_fails():
+    rows = [alloc(0, 1010 * MIB)]  # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14
+    found = figures(trace_of(*rows))
+    assert found.largest_request_bytes == 14 * MIB
+    assert run(trace_of(*rows, alloc(1, 5 * MIB))).ooms == 1
+
+
+def test_the_largest_request_with_a_fraction_and_with_rounding_of_sizes():
+    blocks = run(trace_of(alloc(0, 100 * MIB)), "roundup_power2_divisions:2", fraction=0.5).blocks
+    settings, card = parse("roundup_power2_divisions:2", RULES), Card(1 << 30)
+    assert m.largest_request(blocks, settings, card, RULES, fraction=0.5) == 384 * MIB
+
+
+def test_an_empty_card_has_figures_too():
+    found = figures(trace_of(alloc(0, 0)))
+    assert found.all.reserved_bytes == 0 and found.misleading_ratio == 0.0
+    assert found.largest_request_bytes == 1 << 30
+
+
+CONFS = ("", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4",
+         "per_process_memory_fraction:0.8,garbage_collection_threshold:0.5", "large_segment_size_mb:32",
+         "expandable_segments:True,max_split_size_mb:32", "max_split_size_mb:32,roundup_power2_divisions:2")
+
+
+@st.composite
+def programs(draw) -> list[tuple]:
+    """Allocations of all classes on two streams, frees of some of them, some of those pending."""
+    rows, live = [], []
+    for ident in range(draw(st.integers(1, 25))):
+        size = draw(st.sampled_from((700, 300_000, MIB, 2 * MIB + 5, 9 * MIB, 21 * MIB, 33 * MIB, 50 * MIB)))
+        rows.append(alloc(ident, size, draw(st.sampled_from((0, 0, 0x1000)))))
+        live.append(ident)
+        while live and draw(st.booleans()):
+            rows.append((draw(st.sampled_from((Op.FREE, Op.FREE, Op.FREE_REQUESTED))),
+                         live.pop(draw(st.integers(0, len(live) - 1)))))
+    return rows
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(programs(), st.sampled_from(CONFS), st.sampled_from((96, 130, 200)))
+def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, conf, mib):
+    trace, card = trace_of(*rows), Card(mib * MIB)
+    settings = parse(conf, RULES)
+    outcome = run(trace, conf, mib * MIB)
+    found = m.metrics(outcome.blocks, settings, card, RULES, largest=False).all
+    assert found.reserved_bytes == outcome.figure("reserved_bytes")
+    assert found.allocated_bytes == outcome.figure("allocated_bytes")
+    assert found.active_bytes == outcome.figure("active_bytes")
+    assert found.requested_bytes == outcome.figure("requested_bytes")
+    assert found.stranded_bytes >= 0
+
+    def served(size: int) -> bool:
+        return run(trace_of(*rows, alloc(1000, size)), conf, mib * MIB).ooms == outcome.ooms
+
+    largest = m.largest_request(outcome.blocks, settings, card, RULES)
+    assert largest == 0 or served(largest)
+    assert not served(largest + 512)
+    for size in range(largest + 512, mib * MIB + 1, 3 * MIB):
+        assert not served(size)
+
+
+def test_the_timeline_and_its_samples_end_in_the_same_figures():
+    trace = trace_of(*ONE_SEGMENT)
+    lines = m.timeline_metrics(run(trace, timeline=True))
+    samples = m.stranded_over_time(trace, "", Card(1 << 30), samples=8, engine="plain")
+    assert [len(line) for line in lines.values()] == [len(trace)] * 4
+    assert samples[-1][0] == len(trace) - 1 and len(samples) == 8
+    for at, share in samples:
+        assert share.reserved_bytes == lines["reserved_bytes"][at]
+        assert share.active_bytes == lines["active_bytes"][at]
+    assert samples[-1][1].stranded_bytes == 400 * MIB

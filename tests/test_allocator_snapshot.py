@@ -1,0 +1,347 @@
+"""Snapshots: every generation of the format is read, and no pickle runs code or fills the memory."""
+
+import io
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_allocator import MIB, Toy
+
+from helpers.allocator import unpickle
+from helpers.allocator.snapshot import load, parse, read
+from helpers.allocator.trace import Op, TraceError
+from helpers.allocator.trace import read as read_any
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = sorted((ROOT / ".." / "shared" / "samples" / "snapshots").glob("*.pickle"))
+
+
+def recorded():
+    toy = Toy()
+    first = toy.alloc(3000, [{"name": "forward", "filename": "/home/someone/model.py", "line": 12}])
+    second = toy.alloc(5 * MIB)
+    toy.free(first)
+    toy.free(second)
+    toy.alloc(700)
+    return toy
+
+
+def pickled(tmp_path, content, protocol=4):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(content, protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_is_read(tmp_path, protocol):
+    trace = read_any(pickled(tmp_path, recorded().snapshot(), protocol))
+    assert [Op(op) for op in trace.op] == [Op.ALLOC, Op.ALLOC, Op.FREE, Op.FREE, Op.ALLOC]
+    assert trace.size.tolist() == [3000, 5 * MIB, 0, 0, 700]
+    assert trace.header["label"] == "recorded on a GPU"
+
+
+def test_a_snapshot_of_2023_without_times_settings_and_annotations_is_read():
+    content = recorded().snapshot()
+    for event in content["device_traces"][0]:
+        del event["time_us"]
+    del content["allocator_settings"], content["external_annotations"]
+    snapshot = parse(content)
+    assert {event.time_us for event in snapshot.events} == {None}
+    assert snapshot.settings == {}
+
+
+def test_a_snapshot_of_2026_is_read_and_what_is_not_of_the_device_is_left_out():
+    content = recorded().snapshot()
+    events = content["device_traces"][0]
+    for event in events:
+        event |= {"compile_context": "N/A", "user_metadata": "step 1", "pool_id": (0, 0)}
+    events.insert(1, {"action": "annotate", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "user_metadata": "x"})
+    events.append({"action": "snapshot", "addr": 0, "size": 1024, "stream": 0, "time_us": 9})
+    events.append({"action": "teleport", "addr": 0, "size": 0, "stream": 0})
+    content |= {"host_segments": [{"address": 1}], "host_traces": [[{}]]}
+    snapshot = parse(content)
+    assert {event.action for event in snapshot.events} == {"segment_alloc", "alloc", "free_requested", "free_completed"}
+    assert any("pinned host memory" in note for note in snapshot.notes)
+    assert any("1 events of the unknown kind 'teleport'" in note for note in snapshot.notes)
+    assert [note for note in snapshot.notes if "annotate" in note or "'snapshot'" in note] == []
+
+
+def test_a_list_of_segments_is_a_state_without_events(tmp_path):
+    trace = read(pickled(tmp_path, recorded().snapshot()["segments"]))
+    assert len(trace) == 0
+    assert sum(segment.size for segment in trace.start) == 22 * MIB
+    assert any("segments only" in note for note in trace.notes)
+
+
+def test_blocks_with_a_history_and_no_address_are_read():
+    old = {"device": 0, "address": 4096, "total_size": 2 * MIB, "stream": 0, "segment_type": "small", "blocks": [
+        {"size": 1024, "state": "active_allocated", "history": [{"addr": 4096, "real_size": 1000, "frames": []}]},
+        {"size": 2 * MIB - 1024, "state": "inactive", "history": []}]}
+    blocks = parse([old]).segments[0].blocks
+    assert [(block.offset, block.size, block.requested, block.state) for block in blocks] == [
+        (0, 1024, 1000, "A"), (1024, 2 * MIB - 1024, 0, "I")]
+
+
+@pytest.mark.parametrize("state", ["active_pending_free", "active_awaiting_free"])
+def test_both_names_of_a_block_that_awaits_events_are_known(state):
+    content = recorded().snapshot()
+    content["segments"][0]["blocks"][0]["state"] = state
+    assert parse(content).segments[0].blocks[0].state == "P"
+
+
+def test_private_pools_are_numbered_and_named():
+    content = recorded().snapshot()
+    content["segments"][1]["segment_pool_id"] = (0, 5)
+    snapshot = parse(content)
+    assert [segment.pool for segment in snapshot.segments] == [0, 1]
+    assert snapshot.pools == ((0, 5),)
+
+
+def test_the_device_with_most_events_is_taken_or_the_one_asked_for():
+    content = recorded().snapshot()
+    other = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0}]
+    content["device_traces"] = [[], other, content["device_traces"][0], []]
+    for segment in content["segments"]:
+        segment["device"] = 2
+    snapshot = parse(content)
+    assert (snapshot.device, len(snapshot.segments)) == (2, 2)
+    assert any("devices [1, 2] have events: device 2" in note for note in snapshot.notes)
+    assert (parse(content, 1).device, len(parse(content, 1).events), parse(content, 1).segments) == (1, 1, ())
+    with pytest.raises(TraceError, match=r"device 7 is not in the snapshot: it has devices \[0, 1, 2, 3\]"):
+        parse(content, 7)
+
+
+def test_the_free_bytes_of_an_oom_stand_in_either_field():
+    for key in ("device_free", "addr"):
+        event = {"action": "oom", key: 77 * MIB, "size": 2 * MIB, "stream": 0}
+        assert parse({"segments": [], "device_traces": [[event]]}).events[0].address == 77 * MIB
+
+
+def test_frames_are_python_frames_without_the_folders_of_their_author():
+    stack = [{"name": "gather", "filename": "memory_snapshot.cpp", "line": 0}, {"name": "f", "filename": "??", "line": 0}]
+    stack += [{"name": f"level{k}", "filename": f"/home/someone/secret/m{k}.py", "line": k} for k in range(12)]
+    content = recorded().snapshot()
+    for event in content["device_traces"][0]:
+        event["frames"] = list(stack)
+    snapshot = parse(content)
+    assert snapshot.frames == (tuple(f"m{k}.py:{k} level{k}" for k in range(8)),)
+    assert {event.frame for event in snapshot.events} == {0}
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda c: c["device_traces"][0][1].update(size=-5), "event 1 (alloc) has size -5: expected a whole number from 0 up"),
+    (lambda c: c["device_traces"][0][1].update(size=2.5), "event 1 (alloc) has size a float"),
+    (lambda c: c["device_traces"][0][1].update(addr="0x7f"), "event 1 (alloc) has addr a str"),
+    (lambda c: c["device_traces"][0][1].update(addr=True), "event 1 (alloc) has addr a bool"),
+    (lambda c: c["device_traces"][0].insert(2, 17), "event 2 is a int without an action"),
+    (lambda c: c.update(device_traces=5), "device_traces is a int"),
+    (lambda c: c["segments"].append(None), "segments holds a NoneType"),
+    (lambda c: c["segments"][0].update(total_size=5), "5 bytes and its blocks"),
+    (lambda c: c["segments"][0]["blocks"][0].update(state="haunted"), "whose state is haunted"),
+    (lambda c: c["segments"][0]["blocks"][0].update(address=5), "blocks that do not lie one after another"),
+    (lambda c: c["segments"].append(c["segments"][0]), "overlap"),
+    (lambda c: c.pop("segments"), "a dict without segments"),
+])
+def test_wrong_types_and_numbers_are_named_in_one_line(change, says):
+    content = recorded().snapshot()
+    change(content)
+    with pytest.raises(TraceError) as error:
+        parse(content)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+class Calls:
+    """Pickles to a call of the function."""
+
+    def __init__(self, function, *arguments):
+        self.made = function, arguments
+
+    def __reduce__(self):
+        return self.made
+
+
+class Settable:
+    def __setstate__(self, state):
+        Path(state["marker"]).touch()
+
+
+class WithPersistentIds(pickle.Pickler):
+    def persistent_id(self, obj):
+        return "id" if obj == "remote" else None
+
+
+def malicious(marker):
+    """{name: (pickle, what the refusal names)}; each would make the marker file, or reach for something it should not."""
+    import builtins
+    import os
+    touch = f"touch {marker}"
+    code = f"open({str(marker)!r}, 'w')"
+    out = {}
+    for protocol in (0, 2, 4):
+        out[f"os.system {protocol}"] = pickle.dumps(Calls(os.system, touch), protocol), "system"
+        out[f"eval {protocol}"] = pickle.dumps(Calls(builtins.eval, code), protocol), "eval"
+    nested = {"segments": [{"blocks": [Calls(os.system, touch)]}], "device_traces": [[Calls(eval, code)]]}
+    out["nested reduce"] = pickle.dumps(nested, 4), "system"
+    settable = Settable()
+    settable.marker = str(marker)
+    out["setstate"] = pickle.dumps(settable, 4), "Settable"
+    out["build"] = b"\x80\x02}}b.", "BUILD"
+    out["inst"] = b"(S'" + touch.encode() + b"'\nios\nsystem\n.", "os.system"
+    out["obj"] = b"\x80\x02(cos\nsystem\nX\x01\x00\x00\x00ao.", "os.system"
+    out["extension"] = b"\x80\x02\x82\x01.", "EXT1"
+    buffer = io.BytesIO()
+    WithPersistentIds(buffer, 4).dump(["remote"])
+    out["persistent id"] = buffer.getvalue(), "PERSID"
+    out["stack global"] = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.", "posix.system"
+    return out
+
+
+def test_malicious_pickles_are_refused_and_named_and_nothing_runs(tmp_path):
+    marker = tmp_path / "marker"
+    for name, (content, names) in malicious(marker).items():
+        path = tmp_path / "evil.pickle"
+        path.write_bytes(content)
+        for reader in (read_any, load):
+            with pytest.raises(TraceError) as error:
+                reader(path)
+            assert names in str(error.value), name
+            assert "\n" not in str(error.value), name
+        assert not marker.exists(), name
+
+
+def test_the_same_pickle_runs_under_pickle_load(tmp_path):
+    """The marker is a real alarm."""
+    marker = tmp_path / "marker"
+    pickle.loads(malicious(marker)["eval 4"][0])
+    assert marker.exists()
+
+
+def test_the_second_wall_holds_without_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpickle, "_scan", lambda *_: None)
+    marker = tmp_path / "marker"
+    path = tmp_path / "evil.pickle"
+    for name, names in (("os.system 4", "system"), ("eval 2", "eval"), ("persistent id", "persistent id")):
+        path.write_bytes(malicious(marker)[name][0])
+        with pytest.raises(TraceError, match=names):
+            unpickle.load(path)
+    assert not marker.exists()
+
+
+def bombs():
+    deep = b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b"."
+    tuples = b"\x80\x02)" + b"\x85" * 200_000 + b"."
+    key = b"\x80\x02}" + b")" + b"\x85" * 20 + b"Ns."
+    doubling = b"\x80\x02}()q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(20))
+    return {
+        "a long text claimed": (b"\x80\x04\x8d" + struct.pack("<Q", 1 << 50) + b"x.", "claims a value"),
+        "a long number claimed": (b"\x80\x02\x8b" + struct.pack("<i", (1 << 31) - 1) + b"x.", "claims a value"),
+        "long bytes claimed": (b"\x80\x04B" + struct.pack("<I", 0xFFFFFFFF) + b"x.", "claims a value"),
+        "a far memo index": (b"\x80\x02]r" + struct.pack("<I", 0x7FFFFFFF) + b".", "forged to fill the memory"),
+        "deep lists": (deep, "nested deeper"),
+        "deep tuples": (tuples, "nested deeper"),
+        "deep marks": (b"\x80\x02" + b"(" * 100_000 + b".", "nested deeper"),
+        "a tuple as a key": (key, "a container as a key"),
+        "a doubling tuple as a key": (doubling + b"Nu.", "a container as a key"),
+        "cut": (b"\x80\x04]", "no whole pickle"),
+        "nothing on the stack": (b"\x80\x04a.", "no whole pickle"),
+        "an unknown memo": (b"\x80\x04h\x09.", "no whole pickle"),
+        "an unknown opcode": (b"\x80\x04\xff.", "0xff"),
+        "a set": (b"\x80\x04\x8f.", "EMPTY_SET"),
+        "an unknown protocol": (b"\x80\x09N.", "protocol 9"),
+        "a text": (b"hello", "no whole pickle"),
+        "empty": (b"", "no whole pickle"),
+    }
+
+
+@pytest.mark.parametrize("name", bombs())
+def test_bombs_are_refused_in_one_line(tmp_path, name):
+    content, says = bombs()[name]
+    path = tmp_path / "bomb.pickle"
+    path.write_bytes(content)
+    with pytest.raises(TraceError) as error:
+        load(path)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+DAMAGE = st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=5))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(2, 5), st.lists(DAMAGE, min_size=1, max_size=4))
+def test_a_damaged_snapshot_is_read_or_refused_in_one_line(tmp_path_factory, protocol, damage):
+    content = bytearray(pickle.dumps(recorded().snapshot(), protocol))
+    for place, bytes_ in damage:
+        content[place % len(content):place % len(content) + len(bytes_)] = bytes_
+    path = tmp_path_factory.mktemp("damaged") / "snapshot.pickle"
+    path.write_bytes(content)
+    try:
+        read(path)
+    except TraceError as error:
+        assert "\n" not in str(error) and len(str(error)) < 500
+
+
+def test_lists_that_hold_themselves_do_no_harm(tmp_path):
+    doubling = []
+    for _ in range(60):
+        doubling = [doubling, doubling]
+    for depth, content in ((3, []), (20, doubling[0][0])):
+        content = {"segments": [], "device_traces": [[{"action": "alloc", "frames": content if depth == 3 else [1]}]]}
+        with pytest.raises(TraceError, match="has addr a NoneType"):
+            load(pickled(tmp_path, content))
+    ring = []
+    ring.append(ring)
+    with pytest.raises(TraceError, match="segments holds a list"):
+        load(pickled(tmp_path, {"segments": ring}))
+    with pytest.raises(TraceError, match="nested deeper"):
+        load(pickled(tmp_path, doubling))
+
+
+def test_the_limits_say_how_to_raise_them(tmp_path):
+    path = pickled(tmp_path, recorded().snapshot())
+    with pytest.raises(TraceError, match=f"max_bytes={path.stat().st_size}"):
+        read(path, max_bytes=100)
+    with pytest.raises(TraceError, match="max_opcodes=N"):
+        read(path, max_opcodes=100)
+    assert len(read(path, max_opcodes=10_000)) == 5
+
+
+def test_a_file_over_the_limit_is_not_even_read(tmp_path):
+    with (tmp_path / "huge.pickle").open("wb") as file:
+        file.write(b"\x80\x04")
+        file.truncate(3 << 30)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TraceError, match="3,221,225,472 bytes and the limit is 1,073,741,824"):
+        read_any(tmp_path / "huge.pickle")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10
+
+
+def test_a_million_empty_dicts_stay_within_bounds(tmp_path):
+    (tmp_path / "many.pickle").write_bytes(b"\x80\x02](" + b"}" * 1_000_000 + b"e.")
+    code = ("import resource, sys; from helpers.allocator import unpickle; from pathlib import Path\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+            "try: unpickle.load(Path(sys.argv[1]), max_opcodes=100_000)\n"
+            "except ValueError as error: print(error)")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "many.pickle")], cwd=ROOT, text=True, capture_output=True,
+                          timeout=60, check=False)
+    assert "more than 100,000 pickle opcodes" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not SAMPLES, reason="the shared snapshots are not beside this checkout")
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_real_snapshots_are_read_whole(path):
+    snapshot = load(path)
+    with path.open("rb") as file:
+        raw = unpickle._Plain(file).load()
+    assert sum(segment.size for segment in snapshot.segments) == sum(entry["total_size"] for entry in raw["segments"])
+    kept = [entry for entry in raw["device_traces"][0] if entry["action"] != "snapshot"]
+    assert [(event.action, event.address, event.size) for event in snapshot.events] == [
+        (entry["action"], entry["addr"], entry["size"]) for entry in kept]
+    assert all("/" not in line.split(":")[0] for stack in snapshot.frames for line in stack)

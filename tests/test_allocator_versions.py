@@ -1,0 +1,109 @@
+"""How releases and builds of torch differ."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.allocator.versions import CHANGES, Behaviour, VersionError, behaviour
+
+SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
+RELEASES = [f"2.{minor}" for minor in range(4, 16)]
+HIP, CUDA, PLAIN = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+
+
+@pytest.mark.parametrize(("torch", "release", "build"), [
+    ("2.14.1+cu130", (2, 14), "cuda"), ("2.9.0+rocm6.4", (2, 9), "rocm6.4"), ("2.8.0a0+git1a2b3c", (2, 8), "cuda"),
+    ("2.6", (2, 6), "cuda"), ("2.13.0+cpu", (2, 13), "cuda"), ("2.12.0.dev20260401+rocm7.2", (2, 12), "rocm7.2"),
+    ("2.10.0+rocm7.1.lw.git9", (2, 10), "rocm7.1")])
+def test_a_version_string_says_release_and_build(torch, release, build):
+    found = behaviour(torch)
+    assert (found.release, found.build, found.torch) == (release, build, torch)
+
+
+@pytest.mark.parametrize("torch", ["2.3.1", "1.13.0", "", "nightly"])
+def test_what_cannot_be_replayed_is_refused_in_one_line(torch):
+    with pytest.raises(VersionError) as error:
+        behaviour(torch)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_build_is_refused():
+    with pytest.raises(VersionError, match="expected cuda, or rocm"):
+        behaviour("2.14.1", "xpu")
+
+
+def test_a_newer_torch_runs_as_the_newest_known_and_says_so():
+    newer, newest = behaviour("3.0.1"), behaviour("2.15.0")
+    assert newer.keys == newest.keys and newer.order == newest.order and newer.release == (2, 15)
+    assert "newer than 2.15" in newer.note and newer.proved == "source" and newest.note == ""
+
+
+@pytest.mark.parametrize("build", ["cuda", "rocm6.4", "rocm7.2"])
+@pytest.mark.parametrize("torch", RELEASES)
+def test_every_fact_of_every_release_has_a_source(torch, build):
+    found = behaviour(torch, build)
+    for field in Behaviour.__dataclass_fields__:
+        if field not in ("torch", "release", "build", "proved", "note", "sources"):
+            assert found.source(field), field
+    assert found.source("torch") == ""
+
+
+def test_no_row_repeats_what_holds_already():
+    for build in ("cuda", "rocm"):
+        held = {}
+        for change in CHANGES:
+            if change.build in ("", build):
+                assert change.field == "keys" or held.get(change.field) != change.value, change
+                held[change.field] = change.value
+
+
+def test_rows_of_a_field_stand_in_the_order_of_their_releases():
+    for build in ("cuda", "rocm"):
+        for field in {change.field for change in CHANGES}:
+            since = [change.since for change in CHANGES if change.field == field and change.build in ("", build)]
+            assert since == sorted(set(since)), field
+            assert since[0] == (2, 4), field
+
+
+def test_the_order_of_free_blocks_changes_twice():
+    assert [behaviour(torch).order for torch in RELEASES] == ["address"] * 8 + ["block"] + ["segment"] * 3
+
+
+def test_what_is_proved_and_what_is_not():
+    proved = [torch for torch in RELEASES if behaviour(torch).proved == "oracle"]
+    assert proved == ["2.6", "2.11", "2.13", "2.14"]
+    rocm = behaviour("2.14.1", "rocm7.2")
+    assert rocm.proved == "source" and "not proved on a HIP build" in rocm.note
+
+
+def test_expandable_segments_by_build():
+    def has(torch, build):
+        return behaviour(torch, build).expandable_available
+
+    assert all(has(torch, "cuda") and behaviour(torch).expandable_safe for torch in RELEASES)
+    assert not has("2.11", "rocm7.2") and has("2.12", "rocm7.2") and has("2.14", "rocm7.0") and not has("2.14", "rocm6.4")
+    assert not any(behaviour(torch, "rocm7.2").expandable_safe for torch in RELEASES)
+    assert "legacy-rocm-build#6603" in behaviour("2.14", "rocm7.2").source("expandable_safe")
+    assert "7.0 or later is assumed" in behaviour("2.14", "rocm").note
+
+
+@pytest.mark.parametrize(("torch", "build", "names"), [
+    ("2.6", "cuda", (CUDA,)), ("2.9", "cuda", (CUDA,)), ("2.10", "cuda", (CUDA, HIP, PLAIN)), ("2.6", "rocm6.2", (HIP,)),
+    ("2.8", "rocm6.4", (CUDA, HIP)), ("2.14", "rocm7.2", (CUDA, HIP, PLAIN))])
+def test_which_variables_a_build_reads(torch, build, names):
+    assert behaviour(torch, build).conf_names == names
+
+
+@pytest.mark.parametrize(("release", "seen"), SEEN["PYTORCH_NO_CUDA_MEMORY_CACHING"])
+def test_the_cache_is_switched_off_as_on_the_real_allocator(release, seen):
+    for value, state in seen.items():
+        off = behaviour(release).caching_disabled_by({"PYTORCH_NO_CUDA_MEMORY_CACHING": value})
+        assert bool(off) == (state == "off"), value
+
+
+def test_the_cache_can_be_switched_off_by_the_hip_name_too():
+    assert behaviour("2.14").caching_disabled_by({"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}) == "PYTORCH_NO_HIP_MEMORY_CACHING"
+    assert behaviour("2.6").caching_disabled_by({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}) == "PYTORCH_NO_HIP_MEMORY_CACHING"
+    assert behaviour("2.14").caching_disabled_by({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}) == ""
+    assert behaviour("2.14").caching_disabled_by({}) == ""

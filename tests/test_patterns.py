@@ -1,0 +1,232 @@
+"""Stress patterns: the same everywhere, possible, with the counts they declare, and what growing batches are for."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.allocator.driver import Card
+from helpers.allocator.replay import replay
+from helpers.allocator.trace import Op, StartSegment, Trace, from_oracle, possible
+from helpers.load.patterns import PATTERNS, generate, ops
+
+COLUMNS = ("op", "id", "size", "stream", "pool", "frame")
+NAMES = sorted(PATTERNS)
+# Small enough to be generated fifty times, with everything in it that the whole one has.
+SMALL = {"volume_profiles": {"sessions": 60, "chunk_sessions": 25}, "growing_batches": {"batches": 3, "layers": 2},
+         "tuning_trials": {"trials": 12}, "mixed_survivors": {"requests": 300}, "key_value_cache": {"requests": 4, "layers": 2}}
+
+
+def same(one, other):
+    return one.frames == other.frames and all(np.array_equal(getattr(one, c), getattr(other, c)) for c in COLUMNS)
+
+
+def rounds(trace, what):
+    """The rounds in which something was asked for, in order."""
+    found = (text.rpartition(" ") for (text,) in trace.frames)
+    return [int(place.partition(":")[2]) for place, _, name in found if name == what]
+
+
+def sizes_of(trace, what):
+    """The requests of one name in bytes, in order."""
+    rows = zip(trace.size.tolist(), trace.frame.tolist(), strict=True)
+    return [size for size, frame in rows if frame >= 0 and trace.frames[frame][0].endswith(f" {what}")]
+
+
+def live_at_end(trace):
+    freed = set(trace.id[trace.op == Op.FREE].tolist())
+    return [i for i in range(trace.ids) if i not in freed]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(seed=st.integers(0, 2 ** 40), scale=st.floats(1e-6, 4))
+@settings(max_examples=15)
+def test_every_seed_gives_a_possible_trace_twice_the_same(name, seed, scale):
+    trace = generate(name, seed, scale, **SMALL[name])
+    assert same(trace, generate(name, seed, scale, **SMALL[name]))
+    assert possible(trace) is trace
+    allocs = trace.op == Op.ALLOC
+    assert (trace.size[allocs] > 0).all()
+    # Each id is made once and in order, and freed at most once, later and on its own stream.
+    assert trace.id[allocs].tolist() == list(range(trace.ids))
+    made = {int(i): at for at, i in zip(np.flatnonzero(allocs), trace.id[allocs], strict=True)}
+    frees = np.flatnonzero(trace.op == Op.FREE)
+    assert max(Counter(trace.id[frees].tolist()).values()) == 1
+    for at in frees:
+        assert made[int(trace.id[at])] < at
+        assert trace.stream[made[int(trace.id[at])]] == trace.stream[at]
+    assert (trace.frame[allocs] >= 0).all() and trace.frame.max() == len(trace.frames) - 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_different_seeds_give_different_traces(name):
+    sizes = {generate(name, seed, **SMALL[name]).size.tobytes() for seed in range(5)}
+    assert len(sizes) == 5
+
+
+def test_a_trace_is_the_same_on_every_machine_and_python():
+    # Made once; a change of these is a change of the patterns, whose figures in the docstrings are then measured again.
+    sums = {name: (len(trace), int(trace.size.sum()) % 1_000_003) for name in NAMES for trace in [generate(name, 7)]}
+    assert sums == {"growing_batches": (17768, 154177), "key_value_cache": (63844, 500502), "mixed_survivors": (7683, 598662),
+                    "tuning_trials": (37071, 125025), "volume_profiles": (6506, 36488)}
+
+
+def test_volume_profiles_take_1014_sessions_in_chunks_of_50_and_join_them_at_the_end():
+    trace = generate("volume_profiles")
+    names = [trace.frames[f][0].split(" ")[1] for f in trace.frame[trace.op == Op.ALLOC]]
+    counts = Counter(names)
+    assert counts["session_profile"] == 1014
+    assert counts["chunk_profile"] == counts["price"] == 21
+    assert names[-2:] == ["all_profiles", "all_pocs"]
+    assert len(live_at_end(trace)) == 2
+    final = trace.size[trace.op == Op.ALLOC][-2]
+    assert final == 1014 * 1000 * 4
+
+
+def test_tuning_has_268_trials_of_differing_models_whose_best_and_leaks_outlive_them():
+    trace = generate("tuning_trials")
+    assert rounds(trace, "weight") == list(range(268))
+    assert len(set(sizes_of(trace, "weight"))) == 9
+    left = {trace.frames[trace.frame[trace.op == Op.ALLOC][i]][0].split(" ")[1] for i in live_at_end(trace)}
+    assert left == {"best_state", "leaked_activation"}
+    assert 40 < int((trace.op == Op.EMPTY_CACHE).sum()) < 100
+
+
+def test_mixed_survivors_keep_only_what_survives_for_good_and_use_a_second_stream():
+    trace = generate("mixed_survivors")
+    made = trace.frame[trace.op == Op.ALLOC]
+    survivors = [i for i in range(trace.ids) if trace.frames[made[i]][0].endswith(" survivor")]
+    assert 40 < len(survivors) < 200 and set(survivors) <= set(live_at_end(trace))
+    assert sorted(set(trace.stream.tolist())) == [0, 0x1000]
+    sizes = trace.size[trace.op == Op.ALLOC]
+    assert (sizes < 1 << 20).any() and (sizes > 100 << 20).any() and sizes.max() < 256 << 20
+
+
+def test_a_key_value_cache_grows_by_one_token_and_is_gone_with_its_request():
+    trace = generate("key_value_cache", requests=1, layers=1, low_prompt=10, high_prompt=10, low_answer=3, high_answer=3)
+    assert sizes_of(trace, "keys") == [tokens * 4096 * 2 for tokens in (10, 11, 12, 13)]
+    assert len(live_at_end(trace)) == 1
+
+
+def died_in(trace, conf, card_bytes=20 << 30, **options):
+    """The batch of the first failed request, its bytes and those allocated then; None where all pass."""
+    outcome = replay(trace, conf, Card(card_bytes), timeline=True, engine="plain", **options)
+    if outcome.first_oom is None:
+        return None
+    at = outcome.first_oom
+    place = trace.frames[trace.frame[at]][0].partition(" ")[0]
+    return int(place.partition(":")[2]), int(trace.size[at]), int(outcome.column("allocated")[at])
+
+
+@pytest.mark.parametrize("seed", [0, 11])
+@pytest.mark.parametrize("torch", ["2.6.0", "2.14.1"])
+def test_growing_batches_die_of_fragmentation_near_batch_42_on_20_gib(seed, torch):
+    batch, request, allocated = died_in(generate("growing_batches", seed), "", torch=torch)
+    assert 35 <= batch <= 50
+    assert request + allocated < 16 << 30
+
+
+@pytest.mark.parametrize("conf", ["expandable_segments:True", "max_split_size_mb:128"])
+def test_growing_batches_pass_where_freed_memory_can_be_used_again(conf):
+    assert died_in(generate("growing_batches"), conf) is None
+
+
+def test_the_card_of_mixed_survivors_is_too_small_by_default_and_large_enough_with_expandable_segments():
+    trace = generate("mixed_survivors")
+    card = trace.header["vram"]
+    _, request, allocated = died_in(trace, "", card)
+    assert request + allocated < 0.8 * card
+    assert died_in(trace, "expandable_segments:True", card) is None
+
+
+def test_growing_batches_grow_and_keep_one_output_each():
+    trace = generate("growing_batches")
+    assert rounds(trace, "kept_output") == list(range(52))
+    kept = sizes_of(trace, "kept_output")
+    assert kept[-1] > 1.8 * kept[0]
+    # Well below the card, at every moment: what it dies of there is not a lack of bytes.
+    at_most = np.cumsum(np.where(trace.op == Op.ALLOC, trace.size, 0) - freed_sizes(trace)).max()
+    assert at_most < 19 << 30
+
+
+def freed_sizes(trace):
+    sizes = trace.size[trace.op == Op.ALLOC]
+    return np.where(trace.op == Op.FREE, sizes[np.maximum(trace.id, 0)], 0)
+
+
+def test_scale_multiplies_sizes_and_the_card_and_leaves_counts():
+    whole, half = generate("growing_batches", 3), generate("growing_batches", 3, 0.5)
+    assert len(whole) == len(half) and half.header["vram"] == 10 << 30 == whole.header["vram"] // 2
+    allocs = whole.op == Op.ALLOC
+    assert (np.abs(whole.size[allocs] / 2 - half.size[allocs]) <= 1).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("events", [1, 100, 5000])
+def test_as_many_events_as_asked_for_also_more_than_the_program_has(name, events):
+    trace = generate(name, 1, events=events, **SMALL[name])
+    assert len(trace) == events and possible(trace) is trace
+    whole = generate(name, 1, **SMALL[name])
+    both = min(len(whole), events)
+    assert np.array_equal(trace.size[:both], whole.size[:both])
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("no_such",), "pattern 'no_such': expected one of volume_profiles"),
+    (("tuning_trials", 0, 0), "scale of tuning_trials is 0: expected a number above 0"),
+    (("tuning_trials", 0, "1"), "scale of tuning_trials is '1': expected a number above 0"),
+    (("tuning_trials", 0, float("nan")), "scale of tuning_trials is nan"),
+    (("tuning_trials", 0, 1.0, 0), "events of tuning_trials is 0")])
+def test_wrong_use_is_one_line(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        generate(*arguments)
+
+
+def test_parameters_are_in_the_programs_terms_and_others_are_refused():
+    assert PATTERNS["tuning_trials"].parameters["trials"] == 268
+    assert rounds(generate("tuning_trials", trials=5, leak_share=0.0), "weight") == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="parameter 'epochs' of tuning_trials: expected one of trials, steps"):
+        generate("tuning_trials", epochs=3)
+    for wrong in (-1, 0, 2.5, "12"):
+        with pytest.raises(ValueError, match=f"trials of tuning_trials is {wrong!r}: expected a whole number above 0"):
+            generate("tuning_trials", trials=wrong)
+    with pytest.raises(ValueError, match="leak_share of tuning_trials is 1.5: expected a number from 0 to 1"):
+        generate("tuning_trials", leak_share=1.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pattern_says_in_one_line_what_it_shows(name):
+    pattern = PATTERNS[name]
+    assert pattern.name == name and 40 < len(pattern.shows) < 130 and pattern.shows.endswith(".")
+    assert pattern.card_bytes > 0 and pattern.parameters
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operations_as_lines_say_the_same_as_the_trace(name):
+    trace = generate(name, 2, **SMALL[name])
+    again = from_oracle(json.dumps(op) for op in ops(trace))
+    frees = trace.op == Op.FREE
+    assert np.array_equal(again.op, trace.op) and np.array_equal(again.id, trace.id) and np.array_equal(again.size, trace.size)
+    assert np.array_equal(again.stream[~frees], trace.stream[~frees])
+
+
+def test_operations_of_every_kind_become_the_oracles_lines():
+    rows = [(Op.ALLOC, 0, 512, 0x1000), (Op.RECORD_STREAM, 0, 0, 0x2000), (Op.FREE_REQUESTED, 0, 0, 0),
+            (Op.FREE_COMPLETED, 0, 0, 0), (Op.SET_FRACTION, -1, 0, 0), (Op.SET_CONF, -1, 1, 0), (Op.EVENTS_HOLD, -1, 1, 0),
+            (Op.FOREIGN, -1, 4096, 0), (Op.FAIL_NEXT, -1, 2, 0), (Op.SYNCHRONIZE, -1, 0, 0)]
+    op, ids, sizes, streams = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    trace = Trace(op.astype(np.int8), ids, sizes, streams, np.zeros(len(rows), np.int32), values=(0.5, "max_split_size_mb:32"))
+    assert list(ops(trace)) == [
+        {"op": "alloc", "id": 0, "size": 512, "stream": 1}, {"op": "record_stream", "id": 0, "stream": 2},
+        {"op": "free", "id": 0}, {"op": "set_fraction", "fraction": 0.5}, {"op": "set_conf", "conf": "max_split_size_mb:32"},
+        {"op": "events_hold", "on": True}, {"op": "foreign", "bytes": 4096}, {"op": "fail_next", "n": 2}, {"op": "synchronize"}]
+
+
+def test_a_trace_that_begins_in_the_middle_cannot_be_run():
+    start = (StartSegment(0, 2 << 20, 0, True, 0, False, ()),)
+    none = np.zeros(0, np.int64)
+    with pytest.raises(ValueError, match="begins with 1 segments in use"):
+        list(ops(Trace(none, none, none, none, none, start=start)))

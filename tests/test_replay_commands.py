@@ -1,0 +1,92 @@
+"""record, replay and whatif at the command line: what they print, what they refuse, and with which exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.run.shapes import Replay, WhatIf
+
+ROOT = Path(__file__).resolve().parents[1]
+TRACES = ROOT / "env" / "traces"
+LOOP = TRACES / "growing-loop.parquet"
+
+
+def run(*argv, cwd=ROOT):
+    done = subprocess.run([sys.executable, "-m", "helpers", *map(str, argv)], cwd=cwd, capture_output=True, text=True,
+                          check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def small_trace(folder, *ops):
+    path = folder / "small.jsonl"
+    path.write_text("\n".join(json.dumps(op) for op in ops))
+    return path
+
+
+ALLOCS = ({"op": "alloc", "id": 1, "size": 3 << 20}, {"op": "alloc", "id": 2, "size": 30 << 20}, {"op": "free", "id": 1})
+
+
+def test_the_bundled_recording_is_replayed_address_by_address():
+    code, out, _ = run("replay", LOOP, "--json")
+    found = json.loads(out)
+    check = found.pop("agreement")
+    assert code == 0 and check["allocations"] == check["same_address"] > 5000
+    assert check["segment_calls"] == check["same_segment_calls"] and check["reserved_bytes"] == check["recorded_reserved_bytes"]
+    assert found["first_oom"]["size_bytes"] == 440 << 20 and found["proved"] == "oracle" and found.pop("notes")
+    Replay.model_validate(found)
+
+
+def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
+    trace, out = small_trace(tmp_path, *ALLOCS), tmp_path / "out.jsonl"
+    assert run("replay", trace, "--capacity", "1GiB", "--results", out)[0] == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line.get("out") for line in lines] == [None, "ok", "ok", "ok", None]
+    assert lines[1]["drv"] == [["malloc", 0, 0, 20 << 20]] and lines[2]["res"] == 50 << 20 and "final" in lines[-1]
+    code, _, err = run("replay", trace, "--capacity", "1GiB", "--results", out)
+    assert code == 2 and "is there already" in err and err.count("\n") == 1
+
+
+def test_whatif_finds_the_setting_that_saves_the_run(tmp_path):
+    code, out, _ = run("whatif", LOOP, "--json", "--only", "--conf", "expandable_segments:True")
+    found = json.loads(out)
+    assert code == 0 and found["use"] == "expandable_segments:True" and found["needs_bytes"] == 0
+    assert WhatIf.model_validate(found).rows[0].passes
+    code, out, _ = run("whatif", LOOP, "--only", "--capacity", "12GiB")
+    assert code == 0 and "no setting helps" in out and "growing_loop.py" in out
+
+
+@pytest.mark.parametrize(("argv", "told"), [
+    (["replay", "no-such-file"], "No such file"),
+    (["replay", LOOP, "--conf", "max_split_size_mb:5"], "too small"),
+    (["replay", LOOP, "--conf", "quux:1"], "unrecognized key"),
+    (["replay", LOOP, "--torch", "1.12"], "1.12"),
+    (["replay", LOOP, "--torch", "soon"], "soon"),
+    (["replay", LOOP, "--fraction", "1.5"], "expected a number from 0 to 1"),
+    (["replay", LOOP, "--capacity", "many"], "many"),
+    (["whatif", LOOP, "--capacity", "20GiB", "--only", "--conf", "quux:1"], "unrecognized key"),
+    (["whatif", TRACES / "cpu-training-step.parquet"], "--capacity"),
+    (["record"], "expected: record"),
+    (["record", "--", "no-such-program"], "no-such-program"),
+    (["replay", ROOT / "README.md"], "expected a torch memory snapshot"),
+])
+def test_bad_input_gets_one_line_and_exit_2(argv, told, tmp_path):
+    if argv[0] == "record":
+        argv = ["record", "--out", tmp_path / "t", *argv[1:]]
+    code, out, err = run(*argv)
+    assert code == 2 and told in err and err.count("\n") == 1 and not out, err
+
+
+def test_a_trace_that_cannot_have_happened_is_named(tmp_path):
+    trace = small_trace(tmp_path, {"op": "free", "id": 3})
+    code, _, err = run("replay", trace, "--capacity", "1GiB")
+    assert code == 2 and "line 1" in err and err.count("\n") == 1
+
+
+def test_record_keeps_the_programs_own_output_and_exit_code(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    code, out, err = run("record", "--out", tmp_path / "t", "--", sys.executable, program)
+    assert code == 7 and out == "out\n" and err.startswith("err\n") and "no trace" in err
