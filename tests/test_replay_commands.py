@@ -58,6 +58,15 @@ def test_whatif_finds_the_setting_that_saves_the_run(tmp_path):
     assert code == 0 and "no setting helps" in out and "growing_loop.py" in out
 
 
+def test_whatif_sweeps_releases_and_cards_and_finds_the_smallest():
+    code, out, _ = run("whatif", LOOP, "--only", "--conf", "expandable_segments:True", "--torch", "2.6.0,2.14.1", "--capacity",
+                       "20GiB,12GiB")
+    assert code == 0 and len(out.splitlines()) >= 6 and out.count("needs") == 2 and out.count("2.6.0") == 2
+    code, out, _ = run("whatif", LOOP, "--only", "--conf", "expandable_segments:True", "--smallest", "--json")
+    sizes = json.loads(out)
+    assert code == 0 and sizes["expandable_segments:True"] < 16 << 30 < 20 << 30 < sizes[""]
+
+
 @pytest.mark.parametrize(("argv", "told"), [
     (["replay", "no-such-file"], "No such file"),
     (["replay", LOOP, "--conf", "max_split_size_mb:5"], "too small"),

@@ -35,14 +35,17 @@ def register(verb: Verb) -> None:
     _about_trace(whatif)
     whatif.add_argument("--conf", action="append", default=[], metavar="STR", help="try this one too; may be given again")
     whatif.add_argument("--only", action="store_true", help="try only the default settings and what --conf names")
+    whatif.add_argument("--smallest", action="store_true", help="the smallest card that is enough, setting by setting")
 
 
 def _about_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", help="a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace")
-    parser.add_argument("--capacity", default="", metavar="SIZE", help="the card's memory, such as 20GiB")
+    parser.add_argument("--capacity", default="", metavar="SIZE",
+                        help="the card's memory, such as 20GiB; whatif takes several, with commas")
     parser.add_argument("--held", default="", metavar="SIZE", help="what others hold of it")
     parser.add_argument("--fraction", type=float, default=None, metavar="F", help="set_per_process_memory_fraction")
-    parser.add_argument("--torch", default="", metavar="VER", help="the torch release (default: the recording's, else 2.14.1)")
+    parser.add_argument("--torch", default="", metavar="VER",
+                        help="the torch release (default: the recording's, else 2.14.1); whatif takes several, with commas")
     parser.add_argument("--build", default="", metavar="B", help="cuda or rocmX.Y (default: the recording's, else cuda)")
     parser.add_argument("--device", type=int, default=None, metavar="N", help="which device of a snapshot of several")
     parser.add_argument("--max-bytes", default="", metavar="SIZE", help="read larger trace files than 1 GiB")
@@ -99,7 +102,7 @@ class _Subject:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from helpers.allocator.outcome import lines
+    from helpers.allocator.outcome import ReplayError, lines
     from helpers.allocator.recorded import agreement, op_lines
     from helpers.allocator.replay import replay
     from helpers.allocator.settings import SettingsError
@@ -113,7 +116,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     try:
         outcome = replay(subject.trace, subject.conf, subject.card, torch=subject.torch, build=subject.build,
                          fraction=subject.fraction, timeline=wanted, engine=arguments.engine)
-    except (SettingsError, ImportError) as error:
+    except (SettingsError, ReplayError, ImportError) as error:
         raise WrongUse(str(error)) from error
     if arguments.results:
         rows = lines(op_lines(subject.trace), outcome)
@@ -134,31 +137,60 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _whatif(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from helpers.allocator import whatif
     from helpers.allocator.settings import SettingsError
     from helpers.allocator.trace import TraceError
+    from helpers.allocator.versions import VersionError
     from helpers.tell import replays
 
+    capacities, releases = arguments.capacity.split(","), arguments.torch.split(",")
+    arguments.capacity, arguments.torch = capacities[0], releases[0]
     subject = _Subject(arguments)
-    confs = None
-    if arguments.conf or arguments.only:
-        from helpers.allocator.settings import grid
-        from helpers.allocator.versions import behaviour
-
-        known = [] if arguments.only else list(grid(behaviour(subject.torch, subject.build)))
-        confs = list(dict.fromkeys(["", *known, *arguments.conf]))
+    answers = []
     try:
-        with replays.progress("settings tried", quiet=arguments.json) as tick:
-            answer: Any = whatif.whatif(subject.trace, subject.card, torch=subject.torch, build=subject.build, confs=confs,
-                                        fraction=subject.fraction, progress=tick)
-    except (SettingsError, TraceError, ValueError) as error:
+        for release in releases:
+            for capacity in capacities:
+                torch = release or subject.torch
+                card = replace(subject.card, capacity_bytes=_size(capacity, "capacity")) if capacity else subject.card
+                with replays.progress(f"settings on torch {torch}", quiet=arguments.json) as tick:
+                    answers.append(whatif.whatif(subject.trace, card, torch=torch, build=subject.build, progress=tick,
+                                                 confs=_tried(arguments, torch, subject.build), fraction=subject.fraction))
+        smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
+    except (SettingsError, TraceError, VersionError, ValueError) as error:
         raise WrongUse(str(error)) from error
     if arguments.json:
-        print_json({**whatif.to_shapes(answer), "notes": subject.notes})
+        shapes = [{**whatif.to_shapes(answer), "notes": subject.notes} for answer in answers]
+        print_json(smallest or (shapes if len(shapes) > 1 else shapes[0]))
+    elif smallest:
+        print(replays.smallest_text(smallest))
     else:
-        print(whatif.text(answer))
-        print("\n".join("Note: " + note for note in subject.notes))
+        print(whatif.text(answers[0]) if len(answers) == 1 else replays.sweep_text(answers))
+        print("\n".join("note: " + note for note in subject.notes))
     return 0
+
+
+def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
+    """The settings to try; None leaves it to the what-if."""
+    from helpers.allocator.settings import grid
+    from helpers.allocator.versions import behaviour
+
+    if not (arguments.conf or arguments.only):
+        return None
+    known = [] if arguments.only else list(grid(behaviour(torch, build)))
+    return list(dict.fromkeys(["", *known, *arguments.conf]))
+
+
+def _smallest(subject: _Subject, answer: Any) -> dict[str, int]:
+    """Setting to the bytes of the smallest card that is enough: the default, the one to use, and those asked for."""
+    from helpers.allocator.capacity import Runs, smallest
+    from helpers.allocator.start import prepared
+
+    stream, _, _ = prepared(subject.trace, subject.card, anew=True)
+    runs = Runs(stream, subject.card, subject.torch, subject.build, subject.fraction)
+    named = ["", answer.use or answer.needs_settings, *[row.settings for row in answer.rows if not row.flags][:8]]
+    return {conf: smallest(runs, conf).capacity_bytes for conf in dict.fromkeys(named)}
 
 
 def _record(arguments: argparse.Namespace) -> int:

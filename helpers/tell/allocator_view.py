@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from helpers.look.reading import show_bytes
 from . import replay_figures as figures
 from .replay_figures import Line
 from .tables import table
+from .verdict import WIDE
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,17 @@ def metrics_table(seen: View) -> str:
         ("largest request", seen.metrics.largest_request_bytes, "that would still succeed now")]
     text = table([[name, show_bytes(size), says] for name, size, says in rows], ["at this moment", "bytes", "is"],
                  widest=None)
-    return (f"{seen.study.words}\n{seen.moment_words}, operation {seen.moment}\n\n{text}\n\n"
-            f"1 - allocated/reserved would say {seen.metrics.misleading_ratio:.2f}. {metrics.MISLEADS}")
+    ratio = f"1 - allocated/reserved would say {seen.metrics.misleading_ratio:.2f}. {metrics.MISLEADS}"
+    return "\n".join([_fill(seen.study.words), f"{seen.moment_words}, operation {seen.moment}", "", text, "", _fill(ratio)])
+
+
+def words(study: Study) -> str:
+    """The study in words, with what is to be said of its trace."""
+    return "\n".join(map(_fill, [study.words, *study.notes]))
+
+
+def _fill(text: str) -> str:
+    return textwrap.fill(text, WIDE)
 
 
 def league(answer: whatif.Answer) -> Figure:

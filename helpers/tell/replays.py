@@ -10,6 +10,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import AMPLE_BYTES, Agreement
 from helpers.allocator.versions import behaviour
+from helpers.allocator.whatif import Answer
 from helpers.look.reading import show_bytes
 from helpers.run.shapes import FirstOom, Replay
 
@@ -48,6 +49,26 @@ def replay_text(outcome: Outcome, shape: dict[str, Any], card: Card, check: Agre
                       f"{check.same_segment_calls} of {check.segment_calls} segment calls, reserved at the end "
                       f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"]
     return "\n".join(lines + [f"Note: {note}" for note in notes])
+
+
+def sweep_text(answers: Sequence[Answer]) -> str:
+    """What-ifs over releases and cards, a line each."""
+    rows = []
+    for answer in answers:
+        default = next((row for row in answer.rows if not row.settings), None)
+        first = "not tried" if default is None else "passes" if default.passes else f"fails at operation {default.first_oom}"
+        use = answer.use or "the default"
+        if answer.needs_bytes:
+            use = f"needs {show_bytes(answer.needs_bytes)} more, then {answer.needs_settings or 'the default'}"
+        rows.append([answer.torch, answer.build, show_bytes(answer.capacity_bytes), first, use])
+    return table(rows, ["torch", "build", "card", "default settings", "use"], widest=None)
+
+
+def smallest_text(found: dict[str, int]) -> str:
+    """The smallest card that is enough, setting by setting."""
+    ranked = sorted(found.items(), key=lambda item: item[1])
+    rows = [[conf or "default settings", show_bytes(size), str(size)] for conf, size in ranked]
+    return table(rows, ["settings", "smallest card", "bytes"], widest=None)
 
 
 def proved_words(proved: str, build: str) -> str:
