@@ -98,6 +98,13 @@ def replay() -> list[dict]:
             _row("first study in a new process", first, "s", "one replay", figures["compiled"], "< 30 s, compilation included")]
 
 
+def vpoc() -> list[dict]:
+    """Volume profiles: the fused pass beside the read limit and the usual ways; needs 1.6 GB of disk for a while."""
+    from helpers.load.vpoc.bench import bench
+
+    return bench()
+
+
 def _seconds(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
@@ -109,7 +116,7 @@ def _row(name: str, value: float, unit: str, ratio_to: str, base: float, goal: s
             "goal": goal, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
 
 
-FIGURES = {"capture": capture, "imports": imports, "batch": batch, "replay": replay}
+FIGURES = {"capture": capture, "imports": imports, "batch": batch, "replay": replay, "vpoc": vpoc}
 
 
 def measure(names: list[str]) -> list[dict]:

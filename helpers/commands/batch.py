@@ -24,7 +24,7 @@ def register(verb: Verb) -> None:
     report = verb("report", _report, "write the page of a batch, partial batches included")
     report.add_argument("batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)")
     bench = verb("bench", _bench, "figures as ratios within one run")
-    bench.add_argument("what", nargs="*", help="which: capture, imports, batch, replay (default: all)")
+    bench.add_argument("what", nargs="*", help="which: capture, imports, batch, replay, vpoc (default: all)")
 
 
 def _schema(arguments: argparse.Namespace) -> int:

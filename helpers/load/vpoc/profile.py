@@ -1,0 +1,142 @@
+"""Point of control, value area and nodes of volume profiles, under each rule in use.
+
+Volume POC (VPOC): the tick with the most volume. A naked POC (others write VPOC for *virgin* POC) is another thing: the POC of
+an earlier session that price has not traded at since. The value area is the run of ticks around the POC that holds 70 % of the
+volume: the two-row rule (CBOT, Dalton) compares the sum of the next two ticks on each side and adds the larger pair, the
+one-row rule compares one tick each side; equal sums go up. Ticks without trades count as rows of no volume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from helpers.load.vpoc.ticks import to_price
+from helpers.load.vpoc.trades import Array, Layout, Trades, survey
+
+TIES = ("lowest", "highest", "centre")
+VALUE_AREAS = ("one-row", "two-row")
+SHARE = 0.70
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``tie``: which of tied rows is the POC (Linnsoft: the one closest to the centre of the profile; numpy's argmax: the
+    lowest). ``value_area``: one-row or two-row. ``share``: of the volume, to 0.01 %."""
+
+    tie: str = "centre"
+    value_area: str = "two-row"
+    share: float = SHARE
+
+    def __post_init__(self) -> None:
+        if self.tie not in TIES or self.value_area not in VALUE_AREAS or not 0 < self.share <= 1:
+            raise ValueError(f"rule {self.tie}, {self.value_area}, {self.share}: expected a tie of {', '.join(TIES)}, a value "
+                             f"area of {', '.join(VALUE_AREAS)} and a share above 0 and at most 1")
+
+    def __str__(self) -> str:
+        return f"{self.value_area} {self.share:.0%}, tie {self.tie}"
+
+
+USUAL = Rule()
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """POC, VAL and VAH of each session in ticks; ``there`` is False for a session without volume."""
+
+    poc: Array
+    val: Array
+    vah: Array
+    there: Array
+    rule: Rule
+
+    def prices(self, tick: float) -> tuple[Array, Array, Array]:
+        """POC, VAL and VAH in points; NaN for a session without volume."""
+        return tuple(np.where(self.there, to_price(one, tick), np.nan)  # type: ignore[return-value]
+                     for one in (self.poc, self.val, self.vah))
+
+
+def levels(counts: Array, layout: Layout, rule: Rule = USUAL) -> Levels:
+    """POC and value area of every session of ``counts``, as ``profiles`` gives them."""
+    from helpers.load.vpoc.kernels import areas
+
+    poc, val, vah = (np.empty(len(counts), np.int32) for _ in range(3))
+    areas(counts, layout.widths, float(round(rule.share * 10000)), TIES.index(rule.tie), rule.value_area == "two-row", poc, val,
+          vah)
+    there = poc >= 0
+    return Levels(poc + layout.lows, val + layout.lows, vah + layout.lows, there, rule)
+
+
+def by_rule(sessions: Mapping[str, Trades]) -> list[dict[str, Any]]:
+    """Why does mine differ: POC, VAL and VAH of every session under each rule and window (``{"all": ..., "RTH": ...}``)."""
+    rows = []
+    for window, trades in sessions.items():
+        layout = survey(trades)
+        counts = _profiles(trades, layout)
+        for rule in (Rule(tie, area) for area in VALUE_AREAS for tie in TIES):
+            found = levels(counts, layout, rule)
+            for s, (poc, val, vah) in enumerate(zip(*found.prices(trades.tick), strict=True)):
+                if found.there[s]:
+                    rows.append({"session": trades.labels[s], "window": window, "value_area": rule.value_area, "tie": rule.tie,
+                                 "poc": float(poc), "val": float(val), "vah": float(vah)})
+    return sorted(rows, key=lambda row: (row["session"], row["window"]))
+
+
+def _profiles(trades: Trades, layout: Layout) -> Array:
+    from helpers.load.vpoc.histogram import profiles
+
+    return profiles(trades, layout)
+
+
+def nodes(row: Array, window: int = 10, share: float = 0.1) -> tuple[list[int], list[int]]:
+    """High and low volume nodes of one profile, as positions in its row.
+
+    A high node (HVN) has the most volume within ``window`` ticks on each side and at least ``share`` of the POC's; of equal
+    neighbours the first counts. A low node (LVN) lies between two high ones, one in each gap: the least volume there.
+    """
+    row = np.asarray(row, np.float64)
+    if not row.size or row.max() <= 0:
+        return [], []
+    padded = np.pad(row, window, constant_values=-1.0)
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * window + 1)
+    first = around.argmax(axis=1) == window
+    high = [int(k) for k in np.flatnonzero(first & (row >= share * row.max()))]
+    low = [a + 1 + int(np.argmin(row[a + 1:b])) for a, b in zip(high, high[1:], strict=False) if b > a + 1]
+    return high, low
+
+
+def naked(found: Levels, layout: Layout) -> Array:
+    """For each session's POC the first later session whose range reaches it; -1 where it is naked to the end.
+
+    A session's range is from its lowest to its highest trade: a POC that price jumped over in between counts as reached.
+    """
+    high = layout.lows.astype(np.int64) + layout.widths
+    ended = np.full(len(found.poc), -1, np.int64)
+    for s, poc in enumerate(found.poc):
+        reached = (layout.lows[s + 1:] <= poc) & (poc < high[s + 1:]) & (layout.widths[s + 1:] > 0)
+        if found.there[s] and reached.any():
+            ended[s] = s + 1 + int(np.argmax(reached))
+    return ended
+
+
+def developing(trades: Trades, session: int, points: int = 200, rule: Rule = USUAL) -> dict[str, Array]:
+    """POC and value area as the session went on: after each of ``points`` equal shares of its trades.
+
+    ``{"trades", "poc", "val", "vah"}``, levels in points.
+    """
+    one = trades.take(session, session + 1)
+    layout = survey(one)
+    ticks, volume = one.session(0)
+    ends = np.unique(np.linspace(0, len(ticks), min(points, len(ticks)) + 1).astype(np.int64)[1:])
+    row = np.zeros((1, layout.bins), layout.counts)
+    got = {name: np.full(len(ends), np.nan) for name in ("poc", "val", "vah")}
+    begin = 0
+    for i, end in enumerate(ends):
+        np.add.at(row[0], ticks[begin:end] - layout.lows[0], volume[begin:end].astype(row.dtype))
+        begin = int(end)
+        for name, level in zip(got, levels(row, layout, rule).prices(trades.tick), strict=True):
+            got[name][i] = level[0]
+    return {"trades": ends, **got}
