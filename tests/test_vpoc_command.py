@@ -82,7 +82,8 @@ def test_every_figure_is_drawn_and_has_words():
     counts = histogram.profiles(some, layout)
     found = profile.levels(counts, layout)
     rows = [{"strategy": name, "seconds": 0.01 * k, "measured_bytes": k << 20, "predicted_bytes": k << 20,
-             "chunk_trades": 10 ** k, "times_limit": k, "equal": True, "status": "ok"} for k, name in enumerate(("fused", "one_hot", "flat"), 1)]
+             "chunk_trades": 10 ** k, "times_limit": k, "equal": True, "status": "ok"}
+            for k, name in enumerate(("fused", "one_hot", "flat"), 1)]
     for figure, words in (
             (vpoc_figures.profile_figure(some, layout, counts, found), vpoc_figures.profile_alt(some, layout, counts, found)),
             (vpoc_figures.strategies_figure(rows, 1e-3, 1 << 30), vpoc_figures.strategies_alt(rows, 1e-3, 1 << 30)),
