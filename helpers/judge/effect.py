@@ -1,0 +1,180 @@
+"""Did the change help, and by how much? Two arms of repeated trials compared: ratio with its interval, outcomes, answers.
+
+Pure. Measurements are compared as ratios, in pairs that ran one after the other, so that a slow hour of the box falls on both.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LEAST = {"memory": 0.02, "time": 0.10}
+"""The least effect that matters: a change of less is called none."""
+LEVEL = 0.99
+FEWEST_PAIRS = 3
+VERDICTS = ("helps", "no_effect", "harmful", "not_supported", "ineffective", "not_enough_evidence", "predicted")
+# How close the losses must be: the same bits, or the same within what another order of sums and a shorter number allow.
+TOLERANCE = {"bitwise": 0.0, "close": 1e-4, "half": 5e-2}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Treated over control: ``ratio`` with the bounds of its 99 % interval; 0.5 is half. ``pairs`` it rests on.
+
+    ``says``: less, more, same (any effect is below the least that matters) or unclear.
+    """
+
+    what: str
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    says: str
+
+    @property
+    def words(self) -> str:
+        if not self.pairs:
+            return f"{self.what}: not measured"
+        return f"{self.what} x {self.ratio:.3g} ({self.low:.3g} to {self.high:.3g}, {self.pairs} pairs)"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison, trial by trial: the outcomes, the losses, and what was measured where it was (else None)."""
+
+    outcomes: tuple[str, ...]
+    losses: tuple[tuple[float, ...], ...] = ()
+    measured: Mapping[str, tuple[float | None, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A verdict with its one-line reason and the effects it rests on; ``same_answer`` is None where it was not compared."""
+
+    verdict: str
+    why: str
+    memory: Effect
+    time: Effect
+    same_answer: bool | None
+
+
+def effect(what: str, control: Sequence[float | None], treated: Sequence[float | None]) -> Effect:
+    """The ratio of two arms by their pairs: the t interval of the mean logarithm at 99 %.
+
+    A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three pairs nothing is said.
+    """
+    logs = [math.log(b / a) for a, b in zip(control, treated, strict=False) if a and b and a > 0 and b > 0]
+    if not logs:
+        return Effect(what, math.nan, math.nan, math.nan, 0, "unclear")
+    mean = math.fsum(logs) / len(logs)
+    if len(logs) < FEWEST_PAIRS:
+        return Effect(what, math.exp(mean), 0.0, math.inf, len(logs), "unclear")
+    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / (len(logs) - 1) / len(logs))
+    half = student(LEVEL, len(logs) - 1) * spread
+    low, high, least = mean - half, mean + half, -math.log(1 - LEAST[what])
+    says = "unclear"
+    if low > -least and high < least:
+        says = "same"
+    elif high < 0 and mean <= -least:
+        says = "less"
+    elif low > 0 and mean >= least:
+        says = "more"
+    return Effect(what, math.exp(mean), math.exp(low), math.exp(high), len(logs), says)
+
+
+def student(level: float, freedom: int) -> float:
+    """The two-sided quantile of Student's t, by bisection over its distribution function (Abramowitz and Stegun 26.7.3-4)."""
+    low, high = 0.0, 1e6
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _inside(middle, freedom) < level else (low, middle)
+    return high
+
+
+def _inside(t: float, freedom: int) -> float:
+    """The probability that |T| is below t."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    term, total, start = (cosine, cosine, 3) if freedom % 2 else (1.0, 1.0, 2)
+    for k in range(start, freedom - 1, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    if freedom == 1:
+        return 2 * angle / math.pi
+    return 2 / math.pi * (angle + sine * total) if freedom % 2 else sine * total
+
+
+def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> float:
+    """The probability of an outcome table at least as uneven, were both arms alike (Fisher's exact test, two-sided)."""
+    bad, total = control_bad + treated_bad, control + treated
+    ways = math.comb(total, bad)
+    fewest = max(0, bad - treated)
+    chances = [math.comb(control, k) * math.comb(treated, bad - k) / ways for k in range(fewest, min(bad, control) + 1)]
+    seen = chances[control_bad - fewest]
+    return sum(chance for chance in chances if chance <= seen * (1 + 1e-9))
+
+
+def same_answer(control: Sequence[Sequence[float]], treated: Sequence[Sequence[float]], tolerance: str) -> bool | None:
+    """Whether the losses of each pair agree, on the steps that both made; None where no pair has any."""
+    compared = False
+    for one, other in zip(control, treated, strict=False):
+        for a, b in zip(one, other, strict=False):
+            compared = True
+            if math.isnan(a) or math.isnan(b) or abs(a - b) > TOLERANCE[tolerance] * max(abs(a), abs(b)):
+                return False
+    return True if compared else None
+
+
+def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "") -> Comparison:
+    """The verdict on a remedy for ``goal`` (memory or time). ``answer``: bitwise, close, half; empty: not compared.
+
+    First whether both arms finish; then the answer; then the effects. What a remedy costs in time beside the memory that it
+    saves is told and not held against it; a cost without the gain is harm.
+    """
+    effects = {what: effect(what, *((arm.measured or {}).get(what, ()) for arm in (control, treated))) for what in LEAST}
+    memory, time = effects["memory"], effects["time"]
+    same = same_answer(control.losses, treated.losses, answer) if answer else None
+
+    def done(verdict: str, why: str) -> Comparison:
+        return Comparison(verdict, why, memory, time, same)
+
+    bad = [sum(outcome != "ok" for outcome in arm.outcomes) for arm in (control, treated)]
+    count = [len(control.outcomes), len(treated.outcomes)]
+    if not min(count):
+        return done("not_enough_evidence", f"no trial of the {'control' if not count[0] else 'remedy'} was made")
+    ends = [", ".join(f"{arm.outcomes.count(one)} {one}" for one in dict.fromkeys(arm.outcomes)) for arm in (control, treated)]
+    if bad[0] * count[1] != bad[1] * count[0]:
+        better, chance = bad[1] * count[0] < bad[0] * count[1], fisher(bad[0], count[0], bad[1], count[1])
+        says = f"it ended {ends[1]}, and without it {ends[0]}"
+        if chance > 1 - LEVEL:
+            return done("not_enough_evidence", f"{says}: that few trials could show by chance (p = {chance:.2g})")
+        return done("helps" if better and same is not False else "harmful",
+                    says + (", and the answer changed" if same is False else ""))
+    if bad[0] == count[0]:
+        alike = set(control.outcomes) == set(treated.outcomes) != {"crashed"}
+        return done("no_effect" if alike else "not_enough_evidence",
+                    f"no trial finished, with it ({ends[1]}) or without ({ends[0]})")
+    if same is False:
+        return done("harmful", "it changes the answer: the losses differ by more than the remedy may change them")
+    main, other = (memory, time) if goal == "memory" else (time, memory)
+    if main.says == "less":
+        cost = f"; it costs {other.words}" if other.says == "more" else ""
+        return done("helps", main.words + cost)
+    if main.says == "more":
+        return done("harmful", main.words)
+    if other.says == "more":
+        return done("harmful", f"{other.words}, and {main.words if main.says == 'same' else 'no gain is shown'}")
+    if main.says == "same":
+        return done("no_effect", f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters")
+    return done("not_enough_evidence", f"{main.words}: the interval leaves open whether it matters")
+
+
+def resampled(control: Sequence[float], what: str, pairs: int, draws: int, seed: int) -> float:
+    """The share of false alarms (less or more) when both arms are drawn from one recorded arm, ``draws`` times."""
+    rng, alarms = random.Random(f"{what}/{seed}"), 0
+    for _ in range(draws):
+        arms = [[rng.choice(control) for _ in range(pairs)] for _ in range(2)]
+        alarms += effect(what, *arms).says in ("less", "more")
+    return alarms / draws

@@ -1,0 +1,153 @@
+"""Which trials, in what order, within the time there is? Cheap and telling ones first, the arms interleaved by seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.judge.effect import FEWEST_PAIRS
+from helpers.judge.presets import NONE, Preset
+from helpers.load.limits import Limits
+from helpers.load.targets import Target
+from helpers.load.trial import CPU, trial
+from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused
+from helpers.load.workloads import Workload
+
+DEFAULT_REPEATS = 5
+
+
+class PlanError(ValueError):
+    """No plan can be made: one line with what was seen, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One thing to try: a workload under a preset. ``seconds`` is what one trial of it is thought to take."""
+
+    name: str
+    workload: Workload
+    preset: Preset = NONE
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A remedy beside its control. ``tells``: how much a trial would decide (an open question 2, a settled one 1)."""
+
+    name: str
+    control: Arm
+    treated: Arm
+    tells: float = 1.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One trial of the plan, in its place."""
+
+    arm: Arm
+    repeat: int
+
+
+@dataclass(frozen=True)
+class FixPlan:
+    """The trials in order, what they will take, the pairs they decide, and what had to be left out, each with why."""
+
+    trials: tuple[Planned, ...]
+    seconds: float
+    pairs: tuple[Pair, ...]
+    left_out: Mapping[str, str]
+    repeats: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The records by arm and repeat, and what went wrong without losing them: a line each. ``refused``: arm and why."""
+
+    records: Mapping[tuple[str, int], TrialRecord]
+    refused: Mapping[str, str]
+    troubles: tuple[str, ...]
+
+
+def plan(pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: float, seed: int = 0) -> FixPlan:
+    """The trials that fit ``budget_s``, those of the pairs that tell most a second first. A control is shared by its pairs.
+
+    What does not fit is left out by name. Raises PlanError for fewer repeats than an interval needs, and where nothing fits.
+    """
+    if repeats < FEWEST_PAIRS:
+        raise PlanError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
+    chosen: list[Pair] = []
+    left_out: dict[str, str] = {}
+    for pair in sorted(pairs, key=lambda one: (-one.tells / (one.control.seconds + one.treated.seconds), one.name)):
+        taken, needed = _seconds(chosen, repeats), _seconds([*chosen, pair], repeats)
+        if needed <= budget_s:
+            chosen.append(pair)
+        else:
+            left_out[pair.name] = (f"not tried because it takes {needed - taken:.0f} s more, and {budget_s - taken:.0f} s of "
+                                   f"{budget_s:.0f} are left")
+    if pairs and not chosen:
+        cheapest = min(_seconds([pair], repeats) for pair in pairs)
+        raise PlanError(f"time budget {budget_s:.0f} s: the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at "
+                        f"{repeats} repeats; expected at least that; give more time or fewer repeats")
+    groups: dict[str, dict[str, Arm]] = {}
+    for pair in chosen:
+        groups.setdefault(pair.control.name, {pair.control.name: pair.control})[pair.treated.name] = pair.treated
+    trials: list[Planned] = []
+    for name, arms in groups.items():
+        trials += _interleaved(list(arms.values()), repeats, random.Random(f"{seed}/{name}"))
+    return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, repeats, seed)
+
+
+def _interleaved(arms: Sequence[Arm], repeats: int, rng: random.Random) -> list[Planned]:
+    """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift of the box cancels."""
+    found: list[Planned] = []
+    order = list(arms)
+    for repeat in range(repeats):
+        if repeat % 2 == 0:
+            rng.shuffle(order)
+        found += [Planned(arm, repeat) for arm in (order if repeat % 2 == 0 else reversed(order))]
+    return found
+
+
+def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
+    arms = {arm.name: arm.seconds for pair in pairs for arm in (pair.control, pair.treated)}
+    return repeats * sum(arms.values())
+
+
+def run(wanted: FixPlan, *, python: str, out: Path, limits: Limits = Limits(), target: Target = CPU,  # noqa: B008
+        on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
+        one: Callable[..., TrialRecord] = trial) -> Ran:
+    """Make the trials of a plan; those that ``out`` has are read. Every arm of a repeat has the same seed.
+
+    A record that cannot be written is kept here and named. A trial that is refused takes its arm out of the plan, one that is
+    stuck, or leaves the box unclean, ends it: what follows would be measured on another box.
+    """
+    records: dict[tuple[str, int], TrialRecord] = {}
+    refused: dict[str, str] = {}
+    troubles: list[str] = []
+    for planned in wanted.trials:
+        if planned.arm.name in refused:
+            continue
+        try:
+            record = one(planned.arm.workload, planned.arm.preset, python=python, seed=wanted.seed * 1000 + planned.repeat,
+                         limits=limits, out=out, repeat=planned.repeat, target=target)
+        except TrialRefused as error:
+            refused[planned.arm.name] = str(error)
+            on_trial(planned, None)
+            continue
+        except RecordNotKept as error:
+            troubles.append(str(error))
+            record = error.record
+        except TrialError as error:
+            troubles.append(f"{planned.arm.name}, repeat {planned.repeat}: {error}")
+            continue
+        records[planned.arm.name, planned.repeat] = record
+        on_trial(planned, record)
+        if record.outcome == "stuck" or record.clean:
+            where = "the CPU" if target.pci == "cpu" else f"GPU {target.pci}, which is set aside"
+            troubles.append(f"stopped after {planned.arm.name}, repeat {planned.repeat}: {record.clean or record.message}; "
+                            f"nothing more is tried on {where}")
+            break
+    return Ran(records, refused, tuple(troubles))

@@ -1,0 +1,109 @@
+"""What is tried: a built-in workload by its name, in a variant, or the user's own command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from helpers.load.targets import Target
+
+PROGRAM = "from helpers.torchside.workloads import main; main()"
+
+
+class WorkloadError(ValueError):
+    """No such workload or parameter: one line with what was seen, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A workload of helpers/torchside. ``measure``: whose memory is compared, the process's (``work``) or its session's.
+
+    ``ballast_mib`` and ``slow`` (a factor) plant a known effect in any of them.
+    """
+
+    name: str
+    shows: str
+    parameters: Mapping[str, int | float | str]
+    measure: str
+
+
+_PLANTED: dict[str, int | float | str] = {"ballast_mib": 0, "slow": 1.0}
+_KEEP: dict[str, int | float | str] = {"empty_cache_every": 0, "gc_every": 0, "double": 0, **_PLANTED}
+BUILT_IN: dict[str, BuiltIn] = {one.name: one for one in (
+    BuiltIn("training", "a small transformer that learns, with AdamW",
+            {"steps": 6, "batch": 16, "accumulate": 1, "checkpointing": 0, "precision": "float32", "optimizer": "adamw",
+             "offload": 0, "length": 128, "width": 256, "layers": 4, "vocabulary": 512, "prime": 0, **_KEEP}, "work"),
+    BuiltIn("volume", "volume at each price level, every tick against every level",
+            {"steps": 6, "ticks": 200_000, "levels": 160, "chunk": 0, "preallocate": 0, "pool_mib": 0, **_PLANTED},
+            "work"),
+    BuiltIn("tuning", "trials of changing size that each leave a tensor behind",
+            {"steps": 12, "leak_mib": 24, "leak": "list", "work_mib": 64, "recycle_every": 0, "parallel": 1, **_KEEP},
+            "session"),
+    BuiltIn("churn", "tensors of random size, made and dropped",
+            {"steps": 6, "live_mib": 128, "low_kib": 256, "high_kib": 8192, "requests": 150, "pool": 0, "prime": 0, **_KEEP},
+            "work"),
+)}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing to run: ``command`` of the user, or a built-in with what differs from its ``parameters``.
+
+    ``step`` is a regular expression for the lines of stdout that mark a step; a group in it is the step's loss.
+    ``measure``: work or session, as in BuiltIn.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    step: str = ""
+    measure: str = "session"
+
+    @property
+    def words(self) -> str:
+        """The workload in one line."""
+        if self.command:
+            return shlex.join(self.command)
+        return " ".join([self.name, *(f"{name}={value}" for name, value in sorted(self.parameters.items()))])
+
+
+def workload(name: str, **parameters: Any) -> Workload:
+    """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
+    if name not in BUILT_IN:
+        raise WorkloadError(f"workload {name!r}: expected one of {', '.join(BUILT_IN)}, or -- and a command")
+    known = BUILT_IN[name]
+    for key, value in parameters.items():
+        if key not in known.parameters:
+            raise WorkloadError(f"{name}: parameter {key!r} is not known; expected one of {', '.join(known.parameters)}")
+        own = known.parameters[key]
+        fits = isinstance(value, str) if isinstance(own, str) else not isinstance(value, (str, bool)) and value >= 0 and (
+            isinstance(own, float) or isinstance(value, int))
+        if not fits:
+            raise WorkloadError(f"{name}: {key} is {value!r}; expected something like {own!r}")
+    changed = {key: value for key, value in parameters.items() if value != known.parameters[key]}
+    return Workload(name, changed, measure=known.measure)
+
+
+def command(argv: Sequence[str], step: str = "") -> Workload:
+    """The user's own command. Raises WorkloadError where there is none, or where ``step`` is no regular expression."""
+    if not argv:
+        raise WorkloadError("no command; expected one after --, such as: -- python train.py")
+    try:
+        re.compile(step)
+    except re.error as error:
+        raise WorkloadError(f"step marker {step!r}: {error}; expected a regular expression such as 'loss=([0-9.]+)'") from error
+    return Workload("command", command=tuple(argv), step=step)
+
+
+def argv(wanted: Workload, python: str, seed: int, target: Target, device_bytes: int | None) -> list[str]:
+    """The command line that runs it. A command of the user runs as it stands."""
+    if wanted.command:
+        return list(wanted.command)
+    spec = {"workload": wanted.name, "device": target.device, "pci": "" if target.pci == "cpu" else target.pci,
+            "several": target.several, "seed": seed, "threads": 1, "device_bytes": device_bytes,
+            "parameters": dict(wanted.parameters)}
+    return [python, "-c", PROGRAM, json.dumps(spec)]

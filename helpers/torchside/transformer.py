@@ -1,0 +1,175 @@
+"""A small transformer, data made on the spot, and one training of it, as every way to train does it.
+
+The data follow a rule that can be learnt. A step is the same for every path: draw a batch, gradients of its mean loss, one step
+of AdamW; how the gradients come about is what the paths differ in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from helpers.torchside import checkpoint
+
+SAMPLES = 256
+ABOUT = ("seed", "vocab", "width", "layers", "heads", "length", "batch", "dropout")
+
+
+class Embedding(nn.Module):
+    """Tokens to vectors, with the sines and cosines of the position added: no parameter, so any length will do."""
+
+    def __init__(self, vocab: int, width: int):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab, width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        vectors = self.tokens(tokens)
+        length, width = vectors.shape[1:]
+        angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+        return vectors + torch.cat([angle.sin(), angle.cos()], 1).to(vectors)
+
+
+class Block(nn.Module):
+    """Causal self-attention and a network of two layers, each added to what came in; written out, so it is deterministic."""
+
+    def __init__(self, width: int, heads: int, dropout: float):
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        weights = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        mixed = self.dropout(weights.masked_fill(later, float("-inf")).softmax(-1)) @ v
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.dropout(self.down(nn.functional.gelu(self.up(self.between(x)))))
+
+
+class Transformer(nn.Module):
+    """A language model of layers that are all called alike, so that a stage of them is a model too."""
+
+    def __init__(self, spec: dict[str, Any]):
+        super().__init__()
+        width = spec["width"]
+        blocks = [Block(width, spec["heads"], spec["dropout"]) for _ in range(spec["layers"])]
+        self.layers = nn.ModuleList([Embedding(spec["vocab"], width), *blocks, nn.Linear(width, spec["vocab"])])
+        self.recompute = bool(spec.get("recompute"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            again = self.recompute and isinstance(layer, Block)
+            x = recomputed(layer, x, use_reentrant=False) if again else layer(x)
+        return x
+
+
+class Data:
+    """Sequences after a rule that can be learnt, and the order they are drawn in; ``state`` is the order's, to the sample."""
+
+    def __init__(self, spec: dict[str, Any]):
+        self.generator = torch.Generator().manual_seed(spec["seed"])
+        self.batch = spec["batch"]
+        self.rows = self.sequences(spec["vocab"], spec["length"], max(SAMPLES, self.batch))
+        self.order, self.position = torch.randperm(len(self.rows), generator=self.generator), 0
+
+    def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
+        columns = [torch.randint(vocab, (count,), generator=self.generator)]
+        for _ in range(length):
+            columns.append((3 * columns[-1] + 1 + torch.randint(2, (count,), generator=self.generator)) % vocab)
+        return torch.stack(columns, 1)
+
+    def next(self) -> torch.Tensor:
+        """The numbers of the next batch's samples; a new order where fewer are left."""
+        if self.position + self.batch > len(self.order):
+            self.order, self.position = torch.randperm(len(self.rows), generator=self.generator), 0
+        self.position += self.batch
+        return self.order[self.position - self.batch:self.position]
+
+    def state(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state(), "order": self.order, "position": self.position}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+        self.order, self.position = state["order"], state["position"]
+
+
+class Run:
+    """One training: model, optimizer, data, and every loss so far. ``prepare`` may wrap or cut the model before the optimizer
+    sees its parameters, and returns what is called. A step is the same for every path: ``forward_backward`` differs."""
+
+    def __init__(self, spec: dict[str, Any], prepare: Callable[[nn.Module], Any] = lambda model: model, device: str = ""):
+        self.spec, self.device, self.pieces = spec, device or spec["device"], spec.get("pieces", 1)
+        checkpoint.seed(spec["seed"])
+        self.model = Transformer(spec).to(self.device)
+        self.call = prepare(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.data = Data(spec)
+        self.losses: list[float] = []
+        self.seen = hashlib.sha256().hexdigest()
+        self.after_first: Callable[[], None] = lambda: None
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        scores = self.call(tokens[:, :-1])
+        return nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+
+    def forward_backward(self, tokens: torch.Tensor) -> float:
+        """Gradients of the mean loss over all of ``tokens``, in ``pieces`` pieces; each counts by its share of the samples."""
+        total = torch.zeros((), device=self.device)
+        for part in tokens.chunk(self.pieces):
+            loss = self.loss(part) * (len(part) / len(tokens))
+            loss.backward()
+            total += loss.detach()
+        return float(total)
+
+    def step(self) -> float:
+        numbers = self.data.next()
+        tokens = self.data.rows[numbers].to(self.device)
+        if self.spec["dropout"]:
+            tokens[random.randrange(len(tokens))] = 0  # so that Python's generator decides something too
+        loss = self.forward_backward(tokens)
+        if not self.losses:
+            self.after_first()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.losses.append(loss)
+        self.seen = hashlib.sha256((self.seen + str(numbers.tolist())).encode()).hexdigest()
+        return loss
+
+    def state(self) -> dict[str, Any]:
+        return {"training": self.about(), "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                "data": self.data.state(), "random": checkpoint.rng_states(), "losses": list(self.losses), "seen": self.seen}
+
+    def about(self) -> dict[str, Any]:
+        return {key: self.spec[key] for key in ABOUT}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there. Raises CheckpointError for the state of another training."""
+        if state["training"] != self.about():
+            raise checkpoint.CheckpointError(f"the checkpoint is of another training ({state['training']}); expected "
+                                             f"{self.about()}; give each its own folder")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.data.restore(state["data"])
+        self.losses, self.seen = list(state["losses"]), state["seen"]
+        checkpoint.set_rng_states(state["random"])
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides what comes next, and of what came."""
+        return checkpoint.fingerprint(self.state())
+
+
+def warm(spec: dict[str, Any]) -> None:
+    """One step of the smallest model: what torch imports at its first optimizer step (70 MB of its compiler, 2.13) and a GPU's
+    context are then no part of what is measured, and cannot fail under a limit."""
+    Run({**spec, "vocab": 8, "width": 8, "layers": 1, "heads": 1, "length": 4, "batch": 2, "pieces": 1}).step()

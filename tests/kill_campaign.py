@@ -1,0 +1,192 @@
+"""Is anything lost when training is killed? Kills at the write boundaries of a checkpoint, and of whole processes.
+
+    python tests/kill_campaign.py [--kills N] [--processes N] [--json]
+
+Two campaigns, counted apart. By failpoints: torch is imported once, each life is a fork that ends itself by a real SIGKILL at
+one boundary of one save (before it opens the file, after each write, after the sync, the rename, ...); without --kills every
+boundary has its kill. By chance: whole processes, killed from outside at random moments, each started anew from what is there.
+After each the whole state (parameters, optimizer, random generators, order of the data, every loss, every sample seen) must
+have the bits of the undisturbed run; a step that was told as saved must never be lost. A kill leaves the page cache as it is:
+a power cut is not tried here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+SPEC: dict[str, Any] = {"device": "cpu", "seed": 7, "threads": 1, "vocab": 16, "width": 8, "layers": 1, "heads": 1, "length": 8,
+                        "batch": 100, "dropout": 0.1, "steps": 5}
+"""Batches of 100 of 256 samples: the order of the data is drawn anew before steps 3 and 5."""
+
+
+def life(folder: Path, told: int, kill: tuple[int, str] | None) -> None:
+    """One process's life: go on from the newest checkpoint to the end, or to the kill; tell every saved step, and the end."""
+    from helpers.torchside import checkpoint
+    from helpers.torchside.transformer import Run
+
+    run = Run(SPEC)
+    found = checkpoint.load(folder)
+    if found:
+        run.restore(found[1])
+    os.write(told, f"resumed {found[0] if found else 0}\n".encode())
+    while len(run.losses) < SPEC["steps"]:
+        step = len(run.losses) + 1
+        checkpoint.failpoint = lambda at, step=step: os.kill(os.getpid(), signal.SIGKILL) if kill == (step, at) else None
+        run.step()
+        os.write(told, f"stepped {step}\n".encode())
+        checkpoint.save(folder, step, run.state())
+        os.write(told, f"saved {step}\n".encode())
+    os.write(told, f"digest {run.digest()}\n".encode())
+
+
+def forked(folder: Path, kill: tuple[int, str] | None) -> list[tuple[str, str]]:
+    """A life in a fork: what it told. Raises RuntimeError where it ended neither by itself nor by its kill."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            life(folder, writer, kill)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        words = [(line.split()[0], line.split()[1]) for line in lines]
+    status = os.waitpid(pid, 0)[1]
+    if status != (signal.SIGKILL if kill else 0):
+        raise RuntimeError(f"the life ended with status {status}, expected {'SIGKILL' if kill else '0'} (kill at {kill})")
+    return words
+
+
+def boundaries() -> list[str]:
+    """The boundaries of a save that has an older checkpoint to remove."""
+    from helpers.torchside import checkpoint
+    from helpers.torchside.transformer import Run
+
+    names: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(SPEC)
+        for step in range(1, checkpoint.KEPT + 2):
+            run.step()
+            names.clear()
+            checkpoint.failpoint = names.append
+            checkpoint.save(Path(folder), step, run.state())
+    checkpoint.failpoint = lambda at: None
+    return list(names)
+
+
+def last(words: list[tuple[str, str]], kind: str) -> int:
+    return max((int(value) for word, value in words if word == kind), default=0)
+
+
+def failpoint_kills(kills: int | None = None) -> dict[str, Any]:
+    """Kills spread over the boundaries (None: one at each), at steps in turn; one in nine is killed again as it recovers."""
+    import torch
+
+    torch.set_num_threads(1)
+    names = boundaries()
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed = forked(Path(folder), None)[-1]
+    chosen = [names[at * len(names) // kills] for at in range(kills)] if kills else names
+    found = {"kills": 0, "runs": 0, "boundaries": len(names), "boundaries_killed_at": len(set(chosen)), "identical": 0,
+             "lost": 0, "redone_steps": 0}
+    began = time.monotonic()
+    for number, boundary in enumerate(chosen):
+        step = 1 + number % SPEC["steps"]
+        step = max(step, 3) if boundary == "older removed" else step  # the first two have none to remove
+        with tempfile.TemporaryDirectory() as folder:
+            lives = [forked(Path(folder), (step, boundary))]
+            if number % 7 == 6 and step < SPEC["steps"]:
+                lives.append(forked(Path(folder), (step + 1, boundary)))
+            lives.append(forked(Path(folder), None))
+        found["runs"] += 1
+        found["kills"] += len(lives) - 1
+        found["identical"] += lives[-1][-1] == undisturbed
+        found["lost"] += sum(last(lives[at + 1], "resumed") < last(lives[at], "saved") for at in range(len(lives) - 1))
+        found["redone_steps"] += sum(word == "stepped" for words in lives for word, _ in words) - SPEC["steps"]
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str, Any]:
+    """One training killed from outside ``kills`` times, one in five while it starts, and finished; against one undisturbed."""
+    from helpers.load.training import PROGRAM, START_S, environment
+
+    rng, began = random.Random(seed), time.monotonic()
+    found: dict[str, Any] = {"kills": 0, "kills_while_starting": 0, "lost": 0}
+
+    def start(folder: str) -> subprocess.Popen[str]:
+        spec = {**SPEC, "steps": steps, "path": "resume", "name": "run", "folder": folder, "limit_s": 600}
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps(spec)], env=environment({}), stdout=subprocess.PIPE,
+                                stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+
+    def lived(process: subprocess.Popen[str], kill_after_s: float | None, at_once: bool) -> list[dict[str, Any]]:
+        lines, due = [], time.monotonic() + (kill_after_s or 0.0) if at_once else None
+        if at_once and due is not None:
+            time.sleep(max(0.0, due - time.monotonic()))
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        for text in process.stdout:
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                continue  # the line that the kill cut
+            if lines[-1]["event"] == "ready" and kill_after_s is not None and not at_once:
+                # The pipe holds what is told meanwhile: 64 KiB, far more than a life tells.
+                time.sleep(kill_after_s)
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait(START_S)
+        return lines
+
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        undisturbed = lived(start(other), None, False)[-1]
+        told: list[int] = []
+        while True:
+            starting = found["kills"] < kills and found["kills"] % 5 == 4
+            within_s = 3.0 if starting else undisturbed["seconds"] * 1.5 / kills
+            kill = rng.uniform(0.0, within_s) if found["kills"] < kills else None
+            lines = lived(start(folder), kill, starting)
+            resumed = max((line["step"] for line in lines if line["event"] == "resumed"), default=0)
+            # Killed before it could say where it goes on from, a life shows nothing.
+            found["lost"] += any(line["event"] in ("resumed", "step") for line in lines) and resumed < max(told, default=0)
+            told += [line["step"] for line in lines if line["event"] == "step"]
+            end = next((line for line in lines if line["event"] == "end"), None)
+            if end is not None:
+                break
+            found["kills"] += 1
+            found["kills_while_starting"] += starting
+    found.update(identical=end["digest"] == undisturbed["digest"], steps=steps, told_twice=len(told) - len(set(told)))
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=None, help="kills at failpoints (default: one at every boundary)")
+    parser.add_argument("--processes", type=int, default=20, help="kills of whole processes")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = {"failpoints": failpoint_kills(arguments.kills)}
+    if arguments.processes:
+        found["processes"] = process_kills(arguments.processes)
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    for name, figures in found.items():
+        print(name + ": " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

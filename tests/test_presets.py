@@ -1,0 +1,103 @@
+"""Presets: sourceable by a shell, readable by a trial, true to the audit of their settings."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from helpers.judge import presets
+from helpers.judge.presets import PresetError, findings, lint, load, names, parse
+
+HEAD = "# why: w\n# for: f\n# since: s\n# danger: d\n# status: {}\n# checked: torch 2.9.1+rocm6.3, rocm, gfx1100\n"
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_bundled_preset_keeps_its_word(name):
+    assert lint(load(name)) == []
+
+
+@pytest.mark.parametrize("case", ["case-000-allocator", "case-001", "case-002", "case-003", "case-004"])
+def test_every_case_study_with_settings_has_its_preset(case):
+    assert case in names()
+
+
+def test_a_shell_and_the_trial_read_the_same_from_every_preset():
+    show = f"{sys.executable} -S -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    script = "\n".join(f"( . '{presets.FOLDER / name}.env'; {show} )" for name in names())
+    done = subprocess.run(["sh", "-euc", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) == len(names()) > 25
+    for name, environ in zip(names(), told, strict=True):
+        wanted = load(name).environ
+        assert wanted and {key: environ[key] for key in wanted} == dict(wanted), name
+
+
+def test_a_misspelt_variable_is_named_with_the_right_one(tmp_path):
+    path = tmp_path / "mine.env"
+    path.write_text("export HSA_XNACX=1\n")
+    with pytest.raises(PresetError, match="HSA_XNACX=1.*nearest is HSA_XNACK.*correct it"):
+        load(path)
+
+
+def test_a_misspelt_option_of_the_allocator_is_named(tmp_path):
+    path = tmp_path / "mine.env"
+    path.write_text(HEAD.format("use") + "export PYTORCH_HIP_ALLOC_CONF=max_split_size:128\n")
+    with pytest.raises(PresetError, match="nearest is max_split_size_mb"):
+        load(path)
+
+
+def test_a_value_that_the_c_library_cannot_read_is_refused(tmp_path):
+    path = tmp_path / "mine.env"
+    path.write_text("export MALLOC_ARENA_MAX=one\n")
+    with pytest.raises(PresetError, match="MALLOC_ARENA_MAX=one"):
+        load(path)
+
+
+def test_a_variable_that_no_table_knows_is_kept_and_named():
+    preset = parse(HEAD.format("use") + "export MY_OWN=1\n", "mine")
+    assert preset.unknown == ("MY_OWN",) and preset.environ == {"MY_OWN": "1"}
+    assert lint(preset) == ["MY_OWN: no table of settings knows it"]
+
+
+@pytest.mark.parametrize("line", ["HSA_XNACK=1", "export HSA_XNACK", "export A=1 B=2", "export A=$HOME", "rm -r x",
+                                  "export A='x"])
+def test_a_line_that_is_no_plain_assignment_is_refused_with_its_number(line):
+    with pytest.raises(PresetError, match="line 2: .*expected export NAME=value"):
+        parse(f"# why: w\n{line}\n", "mine")
+
+
+def test_a_variable_set_twice_is_refused():
+    with pytest.raises(PresetError, match="HSA_XNACK is set twice"):
+        parse("export HSA_XNACK=1\nexport HSA_XNACK=0\n", "mine")
+
+
+def test_an_unknown_preset_is_answered_with_those_that_exist():
+    with pytest.raises(PresetError, match="cuda-expandable"):
+        load("cuda-expandible")
+
+
+def test_no_preset_is_the_control():
+    assert load("none") is load("") is presets.NONE and not presets.NONE.environ
+
+
+@pytest.mark.parametrize(("status", "line", "said"), [
+    ("use", "HSA_XNACK=1", "is unsupported there, and the status is use"),
+    ("use", "AMD_SERIALIZE_KERNEL=3", "is debug_only there"),
+    ("inert", "PYTORCH_HIP_ALLOC_CONF=max_split_size_mb:8", "is dangerous there"),
+    ("harmful", "HIP_FORCE_DEV_KERNARG=1", "the audit finds no harm"),
+    ("good", "HSA_XNACK=1", "status 'good'"),
+])
+def test_a_status_that_the_audit_does_not_bear_out_is_told(status, line, said):
+    assert any(said in one for one in lint(parse(f"{HEAD.format(status)}export {line}\n", "mine")))
+
+
+def test_missing_words_and_unknown_claims_are_told():
+    wrong = lint(parse("# claims: 009-01\nexport GPU_MAX_HW_QUEUES=2\n", "mine"))
+    assert "no line # danger:" in wrong and "claim 009-01: not in env/claims.yaml" in wrong
+
+
+def test_a_preset_is_judged_on_the_box_that_is_asked_about():
+    preset = load("cuda-expandable")
+    assert {one.verdict for one in findings(preset)} == {"effective"}
+    assert {one.verdict for one in findings(preset, "2.9.1+rocm6.3", "rocm", "gfx1100")} == {"unsupported"}
