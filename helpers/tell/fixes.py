@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from helpers.judge.presets import load
@@ -15,7 +12,7 @@ from helpers.load.remedies import adopt, forest
 from helpers.look.reading import seen, show_bytes
 from helpers.run.shapes import Evidence, Missing, NextStep, Verdict
 
-from .sheet import ACCENT, ALARM, BODY, MUTED, SMALL, STYLE, WIDTH
+from .sheet import ACCENT, ALARM, BODY, MUTED, SMALL, drawn
 from .tables import table
 
 ORDER = ("helps", "harmful", "ineffective", "not_supported", "no_effect", "predicted", "not_enough_evidence")
@@ -52,15 +49,7 @@ def forest_figure(study: FixStudy) -> Figure:
         axes.set_title("Measured on this box, with 99 % intervals" if found else "Nothing was measured on this box",
                        fontsize=BODY, loc="left")
 
-    return _figure(draw, max(1.6, 0.24 * len(found) + 0.9))
-
-
-def _figure(draw: Callable[[Figure], None], height: float) -> Figure:
-    with matplotlib.rc_context(fname=STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure)
-    return figure
+    return drawn(draw, max(1.6, 0.24 * len(found) + 0.9))
 
 
 def forest_alt(study: FixStudy) -> str:

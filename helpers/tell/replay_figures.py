@@ -5,13 +5,11 @@ Each has a twin in words (``..._alt``). States are told apart by hatch as well a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -19,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
 from helpers.look.reading import show_bytes
 
-from .sheet import ACCENT, ALARM, BODY, INK, MARGIN, MUTED, PALE, SMALL, STYLE, WIDTH, Look, Sheet, fit, inches, wrap
+from .sheet import ACCENT, ALARM, BODY, INK, MARGIN, MUTED, PALE, SMALL, WIDTH, Look, Sheet, drawn, fit, inches, wrap
 
 GIB = 1 << 30
 ROWS = 26
@@ -40,14 +38,6 @@ KINDS = (Kind("in use, blocks over 1 MiB", "#0072b2", ""), Kind("in use, small b
          Kind("free but stranded in a segment in use", "#e69f00", "////"),
          Kind("free, a whole segment: releasable", PALE, ""))
 IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(5)
-
-
-def _figure(draw: Callable[[Figure], None], height: float) -> Figure:
-    with matplotlib.rc_context(fname=STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure)
-    return figure
 
 
 def kinds_of(blocks: np.ndarray) -> np.ndarray:
@@ -98,7 +88,7 @@ def segment_map(outcome: Outcome, title: str = "") -> Figure:
         figure.legend(handles=[Patch(facecolor=k.face, hatch=k.hatch or None, edgecolor=MUTED, label=k.words) for k in shown],
                       loc="outside lower left", fontsize=SMALL, frameon=False, ncols=1)
 
-    return _figure(draw, 4.6)
+    return drawn(draw, 4.6)
 
 
 def segment_map_alt(outcome: Outcome) -> str:
@@ -148,7 +138,7 @@ def memory_figure(lines: Sequence[Line], capacity_bytes: int, first_oom: int | N
         axes.set_title(title, fontsize=BODY, loc="left")
         _legend(figure, axes)
 
-    return _figure(draw, 3.1)
+    return drawn(draw, 3.1)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -172,7 +162,7 @@ def before_after(pairs: Sequence[tuple[str, Sequence[Line], int | None]], capaci
             axes.label_outer()
         _legend(figure, panels[0, 0])
 
-    return _figure(draw, 2.3 * len(pairs) + 0.3)
+    return drawn(draw, 2.3 * len(pairs) + 0.3)
 
 
 def league_figure(rows: Sequence[dict[str, Any]], capacity_bytes: int) -> Figure:

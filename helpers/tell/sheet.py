@@ -102,6 +102,15 @@ class Sheet:
         return figure
 
 
+def drawn(draw: Callable[[Figure], None], height: float) -> Figure:
+    """A figure with axes in the house's style and width; ``height`` in inches."""
+    with matplotlib.rc_context(fname=STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure)
+    return figure
+
+
 def png(figure: Figure) -> tuple[bytes, int, int]:
     """The figure as a PNG at twice its size on screen, and its width and height there. 128 colours keep pages small."""
     from PIL import Image

@@ -5,13 +5,11 @@ Each has a twin in words (``..._alt``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -20,17 +18,9 @@ from helpers.load.vpoc.ticks import to_price
 from helpers.load.vpoc.trades import Layout, Trades
 from helpers.look.reading import MIB, show_bytes
 
-from .sheet import ACCENT, ALARM, BODY, MUTED, SERIES, SMALL, STYLE, WIDTH
+from .sheet import ACCENT, ALARM, BODY, MUTED, SERIES, SMALL, drawn
 
 MARKS = "os^DvP*X<>hd"
-
-
-def _figure(draw: Callable[[Figure], None], height: float) -> Figure:
-    with matplotlib.rc_context(fname=STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure)
-    return figure
 
 
 def _log(axes: Axes, x: str, y: str) -> None:
@@ -63,7 +53,7 @@ def profile_figure(trades: Trades, layout: Layout, counts: np.ndarray, found: Le
         axes.set_title(f"Session {trades.labels[session]}: dark is the value area ({found.rule})", fontsize=BODY, loc="left")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=SMALL, frameon=False)
 
-    return _figure(draw, 4.2)
+    return drawn(draw, 4.2)
 
 
 def profile_alt(trades: Trades, layout: Layout, counts: np.ndarray, found: Levels, session: int = 0) -> str:
@@ -92,7 +82,7 @@ def strategies_figure(rows: Sequence[dict[str, Any]], limit_s: float, free_bytes
         _log(axes, "peak beyond the inputs, MiB", "seconds")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=SMALL, frameon=False)
 
-    return _figure(draw, 4.2)
+    return drawn(draw, 4.2)
 
 
 def strategies_alt(rows: Sequence[dict[str, Any]], limit_s: float, free_bytes: int) -> str:
@@ -121,7 +111,7 @@ def curve_figure(rows: Sequence[dict[str, Any]]) -> Figure:
         right.set_title("dashes: predicted", fontsize=SMALL, loc="left", color=MUTED)
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=SMALL, frameon=False)
 
-    return _figure(draw, 4.4)
+    return drawn(draw, 4.4)
 
 
 def curve_alt(rows: Sequence[dict[str, Any]]) -> str:
@@ -149,7 +139,7 @@ def predicted_figure(rows: Sequence[dict[str, Any]]) -> Figure:
         _log(axes, "predicted peak, MiB", "measured peak, MiB")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=SMALL, frameon=False)
 
-    return _figure(draw, 3.8)
+    return drawn(draw, 3.8)
 
 
 def predicted_alt(rows: Sequence[dict[str, Any]]) -> str:
