@@ -527,7 +527,7 @@ def test_a_child_left_behind_is_killed_and_not_waited_for():
 
 
 def test_a_child_that_cannot_be_killed_is_left_behind_and_named(monkeypatch):
-    monkeypatch.setattr(child, "_signal_group", lambda group, number: None)
+    monkeypatch.setattr(child, "signal_group", lambda group, number: None)
     ended = watch([*MISBEHAVE, "hangs"], 0.5, term_s=0.1, grace_s=0.2)
     assert ended.how == "stuck" and ended.exit_code is None
     for pid in ended.left_pids:

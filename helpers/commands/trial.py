@@ -1,4 +1,4 @@
-"""The command that tries presets on a workload: trial."""
+"""Commands about whether a fix worked: trial, criteria."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def register(verb: Verb) -> None:
-    """trial."""
+    """trial and criteria."""
+    criteria = verb("criteria", _criteria, "the success criteria of the case studies, from a log and an Optuna study")
+    criteria.add_argument("--log", default="", metavar="FILE", help="a run's log, of any size")
+    criteria.add_argument("--study", default="", metavar="URL", help="an Optuna storage, only read: sqlite:///FILE")
     trial = verb("trial", _trial, "a workload under presets, each trial a process beside a control: does it help here?")
     trial.add_argument("workload", nargs="*", help="a built-in, such as training:batch=8, or -- and a command")
     trial.add_argument("--preset", action="append", default=[], metavar="P", help="of env/presets, or a .env file")
@@ -71,6 +74,26 @@ def _trial(arguments: argparse.Namespace) -> int:
                     ["preset", "verdict", "why"], widest=None))
         print("\n".join(ran.troubles))
     return int(any(row["verdict"] == "harmful" for row in told))
+
+
+def _criteria(arguments: argparse.Namespace) -> int:
+    from helpers.load.criteria import criteria
+    from helpers.tell.tables import table
+
+    if not arguments.log and not arguments.study:
+        raise WrongUse("criteria: nothing to read; expected --log FILE, --study URL, or both")
+    try:
+        found = criteria(Path(arguments.log) if arguments.log else None, arguments.study or None)
+    except ValueError as error:
+        raise WrongUse(str(error)) from error
+    except OSError as error:
+        raise WrongUse(f"{arguments.log or arguments.study}: {error.strerror or error}; expected a file to read") from error
+    if arguments.json:
+        print_json(asdict(found))
+    else:
+        print(table([[row.study, row.criterion, row.expected, row.seen, row.state] for row in found.rows],
+                    ["case", "criterion", "expected", "seen", "state"], widest=70))
+    return 0
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:

@@ -25,7 +25,7 @@ POLL_S = 0.05
 
 # Runs between fork and the program. preexec_fn may deadlock in a threaded parent such as a notebook kernel, so this is a
 # program of its own. PR_SET_PDEATHSIG is 1 (prctl(2)); it holds across execve, and is lost if the parent has died before.
-_START = """
+START = """
 import os, resource, signal, sys
 parent, argv = int(sys.argv[1]), sys.argv[2:]
 try:
@@ -77,7 +77,7 @@ def watch(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None 
     function is interrupted, and its end is waited for ``grace_s`` seconds at most.
     """
     began = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), *argv], env=env, cwd=cwd,
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", START, str(os.getpid()), *argv], env=env, cwd=cwd,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     pipes = _Pipes(process, on_line, began + limit_s)
     stacks, late, interrupted = "", False, True
@@ -90,12 +90,12 @@ def watch(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None 
                 break
             pipes.read(min(POLL_S, max(0.0, pipes.deadline - time.monotonic())))
         if late:
-            _signal_group(process.pid, signal.SIGTERM)
+            signal_group(process.pid, signal.SIGTERM)
             pipes.read_until_ended(process.pid, term_s)
         interrupted = False
     finally:
         # Before it is reaped, while its number cannot belong to anybody else: whatever is left of its group.
-        _signal_group(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         if interrupted:
             pipes.on_line = None
         until = time.monotonic() + grace_s
@@ -161,7 +161,7 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _signal_group(group: int, number: int) -> None:
+def signal_group(group: int, number: int) -> None:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
