@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from helpers.judge.presets import load
 from helpers.load.fix_study import FixStudy
@@ -44,6 +45,9 @@ def forest_figure(study: FixStudy) -> Figure:
             axes.plot([one["low"], one["high"]], [at, at], color=color, linewidth=1.4)
             axes.plot(one["ratio"], at, "o" if one["what"] == "memory" else "s", color=color, markersize=4)
         axes.axvline(1, color=MUTED, linewidth=1)
+        axes.set(xscale="log", xlim=(0.1, 10))  # an interval that goes beyond says nothing yet
+        axes.set_xticks([0.1, 0.25, 0.5, 1, 2, 4, 10], ["0.1", "0.25", "0.5", "1", "2", "4", "10"])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yticks(range(len(found)), [f"{one['remedy']}, {one['what']}" for one in reversed(found)], fontsize=SMALL)
         axes.set(xlabel="treated over control (circles memory, squares time)")
         axes.set_title("Measured on this box, with 99 % intervals" if found else "Nothing was measured on this box",
