@@ -20,7 +20,8 @@ sys.path.insert(0, str(ROOT))
 
 from helpers.allocator import trace as traces  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
 from helpers.allocator.driver import Card  # noqa: E402
-from helpers.allocator.recorded import agreement, circumstances  # noqa: E402
+from helpers.allocator.outcome import ReplayError  # noqa: E402
+from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances  # noqa: E402
 from helpers.allocator.replay import replay  # noqa: E402
 from helpers.load.patterns import PATTERNS, generate  # noqa: E402
 from helpers.load.stress import StressResult, stress  # noqa: E402
@@ -86,8 +87,12 @@ def _snapshot(path: Path) -> dict:
     except traces.TraceError as error:
         return {"snapshot": str(error)}
     known = circumstances(recorded)
-    check = agreement(recorded, replay(recorded, known.conf, Card(1 << 44, policy="recorded"), torch=known.torch,
-                                       build=known.build, timeline=True))
+    try:
+        model = replay(recorded, known.conf, Card(AMPLE_BYTES, policy="recorded"), torch=known.torch, build=known.build,
+                       timeline=True)
+    except ReplayError as error:
+        return {"snapshot": path.name, "snapshot_agreement": None, "snapshot_why": str(error)}
+    check = agreement(recorded, model)
     return {"snapshot": path.name, "snapshot_agreement": check._asdict() if check else None}
 
 
@@ -113,7 +118,7 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
                 rows.append({"strategy": name, "status": "skipped", "why": "the time is used up"})
                 continue
             some = 2 if name == "one_hot" else None
-            got = measure(name, store, device="cuda", counts=True, repeats=3, sessions=some, torch_python=python)
+            got = measure(name, store, device="cuda:0", counts=True, repeats=3, sessions=some, torch_python=python)
             rows.append({"strategy": name, "status": got.status, "why": got.why, "seconds": got.best_s,
                          "peak_bytes": got.peak_bytes, "predicted_bytes": predicted_bytes(name, shape)})
             if got.counts is not None:
