@@ -73,8 +73,9 @@ def measure(strategy: str, store: Store, *, chunk_trades: int = 1 << 20, device:
 
     with tempfile.TemporaryDirectory(prefix="casebook-profile-") as scratch:
         out = Path(scratch, "counts.bin")
-        spec = {"strategy": strategy, "folder": str(store.folder.resolve()), "chunk_trades": chunk_trades, "device": device,
-                "repeats": repeats, "limit_bytes": limit_bytes, "out": str(out) if counts else "", "sessions": sessions,
+        spec = {"strategy": strategy, "folder": str(store.folder.resolve()), "chunk_trades": chunk_trades,
+                "device": "cuda:0" if device == "cuda" else device, "repeats": repeats, "limit_bytes": limit_bytes,
+                "out": str(out) if counts else "", "sessions": sessions,
                 "parquet": str(parquet.resolve()) if parquet else "", "cgroup": str(cgroup or "")}
         argv = [python, "-c", THERE if strategy in TORCH else HERE, json.dumps(spec)]
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
