@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.replay import replay
@@ -159,19 +157,3 @@ def op_lines(trace: Trace) -> list[dict[str, Any]]:
             line[extra] = bool(size) if extra == "on" else size
         lines.append(line)
     return lines
-
-
-def live_bytes(trace: Trace) -> np.ndarray:
-    """Requested bytes alive after each operation, had every request been met."""
-    size_of = np.zeros(max(trace.ids, 1), np.int64)
-    for segment in trace.start:
-        for block in segment.blocks:
-            if block.id >= 0:
-                size_of[block.id] = block.requested
-    base = int(size_of.sum())
-    made = trace.op == Op.ALLOC
-    size_of[trace.id[made]] = trace.size[made]
-    change = np.where(made, trace.size, 0)
-    gone = (trace.op == Op.FREE) | (trace.op == Op.FREE_REQUESTED)
-    change = np.where(gone, -size_of[np.maximum(trace.id, 0)], change)
-    return base + np.cumsum(change)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
@@ -93,9 +91,3 @@ def verdict(study: FixStudy) -> Verdict:
         step = NextStep(what=f"First: {best.says}" if best else f"First to try: {hoped[0].says}")
     return Verdict(cause="other", confidence="likely" if best else "weak", summary=f"{counts}.", evidence=evidence,
                    missing=missing, next_step=step)
-
-
-def rows_json(study: FixStudy) -> list[dict[str, Any]]:
-    """The table as plain values."""
-    return [{"remedy": row.remedy, "claims": list(row.claims), "predicted": row.predicted, "measured": row.measured,
-             "argued": row.argued, "verdict": row.verdict} for row in study.rows]
