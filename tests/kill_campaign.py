@@ -1,6 +1,8 @@
-"""Is anything lost when training is killed? Kills at the write boundaries of a checkpoint, and of whole processes.
+"""Is anything lost when training, or a tuning study, is killed? Kills at every write boundary, and of whole processes.
 
-    python tests/kill_campaign.py [--kills N] [--processes N] [--json]
+    python tests/kill_campaign.py [--study] [--kills N] [--processes N] [--json]
+
+With --study it is the tuning study that is killed (kill_study.py), else training:
 
 Two campaigns, counted apart. By failpoints: torch is imported once, each life is a fork that ends itself by a real SIGKILL at
 one boundary of one save (before it opens the file, after each write, after the sync, the rename, ...); without --kills every
@@ -176,11 +178,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=None, help="kills at failpoints (default: one at every boundary)")
     parser.add_argument("--processes", type=int, default=20, help="kills of whole processes")
+    parser.add_argument("--study", action="store_true", help="kill a tuning study instead of a training")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = {"failpoints": failpoint_kills(arguments.kills)}
+    import kill_study
+
+    whose = kill_study if arguments.study else sys.modules[__name__]
+    found = {"failpoints": whose.failpoint_kills(arguments.kills)}
     if arguments.processes:
-        found["processes"] = process_kills(arguments.processes)
+        found["processes"] = whose.process_kills(arguments.processes)
     if arguments.json:
         print(json.dumps(found))
         return

@@ -15,8 +15,10 @@ import nbformat
 import psutil
 import pytest
 
-from helpers.run import batch, record
-from helpers.run.batch import Quiet, Stop, run_one, run_plan
+from helpers.run import batch, one, record
+from helpers.run.batch import Quiet, run_plan
+from helpers.run.carrier import Local
+from helpers.run.one import Stop, run_one
 from helpers.run.plan import PlanError
 from helpers.run.progress import Live, Plain, for_terminal
 from helpers.run.record import IllegalMove, move, read_batch, read_run, status_json, status_text, write_run
@@ -77,7 +79,7 @@ def morning(tmp_path_factory):
     return result, captured, heard
 
 
-def one(morning, name):
+def named(morning, name):
     return next(run for run in morning[0].runs if run.notebook == f"{name}.ipynb")
 
 
@@ -93,7 +95,7 @@ def one(morning, name):
     ("calls_sys_exit_with_0", "failed", "SystemExit: 0"),
 ])
 def test_every_run_has_a_record_of_what_it_was(morning, name, state, cause):
-    run = one(morning, name)
+    run = named(morning, name)
     assert run.state == state
     assert run.cause.startswith(cause) if cause else run.cause == ""
     assert read_run(morning[0].folder / run.run_id / "run.json") == run
@@ -113,7 +115,7 @@ def test_a_record_tells_where_when_and_from_which_plan(morning):
 
 
 def test_figures_come_out_of_the_notebook_with_their_words(morning):
-    run = one(morning, "answers_with_a_figure")
+    run = named(morning, "answers_with_a_figure")
     assert [(f.path, f.alt) for f in run.figures] == [("figures/01.png", "One dot"), ("figures/02.png", "The dot again")]
     for figure in run.figures:
         assert (morning[0].folder / run.run_id / figure.path).read_bytes().startswith(b"\x89PNG")
@@ -139,7 +141,7 @@ def test_box_batch_and_out_reach_the_notebooks_that_take_them(morning):
     assert live.box == "live" and live.parameters == {}
     assert f"box='{result.folder}/box'" in _printed(result.folder / live.run_id)
     assert f"out='{result.folder / live.run_id}'" in _printed(result.folder / live.run_id)
-    assert one(morning, "needs_no_verdict").box == ""
+    assert named(morning, "needs_no_verdict").box == ""
 
 
 def _printed(folder):
@@ -148,21 +150,21 @@ def _printed(folder):
 
 
 def test_the_failing_cell_counts_in_the_source_notebook_and_last_words_are_kept(morning):
-    run = one(morning, "writes_to_fd_2_and_aborts")
+    run = named(morning, "writes_to_fd_2_and_aborts")
     assert (run.failing_cell, run.signal, run.last_words) == (2, "SIGABRT", "GPU node 1: page not present")
     assert run.cells == {"completed": 2, "failed": 1, "pending": 1}
     assert "kernel.stderr" in run.files and "stacks/kernel.txt" in run.files
 
 
 def test_a_child_that_shed_its_session_and_environment_is_ended_and_named(morning):
-    run = one(morning, "leaves_a_child_without_environment")
+    run = named(morning, "leaves_a_child_without_environment")
     child = int(_printed(morning[0].folder / run.run_id))
     assert run.left_behind == [f"sleep ({child})"]
     assert not psutil.pid_exists(child)
 
 
 def test_a_notebook_whose_runner_was_killed_is_whole_and_its_kernel_gone(morning):
-    run = one(morning, "kills_its_runner")
+    run = named(morning, "kills_its_runner")
     folder = morning[0].folder / run.run_id
     nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
     assert [c.metadata.papermill.status for c in nb.cells] == ["completed", "completed", "running", "pending"]
@@ -213,7 +215,7 @@ def test_a_torn_or_newer_record_is_named_and_the_others_are_read(tmp_path):
         planned(tmp_path, number)
     text = (tmp_path / "000-x" / "run.json").read_text()
     (tmp_path / "001-x" / "run.json").write_text(text[:40])
-    (tmp_path / "002-x" / "run.json").write_text(text.replace('"schema_version": 1', '"schema_version": 9'))
+    (tmp_path / "002-x" / "run.json").write_text(text.replace('"schema_version": 2', '"schema_version": 9'))
     (tmp_path / "003-x" / "run.json").write_text('{"run_id": "003-x", "ended": true}')
     (tmp_path / "004-x" / "run.json").write_bytes(b"\xff\x00")
     (tmp_path / "005-x" / "run.json").write_text('{"run_id": "old", "batch_id": "b", "box": "", "notebook": "x"}')
@@ -221,7 +223,7 @@ def test_a_torn_or_newer_record_is_named_and_the_others_are_read(tmp_path):
     assert [run.run_id for run in view.runs] == ["000-x", "old"]
     assert len(view.unreadable) == 4
     assert [number for number, line in enumerate(view.unreadable, 1) if f"{number:03d}-x" not in line] == []
-    assert "schema_version 9: this workbook reads 1" in view.unreadable[1]
+    assert "schema_version 9: this workbook reads 2" in view.unreadable[1]
     assert all("\n" not in line for line in view.unreadable)
     assert "not readable" in status_text(view)
 
@@ -256,10 +258,13 @@ def test_a_record_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_a_started_record_whose_process_or_boot_is_gone_says_so():
-    run = Run(run_id="r", batch_id="b", box="", notebook="x", state="started", boot_id=record.boot_id(), pid=os.getpid())
-    assert record.gone(run) == ""
-    assert record.gone(run.model_copy(update={"pid": 2**22 + 1})) == "started, and its process is gone"
+    run = Run(run_id="r", batch_id="b", box="", notebook="x", state="started", boot_id=record.boot_id())
+    with subprocess.Popen([sys.executable, "-c", "input()", "/b/r"], stdin=subprocess.PIPE) as process:
+        assert record.gone(run.model_copy(update={"pid": process.pid})) == ""
+    assert record.gone(run.model_copy(update={"pid": process.pid})) == "started, and its process is gone"
+    assert record.gone(run.model_copy(update={"pid": os.getpid()})) == "started, and its process is gone"
     assert record.gone(run.model_copy(update={"boot_id": "other"})) == "started under another boot"
+    assert record.gone(run.model_copy(update={"boot_id": "other", "node": "elsewhere"})) == ""
 
 
 # Limits, interrupts and what cannot be written
@@ -274,12 +279,19 @@ def test_the_limit_of_the_plan_cuts_the_run_that_goes_on_and_skips_the_rest(tmp_
     assert result.exit_code == 1
 
 
-def test_a_runner_that_is_stopped_is_ended_from_outside(tmp_path, monkeypatch):
-    monkeypatch.setattr(batch, "GRACE_S", 1.0)
+@pytest.mark.parametrize(("constant", "cause"), [
+    ("GRACE_S", "its runner did not stop 2 s after the limit of 3 s"), ("SILENT_S", "its runner fell silent: no word for 2 s"),
+])
+def test_a_runner_that_is_stopped_is_ended_from_outside_after_a_look_at_what_it_does(tmp_path, monkeypatch, constant, cause):
+    monkeypatch.setattr(one, constant, 2.0)
     path = write_plan(tmp_path, "name: p\nlimits: {run_s: 3}\nruns:\n- {notebook: stops_its_runner.ipynb}\n")
-    run = run_plan(path, tmp_path / "outputs").runs[0]
-    assert (run.state, run.cause) == ("timed_out", "its runner did not stop 1 s after the limit of 3 s")
+    result = run_plan(path, tmp_path / "outputs")
+    run = result.runs[0]
+    assert (run.state, run.cause, run.strikes) == ("timed_out", cause, 1)
     assert _working_in(tmp_path) == []
+    threads = (result.folder / run.run_id / "stacks/threads.txt").read_text()
+    assert "state T" in threads and f"pid {run.pid} " in threads and "stacks/threads.txt" in run.files
+    assert "stacks/kernel.txt" in run.files
 
 
 @contextmanager
@@ -300,17 +312,6 @@ def test_a_notebook_that_does_not_fit_on_the_disk_fails_and_keeps_what_was_saved
     assert (run.state, run.cause) == ("failed", "the notebook cannot be saved: File too large")
     nb = nbformat.read(tmp_path / "outputs" / run.batch_id / run.run_id / "notebook.ipynb", as_version=4)
     assert nb.cells[0].metadata.papermill.status == "completed"
-
-
-def test_a_record_that_cannot_be_written_does_not_end_the_batch(tmp_path, monkeypatch):
-    run = planned(tmp_path)
-
-    def refuse(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(batch, "write_run", refuse)
-    kept = batch._record(tmp_path, move(run, "skipped", cause="interrupted (SIGINT)"))
-    assert kept.cause == "interrupted (SIGINT); not recorded: No space left on device"
 
 
 BATCH = """
@@ -364,6 +365,24 @@ def test_a_killed_batch_leaves_started_a_whole_notebook_and_no_process(going_on)
     assert "started, and its process is gone" in status_text(view)
 
 
+def test_a_killed_batch_is_resumed(going_on):
+    process, saved = going_on
+    process.kill()
+    process.wait()
+    before, stop = read_batch(saved.parents[1]).runs, Stop()
+
+    def answers(folder, run, job, **options):
+        return move(move(run, "started", pid=os.getpid()), "answered")
+
+    result = run_plan(saved.parents[3] / "plan.yaml", saved.parents[2], resume=saved.parents[1], stop=stop,
+                      carrier=Local(1, stop, answers))
+    assert [run.state for run in result.runs] == ["answered"] * 3 and result.runs[0] == before[0]
+    assert (result.runs[1].attempt, result.runs[1].strikes) == (2, 1) and _working_in(saved.parent) == []
+    earlier = read_run(saved.parent / "earlier/1/run.json")
+    assert (earlier.state, earlier.cause) == ("died", "its batch ended while it ran") and earlier.cells
+    nbformat.validate(nbformat.read(saved.parent / "earlier/1/notebook.ipynb", as_version=4))
+
+
 def test_a_box_that_cannot_be_captured_costs_only_the_runs_that_want_it(tmp_path):
     def capture(path):
         raise ValueError("sysfs is on fire\nand more")
@@ -409,7 +428,7 @@ def test_a_place_that_cannot_be_written_is_refused_in_one_line(tmp_path):
 
 def test_a_runner_that_cannot_start_is_a_failed_run(tmp_path, monkeypatch):
     run = planned(tmp_path)
-    monkeypatch.setattr(batch.sys, "executable", str(tmp_path / "no-python"))
+    monkeypatch.setattr(one.sys, "executable", str(tmp_path / "no-python"))
     ended = run_one(tmp_path / run.run_id, run, {"mark": "m", "run_s": 1}, stop=Stop())
     assert (ended.state, ended.cause) == ("failed", "its runner cannot start: No such file or directory")
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.load.criteria import criteria
+from helpers.load.criteria import CRASHES, SAVED, criteria, with_runs
 from helpers.load.log_counts import BLOCK_BYTES, count_log
 from helpers.load.study_counts import growth, read_study
+from helpers.load.training import PathResult
+from helpers.tell.criteria import criteria_table
 
 OOM = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU 0 has a total capacity of 15.98 GiB of which "
        "12.00 MiB is free. Of the allocated memory 14.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
@@ -164,3 +166,21 @@ def test_asserts_are_told_by_the_outcomes_of_the_trials_where_they_have_them(tmp
     assert states(criteria(None, str(storage_of(tmp_path, [bad, *[ok] * 500]))))[name] == "met"
     (tmp_path / "b").mkdir()
     assert states(criteria(None, str(storage_of(tmp_path / "b", [*[ok] * 300, bad, *[ok] * 300]))))[name] == "not met"
+
+
+def test_what_the_training_paths_show_fills_only_rows_that_no_file_measured(tmp_path):
+    def path(name, state="ran", equal="bitwise"):
+        return PathResult(name, state, "", 1.0, 6, None, None, 0.5, equal, "")
+
+    results = [path("single device", equal="not applicable"), path("resume after a kill"), path("DataParallel", "not_run")]
+    found = {row.criterion: row for row in with_runs(criteria(None, None).rows, results)}
+    assert (found[CRASHES].state, found[CRASHES].seen) == ("met", "0 of 2 training paths failed here")
+    assert found[SAVED].state == "met" and "resume after a kill" in found[SAVED].seen
+    assert sum(row.state == "met" for row in found.values()) == 2
+    worse = with_runs(criteria(None, None).rows, [path("DDP", "failed"), path("resume after a kill", equal="no")])
+    assert {row.criterion for row in worse if row.state == "not met"} == {CRASHES, SAVED}
+    logged = criteria(log_of(tmp_path, "Traceback (most recent call last):\nValueError: x\n"), None)
+    assert next(row for row in with_runs(logged.rows, results) if row.criterion == CRASHES).state == "not met"
+    assert with_runs(criteria(None, None).rows, []) == criteria(None, None).rows
+    text = criteria_table(results=results)
+    assert "not measured because no log was given" in text and "0 of 2 training paths" in text

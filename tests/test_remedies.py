@@ -57,11 +57,28 @@ def test_settings_that_cure_the_growing_loop_are_predicted_to_help_and_others_no
     assert says("expandable") == "helps"
     assert says("expandable", "2.9.1+rocm6.3", "rocm", "gfx1100") == "not_supported"
     assert says("expandable-max-split") == "harmful"
-    assert says("threshold-alone") == says("xnack") == "ineffective"
+    assert says("threshold-alone") == says("xnack", "2.13.0+cpu", "cpu") == "ineffective"
     assert says("xnack", "2.9.1+rocm6.3", "rocm", "gfx1100") == "not_supported"
     assert says("no-sdma", "2.9.1+rocm6.3", "rocm", "gfx1100") == "no_effect"
     assert says("serialize", "2.9.1+rocm6.3", "rocm", "gfx1100") == "harmful"
     assert says("chunking") == says("one-arena") == "not_enough_evidence"
+
+
+def test_a_preset_for_the_other_vendor_is_neither_predicted_nor_tried_and_has_a_twin_for_this_one(growing):
+    rocm = ("2.14.1+rocm7.2", "rocm", "gfx1100")
+    for name, box in (("expandable-rocm", ("2.14.1+cu130", "cuda")), ("max-split-rocm", ("2.14.1+cu130", "cuda")),
+                      ("xnack", ("2.14.1+cu130", "cuda")), ("roundup", rocm), ("reclaim-early", rocm)):
+        found = predict(KNOWN[name], CARD_BYTES, growing, *box)
+        assert found.verdict == "not_supported" and found.audited and found.control is found.treated is None
+        assert found.why.startswith("not for this box because it is for")
+        tried, why = pairs(remedies(), gpu=True, build=box[1])
+        assert name not in {pair.name for pair in tried} and why[name] == found.why
+        live = fix_table([KNOWN[name]], recorded=False, predictions={name: found}, not_tried=why)[0]
+        kept = fix_table([KNOWN[name]], recorded=True, predictions={name: found})[0]
+        assert (live.verdict, kept.verdict) == ("not_supported", "predicted") and found.why in kept.predicted
+    assert predict(KNOWN["roundup-rocm"], CARD_BYTES, growing, *rocm).treated
+    assert predict(KNOWN["no-cache-cuda"], CARD_BYTES, growing, "2.14.1+cu130", "cuda").verdict == "harmful"
+    assert {"expandable", "as-in-case-000"} <= {pair.name for pair in pairs(remedies(), gpu=True, build="cuda")[0]}
 
 
 def test_a_prediction_by_replay_gives_both_peaks(growing):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from night_runs import night
 from tell_boxes import (
     HOSTILE,
     VERDICT,
@@ -26,6 +27,7 @@ from tell_boxes import (
 
 from helpers.look.reading import seen
 from helpers.run.notebook import VERDICT as MIME
+from helpers.run.record import boot_id
 from helpers.run.shapes import CAUSES, STATES, Evidence, NextStep, Verdict
 from helpers.tell import figures, report
 from helpers.tell.notebook_html import Prose, Room, harmless, notebook_html, png_size
@@ -69,8 +71,8 @@ class Audit(HTMLParser):
         return "".join(self.texts)
 
 
-def check(page):
-    """The rules that every page keeps."""
+def check(page, beside=()):
+    """The rules that every page keeps. ``beside`` names the pages of runs that it may lead to."""
     audit = Audit(page)
     assert not audit.open
     names = {tag for tag, _ in audit.tags}
@@ -81,7 +83,7 @@ def check(page):
     for tag, attrs in audit.tags:
         assert not [name for name in attrs if name.startswith("on") or name in ("style", "srcset", "background", "action")]
         if "href" in attrs:
-            assert attrs["href"].startswith("#") and attrs["href"][1:] in ids
+            assert attrs["href"][1:] in ids if attrs["href"].startswith("#") else attrs["href"] in beside
         if "src" in attrs:
             assert tag == "img" and attrs["src"].startswith("data:image/png;base64,")
         if tag == "img":
@@ -131,7 +133,7 @@ def test_the_verdict_comes_first_then_the_machine_the_runs_the_notebooks_and_whe
 
 def test_every_run_stands_there_with_its_true_state_in_words(whole):
     text = Audit(whole).text
-    for said in ("1 answered, 1 died, 1 failed, 1 stopped, 1 not started", "died: its kernel was lost",
+    for said in ("1 answered, 1 died, 1 timed out, 1 failed, 1 not started", "died: its kernel was lost",
                  "stopped: over its time limit", "the kernel log says out of memory", "by SIGKILL", "KeyError: 'gtt'",
                  "passed the limit of 120 s of cell 4"):
         assert said in text
@@ -327,3 +329,83 @@ def test_what_is_no_png_is_not_shown_as_one(encoded):
 def test_the_templates_themselves_hold_no_external_address():
     for path in (Path(report.__file__).parent / "templates").rglob("*.*"):
         assert not re.search(r"https?:|//[a-z]|@import|url\(", path.read_text()), path
+
+
+# A night of many runs
+
+
+@pytest.fixture(scope="module")
+def long_night(tmp_path_factory):
+    """60 runs with a torn record, written as a page with pages of runs beside it."""
+    folder = night(tmp_path_factory.mktemp("outputs") / "20261121-night", 60)
+    (folder / "9998-torn").mkdir()
+    (folder / "9998-torn" / "run.json").write_text('{"schema_version": 1, "run_id')
+    return folder, report.write_index(folder).read_text()
+
+
+def pages_of(folder):
+    return {f"{path.parent.name}/index.html" for path in folder.glob("*/index.html")}
+
+
+def test_a_night_counts_first_then_says_what_needs_a_person_then_the_answers(long_night):
+    folder, page = long_night
+    text = check(page, pages_of(folder)).text
+    marks = ["60 runs", "44 answered", "need a person", "What needs a person", "died by SIGKILL", "9998-torn/run.json: no",
+             "What was found", "Median time", "Nodes", "attempt 1: died", "Plan (SHA-256)"]
+    places = [text.index(mark) for mark in marks]
+    assert places == sorted(places)
+
+
+def test_each_trouble_has_its_evidence_and_stands_once_for_all_that_are_alike(long_night):
+    text = Audit(long_night[1]).text
+    assert "the kernel was killed by SIGKILL; the kernel log says out of memory" in text
+    assert "cell 7" in text and "1 strike; beside it: kernel.stderr, stacks.txt" in text and "GPU memory access fault" in text
+    runs = [json.loads(path.read_text()) for path in long_night[0].glob("0*/run.json")]
+    lost = [(run["notebook"], run["state"]) for run in runs if run["state"] not in ("answered", "planned", "skipped")]
+    assert long_night[1].count('<div class="ending">') == len(set(lost)) < len(lost)
+
+
+def test_every_run_of_a_night_that_ran_has_a_page_and_it_leads_back(long_night):
+    folder, page = long_night
+    ran = [path.parent for path in folder.glob("0*/run.json") if json.loads(path.read_text())["started_at"]]
+    assert {f"{path.name}/index.html" for path in ran} == pages_of(folder) and all(f'href="{name}"' in page
+                                                                                  for name in pages_of(folder))
+    own = check((ran[0] / "index.html").read_text(), {"../index.html"})
+    assert "All runs of this batch" in own.text and ran[0].name in own.text
+
+
+def test_the_page_of_a_run_is_written_anew_only_where_its_record_is_newer(tmp_path):
+    folder = night(tmp_path / "n", 14)
+    report.write_index(folder)
+    own = sorted(folder.glob("*/index.html"))
+    for path in own:
+        path.write_text("old")
+    record = own[0].parent / "run.json"
+    os.utime(record, ns=(record.stat().st_atime_ns, own[0].stat().st_mtime_ns + 10**9))
+    report.write_index(folder)
+    assert [path.read_text() == "old" for path in own] == [False] + [True] * (len(own) - 1)
+
+
+def test_a_gate_a_quarantine_and_a_run_whose_process_is_gone_need_a_person(tmp_path):
+    folder = night(tmp_path / "n", 20)
+    started = {"state": "started", "node": "", "seconds": None, "verdict": None, "pid": 2**22 + 5}
+    for number, changes in enumerate(({"gate": "VRAM 3.10 GiB above before", "quarantined": "gpu 0000:03:00.0"},
+                                      {**started, "boot_id": boot_id()}, {**started, "boot_id": "another"})):
+        path = sorted(folder.glob("*/run.json"))[number]
+        run = {**json.loads(path.read_text()), "cause": "", "signal": "", **changes}
+        path.write_text(json.dumps(run))
+    text = check(report.page(folder), pages_of(folder) | {f"{p.name}/index.html" for p in folder.iterdir()}).text
+    assert "Afterwards the box was not clean: VRAM 3.10 GiB above before; closed since then: gpu 0000:03:00.0." in text
+    assert "started: started, and its process is gone" in text and "started: started under another boot" in text
+    assert "What kept a box or a GPU from being clean after a run." in text
+
+
+def test_the_page_of_a_thousand_runs_stays_below_6_mb_with_the_longest_last_words(tmp_path):
+    folder = night(tmp_path / "n", 1000)
+    for number, path in enumerate(sorted(folder.glob("*/run.json"))):
+        run = json.loads(path.read_text())
+        if run["state"] == "died":  # no two alike
+            run["cause"], run["last_words"] = "".join(chr(97 + int(d)) for d in str(number)), "<&>" * 1000
+            path.write_text(json.dumps(run))
+    page = report.page(folder)
+    assert len(page.encode()) < 6_000_000 and "1000 runs" in page and page.count("<tr ") == 1000

@@ -48,6 +48,23 @@ def leaks(p):
     return p["x"]
 def dies(p):
     os._exit(3)
+def together(p):
+    from threading import current_thread
+    time.sleep(0.2)
+    with open(os.environ["DONE"], "a") as file:
+        file.write(f"{os.getpid()} {current_thread().name}" + chr(10))
+    return (p["x"] - 0.3) ** 2
+def one_asserts(p):
+    time.sleep(0.1)
+    if p["x"] > 0.9:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    if 0.8 < p["x"]:
+        os.kill(os.getpid(), 9)
+    time.sleep(0.3)
+    return p["x"]
+def slow(p):
+    time.sleep(30 if p["x"] > 0.9 else 0.3)
+    return p["x"]
 '''
 SUPERVISOR = '''
 import sys, json, os, signal, optuna, sqlalchemy
@@ -156,6 +173,67 @@ def test_a_worker_that_keeps_memory_is_recycled_once_it_has_grown(tmp_path):
     assert all("after 3 trials" in line and "left after cleanup" in line for line in lines)
 
 
+def thrice(tmp_path, function, trials, **settings):
+    """One study by processes, one by threads, one trial after the other: its results, and what each objective wrote."""
+    optuna = pytest.importorskip("optuna")
+    from helpers.load.tuning import Settings, tune
+
+    found, space = [], {"x": optuna.distributions.FloatDistribution(0, 1)}
+    for parallel, by in ((3, "processes"), (3, "threads"), (1, "processes")):
+        folder = tmp_path / f"{parallel}-{by}"
+        folder.mkdir()
+        done = tune(folder / "s.db", made(folder)(function), space, trials, Settings(parallel, by, backoff_s=0.01, **settings),
+                    sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), env={**ENV, "DONE": str(folder / "done")})
+        assert read_study(str(folder / "s.db")).running == 0
+        found.append((done, [(one.slot, one.params["x"], one.value, one.outcome) for one in done.results],
+                      (folder / "done").read_text().split("\n") if (folder / "done").exists() else []))
+    return found
+
+
+def test_threads_of_one_process_finish_the_same_trials_as_processes(tmp_path):
+    (processes, of_processes, wrote), (threads, of_threads, wrote_threads), (_, alone, _) = thrice(tmp_path, "together", 7)
+    assert of_threads == of_processes == alone and [slot for slot, *_ in alone] == list(range(7))
+    assert threads.restarts == processes.restarts == 0 and threads.best == processes.best
+
+    def pids(lines):
+        return {line.split()[0] for line in lines if line}
+
+    assert len(pids(wrote_threads)) == 1 and len(pids(wrote)) == 3
+    assert len({line.split()[1] for line in wrote_threads if line}) == 3
+    assert all(one.peak_bytes for one in threads.results)
+    # While others run, what is left is theirs too: only the last to end can tell.
+    assert 1 <= sum(one.left_bytes is not None for one in threads.results) < 7
+
+
+@pytest.mark.slow
+def test_threads_are_recycled_with_their_process_once_none_is_in_hand(tmp_path):
+    _, (done, rows, wrote), _ = thrice(tmp_path, "together", 7, recycle_after=3)
+    assert done.recycled == 2 and done.restarts == 0 and len(rows) == 7
+    assert len({line.split()[0] for line in wrote if line}) in (2, 3)  # those in hand when it is due end there too
+
+
+@pytest.mark.slow
+def test_an_assert_or_a_death_among_threads_costs_only_the_trial_that_did_it(tmp_path):
+    (_, of_processes, _), (threads, of_threads, _), (_, alone, _) = thrice(tmp_path, "one_asserts", 7, restarts=50)
+    assert of_threads == of_processes == alone and threads.restarts > 0
+    expected = ["device_assert" if x > 0.9 else "crashed" if x > 0.8 else "ok" for _, x, _, _ in alone]
+    assert [outcome for *_, outcome in alone] == expected and {"device_assert", "crashed", "ok"} == set(expected)
+
+
+@pytest.mark.slow
+def test_a_thread_that_never_ends_is_stopped_with_its_process_and_the_others_are_tried_again(tmp_path):
+    _, (threads, of_threads, _), (_, alone, _) = thrice(tmp_path, "slow", 5, limit_s=1.5)
+    assert of_threads == alone and "timed_out" in {outcome for *_, outcome in alone}
+    assert threads.restarts == [outcome for *_, outcome in alone].count("timed_out")
+
+
+def test_a_study_is_run_by_processes_or_threads_and_nothing_else(tmp_path):
+    from helpers.load.tuning import Settings, tune
+
+    with pytest.raises(ValueError, match="expected processes or threads"):
+        tune(tmp_path / "s.db", ["true"], {}, 1, Settings(by="magic"))
+
+
 def test_a_worker_that_always_dies_makes_the_supervisor_give_up_with_a_growing_wait(tmp_path):
     optuna = pytest.importorskip("optuna")
     from helpers.load.tuning import Settings, tune
@@ -248,6 +326,21 @@ def test_workers_killed_at_random_moments_cost_no_trial(tmp_path, monkeypatch):
     assert len(killed) == 5 and done.restarts in (4, 5) and done.gave_up == ""  # one may have been idle, at its end
     assert [(one.slot, one.number, one.outcome) for one in done.results] == [(slot, slot, "ok") for slot in range(20)]
     assert {one["number"]: one["value"] for one in records(storage)} == finished_in(storage)
+
+
+@pytest.mark.slow
+def test_a_study_killed_before_its_writes_and_with_whole_processes_is_that_of_the_undisturbed_run():
+    pytest.importorskip("optuna")
+    pytest.importorskip("psutil")
+    sys.path.insert(0, str(ROOT / "tests"))
+    import kill_study
+
+    found = kill_study.failpoint_kills(30)
+    assert found["boundaries"] > 300 and found["kills"] >= 30 and found["boundaries_killed_at"] == 30
+    assert (found["identical"], found["lost"], found["repeated"]) == (30, 0, 0)
+    assert {"storage pwrite64", "storage unlink", "record sync", "os rename"} <= set(found["of"])
+    whole = kill_study.process_kills(4)
+    assert whole["kills"] == 4 and (whole["identical"], whole["lost"], whole["repeated"]) == (whole["studies"], 0, 0)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def pairs_of(trace: Trace) -> list[tuple[int, int]]:
 def prepare(trace: Trace, stop: int, settings: Settings, card: Card, allocator: Allocator, shift: int, logs: bool,
             addresses: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The memory of an empty allocator, and the starting state as compiled_release.restore takes it."""
-    op, driver = trace.op[:stop], Driver(card, (), clear_of(trace.start, card))
+    op, driver = trace.op[:stop], Driver(card, addresses, clear_of(trace.start, card))
     pending = any(block.state == "P" for known in trace.start for block in known.blocks)
     pending = pending or bool(((op == Op.FREE_REQUESTED) | (op == Op.FREE_COMPLETED)).any())
     handles = np.unique(trace.stream[:stop][op == Op.RECORD_STREAM])
@@ -62,9 +62,11 @@ def prepare(trace: Trace, stop: int, settings: Settings, card: Card, allocator: 
     head, pieces, top = np.zeros(c.HEAD_WORDS, np.int64), [], c.HEAD_WORDS
     waiting = np.full(3 * (trace.ids + shift) if pending else 0, -1, np.int64)
     extents = (np.array(arena.free[0], np.int64) for arena in (driver.memory, driver.reserved))
-    for at, piece in zip((c.WAITING, c.QUEUES, c.RECORDED, c.EXTENTS, c.EXTENTS + 3), (
-            waiting, np.append(queues.ravel(), np.array(turns, np.int64)), np.array(addresses, np.int64), *extents),
-            strict=True):
+    # A start's segments, then each address, with room for its segment's size: in use are never more than have been passed.
+    recorded = np.zeros((len(trace.start) + len(addresses) if addresses else 0, 2), np.int64)
+    recorded[len(recorded) - len(addresses):, 0] = addresses
+    for at, piece in zip((c.WAITING, c.QUEUES, c.IN_PLACE, c.EXTENTS, c.EXTENTS + 3), (
+            waiting, np.append(queues.ravel(), np.array(turns, np.int64)), recorded.ravel(), *extents), strict=True):
         head[at] = top
         pieces.append(piece)
         top += len(piece)
@@ -89,7 +91,8 @@ def prepare(trace: Trace, stop: int, settings: Settings, card: Card, allocator: 
             c.ALLOWED: limit(allocator.allowed), c.TOTAL: card.capacity_bytes, c.ORDER: ORDERS.index(allocator.behaviour.order),
             c.SKIPS: allocator.behaviour.oversize_release_skips_expandable, c.POLICY: POLICIES.index(card.policy),
             c.CONFIG_LIMIT: limit(int(allocator.config_fraction * float(card.capacity_bytes))), c.CAPACITY: card.capacity_bytes,
-            c.GRANULE: card.granule_bytes, c.HELD: card.held_bytes, c.RECORDED_END: head[c.RECORDED] + len(addresses),
+            c.GRANULE: card.granule_bytes, c.HELD: card.held_bytes, c.IN_PLACE_END: head[c.IN_PLACE],
+            c.RECORDED: head[c.IN_PLACE] + recorded.size - 2 * len(addresses), c.RECORDED_END: head[c.IN_PLACE] + recorded.size,
             c.QUEUE_COUNT: len(handles), c.PAIRS: top, c.PAIR_COUNT: len(pairs), c.LAST_PAIR: top, c.WAIT_HEAD: -1,
             c.WAIT_TAIL: -1, c.EXTENTS + 1: 1, c.EXTENTS + 2: 1, c.EXTENTS + 4: 1, c.EXTENTS + 5: 1, c.LOGS: logs,
             c.FIRST_OOM: -1, c.TOP: places, c.SPARE: 8192 + 4 * len(pairs) * c.CHUNK_WORDS + 8 * len(start)}.items():

@@ -104,16 +104,36 @@ def room_for(m, size):
 
 
 @function
+def recorded(m, size):
+    """The next address of the recording; 0 where there is none or a replay that went another way has it in use."""
+    if m[c.RECORDED] == m[c.RECORDED_END]:
+        return 0
+    address = m[m[c.RECORDED]]
+    m[c.RECORDED] += 2
+    for at in range(m[c.IN_PLACE], m[c.IN_PLACE_END], 2):
+        if address < m[at] + m[at + 1] and m[at] < address + size:
+            return 0
+    keep_in_place(m, address, size)
+    return address
+
+
+@function
+def keep_in_place(m, address, size):
+    """Note a segment in use; where nothing was recorded there is nothing to note it for."""
+    if m[c.IN_PLACE] < m[c.RECORDED_END]:
+        m[m[c.IN_PLACE_END]], m[m[c.IN_PLACE_END] + 1] = address, size
+        m[c.IN_PLACE_END] += 2
+
+
+@function
 def malloc(m, size):
     """(whether there was room, address); the ordinal is c.MALLOCS - 1."""
     physical = round_up(size, m[c.GRANULE])
     if not room_for(m, physical):
         log(m, MALLOC_FAIL, -1, -1, size)
         return False, 0
-    if m[c.RECORDED] < m[c.RECORDED_END]:
-        address = m[m[c.RECORDED]]
-        m[c.RECORDED] += 1
-    else:
+    address = recorded(m, physical)
+    if address == 0:
         address = take(m, MEMORY, physical)
     log(m, MALLOC, m[c.MALLOCS], address, size)
     m[c.MALLOCS] += 1
@@ -124,6 +144,11 @@ def malloc(m, size):
 def free(m, ordinal, address, size):
     physical = round_up(size, m[c.GRANULE])
     m[c.USED] -= physical
+    for at in range(m[c.IN_PLACE], m[c.IN_PLACE_END], 2):
+        if m[at] == address:
+            m[c.IN_PLACE_END] -= 2
+            m[at], m[at + 1] = m[m[c.IN_PLACE_END]], m[m[c.IN_PLACE_END] + 1]
+            break
     give(m, MEMORY, address, physical)
     log(m, FREE, ordinal, -1, -1)
 

@@ -20,7 +20,7 @@ from helpers.allocator.compiled_blocks import (
     wait_for,
 )
 from helpers.allocator.compiled_driver import free as free_memory
-from helpers.allocator.compiled_driver import round_up
+from helpers.allocator.compiled_driver import keep_in_place, round_up
 from helpers.allocator.compiled_expandable import new_range, page_and_span, unmap_block
 from helpers.allocator.compiled_state import (
     add,
@@ -204,6 +204,7 @@ def restore(m, live, start, parts):
         segment = new_segment(m, address, size, home, m[c.MALLOCS], 0, 0)
         m[c.MALLOCS] += 1
         m[c.USED] += round_up(size, m[c.GRANULE])
+        keep_in_place(m, address, size)
         m[c.MAPPED_BYTES] += size
         change(m, m[home + c.IS_SMALL], c.SEGMENT_COUNT, 1)
         change(m, m[home + c.IS_SMALL], c.RESERVED_BYTES, size)

@@ -109,7 +109,9 @@ class Driver:
         self.granule = card.granule_bytes
         self.used = 0
         self.fail_next = 0
-        base = max(round_up(above, card.granule_bytes), MALLOC_BASE)  # clear of what a recording starts with
+        if recorded:  # clear of what a recording starts with and, no segment being larger than the card, of all it hands out
+            above = max(above, max(recorded) + card.capacity_bytes)
+        base = max(round_up(above, card.granule_bytes), MALLOC_BASE)
         self.memory = Arena(base, MALLOC_SPAN, card.policy)
         self.reserved = Arena(max(base + MALLOC_SPAN, RESERVE_BASE), RESERVE_SPAN, card.policy)
         self.recorded = list(reversed(recorded))

@@ -90,7 +90,7 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
         try:
             outcome = replay(trace, conf, Card(AMPLE_BYTES, policy="recorded"), torch=torch, timeline=True)
         except ReplayError:
-            continue  # a release whose order goes another way may ask for an address that it has in use: it is not the one
+            continue  # where the program lowers max_split_size_mb, another order may meet a segment in parts: it is not the one
         check = agreement(trace, outcome)
         assert check is not None, "a trace with addresses and a timeline"
         found[torch] = check

@@ -1,4 +1,4 @@
-"""Commands about batches and the project's own figures: run, status, report, schema, bench."""
+"""Commands about batches: run, status, report."""
 
 from __future__ import annotations
 
@@ -10,66 +10,98 @@ from helpers.commands.use import ROOT, Verb, WrongUse, print_json
 
 
 def register(verb: Verb) -> None:
-    """schema, run, status, report and bench."""
-    schema = verb("schema", _schema, "the JSON Schema of a shape that commands print and files hold")
-    schema.add_argument("shape", nargs="?", default="", help="one shape (default: their names)")
-    schema.add_argument("--write", action="store_true", help="write all of them into helpers/run/schema")
+    """run, status and report."""
     run = verb("run", _run, "run a plan: every notebook of it, one record each, and one page at the end")
     run.add_argument("plan", help="a plan file, such as notebooks/plans/quick.yaml")
     run.add_argument("--box", default="", help="run the plan's live runs on this bundle or recorded box instead")
     run.add_argument("--out", default="", metavar="FOLDER", help="where batches go (default: outputs)")
-    run.add_argument("--dry-run", action="store_true", help="print the runs and their limits, run nothing")
+    run.add_argument("--dry-run", action="store_true",
+                     help="print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing")
+    run.add_argument("--resume", nargs="?", const="", metavar="BATCH",
+                     help="go on with a batch of this plan that was stopped (default: the newest)")
+    run.add_argument("--again", action="append", default=[], metavar="RUN",
+                     help="with --resume: repeat this run whatever it did; may be given more than once")
+    run.add_argument("--scheduler", default="", metavar="ADDRESS",
+                     help="carry the runs out on the workers of a dask scheduler (tcp://host:8786; see env/FLEET.md)")
+    run.add_argument("--print-service", action="store_true",
+                     help="with --resume: print how to go on by itself after a logout or a reboot; run nothing")
     status = verb("status", _status, "the state of every run of a batch, read from its records alone")
     status.add_argument("batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)")
     report = verb("report", _report, "write the page of a batch, partial batches included")
     report.add_argument("batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)")
-    bench = verb("bench", _bench, "figures as ratios within one run")
-    bench.add_argument("what", nargs="*", help="which: capture, imports, batch, replay, vpoc (default: all)")
-
-
-def _schema(arguments: argparse.Namespace) -> int:
-    from helpers.run import shapes
-
-    if arguments.write:
-        shapes.write_schemas()
-        print(f"{len(shapes.SHAPES)} schemas in {shapes.SCHEMA_FOLDER}")
-    elif not arguments.shape:
-        print("\n".join(shapes.SHAPES))
-    elif arguments.shape in shapes.SHAPES:
-        print(shapes.schema(arguments.shape), end="")
-    else:
-        raise WrongUse(f"schema {arguments.shape!r}: expected one of {', '.join(shapes.SHAPES)}")
-    return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from helpers.run import gate
     from helpers.run.batch import run_plan
+    from helpers.run.estimate import dry_run, dry_run_text
+    from helpers.run.one import Stop
     from helpers.run.plan import PlanError, load_plan
     from helpers.run.progress import for_terminal
     from helpers.run.record import read_batch, status_json, status_text
     from helpers.tell.report import write_index
 
-    plan = Path(arguments.plan)
+    plan, stop = Path(arguments.plan), Stop()
     try:
         if arguments.dry_run:
             checked = load_plan(plan, arguments.box)
-            rows = [{"run_id": s.run_id, "notebook": s.notebook, "box": s.box_name, "parameters": s.parameters,
-                     "cell_s": s.cell_s, "run_s": s.run_s} for s in checked.steps]
-            if arguments.json:
-                print_json(rows)
-            else:
-                print("\n".join(f"{r['run_id']}  box {r['box']}, at most {r['run_s']:g} s" for r in rows))
+            print_json(dry_run(checked)) if arguments.json else print(dry_run_text(checked))
             return 0
-        result = run_plan(plan, _outputs(arguments.out), box=arguments.box, capture=_capture_into, progress=for_terminal())
+        outputs = _outputs(arguments.out)
+        resume = _resumed(arguments, outputs)
+        if arguments.print_service:
+            load_plan(plan, arguments.box)
+            return _service(plan, resume)
+        carrier = None
+        if arguments.scheduler:
+            from helpers.run.fleet import Fleet
+
+            carrier = Fleet(arguments.scheduler, stop=stop)
+        result = run_plan(plan, outputs, box=arguments.box, capture=_capture_into, progress=for_terminal(), gate=gate,
+                          carrier=carrier, resume=resume, again=arguments.again, stop=stop)
     except PlanError as error:
         raise WrongUse(str(error)) from error
-    page = write_index(result.folder)
+    view = read_batch(result.folder)
+    try:
+        page = str(write_index(result.folder))
+    except OSError as error:
+        page = f"no page: {error.strerror}; make room, then: python -m helpers report {result.folder}"
     if arguments.json:
-        print_json({**status_json(read_batch(result.folder)), "page": str(page)})
+        print_json({**status_json(view), "unrecorded": list(result.unrecorded), "page": page})
     else:
-        print(status_text(read_batch(result.folder)))
-        print(f"Open: {page}")
+        print(status_text(view))
+        print("".join(f"  {line}\n" for line in result.unrecorded) + f"Open: {page}")
     return result.exit_code
+
+
+def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
+    """The batch to go on with, or None for a new one."""
+    if arguments.resume is None:
+        given = "--again" if arguments.again else "--print-service" if arguments.print_service else ""
+        if given:
+            raise WrongUse(f"{given}: expected --resume beside it; add --resume, or --resume BATCH")
+        return None
+    if arguments.resume:
+        return _batch(arguments.resume)
+    text = Path(arguments.plan).read_bytes() if Path(arguments.plan).is_file() else b""
+    batches = sorted(outputs.glob("*/plan.yaml"), key=lambda path: path.stat().st_mtime)
+    same = [path for path in batches if path.read_bytes() == text]
+    if not same:
+        raise WrongUse(f"--resume: no batch of {arguments.plan} as it stands below {outputs}; name the batch, or run without")
+    return same[-1].parent
+
+
+def _service(plan: Path, batch: Path | None) -> int:
+    """Print the texts that have the batch resumed by itself."""
+    from helpers.run import service
+
+    assert batch is not None
+    try:
+        for text in (service.user_unit, service.at_reboot_line, service.detached_lines):
+            print(text(plan, ROOT, batch))
+    except ValueError as error:
+        raise WrongUse(str(error)) from error
+    return 0
 
 
 def _outputs(out: str) -> Path:
@@ -112,22 +144,4 @@ def _report(arguments: argparse.Namespace) -> int:
 
     page = write_index(_batch(arguments.batch))
     print(json.dumps({"page": str(page)}) if arguments.json else f"Open: {page}")
-    return 0
-
-
-def _bench(arguments: argparse.Namespace) -> int:
-    import runpy
-
-    bench = runpy.run_path(str(ROOT / "tests" / "bench.py"))
-    unknown = [name for name in arguments.what if name not in bench["FIGURES"]]
-    if unknown:
-        raise WrongUse(f"bench {unknown[0]}: expected some of {', '.join(bench['FIGURES'])}")
-    measured = bench["measure"](arguments.what)
-    if arguments.json:
-        print_json(measured)
-    else:
-        from helpers.tell.tables import table
-
-        columns = ["name", "value", "unit", "ratio_to", "ratio", "goal"]
-        print(table([[row[name] for name in columns] for row in measured], columns, widest=None))
     return 0

@@ -6,15 +6,19 @@ a tuning run on one 24 GB card. What neither a log nor a storage can say is "not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from helpers.load.log_counts import LogCounts, count_log
 from helpers.load.study_counts import FEWEST_TRIALS, MEMORY_KEYS, Growth, StudyCounts, growth, read_study
+from helpers.load.training import PathResult
 from helpers.look.reading import show_bytes
 
 PEAK_LIMIT_BYTES = 18_000_000_000
 ASSERT_FREE, ALL_TRIALS, RESET_EVERY = 500, 5000, 50
+NOT_MEASURED = "not measured because"
+CRASHES, SAVED = "it ends without a crash", "the model's files are saved and load again"
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,21 @@ def criteria(log: Path | None, study: str | None) -> Criteria:
     trials = read_study(study) if study is not None else None
     grown = growth(trials.memory) if trials else None
     return Criteria(tuple(_rows(counts, trials, grown)), counts, trials, grown)
+
+
+def with_runs(rows: Sequence[Row], results: Sequence[PathResult]) -> tuple[Row, ...]:
+    """The rows, and what the training paths of notebook 06 show, on its small model, of those that no file measured."""
+    ran = [one for one in results if one.state != "not_run"]
+    failed = [one.name for one in ran if one.state == "failed"]
+    resumed = [one for one in ran if one.name.startswith("resume")]
+    shown = {}
+    if ran:
+        shown[CRASHES] = (f"{len(failed)} of {len(ran)} training paths failed here", not failed)
+    if resumed:
+        shown[SAVED] = (f"{resumed[0].name}, small model: {resumed[0].equal_to_single}",
+                        all(one.equal_to_single == "bitwise" for one in resumed))
+    return tuple(replace(row, seen=shown[row.criterion][0], state="met" if shown[row.criterion][1] else "not met")
+                 if row.criterion in shown and row.state.startswith(NOT_MEASURED) else row for row in rows)
 
 
 def _rows(log: LogCounts | None, study: StudyCounts | None, grown: Growth | None) -> list[Row]:
@@ -120,9 +139,9 @@ def _rows(log: LogCounts | None, study: StudyCounts | None, grown: Growth | None
         (profile, "no out of memory of the GPU", "0 messages", *counted(log.oom if log else None)),
         (profile, "memory of each GPU stays low", f"below {PEAK_LIMIT_BYTES // 10**9} GB", *peak()),
         (several, "a first epoch ends (a log does not say on which data)", "1 epoch", *epochs(False)),
-        (several, "it ends without a crash", "0 tracebacks or faults", *counted(log.crashes if log else None)),
+        (several, CRASHES, "0 tracebacks or faults", *counted(log.crashes if log else None)),
         (several, "all of several epochs end", "the last epoch", *epochs(True)),
-        (several, "the model's files are saved and load again", "files that load", *files),
+        (several, SAVED, "files that load", *files),
         (several, "several GPUs, stable; larger data; easy to repeat", "no figure is named",
          "", "not measured because the case study names no figure: notebook 06 runs each way to train"),
         (tuning, f"{ASSERT_FREE} trials in a row without a device-side assert", f"{ASSERT_FREE} in a row", *no_asserts()),

@@ -75,7 +75,7 @@ def fix_study(bundle: Bundle, names: str = "all", *, trace: str = "growing-loop"
         free = [one for one in gpu_targets(gpus(bundle), [event for event in events(bundle) if event.boot == 0])
                 if one.visible_variable and not one.refused]
         target = free[0] if free else target
-    tried, not_tried = pairs(wanted, gpu=target.pci != "cpu")
+    tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
     if not recorded and budget_s > 0 and tried:
         plan = fixplan.plan(tried, repeats=repeats, budget_s=budget_s, seed=seed)
         ran = fixplan.run(plan, python=torch_interpreter(), out=out, target=target, on_trial=on_trial)

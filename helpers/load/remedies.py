@@ -7,6 +7,7 @@ audit of its settings knows of its build and chip.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +23,7 @@ from helpers.allocator.whatif import Row, whatif
 from helpers.judge import effect
 from helpers.judge.claims import claims
 from helpers.judge.effect import LEAST, Comparison, Effect, compare
-from helpers.judge.presets import HOST_NAMES, findings, load
+from helpers.judge.presets import HOST_NAMES, Preset, findings, load
 from helpers.judge.settings import CONF_NAMES
 from helpers.load.fixplan import Arm, Pair, Ran
 from helpers.load.record import RecordError, record
@@ -38,6 +39,7 @@ SECONDS = {"training": 9.0, "volume": 4.5, "tuning": 6.0, "churn": 3.5}
 OPEN = ("depends", "unsupported")
 RECORDED = "not available because recorded"
 NO_GPU = "not available because this box has no GPU"
+VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,19 @@ def _arms(remedy: Remedy) -> tuple[Arm, Arm]:
             Arm(f"{treated.words}{f' under {preset.name}' if preset.environ else ''}", treated, preset, seconds))
 
 
-def pairs(wanted: Sequence[Remedy], *, gpu: bool) -> tuple[list[Pair], dict[str, str]]:
-    """The remedies that a trial on this box can decide, each beside its control, and why the others are not tried."""
+def not_for(preset: Preset, build: str) -> str:
+    """Why a preset is not for boxes of that ``build``: its line "for" names the other vendor alone. Empty where it is."""
+    named = [vendor for vendor, (_, words) in VENDORS.items() if re.search(words, preset.fields.get("for", ""))]
+    if build not in VENDORS or len(named) != 1 or named == [build]:
+        return ""
+    return f"not for this box because it is for {VENDORS[named[0]][0]}, and this is {VENDORS[build][0]}"
+
+
+def pairs(wanted: Sequence[Remedy], *, gpu: bool, build: str = "") -> tuple[list[Pair], dict[str, str]]:
+    """The remedies that a trial on this box can decide, each beside its control, and why the others are not tried.
+
+    ``build`` (cuda, rocm): presets for the other vendor are not tried.
+    """
     open_claims = {claim.id for claim in claims() if claim.verdict in OPEN}
     found, why = [], {}
     for one in wanted:
@@ -129,6 +142,8 @@ def pairs(wanted: Sequence[Remedy], *, gpu: bool) -> tuple[list[Pair], dict[str,
             why[one.id] = NO_GPU
         elif gpu and one.needs == "cpu":
             why[one.id] = "not tried because it is for boxes without a GPU"
+        elif foreign := not_for(load(one.preset), build):
+            why[one.id] = foreign
         else:
             found.append(Pair(one.id, *_arms(one), tells=2.0 if open_claims & set(one.claims) else 1.0))
     return found, why
@@ -138,13 +153,15 @@ def predict(remedy: Remedy, capacity_bytes: int, trace: Trace | None, torch: str
     """What the preset of a remedy would do on a card of that size: by the audit of its settings, then by a replay of ``trace``.
 
     ``torch`` as it prints itself, ``build`` cuda or rocm. Without a preset, or without a trace where one is needed, nothing is
-    predicted.
+    predicted; nor is a preset for the other vendor, which is not supported.
     """
     if not remedy.preset:
         return Prediction("not_enough_evidence", "nothing predicts what a change of the work itself saves")
     preset = load(remedy.preset)
     if set(preset.environ) <= set(HOST_NAMES):
         return Prediction("not_enough_evidence", "only a trial shows what a setting of the C library or OpenMP does")
+    if foreign := not_for(preset, build):
+        return Prediction("not_supported", foreign, audited=True)
     said = sorted(findings(preset, torch, build, gfx), key=lambda one: one.verdict == "ineffective")
     verdicts = {one.verdict for one in said}
     first = f"{said[0].name}: {said[0].says}" if said else ""

@@ -1,4 +1,4 @@
-"""A tuning study that survives: trials in worker processes, one supervisor that alone writes the study, and nothing done twice.
+"""A tuning study that survives: trials in worker processes or threads, one supervisor alone writes the study, nothing twice.
 
 A trial is first a slot (0 to trials - 1), whose sampler is seeded by its number, then one or more Optuna trials: where a
 supervisor died over one, that one is marked failed ("interrupted") and the slot asked again with the same parameters. What a
@@ -27,12 +27,15 @@ SAID = ("outcome", "peak_bytes", "left_bytes", "cleanup_s", "seconds", "message"
 
 @dataclass(frozen=True)
 class Settings:
-    """How the study is run. A worker is replaced after ``recycle_after`` trials, or when ``growth_bytes`` more are left after a
-    trial's cleanup than after its first. ``restarts``: unplanned ones in a row before it gives up; the n-th waits
+    """How the study is run: ``parallel`` trials at once, ``by`` processes or threads of one, as tuning_plan.plan_parallel plans
+    them. What a thread does to the context it does to all: after a crash or a device-side assert each trial in hand is tried
+    again, alone, to learn whose it was. A worker is replaced after ``recycle_after`` trials, or when ``growth_bytes`` more are
+    left after a trial's cleanup than after its first. ``restarts``: unplanned ones in a row before it gives up; the n-th waits
     ``backoff_s`` * 2 ** (n - 1). ``limit_s`` is each trial's.
     """
 
     parallel: int = 1
+    by: str = "processes"
     recycle_after: int = 50
     growth_bytes: int = 256 << 20
     limit_s: float = 3600.0
@@ -77,8 +80,10 @@ def tune(storage: Path, argv: Sequence[str], space: Mapping[str, Any], trials: i
 
     ``argv`` starts a worker (helpers/torchside/tuning_trial.py), ``space`` names Optuna distributions, ``sampler`` makes one
     for a seed (default: TPE). Raises ValueError where another supervisor has this study, the storage cannot be
-    used, or optuna is not installed.
+    used, optuna is not installed, or ``by`` is neither processes nor threads.
     """
+    if settings and settings.by not in ("processes", "threads"):
+        raise ValueError(f"by {settings.by!r}; expected processes or threads")
     storage.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{storage}.lock", "w", encoding="utf-8") as lock:
         try:
@@ -107,6 +112,7 @@ class _Supervisor:
         self.restarts = self.recycled = self.interrupted = self.in_a_row = 0
         self.not_before = 0.0
         self.gave_up = ""
+        self.again: list[dict[str, Any]] = []
 
     def _study(self, storage: Path) -> Any:
         """The study; a new storage is made under another name first, so that a kill leaves none or a whole one."""
@@ -131,22 +137,20 @@ class _Supervisor:
         try:
             self._resume()
             while True:
-                busy = [worker for worker in self.workers if worker.job]
-                if not busy and (self.gave_up or self._free() is None):
+                while self.gave_up and self.again:
+                    self._ended(self.again.pop(), "crashed", {"message": "the supervisor gave up"})
+                while not self.gave_up and time.monotonic() >= self.not_before and self._start_one():
+                    pass
+                busy = [worker for worker in self.workers if worker.jobs]
+                if not busy and not self.again and (self.gave_up or self._free() is None):
                     break
-                if not self.gave_up and len(busy) < self.set.parallel and time.monotonic() >= self.not_before:
-                    self._start_one()
-                    busy = [worker for worker in self.workers if worker.job]
-                    if len(busy) < self.set.parallel and self._free() is not None:
-                        continue
                 ready(busy, 0.05)
                 for worker in busy:
-                    told = worker.read()
-                    if told is not None:
-                        self._answered(worker, told)
+                    for job, told in worker.read():
+                        self._answered(worker, job, told)
         finally:
             for worker in self.workers:
-                worker.stop(0 if worker.job else 5.0)
+                worker.stop(0 if worker.jobs else 5.0)
         results = self._results()
         values = [one.value for one in results if one.value is not None]
         best = (min if self.set.direction == "minimize" else max)(values, default=None)
@@ -183,56 +187,71 @@ class _Supervisor:
         taken = self._taken()
         return next((slot for slot in range(self.trials) if slot not in taken), None)
 
-    def _start_one(self) -> None:
-        """Ask for the next slot's parameters and give them to an idle worker, or to a new one."""
+    def _start_one(self) -> bool:
+        """Give a trial that is to be tried again, or the next slot's, to a worker with room; False where none may start."""
+        held = [job for worker in self.workers for job in worker.jobs.values()]
+        by_threads = self.set.by == "threads"
+        if len(held) >= self.set.parallel or any(job.get("alone") for job in held) or (
+                by_threads and any(worker.leaving for worker in self.workers)):
+            return False
+        if self.again:
+            if self.again[0].get("alone") and held:
+                return False
+            self._give(self.again.pop(0))
+            return True
         slot = self._free()
         if slot is None:
-            return
+            return False
         self.study.sampler = self.sampler(self.set.seed + slot)
         trial = self.study.ask(fixed_distributions=dict(self.space))
         if "slot" not in trial.user_attrs:
             trial.set_user_attr("slot", slot)
-        job = {"number": trial.number, "slot": trial.user_attrs.get("slot", slot), "params": trial.params, "tries": 1}
-        self._give(job)
+        self._give({"number": trial.number, "slot": trial.user_attrs.get("slot", slot), "params": trial.params, "tries": 1})
+        return True
 
     def _give(self, job: dict[str, Any]) -> None:
-        worker = next((one for one in self.workers if one.job is None), None)
+        worker = next((one for one in self.workers if len(one.jobs) < one.threads and not one.leaving), None)
         if worker is None:
-            worker = Worker(self.argv, self.env)
+            worker = Worker(self.argv, self.env, self.set.parallel if self.set.by == "threads" else 1)
             self.workers.append(worker)
         worker.give(job, self.set.limit_s)
 
-    def _answered(self, worker: Worker, told: dict[str, Any]) -> None:
-        job = worker.job
-        assert job is not None
+    def _answered(self, worker: Worker, job: dict[str, Any], told: dict[str, Any]) -> None:
         died = told.get("died")
         outcome = ("timed_out" if died == "timed out" else "crashed") if died else outcome_of(told)
-        if outcome == "crashed" and job["tries"] < TRIES:
-            self._replace(worker, f"{died} in trial {job['number']}, which is tried again")
+        shared = worker.threads > 1 and not job.get("alone")
+        if told.get("innocent"):
+            self.again.append(job)
+            return
+        if (outcome == "crashed" and job["tries"] < TRIES) or (outcome == "device_assert" and shared):
+            self._replace(worker, f"{died or outcome} in trial {job['number']}, which is tried again{' alone' * shared}")
             if not self.gave_up:
-                time.sleep(max(0.0, self.not_before - time.monotonic()))
-                self._give({**job, "tries": job["tries"] + 1})
+                self.again.append({**job, "tries": job["tries"] + bool(died), "alone": shared or job.get("alone", False)})
                 return
-        record: dict[str, Any] = {"number": job["number"], "slot": job["slot"], "params": job["params"], "outcome": outcome,
-                  "value": told.get("value") if outcome == "ok" else None, "message": died or told.get("message", ""),
-                  **{key: told[key] for key in ("peak_bytes", "left_bytes", "cleanup_s", "seconds") if key in told}}
-        write(self.records / f"slot-{job['slot']:06d}.json", json.dumps(record))
-        self._tell(record)
-        worker.job = None
+        self._ended(job, outcome, {**told, "message": died or told.get("message", "")})
         if outcome in ("device_assert", "timed_out", "crashed"):
-            if worker in self.workers:
-                self._replace(worker, f"trial {job['number']}: {outcome}")
+            self._replace(worker, f"trial {job['number']}: {outcome}")
             return
         self.in_a_row = 0
         worker.trials += 1
-        left = told.get("left_bytes") or 0
+        left = told.get("left_bytes")
         worker.first_left_bytes = left if worker.first_left_bytes is None else worker.first_left_bytes
-        grown = left - worker.first_left_bytes > self.set.growth_bytes
-        if grown or worker.trials >= self.set.recycle_after:
-            self.workers.remove(worker)
-            worker.stop()
+        grown = left is not None and left - (worker.first_left_bytes or 0) > self.set.growth_bytes
+        if (grown or worker.trials >= self.set.recycle_after) and not worker.leaving:
+            worker.leaving = True
             self.recycled += 1
             self.say(f"worker recycled after {worker.trials} trials" + f", {left} B left after cleanup" * grown)
+        if worker.leaving and not worker.jobs and worker in self.workers:
+            self.workers.remove(worker)
+            worker.stop()
+
+    def _ended(self, job: Mapping[str, Any], outcome: str, told: Mapping[str, Any]) -> None:
+        """The record first, then the study."""
+        record: dict[str, Any] = {"number": job["number"], "slot": job["slot"], "params": job["params"], "outcome": outcome,
+                  "value": told.get("value") if outcome == "ok" else None, "message": told.get("message", ""),
+                  **{key: told[key] for key in ("peak_bytes", "left_bytes", "cleanup_s", "seconds") if key in told}}
+        write(self.records / f"slot-{job['slot']:06d}.json", json.dumps(record))
+        self._tell(record)
 
     def _tell(self, record: Mapping[str, Any]) -> None:
         trial = self.optuna.trial.Trial(self.study, self.study._storage.get_trial_id_from_study_id_trial_number(
@@ -246,9 +265,15 @@ class _Supervisor:
             self.study.tell(record["number"], state=self.state.FAIL)
 
     def _replace(self, worker: Worker, why: str) -> None:
-        """An unplanned end of a worker: the next one starts after a wait that doubles, until it has been enough."""
+        """An unplanned end of a worker: the next one starts after a wait that doubles, until it has been enough.
+
+        What else it had in hand is tried again, alone: one of them may have done it.
+        """
+        if worker not in self.workers:
+            return  # by another of its trials, and counted
         self.workers.remove(worker)
-        worker.job = None
+        self.again += [{**job, "alone": True} for job in worker.jobs.values()]
+        worker.jobs.clear()
         worker.stop(0)
         self.restarts += 1
         self.in_a_row += 1

@@ -1,4 +1,4 @@
-"""One worker process of a tuning study: given a trial, it answers with one line, or dies; it ends with its supervisor."""
+"""One worker process of a tuning study: given trials, it answers each with one line, or dies; it ends with its supervisor."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ END_S = 5.0
 
 
 class Worker:
-    """A worker and the trial that it has in hand. ``trials``: answered so far; ``first_left_bytes``: left after its first."""
+    """A worker and the trials that it has in hand, by number: one, or with ``threads`` as many at once in the one process.
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None):
+    ``trials``: answered so far; ``first_left_bytes``: left after its first; ``leaving``: it gets no more, and ends when it has
+    none in hand.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None, threads: int = 1):
         # The start program binds its life to this thread's: a supervisor that is killed leaves nothing on the card.
+        argv = [*argv, *([str(threads)] if threads > 1 else [])]
         self.process = subprocess.Popen([sys.executable, "-I", "-S", "-c", child.START, str(os.getpid()), *argv], env=env,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self.process.stdout is not None
@@ -30,12 +35,14 @@ class Worker:
         self.rest = b""
         self.trials = 0
         self.first_left_bytes: int | None = None
-        self.job: dict[str, Any] | None = None
-        self.deadline = 0.0
+        self.threads = threads
+        self.leaving = False
+        self.jobs: dict[int, dict[str, Any]] = {}
+        self.deadlines: dict[int, float] = {}
 
     def give(self, job: dict[str, Any], limit_s: float) -> None:
         """Hand it a trial; a worker that is dead already is noticed when its answer is read."""
-        self.job, self.deadline = job, time.monotonic() + limit_s
+        self.jobs[job["number"]], self.deadlines[job["number"]] = job, time.monotonic() + limit_s
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps({"number": job["number"], "params": job["params"]}).encode() + b"\n")
@@ -43,9 +50,10 @@ class Worker:
         except OSError:
             self.stop(0)
 
-    def read(self) -> dict[str, Any] | None:
-        """Its answer for the trial in hand; ``{"died": how}`` where there will be none; None for not yet."""
-        assert self.process.stdout is not None and self.job is not None
+    def read(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Each trial that was answered since, with its answer: ``{"died": how}`` where there will be none."""
+        assert self.process.stdout is not None
+        found = []
         try:
             data = os.read(self.process.stdout.fileno(), 1 << 16)
         except BlockingIOError:
@@ -57,17 +65,18 @@ class Worker:
                     told = json.loads(line)
                 except ValueError:
                     continue  # not a line of ours: what a library wrote to the same pipe
-                if isinstance(told, dict) and told.get("event") == "result" and told.get("number") == self.job["number"]:
-                    return told
-        if data == b"":
-            self.stop(END_S)
+                if isinstance(told, dict) and told.get("event") == "result" and told.get("number") in self.jobs:
+                    found.append((self.jobs.pop(told["number"]), told))
+        late = {number for number in self.jobs if time.monotonic() >= self.deadlines[number]}
+        if data == b"" or late:
+            self.stop(END_S if data == b"" else 0)
             code = self.process.returncode
-            return {"died": "it is stuck in the kernel" if code is None else f"it was ended by {child.signal_name(-code)}"
-                    if code < 0 else f"it ended with code {code} and no answer"}
-        if time.monotonic() >= self.deadline:
-            self.stop(0)
-            return {"died": "timed out"}
-        return None
+            died = "it is stuck in the kernel" if code is None else f"it was ended by {child.signal_name(-code)}" \
+                if code < 0 else f"it ended with code {code} and no answer"
+            found += [(job, {"died": "timed out" if number in late else died, "innocent": bool(late) and number not in late})
+                      for number, job in self.jobs.items()]
+            self.jobs.clear()
+        return found
 
     def stop(self, grace_s: float = END_S) -> None:
         """Close its stdin, by which it ends; after ``grace_s`` it is killed, and waited for END_S at most."""
@@ -80,7 +89,7 @@ class Worker:
                 break
             except subprocess.TimeoutExpired:
                 child.signal_group(self.process.pid, signal.SIGKILL)
-        if self.process.stdout is not None and self.process.returncode is not None and self.job is None:
+        if self.process.stdout is not None and self.process.returncode is not None and not self.jobs:
             self.process.stdout.close()
 
 

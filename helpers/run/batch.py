@@ -1,40 +1,30 @@
-"""A batch: every run of a plan, one after the other, each in a process of its own, each with its record.
+"""A batch: every run of a plan, each in a process of its own, each with its record, and the next one on a clean box.
 
-Processes are spawned, never forked, and never waited for without a limit: whatever a notebook, its kernel or its runner
-(helpers.run.runner) does, its record says so and the next run starts.
+What only looks may go on side by side; what loads or provokes has the box to itself, and what reads the batch's own records
+waits for all runs before it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from helpers import __version__
-
-from . import kernel
-from .notebook import NotebookError
+from .between import Between, Gate
+from .carrier import Carrier, Local
+from .journal import Journal
+from .one import TICK_S, Stop, mark_of
 from .plan import CheckedPlan, PlanError, Step, load_plan
-from .record import RecordUnreadable, boot_id, files_below, move, now, read_run, write_atomic, write_run
-from .runner import LAST_WORDS, read_back
-from .shapes import Run
+from .record import boot_id, move, node, strikes_by_node
+from .shapes import Run, StoppedBy
 
-GRACE_S = 90.0  # for what a runner does outside its notebook: imports, a kernel's start (60 s at most) and its end
-STOP_S, KILL_S, TICK_S = 15.0, 5.0, 0.2
-LOG = "runner.log"
+LOG = "batch.log"
 
 
 class Progress(Protocol):
@@ -55,194 +45,236 @@ class Progress(Protocol):
 class Quiet:
     """Tells nobody."""
 
-    def started(self, folder: Path, runs: Sequence[Run]) -> None:
+    def started(self, *told: Any) -> None:
         pass
 
-    def run_started(self, number: int, run: Run) -> None:
-        pass
-
-    def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
-        pass
-
-    def run_ended(self, number: int, run: Run) -> None:
-        pass
-
-    def ended(self, result: BatchResult) -> None:
-        pass
+    run_started = tick = run_ended = ended = started
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Every run of a batch in order. ``interrupted`` is the signal that stopped it, or empty."""
+    """Every run of a batch in order. ``interrupted`` is the signal that stopped it, or empty.
+
+    ``unrecorded`` names each run whose record could not be written, with the reason: what is said here of it is nowhere else.
+    ``unreadable`` holds a line for each record that could not be read when the batch was resumed.
+    """
 
     folder: Path
     runs: tuple[Run, ...]
     interrupted: str = ""
+    unrecorded: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0: every run answered; 1: some did not; 130: interrupted."""
-        return 130 if self.interrupted else 0 if all(run.state == "answered" for run in self.runs) else 1
-
-
-class Stop:
-    """Holds the first of SIGINT, SIGTERM and SIGHUP that asked the batch to stop. In the main thread only."""
-
-    def __init__(self) -> None:
-        self.signal = ""
-        self.times = 0
-        self.raises = False
-
-    @contextmanager
-    def listening(self) -> Iterator[Stop]:
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # nohup stays nohup
-                signal.signal(number, self._heard)
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _heard(self, number: int, frame: Any) -> None:
-        self.signal = self.signal or signal.Signals(number).name
-        self.times += 1
-        if self.raises:
-            raise KeyboardInterrupt
+        """0: every run answered, and its record is kept; 1: some did not; 130: interrupted."""
+        good = all(run.state == "answered" for run in self.runs) and not self.unrecorded
+        return 130 if self.interrupted else 0 if good else 1
 
 
 def run_plan(path: Path, out_root: Path, *, box: str = "", capture: Callable[[Path], Path] | None = None,
-             progress: Progress | None = None) -> BatchResult:
-    """Run a plan into a new folder below ``out_root``. Raises PlanError before anything ran; afterwards records say it all.
+             progress: Progress | None = None, carrier: Carrier | None = None, resume: Path | None = None,
+             gate: Gate | None = None, again: Collection[str] = (), stop: Stop | None = None) -> BatchResult:
+    """Run a plan into a new folder below ``out_root``, or go on with the batch in ``resume``. Raises PlanError before anything
+    ran; afterwards records say it all.
 
     ``box`` takes the place of ``live``. ``capture`` writes an evidence bundle of this box to the path it is given and returns
-    where it lies; it is called once, before the first run, where a run needs it.
+    where it lies; it is called once, before the first run, where a run needs it. ``again`` names runs of a resumed batch that
+    are repeated whatever they did. A ``carrier`` of one's own hears of signals by the ``stop`` that both are given.
     """
     checked = load_plan(path, box)
     if capture is None and any(map(_wants_live, checked.steps)):
         raise PlanError(f"{path}: a run wants the box 'live' and nothing captures it here; give a recorded box")
-    progress = progress or Quiet()
-    folder = _new_folder(out_root, checked)
-    runs = [Run(run_id=step.run_id, batch_id=folder.name, box=step.box_name, notebook=step.notebook, preset=step.preset,
-                parameters=step.parameters, plan_sha256=checked.sha256, tool_version=__version__) for step in checked.steps]
-    try:
-        write_atomic(folder / "plan.yaml", checked.text)
-        for run in runs:
-            (folder / run.run_id).mkdir()
-            write_run(folder / run.run_id, run)
-    except OSError as error:
-        raise PlanError(f"{folder}: cannot be written: {error.strerror}; expected room for the batch; free some") from error
-    began = time.monotonic()
-    with Stop().listening() as stop:
-        progress.started(folder, runs)
-        try:
-            live, no_live = _capture(checked.steps, folder, capture, stop)
-            for number, (step, run) in enumerate(zip(checked.steps, runs, strict=True)):
-                left_s = checked.total_s - (time.monotonic() - began)
-                why = f"interrupted ({stop.signal})" if stop.signal else \
-                    f"the plan's limit of {checked.total_s:g} s was reached" if left_s <= 0 else \
-                    no_live if _wants_live(step) else ""
-                if why:
-                    runs[number] = _record(folder, move(run, "skipped", cause=why))
-                else:
-                    progress.run_started(number, run)
-                    runs[number] = run_one(folder / run.run_id, run, _job(step, folder, live, left_s), stop=stop,
-                                           tick=partial(progress.tick, number))
-                progress.run_ended(number, runs[number])
-        finally:
-            result = BatchResult(folder, tuple(runs), stop.signal)
-            progress.ended(result)
-    return result
-
-
-def run_one(folder: Path, run: Run, job: dict[str, Any], *, stop: Stop | None = None,
-            tick: Callable[[int, int, float], None] | None = None) -> Run:
-    """Run one planned run in a process of its own and return its record, whatever happens to that process.
-
-    Call it from a thread that lives as long as the run: the runner ends with the thread that started it.
-    """
-    began, ooms = time.monotonic(), kernel.oom_kills()
     stop = stop or Stop()
+    carrier = carrier or Local(checked.plan.jobs, stop)
+    journal = None
     try:
-        with open(folder / LOG, "wb") as log:
-            process = subprocess.Popen([sys.executable, "-m", "helpers.run.runner", "--one", str(folder.resolve())],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=kernel.CHECKOUT,
-                                       env=kernel.environment(), start_new_session=True)
-    except OSError as error:
-        run = move(run, "started", boot_id=boot_id(), started_at=now())
-        return _record(folder.parent, move(run, "failed", cause=f"its runner cannot start: {error.strerror}", ended_at=now()))
-    run = _record(folder.parent, move(run, "started", pid=process.pid, boot_id=boot_id(), started_at=now()))
-    assert process.stdin and process.stdout
-    with suppress(BrokenPipeError), process.stdin as pipe:
-        pipe.write(json.dumps({**job, "parent": os.getpid()}).encode())
-    heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(process.stdout, heard), daemon=True).start()
-    state, cause, name = _watch(process, heard, began, job["run_s"] + GRACE_S, stop, tick)
-    ended, there = kernel.sweep(job["mark"])
-    kernel.clear_sockets(job["mark"])
-    with suppress(RecordUnreadable):
-        run = read_run(folder / "run.json")
-    if run.state == "started":
-        words = kernel.last_words(folder / LOG)
-        if there or process.returncode is None:
-            state, cause = "stuck", f"{cause or 'its runner ended'}; SIGKILL does not end {', '.join(there) or 'its runner'}"
-        elif not state:
-            how, name = kernel.how_it_ended(process.returncode, ooms, kernel.oom_kills(), words)
-            state, cause = "died", f"its runner {'was ' if name else ''}{how}"
-        found: dict[str, Any] = {}
-        with suppress(NotebookError, OSError):
-            found = {**read_back(folder)[0], "files": files_below(folder)}
-        run = _record(folder.parent, move(run, state, cause=cause, signal=name, ended_at=now(), left_behind=ended, **found,
-                                          seconds=round(time.monotonic() - began, 2), last_words=words[-LAST_WORDS:]))
-    with suppress(OSError):
-        if run.state == "answered" or not (folder / LOG).stat().st_size:
-            (folder / LOG).unlink()
-    return run
+        with stop.listening():
+            carrier.check(checked)
+            journal = Journal.reopen(resume, checked, again) if resume else Journal.begin(out_root, checked)
+            return _Batch(checked, journal, carrier, stop, progress or Quiet(), gate).go(capture)
+    finally:
+        carrier.close()
+        if journal:
+            journal.close()
 
 
-def _watch(process: subprocess.Popen[bytes], heard: queue.SimpleQueue[bytes], began: float, limit_s: float, stop: Stop,
-           tick: Callable[[int, int, float], None] | None) -> tuple[str, str, str]:
-    """Wait for the runner within limits; returns (state, cause, signal) where it had to be stopped from here."""
-    said, stopping, cell, cells = ("", "", ""), 0.0, 0, 0
-    deadline = began + limit_s
-    while process.poll() is None:
-        with suppress(queue.Empty, ValueError, TypeError):
-            cell, cells = json.loads(heard.get(timeout=TICK_S))
-        if tick:
-            tick(cell, cells, time.monotonic() - began)
-        if stop.signal and not stopping:
-            said = ("failed", f"interrupted by {stop.signal}", stop.signal)
-            stopping = time.monotonic() + STOP_S
-            process.send_signal(signal.SIGINT)
-        elif not stopping and time.monotonic() > deadline:
-            said = ("timed_out", f"its runner did not stop {GRACE_S:g} s after the limit of {limit_s - GRACE_S:.3g} s", "")
-            stopping = time.monotonic()
-        if stopping and (time.monotonic() > stopping or stop.times > 1):
-            process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(KILL_S)
-            break
-    return said
+class _Batch:
+    """The loop: starts what may start, waits for what goes on, and looks at the box when nothing does."""
+
+    def __init__(self, checked: CheckedPlan, journal: Journal, carrier: Carrier, stop: Stop, progress: Progress,
+                 gate: Gate | None):
+        self.checked, self.journal, self.carrier, self.stop, self.progress = checked, journal, carrier, stop, progress
+        self.box = Between(gate if carrier.one_box else None, checked.plan.gates, journal.folder, stop)
+        self.waiting = deque(number for number, run in enumerate(journal.runs) if run.state == "planned")
+        self.going: dict[Future[Run], int] = {}
+        self.at: dict[int, tuple[int, int, float]] = {}
+        self.since: list[int] = []  # what ended since the box was last seen clean
+        self.live = self.no_live = self.halt = ""
+        self.began = time.monotonic()
+        self.hung_up = False
+
+    def go(self, capture: Callable[[Path], Path] | None) -> BatchResult:
+        self.progress.started(self.journal.folder, tuple(self.journal.runs))
+        try:
+            if self.waiting:
+                self._close_for_stuck()
+                self.box.take_up(self.journal.runs)
+            self._judge()
+            self._capture(capture)
+            while self.waiting or self.going:
+                if self.stop.hung_up and not self.hung_up:
+                    self._to_file()
+                while self.waiting:
+                    number = self.waiting[0]
+                    why, kind = self._refusal(number)
+                    if not self._has_room(number) and kind in ("", "quarantine"):
+                        break  # what ends meanwhile may lift a quarantine
+                    self.waiting.popleft()
+                    if why:
+                        self._ended({number: move(self.journal.runs[number], "skipped", cause=why, stopped_by=kind)})
+                    else:
+                        self._start(number)
+                if self.going:
+                    done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
+                    for number in self.going.values():
+                        if number in self.at:
+                            self.progress.tick(number, *self.at[number])
+                    self._ended({self.going.pop(future): future.result() for future in done})
+        finally:
+            self.journal.retry()
+            result = self._result()
+            self.progress.ended(result)
+        return result
+
+    def _refusal(self, number: int) -> tuple[str, StoppedBy]:
+        """Why a run must not start, and the kind of reason; empty where it may."""
+        step, run = self.checked.steps[number], self.journal.runs[number]
+        if self.stop.signal:
+            return f"interrupted ({self.stop.signal})", "interrupt"
+        if self._left_s() <= 0:
+            return f"the plan's limit of {self.checked.total_s:g} s was reached", "limit"
+        if self.halt:
+            return self.halt, "stop_rule"
+        if self.no_live and self._is_given_live(step):
+            return self.no_live, "box"
+        why = self.box.refuses(run, idle=not self.going)
+        return why, "quarantine" if why else ""
+
+    def _is_given_live(self, step: Step) -> bool:
+        """Whether a run gets the bundle that is captured here; the nodes of a fleet capture their own."""
+        return _wants_live(step) and (self.carrier.one_box or step.waits)
+
+    def _has_room(self, number: int) -> bool:
+        if not self.going:
+            return True
+        step = self.checked.steps[number]
+        if step.waits or len(self.going) >= self.carrier.slots:
+            return False
+        look = all(self.checked.steps[one].danger == "looks" for one in (number, *self.going.values()))
+        return not self.carrier.one_box or (look and len(self.going) < self.checked.plan.jobs)
+
+    def _start(self, number: int) -> None:
+        step, run = self.checked.steps[number], self.journal.runs[number]
+        folder = self.journal.folder / run.run_id
+        job = _job(step, self.journal.folder, self.live, self._left_s(), mark_of(folder, run.attempt))
+        self.progress.run_started(number, run)
+
+        def tick(cell: int, cells: int, seconds: float) -> None:  # from the thread of the run
+            self.at[number] = (cell, cells, seconds)
+
+        self.going[self.carrier.submit(folder, run, job, tick)] = number
+
+    def _ended(self, runs: dict[int, Run]) -> None:
+        """Keep what runs came to; when nothing goes on any more, see whether the box is clean."""
+        for number, run in runs.items():
+            if run.state == "stuck" and self.carrier.one_box:
+                run = self.box.close_for(run)
+            self.journal.put(run)
+            if run.state != "skipped":
+                self.since.append(number)
+        if self.since and not self.going:
+            for run in self.box.after([self.journal.runs[number] for number in self.since]):
+                self.journal.put(run)
+            self.since.clear()
+        for number in runs:
+            self.progress.run_ended(number, self.journal.runs[number])
+        if any(run.state != "skipped" for run in runs.values()):
+            self.journal.retry()
+            self._judge()
+
+    def _close_for_stuck(self) -> None:
+        """What an earlier supervisor, or the journal when it took the batch up again, found stuck and did not close for."""
+        for run in list(self.journal.runs):
+            if (run.state, run.quarantined, run.boot_id) == ("stuck", "", boot_id()) and self.carrier.one_box:
+                self.journal.put(self.box.close_for(run))
+
+    def _judge(self) -> None:
+        """Whether a stop rule of the plan holds by now."""
+        rules, runs = self.checked.plan.stop, self.journal.runs
+        failures = sum(run.state not in ("planned", "started", "answered", "skipped") for run in runs)
+        met = next((run for run in runs if run.state in rules.on_states), None)
+        strikes = strikes_by_node(runs)[node()] if self.carrier.one_box else 0
+        if rules.after_failures is not None and failures >= rules.after_failures:
+            self.halt = f"stop rule after_failures: {failures} runs did not answer; the plan allows fewer than " \
+                        f"{rules.after_failures}"
+        elif met is not None:
+            self.halt = f"stop rule on_states: {met.run_id} {met.state}"
+        elif rules.node_strikes is not None and strikes >= rules.node_strikes:
+            self.halt = f"stop rule node_strikes: {strikes} on {node()}; the plan allows fewer than {rules.node_strikes}"
+
+    def _left_s(self) -> float:
+        return self.checked.total_s - (time.monotonic() - self.began)
+
+    def _result(self) -> BatchResult:
+        journal = self.journal
+        return BatchResult(journal.folder, tuple(journal.runs), self.stop.signal, tuple(
+            f"{run_id}: not recorded: {why}" for run_id, why in journal.held.items()), tuple(journal.unreadable))
+
+    def _to_file(self) -> None:
+        """The terminal is gone: from now on the batch's own file hears how it goes on, and what else would be printed."""
+        from .progress import into_file
+
+        self.hung_up = True
+        with suppress(OSError, ValueError):
+            self.progress.ended(self._result())
+        self.progress = Quiet()
+        with suppress(OSError):
+            log = os.open(self.journal.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            for stream in (1, 2):
+                os.dup2(log, stream)
+            os.close(log)
+            self.progress = into_file(self.journal.folder / LOG)
+            self.progress.started(self.journal.folder, tuple(self.journal.runs))
+            for number in self.going.values():
+                self.progress.run_started(number, self.journal.runs[number])
+
+    def _capture(self, capture: Callable[[Path], Path] | None) -> None:
+        """The bundle of this box that live runs are given, or why there is none; another one each time the batch is resumed."""
+        wanted = any(self._is_given_live(self.checked.steps[number]) for number in self.waiting)
+        if capture is None or self.stop.signal or not wanted:
+            return
+        names = ("box", *(f"box-{number}" for number in range(2, 1000)))
+        place = next(self.journal.folder / name for name in names if not (self.journal.folder / name).exists())
+        try:
+            self.stop.raises = True
+            self.live = str(Path(capture(place)).resolve())
+        except KeyboardInterrupt:
+            self.no_live = "interrupted"
+        except Exception as error:  # noqa: BLE001  a box that cannot be captured must not cost the runs on recorded ones
+            self.no_live = f"this box could not be captured: {type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            self.stop.raises = False
 
 
-def _listen(pipe: Any, heard: queue.SimpleQueue[bytes]) -> None:
-    with pipe:
-        for line in pipe:
-            heard.put(line)
-
-
-def _job(step: Step, folder: Path, live: str, left_s: float) -> dict[str, Any]:
+def _job(step: Step, folder: Path, live: str, left_s: float, mark: str) -> dict[str, Any]:
     """What the runner is told: the notebook and every parameter in full. ``{batch}`` in a text means the batch's folder."""
     here = folder / step.run_id
     offered = {"box": live if step.box == "live" else step.box, "batch": str(folder), "out": str(here), "preset": step.preset}
     own = {name: _filled(value, str(folder)) for name, value in step.parameters.items()}
     given = {name: value for name, value in offered.items() if name in step.takes and value}
     return {"source": str(step.source), "parameters": {**given, **own}, "cell_s": step.cell_s,
-            "run_s": min(step.run_s, left_s), "mark": uuid.uuid4().hex}
+            "run_s": min(step.run_s, left_s), "mark": mark}
 
 
 def _filled(value: Any, batch: str) -> Any:
@@ -253,43 +285,3 @@ def _filled(value: Any, batch: str) -> Any:
 
 def _wants_live(step: Step) -> bool:
     return step.box == "live" and "box" in step.takes
-
-
-def _capture(steps: Sequence[Step], folder: Path, capture: Callable[[Path], Path] | None, stop: Stop) -> tuple[str, str]:
-    """(path of this box's bundle, why there is none)."""
-    if capture is None or stop.signal or not any(map(_wants_live, steps)):
-        return "", ""
-    stop.raises = True
-    try:
-        return str(Path(capture(folder / "box")).resolve()), ""
-    except KeyboardInterrupt:
-        return "", "interrupted"
-    except Exception as error:  # noqa: BLE001  a box that cannot be captured must not cost the runs on recorded ones
-        return "", f"this box could not be captured: {type(error).__name__}: {error}".splitlines()[0]
-    finally:
-        stop.raises = False
-
-
-def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
-    stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{checked.plan.name}"
-    for number in range(1, 100):
-        folder = out_root.resolve() / (stem if number == 1 else f"{stem}-{number}")
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise PlanError(f"{out_root}: cannot be written: {error.strerror}; expected a folder for results; give another") \
-                from error
-    raise PlanError(f"{out_root / stem}: 99 batches of this second exist; wait a second")
-
-
-def _record(batch: Path, run: Run) -> Run:
-    """Keep a record; where the disk refuses it, the batch goes on and its result says so."""
-    try:
-        write_run(batch / run.run_id, run)
-        return run
-    except OSError as error:
-        return run.model_copy(update={"cause": f"{run.cause}; " * bool(run.cause) + f"not recorded: {error.strerror}"})
-

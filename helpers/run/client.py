@@ -28,7 +28,7 @@ from .notebook import INJECTED
 
 START_S, STOP_S, OUTPUTS_S = 60, 3.0, 60
 STREAM_HEAD, STREAM_TAIL = 1 << 20, 1 << 16
-STDERR, STACKS = "kernel.stderr", "stacks/kernel.txt"
+STDERR, STACKS, THREADS = "kernel.stderr", "stacks/kernel.txt", "stacks/threads.txt"
 
 
 class RunFault(Exception):
@@ -213,13 +213,18 @@ class CasebookClient(PapermillNotebookClient):
         stacks = self.folder / STACKS
         if stacks.exists() and not stacks.stat().st_size:
             stacks.unlink()
-            stacks.parent.rmdir()
+            with suppress(OSError):  # not empty: the system's own view lies there
+                stacks.parent.rmdir()
 
     def _dump_stacks(self) -> None:
-        """Have a kernel that hangs write the Python stacks of its threads, before it is stopped."""
+        """Before a kernel that hangs is stopped: its Python stacks, and where in the system each of its threads waits."""
+        from helpers.load.limits import evidence
+
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGUSR2)
-            time.sleep(0.3)
+        with suppress(OSError):
+            (self.folder / THREADS).write_text(evidence(self.process.pid, [self.process.pid]) + "\n")
+        time.sleep(0.3)
 
     def _append_tail(self, cell: Any) -> None:
         if self.tail:

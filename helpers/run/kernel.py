@@ -168,8 +168,9 @@ def sweep(mark: str, adopted: bool = False, patience_s: float = 0.5, limit_s: fl
     return [f"{name} ({pid})" for pid, name in names.items() if pid not in found], there
 
 
-def _left_behind(mark: str, adopted: bool) -> list[int]:
-    sign, found = f"{MARK}={mark}".encode(), set()
+def marked(mark: str) -> list[int]:
+    """The processes whose environment carries the mark of a run."""
+    sign, found = f"{MARK}={mark}".encode(), []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
             try:
@@ -177,7 +178,30 @@ def _left_behind(mark: str, adopted: bool) -> list[int]:
             except OSError:
                 continue
             if sign in environ.split(b"\0"):
-                found.add(int(entry))
+                found.append(int(entry))
+    return found
+
+
+def ask_for_stacks(pid: int) -> None:
+    """Have a kernel write the Python stacks of its threads (see ``main``); what does not catch the signal is let alone."""
+    try:
+        caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+        if int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1:
+            os.kill(pid, signal.SIGUSR2)
+    except (OSError, StopIteration):
+        return
+
+
+def session_of(pid: int) -> int:
+    """The session of a process, or 0 where it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
+def _left_behind(mark: str, adopted: bool) -> list[int]:
+    found = set(marked(mark))
     if adopted:
         import psutil
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,10 +16,15 @@ from pydantic import ValidationError
 from .kernel import is_running
 from .shapes import Run, one_line
 
+EARLIER = "earlier"  # below a run's folder: what its earlier attempts left, by number
 LEGAL: dict[str, tuple[str, ...]] = {
     "planned": ("started", "skipped"),
     "started": ("answered", "failed", "died", "timed_out", "stuck", "rebooted", "node_lost"),
 }
+BLAMED = ("died", "timed_out", "stuck", "rebooted", "node_lost")
+"""What a run is to blame for: each is a strike, and such a run is never repeated by itself."""
+NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
+"""What may have kept a skipped run from its start that need not be so the next time."""
 
 
 class IllegalMove(ValueError):
@@ -31,11 +36,42 @@ class RecordUnreadable(ValueError):
 
 
 def move(run: Run, state: str, **changes: Any) -> Run:
-    """The run in its next state. Raises IllegalMove: a run that ended never changes its state again."""
+    """The run in its next state, with a strike where it is to blame. Raises IllegalMove: what ended never changes its state.
+
+    Another attempt at a run that ended is another record: ``again``.
+    """
     allowed = LEGAL.get(run.state, ())
     if state not in allowed:
         raise IllegalMove(f"{run.run_id}: from {run.state} to {state}; expected {' or '.join(allowed) or 'no further move'}")
-    return Run.model_validate({**run.model_dump(), "state": state, **changes})
+    strikes = run.strikes + (state in BLAMED)
+    return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
+
+
+def next_attempt(run: Run, after_strikes: int, ooms: int | None) -> int:
+    """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it is.
+
+    One that never started keeps its number. One that the user interrupted is tried again, and so is one whose batch ended
+    while it ran, until it has more than ``after_strikes`` strikes; never where ``ooms``, the OOM kills by now, rose meanwhile.
+    """
+    if run.state == "skipped":
+        return run.attempt if run.stopped_by in NEVER_RAN else 0
+    if run.state == "failed" and run.stopped_by == "interrupt":
+        return run.attempt + 1
+    if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= after_strikes:
+        killed = ooms is not None and run.ooms_before is not None and run.boot_id == boot_id() and ooms > run.ooms_before
+        return 0 if killed else run.attempt + 1
+    return 0
+
+
+PLANNED = ("run_id", "batch_id", "box", "notebook", "parameters", "preset", "danger", "gpu", "estimate_s", "strikes",
+           "plan_sha256", "tool_version")
+
+
+def again(run: Run, attempt: int) -> Run:
+    """The planned record of another attempt at a run that ended: what was planned, and its strikes. Raises IllegalMove."""
+    if run.state in LEGAL:
+        raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
+    return Run(**{name: getattr(run, name) for name in PLANNED}, attempt=attempt)
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -62,11 +98,30 @@ def write_run(folder: Path, run: Run) -> None:
     write_atomic(folder / "run.json", run.model_dump_json(indent=1) + "\n")
 
 
+def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 said only in words what had stopped a run."""
+    words = {("skipped", "interrupted"): "interrupt", ("skipped", "the plan's limit"): "limit",
+             ("skipped", "this box could not"): "box", ("failed", "interrupted by"): "interrupt"}
+    kind = next((kind for (state, start), kind in words.items()
+                 if raw.get("state") == state and str(raw.get("cause")).startswith(start)), "")
+    return {**raw, "schema_version": 2, "stopped_by": kind}
+
+
+MIGRATIONS = {1: _from_1}
+"""Each lifts a record from its version to the next."""
+
+
 def read_run(path: Path) -> Run:
-    """Read one run.json. Raises RecordUnreadable."""
+    """Read one run.json, also of an earlier version. Raises RecordUnreadable."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return Run.model_validate(raw)
+        text = path.read_bytes()
+        try:
+            return Run.model_validate_json(text)
+        except ValidationError:  # the slow way: it says what is wrong, and lifts
+            raw = json.loads(text)
+            while isinstance(raw, dict) and type(raw.get("schema_version")) is int and raw["schema_version"] in MIGRATIONS:
+                raw = MIGRATIONS[raw["schema_version"]](raw)
+            return Run.model_validate(raw)
     except OSError as error:
         raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
@@ -101,39 +156,79 @@ def read_batch(folder: Path) -> BatchView:
     return BatchView(folder, tuple(runs), tuple(unreadable))
 
 
+def is_alive(run: Run) -> bool:
+    """Whether the process of a started run is there on this machine: its number, and its run's name on its command line."""
+    try:
+        words = Path(f"/proc/{run.pid}/cmdline").read_bytes() if run.pid is not None and is_running(run.pid) else b""
+    except OSError:
+        return False
+    return f"/{run.run_id}".encode() in words
+
+
 def gone(run: Run) -> str:
     """Why a run that reads as started is not running any more, or nothing: its process is gone or the machine restarted.
 
-    True only on the machine that ran it: a record copied from elsewhere has another boot id.
+    Of a run on another node nothing is known here.
     """
     if run.state != "started":
         return ""
     if run.boot_id and run.boot_id != boot_id():
-        return "started under another boot"
-    if run.pid is not None and not is_running(run.pid):
-        return "started, and its process is gone"
-    return ""
+        return "started under another boot" if run.node in ("", node()) else ""
+    return "started, and its process is gone" if run.pid is not None and not is_alive(run) else ""
+
+
+def strikes_by_node(runs: Iterable[Run]) -> Counter[str]:
+    """How many strikes the runs of each node have."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts[run.node] += run.strikes
+    return counts
+
+
+def time_left_s(runs: Sequence[Run]) -> float | None:
+    """Seconds that what is left should take one after the other, by the runs' own estimates; None where one has none."""
+    left = 0.0
+    for run in runs:
+        if run.state in ("planned", "started"):
+            if run.estimate_s is None:
+                return None
+            left += max(0.0, run.estimate_s - (_since(run.started_at) if run.state == "started" else 0.0))
+    return left
 
 
 def status_json(view: BatchView) -> dict[str, Any]:
     """The state of a batch as data."""
     return {"batch": view.folder.name, "counts": view.counts, "unreadable": list(view.unreadable),
+            "left_s": time_left_s(view.runs),
             "runs": [{"run_id": run.run_id, "notebook": run.notebook, "box": run.box, "state": run.state,
-                      "cause": run.cause or gone(run), "seconds": run.seconds,
-                      "answer": run.verdict.cause if run.verdict else None} for run in view.runs]}
+                      "cause": run.cause or gone(run), "gone": bool(gone(run)), "attempt": run.attempt, "strikes": run.strikes,
+                      "node": run.node, "gpu": run.gpu, "gate": run.gate, "quarantined": run.quarantined,
+                      "seconds": run.seconds, "answer": run.verdict.cause if run.verdict else None} for run in view.runs]}
 
 
 def status_text(view: BatchView) -> str:
     """The state of a batch for a terminal: one line a run, read from its records alone."""
     width = max((len(run.run_id) for run in view.runs), default=0)
-    lines = [f"{view.folder.name}: " + (", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs")]
+    left_s = time_left_s(view.runs)
+    lines = [f"{view.folder.name}: " + (", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs")
+             + (f"; about {left_s / 60:.0f} min left" if left_s and left_s >= 90 else f"; about {left_s:.0f} s left" if left_s
+                else "")]
+    nodes = len({run.node for run in view.runs if run.node}) > 1
     for run in view.runs:
         answer = f"{run.verdict.cause} ({run.verdict.confidence})" if run.verdict else ""
         seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
-        words = "; ".join(filter(None, (answer, run.cause or gone(run))))
+        words = "; ".join(filter(None, (
+            f"on {run.node}" if nodes and run.node else "", f"attempt {run.attempt}" if run.attempt > 1 else "", answer,
+            run.cause or gone(run), run.gate and f"afterwards: {run.gate}", run.quarantined and f"closed: {run.quarantined}",
+            f"{run.strikes} strike{'s' * (run.strikes > 1)}" if run.strikes else "", *run.notes)))
         lines.append(f"  {run.run_id:<{width}}  {run.state:<9} {seconds}  {words}".rstrip())
     lines += [f"  not readable: {line}" for line in view.unreadable]
     return "\n".join(lines)
+
+
+def node() -> str:
+    """The name of this machine."""
+    return os.uname().nodename
 
 
 def boot_id() -> str:
@@ -149,7 +244,15 @@ def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _since(started_at: str) -> float:
+    try:
+        return max(0.0, (datetime.now(timezone.utc) - datetime.strptime(started_at, "%Y-%m-%dT%H:%M:%S%z")).total_seconds())
+    except ValueError:
+        return 0.0
+
+
 def files_below(folder: Path, skip: Iterable[str] = ("run.json", "runner.log")) -> list[str]:
-    """Files of a run, relative to its folder, without empty ones."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")
-                  if path.is_file() and path.name not in skip and not path.name.startswith(".") and path.stat().st_size)
+    """Files of a run, relative to its folder, without empty ones and those of earlier attempts."""
+    found = (path for path in folder.rglob("*") if path.name not in skip and not path.name.startswith("."))
+    return sorted(str(path.relative_to(folder)) for path in found
+                  if path.relative_to(folder).parts[0] != EARLIER and path.is_file() and path.stat().st_size)

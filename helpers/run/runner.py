@@ -1,7 +1,7 @@
 """The process of one run: executes its notebook, reads the answer out of it and completes run.json.
 
-Told what to do by a line of JSON on its standard input; says on its standard output which cell is running. It ends when
-the batch that started it ends, and takes the kernel with it; then the record stays as it is, ``started``.
+Told what to do by a line of JSON on its standard input; says on its standard output, each second, which cell is running. It
+ends when the batch that started it ends, and takes the kernel with it; then the record stays as it is, ``started``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from . import kernel
-from .notebook import VerdictError, cell_counts, needs_verdict, open_notebook, reached_end, save_figures, verdict_of
+from .notebook import VerdictError, cell_counts, needs_verdict, open_notebook, reached_end, save_figures, verdict_of, without
 from .record import files_below, move, now, read_run, write_run
 from .shapes import Run
 
 NOTEBOOK = "notebook.ipynb"
 LAST_WORDS = 2000
+BEAT_S = 1.0
+_telling = threading.Lock()
 
 
 def main(argv: list[str]) -> int:
@@ -33,10 +36,19 @@ def main(argv: list[str]) -> int:
     job = json.loads(sys.stdin.read())
     kernel.die_with_parent(signal.SIGTERM, job["parent"])
     kernel.adopt_orphans()
+    os.set_blocking(1, False)
+    threading.Thread(target=_beat, daemon=True).start()
     folder = Path(argv[1])
     run = one(folder, job)
+    until = time.monotonic() + 1.0
+    while (run.stopped_by, run.signal) == ("interrupt", "SIGTERM") and os.getppid() == job["parent"] and time.monotonic() < until:
+        time.sleep(0.02)  # the batch's thread that started us has ended; the batch itself may take a moment longer
     if os.getppid() == job["parent"]:
-        write_run(folder, run)
+        try:
+            write_run(folder, run)
+        except OSError:
+            os.set_blocking(1, True)
+            _tell(run.model_dump_json())  # whoever started us keeps it, and writes it when there is room
     return 0
 
 
@@ -46,15 +58,17 @@ def one(folder: Path, job: dict[str, Any]) -> Run:
     changes: dict[str, Any] = {}
     state, cause = "answered", ""
     try:
-        from .client import RunFault
-        from .engine import execute
+        with without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
+            from .client import RunFault
+            from .engine import execute
 
         try:
             _, left_behind = execute(Path(job["source"]), folder / NOTEBOOK, job["parameters"], cell_s=job["cell_s"],
                                      run_s=job["run_s"], mark=job["mark"], adopted=True, on_cell=_say)
         except RunFault as fault:
             state, cause = "failed" if fault.state == "interrupted" else fault.state, fault.cause
-            changes.update(signal=fault.signal, failing_cell=fault.cell, last_words=fault.last_words[-LAST_WORDS:])
+            changes.update(signal=fault.signal, failing_cell=fault.cell, last_words=fault.last_words[-LAST_WORDS:],
+                           stopped_by="interrupt" if fault.state == "interrupted" else "")
             left_behind = fault.left_behind
         changes["left_behind"] = list(left_behind)
     except Exception as error:  # noqa: BLE001  whatever breaks here is this run's record, not the batch's end
@@ -86,9 +100,26 @@ def read_back(folder: Path) -> tuple[dict[str, Any], str]:
     return found, "" if reached_end(nb) else "ended before its last cell"
 
 
+_where = [0, 0]
+
+
 def _say(cell: int, cells: int) -> None:
-    with suppress(OSError):  # nobody listens any more
-        print(json.dumps([cell + 1, cells]), flush=True)
+    _where[:] = cell + 1, cells
+    _tell(json.dumps(_where))
+
+
+def _beat() -> None:
+    """A word each second, also while a cell runs: a runner that says none has been stopped or hangs itself."""
+    while True:
+        _tell(json.dumps(_where))
+        time.sleep(BEAT_S)
+
+
+def _tell(line: str) -> None:
+    with _telling, suppress(OSError):  # nobody listens, or its pipe is full
+        text = line.encode() + b"\n"
+        while text:  # by os.write: a thread that ends within print would take the stream's lock with it
+            text = text[os.write(1, text):]
 
 
 if __name__ == "__main__":

@@ -10,10 +10,19 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from helpers.look.bundle import SCHEMA_VERSION, Item
 from helpers.look.reading import Reading
+
+from .plan_shapes import DANGERS as DANGERS
+from .plan_shapes import STATES as STATES
+from .plan_shapes import Danger as Danger
+from .plan_shapes import Gates as Gates
+from .plan_shapes import Limits as Limits
+from .plan_shapes import Plan, Shape, State
+from .plan_shapes import PlannedRun as PlannedRun
+from .plan_shapes import StopRules as StopRules
 
 SCHEMA_FOLDER = Path(__file__).parent / "schema"
 
@@ -27,24 +36,22 @@ CAUSES: tuple[str, ...] = get_args(Cause)
 Confidence = Literal["confirmed", "likely", "weak"]
 Layer = Literal["carveout", "ram", "ttm", "gtt", "kfd_bank", "kfd_limit", "hsa_pool", "hip_total", "fraction", "cgroup",
                 "ulimit"]
-State = Literal["planned", "started", "answered", "failed", "died", "timed_out", "stuck", "rebooted", "node_lost", "skipped"]
-STATES: tuple[str, ...] = get_args(State)
 Outcome = Literal["ok", "oom", "crashed", "hung", "stuck", "host_oom"]
 
 
-def _known(version: int) -> int:
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"schema_version {version}: this workbook reads {SCHEMA_VERSION}; update the workbook")
-    return version
+RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes and what stopped a run
 
 
-SchemaVersion = Annotated[int, AfterValidator(_known)]
+def _only(known: int) -> Any:
+    def check(version: int) -> int:
+        if version != known:
+            raise ValueError(f"schema_version {version}: this workbook reads {known}; update the workbook")
+        return version
+
+    return AfterValidator(check)
 
 
-class Shape(BaseModel):
-    """Base of every shape: unknown keys refused, values immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+SchemaVersion = Annotated[int, _only(SCHEMA_VERSION)]
 
 
 class Manifest(Shape):
@@ -103,34 +110,6 @@ class Verdict(Shape):
     next_step: NextStep
 
 
-class Limits(Shape):
-    """Time limits in seconds: of a cell, of a run, of the whole plan. None keeps the level above."""
-
-    cell_s: float | None = Field(default=None, gt=0)
-    run_s: float | None = Field(default=None, gt=0)
-    total_s: float | None = Field(default=None, gt=0)
-
-
-class PlannedRun(Shape):
-    """One line of a plan: a notebook with fixed parameters, or a grid of them."""
-
-    notebook: str
-    parameters: dict[str, Any] = {}
-    grid: dict[str, list[Any]] = {}
-    box: str = "live"
-    preset: str = ""
-    repeats: int = Field(default=1, ge=1)
-    limits: Limits = Limits()
-
-
-class Plan(Shape):
-    """A plan file: which notebooks run, with what, for how long at most."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    limits: Limits = Limits(cell_s=120, run_s=600, total_s=3600)
-    runs: list[PlannedRun] = Field(min_length=1)
-
-
 class Figure(Shape):
     """A picture that a run drew: its file beside run.json, and the words for those who cannot see it."""
 
@@ -138,24 +117,41 @@ class Figure(Shape):
     alt: str
 
 
-class Run(Shape):
-    """run.json: the truth about one run of one notebook."""
+StoppedBy = Literal["", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"]
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
+
+class Run(Shape):
+    """run.json: the truth about one run of one notebook.
+
+    ``stopped_by`` says what outside of it kept the run from its end: the user, the plan's time limit, a quarantine or stop
+    rule, a full disk, a box that could not be captured, the end of its batch, or a record that cannot be read. ``strikes``
+    counts, over all attempts, what it is to blame for. ``gate`` says why the box was not clean after it, ``quarantined`` what
+    is closed since then ("gpu 0000:03:00.0", "box"). ``ooms_before``: OOM kills that its cgroup had counted before its start.
+    """
+
+    schema_version: Annotated[int, _only(RUN_VERSION)] = RUN_VERSION
     run_id: str
     batch_id: str
     box: str
     notebook: str
     parameters: dict[str, Any] = {}
     preset: str = ""
+    danger: Literal["", "looks", "loads", "provokes"] = ""
+    gpu: str = ""
+    estimate_s: float | None = None
     state: State = "planned"
     cause: str = ""
+    stopped_by: StoppedBy = ""
+    attempt: int = Field(default=1, ge=1)
+    strikes: int = Field(default=0, ge=0)
     signal: str = ""
     failing_cell: int | None = None
     cells: dict[str, int] = {}
     last_words: str = ""
+    node: str = ""
     boot_id: str = ""
     pid: int | None = None
+    ooms_before: int | None = None
     plan_sha256: str = ""
     started_at: str = ""
     ended_at: str = ""
@@ -165,6 +161,9 @@ class Run(Shape):
     figures: list[Figure] = []
     files: list[str] = []
     left_behind: list[str] = []
+    gate: str = ""
+    quarantined: str = ""
+    notes: list[str] = []
 
 
 class Ceiling(Shape):

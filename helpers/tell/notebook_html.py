@@ -1,7 +1,8 @@
 """An executed notebook as a piece of a page: our own template, and only outputs that cannot act or reach out.
 
-Rendered are text, Markdown, PNG pictures, our verdicts, streams and errors. HTML, JavaScript, SVG, widgets and attachments are
-dropped. Raw HTML in Markdown is shown as text, a link as its words and address, so the page needs no network and runs nothing.
+Rendered are text, Markdown, our verdicts, PNG pictures, and HTML and SVG as helpers.tell.sanitise leaves them. JavaScript,
+widgets and attachments are named or dropped. Raw HTML in Markdown is shown as text, a link as its words and address, so the
+page needs no network and runs nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from pydantic import ValidationError
 from helpers.run.notebook import INJECTED, PARAMETERS, VERDICT
 from helpers.run.shapes import Verdict
 
+from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
 from .tables import plain, uncoloured
 
 TEMPLATES = Path(__file__).with_name("templates")
-TEXT_LIMIT = 12_000
-"""Characters shown of one cell or stream; the rest is in the notebook beside the page."""
 BANNER_TAG = "papermill-error-cell-tag"
 LABELS = {INJECTED: "Parameters of this run", PARAMETERS: "Parameters"}
 UNFINISHED = {"failed": "This cell failed", "pending": "Not run", "running": "Running when it ended"}
@@ -112,11 +112,25 @@ def _allowed(output: Any, alt: Any, room: Room) -> list[Any]:
         own = own if isinstance(own, dict) else {}
         alt = own.get("alt") or alt or ("" if words.startswith("<Figure") else words) or "A figure without a description"
         return [_picture(_text(data["image/png"]), plain(alt), own.get("width"), room)]
+    drawn = clean_svg(_text(data["image/svg+xml"])) if "image/svg+xml" in data else None
+    if drawn and room.take(2 * len(drawn[0].encode())):
+        alt = alt or ("" if words.startswith("<Figure") else words) or "A figure without a description"
+        return [_data("image/svg+xml", base64.b64encode(drawn[0].encode()).decode(), alt=plain(alt), width=drawn[1],
+                      height=drawn[2])]
+    shown = _html(_text(data["text/html"])) if "text/html" in data else ""
+    if shown and room.take(2 * len(shown.encode())):
+        return [_data("text/html", shown)]
     if "text/markdown" in data:
         return [_data("text/markdown", _clipped(uncoloured(_text(data["text/markdown"])), room))]
-    if not words.strip():
-        return []
-    return [_data("text/plain", _clipped(words, room))]
+    words = words if words.strip() else "\n".join(not_shown(plain(kind), data[kind]) for kind in data if kind not in SHOWN)
+    return [_data("text/plain", _clipped(words, room))] if words else []
+
+
+def _html(text: str) -> str:
+    try:
+        return plain(clean_html(text), keep="\n\t")
+    except ValueError:  # too long: its text twin is shown
+        return ""
 
 
 def _picture(encoded: str, alt: str, wide: Any, room: Room) -> Any:
@@ -128,9 +142,7 @@ def _picture(encoded: str, alt: str, wide: Any, room: Room) -> Any:
     if not room.take(len(encoded) + len(alt) + 200):
         return _data("text/plain", f"This picture is left out to keep the page small; it is in notebook.ipynb. {alt}")
     scale = wide / size[0] if isinstance(wide, int) and 0 < wide <= size[0] else 1
-    shown = _data("image/png", encoded)
-    shown.metadata = nbformat.from_dict({"alt": alt, "width": round(size[0] * scale), "height": round(size[1] * scale)})
-    return shown
+    return _data("image/png", encoded, alt=alt, width=round(size[0] * scale), height=round(size[1] * scale))
 
 
 def png_size(encoded: str) -> tuple[int, int] | None:
@@ -145,8 +157,8 @@ def png_size(encoded: str) -> tuple[int, int] | None:
     return (width, height) if width and height else None
 
 
-def _data(kind: str, content: Any) -> Any:
-    return nbformat.v4.new_output("display_data", data={kind: content})
+def _data(kind: str, content: Any, **about: Any) -> Any:
+    return nbformat.v4.new_output("display_data", data={kind: content}, metadata=about)
 
 
 def _verdict(data: Any) -> Any:
@@ -163,15 +175,11 @@ def _text(data: Any) -> str:
 
 
 def _clipped(text: str, room: Room, end: bool = False) -> str:
-    """Text of at most TEXT_LIMIT characters, its start or its end, with a line that says what is missing."""
-    text = text.strip("\n")
-    if not text:
-        return ""
-    kept = text if len(text) <= TEXT_LIMIT else text[-TEXT_LIMIT:] if end else text[:TEXT_LIMIT]
-    if not room.take(2 * len(kept.encode("utf-8", "replace")) + 300):
+    """Text as ``cut_text`` leaves it, where the page has room for it."""
+    kept = cut_text(text.strip("\n"), end)
+    if not room.take(2 * len(kept.encode("utf-8", "replace")) + 300 * bool(kept)):
         return "[left out to keep the page small; it is in notebook.ipynb]"
-    note = f"[{len(text) - len(kept)} characters left out; they are in notebook.ipynb]"
-    return kept if kept == text else f"{note}\n{kept}" if end else f"{kept}\n{note}"
+    return kept
 
 
 class Prose(mistune.HTMLRenderer):

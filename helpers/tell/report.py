@@ -1,15 +1,18 @@
-"""One page for a whole batch: the verdict first, then the machine, every run with its true state, and each notebook.
+"""One page for a whole batch. Of a few runs: the verdict, the machine, every run with its true state, each notebook. Of a night
+with many: the counts, what needs a person, the answers by notebook and box, with links to pages of single runs.
 
-The page is one file that needs no network, runs nothing, and can be mailed. It is written for partial batches and torn records
-too, and names what could not be read.
+A page needs no network and runs nothing; that of a few runs is one file that can be mailed. Pages are written for partial
+batches and torn records too, and name what could not be read.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -17,43 +20,21 @@ from markupsafe import Markup
 from helpers.run.kernel import last_words
 from helpers.run.notebook import NotebookError, open_notebook
 from helpers.run.record import RecordUnreadable, gone, read_run, write_atomic
-from helpers.run.shapes import Run, Verdict
+from helpers.run.shapes import Verdict
 
+from . import night
+from .night import STATE_WORDS as STATE_WORDS
+from .night import Section
 from .notebook_html import TEMPLATES, Room, notebook_html
-from .tables import cut, duration, one_source, plain, uncoloured
+from .tables import cut, one_source, plain, uncoloured
 from .verdict import CONFIDENCE_WORDS, NOTHING_AGAINST, NOTHING_MISSING, alternatives, headline
 
-PAGE_BYTES = 2_400_000
+PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
 """Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
-
-STATE_WORDS = {
-    "planned": "not started", "started": "started, no end recorded", "answered": "answered",
-    "failed": "failed", "died": "died: its kernel was lost", "timed_out": "stopped: over its time limit",
-    "stuck": "stuck in the kernel or driver", "rebooted": "the machine restarted during it",
-    "node_lost": "its machine was lost", "skipped": "skipped",
-}
-
-
-@dataclass(frozen=True)
-class Section:
-    """One run on the page: its record, its executed notebook as HTML, or why there is none."""
-
-    run: Run
-    anchor: str
-    title: str
-    state: str
-    cause: str
-    cells: str
-    time: str
-    machine: str
-    html: Markup
-    without: str
-    last_words: str
-
-    @property
-    def lost(self) -> bool:
-        """Whether the run began and came to no answer."""
-        return self.run.state not in ("answered", "planned", "skipped")
+MOST_EMBEDDED = 12
+"""A batch of more runs has a page of links: each run that is looked at first has a page of its own beside its record."""
+MOST_RUN_PAGES = 200
+MOST_TROUBLES, MOST_EARLIER = 150, 60
 
 
 @dataclass(frozen=True)
@@ -64,34 +45,74 @@ class Answer:
     machine: str
     verdict: Verdict | None
     obstacle: str
+    link: str = ""
 
 
 def write_index(batch_folder: Path) -> Path:
-    """Write index.html into a batch folder and return its path. Raises FileNotFoundError where there is no such folder."""
+    """Write index.html into a batch folder, pages of its runs where it is large, and return its path.
+
+    Raises FileNotFoundError where there is no such folder. A run's page that is newer than its record is left as it is.
+    """
     folder = Path(batch_folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; expected a batch below outputs")
     path = folder / "index.html"
-    write_atomic(path, page(folder))
+    sections, strange = _sections(folder)
+    text = _page(folder, sections, strange)
+    for section in sections if len(sections) > MOST_EMBEDDED else ():
+        own = section.folder / "index.html"
+        if section.link and not (own.exists() and own.stat().st_mtime >= (section.folder / "run.json").stat().st_mtime):
+            write_atomic(own, _page(folder, [_opened(section, folder, Room(RUN_PAGE_BYTES))], [], up="../index.html"))
+    write_atomic(path, text)
     return path
 
 
 def page(folder: Path) -> str:
     """The page of a batch as text."""
-    room, strange = Room(PAGE_BYTES), []
+    return _page(folder, *_sections(folder))
+
+
+def _sections(folder: Path) -> tuple[list[Section], list[str]]:
+    """Every run of a batch, and a line for each record that cannot be believed."""
     sections: list[Section] = []
+    strange: list[str] = []
     for path in sorted(folder.glob("*/run.json")):
         try:
             run = read_run(path)
         except RecordUnreadable as error:
             strange.append(_below(folder, error))
         else:
-            sections.append(_section(run, len(sections) + 1, path.parent, room))
+            sections.append(Section(run, f"run-{len(sections) + 1}", path.parent, gone(run)))
     strange += [f"{path.name}: a run's folder without a run.json" for path in _without_record(folder)]
-    counts = Counter(STATE_WORDS[section.run.state].split(":")[0] for section in sections)
-    return _environment().get_template("page.html.j2").render(
-        batch=folder.resolve().name, sections=sections, answers=_answers(sections), strange=strange,
-        counts=[f"{count} {words}" for words, count in counts.items()],
+    if len(sections) > MOST_EMBEDDED:
+        first = {section.anchor for section in _looked_at_first(sections)}
+        sections = [replace(s, link=f"{quote(s.folder.name)}/index.html") if s.anchor in first else s for s in sections]
+    return sections, strange
+
+
+def _looked_at_first(sections: list[Section]) -> list[Section]:
+    """The runs that get a page: the first of each trouble, one of each answer, then the rest in order."""
+    troubles = [trouble.first for trouble in night.troubles(sections) if trouble.first.lost]
+    answers = [section for _, groups in night.groups(sections) for group in groups for _, _, section in group.answers]
+    ran = sorted((s for s in sections if s.run.state not in ("planned", "skipped")), key=lambda section: not section.lost)
+    return list({section.anchor: section for section in (*troubles, *answers, *ran)}.values())[:MOST_RUN_PAGES]
+
+
+def _page(folder: Path, sections: list[Section], strange: list[str], up: str = "") -> str:
+    large, room = len(sections) > MOST_EMBEDDED, Room(PAGE_BYTES)
+    if not large and not up:
+        sections = [_opened(section, folder, room) for section in sections]
+    troubles = night.troubles(sections)
+    started = [trouble for trouble in troubles if trouble.first.run.state != "skipped"]
+    nodes = [(node or "this one", here) for node, here in night.by(sections, lambda section: section.run.node)]
+    return environment().get_template("night.html.j2" if large else "page.html.j2").render(
+        batch=folder.resolve().name, up=up, sections=sections, answers=_answers(sections), strange=strange,
+        counts=night.counted(sections), troubles=troubles[:MOST_TROUBLES], more_troubles=len(troubles) - MOST_TROUBLES,
+        alarms=len(started), need=sum(len(trouble.runs) for trouble in started), groups=night.groups(sections),
+        nodes=nodes if len(nodes) > 1 else [],
+        gates=Counter(f"{s.run.quarantined}: {s.run.gate}" if s.run.quarantined else s.run.gate
+                      for s in sections if s.run.gate or s.run.quarantined).most_common(),
+        repeated=[(section, night.earlier(section)) for section in sections if section.run.attempt > 1][:MOST_EARLIER],
         tool_versions=sorted({section.run.tool_version for section in sections if section.run.tool_version}))
 
 
@@ -105,7 +126,9 @@ def _without_record(folder: Path) -> list[Path]:
             if path.is_dir() and not (path / "run.json").exists() and any(path.glob("*.ipynb"))]
 
 
-def _section(run: Run, number: int, folder: Path, room: Room) -> Section:
+def _opened(section: Section, batch: Path, room: Room) -> Section:
+    """The section with its executed notebook as HTML, or with why there is none."""
+    run, folder = section.run, section.folder
     words = "" if run.state == "answered" else run.last_words or last_words(folder / "kernel.stderr")
     html, without, machine = "", "", ""
     try:
@@ -114,15 +137,12 @@ def _section(run: Run, number: int, folder: Path, room: Room) -> Section:
         html = notebook_html(notebook, room, verdict_html, words, run.failing_cell)
     except NotebookError as error:
         written = (folder / "notebook.ipynb").exists()
-        without = _below(folder, error) if written else "No executed notebook was written."
+        without = _below(batch, error) if written else "No executed notebook was written."
     # One odd notebook must not cost the page of a whole night; the page names what went wrong with it.
     except Exception as error:  # noqa: BLE001
-        without = f"notebook.ipynb cannot be shown: {type(error).__name__}: {_below(folder, error)}"
-    done, total = run.cells.get("completed", 0), sum(run.cells.values())
-    return Section(
-        run, f"run-{number}", Path(run.notebook).stem or run.run_id, STATE_WORDS[run.state], run.cause or gone(run),
-        f"{done} of {total}" if total else "", duration(run.seconds) if run.seconds is not None else "", machine,
-        Markup(html), without, uncoloured(words[-4000:]) if without else "")
+        without = f"notebook.ipynb cannot be shown: {type(error).__name__}: {_below(batch, error)}"
+    return replace(section, machine=machine, html=Markup(html), without=without, link=f"#{section.anchor}",
+                   last_words=uncoloured(words[-4000:]) if without else "")
 
 
 def machine_line(notebook: Any) -> str:
@@ -142,14 +162,12 @@ def machine_line(notebook: Any) -> str:
 def _answers(sections: list[Section]) -> list[Answer]:
     """One answer a box, in order of first appearance: of the case report if it has one, else the firmest."""
     answers = []
-    for box in dict.fromkeys(section.run.box for section in sections):
-        here = [section for section in sections if section.run.box == box]
+    for box, here in night.by(sections, lambda section: section.run.box):
         machine = next((section.machine for section in here if section.machine), "")
-        found = [section for section in here if section.run.verdict]
-        best = min(found, key=_firmness, default=None)
+        best = min((section for section in here if section.run.verdict), key=_firmness, default=None)
         lost = next((section for section in here if section.lost), None)
         obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "." if lost else "No run has a verdict yet."
-        answers.append(Answer(box, machine, best.run.verdict if best else None, obstacle))
+        answers.append(Answer(box, machine, best.run.verdict if best else None, obstacle, best.link if best else ""))
     return answers
 
 
@@ -162,18 +180,21 @@ def _firmness(section: Section) -> tuple[bool, bool, int]:
 
 def verdict_html(verdict: Verdict, hero: bool = False) -> str:
     """The verdict as a box of the page; ``hero`` gives it the heading."""
-    return _environment().get_template("verdict.html.j2").render(
+    return environment().get_template("verdict.html.j2").render(
         verdict=verdict, hero=hero, words=headline(verdict), confidence=CONFIDENCE_WORDS[verdict.confidence],
         strength=3 - list(CONFIDENCE_WORDS).index(verdict.confidence), alternatives=alternatives(verdict),
         nothing_against=NOTHING_AGAINST, nothing_missing=NOTHING_MISSING)
 
 
-def _environment() -> jinja2.Environment:
-    """Every text is made harmless and escaped, whatever the template forgets."""
+@cache
+def environment() -> jinja2.Environment:
+    """The templates of pages. Every text is made harmless and escaped, whatever the template forgets."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else plain(value, keep="\n\t"))
+    environment.filters["headline"] = headline
+    environment.filters["counted"] = night.counted
     environment.filters["hero"] = lambda verdict: Markup(verdict_html(verdict, hero=True))
     environment.filters["source"] = lambda reading: one_source([reading])
     environment.filters["shown"] = lambda reading: reading.show()

@@ -1,0 +1,181 @@
+"""What a worker of a fleet does: one run in its own scratch, in processes of its own, for as long as its batch wants it.
+
+Word goes both ways over the scheduler's metadata: the worker says that it is about to start and then a beat every second;
+the batch renews a lease. A run whose lease ends is ended here, so a batch that is gone leaves nothing running on a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from helpers import __version__
+
+from . import gate, kernel
+from .journal import LOCK
+from .one import Stop
+from .record import boot_id, move, node, now
+from .shapes import Gates, Run
+
+BEAT_S, ASK_S, CAPTURE_S = 1.0, 5.0, 120.0
+LOST = (OSError, RuntimeError, TimeoutError, asyncio.TimeoutError)  # asyncio's is another one on Python 3.10
+_OF_BATCH: dict[str, Any] = {}  # what this process knows of its node, for one batch at a time
+
+
+class Board:
+    """What the scheduler keeps for one fleet, as a worker or the batch sees it. Its calls raise one of LOST when cut off."""
+
+    def __init__(self, sync: Callable[..., Any], scheduler: Callable[[], Any], fleet: str):
+        self.sync, self.scheduler, self.path = sync, scheduler, ["casebook", fleet]
+
+    def put(self, value: Any, *keys: str) -> None:
+        self.sync(self.scheduler().set_metadata, callback_timeout=ASK_S, keys=[*self.path, *keys], value=value)
+
+    def get(self, *keys: str) -> Any:
+        return self.sync(self.scheduler().get_metadata, callback_timeout=ASK_S, keys=[*self.path, *keys], default=None)
+
+
+def unfit(version: str) -> str:
+    """Why this process must not carry out runs, or nothing."""
+    if "torch" in sys.modules:
+        return "seen torch imported, which may hold a GPU; expected a worker that only carries runs; start a new one"
+    if version != __version__:
+        return f"seen workbook {__version__}; expected {version}, as the batch has; update its checkout"
+    return ""
+
+
+def carry(order: dict[str, Any], run_one: Callable[..., Run]) -> dict[str, Any]:
+    """Carry out one run and return its record and its files, or why it was refused: then nothing was started.
+
+    Never starts the same order twice, whatever the scheduler repeats. The files stay here until ``forget``.
+    """
+    from distributed import get_worker
+    from distributed.utils import sync
+
+    worker, key = get_worker(), order["key"]
+    board = Board(partial(sync, worker.loop), lambda: worker.scheduler, order["fleet"])
+    if board.get("said", key) is not None:
+        return {"refused": "it was started before and its result is lost"}
+    if why := unfit(order["version"]):
+        return {"refused": why}
+    there, shared = _scratch(order, Path(worker.local_directory))
+    word = {"beat": 0, "node": node(), "boot_id": boot_id(), "there": str(there), "cell": 0, "cells": 0, "seconds": 0.0}
+    board.put(word, "said", key)
+    if key in (board.get("lease") or {"given_up": [key]})["given_up"]:  # it gives up and then looks for our word
+        forget(str(there))
+        return {"refused": "the batch had given it up"}
+    stop, done = Stop(), threading.Event()
+    beats = threading.Thread(target=_beat, args=(board, key, word, stop, done, order["lease_s"]), daemon=True)
+    beats.start()
+    try:
+        run = _carried(order, there, run_one, stop, lambda *at: word.update(zip(("cell", "cells", "seconds"), at, strict=True)))
+        files, left = ({}, {}) if shared else _files(there / run.run_id, order["limit_bytes"])
+        return {**word, "run": run.model_dump_json(), "files": files, "left": left, "shared": shared}
+    finally:
+        done.set()
+        beats.join(ASK_S)
+
+
+def forget(there: str) -> None:
+    """Remove the scratch of a run whose files came home."""
+    shutil.rmtree(there, ignore_errors=True)
+
+
+def _beat(board: Board, key: str, word: dict[str, Any], stop: Stop, done: threading.Event, lease_s: float) -> None:
+    """Say a word every second and look for the lease; ask the run to stop where the batch does, or is gone."""
+    seen, since = -1, time.monotonic()
+    while not done.wait(BEAT_S):
+        word["beat"] += 1
+        lease: dict[str, Any] = {"beat": seen, "given_up": []}
+        try:
+            board.put(dict(word), "said", key)
+            lease = board.get("lease") or {"beat": seen, "given_up": [key]}
+        except LOST:
+            lease["lost"] = True
+        if lease["beat"] != seen:
+            seen, since = lease["beat"], time.monotonic()
+        if key in lease["given_up"] or time.monotonic() - since > lease_s:
+            stop.signal = stop.signal or "SIGTERM"
+        elif lease.get("stop"):
+            stop.signal, stop.times = lease["stop"], lease["times"]
+
+
+def _scratch(order: dict[str, Any], local: Path) -> tuple[Path, bool]:
+    """A new folder for one run, and whether the batch's own machine sees it: proved by a text that only the batch knows."""
+    token = Path(order["token"])
+    try:
+        shared = token.read_text() == order["token_text"]
+    except OSError:
+        shared = False
+    root = token.parent if shared else local.parent / "casebook"
+    root.mkdir(parents=True, exist_ok=True)
+    there = Path(tempfile.mkdtemp(prefix=f"{'.node-' * shared}{order['batch']}.", dir=root))
+    (there / LOCK).write_text(f"for a batch on {order['box']}\n")  # collect finds the batch by it
+    return there, shared
+
+
+def _carried(order: dict[str, Any], there: Path, run_one: Callable[..., Run], stop: Stop, tick: Callable[..., Any]) -> Run:
+    """The run with its notebook and its paths as they are here, between two looks at the node."""
+    run = Run.model_validate_json(order["run"])
+    folder, source = there / run.run_id, there / "source" / order["name"]
+    folder.mkdir()
+    source.parent.mkdir()
+    source.write_bytes(order["notebook"])
+    if order["fleet"] not in _OF_BATCH:
+        _OF_BATCH.clear()
+        _OF_BATCH[order["fleet"]] = gate.measure(order["gpus"], folder=there)
+    parameters = {name: _here(value, order["home"], str(folder)) for name, value in order["job"]["parameters"].items()}
+    try:
+        if run.box == "live":
+            parameters["box"] = str(_captured(folder / "box.tar.gz"))
+    except (OSError, subprocess.SubprocessError) as error:
+        return move(move(run, "started", started_at=now(), boot_id=boot_id()), "failed", ended_at=now(), stopped_by="box",
+                    cause=f"this node could not be captured: {type(error).__name__}: {error}".splitlines()[0])
+    run = run_one(folder, run, {**order["job"], "source": str(source), "parameters": parameters}, stop=stop, tick=tick)
+    look = partial(gate.measure, order["gpus"], folder=there)
+    found = gate.settle(_OF_BATCH[order["fleet"]], Gates.model_validate(order["gates"]), look) if order["watched"] else ()
+    found = tuple(one for one in found if order["watched"] == "box" or one.scope != "box")
+    return run.model_copy(update={"gate": "; ".join(f"{one.scope}: {one.why}" for one in found),
+                                  "quarantined": ", ".join(dict.fromkeys(one.scope for one in found))})
+
+
+def _here(value: Any, home: str, folder: str) -> Any:
+    """A parameter that names the run's folder at home, as the folder it has here."""
+    if isinstance(value, list):
+        return [_here(one, home, folder) for one in value]
+    return value.replace(home, folder) if isinstance(value, str) else value
+
+
+def _captured(path: Path) -> Path:
+    """An evidence bundle of this node, taken by a child once a batch."""
+    if "box" not in _OF_BATCH:
+        done = subprocess.run([sys.executable, "-m", "helpers", "capture", "--out", str(path)], timeout=CAPTURE_S, check=False,
+                              env=kernel.environment(), cwd=kernel.CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True)
+        if done.returncode:
+            raise OSError((done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}").splitlines()[-1])
+        _OF_BATCH["box"] = path.read_bytes()
+    path.write_bytes(_OF_BATCH["box"])
+    return path
+
+
+def _files(folder: Path, limit_bytes: int) -> tuple[dict[str, bytes], dict[str, int]]:
+    """(the files of a run, small ones first up to a limit; what stays here with its size in bytes)."""
+    files: dict[str, bytes] = {}
+    left: dict[str, int] = {}
+    for size, path in sorted((path.stat().st_size, path) for path in folder.rglob("*")
+                             if path.is_file() and not path.is_symlink() and path.name != "run.json"):
+        limit_bytes -= size
+        if limit_bytes < 0:
+            left[str(path.relative_to(folder))] = size
+        else:
+            files[str(path.relative_to(folder))] = path.read_bytes()
+    return files, left

@@ -1,0 +1,128 @@
+"""What takes the place of a notebook's run in the fleet's tests, and the processes of a fleet on loopback."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from helpers.run.record import files_below, move, now, write_run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def stand_in(folder, run, job, *, stop, tick):
+    """Does what the run's parameter ``do`` says, and writes a line into ``log`` each time that it is started."""
+    given = job["parameters"]
+    with open(given["log"], "a") as log:
+        print(run.run_id, os.getpid(), file=log)
+    run = move(run, "started", pid=os.getpid(), started_at=now())
+    write_run(folder, run)
+    (folder / "said.json").write_text(json.dumps(given))
+    began = time.monotonic()
+    while time.monotonic() - began < given.get("seconds", 0.1) and not stop.signal:
+        tick(1, 2, time.monotonic() - began)
+        time.sleep(0.05)
+    if given.get("do") in ("SIGKILL", "SIGSTOP"):
+        os.kill(os.getpid(), signal.Signals[given["do"]])
+    if given.get("do") == "big":
+        (folder / "sub").mkdir()
+        (folder / "sub" / "small.bin").write_bytes(b"s" * 1000)
+        (folder / "big.bin").write_bytes(b"b" * 300_000)
+    if stop.signal:
+        run = move(run, "failed", cause=f"interrupted by {stop.signal}", stopped_by="interrupt", ended_at=now())
+        with open(given["log"], "a") as log:
+            print("stopped", run.run_id, file=log)
+    else:
+        run = move(run, "answered", files=files_below(folder), ended_at=now())
+    write_run(folder, run)
+    return run
+
+
+class Loopback:
+    """A scheduler and its workers, each a process of its own on 127.0.0.1; all are ended at the end, frozen ones too."""
+
+    def __init__(self, folder, allowed_failures=0):
+        self.folder, self.processes, self.wires = folder, {}, []
+        self._start("scheduler", "dask_scheduler", "--port", "0", "--scheduler-file", folder / "where.json",
+                    DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=str(allowed_failures))
+        soon(lambda: (folder / "where.json").exists() and (folder / "where.json").read_text().endswith("}"))
+        self.address = json.loads((folder / "where.json").read_text())["address"]
+
+    def worker(self, name, *options, address=""):
+        self._start(name, "dask_worker", address or self.address, "--no-nanny", "--nthreads", "1", "--memory-limit", "0",
+                    "--name", name, "--local-directory", self.folder / name, *options)
+
+    def wire(self):
+        """The scheduler's address by a wire that can be cut."""
+        self.wires.append(Wire(self.address))
+        return self.wires[-1]
+
+    def send(self, name, number):
+        self.processes[name].send_signal(number)
+
+    def end(self):
+        for wire in self.wires:
+            wire.close()
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait()
+
+    def _start(self, name, module, *arguments, **environ):
+        with open(self.folder / f"{name}.log", "wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", f"distributed.cli.{module}", "--host", "127.0.0.1", "--no-dashboard",
+                 *map(str, arguments)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **environ})
+
+
+class Wire:
+    """Carries bytes between a worker and the scheduler until ``cut``; from then on nothing arrives and nothing is closed."""
+
+    def __init__(self, address):
+        host, port = address.rpartition("/")[2].split(":")
+        self.far, self.whole, self.ends = (host, int(port)), True, []
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self.door.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self):
+        self.whole = False
+
+    def close(self):
+        for end in [self.door, *self.ends]:
+            end.close()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self.door.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self.far)
+            self.ends += [near, far]
+            for here, there in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(here, there), daemon=True).start()
+
+    def _carry(self, here, there):
+        try:
+            while content := here.recv(65536):
+                if not self.whole:
+                    return
+                there.sendall(content)
+        except OSError:
+            return
+
+
+def soon(what, limit_s=40):
+    """Wait until something holds."""
+    until = time.monotonic() + limit_s
+    while not (found := what()):
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,304 @@
+"""Is a trial lost or repeated when a tuning study is killed? At each of its writes, and of whole processes at random.
+
+By failpoints: Optuna is imported once, each life is a fork whose objective is a stand-in, and it ends itself by a real SIGKILL
+just before one write. Those of the storage are SQLite's own system calls (open of a new file, write, truncate, unlink: seen
+through the hook that its unix VFS has for them); those of the supervisor are every file that it makes, renames or removes. By
+chance: a supervisor with real workers, of which one is killed from outside: a worker, the supervisor at any moment, or the
+supervisor while the storage's journal shows that it is writing. A kill leaves the page cache as it is: no power cut.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+TRIALS, PROCESS_TRIALS, NAP_S = 4, 24, 0.15
+# A kill loses no page cache, so what is synced to a disk matters nothing here, and is slow.
+MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
+OBJECTIVE = """import os, time
+def plain(p):
+    with open(os.environ["DONE"], "a") as file:
+        file.write(repr(p["x"]) + chr(10))
+    time.sleep(float(os.environ["NAP"]))
+    return (p["x"] - 0.3) ** 2
+"""
+WORKER = "from helpers.torchside.tuning_trial import main; main()"
+
+
+class Failpoint:
+    """Counts the writes of this process below ``folder``, and kills it before the ``at``-th (0: never)."""
+
+    def __init__(self, folder: Path, at: int):
+        self.folder, self.at, self.names = str(folder), at, []
+        self.kept: list[Any] = []
+
+    def hit(self, name: str) -> None:
+        self.names.append(name)
+        if len(self.names) == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self) -> None:
+        from helpers.load import trial_record
+
+        self._sqlite()
+        sys.addaudithook(self._audited)
+
+        def opened(*args: Any, **more: Any) -> Any:
+            file = builtins.open(*args, **more)
+            self.hit("record write")
+            return file
+
+        trial_record.open = opened  # type: ignore[attr-defined]  # audit hooks do not see what follows an open
+        real = os.fsync
+        os.fsync = lambda fd: (self.hit("record sync"), real(fd))[1]  # type: ignore[assignment]
+
+    def _audited(self, event: str, args: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in ("os.rename", "os.remove", "os.mkdir")) and str(args[0]).startswith(self.folder) and (
+                not str(args[0]).endswith("done")):
+            self.hit(event.replace(".", " "))
+
+    def _sqlite(self) -> None:
+        """Put a failpoint before each call by which SQLite changes a file. sqlite3.h: sqlite3_vfs, xSetSystemCall."""
+        import _sqlite3
+
+        path = next((line.split()[-1] for line in open("/proc/self/maps") if "libsqlite3" in line), _sqlite3.__file__)
+        library = ctypes.CDLL(path)
+        library.sqlite3_vfs_find.restype = ctypes.c_void_p
+        vfs = library.sqlite3_vfs_find(None)
+        # Three ints, padding, and from its fourth word on pointers: pNext, zName, pAppData, xOpen, ...
+        words = ctypes.cast(vfs, ctypes.POINTER(ctypes.c_void_p))
+        get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(words[5 + 14])
+        put = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(words[5 + 13])
+        size, number = ctypes.c_ssize_t, ctypes.c_int
+        kinds = {"open": (number, ctypes.c_char_p, number, number), "write": (size, number, ctypes.c_void_p, size),
+                 "pwrite": (size, number, ctypes.c_void_p, size, size), "pwrite64": (size, number, ctypes.c_void_p, size, size),
+                 "ftruncate": (number, number, size), "unlink": (number, ctypes.c_char_p)}
+        for name, kind in kinds.items():
+            found = get(vfs, name.encode())
+            if not found:
+                continue  # this build of SQLite uses the other of two
+            prototype = ctypes.CFUNCTYPE(*kind, use_errno=True)
+            before = prototype(found)
+
+            def call(*args: Any, name: str = name, original: Any = before) -> int:
+                if name != "open" or (args[1] & os.O_CREAT and not os.path.exists(args[0])):
+                    self.hit(f"storage {name}")
+                return original(*args)
+
+            self.kept.append(prototype(call))
+            if put(vfs, name.encode(), ctypes.cast(self.kept[-1], ctypes.c_void_p)):
+                raise RuntimeError(f"SQLite takes no {name} of ours")
+
+
+class Inline:
+    """A worker that evaluates in the supervisor's own process: what the supervisor does is the same."""
+
+    threads, leaving = 1, False
+
+    def __init__(self, argv: Any, env: Any, threads: int = 1):
+        self.jobs: dict[int, dict[str, Any]] = {}
+        self.done, self.trials, self.first_left_bytes = argv[0], 0, None
+
+    def give(self, job: dict[str, Any], limit_s: float) -> None:
+        self.jobs[job["number"]] = job
+        with open(self.done, "a") as file:
+            file.write(repr(job["params"]["x"]) + "\n")
+
+    def read(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        found = [(job, {"value": (job["params"]["x"] - 0.3) ** 2, "context": "none"}) for job in self.jobs.values()]
+        self.jobs = {}
+        return found
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        pass
+
+
+def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any]:
+    """One supervisor's life to its end: the study's final table."""
+    import optuna
+
+    from helpers.load.tuning import Settings, tune
+
+    done = tune(folder / "s.db", argv, {"x": optuna.distributions.FloatDistribution(0, 1)}, trials,
+                Settings(parallel=parallel, recycle_after=3, seed=3, limit_s=60, backoff_s=0.01),
+                sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), env=dict(os.environ))
+    return [done.best, [[one.slot, one.params["x"], one.value, one.outcome] for one in done.results]]
+
+
+def forked(folder: Path, at: int) -> dict[str, Any] | None:
+    """A life in a fork, killed before its ``at``-th write: what it told at its end, None where it was killed."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            failpoint = Failpoint(folder, at)
+            failpoint.install()
+            table = tuned(folder, [str(folder / "done")], TRIALS, 2)
+            with os.fdopen(writer, "w") as out:
+                json.dump({"table": table, "names": failpoint.names}, out)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        told = lines.read()
+    status = os.waitpid(pid, 0)[1]
+    if status not in (0, signal.SIGKILL):
+        raise RuntimeError(f"a life ended with status {status}, expected 0 or SIGKILL (before write {at})")
+    return json.loads(told) if status == 0 else None
+
+
+class Kept:
+    """What is finished at each kill, and whether a later life lost or repeated it. Of a copy: SQLite heals what it reads."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.complete, self.recorded, self.lost = folder, {}, {}, 0
+
+    def look(self) -> None:
+        now = self._complete()
+        self.lost += sum(now.get(number) != value for number, value in self.complete.items())
+        self.complete = now
+        evaluated = self.evaluated()
+        for path in self.folder.glob("s.db.records/slot-*.json"):
+            x = repr(json.loads(path.read_text())["params"]["x"])
+            self.recorded.setdefault(x, evaluated[x])
+
+    def evaluated(self) -> Counter[str]:
+        done = self.folder / "done"
+        return Counter(done.read_text().splitlines() if done.exists() else [])
+
+    def repeated(self) -> int:
+        now = self.evaluated()
+        return sum(now[x] - count for x, count in self.recorded.items())
+
+    def _complete(self) -> dict[int, float]:
+        if not (self.folder / "s.db").exists():
+            return {}
+        with tempfile.TemporaryDirectory(dir=MEMORY) as copy:
+            for path in self.folder.glob("s.db*"):
+                if path.is_file():
+                    shutil.copy(path, copy)
+            with closing(sqlite3.connect(Path(copy) / "s.db")) as database:
+                return dict(database.execute("SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) "
+                                             "WHERE t.state = 'COMPLETE'"))
+
+
+def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
+    """Failpoints in forks of this process, whose worker is the stand-in meanwhile."""
+    from helpers.load import tuning
+
+    with mock.patch.multiple(tuning, Worker=Inline, ready=lambda workers, timeout_s: None):
+        return _failpoint_kills(kills, seed)
+
+
+def _failpoint_kills(kills: int | None, seed: int) -> dict[str, Any]:
+    """A study killed before one write and finished, for each write there is (or ``kills`` of them, spread); one in five is
+    killed again before a random write of its recovery."""
+    rng, began = random.Random(seed), time.monotonic()
+    with tempfile.TemporaryDirectory(dir=MEMORY) as text:
+        tuned(Path(text), [f"{text}/done"], TRIALS, 2)  # all that is imported on the way is so once, before the first fork
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        undisturbed = forked(Path(folder), 0)
+    assert undisturbed is not None
+    names = undisturbed["names"]
+    chosen = [1 + at * len(names) // kills for at in range(kills)] if kills else list(range(1, len(names) + 1))
+    found: dict[str, Any] = {"kills": 0, "runs": 0, "boundaries": len(names), "of": dict(sorted(Counter(names).items())),
+                             "boundaries_killed_at": len(set(chosen)), "killed_again_in_recovery": 0, "identical": 0, "lost": 0,
+                             "repeated": 0, "redone_trials": 0}
+    for run, at in enumerate(chosen):
+        with tempfile.TemporaryDirectory(dir=MEMORY) as text:
+            folder, ended = Path(text), None
+            kept = Kept(folder)
+            for kill in [at, *([rng.randrange(1, len(names))] if run % 5 == 4 else []), 0]:
+                ended = forked(folder, kill)
+                if ended is not None:
+                    break
+                found["kills"] += 1
+                found["killed_again_in_recovery"] += kill != at
+                kept.look()
+            kept.look()
+            assert ended is not None
+            found["runs"] += 1
+            found["identical"] += ended["table"] == undisturbed["table"]
+            found["lost"] += kept.lost
+            found["repeated"] += kept.repeated()
+            found["redone_trials"] += sum(kept.evaluated().values()) - TRIALS
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
+    """Studies with two real workers at once, killed from outside until there were ``kills``, each finished and compared."""
+    import psutil
+
+    rng, began = random.Random(seed), time.monotonic()
+    found: dict[str, Any] = {"kills": 0, "workers": 0, "supervisors": 0, "writers": 0, "studies": 0, "identical": 0, "lost": 0,
+                             "repeated": 0, "redone_trials": 0}
+
+    def start(folder: Path) -> subprocess.Popen[str]:
+        (folder / "objective.py").write_text(OBJECTIVE)
+        env = {**os.environ, "DONE": str(folder / "done"), "NAP": str(NAP_S), "PYTHONPATH": str(ROOT),
+               "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.Popen([sys.executable, __file__, str(folder)], env=env, stdout=subprocess.PIPE, text=True)
+
+    def killed(process: subprocess.Popen[str], folder: Path, whom: str) -> bool:
+        until = time.monotonic() + 5
+        victim = process.pid
+        while process.poll() is None and time.monotonic() < until:
+            if whom == "workers":
+                pids = [one.pid for one in psutil.Process(process.pid).children()]
+                victim = rng.choice(pids) if pids else 0
+            if victim and (whom != "writers" or (folder / "s.db-journal").exists()):
+                os.kill(victim, signal.SIGKILL)
+                return True
+            time.sleep(0 if whom == "writers" else 0.01)
+        return False
+
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        undisturbed = start(Path(folder)).communicate()[0]
+    while found["kills"] < kills:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as text:
+            folder, out = Path(text), ""
+            kept, process = Kept(folder), start(folder)
+            while not out:
+                if found["kills"] < kills:
+                    time.sleep(rng.uniform(0.2, 2.0))
+                    whom = rng.choice(("workers", "supervisors", "writers"))
+                    if killed(process, folder, whom):
+                        found["kills"] += 1
+                        found[whom] += 1
+                        if whom == "workers":
+                            continue
+                out = process.communicate()[0]
+                kept.look()
+                if not out:
+                    process = start(folder)
+            found["studies"] += 1
+            found["identical"] += out == undisturbed
+            found["lost"] += kept.lost
+            found["repeated"] += kept.repeated()
+            found["redone_trials"] += sum(kept.evaluated().values()) - PROCESS_TRIALS
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+if __name__ == "__main__":
+    at = Path(sys.argv[1])
+    print(json.dumps(tuned(at, [sys.executable, "-c", WORKER, f"{at / 'objective.py'}:plain"], PROCESS_TRIALS, 2)))

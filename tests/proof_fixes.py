@@ -1,0 +1,188 @@
+"""The part of the proof on a GPU about fixes: predicted peaks beside measured ones, trials, DataParallel, an assert and memory.
+
+Traces are recorded on the CPU of the same machine and replayed for its card: the model knows no workspace that a GPU library
+takes, so the errors are a table and nothing is passed or failed by them. Whether a real device-side assert is told apart from
+out of memory is passed or failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from helpers.allocator import trace as traces
+from helpers.allocator.driver import Card
+from helpers.allocator.replay import replay
+from helpers.load.child import watch
+from helpers.load.record import record
+from helpers.load.stress import DROPPED, SETTINGS
+from helpers.load.targets import Target
+from helpers.load.tuning_plan import outcome_of
+from helpers.load.tuning_worker import Worker, ready
+from helpers.load.workloads import Workload, argv, workload
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFS = ("", "expandable_segments:True")
+WORKLOADS = (workload("training"), workload("training", batch=64), workload("training", batch=64, checkpointing=1),
+             workload("training", batch=64, accumulate=4), workload("training", layers=8, width=512, length=256),
+             workload("churn"))
+REMEDIES = {"cuda": ("expandable", "checkpointing", "accumulate"), "rocm": ("expandable-rocm", "checkpointing", "accumulate")}
+START_S, RUN_S = 90.0, 60.0
+PROBE = """import json, torch
+from helpers.torchside.device import gpu_trouble, pci_address
+trouble, reason = gpu_trouble(torch)
+found = {"why": f"{trouble}{': ' + reason if reason else ''}", "torch": str(torch.__version__)}
+if not trouble:
+    found |= {"device": torch.cuda.get_device_name(0), "pci": pci_address(torch, 0), "count": torch.cuda.device_count(),
+              "total_bytes": torch.cuda.get_device_properties(0).total_memory, "build": "rocm" if torch.version.hip else "cuda"}
+print(json.dumps(found))
+"""
+OBJECTIVE = """import torch
+def run(p):
+    if p["do"] == "oom":
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    if p["do"] == "assert":
+        torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")].sum().item()
+    return torch.ones(1 << 20, device="cuda").sum().item()
+"""
+ASKED = ("fine", "oom", "fine", "assert", "fine")
+EXPECTED = ("ok", "oom", "ok", "device_assert", "device_assert")
+WORKER = "from helpers.torchside.tuning_trial import main; main()"
+
+
+def environment(conf: str = "", **more: str) -> dict[str, str]:
+    """This checkout first, and no allocator setting but ``conf``."""
+    kept = {name: value for name, value in os.environ.items() if name not in (*SETTINGS, *DROPPED)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
+    return {**kept, **(dict.fromkeys(SETTINGS, conf) if conf else {}), "PYTHONPATH": path, **more}
+
+
+def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> dict:
+    """An assert and memory told apart, DataParallel, predicted beside measured peaks, then trials while there is time."""
+    try:
+        done = subprocess.run([python, "-c", PROBE], env=environment(), capture_output=True, text=True, timeout=START_S,
+                              check=False)
+        card = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return {"rows": [], "status": "not_available", "why": f"{python} does not say what torch sees ({type(error).__name__})"}
+    if card["why"]:
+        return {"rows": [], "status": "not_available", "why": card["why"]}
+    total = min(card["total_bytes"], limit_bytes or card["total_bytes"])
+    visible = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}[card["build"]]
+    target = Target(card["pci"] or "unknown", visible, "0", "cuda", several=False)
+    found: dict[str, Any] = {**card, "rows": [], "assert": told_apart(python, ends),
+                             "data_parallel": data_parallel(python, ends)}
+    print(json.dumps({"assert": found["assert"], "data_parallel": found["data_parallel"]}), flush=True)
+    with tempfile.TemporaryDirectory(prefix="casebook-fixes-") as folder:
+        for wanted in WORKLOADS:
+            if time.monotonic() > ends - 30:
+                found["rows"].append({"workload": wanted.words, "status": "skipped", "why": "the time is used up"})
+                continue
+            found["rows"] += predicted_and_measured(python, Path(folder), wanted, target, card, total)
+            print(json.dumps(found["rows"][-len(CONFS):]), flush=True)
+        found["trials"] = trials(python, Path(folder), card, target, ends)
+    errors = [abs(row["error"]) for row in found["rows"] if row.get("error") is not None]
+    found |= {"compared": len(errors), "largest_error": max(errors, default=None)}
+    return {**found, "status": "measured" if errors and found["assert"]["same"] else "failed"}
+
+
+def told_apart(python: str, ends: float, objective: str = OBJECTIVE) -> dict[str, Any]:
+    """One worker of the tuning loop, given each of ASKED in turn: after a real assert its context is dead, after memory not."""
+    said: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "objective.py"
+        path.write_text(objective)
+        worker = Worker([python, "-c", WORKER, f"{path}:run"], environment())
+        for number, do in enumerate(ASKED):
+            worker.give({"number": number, "params": {"do": do}}, max(1.0, min(START_S, ends - time.monotonic())))
+            answers: list[Any] = []
+            while not answers:
+                ready([worker], 0.1)
+                answers = worker.read()
+            told = answers[0][1]
+            outcome = "died" if "died" in told else outcome_of(told)
+            said.append({"asked": do, "outcome": outcome, "context": told.get("context"),
+                         "message": str(told.get("message", told.get("died", "")))[:200]})
+            if "died" in told:
+                break
+        worker.stop()
+    return {"same": tuple(one["outcome"] for one in said) == EXPECTED, "said": said}
+
+
+def data_parallel(python: str, ends: float) -> dict[str, Any]:
+    """nn.DataParallel under its time limit: it trains, hangs with stacks, or is refused where there are not two GPUs."""
+    from helpers.load.training import paths
+
+    left_s = max(5.0, min(60.0, (ends - time.monotonic()) / 4))
+    found = next(one for one in paths(python, ["DataParallel"], device="cuda", shape="small", limit_s=left_s)
+                 if one.name == "DataParallel")
+    return {"state": found.state, "why": found.why, "says": found.says, "equal_to_single": found.equal_to_single,
+            "seconds": found.seconds, "stacks": found.stacks[-4000:]}
+
+
+def predicted_and_measured(python: str, folder: Path, wanted: Workload, target: Target, card: dict[str, Any],
+                           total_bytes: int) -> list[dict[str, Any]]:
+    """A row for each of CONFS: the replay of the trace from the CPU, and what the card reserved."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in wanted.words)
+    program = ROOT / "helpers" / "torchside" / "workloads.py"
+    on_cpu = argv(wanted, python, 0, Target(), None)[-1]
+    kept = record([python, str(program), on_cpu], folder / f"{name}.jsonl", cpu_profile=True)
+    if kept.trace is None:
+        return [{"workload": wanted.words, "status": "failed", "why": kept.why_no_trace}]
+    trace = traces.read(kept.trace)
+    rows = []
+    for conf in CONFS:
+        guess = replay(trace, conf, Card(total_bytes), torch=card["torch"], build=card["build"])
+        told = measured(argv(wanted, python, 0, target, None), conf, target)
+        rows.append(row(wanted, conf, guess.peak_reserved_bytes, guess.peak_allocated_bytes, told))
+    return rows
+
+
+def measured(command: list[str], conf: str, target: Target) -> dict[str, Any]:
+    """What a workload told at its end (or that it ran out), under ``conf``."""
+    told: dict[str, Any] = {}
+
+    def take(text: str) -> float | None:
+        try:
+            told.update(json.loads(text) if text.startswith("{") else {})
+        except ValueError:
+            return None
+        return RUN_S
+
+    env = environment(conf, **{target.visible_variable: target.visible_value} if target.visible_variable else {})
+    ended = watch(command, START_S, env=env, on_line=take)
+    return {**told, "how": ended.how, "last": (ended.last_words.splitlines() or [""])[-1][:300]}
+
+
+def row(wanted: Workload, conf: str, reserved_bytes: int, allocated_bytes: int, told: dict[str, Any]) -> dict[str, Any]:
+    """Predicted, measured, and the error of the peak reserved as a share of what was measured."""
+    found = told.get("peak_reserved_bytes")
+    line = {"workload": wanted.words, "conf": conf, "predicted_bytes": reserved_bytes, "measured_bytes": found,
+            "predicted_allocated_bytes": allocated_bytes, "measured_allocated_bytes": told.get("peak_allocated_bytes"),
+            "error": round(reserved_bytes / found - 1, 4) if found else None, "status": told.get("event", "failed")}
+    return line if found else {**line, "why": told.get("message") or told.get("why") or f"{told['how']}: {told['last']}"}
+
+
+def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends: float) -> Any:
+    """Control beside remedy on the card, with verdicts; or why there are none."""
+    try:
+        from helpers.load import fixplan
+        from helpers.load.remedies import fix_table, pairs, remedies
+    except ImportError as error:
+        return f"not run because {error.name} is not installed in this Python"
+    wanted = [one for one in remedies() if one.id in REMEDIES[card["build"]]]
+    tried, not_tried = pairs(wanted, gpu=True, build=card["build"])
+    try:
+        made = fixplan.plan(tried, repeats=3, budget_s=ends - time.monotonic())
+    except fixplan.PlanError as error:
+        return f"not run because {error}"
+    ran = fixplan.run(made, python=python, out=folder / "trials", target=target)
+    rows = fix_table(wanted, recorded=False, predictions={}, tried=made.pairs, ran=ran,
+                     not_tried={**not_tried, **made.left_out})
+    return {"troubles": ran.troubles, "refused": dict(ran.refused),
+            "rows": [{"remedy": one.remedy, "verdict": one.verdict, "measured": one.measured} for one in rows]}

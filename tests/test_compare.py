@@ -1,0 +1,202 @@
+"""Two runs, batches or bundles side by side: what moved, what did not, which verdicts changed; nothing is lost on the way."""
+
+import csv
+import json
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from night_runs import night
+from tell_boxes import HOSTILE, VERDICT, run_record
+
+from helpers.look.boxes import RECORDED
+from helpers.run.shapes import Figure
+from helpers.tell import compare, compare_data
+from helpers.tell.compare import CompareError, as_html, as_json, as_text
+
+OTHER = VERDICT.model_copy(update={"cause": "true-capacity", "confidence": "weak"})
+
+
+def put(batch, run, **files):
+    folder = batch / run.run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(run.model_dump_json())
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def kinds(found):
+    return {(change.kind, change.what) for _, change in found.changes(*compare.TITLES)}
+
+
+@pytest.fixture
+def two(tmp_path):
+    """The same two runs before and after a change, and one more on each side."""
+    for side, verdict, state in (("a", VERDICT, "answered"), ("b", OTHER, "died")):
+        batch = tmp_path / side
+        put(batch, run_record("000-probe-1", "01_probe.ipynb", "answered", verdict=verdict, parameters={"steps": 7}))
+        put(batch, run_record("001-stress-2", "02_stress.ipynb", state, cause="" if side == "a" else "killed by SIGKILL"))
+        put(batch, run_record(f"002-{side}-3", f"0{ord(side)}_only.ipynb", "answered"))
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_a_verdict_that_changed_stands_first_and_what_has_no_partner_is_named(two):
+    found = compare.compare(*two)
+    assert found.summary == "2 of 2 runs moved, 1 verdict changed, 1 only in A, 1 only in B"
+    assert found.changes("verdict") == [("01_probe.ipynb on strix-halo (steps=7)", compare.Change(
+        "verdict", "verdict", "ttm-gtt-cap (likely)", "true-capacity (weak)"))]
+    assert ("state", "state") in kinds(found) and ("state", "cause") in kinds(found)
+    assert found.only_a == ("097_only.ipynb on strix-halo",) and found.only_b == ("098_only.ipynb on strix-halo",)
+    text = as_text(found)
+    assert text.index("Verdicts that changed") < text.index("States and causes") < text.index("What did not move")
+
+
+def test_a_batch_beside_itself_has_not_moved(tmp_path):
+    folder = night(tmp_path / "a", 40)
+    shutil.copytree(folder, tmp_path / "b")
+    found = compare.compare(folder, tmp_path / "b")
+    assert len(found.pairs) == 40 and found.changes(*compare.TITLES) == [] and not found.only_a and not found.only_b
+    assert found.summary == "0 of 40 runs moved, 0 verdicts changed"
+
+
+def test_repeats_are_matched_in_order_and_a_box_under_another_name_is_still_the_same_run(tmp_path):
+    for side, box in (("a", "before"), ("b", "after")):
+        for number in range(3):
+            put(tmp_path / side, run_record(f"00{number}-probe-{side}", "01_probe.ipynb", "answered",
+                                            cells={"completed": number}).model_copy(update={"box": box}))
+    found = compare.compare(tmp_path / "a", tmp_path / "b")
+    assert len(found.pairs) == 3 and not found.only_a
+    assert [change for _, change in found.changes("parameter")] == [compare.Change("parameter", "box", "before", "after")] * 3
+
+
+def test_readings_move_by_so_much_and_time_only_when_it_is_far(tmp_path):
+    raised = VERDICT.evidence[0].model_copy(update={"reading": type(VERDICT.evidence[0].reading)(
+        VERDICT.evidence[0].reading.value + (1 << 30), "bytes", "ok", "", "x", "")})
+    after = VERDICT.model_copy(update={"evidence": [raised, *VERDICT.evidence[1:]]})
+    run = run_record("0", "n.ipynb", "answered", verdict=VERDICT)
+    a = put(tmp_path / "a", run)
+    for seconds, moved in ((7.0, False), (30.0, True)):
+        b = put(tmp_path / "b", run.model_copy(update={"verdict": after, "seconds": seconds}))
+        found = compare.compare(a / "run.json", b)
+        assert [(c.what, c.by) for _, c in found.changes("reading")] == [("e1", "+1.00 GiB")]
+        assert bool(found.changes("time")) == moved and ("time" in found.pairs[0].same) != moved
+        assert "verdict" in found.pairs[0].same
+
+
+def table(rows, kind, tmp_path):
+    path = tmp_path / f"made.{kind}"
+    if kind == "json":
+        path.write_text(json.dumps(rows))
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "csv":
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "csv", "parquet"])
+def test_a_table_that_a_run_wrote_is_compared_column_by_column(tmp_path, kind):
+    rows = [{"step": n, "peak": 100 * n, "name": "x"} for n in range(4)]
+    later = [{"step": n, "peak": 100 * n + 40 * (n == 2), "name": "x", "new": 1} for n in range(4)]
+    moved = compare_data.differences(f"t.{kind}", table(rows, kind, tmp_path), table(later, kind, tmp_path))
+    assert [what for what, *_ in moved] == [f"t.{kind}: peak", f"t.{kind}: new"]
+    assert moved[0][3] == ("1 of 4 rows" if kind == "csv" else "1 of 4 rows, at most +40")
+    fewer = compare_data.differences(f"t.{kind}", table(rows, kind, tmp_path), table(rows[:2], kind, tmp_path))
+    assert fewer[0][1:3] == ("4 rows", "2 rows")
+
+
+def test_other_files_are_compared_by_digest_and_what_lies_outside_a_run_is_never_read(tmp_path):
+    (tmp_path / "secret.json").write_text("{}")
+    files = ["raw.bin", "same.txt", "torn.json", "../../secret.json", "notebook.ipynb"]
+    run = run_record("0", "n.ipynb", "answered", files=files)
+    a = put(tmp_path / "a", run, raw__bin=b"1", same__txt="s", torn__json="{", notebook__ipynb="1")
+    b = put(tmp_path / "b", run, raw__bin=b"22", same__txt="s", torn__json="{1", notebook__ipynb="2")
+    found = compare.compare(a, b)
+    assert kinds(found) == {("data", "raw.bin"), ("data", "torn.json")}
+    assert "1 bytes, sha256 6b86b273ff34" in as_text(found) and "same.txt" in found.pairs[0].same
+    assert compare_data.content(tmp_path / "a" / "0", "../../secret.json") is None
+
+
+def test_a_figure_moves_with_its_words_and_a_picture_drawn_otherwise_says_so(tmp_path):
+    run = run_record("0", "n.ipynb", "answered", figures=[Figure(path="1.png", alt="3 GiB"), Figure(path="2.png", alt="x")])
+    later = run.model_copy(update={"figures": [Figure(path="1.png", alt="4 GiB"), Figure(path="2.png", alt="x")]})
+    a, b = put(tmp_path / "a", run, **{"2.png": b"1"}), put(tmp_path / "b", later, **{"2.png": b"2"})
+    said = [(c.what, c.before, c.after) for _, c in compare.compare(a, b).changes("figure")]
+    assert said == [("1.png", "3 GiB", "4 GiB"), ("2.png", "as it was drawn", "drawn differently, with the same words")]
+
+
+def test_two_bundles_are_compared_by_verdict_pools_and_texts():
+    names = sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))[:2]
+    found = compare.compare(*(RECORDED / name for name in names))
+    assert found.kind == "bundle" and found.changes("text") and found.changes("parameter")
+    assert "lines gone" in as_text(found)
+    alone = compare.compare(RECORDED / names[0], RECORDED / names[0])
+    assert alone.changes(*compare.TITLES) == [] and alone.summary == "0 of 1 bundles moved, 0 verdicts changed"
+
+
+def test_a_torn_record_is_named_and_the_others_are_compared(two):
+    (two[0] / "009-torn").mkdir()
+    (two[0] / "009-torn" / "run.json").write_text('{"run')
+    found = compare.compare(*two)
+    assert len(found.pairs) == 2 and "009-torn" in found.unreadable[0] and "Not readable" in as_text(found)
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(two, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "run.json").write_text("{")
+    (tmp_path / "x.tar.gz").write_bytes(b"no archive")
+    for a, b, says in ((two[0], tmp_path / "none", "no such file or folder"), (tmp_path / "empty", two[0], "no run.json"),
+                       (two[0], two[0] / "000-probe-1", "expected two of a kind"),
+                       (tmp_path / "torn", tmp_path / "torn", "no whole"),
+                       (tmp_path / "x.tar.gz", tmp_path / "x.tar.gz", "expected")):
+        with pytest.raises(CompareError) as error:
+            compare.compare(a, b)
+        assert says in str(error.value) and "\n" not in str(error.value)
+
+
+class Tags(HTMLParser):
+    def __init__(self, html):
+        super().__init__()
+        self.tags = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+
+def test_json_text_and_html_say_the_same_and_nothing_hostile_acts(tmp_path):
+    run = run_record("0", "n.ipynb", "died", cause=HOSTILE, parameters={HOSTILE: HOSTILE}, files=["x.json"])
+    a = put(tmp_path / "a", run, **{"x.json": json.dumps({HOSTILE: 1})})
+    b = put(tmp_path / "b", run.model_copy(update={"cause": "other", "parameters": {}}), **{"x.json": json.dumps({HOSTILE: 2})})
+    found = compare.compare(a, b)
+    again = json.loads(json.dumps(as_json(found)))
+    assert again["summary"] == found.summary and len(again["pairs"][0]["moved"]) == 3 and again["schema_version"] == 1
+    html = as_html(found)
+    assert "script" not in Tags(html).tags and found.summary in html and "&lt;script&gt;" in html
+    assert all(char.isprintable() or char == "\n" for char in as_text(found) + html)
+
+
+values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+                      lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+                      max_leaves=8)
+
+
+@given(values, values)
+@settings(max_examples=50)
+def test_any_two_json_values_are_compared_and_equal_ones_have_not_moved(one, two):
+    a, b = json.dumps(one).encode(), json.dumps(two).encode()
+    moved = compare_data.differences("x.json", a, b)
+    assert moved and all(len(row) == 4 and all(isinstance(part, str) for part in row) for row in moved)
+    assert compare_data.differences("x.json", a, b" " + a)[0][3] == "the same values, written otherwise"
+    assert len(moved) <= compare_data.MOST_DIFFERENCES + 1

@@ -1,0 +1,173 @@
+"""Progress of several runs side by side: live and in lines, on a terminal that goes away, into a log, with the time left."""
+
+import io
+import os
+import pty
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.run import progress
+from helpers.run.batch import BatchResult
+from helpers.run.progress import Live, Memory, Plain, Tally, for_terminal, into_file, short_time
+from helpers.run.shapes import STATES, Run
+
+
+def runs(count, **about):
+    return [Run(run_id=f"{n:03d}", batch_id="b", box="apu", notebook=f"{n % 2}.ipynb", **about) for n in range(count)]
+
+
+def ended(run, state="answered", seconds=10.0):
+    return run.model_copy(update={"state": state, "seconds": seconds})
+
+
+def play(told, planned, folder):
+    """Three runs side by side, of which one dies; the fourth is skipped."""
+    told.started(folder, planned)
+    for number in range(3):
+        told.run_started(number, planned[number])
+    for seconds in (0.5, 2.5, 4.5):
+        for number in range(3):
+            told.tick(number, number + 1, 9, seconds)
+    told.run_ended(1, ended(planned[1], "died"))
+    told.run_ended(0, ended(planned[0]))
+    told.run_ended(2, ended(planned[2]))
+    told.run_ended(3, planned[3].model_copy(update={"state": "skipped", "cause": "interrupted (SIGINT)"}))
+    told.ended(BatchResult(folder, tuple(planned)))
+
+
+def test_lines_name_each_run_side_by_side_and_sum_up(tmp_path):
+    out = io.StringIO()
+    play(Plain(out), runs(4), tmp_path)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == f"4 runs into {tmp_path}"
+    assert [line for line in lines if line.endswith("cell 3 of 9, 4 s")] == ["run 3 of 4: cell 3 of 9, 4 s"]
+    assert any(line.startswith("run 2 of 4: 1.ipynb on apu: died (10.0 s); about") for line in lines)
+    assert lines[-1] == "2 answered, 1 died, 1 skipped"
+
+
+def test_the_live_table_shows_every_run_that_goes_on_with_counts_time_and_memory(tmp_path):
+    out = io.StringIO()
+    told, planned = Live(out), runs(40)
+    told.console.width = 100
+    told.started(tmp_path, planned)
+    for number in range(20):
+        told.run_started(number, planned[number])
+        told.tick(number, 2, 12, 14.0)
+    told.run_ended(0, ended(planned[0], seconds=14.0))
+    told.run_ended(1, ended(planned[1], seconds=14.0))
+    with told.console.capture() as shown:
+        told.console.print(told._table())
+    text = shown.get()
+    assert "1.ipynb on apu" in text and "cell 2 of 12" in text and "14 s" in text and "and 2 more" in text
+    assert "18 running, 20 planned, 2 answered; about 16 s left" in text
+    told.ended(BatchResult(tmp_path, ()))
+
+
+@pytest.mark.parametrize("kind", [Live, Plain])
+def test_a_terminal_that_goes_away_in_the_middle_ends_nothing(tmp_path, kind):
+    ours, theirs = pty.openpty()
+    stream = os.fdopen(theirs, "w")
+    assert isinstance(for_terminal(stream), Live)
+    told, planned = kind(stream), runs(4)
+    told.started(tmp_path, planned)
+    told.run_started(0, planned[0])
+    os.close(ours)
+    play(told, planned, tmp_path)
+    with pytest.raises(OSError):
+        os.write(theirs, b"gone")
+    assert told.tally.counts() == {"answered": 2, "died": 1, "skipped": 1}
+    os.dup2(os.open(os.devnull, os.O_WRONLY), theirs)
+    stream.close()
+
+
+def test_a_log_takes_over_in_the_middle_with_the_time_of_day_and_keeps_what_was_there(tmp_path):
+    planned = runs(3)
+    planned[0] = ended(planned[0])
+    (tmp_path / "batch.log").write_text("before\n")
+    told = into_file(tmp_path / "batch.log")
+    told.started(tmp_path, planned)
+    told.tick(1, 1, 5, 130.0)  # of a run that began before the log
+    told.run_ended(1, ended(planned[1], "died"))
+    lines = (tmp_path / "batch.log").read_text().splitlines()
+    assert lines[0] == "before" and lines[1].endswith(f" 3 runs into {tmp_path}, 1 of them ended before")
+    assert lines[2].endswith("run 2 of 3: cell 1 of 5, 130 s") and "died (10.0 s); about 10 s left" in lines[3]
+    assert all(re.match(r"\d\d:\d\d:\d\dZ ", line) for line in lines[1:])
+
+
+def test_a_full_disk_under_the_log_ends_nothing(tmp_path):
+    with open("/dev/full", "w", buffering=1) as full:
+        play(Plain(full), runs(4), tmp_path)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+def test_the_time_left_comes_from_runs_like_it_then_from_the_plan_then_from_any_run():
+    tally = Tally()
+    tally.begin(runs(4))
+    assert tally.left_s() is None
+    tally.begin(runs(4, estimate_s=60.0))
+    assert tally.left_s() == 240
+    tally.end(0, ended(tally.runs[0], seconds=10.0))
+    assert tally.left_s() == 10 + 60 + 60  # the third has the notebook of the first
+    tally.at(2, 1, 2, 4.0)
+    assert tally.left_s() == 6 + 120
+    tally.at(1, 1, 2, 100.0)  # over its time: nothing is left, never less; two side by side
+    assert tally.left_s() == (6 + 0 + 60) / 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sampled_from(STATES)), max_size=30))
+@settings(max_examples=50)
+def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
+    tally = Tally()
+    tally.begin(runs(6))
+    for number, what, state in told:
+        if what == "go":
+            tally.go(number, tally.runs[number])
+        elif what == "at":
+            tally.at(number, 1, 3, 2.0)
+        else:
+            tally.end(number, ended(tally.runs[number], state))
+        assert sum(tally.counts().values()) == 6 and (tally.left_s() or 0) >= 0
+
+
+def test_memory_is_that_of_the_cards_that_sysfs_shows_else_of_the_host(tmp_path):
+    device = tmp_path / "drm" / "card1" / "device"
+    device.mkdir(parents=True)
+    (tmp_path / "meminfo").write_text("MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n")
+    memory = Memory(tmp_path / "drm", tmp_path / "meminfo", smi="")
+    assert memory.line() == "host memory 6.0 of 8.0 GiB"
+    for name, count in (("vram_used", 3 << 30), ("vram_total", 20 << 30), ("gtt_used", 1 << 29)):
+        (device / f"mem_info_{name}").write_text(f"{count}\n")
+    assert memory.line() == "card1 VRAM 3.0 of 20.0 GiB"
+    (device / "mem_info_vram_total").write_text("?")
+    (tmp_path / "meminfo").write_text("odd\n")
+    assert memory.line() == ""
+
+
+@pytest.mark.parametrize(("says", "shown"), [
+    ("echo '0, 3072, 143771'; echo '1, [N/A], 143771'", "GPU 0 3.0 of 140.4 GiB"), ("echo 'No devices were found'; exit 6", ""),
+    ("exec sleep 60", "")])
+def test_nvidia_smi_is_asked_in_a_child_and_never_waited_for(tmp_path, says, shown):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n{says}\n")
+    smi.chmod(0o755)
+    memory = Memory(tmp_path, tmp_path / "meminfo", smi=str(smi))
+    first = memory.line()
+    child = memory._child
+    if "sleep" not in says:
+        child.wait(20)
+    try:
+        assert (first, memory.line()) == ("", shown) and (memory._child is child) == ("sleep" in says)
+    finally:
+        for one in {child, memory._child}:
+            one.kill()
+            one.wait()
+            one.stdout.close()
+
+
+@pytest.mark.parametrize(("seconds", "words"), [
+    (0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5300, "88 min"), (11400, "3 h 10 min")])
+def test_a_time_is_said_as_roughly_as_it_is_known(seconds, words):
+    assert short_time(seconds) == words and progress.REFRESH_S < 1
