@@ -68,21 +68,6 @@ def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_sta
     assert found.at(0) is None and found.at(500) is None
 
 
-def test_under_a_notebook_runner_the_slider_is_words(capsys):
-    assert tell.what_if_panel(state("strix-halo-1-found")) is None
-    assert "62.9 billion parameters" in capsys.readouterr().out
-    assert tell.what_if_panel(state("cuda-healthy")) is None
-    assert "No slider here. No TTM limit applies" in capsys.readouterr().out
-
-
-def test_with_somebody_there_the_slider_moves_the_words(monkeypatch):
-    monkeypatch.setattr(tell, "_somebody_is_there", lambda: True)
-    slider, words = tell.what_if_panel(state("strix-halo-1-found")).children
-    before = words.value
-    slider.value = 32
-    assert "62.9 billion" in before and "A reserve of 32.00 GiB" in words.value
-
-
 @pytest.mark.parametrize("name", ["rx7900xt-container", "cpu-only", "cuda-healthy"])
 def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
     assert "No reserve to choose here." in tell.what_if_table(state(name)) == tell.what_if_alt(state(name))

@@ -116,6 +116,8 @@ VERBS: dict[str, Verb] = {
     "bench": Verb("measures the workbook itself", helpers("bench"), ("base", "test")),
     "test": Verb("the tests and the notebooks, without what takes long", test, ("base", "test")),
     "test-all": Verb("all tests", test_all, ("base", "test")),
+    "test-browser": Verb("every panel in JupyterLab, in a headless Chromium",
+                         lambda call: call.become("-m", "pytest", "-q", "tests/browser", *call.arguments), ("base", "test")),
     "cases": Verb("scores the diagnosis on the shared cases, where they lie beside the checkout",
                   lambda call: call.become("tests/cases.py", *call.arguments), ("base", "test")),
     "oracle": Verb("holds the allocator model against torch's own (fetches CUDA wheels; ARGS=\"--torch 2.14.1\")",

@@ -152,6 +152,8 @@ class Journal:
         for run in self.runs:
             if run.state == "started":
                 self.put(_ended_since(self.folder / run.run_id, run))
+            elif run.stopped_by == "record":
+                _end_processes(self.folder / run.run_id)
         for folder in [self.folder, *(self.folder / run.run_id for run in self.runs)]:
             for orphan in folder.glob(".*.tmp"):  # of a writer that was killed, and by now none of them is left
                 with suppress(OSError):
@@ -225,6 +227,17 @@ def _ended_since(folder: Path, run: Run) -> Run:
         return move(run, "stuck", cause=f"{cause}; SIGKILL does not end {', '.join(there) or 'its runner'}", ended_at=now(),
                     left_behind=ended, **salvaged(folder))
     return move(run, "died", cause=cause, stopped_by="batch_end", ended_at=now(), left_behind=ended, **salvaged(folder))
+
+
+def _end_processes(folder: Path) -> None:
+    """End what still works for a run whose record cannot be read: its runner by the command line, the rest by its marks."""
+    for entry in os.listdir("/proc"):
+        with suppress(OSError):
+            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0") if entry.isdigit() else []
+            if words[-3:] == [b"--one", os.fsencode(folder), b""]:
+                os.kill(int(entry), signal.SIGKILL)
+    for attempt in range(1, 2 + len(list(folder.glob(f"{EARLIER}/*")))):
+        kernel.sweep(mark_of(folder, attempt))
 
 
 def _is_its_runner(folder: Path, run: Run) -> bool:

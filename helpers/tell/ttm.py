@@ -5,11 +5,9 @@ What is set by mistake again and again stands in MISTAKEN, so that it is correct
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -268,43 +266,6 @@ def what_if_alt(state: WhatIf) -> str:
             "parameters" for c in state.choices()]
     return "Reserve against the largest model as bars. " + "; ".join(said) + "." if said else \
         plain(f"No reserve to choose here. {state.why}").strip()
-
-
-def what_if_panel(state: WhatIf) -> Any:
-    """A slider over the reserve where somebody is there to move it; else, as under papermill, the words for 8 GiB.
-
-    A person is known by the front end's allow_stdin, which notebook runners switch off.
-    """
-    first = state.at(8)
-    if first is None or not _somebody_is_there():
-        words = first.words() if first else f"No slider here. {state.why}".strip()
-        print("\n".join(_wrapped(words, "", " ")))
-        return None
-    import ipywidgets as widgets  # type: ignore[import-untyped]
-
-    assert state.space is not None
-    most = max(2, state.space.ram_bytes // GIB // 2)
-    slider = widgets.FloatSlider(value=8, min=1, max=most, step=1, description="reserve, GiB")
-    shown = widgets.Label(first.words())
-
-    def moved(change: dict[str, Any]) -> None:
-        choice = state.at(change["new"])
-        shown.value = choice.words() if choice else "More than the RAM there is."
-
-    slider.observe(moved, names="value")
-    return widgets.VBox([slider, shown])
-
-
-def _somebody_is_there() -> bool:
-    if "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    kernel: Any = getattr(get_ipython(), "kernel", None)
-    try:
-        return bool(kernel.get_parent("shell")["content"]["allow_stdin"])
-    except (AttributeError, KeyError, TypeError):
-        return False
 
 
 def four_states() -> list[Bundle]:

@@ -1,0 +1,82 @@
+"""What the live monitor costs: CPU seconds a second, of the sampler and of the panel that draws what it says.
+
+``python tests/monitor_cost.py`` prints the rows; ``python -m helpers bench monitor`` measures them with the others. Nothing
+here is a test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+SETTLE_S, MEASURED_S, PROCESSES = 3.0, 12.0, 500
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_s(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / TICK
+
+
+def _shares(root: str) -> tuple[float, float, float, int]:
+    """CPU seconds a second of the sampler and of this process, of all wake-ups the samples a second, and how many came."""
+    from helpers.tell.panels import monitor
+    from helpers.tell.panels.frame import open_panel
+
+    state = monitor.Monitor()
+    frame = open_panel(monitor.NAME, lambda made: monitor.build(made, state, os.getpid(), Path("unused"), root))
+    feed = next(end.__self__ for end in frame.ends)  # type: ignore[attr-defined]
+    time.sleep(SETTLE_S)
+    state.ring.extend(dict(state.ring[-1]) for _ in range(monitor.DRAWN))  # as after two minutes: the drawing is at its largest
+    drawn = frame.box.children[5]
+    seen: list[Any] = []
+    drawn.observe(lambda change: seen.append(1), names="value")
+    before, own, began = _cpu_s(feed.child.pid), sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), time.monotonic()
+    time.sleep(MEASURED_S)
+    took = time.monotonic() - began
+    sampler = (_cpu_s(feed.child.pid) - before) / took
+    panel = (sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - own) / took
+    frame.close()
+    return sampler, panel, len(seen) / took, len(seen)
+
+
+def measure() -> list[dict]:
+    """The monitor at 2 Hz over 500 real processes, and over a tree of 500 of which 50 hold 1,000 GPU files on two cards."""
+    from trees import make_tree
+
+    rows = []
+    sleepers = [subprocess.Popen(["sleep", "120"]) for _ in range(PROCESSES)]
+    try:
+        rows += _rows(f"monitor, {PROCESSES} real processes", *_shares(""))
+    finally:
+        for one in sleepers:
+            one.kill()
+        for one in sleepers:
+            one.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        make_tree(Path(folder), processes=PROCESSES, device_files=1000, amd=2)
+        rows += _rows(f"monitor, a tree of {PROCESSES}, 50 holders", *_shares(folder))
+    return rows
+
+
+def _rows(name: str, sampler: float, panel: float, hertz: float, samples: int) -> list[dict]:
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    common = {"unit": "% of a core", "ratio_to": f"one second of a core, {hertz:.1f} samples a second", "machine": machine}
+    return [{"name": f"{name}: {part}", "value": round(100 * share, 3), "ratio": round(share, 4), "goal": goal, **common}
+            for part, share, goal in (("sampler", sampler, "< 1 %"), ("panel in the kernel", panel, ""),
+                                      ("both", sampler + panel, "< 1 %"))]
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(json.dumps(row))
