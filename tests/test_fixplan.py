@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.judge.presets import NONE
-from helpers.load.fixplan import Arm, Pair, PlanError, plan, run
+from helpers.load.fixplan import Arm, Pair, PlanError, Ran, plan, run, within
 from helpers.load.targets import Target
 from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused
 from helpers.load.workloads import workload
@@ -94,3 +94,25 @@ def test_a_trial_that_is_stuck_or_leaves_the_box_unclean_ends_the_plan_and_sets_
               target=Target("0000:03:00.0", device="cuda:0"))
     assert len(ran.records) == 3
     assert "nothing more is tried on GPU 0000:03:00.0, which is set aside" in ran.troubles[0]
+
+
+def test_time_that_the_estimates_left_over_goes_to_what_was_left_out_beside_a_control_of_its_own():
+    other = Arm("other base", workload("churn"), seconds=4)
+    wanted = [pair("cheap", 2, tells=4), pair("dear", 20), pair("later", 11, control=other)]
+    clock, runs = iter([0.0, 20.0, 60.0]), []
+
+    def made(some):
+        runs.append([one.name for one in some.pairs])
+        return Ran({(one.arm.name, one.repeat): record(one.arm.name, one.repeat) for one in some.trials}, {}, ())
+
+    told, ran = within(wanted, repeats=5, budget_s=100, seed=1, run=made, clock=lambda: next(clock))
+    assert runs == [["cheap"], ["later"]]  # 20 s of its 30 were needed: 75 fit what is left
+    assert [one.name for one in told.pairs] == ["cheap", "later"] and list(told.left_out) == ["dear"]
+    assert len(ran.records) == 4 * 5 == len(told.trials)
+
+
+def test_after_a_trial_that_went_wrong_nothing_more_is_planned():
+    other = Arm("other base", workload("churn"), seconds=4)
+    told, ran = within([pair("cheap", 2), pair("later", 100, control=other)], repeats=5, budget_s=100, seed=1,
+                       run=lambda some: Ran({}, {"cheap": "refused"}, ()), clock=lambda: 0.0)
+    assert list(told.left_out) == ["later"] and not ran.records

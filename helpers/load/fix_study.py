@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from helpers.allocator.trace import Trace
@@ -77,8 +78,8 @@ def fix_study(bundle: Bundle, names: str = "all", *, trace: str = "growing-loop"
         target = free[0] if free else target
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
     if not recorded and budget_s > 0 and tried:
-        plan = fixplan.plan(tried, repeats=repeats, budget_s=budget_s, seed=seed)
-        ran = fixplan.run(plan, python=torch_interpreter(), out=out, target=target, on_trial=on_trial)
+        plan, ran = fixplan.within(tried, repeats=repeats, budget_s=budget_s, seed=seed, run=partial(
+            fixplan.run, python=torch_interpreter(), out=out, target=target, on_trial=on_trial))
     elif not recorded:
         why = "no time budget was given" if tried else "no remedy chosen can be tried here"
     told = {**not_tried, **(plan.left_out if plan else {})}

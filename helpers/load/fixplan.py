@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,31 @@ def plan(pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: flo
     for name, arms in groups.items():
         trials += _interleaved(list(arms.values()), repeats, random.Random(f"{seed}/{name}"))
     return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, repeats, seed)
+
+
+def within(pairs: Sequence[Pair], *, repeats: int, budget_s: float, seed: int, run: Callable[[FixPlan], Ran],
+           clock: Callable[[], float] = time.monotonic) -> tuple[FixPlan, Ran]:
+    """Plan and run, then plan again what was left out for as long as there is time: estimates are on the long side.
+
+    A pair whose control has run is not taken up later: the two would not have run side by side. Raises PlanError as ``plan``.
+    """
+    began = clock()
+    made = plan(pairs, repeats=repeats, budget_s=budget_s, seed=seed)
+    ran = run(made)
+    while made.left_out and len(ran.records) == len(made.trials):
+        controls = {pair.control.name for pair in made.pairs}
+        rest = [pair for pair in pairs if pair.name in made.left_out and pair.control.name not in controls]
+        try:
+            more = plan(rest, repeats=repeats, budget_s=budget_s - (clock() - began), seed=seed) if rest else None
+        except PlanError:
+            break
+        if more is None:
+            break
+        also = run(more)
+        left_out = {name: why for name, why in made.left_out.items() if name not in {pair.name for pair in more.pairs}}
+        made = FixPlan(made.trials + more.trials, made.seconds + more.seconds, made.pairs + more.pairs, left_out, repeats, seed)
+        ran = Ran({**ran.records, **also.records}, {**ran.refused, **also.refused}, ran.troubles + also.troubles)
+    return made, ran
 
 
 def _interleaved(arms: Sequence[Arm], repeats: int, rng: random.Random) -> list[Planned]:
