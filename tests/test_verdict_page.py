@@ -28,6 +28,8 @@ def test_a_cause_outside_the_list_is_headed_by_what_was_said_of_it():
     said = BARE.model_copy(update={"cause": "other", "summary": "No GPU can be used from here: the bus shows none."})
     assert words.as_text(said).startswith("No GPU can be used from here\n(other; weak")
     assert words.headline(BARE.model_copy(update={"cause": "other"})) == "A cause outside the list"
+    long = "this path takes 18.26 MiB, 35% of the 51.68 MiB that the single device takes, and is the same training (bitwise)"
+    assert words.headline(BARE.model_copy(update={"cause": "other", "summary": long})) == long.rpartition(",")[0]
 
 
 def test_the_text_holds_all_of_the_verdict():

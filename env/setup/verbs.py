@@ -118,6 +118,8 @@ VERBS: dict[str, Verb] = {
     "test-all": Verb("all tests", test_all, ("base", "test")),
     "test-browser": Verb("every panel in JupyterLab, in a headless Chromium",
                          lambda call: call.become("-m", "pytest", "-q", "tests/browser", *call.arguments), ("base", "test")),
+    "faults": Verb("breaks batches in some forty ways and checks what their records say (ARGS=--real: real kernels, once each)",
+                   lambda call: call.become("tests/fault_campaign.py", *call.arguments), ("base", "test")),
     "cases": Verb("scores the diagnosis on the shared cases, where they lie beside the checkout",
                   lambda call: call.become("tests/cases.py", *call.arguments), ("base", "test")),
     "oracle": Verb("holds the allocator model against torch's own (fetches CUDA wheels; ARGS=\"--torch 2.14.1\")",

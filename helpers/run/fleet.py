@@ -180,9 +180,10 @@ class Fleet:
     def _order(self, worker: str, key: str, folder: Path, run: Run, job: dict[str, Any]) -> dict[str, Any]:
         """What a worker is told, the notebook included. A node with several workers is watched by their named GPUs alone."""
         token, source, about = folder.parent / f".fleet-{self.key[:8]}", Path(job["source"]), self.workers[worker]
-        if not token.exists():
-            write_atomic(token, self.token)
-        self.tokens.add(token)
+        with self.changed:  # one of the runs that start at once
+            if not token.exists():
+                write_atomic(token, self.token)
+            self.tokens.add(token)
         gpus = [name for name in about["resources"] if ":" in name]
         alone = sum(other["host"] == about["host"] for other in self.workers.values()) == 1
         return {"fleet": self.key, "key": key, "version": __version__, "lease_s": self.lease_s, "limit_bytes": self.limit_bytes,

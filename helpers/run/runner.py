@@ -40,8 +40,8 @@ def main(argv: list[str]) -> int:
     threading.Thread(target=_beat, daemon=True).start()
     folder = Path(argv[1])
     run = one(folder, job)
-    until = time.monotonic() + 1.0
-    while (run.stopped_by, run.signal) == ("interrupt", "SIGTERM") and os.getppid() == job["parent"] and time.monotonic() < until:
+    until = time.monotonic() + (run.stopped_by == "interrupt" and run.signal == "SIGTERM")
+    while os.getppid() == job["parent"] and time.monotonic() < until:
         time.sleep(0.02)  # the batch's thread that started us has ended; the batch itself may take a moment longer
     if os.getppid() == job["parent"]:
         try:

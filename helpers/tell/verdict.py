@@ -49,11 +49,16 @@ WIDE = 88
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
+LONGEST_HEADLINE = 90
+
 
 def headline(verdict: Verdict) -> str:
     """The cause in words; for a cause outside the list the first clause of what was said of it."""
     if verdict.cause == "other" and verdict.summary.strip():
-        return cut(re.split(r"[.:;]\s", _flat(verdict.summary))[0].rstrip("."), 90)
+        clause = re.split(r"[.:;]\s", _flat(verdict.summary))[0].rstrip(".")
+        while len(clause) > LONGEST_HEADLINE and ", " in clause:
+            clause = clause.rpartition(", ")[0]
+        return cut(clause, LONGEST_HEADLINE)
     return CAUSE_WORDS[verdict.cause]
 
 

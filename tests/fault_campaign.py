@@ -1,0 +1,183 @@
+"""Is every run accounted for, whatever happens to it, to its supervisor, to the disk and to the machine? Faults by the hundred.
+
+    python tests/fault_campaign.py [--faults 300] [--seed N] [--real] [--one SEED] [--keep FOLDER] [--json]
+
+Two layers, counted apart. Without --real: the loop, journal and supervisor as they are, over a stand-in of 50 ms for the runner
+and its kernel (fault_stand_in.py); several faults in each batch, drawn by the seed, each batch resumed until it ends. With
+--real: each kind once against real papermill kernels (fault_real.py). After each batch fault_check.py judges it by what the
+stand-ins themselves logged outside of it. --one runs the batch of one seed again, and --keep leaves its folder there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from fault_check import Check, bare  # noqa: E402
+from fault_kinds import DISK, FLEET, GATE, IN_RUN, OUTSIDE, Case, mount  # noqa: E402
+from fault_lives import Lived, send, strike  # noqa: E402
+
+NOTEBOOK = ROOT / "tests" / "notebooks" / "needs_no_verdict.ipynb"
+PLAN = """name: faults
+jobs: {jobs}
+limits: {{cell_s: 2, run_s: 2, total_s: 60}}
+gates: {{settle_s: 0, disk_free_bytes: 0}}
+runs:
+- {{notebook: needs_no_verdict.ipynb, danger: looks, repeats: 4}}
+- {{notebook: needs_no_verdict.ipynb, danger: loads}}
+- {{notebook: needs_no_verdict.ipynb, danger: provokes}}
+"""
+
+
+def prepare(work: Path, seed: int, outside: list[str], in_run: list[str], rng: random.Random) -> Case:
+    """An empty place for a batch with these faults."""
+    case = Case(work, seed, rng.choice((1, 2)))
+    case.control.mkdir(parents=True)
+    shutil.copy(NOTEBOOK, work)
+    (work / "plan.yaml").write_text(PLAN.format(jobs=case.jobs))
+    (case.control / "ooms").write_text("5")
+    from helpers.run.plan import load_plan
+
+    names = [step.run_id for step in load_plan(work / "plan.yaml").steps]
+    case.faults = dict(zip(rng.sample(names, len(in_run)), in_run, strict=True))
+    (case.control / "faults.json").write_text(json.dumps(case.faults))
+    if "disk full" in outside:
+        case.out, case.mounted = work / "disk", mount(work / "disk")
+    case.powerless = "read-only outputs" in outside and os.geteuid() == 0
+    return case
+
+
+def batch_of(seed: int, outside: list[str], in_run: list[str], keep: str = "") -> dict[str, Any]:
+    """One batch under these faults until it ends: what struck, and what does not hold."""
+    began, rng = time.monotonic(), random.Random(seed)
+    work = Path(keep) if keep else Path(tempfile.mkdtemp(prefix="faults-"))
+    work.mkdir(exist_ok=True)
+    work.chmod(0o755)
+    case = prepare(work, seed, outside, in_run, rng)
+    boot = "boot"
+    try:
+        for fault in sorted(outside, key=lambda one: (one not in DISK, one in GATE)):
+            lived = Lived(case, fault, boot, rng)
+            boot = strike(lived, rng, boot)
+        for _ in range(2):  # to the end, and once more: then nothing is left to do
+            Lived(case, "", boot, rng).end()
+        found = Check(case).all() if case.batch else ["no batch was begun"]
+        begun = {event["run"] for event in case.log() if event["what"] == "begin" and event["attempt"] == 1}
+        last, idle = case.lives[-2:]
+        pairs = [(record, idle.snapshot.get(key, record)) for key, record in last.snapshot.items()]
+        if any(bare(one) != bare(two) for one, two in pairs if (one["state"], two["state"]) != ("skipped", "skipped")):
+            found.append("it does not come to rest: resumed once more, records changed")
+    finally:
+        deaf = case.control / "deaf"
+        send([int(pid) for pid in deaf.read_text().split()] if deaf.exists() else [], signal.SIGKILL)
+        if case.mounted:
+            subprocess.run(["umount", "-l", str(work / "disk")], check=False)
+        if not keep:
+            shutil.rmtree(work, ignore_errors=True)
+    struck = [life.fault for life in case.lives if life.fault and life.struck]
+    return {"seed": seed, "outside": outside, "in_run": in_run, "jobs": case.jobs, "violations": found,
+            "lives": len(case.lives),
+            "struck": [*struck, *(kind for name, kind in case.faults.items() if name in begun)],
+            "runs": len(begun), "states": dict(Counter(record["state"] for record in idle.snapshot.values())),
+            "longest_s": max(life.seconds for life in case.lives), "seconds": time.monotonic() - began}
+
+
+def drawn(seed: int, batches: int) -> list[tuple[int, list[str], list[str]]]:
+    """For each batch its seed and faults: every kind comes up about as often as any other."""
+    rng = random.Random(seed)
+    bags: dict[str, list[str]] = {"in": [], "out": []}
+
+    def draw(bag: str, kinds: tuple[str, ...]) -> str:
+        if not bags[bag]:
+            bags[bag] = rng.sample(kinds, len(kinds))
+        return bags[bag].pop()
+
+    return [(seed * 100_000 + number, [draw("out", OUTSIDE) for _ in range(2)], [draw("in", tuple(IN_RUN)) for _ in range(2)])
+            for number in range(batches)]
+
+
+def campaign(faults: int, seed: int, workers: int = 2) -> list[dict[str, Any]]:
+    """Batches until so many faults have struck, and every kind of them at least once."""
+    done: list[dict[str, Any]] = []
+    batches = iter(drawn(seed, 10 * faults))
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        going = {pool.submit(batch_of, *next(batches)) for _ in range(workers)}
+        while going:
+            ended = next(as_completed(going))
+            going.remove(ended)
+            done.append(one := ended.result())
+            said = f"--one {one['seed']}: {', '.join(one['struck'])}; {one['seconds']:.1f} s"
+            print("\n    ".join([said, *one["violations"]]), file=sys.stderr, flush=True)
+            struck = Counter(kind for one in done for kind in one["struck"])
+            missed = struck.total() >= faults / 2 and len(struck) < len(OUTSIDE) + len(IN_RUN)
+            if struck.total() < faults or (missed and len(done) < faults):
+                going.add(pool.submit(batch_of, *next(batches)))
+    return done
+
+
+def table(done: list[dict[str, Any]]) -> str:
+    """Each kind, how often it struck, and in how many of its batches something did not hold."""
+    struck = Counter(kind for one in done for kind in one["struck"])
+    bad = Counter(kind for one in done for kind in set(one["struck"]) if one["violations"])
+    not_run = {kind: why for one in done for kind, why in one.get("not_run", {}).items() if not struck[kind]}
+    kinds = [kind for kind in (*IN_RUN, *OUTSIDE, *FLEET) if struck[kind]]
+    rows = [f"{kind:<45}{struck[kind]:>6}{bad[kind]:>12}" for kind in kinds]
+    return "\n".join([f"{'fault':<45}{'times':>6}{'violations':>12}", *rows, f"{'all':<45}{struck.total():>6}"
+                      f"{sum(len(one['violations']) for one in done):>12}",
+                      *(f"{kind}: not run because {why}" for kind, why in not_run.items())])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: everything held."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--faults", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=8)
+    parser.add_argument("--real", action="store_true", help="each kind once, against real kernels")
+    parser.add_argument("--one", type=int, metavar="SEED", help="the batch of this seed alone, as a violation names it")
+    parser.add_argument("--keep", default="", metavar="FOLDER", help="with --one: leave its folder here")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(argv)
+    began = time.monotonic()
+    import helpers.run.batch
+    import helpers.run.gate
+    import helpers.run.progress  # noqa: F401  before the forks
+
+    if given.real:
+        import fault_real
+
+        done = fault_real.campaign(given.seed)
+    elif given.one is not None:
+        done = [batch_of(*drawn(given.one // 100_000, 10_000)[given.one % 100_000], keep=given.keep)]
+    else:
+        done = campaign(given.faults, given.seed)
+    wrong = [one for one in done if one["violations"]]
+    if given.json:
+        print(json.dumps({"batches": done, "seconds": time.monotonic() - began}))
+        return bool(wrong)
+    print(table(done))
+    print(f"{len(done)} batches, {sum(one['runs'] for one in done)} runs, {sum(one['lives'] for one in done)} lives of a "
+          f"supervisor, the longest {max(one['longest_s'] for one in done):.1f} s; {time.monotonic() - began:.0f} s")
+    for one in wrong:
+        print(f"--one {one['seed']}: {', '.join(one['struck'])}")
+        print("".join(f"    {line}\n" for line in one["violations"]), end="")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""The faults of the campaign, and one life of a supervisor under them: a fork that carries a batch out and tells its result."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+STAND_IN = Path(__file__).with_name("fault_stand_in.py")
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAPABILITIES_3 = 24, 1, 0x20080522
+
+IN_RUN = {  # kind: the states that such a run may end in
+    "kernel SIGKILL": {"died"}, "kernel SEGV": {"died"}, "abort with last words": {"died"}, "hang in Python": {"timed_out"},
+    "hang in C": {"timed_out"}, "deaf to SIGINT": {"timed_out"}, "children left behind": {"answered", "died"},
+    "fake D state of the runner": {"stuck"}, "fake D state of a child": {"stuck"}, "host OOM": {"died"},
+    "host OOM takes the runner": {"died"}, "runner killed": {"died"}, "runner killed between the end and its record": {"died"},
+    "runner ends without a record": {"died"}, "runner frozen": {"timed_out"}, "runner babbles": {"answered"},
+    "runner beats for ever": {"timed_out"},
+}
+KILLS = ("supervisor SIGKILLed", "supervisor SIGKILLed at a write", "host OOM takes the supervisor")
+CUTS = ("power cut", "power cut at a write", "another boot_id")
+SPOILED = ("record torn", "record of zero bytes", "record is garbage", "record of a newer schema")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGINT twice")
+DISK = ("disk full", "read-only outputs")
+GATE = ("gate finds what passes", "gate finds what stays", "gate breaks")
+OTHERS = ("supervisor frozen", "ssh gone", "two supervisors at once", "clock jump", "plan changed between")
+FLEET = ("worker killed", "worker frozen", "scheduler killed")  # with --real alone
+OUTSIDE = (*KILLS, *CUTS, *SPOILED, *SIGNALS, *DISK, *GATE, *OTHERS)
+KILLED = (*KILLS, *SPOILED, "plan changed between")  # the life ends by SIGKILL, and the box is the same afterwards
+
+
+@dataclass
+class Life:
+    """One life of a supervisor: what was done to it, and what it told at its end."""
+
+    number: int
+    fault: str
+    boot: str
+    struck: bool = False
+    result: dict[str, Any] | None = None
+    seconds: float = 0.0
+    overran: bool = False
+    snapshot: dict[str, Any] = field(default_factory=dict)
+    said: str = ""
+
+
+@dataclass
+class Case:
+    """A batch under faults: where it lies, what is true about it, and its lives so far."""
+
+    work: Path
+    seed: int
+    jobs: int
+    real: bool = False
+    fleet: str = ""
+    cgroup: str = ""
+    faults: dict[str, str] = field(default_factory=dict)  # by run_id, or by number before it is known
+    spoiled: dict[str, bytes] = field(default_factory=dict)
+    lives: list[Life] = field(default_factory=list)
+    batch: Path | None = None
+    out: Path | None = None
+    mounted: bool = False
+    powerless: bool = False
+    refusals: list[str] = field(default_factory=list)
+    limits: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def control(self) -> Path:
+        return self.work / "control"
+
+    def log(self) -> list[dict[str, Any]]:
+        try:
+            return [json.loads(line) for line in (self.control / "log").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+
+class Gate:
+    """A look at the box that finds what the fault says, at its third look, and tells the log so."""
+
+    def __init__(self, case: Case, life: Life, rng: random.Random):
+        self.case, self.life, self.looks, self.at = case, life, 0, rng.randrange(1, 4)
+
+    def measure(self, gpus: Any = (), root: str = "", *, folder: Any = ".", since: Any = None) -> int:
+        self.looks += 1
+        if self.life.fault == "gate breaks" and self.looks >= self.at:
+            self._struck()
+            raise RuntimeError("no such sensor\nat all")
+        return self.looks
+
+    def settle(self, before: Any, gates: Any, measure: Any = None, sleep: Any = time.sleep) -> tuple[Any, ...]:
+        from helpers.run.quarantine import Trouble
+
+        number = measure()
+        stays = self.life.fault == "gate finds what stays"
+        dirty = number > self.at + 1 if stays else self.at < number < self.at + 4
+        if self.life.fault not in GATE or not dirty:
+            self._tell("clean")
+            return ()
+        self._struck()
+        self._tell("shut" if stays else "dirty")
+        return (Trouble("box", "12 GiB held by nobody, expected 0", passes=not stays),)
+
+    def _struck(self) -> None:
+        (self.case.control / f"struck-{self.life.number}").touch()
+
+    def _tell(self, what: str) -> None:
+        from fault_stand_in import tell
+
+        tell(self.case.control, what=what, life=self.life.number, run="", attempt=0)
+
+
+def life_of(case: Case, life: Life, again: tuple[str, ...] = ()) -> None:
+    """What the fork does; never returns. Its result goes to CONTROL/life-N.json."""
+    code = 70
+    try:
+        os.environ["FAULT_LIFE"] = str(life.number)
+        if case.cgroup:
+            Path(case.cgroup, "cgroup.procs").write_text(str(os.getpid()))
+        if case.powerless:
+            _give_up_override()
+        rng = random.Random(f"{case.seed} {life.number}")
+        told: dict[str, Any] = {}
+        from helpers.run.batch import run_plan
+        from helpers.run.carrier import Local
+        from helpers.run.one import Stop
+        from helpers.run.plan import PlanError
+        from helpers.run.progress import for_terminal
+
+        _patch(case, life, rng)
+        stop = Stop()
+        carrier: Any = Local(case.jobs, stop)
+        if life.fault in FLEET:
+            from helpers.run.fleet import Fleet
+
+            carrier = Fleet(case.fleet, stop=stop, first_s=30, silent_s=5, lease_s=10)
+        gate: Any = Gate(case, life, rng)
+        if case.real and life.fault not in GATE:
+            from helpers.run import gate
+        try:
+            result = run_plan(case.work / "plan.yaml", case.out or case.work / "out", gate=gate, stop=stop, again=again,
+                              carrier=carrier, resume=case.batch, progress=for_terminal())
+            code = result.exit_code
+            told = {"code": code, "interrupted": result.interrupted, "unrecorded": list(result.unrecorded),
+                    "unreadable": list(result.unreadable), "runs": [json.loads(run.model_dump_json()) for run in result.runs]}
+        except PlanError as error:
+            code, told = 2, {"code": 2, "refused": str(error)}
+        except BaseException:  # noqa: BLE001  a traceback is what the campaign looks for
+            told = {"code": 70, "traceback": traceback.format_exc()}
+        aside = case.control / f"life-{life.number}.tmp"
+        aside.write_text(json.dumps(told))
+        os.replace(aside, case.control / f"life-{life.number}.json")
+    finally:
+        os._exit(code)
+
+
+def _patch(case: Case, life: Life, rng: random.Random) -> None:
+    """This box, as the fault wants it, and a stand-in for the runner."""
+    from helpers.run import batch, between, journal, kernel, one, record
+
+    for module in (batch, between, journal, one, record):
+        module.boot_id = lambda: life.boot  # type: ignore[attr-defined]
+    if case.real:
+        for name, value in case.limits.items():
+            setattr(one, name, value)
+    else:
+        kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
+        one.GRACE_S, one.SILENT_S, one.STOP_S, one.KILL_S, one.JUMP_S, journal.LAST_RUNNER_S = 0.3, 1.0, 1.0, 0.3, 0.4, 0.5
+        journal.KILL_S = 0.3
+        one.TICK_S = 0.05
+        kernel.sweep.__defaults__ = (False, 0.1, 0.3)
+        put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
+        one.subprocess = SimpleNamespace(  # type: ignore[assignment]
+            PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired,
+            Popen=lambda words, **options: subprocess.Popen([*put, *words[-2:]], **options))
+    kill = os.kill
+
+    def deaf(pid: int, number: int) -> None:
+        if number != signal.SIGKILL or str(pid) not in _lines(case.control / "deaf"):
+            kill(pid, number)
+
+    os.kill = deaf
+    if life.fault == "clock jump":
+        began, real, by = time.monotonic() + rng.uniform(0, 0.4), time.time, rng.choice((-86400, -7, 7, 86400))
+        time.time = lambda: real() + (by if time.monotonic() > began else 0)
+    if life.fault.endswith("at a write"):
+        _fail_at(rng.randrange(1, 50 if case.real else 110), signal.SIGKILL if life.fault in KILLS else signal.SIGSTOP)
+    if life.fault == "disk full" and not case.mounted:
+        _refuse_writes(case.control / "full")
+
+
+def _give_up_override() -> None:
+    """Root that may not write where its own permissions forbid it (capabilities(7)); so do its children."""
+    libc, data = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 6)()
+    header = (ctypes.c_uint32 * 2)(CAPABILITIES_3, 0)
+    libc.prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
+    libc.capget(header, data)
+    for at in range(3):
+        data[at] &= ~(1 << CAP_DAC_OVERRIDE)
+    if libc.capset(header, data):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _fail_at(count: int, number: int) -> None:
+    """At the so many-th boundary of a write (before or after it) this process gets the signal."""
+    left = [count]
+
+    def wrapped(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            for turn in range(2):
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), number)
+                    time.sleep(0.05)
+                if not turn:
+                    result = call(*args, **options)
+            return result
+        return counted
+
+    for name in ("fsync", "replace", "mkdir", "unlink"):
+        setattr(os, name, wrapped(getattr(os, name)))
+
+
+def _refuse_writes(full: Path) -> None:
+    """Where no disk of one's own can be mounted: the sync of a file fails while there is such a file."""
+    sync = os.fsync
+
+    def refused(number: int) -> None:
+        if full.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(number)
+
+    os.fsync = refused
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def mount(folder: Path, size: str = "3m") -> bool:
+    """A small disk of its own, where that is allowed."""
+    folder.mkdir()
+    return os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
+                                                capture_output=True, check=False).returncode == 0
+
+
+def spoil(kind: str, path: Path, rng: random.Random) -> bytes:
+    """Spoil one record and return the bytes that it has now."""
+    text = path.read_bytes()
+    spoiled = {"record torn": text[:rng.randrange(1, max(2, len(text) - 2))], "record of zero bytes": b"",
+               "record is garbage": rng.randbytes(400),
+               "record of a newer schema": re.sub(rb'"schema_version": \d+', b'"schema_version": 99', text, count=1)}
+    path.write_bytes(spoiled[kind])
+    return spoiled[kind]
+
+
+def digest(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file of a tree with its content, but the lock."""
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.name != ".lock"}
+
+
+def copied(case: Case, rng: random.Random) -> None:
+    """The disk as a power cut leaves it: what was not synced may be torn. The batch goes on in the copy."""
+    assert case.batch
+    out = case.work / f"cut-{len(case.lives)}"
+    shutil.copytree(case.batch, out / case.batch.name, symlinks=True)
+    for path in (out / case.batch.name).rglob("*"):
+        unsynced = path.name.endswith(".tmp") or path.name in ("batch.log", ".lock", "runner.log")
+        if unsynced and path.is_file() and rng.random() < 0.5:
+            os.truncate(path, rng.randrange(path.stat().st_size + 1))
+    case.out, case.batch = out, out / case.batch.name

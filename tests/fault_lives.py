@@ -1,0 +1,212 @@
+"""A life of a supervisor seen from outside: started, struck by its fault at some moment, and waited for within a limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import signal
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from fault_check import snapshot
+from fault_kinds import CUTS, DISK, GATE, KILLED, SPOILED, Case, Life, copied, digest, life_of, spoil
+
+LIFE_S = 60.0
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all below it, parents first."""
+    parents: dict[int, list[int]] = defaultdict(list)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:
+                continue
+            parents[int(stat.rpartition(")")[2].split()[1])].append(int(entry))
+    found = [pid]
+    for one in found:
+        found += parents[one]
+    return found
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+class Lived:
+    """A life that goes on, seen from outside."""
+
+    def __init__(self, case: Case, fault: str, boot: str, rng: random.Random):
+        self.case, self.rng, self.master = case, rng, -1
+        self.life = Life(len(case.lives), fault, boot)
+        case.lives.append(self.life)
+        self.began, self.status = time.monotonic(), -1
+        self.pid, self.master = pty.fork() if fault == "ssh gone" else (os.fork(), -1)
+        if self.pid == 0:
+            if fault != "ssh gone":
+                os.setsid()
+                said = os.open(case.control / f"life-{self.life.number}.txt", os.O_WRONLY | os.O_CREAT, 0o644)
+                for stream in (1, 2):
+                    os.dup2(said, stream)
+            life_of(case, self.life)
+        if self.master >= 0:
+            os.set_blocking(self.master, False)
+
+    def going(self) -> bool:
+        if self.status < 0:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else -1
+        if self.master >= 0:
+            try:
+                os.read(self.master, 1 << 16)
+            except OSError:
+                pass  # nothing to read, or its end
+        if self.case.batch is None:
+            out = self.case.out or self.case.work / "out"
+            self.case.batch = next((path.parent for path in out.glob("*/plan.yaml")), None)
+        return self.status < 0
+
+    def wait(self, limit_s: float = LIFE_S) -> None:
+        while self.going() and time.monotonic() - self.began < limit_s:
+            time.sleep(0.005)
+        if self.going():
+            self.life.overran = True
+            send(descendants(self.pid), signal.SIGKILL)
+            while self.going():
+                time.sleep(0.01)
+        self.life.seconds = time.monotonic() - self.began
+
+    def moment(self, scale_s: float = 0.12) -> bool:
+        """Wait until some of its runs have begun, and a little more; False where it ended before."""
+        count = self.rng.randrange(1, 4)
+        while self.going() and time.monotonic() - self.began < LIFE_S:
+            begun = [event for event in self.case.log() if event["what"] == "begin" and event["life"] == self.life.number]
+            if len(begun) >= count:
+                time.sleep(self.rng.uniform(0, scale_s))
+                return self.going() and self.case.batch is not None
+            time.sleep(0.005)
+        return False
+
+    def end(self) -> None:
+        self.wait()
+        told = self.case.control / f"life-{self.life.number}.json"
+        if told.exists():
+            self.life.result = json.loads(told.read_text())
+        if self.master >= 0:
+            os.close(self.master)
+        self.life.snapshot = snapshot(self.case.batch)
+
+
+def strike(lived: Lived, rng: random.Random, boot: str) -> str:
+    """Do to a life what its fault says, wait for its end, and return the boot of the next."""
+    case, life, fault = lived.case, lived.life, lived.life.fault
+    if fault == "power cut at a write":
+        while lived.going() and state_of(lived.pid) != "T" and time.monotonic() - lived.began < LIFE_S:
+            time.sleep(0.002)
+        life.struck = lived.going()
+    elif fault in GATE or fault in ("clock jump", "supervisor SIGKILLed at a write", ""):
+        lived.wait()
+        dead = os.WIFSIGNALED(lived.status)
+        life.struck = (case.control / f"struck-{life.number}").exists() if fault in GATE else dead or fault == "clock jump"
+    else:
+        life.struck = lived.moment(1.2 if case.real else 0.12)
+    if not life.struck:
+        lived.end()
+        return boot
+    if fault in CUTS:
+        pids: list[int] = []
+        while pids != (pids := descendants(lived.pid)):
+            send(pids, signal.SIGSTOP)
+        if fault != "another boot_id" and case.batch:
+            copied(case, rng)
+        send(pids, signal.SIGKILL)
+        boot = f"{boot}+"
+    elif fault in KILLED and fault != "supervisor SIGKILLed at a write":
+        if fault.startswith("host OOM"):
+            (case.control / "ooms").write_text(str(int((case.control / "ooms").read_text()) + 1))
+        os.kill(lived.pid, signal.SIGKILL)
+    elif fault.startswith("SIG"):
+        os.kill(lived.pid, signal.Signals[fault.split()[0]])
+        if "twice" in fault:
+            time.sleep(rng.uniform(0, 0.1))
+            send([lived.pid] * lived.going(), signal.SIGINT)
+    elif fault == "supervisor frozen":
+        os.kill(lived.pid, signal.SIGSTOP)
+        time.sleep(rng.uniform(0.5, 1.5) * (4 if case.real else 1))
+        os.kill(lived.pid, signal.SIGCONT)
+    elif fault == "ssh gone":
+        os.close(lived.master)
+        lived.master = -1
+    elif fault == "two supervisors at once":
+        second(case, boot, "carries this batch out", fault)
+    elif fault in DISK:
+        disk(lived, rng)
+    lived.end()
+    if fault in SPOILED and case.batch:
+        name = rng.choice(sorted(path.parent.name for path in case.batch.glob("*/run.json")))
+        case.spoiled[name], life.said = spoil(fault, case.batch / name / "run.json", rng), name
+    if fault == "plan changed between" and case.batch:
+        plan = case.work / "plan.yaml"
+        time.sleep(0.5)  # what the killed life leaves ends by itself
+        text, before = plan.read_text(), digest(case.batch)
+        plan.write_text(text.replace("jobs: ", "jobs: 1"))
+        second(case, boot, "was begun with another plan", fault)
+        plan.write_text(text)
+        if digest(case.batch) != before:
+            case.refusals.append("a refused plan wrote into the batch: see plan changed between")
+    return boot
+
+
+def second(case: Case, boot: str, words: str, fault: str) -> None:
+    """Another supervisor for the same batch: it must be refused in these words."""
+    lived = Lived(case, f"second: {fault}", boot, random.Random(0))
+    lived.wait()
+    case.lives.remove(lived.life)
+    lived.life.number += 1000
+    (case.control / f"life-{lived.life.number - 1000}.json").rename(told := case.control / f"life-{lived.life.number}.json")
+    said = json.loads(told.read_text())
+    if words not in said.get("refused", ""):
+        case.refusals.append(f"not refused: {fault}: {str(said)[:200]}")
+
+
+def disk(lived: Lived, rng: random.Random) -> None:
+    """Take the disk away for a while, or until the life ends."""
+    case, until_end, span_s = lived.case, rng.random() < 0.3, rng.uniform(0.05, 0.6)
+    assert case.batch
+    folders = [case.batch, *(path for path in case.batch.iterdir() if path.is_dir())]
+    filler = case.batch.parent / "filler"
+    if lived.life.fault == "read-only outputs":
+        for folder in folders:
+            folder.chmod(0o555)
+    elif case.mounted:
+        with open(filler, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 12))
+            except OSError:
+                pass  # full
+    else:
+        (case.control / "full").touch()
+    if until_end:
+        lived.wait()
+    else:
+        time.sleep(span_s)
+    for folder in folders:
+        folder.chmod(0o755)
+    filler.unlink(missing_ok=True)
+    (case.control / "full").unlink(missing_ok=True)
