@@ -1,6 +1,7 @@
 """The checkout stands first on sys.path, here and in every kernel and child, also where another package named helpers is."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "tests"))
 os.environ["PYTHONPATH"] = str(ROOT)
+
+# Tests send these to children, which inherit what is ignored here: by nohup, or in the background of a script.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A run of the tests is repeatable: what hypothesis tries does not change from run to run. HYPOTHESIS_PROFILE=searching
 # looks for what nobody has met yet.

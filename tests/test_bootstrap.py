@@ -300,7 +300,7 @@ def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
 
 def dry_make(*words: str) -> subprocess.CompletedProcess[str]:
     """What make would do; under `make test` its own variables must not reach it."""
-    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES")
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "ARGS", "BOX", "PLAN", "GPU", "TORCH", "TORCH_PYTHON")
     env = {name: value for name, value in os.environ.items() if name not in outer}
     return subprocess.run(["make", "-n", *words], cwd=ROOT, env=env, text=True, capture_output=True, check=True)
 

@@ -106,6 +106,12 @@ def test_a_run_comes_home_with_its_record_and_its_files(batch):
     assert (out / "big.bin").stat().st_size == 300_000
 
 
+def test_runs_that_start_at_once_in_a_fresh_batch_both_answer(batch):
+    for futures in [batch.submit(name) for name in ("000-a", "001-b")]:
+        assert futures.result(60).state == "answered"
+    assert sorted(batch.starts()) == ["000-a", "001-b"]
+
+
 def test_what_came_home_whole_is_removed_from_the_node(batch, calm):
     not_shared(batch)
     batch.submit("000-a").result(60)
@@ -185,6 +191,7 @@ def test_a_notebook_answers_on_a_node_as_it_does_here(calm, tmp_path):
 
 
 def test_a_worker_that_imported_torch_or_has_another_workbook_is_unfit(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert fleet_worker.unfit(__version__) == ""
     assert "expected 9.9" in fleet_worker.unfit("9.9")
     monkeypatch.setitem(sys.modules, "torch", object())

@@ -162,7 +162,7 @@ def is_alive(run: Run) -> bool:
         words = Path(f"/proc/{run.pid}/cmdline").read_bytes() if run.pid is not None and is_running(run.pid) else b""
     except OSError:
         return False
-    return f"/{run.run_id}".encode() in words
+    return any(word.endswith(f"/{run.run_id}".encode()) for word in words.split(b"\0"))
 
 
 def gone(run: Run) -> str:
