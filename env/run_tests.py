@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     given = [word for word in arguments if word != "--all"]
     # -p no:cacheprovider would lose --lf; a checkout that cannot be written only warns.
     options = ["-rfE", "--nbval-lax", f"--nbval-cell-timeout={CELL_LIMIT_S}", "--nbval-current-env"]
-    options += [] if every else ["-m", "not slow"]
+    options += [] if every else ["-m", "not slow", "--ignore=notebooks/cases"]  # told cases take a minute
     places = [] if any((ROOT / word.split("::")[0]).exists() for word in given) else ["tests", "notebooks"]
     return int(pytest.main([*options, *given, *places], plugins=[NotRun()]))
 
