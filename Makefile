@@ -5,7 +5,7 @@ verb = @$(PYTHON) env/bootstrap.py $@ $(if $(TORCH),--torch "$(TORCH)") $(if $(T
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help diagnose test test-all lab capture overnight test-browser faults check check-gpu cases oracle gpu-proof bench check-pins lock wheelhouse capture.pyz setup
+.PHONY: help diagnose test test-all lab capture overnight test-browser faults check check-gpu cases oracle gpu-proof rehearse-proof bench check-pins lock wheelhouse capture.pyz setup
 
 help:        ; $(verb)
 diagnose:    ; $(verb) $(if $(BOX),--box "$(BOX)") $(ARGS)
@@ -21,6 +21,7 @@ check-gpu:   ; $(verb) $(if $(GPU),--gpu "$(GPU)") $(ARGS)
 cases:       ; $(verb) $(ARGS)
 oracle:      ; $(verb) $(ARGS)
 gpu-proof:   ; $(verb) $(ARGS)
+rehearse-proof: ; $(verb) $(ARGS)
 bench:       ; $(verb) $(ARGS)
 check-pins:  ; $(verb) $(ARGS)
 lock:        ; $(verb) $(ARGS)

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from helpers.commands import batch, box, records, share, trace, trial, vpoc
+from helpers.commands import batch, box, records, rehearse, share, trace, trial, vpoc
 from helpers.commands.use import Run, WrongUse
 
 
@@ -70,7 +70,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, Run]]:
         return made
 
     verb("capture", _unreachable, "write an evidence bundle of this box (its own help: capture --help)")
-    for commands in (box, trace, vpoc, trial, batch, records, share):
+    for commands in (box, trace, rehearse, vpoc, trial, batch, records, share):
         commands.register(verb)
     return parser, verbs
 

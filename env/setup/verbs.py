@@ -126,6 +126,8 @@ VERBS: dict[str, Verb] = {
                    lambda call: call.become("-m", "tests.oracle", *call.arguments), ("base", "test")),
     "gpu-proof": Verb("on a machine with a GPU: the model against the card, in under 8 minutes, as one JSON record",
                       lambda call: call.become("tests/gpu_proof.py", *call.arguments), ("base",)),
+    "rehearse-proof": Verb("every kind of training on a card that is not there (fetches two CUDA wheels)",
+                           lambda call: call.become("tests/rehearse_proof.py", *call.arguments), ("base", "test")),
     "check": Verb("ruff, mypy, layers, docs", check, ("base", "test"), takes_arguments=False),
     "setup": Verb("sets up .venv and says which torch is used", set_up, ("base",), takes_arguments=False),
     "wheelhouse": Verb("downloads every package to wheelhouse/, for a box without a network", offline.wheelhouse,

@@ -61,7 +61,8 @@ def with_record(trace: Trace, path: Path) -> Trace:
     head = {"torch": torch.get("version"), "vram": device.get("total_bytes"), "fraction": device.get("fraction"),
             "build": "rocm" + ".".join(str(torch["hip"]).split(".")[:2]) if torch.get("hip") else None}
     known = {key: value for key, value in head.items() if value is not None and trace.header.get(key) is None}
-    return replace(trace, header={**trace.header, **known})
+    notes = (*trace.notes, found["rehearsed"]) if found.get("rehearsed") else trace.notes
+    return replace(trace, header={**trace.header, **known}, notes=notes)
 
 
 def circumstances(trace: Trace) -> Circumstances:
