@@ -143,9 +143,9 @@ def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
     """One rehearsal beside another in the words of the fix table's measured column."""
     def one(run: Rehearsal) -> str:
         how = "passes" if run.fits else "runs out" if run.ooms else f"ends with {run.exit_code}"
-        return f"{how}, peak reserved {show_bytes(run.peak_reserved_bytes)}, {run.retries} retries"
-    return (f"measured by the real allocator, rehearsed on {treated.device.name} {show_bytes(treated.device.total_bytes)}: "
-            f"{one(treated)}; default settings: {one(control)}")
+        return f"{how} with {show_bytes(run.peak_reserved_bytes)}" + f", {run.retries} retries" * bool(run.retries)
+    return (f"{one(treated)}; default {one(control)}; measured by the real allocator, rehearsed on {treated.device.name} "
+            f"{show_bytes(treated.device.total_bytes)}")
 
 
 def measured_column(wanted: Sequence[Remedy], runs: Mapping[str, Rehearsal]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from helpers.judge.presets import load
+from helpers.judge.settings import CONF_NAMES
 from helpers.load.box import torch_interpreter
 from helpers.load.record import RecordError
 from helpers.load.rehearse import build, search
@@ -19,6 +20,7 @@ from helpers.load.workloads import Workload, argv
 from helpers.look.reading import show_bytes
 
 HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
+ALLOCATOR = {*CONF_NAMES, "PYTORCH_NO_CUDA_MEMORY_CACHING"}
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -58,10 +60,16 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
 
 
 def measured_rows(rows: Sequence[FixRow], wanted: Sequence[Remedy], work: Workload, capacity_bytes: int) -> list[FixRow]:
-    """The fix table with its measured column filled by the real allocator: ``work`` on a card of that size, once per preset."""
+    """The fix table with its measured column filled by the real allocator: ``work`` on a card of that size, once per preset.
+
+    Settings of the allocator alone: what another vendor's programs read does nothing to a card that is not there.
+    """
+    others = {row.remedy for row in rows if "not for this box" in row.predicted}
+    wanted = [one for one in wanted if one.how == "predicted" and one.preset and one.id not in others
+              and ALLOCATOR & load(one.preset).environ.keys()]
     try:
         torch, python = ready()
-        presets = [load(one.preset) for one in wanted if one.how == "predicted" and one.preset]
+        presets = [load(one.preset) for one in wanted]
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             one = partial(rehearse, command(work, python), device("", str(capacity_bytes)), torch=torch, cache=build.cache(),
                           log=Path(folder, "log"))
@@ -69,7 +77,7 @@ def measured_rows(rows: Sequence[FixRow], wanted: Sequence[Remedy], work: Worklo
             runs = search.against(lambda conf, extra: one(Path(folder, f"run{next(names)}"), conf=conf, extra=extra), presets)
     except (build.NotReady, RecordError) as error:
         why = f"not rehearsed because {error}"
-        return search.with_measured(rows, {one.id: why for one in wanted if one.how == "predicted"})
+        return search.with_measured(rows, {one.id: why for one in wanted})
     return search.with_measured(rows, search.measured_column(wanted, runs))
 
 
