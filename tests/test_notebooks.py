@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
 from helpers.look.boxes import RECORDED, recorded_names
 from helpers.look.bundle import BundleWriter, open_bundle
@@ -123,6 +124,19 @@ def test_the_unchanged_copy_stays_green(tmp_path):
     assert code == 0, said
 
 
+def test_notebooks_about_a_box_answer_on_a_card_an_apu_and_none(tmp_path):
+    plan = yaml.safe_load((ROOT / "notebooks" / "plans" / "boxes.yaml").read_text())
+    some = ["cpu-only", "cuda-24gb-tuning", "strix-halo-1-found"]
+    about = [run for run in plan["runs"] if set(run["grid"]["box"]) == set(recorded_names())]
+    plan["runs"] = [{"notebook": run["notebook"], "grid": {"box": some}} for run in about]
+    (tmp_path / "some.yaml").write_text(yaml.safe_dump(plan))
+    result = run_plan(tmp_path / "some.yaml", tmp_path / "out")
+    assert len(result.runs) == 4 * 3 and {run.box for run in result.runs} == set(some)
+    assert [(run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"] == []
+    assert all(run.figures and run.verdict for run in result.runs)
+
+
+@pytest.mark.slow
 def test_every_notebook_answers_on_every_recorded_box(tmp_path):
     result = run_plan(ROOT / "notebooks" / "plans" / "boxes.yaml", tmp_path)
     not_about_the_box = {"02_allocator_stress.ipynb": ["cpu-only", "rx7900xt-container"],
