@@ -32,7 +32,7 @@ def register(verb: Verb) -> None:
 
 def _share(arguments: argparse.Namespace) -> int:
     from helpers.look.archive import BundleError
-    from helpers.run.record import write_atomic
+    from helpers.look.files import write_atomic
     from helpers.tell import share
     from helpers.tell.issue_text import TRACKERS
     from helpers.tell.pdf import write_pdf
@@ -99,7 +99,7 @@ def _issue(arguments: argparse.Namespace, about: Subject, known: Known | None, o
     """Write the report and the bundle that goes with it; both paths, or why there is no bundle."""
     from helpers.look.archive import BundleError
     from helpers.look.bundle import open_bundle
-    from helpers.run.record import write_atomic
+    from helpers.look.files import write_atomic
     from helpers.tell.issue_text import Case, issue_text
     from helpers.tell.redact import redact_bundle, redact_text, second_scan
 

@@ -22,16 +22,9 @@ from helpers.judge.settings import SETTINGS
 from helpers.load.child import LAST_BYTES, Ended, watch
 from helpers.load.limits import Group, Limits, Sampler, driver_used, launched, leftovers
 from helpers.load.targets import Target
-from helpers.load.trial_record import (
-    RecordNotKept,
-    TrialError,
-    TrialRecord,
-    TrialRefused,
-    read,
-    trial_key,
-    write,
-)
+from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused, read, trial_key
 from helpers.load.workloads import Workload, argv
+from helpers.look.files import write_atomic
 from helpers.look.reading import Reading, not_available, seen
 from helpers.run.shapes import Evidence, Outcome
 
@@ -61,7 +54,7 @@ def trial(workload: Workload, preset: Preset, *, python: str, seed: int, limits:
         raise TrialError(f"{out}: {error.strerror}; expected a folder to write to") from error
     record = _Run(workload, preset, python, seed, limits, repeat, target).record(key)
     try:
-        write(path, record.model_dump_json(indent=1))
+        write_atomic(path, record.model_dump_json(indent=1))
     except OSError as error:
         raise RecordNotKept(f"{path}: {error.strerror}; the trial was measured and is not kept; make room and run again",
                             record) from error

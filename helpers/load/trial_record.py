@@ -1,11 +1,9 @@
-"""The record of a trial: what was given, what was seen, under which name it is kept, written and read whole."""
+"""The record of a trial: what was given, what was seen, under which name it is kept, and read back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -90,17 +88,3 @@ def read(path: Path) -> TrialRecord:
         raise TrialError(f"{one_line(error, path.name)}; expected the record of a trial; remove it to run it again") from error
     except (OSError, UnicodeDecodeError) as error:
         raise TrialError(f"{path.name}: cannot be read ({error}); remove it to run the trial again") from error
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file so that a reader or a killed writer leaves the old text or the new one, never a part. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

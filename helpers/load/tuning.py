@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.load.trial_record import write
 from helpers.load.tuning_plan import outcome_of
 from helpers.load.tuning_worker import Worker, ready
+from helpers.look.files import write_atomic
 
 LONGEST_BACKOFF_S = 60.0
 TRIES = 3
@@ -250,7 +250,7 @@ class _Supervisor:
         record: dict[str, Any] = {"number": job["number"], "slot": job["slot"], "params": job["params"], "outcome": outcome,
                   "value": told.get("value") if outcome == "ok" else None, "message": told.get("message", ""),
                   **{key: told[key] for key in ("peak_bytes", "left_bytes", "cleanup_s", "seconds") if key in told}}
-        write(self.records / f"slot-{job['slot']:06d}.json", json.dumps(record))
+        write_atomic(self.records / f"slot-{job['slot']:06d}.json", json.dumps(record))
         self._tell(record)
 
     def _tell(self, record: Mapping[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""Files of a box or of a tree copied from one, found by pattern and read with bounds, without following a path out of the tree.
+"""Files of a box or of a tree copied from one, found by pattern and read with bounds, without following a path out of the tree;
+and a file of our own written whole or not at all.
 
 Only regular files are opened: opening a device, a pipe or a socket can wait for ever or change what it belongs to.
 """
@@ -9,8 +10,10 @@ import errno
 import fnmatch
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from .bundle import natural
 
@@ -131,3 +134,25 @@ def _drain(opened: int, limit_bytes: int) -> tuple[bytes, str, str]:
             return bytes(content), "ok", ""
         content += more
     return bytes(content[:limit_bytes]), "truncated", f"cut after {limit_bytes >> 10} KiB"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file so that a reader, a killed writer or a power cut leaves the old text or the new one, never a part.
+
+    Threads of a process may write the same file at once. Raises OSError.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -10,8 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.look.files import write_atomic
+
 from .journal import LOCK
-from .record import EARLIER, RecordUnreadable, read_batch, read_run, write_atomic, write_run
+from .record import EARLIER, RecordUnreadable, read_batch, read_run, write_run
 from .shapes import Run
 
 MERGED = "collected"  # marks a folder that was written here

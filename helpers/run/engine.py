@@ -16,8 +16,9 @@ from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 
+from helpers.look.files import write_atomic
+
 from .client import START_S, CasebookClient, RunFault, named
-from .record import write_atomic
 
 NAME = "casebook"
 AUTOSAVE_S = 5

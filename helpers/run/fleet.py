@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from helpers import __version__
+from helpers.look.files import write_atomic
 
 from .carrier import Local, Tick
 from .fleet_worker import ASK_S, LOST, Board, carry, forget, unfit
 from .one import Stop, run_one
 from .plan import CheckedPlan, PlanError
-from .record import BLAMED, files_below, move, node, now, write_atomic, write_run
+from .record import BLAMED, files_below, move, node, now, write_run
 from .shapes import Gates, Run
 
 TICK_S = 0.5

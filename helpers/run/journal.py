@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from helpers import __version__
+from helpers.look.files import write_atomic
 
 from . import kernel
 from .one import KILL_S, mark_of, salvaged
@@ -31,7 +32,6 @@ from .record import (
     node,
     now,
     read_run,
-    write_atomic,
     write_run,
 )
 from .shapes import Run

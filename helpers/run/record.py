@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from helpers.look.files import write_atomic
+
 from .kernel import is_running
 from .shapes import Run, one_line
 
@@ -72,25 +74,6 @@ def again(run: Run, attempt: int) -> Run:
     if run.state in LEGAL:
         raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
     return Run(**{name: getattr(run, name) for name in PLANNED}, attempt=attempt)
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that a reader, a killed writer or a power cut leaves the old text or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8", errors="surrogatepass") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def write_run(folder: Path, run: Run) -> None:

@@ -17,9 +17,10 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from helpers.look.files import write_atomic
 from helpers.run.kernel import last_words
 from helpers.run.notebook import NotebookError, open_notebook
-from helpers.run.record import RecordUnreadable, gone, read_run, write_atomic
+from helpers.run.record import RecordUnreadable, gone, read_run
 from helpers.run.shapes import Verdict
 
 from . import night

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from helpers.look.bundle import Bundle
+from helpers.look.files import write_atomic
 from helpers.look.gpus import gpus, host_pools
 from helpers.look.reading import show_bytes
 from helpers.run.kernel import CHECKOUT, environment
-from helpers.run.record import write_atomic
 from helpers.tell import tables
 from helpers.tell.sheet import SERIES
 
