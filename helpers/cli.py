@@ -1,18 +1,21 @@
 """One thin command per verb: ``python -m helpers VERB``. A command reads arguments and prints; the work is done elsewhere.
 
 Exit 0: answered, whatever the answer. 1: a run did not answer, or a check failed. 2: wrong use, in one line.
-``capture`` needs nothing but the standard library; the other verbs need the workbook's own packages.
+``capture``, and ``diagnose`` of a text or a bundle, need nothing but the standard library of Python 3.8; the other verbs need
+the workbook's own packages.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from typing import Any
 
-from helpers.commands import batch, box, records, rehearse, share, trace, trial, vpoc
 from helpers.commands.use import Run, WrongUse
+
+COMMANDS = ("box", "trace", "rehearse", "vpoc", "trial", "batch", "records", "share")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
         from helpers.look.capture import main as capture
 
         return capture(argv[1:])
-    parser, verbs = _parser()
+    parser, verbs = _parser(argv[0] if argv else "")
     if not argv:
         parser.print_help()
         return 0
@@ -41,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         if (error.name or "").startswith("helpers"):
             raise
         return _refuse(f"no package {error.name} for {sys.executable}; expected the workbook's .venv; run: make setup "
-                       "(or: python3 env/bootstrap.py setup). `python3 -m helpers capture` works without")
+                       "(or: python3 env/bootstrap.py setup). `capture`, and `diagnose` of a text or a bundle, work without")
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
 
@@ -58,7 +61,7 @@ class _OneLine(argparse.ArgumentParser):
         raise WrongUse(f"{message}; see: {self.prog} --help")
 
 
-def _parser() -> tuple[argparse.ArgumentParser, dict[str, Run]]:
+def _parser(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
     parser = _OneLine(prog="casebook", description="Find out why a GPU is out of memory, with evidence.")
     parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_OneLine)
     verbs: dict[str, Run] = {}
@@ -70,8 +73,10 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, Run]]:
         return made
 
     verb("capture", _unreachable, "write an evidence bundle of this box (its own help: capture --help)")
-    for commands in (box, trace, rehearse, vpoc, trial, batch, records, share):
-        commands.register(verb)
+    for name in COMMANDS:
+        importlib.import_module(f"helpers.commands.{name}").register(verb)
+        if asked in verbs:  # the help names them all; one verb needs only its own
+            break
     return parser, verbs
 
 

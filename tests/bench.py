@@ -58,6 +58,26 @@ def imports() -> list[dict]:
     return [_row("import helpers", package - empty, "s", "starting Python", empty, "< 0.3 s")]
 
 
+def judge() -> list[dict]:
+    """One message, and a recorded box, diagnosed by a fresh Python without packages, beside an empty one: best of five."""
+    message = (b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 "
+               b"GiB of which 512.00 MiB is free. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 300.00 MiB is "
+               b"reserved by PyTorch but unallocated.\n")
+    plain = [sys.executable, "-I", "-S"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "error.txt")
+        file.write_bytes(message)
+        asked = {"one message diagnosed": ["--message", str(file)],
+                 "one bundle diagnosed": [str(ROOT / "env/boxes/strix-halo-1-found")]}
+        took = {name: [] for name in ("", *asked)}
+        for _ in range(5):
+            took[""].append(_timed([*plain, "-c", ""])[0])
+            for name, words in asked.items():
+                took[name].append(_timed([*plain, str(ROOT / "helpers/__main__.py"), "diagnose", *words])[0])
+    empty = min(took.pop(""))
+    return [_row(name, min(seconds), "s", "starting Python", empty, "< 2 s") for name, seconds in took.items()]
+
+
 def batch() -> list[dict]:
     """The quick plan on a recorded box, beside one start of Python with the same packages."""
     with tempfile.TemporaryDirectory() as folder:
@@ -73,10 +93,10 @@ def replay() -> list[dict]:
     """The compiled replay beside the readable model, on a trace of a real program; the grid of a what-if."""
     from helpers.allocator.driver import Card
     from helpers.allocator.replay import replay as run
-    from helpers.allocator.settings import grid
     from helpers.allocator.trace import from_oracle
-    from helpers.allocator.versions import behaviour
     from helpers.allocator.whatif import whatif
+    from helpers.settings.releases import behaviour
+    from helpers.settings.text import grid
     from tests.oracle import speed
 
     began = time.perf_counter()
@@ -123,7 +143,8 @@ def monitor() -> list[dict]:
     return measure()
 
 
-FIGURES = {"capture": capture, "imports": imports, "batch": batch, "replay": replay, "vpoc": vpoc, "monitor": monitor}
+FIGURES = {"capture": capture, "imports": imports, "judge": judge, "batch": batch, "replay": replay, "vpoc": vpoc,
+           "monitor": monitor}
 
 
 def measure(names: list[str]) -> list[dict]:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from helpers.judge.diagnosis import diagnose  # noqa: E402
-from helpers.judge.signals import case_evidence  # noqa: E402
+from helpers.judge.evidence import case_evidence  # noqa: E402
 
 CASES = ROOT.parent / "shared" / "cases"
 

@@ -18,13 +18,13 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers.judge.effect import compare, effect, resampled
-from helpers.judge.presets import Preset
 from helpers.load.box import torch_interpreter
+from helpers.load.effect import compare, effect, resampled
 from helpers.load.fixplan import Arm, Pair, plan, run
 from helpers.load.limits import Limits
 from helpers.load.remedies import arm_of
 from helpers.load.workloads import workload
+from helpers.settings.presets import Preset
 
 WORK = {"requests": 400, "live_mib": 96, "steps": 12}
 CONTROL = Arm("control", workload("churn", ballast_mib=96, **WORK), Preset("control", {}, {}), 3)

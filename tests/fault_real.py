@@ -47,11 +47,11 @@ def tell(**said):
 tell(what="begin", state=record["state"], own=True)"""
 END = """import zlib
 from IPython.display import display
-from helpers.run.shapes import NextStep, Verdict
+from helpers.shapes import NextStep, Verdict, as_dict
 said = f"{zlib.crc32('{run_id} {attempt}'.format(**record).encode()):08x}"
 verdict = Verdict(cause="cannot-tell", confidence="weak", next_step=NextStep(what="nothing"), summary=said)
 tell(what="end", answer=said)
-display({"application/vnd.casebook.verdict+json": verdict.model_dump(mode="json")}, raw=True)"""
+display({"application/vnd.casebook.verdict+json": as_dict(verdict)}, raw=True)"""
 FROZEN = """import subprocess
 child = subprocess.Popen(["sleep", "600"])
 open({deaf!r}, "a").write(f"{child.pid}\\n")

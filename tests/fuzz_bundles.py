@@ -13,9 +13,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from helpers.judge.diagnosis import diagnose, recovery  # noqa: E402
-from helpers.judge.signals import evidence_from_bundle  # noqa: E402
+from helpers.judge.evidence import evidence_from_bundle  # noqa: E402
 from helpers.look.boxes import open_box, recorded_names  # noqa: E402
 from helpers.look.bundle import Bundle, BundleWriter  # noqa: E402
+from helpers.shapes import to_json  # noqa: E402
 
 ODD = (b"", b"\x00\xff\xfe", b"nan", b"-1", b"99999999999999999999999999", b"[drm]", b"{}", b"[]", b"null\n", b"1,5 GiB",
     b"N/A", "١٢".encode())
@@ -67,7 +68,7 @@ def main(count: int, seed: int) -> int:
             evidence = evidence_from_bundle(bundle)
             verdict = diagnose(evidence)
             recovery(verdict, evidence)
-            verdict.model_dump_json()
+            to_json(verdict)
             slowest = max(slowest, time.perf_counter() - before)
             causes[f"{verdict.cause} ({verdict.confidence})"] += 1
         except Exception:  # noqa: BLE001 - a fuzzer reports every kind of crash

@@ -15,7 +15,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers.judge.oom_message import arithmetic, read_message
+from helpers.judge.account import account
+from helpers.look.messages import read_message
 
 MESSAGES = (
     "RuntimeError: CUDA out of memory. Tried to allocate 74.00 MiB (GPU 1; 7.77 GiB total capacity; 6.31 GiB already "
@@ -112,8 +113,8 @@ def fuzz(count: int, seed: int = 0) -> dict[str, object]:
         try:
             reading = read_message(source)  # type: ignore[arg-type]
             for message in reading.messages:
-                sums = arithmetic(message)
-                kinds[message.kind] += 1
+                sums = account(message)
+                kinds[message.event] += 1
                 kinds["numbers"] += len(message.numbers)
                 assert all(size.bytes >= 0 and 0 <= size.precision_bytes <= size.bytes + (1 << 40) for size in message.numbers)
                 assert sums.fragmentation in ("excluded", "possible", "likely", "unknown") and 0 <= message.start <= len(text)

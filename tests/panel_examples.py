@@ -4,11 +4,12 @@ import json
 
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import from_oracle
-from helpers.judge.effect import Effect
+from helpers.load.effect import Effect
 from helpers.load.fix_study import FixStudy
 from helpers.load.remedies import FixRow
 from helpers.load.study import Study
-from helpers.run.shapes import NextStep, Run, Verdict
+from helpers.run.shapes import Run
+from helpers.shapes import NextStep, Verdict
 
 MIB, GIB = 1 << 20, 1 << 30
 MESSAGE = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of "

@@ -20,11 +20,11 @@ from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.load.child import watch
 from helpers.load.record import record
-from helpers.load.stress import DROPPED, SETTINGS
 from helpers.load.targets import Target
 from helpers.load.tuning_plan import outcome_of
 from helpers.load.tuning_worker import Worker, ready
 from helpers.load.workloads import Workload, argv, workload
+from helpers.settings.table import CONF_NAMES, NO_CACHE
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFS = ("", "expandable_segments:True")
@@ -57,9 +57,9 @@ WORKER = "from helpers.torchside.tuning_trial import main; main()"
 
 def environment(conf: str = "", **more: str) -> dict[str, str]:
     """This checkout first, and no allocator setting but ``conf``."""
-    kept = {name: value for name, value in os.environ.items() if name not in (*SETTINGS, *DROPPED)}
+    kept = {name: value for name, value in os.environ.items() if name not in (*CONF_NAMES, *NO_CACHE)}
     path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
-    return {**kept, **(dict.fromkeys(SETTINGS, conf) if conf else {}), "PYTHONPATH": path, **more}
+    return {**kept, **(dict.fromkeys(CONF_NAMES, conf) if conf else {}), "PYTHONPATH": path, **more}
 
 
 def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> dict:

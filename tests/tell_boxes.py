@@ -12,7 +12,8 @@ from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
 from helpers.look.reading import GIB, MIB, Reading, not_allowed, not_available, seen
 from helpers.run.notebook import VERDICT as VERDICT_MIME
-from helpers.run.shapes import Alternative, Evidence, Missing, NextStep, Run, Verdict
+from helpers.run.shapes import Run
+from helpers.shapes import Alternative, Evidence, Missing, NextStep, Verdict, as_dict
 from helpers.tell.figures import holders_alt, holders_figure, pools_alt, pools_figure, timeline_alt, timeline_figure
 from helpers.tell.sheet import png
 from helpers.tell.tables import pools_table
@@ -148,7 +149,7 @@ def markdown(source: str, *tags: str) -> Any:
 def probe() -> Any:
     """An executed 01_hardware_probe of an invented APU box."""
     verdict = data()
-    verdict.data = {VERDICT_MIME: VERDICT.model_dump(mode="json"), "text/markdown": "twin", "text/plain": "twin"}
+    verdict.data = {VERDICT_MIME: as_dict(VERDICT), "text/markdown": "twin", "text/plain": "twin"}
     return nbformat.v4.new_notebook(cells=[
         markdown("# What is this box?\n\nWhich layers see how much memory, who holds it, and what the kernel log says. "
                  "*Looks.* See [the table](https://example.org/table) and `rocminfo`."),

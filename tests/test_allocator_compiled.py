@@ -25,8 +25,8 @@ from helpers.allocator.driver import POLICIES, Card, Driver  # noqa: E402
 from helpers.allocator.outcome import CALLS, OUTCOMES, Outcome  # noqa: E402
 from helpers.allocator.replay import replay, resolve  # noqa: E402
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace  # noqa: E402
-from helpers.allocator.versions import behaviour  # noqa: E402
 from helpers.load import patterns  # noqa: E402
+from helpers.settings.releases import behaviour  # noqa: E402
 
 MIB = 1 << 20
 SIZES = (0, 1, 512, 513, 4096, 300_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 14 * MIB, 21 * MIB, 33 * MIB, 70 * MIB)

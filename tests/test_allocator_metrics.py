@@ -12,9 +12,9 @@ from helpers.allocator import metrics as m
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
-from helpers.allocator.settings import parse
 from helpers.allocator.trace import Op, Trace
-from helpers.allocator.versions import behaviour
+from helpers.settings.releases import behaviour
+from helpers.settings.text import parse
 
 MIB = 1 << 20
 RULES = behaviour("2.14.1")

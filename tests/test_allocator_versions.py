@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.allocator.versions import CHANGES, Behaviour, VersionError, behaviour
+from helpers.settings.releases import Behaviour, VersionError, behaviour
+from helpers.settings.table import CHANGES, release
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
 RELEASES = [f"2.{minor}" for minor in range(4, 16)]
@@ -54,14 +55,14 @@ def test_no_row_repeats_what_holds_already():
         held = {}
         for change in CHANGES:
             if change.build in ("", build):
-                assert change.field == "keys" or held.get(change.field) != change.value, change
+                assert held.get(change.field) != change.value, change
                 held[change.field] = change.value
 
 
 def test_rows_of_a_field_stand_in_the_order_of_their_releases():
     for build in ("cuda", "rocm"):
-        for field in {change.field for change in CHANGES}:
-            since = [change.since for change in CHANGES if change.field == field and change.build in ("", build)]
+        for field in sorted({change.field for change in CHANGES}):
+            since = [release(change.since) for change in CHANGES if change.field == field and change.build in ("", build)]
             assert since == sorted(set(since)), field
             assert since[0] == (2, 4), field
 
@@ -82,9 +83,10 @@ def test_expandable_segments_by_build():
         return behaviour(torch, build).expandable_available
 
     assert all(has(torch, "cuda") and behaviour(torch).expandable_safe for torch in RELEASES)
-    assert not has("2.11", "rocm7.2") and has("2.12", "rocm7.2") and has("2.14", "rocm7.0") and not has("2.14", "rocm6.4")
+    assert not has("2.10", "rocm7.2") and has("2.12", "rocm7.2") and has("2.14", "rocm7.0") and not has("2.14", "rocm6.4")
     assert not any(behaviour(torch, "rocm7.2").expandable_safe for torch in RELEASES)
     assert "legacy-rocm-build#6603" in behaviour("2.14", "rocm7.2").source("expandable_safe")
+    assert "look for the warning" in behaviour("2.12", "rocm7.2").note and "look for" not in behaviour("2.13", "rocm7.2").note
     assert "7.0 or later is assumed" in behaviour("2.14", "rocm").note
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from helpers.allocator.capacity import Runs, live_bytes, lower_bound, smallest, smallest_of
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
-from helpers.allocator.settings import SettingsError
 from helpers.allocator.start import prepared
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
 from helpers.allocator.whatif import NOT_COMPARED, NOT_ON_HIP, text, to_shapes, whatif
 from helpers.run.shapes import Replay, WhatIf
+from helpers.settings.text import SettingsError
 
 MIB = 1 << 20
 GRANULE = 2 * MIB

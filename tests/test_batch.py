@@ -88,7 +88,7 @@ def named(morning, name):
     ("takes_parameters", "answered", ""),
     ("needs_no_verdict", "answered", ""),
     ("ends_without_a_verdict", "failed", "ended without a verdict"),
-    ("emits_an_invalid_verdict", "failed", "not a verdict: cause: "),
+    ("emits_an_invalid_verdict", "failed", "not a verdict: confidence: "),
     ("writes_to_fd_2_and_aborts", "died", "the kernel was killed by SIGABRT; see its last words; in cell 2"),
     ("leaves_a_child_without_environment", "answered", ""),
     ("kills_its_runner", "died", "its runner was killed by SIGKILL"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
+from pythons import starts
 from trees import Tree, link, make_tree, write
 
 from helpers.look import access, capture, commands, files, kernel_log, taking, watched
@@ -496,15 +496,6 @@ def test_the_home_folder_is_not_kept_in_the_torch_row(monkeypatch: pytest.Monkey
     assert capture._torch(Options()) == [{**row, "python": "~/venv/bin/python", "path": "~/venv/lib/torch"}]
 
 
-def starts(python: str) -> str:
-    """The interpreter of that name on PATH or among pyenv's, whose shims on PATH may stand for nothing."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    for place in (shutil.which(python), *pyenv.glob(f"versions/{python[6:]}.*/bin/{python}")):
-        if place and subprocess.run([str(place), "-c", ""], capture_output=True, check=False).returncode == 0:
-            return str(place)
-    return ""
-
-
 @pytest.mark.parametrize("python", [f"python3.{minor}" for minor in range(8, 15)])
 def test_every_python_captures_from_a_bare_checkout_and_from_one_file(python: str, tree: Tree, tmp_path: Path) -> None:
     place = starts(python)
@@ -514,7 +505,7 @@ def test_every_python_captures_from_a_bare_checkout_and_from_one_file(python: st
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     packed = tmp_path / "capture.pyz"
     with zipfile.ZipFile(packed, "w") as whole:
-        for source in [ROOT / "helpers/__init__.py", *(ROOT / "helpers").glob("look/*.py"),
+        for source in [*(ROOT / "helpers").glob("*.py"), ROOT / "helpers/messages.json", *(ROOT / "helpers").glob("look/*.py"),
                        *(ROOT / "helpers").glob("torchside/*.py")]:
             whole.write(source, str(source.relative_to(ROOT)))
         whole.writestr("__main__.py", "import sys\nfrom helpers.look.capture import main\nsys.exit(main())\n")

@@ -12,18 +12,18 @@ import pytest
 from test_notebooks import CHECKED, SECTIONS, cells, text_of
 from test_share import reaches_nowhere
 
-from helpers.judge.claims import cases as studies
-from helpers.judge.claims import claims
-from helpers.judge.presets import load
+from helpers.load.claims import cases as studies
+from helpers.load.claims import claims
 from helpers.load.vpoc import sample
 from helpers.look.boxes import open_box
 from helpers.run.notebook import verdict_of
+from helpers.settings.presets import load
 from helpers.tell import cases, redact, share
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
 TOLD = {"000-full-cards": ("external-holder", "likely"), "001-volume-profiles": ("external-holder", "likely"),
-        "002-half-the-ram": ("ttm-gtt-cap", "confirmed"), "003-forty-batches": ("cannot-tell", "weak"),
+        "002-half-the-ram": ("ttm-gtt-cap", "likely"), "003-forty-batches": ("cannot-tell", "weak"),
         "004-tuning-at-the-limit": ("true-capacity", "likely"), "growing-loop": ("allocator-fragmentation", "likely"),
         "real-trades": ("true-capacity", "likely")}
 

@@ -32,7 +32,7 @@ def test_the_recorded_states_are_decided_and_true_to_the_byte(name, pattern, bin
     stack = ceilings(open_box(name))[0]
     assert (stack.decision.pattern, stack.decision.binding, stack.decision.binding_bytes) == (pattern, "ttm", binding_bytes)
     assert (stack.numbers.gtt, stack.numbers.kfd, stack.torch_total) == (gtt, binding_bytes, torch)
-    assert stack.numbers.ram == 134299025408 and stack.decision.confidence == "confirmed"
+    assert stack.numbers.ram == 134299025408 and stack.decision.confidence == "likely"
 
 
 ROWS = {
@@ -50,10 +50,10 @@ ROWS = {
     "ROCm runtime": (apu(pages_limit=80 * GIB, hsa=40 * GIB), ("hsa_below_kfd", "hsa_pool", 40 * GIB, "hsa-pool-cap")),
     "carve-out mode": (apu(ram=31 * GIB, vram=96 * GIB, kfd=96 * GIB), ("carveout", "carveout", 96 * GIB, "carveout-only")),
     "large carve-out, kernel before 6.15": (apu(ram=31 * GIB, vram=96 * GIB, kernel="6.14.0-1016-oem"),
-                                            ("old_kernel_half", "ttm", 31 * GIB // 2, "ttm-gtt-cap")),
+                                            ("old_kernel_half", "ttm", 31 * GIB // 2, "hsa-pool-cap")),
     "large carve-out, out-of-tree driver": (apu(ram=31 * GIB, vram=96 * GIB, modules=DKMS, module="amdttm",
                                                 files={"/sys/module/amdgpu/version": "6.14.14\n"}),
-                                            ("old_kernel_half", "ttm", 31 * GIB // 2, "ttm-gtt-cap")),
+                                            ("old_kernel_half", "ttm", 31 * GIB // 2, "hsa-pool-cap")),
     "gttsize above a large carve-out": (apu(ram=31 * GIB, vram=64 * GIB, gtt=100 * GIB),
                                         ("gtt_flip", "ttm", 31 * GIB // 2, "ttm-gtt-cap")),
     "small carve-out, kernel before 6.10": (apu(kfd=512 * MIB, kernel="6.8.0-60-generic"),
@@ -94,7 +94,7 @@ def test_half_the_ram_alone_decides_nothing():
      "raised", "other"),
     # ROCm#5444: half of the 31 GiB that a 96 GiB carve-out leaves.
     (Numbers(pages_limit=31 * GIB // 2, gtt=31 * GIB // 2, vram=96 * GIB, kfd=31 * GIB // 2, ram=31 * GIB, kernel=(6, 11)),
-     "old_kernel_half", "ttm-gtt-cap"),
+     "old_kernel_half", "hsa-pool-cap"),
     # TheRock#4645: the kernel's 124 GiB, and a build that says half the RAM.
     (Numbers(pages_limit=126976 * MIB, gtt=126976 * MIB, vram=512 * MIB, kfd=126976 * MIB, torch=64077 * MIB,
              ram=125 * GIB, kernel=(6, 19)), "hip_total", "hsa-pool-cap")])
@@ -152,6 +152,13 @@ def test_a_fraction_of_the_allocator_binds_below_everything_else():
     assert (found.binding, found.binding_bytes) == ("fraction", HALF // 4)
 
 
+def test_the_fraction_is_taken_from_the_variable_that_wins_and_only_where_torch_knows_the_key():
+    environment = [{"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "per_process_memory_fraction:0.5"},
+                   {"name": "PYTORCH_ALLOC_CONF", "value": "per_process_memory_fraction:0.25"}]
+    found = ceilings(apu(tables={"environment": environment}))[0].row("fraction")
+    assert found.value.value == HALF // 2 and found.name.startswith("PYTORCH_CUDA_ALLOC_CONF")
+
+
 def test_the_limits_of_process_and_control_group_stand_in_the_stack():
     tables = {"limits": [{"name": "memlock", "soft": 8 * MIB, "hard": 8 * MIB, "unit": "bytes"},
                          {"name": "nofile", "soft": 1024, "hard": 4096, "unit": "count"}]}
@@ -200,7 +207,7 @@ def test_any_numbers_give_a_decision_that_keeps_to_what_was_read(numbers):
     found = decide(numbers)
     assert found.says and found.step
     if found.binding is None:
-        assert found.cause == "cannot-tell" and found.confidence == "weak"
+        assert (found.cause, found.confidence) in (("cannot-tell", "weak"), ("metric-misreport", "likely"))
     else:
         assert found.binding_bytes in (numbers.torch, numbers.kfd, numbers.hsa, kfd_limit(numbers.ram or 0, numbers.kernel))
     if found.confidence == "confirmed":

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from helpers.judge.claims import VERDICTS, cases, claims, claims_for
 from helpers.judge.ledger import DRIVER, ledger
-from helpers.judge.oom_message import read_message
-from helpers.judge.settings_audit import audit
+from helpers.load.claims import VERDICTS, cases, claims, claims_for
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.environment import variables
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine
+from helpers.look.messages import read_message
 from helpers.look.ttm import parameters
+from helpers.settings.audit import audit
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = ROOT / ".." / "shared" / "seeds"
@@ -94,6 +94,14 @@ def test_a_claim_about_a_setting_is_what_the_audit_says(ident):
     environ, torch, build, gfx, piece, verdict = SETTINGS[ident]
     said = [finding.verdict for finding in audit(environ, torch, build, gfx) if finding.value == piece]
     assert said and (verdict in said if verdict == "dangerous" else set(said) <= {verdict, "effective"} and verdict in said)
+
+
+def test_the_release_from_which_a_0_keeps_the_cache_is_the_one_that_the_audit_says():
+    claim = next(claim for claim in claims() if claim.id == "001-09")
+    major, minor = map(int, re.search(r"before torch ([0-9]+)\.([0-9]+) a 0 disables", claim.reason).groups())
+    for name, build in (("PYTORCH_NO_HIP_MEMORY_CACHING", "rocm"), ("PYTORCH_NO_CUDA_MEMORY_CACHING", "cuda")):
+        said = [audit({name: "0"}, f"{major}.{release}.1", build)[0].verdict for release in (minor - 1, minor)]
+        assert said == ["contradictory", "ineffective"]
 
 
 def test_the_settings_of_a_recorded_box_are_judged_for_its_torch():

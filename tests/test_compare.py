@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -16,7 +17,7 @@ from helpers.run.shapes import Figure
 from helpers.tell import compare, compare_data
 from helpers.tell.compare import CompareError, as_html, as_json, as_text
 
-OTHER = VERDICT.model_copy(update={"cause": "true-capacity", "confidence": "weak"})
+OTHER = replace(VERDICT, cause="true-capacity", confidence="weak")
 
 
 def put(batch, run, **files):
@@ -74,9 +75,9 @@ def test_repeats_are_matched_in_order_and_a_box_under_another_name_is_still_the_
 
 
 def test_readings_move_by_so_much_and_time_only_when_it_is_far(tmp_path):
-    raised = VERDICT.evidence[0].model_copy(update={"reading": type(VERDICT.evidence[0].reading)(
-        VERDICT.evidence[0].reading.value + (1 << 30), "bytes", "ok", "", "x", "")})
-    after = VERDICT.model_copy(update={"evidence": [raised, *VERDICT.evidence[1:]]})
+    raised = replace(VERDICT.evidence[0], reading=type(VERDICT.evidence[0].reading)(
+        VERDICT.evidence[0].reading.value + (1 << 30), "bytes", "ok", "", "x", ""))
+    after = replace(VERDICT, evidence=[raised, *VERDICT.evidence[1:]])
     run = run_record("0", "n.ipynb", "answered", verdict=VERDICT)
     a = put(tmp_path / "a", run)
     for seconds, moved in ((7.0, False), (30.0, True)):

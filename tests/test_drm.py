@@ -110,7 +110,7 @@ def test_fdinfo_keeps_kinds_apart_and_does_not_take_time_for_memory():
 
 def test_malformed_fdinfo_lines_are_counted_not_read_as_zero():
     info = drm.parse_fdinfo("drm-driver: x\ndrm-memory-vram: twelve KiB\ndrm-total-gtt: -4 KiB\namd-evicted-vram: 1 parsec\n"
-                            "no colon here\ndrm-resident-vram: 1 TiB\ndrm-engine-gfx: nonsense\n")
+                            "no colon here\ndrm-resident-vram: 1 PiB\ndrm-engine-gfx: nonsense\n")
     assert info.regions == {} and info.extra == {} and info.ignored == 5
 
 

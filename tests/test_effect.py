@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.judge.effect import Arm, compare, effect, fisher, resampled, same_answer, student
+from helpers.load.effect import Arm, compare, effect, fisher, resampled, same_answer, student
 
 SIZES = st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.judge.effect import Effect
+from helpers.load.effect import Effect
 from helpers.load.endurance import Endurance, grow
 from helpers.load.fix_study import FixStudy, box_of, chosen, fix_study
 from helpers.load.remedies import FixRow

@@ -2,11 +2,11 @@
 
 import pytest
 
-from helpers.judge.presets import NONE
 from helpers.load.fixplan import Arm, Pair, PlanError, Ran, plan, run, within
 from helpers.load.targets import Target
 from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused
 from helpers.load.workloads import workload
+from helpers.settings.presets import NONE
 
 BASE = Arm("base", workload("churn"), seconds=4)
 

@@ -3,6 +3,7 @@
 import builtins
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from night_runs import night
@@ -25,7 +26,7 @@ def put(outputs, batch, run, **changes):
 
 RUN = Run(run_id="000-01_probe-aa", batch_id="", box="apu", notebook="01_probe.ipynb", state="answered", seconds=4.0,
           started_at="2026-11-20T23:00:00Z", verdict=VERDICT)
-WEAK = VERDICT.model_copy(update={"cause": "true-capacity", "confidence": "weak"})
+WEAK = replace(VERDICT, cause="true-capacity", confidence="weak")
 
 
 @pytest.fixture

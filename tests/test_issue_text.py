@@ -1,6 +1,7 @@
 """A report in a tracker's own form: every field filled from the bundle, or why it is not; short, and calling nobody."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from tell_boxes import HOSTILE, VERDICT
 
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.reading import seen
-from helpers.run.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Evidence, Missing, NextStep, Verdict
 from helpers.tell.issue_text import MOST_LINES, TRACKERS, Case, issue_text
 
 FIELDS = {
@@ -93,7 +94,7 @@ def test_hostile_words_stay_on_one_line_and_in_code():
 
 def test_a_long_case_is_cut_with_its_fences_closed_and_its_digest_kept():
     many = [Evidence(id=f"e{i}", reading=seen(i, "count", "x"), says=f"line {i}") for i in range(200)]
-    long = verdict("w").model_copy(update={"evidence": many, "against": many})
+    long = replace(verdict("w"), evidence=many, against=many)
     for tracker in TRACKERS:
         text = report(tracker, verdict=long, steps=tuple(f"step {i}" for i in range(150)))
         assert len(text.split("\n")) <= MOST_LINES + 1 and "ab" * 32 in text

@@ -105,8 +105,9 @@ def test_each_message_becomes_its_event(case):
 
 
 def test_every_rule_has_a_line_here():
-    used = [next(rule for rule in kernel_log._RULES if rule[1] in text.lower() and rule[2].search(text)) for text, *_ in LINES]
-    assert not [rule[:2] for rule in kernel_log._RULES if rule not in used]
+    texts = [*(text for text, *_ in LINES), *(rule.example for rule in kernel_log.rules())]
+    used = {event.row for text in texts for event in parse(text)}
+    assert {rule.id for rule in kernel_log.rules()} == used
 
 
 def test_every_word_the_rules_wait_for_gets_through_the_sieve():

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from test_gpus import PCI, amd_box
 
 from helpers.judge.ledger import DRIVER, MESSAGE, ledger
-from helpers.judge.oom_message import OomMessage, Quantity
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus
+from helpers.look.messages import Message, Quantity
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 INSIDE = {"uid": 0, "container": "docker", "init_pid_ns": False}
@@ -24,7 +24,7 @@ def gib(number):
 
 
 def oom(**said):
-    return OomMessage(kind="oom", framework="torch", **said)
+    return Message(row="torch-oom", program="torch", side="device", event="refused", **said)
 
 
 def kinds(book):
@@ -119,11 +119,11 @@ def test_a_message_that_names_its_own_process_among_the_others_counts_it_once():
 
 
 @pytest.mark.parametrize(("said", "word"), [
-    ({"capacity": gib(8), "free": gib(9)}, "more is free than there is"),
-    ({"capacity": gib(8), "free": gib(1), "process": gib(17179869184.0)}, "on a GPU of"),
-    ({"capacity": gib(8), "free": gib(1), "process": gib(2), "allocated": gib(5)}, "own parts"),
-    ({"capacity": gib(8), "free": gib(1), "allocated": gib(5), "reserved_total": gib(4)}, "only"),
-    ({"capacity": gib(8), "free": gib(4), "process": gib(6), "allocated": gib(5)}, "the parts make")])
+    ({"capacity": gib(8), "free": gib(9)}, "above capacity"),
+    ({"capacity": gib(8), "free": gib(1), "process": gib(17179869184.0)}, "on a device of"),
+    ({"capacity": gib(8), "free": gib(1), "process": gib(2), "allocated": gib(5)}, "that the driver gives"),
+    ({"capacity": gib(8), "free": gib(1), "allocated": gib(5), "reserved_total": gib(4)}, "reserved is below allocated"),
+    ({"capacity": gib(8), "free": gib(4), "process": gib(6), "allocated": gib(5)}, "more than is in use")])
 def test_what_a_message_says_against_itself_is_named(said, word):
     book, = ledger(None, oom(**said))
     assert any(word in against for against in book.contradictions) and balanced(book)

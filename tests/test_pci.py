@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kernel_boxes import box
 
 from helpers.look import pci
+from helpers.units import pci_address
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -15,7 +16,7 @@ GIB, MIB = 1 << 30, 1 << 20
     ("0000:03:00.0", "0000:03:00.0"), ("03:00.0", "0000:03:00.0"), ("00000000:C1:00.0", "0000:c1:00.0"),
     ("PCI:0000:0a:00", "0000:0a:00.0"), (" 10000:E1:00.1 ", "10000:e1:00.1"), ("card0", ""), ("0000:03:00.9", ""), ("", "")])
 def test_every_spelling_of_an_address_becomes_one(text, expected):
-    assert pci.address(text) == expected
+    assert pci_address(text) == expected
 
 
 def device(root, path, links=("driver",), **words):
@@ -119,5 +120,5 @@ def test_without_pci_in_sight_there_are_no_rows(tmp_path):
     | st.text(max_size=20) | st.lists(st.integers() | st.none(), max_size=3)), max_size=4))
 def test_hostile_rows_never_raise(rows):
     for found in pci.pci_devices(box(pci_devices=rows)):
-        assert pci.address(found.pci) == found.pci
+        assert pci_address(found.pci) == found.pci
         assert found.largest_bar_bytes >= 0 and found.iommu.show() and found.numa_node.show()

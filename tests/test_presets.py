@@ -6,10 +6,39 @@ import sys
 
 import pytest
 
-from helpers.judge import presets
-from helpers.judge.presets import PresetError, findings, lint, load, names, parse
+from helpers.load.claims import claims
+from helpers.settings import presets
+from helpers.settings.presets import FIELDS, PresetError, findings, load, names, parse
+from helpers.settings.table import VERDICTS
 
 HEAD = "# why: w\n# for: f\n# since: s\n# danger: d\n# status: {}\n# checked: torch 2.9.1+rocm6.3, rocm, gfx1100\n"
+
+
+STATUSES = ("use", "inert", "harmful")
+WRONG = tuple(verdict for verdict in VERDICTS if verdict != "effective")
+HARM = ("dangerous", "contradictory", "debug_only", "unsupported")
+
+
+def lint(preset):
+    """What is wrong with a preset, a line each: words missing, names that nothing reads, a status that the audit refutes."""
+    wrong = [f"no line # {field}:" for field in FIELDS if not preset.fields.get(field) and field != "claims"]
+    status = preset.fields.get("status", "")
+    if status and status not in STATUSES:
+        wrong.append(f"status {status!r}; expected {', '.join(STATUSES)}")
+    known = {claim.id for claim in claims()}
+    named = preset.fields.get("claims", "").split()
+    wrong += [f"claim {ident}: not in env/claims.yaml" for ident in named if ident not in known]
+    wrong += [f"{name}: no table of settings knows it" for name in preset.unknown]
+    if not preset.environ:
+        wrong.append("it sets nothing")
+    said = findings(preset)
+    for one in said:
+        refused = WRONG if status == "use" else ("misspelt", "dangerous") if status == "inert" else ("misspelt",)
+        if one.verdict in refused:
+            wrong.append(f"{one.name}={one.value} is {one.verdict} there, and the status is {status}: {one.says}")
+    if status == "harmful" and not any(one.verdict in HARM for one in said):
+        wrong.append("the status is harmful, and the audit finds no harm on the box it is checked for")
+    return wrong
 
 
 @pytest.mark.parametrize("name", names())
@@ -45,6 +74,13 @@ def test_a_misspelt_option_of_the_allocator_is_named(tmp_path):
     path.write_text(HEAD.format("use") + "export PYTORCH_HIP_ALLOC_CONF=max_split_size:128\n")
     with pytest.raises(PresetError, match="nearest is max_split_size_mb"):
         load(path)
+
+
+def test_an_option_of_the_newest_release_is_no_slip_of_the_pen(tmp_path):
+    path = tmp_path / "mine.env"
+    option = "expandable_segments:True,expandable_segments_reserve:1.5,pinned_free_catch_all:True"
+    path.write_text(f"# checked: torch 2.15.0, cuda\nexport PYTORCH_CUDA_ALLOC_CONF={option}\n")
+    assert {one.verdict for one in findings(load(path))} == {"effective"}
 
 
 def test_a_value_that_the_c_library_cannot_read_is_refused(tmp_path):

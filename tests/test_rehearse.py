@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from helpers.commands import rehearse as command
 from helpers.commands.use import WrongUse
-from helpers.judge.presets import Preset
 from helpers.load.rehearse import build, devices, search, study, values
 from helpers.load.rehearse.rehearse import WITNESS, Oom, Rehearsal, environment
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.workloads import workload
 from helpers.look.boxes import open_box
+from helpers.settings.presets import Preset
 
 MIB = 1 << 20
 CARD = devices.device("4090")

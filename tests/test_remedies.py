@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from helpers.allocator import trace as traces
-from helpers.judge.claims import claims
-from helpers.judge.effect import VERDICTS
-from helpers.judge.presets import NONE
+from helpers.load.claims import claims
+from helpers.load.effect import VERDICTS
 from helpers.load.fixplan import Arm, Pair, Ran, plan
 from helpers.load.remedies import NO_GPU, PATH, RECORDED, adopt, fix_table, forest, pairs, predict, record_trace, remedies
 from helpers.load.trial_record import TrialRecord
 from helpers.load.workloads import workload
+from helpers.settings.presets import NONE
 
 CARD_BYTES = 20 << 30
 KNOWN = {one.id: one for one in remedies()}

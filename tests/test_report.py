@@ -28,7 +28,8 @@ from tell_boxes import (
 from helpers.look.reading import seen
 from helpers.run.notebook import VERDICT as MIME
 from helpers.run.record import boot_id
-from helpers.run.shapes import CAUSES, STATES, Evidence, NextStep, Verdict
+from helpers.run.shapes import STATES
+from helpers.shapes import CAUSES, Evidence, NextStep, Verdict, as_dict
 from helpers.tell import figures, report
 from helpers.tell.notebook_html import Prose, Room, harmless, notebook_html, png_size
 from helpers.tell.tables import plain
@@ -188,7 +189,7 @@ def test_the_same_batch_gives_the_same_page_wherever_it_lies(tmp_path):
 
 def hostile_outputs():
     shown = data()
-    shown.data = {MIME: {**VERDICT.model_dump(mode="json"), "summary": HOSTILE}}
+    shown.data = {MIME: {**as_dict(VERDICT), "summary": HOSTILE}}
     lying = data()
     lying.data = {MIME: {"cause": "<script>"}, "text/plain": HOSTILE}
     svg = data()
@@ -296,7 +297,7 @@ def test_a_page_stays_below_3_mb_and_says_what_it_left_out(tmp_path):
     assert "[left out to keep the page small; it is in notebook.ipynb]" in audit.text
 
 
-def test_each_box_has_its_own_verdict_and_the_case_report_leads(tmp_path):
+def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_it_is_of(tmp_path):
     def verdict(cause, confidence):
         return Verdict(cause=cause, confidence=confidence, next_step=NextStep(what="Nothing."))
 
@@ -310,7 +311,7 @@ def test_each_box_has_its_own_verdict_and_the_case_report_leads(tmp_path):
         (tmp_path / run.run_id / "run.json").write_text(run.model_dump_json())
     audit = check(report.page(tmp_path))
     assert [title for level, title in audit.headings if level == 2][:2] == [
-        "The program itself keeps more and more memory", "The driver counts memory as used that no process owns"]
+        "The program itself keeps more and more memory", "The kernel's TTM or GTT limit is below what the machine could give"]
     assert "Box strix-halo" in audit.text and "Box other" in audit.text
 
 

@@ -6,9 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.judge.settings import CONF_NAMES, CONF_READ, NO_CACHE, OPTIONS, OTHER_NAMES, PREFIXES, RULES, SETTINGS
-from helpers.judge.settings_audit import KNOWN, VERDICTS, audit, options_of, too_late
 from helpers.look.environment import is_allowed
+from helpers.settings.audit import audit
+from helpers.settings.posted import late_assignments, value_and_remark
+from helpers.settings.releases import behaviour
+from helpers.settings.table import (
+    CONF_NAMES,
+    HOST_NAMES,
+    MOMENTS,
+    NO_CACHE,
+    OPTIONS,
+    OTHER_NAMES,
+    PREFIXES,
+    RULES,
+    VARIABLES,
+    VERDICTS,
+)
+from helpers.settings.text import SettingsError, memory_fraction, parse, parts
 
 CUDA, HIP, PLAIN = CONF_NAMES
 NO_CUDA, NO_HIP = NO_CACHE
@@ -21,23 +35,38 @@ def verdict(environ, name, torch="2.8.0", build="rocm", gfx="", piece=None):
                    if f.name == name and f.value == (environ[name] if piece is None else piece)})
 
 
+QUIET = {*HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
+SETTINGS = [variable for variable in VARIABLES.values() if variable.name not in QUIET]
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
 def test_every_setting_says_what_it_is_where_no_rule_holds(setting):
     found = audit({setting.name: "7"}, "2.13.0", setting.build or "cuda")
     assert found and all(f.name == setting.name and f.says and f.source for f in found)
-    if not any(rule.name == setting.name for rule in RULES) and setting.name not in CONF_NAMES:
+    taken = not setting.otherwise or re.fullmatch(setting.form, "7")
+    if taken and not any(rule.name == setting.name for rule in RULES) and setting.name not in CONF_NAMES:
         assert [(f.verdict, setting.says in f.says) for f in found] == [(setting.verdict, True)]
 
 
-def test_the_tables_are_whole():
-    assert len(KNOWN) == len(SETTINGS) and not OTHER_NAMES & set(KNOWN)
-    options = {option.name for option in OPTIONS}
+def test_every_row_of_the_tables_is_whole():
+    assert not OTHER_NAMES & set(VARIABLES)
     for rule in RULES:
         assert rule.verdict in VERDICTS and rule.says and rule.source
-        assert rule.name in KNOWN or rule.name.removeprefix("option:") in options
-        assert re.compile(rule.value) and re.compile(rule.beside[1])
-    assert all(s.verdict in VERDICTS and s.read_when and s.source for s in SETTINGS)
-    assert all(row[-1] and (row[4] is not None or row[5]) for row in CONF_READ)
+        assert rule.name in VARIABLES or rule.name.removeprefix("option:") in OPTIONS
+        assert re.compile(rule.value) and (not rule.beside or re.compile(rule.beside[1]))
+    for variable in VARIABLES.values():
+        assert variable.verdict in VERDICTS and variable.when and variable.source and variable.by, variable
+        assert variable.moment in MOMENTS and re.compile(variable.form)
+        assert variable.otherwise in ("", *VERDICTS) and bool(variable.otherwise) <= bool(variable.form and variable.expected)
+    for option in OPTIONS.values():
+        assert option.says and option.source and option.expected and re.compile(option.form), option
+
+
+def test_what_can_be_a_cause_says_why_and_what_cannot_names_none():
+    for row in (*RULES, *VARIABLES.values()):
+        usual = VERDICTS[row.verdict]
+        assert row.why or not row.cause or usual["why"], row
+    assert all(bool(row["cause"]) == bool(row["why"]) for row in VERDICTS.values())
 
 
 def test_a_capture_keeps_every_audited_name_of_the_gpu_stacks():
@@ -48,9 +77,11 @@ def test_a_capture_keeps_every_audited_name_of_the_gpu_stacks():
     ("2.4.0+rocm6.1", "rocm", ["unsupported"]), ("2.10.0a0+rocm7.9", "rocm", ["unsupported"]),
     ("2.11.0+rocm7.1", "rocm", ["unknown"]), ("2.12.1", "rocm", ["unknown"]), ("2.13.0+rocm6.4", "rocm", ["unsupported"]),
     ("2.13.0+rocm7.1", "rocm", ["effective"]), ("2.13.0+rocm7.14.2", "rocm", ["dangerous"]), ("2.3.1", "cuda", ["effective"]),
-    ("2.0.1", "cuda", ["unsupported"]), ("", "rocm", ["unknown"]), ("", "", ["unknown"])])
+    ("2.0.1", "cuda", ["unsupported"]), ("", "rocm", ["unknown"]), ("", "", ["unknown"]),
+    ("2.9.1+rocm6.4", "", ["unsupported"]),
+    ("2.9.1+cu128", "", ["effective"])])
 def test_expandable_segments_depend_on_build_and_release(torch, build, expected):
-    assert verdict({HIP if build == "rocm" else CUDA: EXPAND}, HIP if build == "rocm" else CUDA, torch, build,
+    assert verdict({HIP if "rocm" in build + torch else CUDA: EXPAND}, HIP if "rocm" in build + torch else CUDA, torch, build,
                    piece=EXPAND) == expected
 
 
@@ -106,12 +137,12 @@ def test_a_misspelt_option_names_the_nearest_one():
     ("a:1,b:2", {"a": "1", "b": "2"}), (" a : 1 , r:[64:2, >:4],b:3", {"a": "1", "r": "[64:2,>:4]", "b": "3"}), ("", {}),
     ("r:[64:2", {"r": "[64:2"}), (",,a", {"a": ""})])
 def test_an_allocator_text_is_split_as_torch_splits_it(text, options):
-    assert options_of(text) == options
+    assert dict(parts(text)) == options
 
 
 @pytest.mark.parametrize(("name", "torch", "build", "expected"), [
     (PLAIN, "2.9.1", "cuda", "ineffective"), (PLAIN, "2.10.0", "cuda", "effective"), (PLAIN, "2.7.0", "rocm", "ineffective"),
-    (HIP, "2.5.1", "rocm", "effective"), (HIP, "2.12.0", "cuda", "effective"), (HIP, "2.9.0", "cuda", "unknown"),
+    (HIP, "2.5.1", "rocm", "effective"), (HIP, "2.12.0", "cuda", "effective"), (HIP, "2.9.0", "cuda", "ineffective"),
     (HIP, "2.6.0", "cuda", "ineffective"), (CUDA, "2.6.0", "rocm", "unknown"), (CUDA, "2.8.0", "rocm", "effective"),
     (CUDA, "2.9.0", "cuda", "effective"), (CUDA, "2.9.0", "cpu", "ineffective"), (PLAIN, "", "cuda", "unknown")])
 def test_which_name_is_read_depends_on_the_release(name, torch, build, expected):
@@ -200,7 +231,7 @@ def test_a_misspelt_name_is_found_with_the_nearest_real_one(name, near):
     assert found.verdict == "misspelt" and near in found.says
 
 
-@pytest.mark.parametrize("name", [*sorted(OTHER_NAMES), "PATH", "HOME", "OMP_NUM_THREADS", "NCCL_DEBUG", "LD_LIBRARY_PATH",
+@pytest.mark.parametrize("name", [*sorted(OTHER_NAMES), "PATH", "HOME", *sorted(QUIET),
                                   "HSA_SOMETHING_NEW", "GPU_NAME", "CUDA_ROOT"])
 def test_a_real_name_that_is_no_concern_is_passed_over(name):
     assert audit({name: "1"}, "2.9.0", "rocm") == ()
@@ -210,19 +241,169 @@ def test_an_unknown_memory_variable_of_torch_is_not_called_wrong():
     assert [f.verdict for f in audit({"PYTORCH_FANCY_MEMORY_PLANNER": "1"}, "2.9.0", "cuda")] == ["unknown"]
 
 
+# What is said of a setting's moment, and whether that is too late.
+@pytest.mark.parametrize(("name", "text", "value", "late"), [
+    (CUDA, EXPAND + " (second attempt)", EXPAND, False),
+    (CUDA, EXPAND + " (set after the first CUDA allocation)", EXPAND, True),
+    (CUDA, EXPAND + " (set after importing torch)", EXPAND, False), (CUDA, "max_split_size_mb:64, set in .bashrc", "", False),
+    (CUDA, "max_split_size_mb:64 in the second run", "max_split_size_mb:64", False),
+    (CUDA, "max_split_size_mb: 64, expandable_segments: True", "max_split_size_mb: 64, expandable_segments: True", False),
+    (CUDA, "backend:cudaMallocAsync (set in Python)", "backend:cudaMallocAsync", True),
+    (CUDA, EXPAND + ",backend:native (after import torch)", EXPAND + ",backend:native", True),
+    ("CUDA_VISIBLE_DEVICES", "2 (set in Python after importing torch)", "2", True),
+    ("CUDA_VISIBLE_DEVICES", "2 (in the shell)", "2", False), ("CUDA_VISIBLE_DEVICES", "0,1 as the job says", "0,1", False),
+    ("CUDA_VISIBLE_DEVICES", "unset at first", None, False), (NO_CUDA, "1 (after the first allocation)", "1", True),
+    ("NVIDIA_VISIBLE_DEVICES", "all (set in my code)", "all", True), ("MY_OWN", "x (after import torch)", "x", False)])
+def test_a_remark_behind_a_posted_value_is_no_part_of_it_and_may_say_that_it_was_late(name, text, value, late):
+    found = audit({name: text}, "2.9.0", "cuda", posted=True)
+    told = [f for f in found if f.verdict == "too_late"]
+    assert bool(told) == late and all(f.hearsay and f.carries_cause and f.remark in text for f in told)
+    assert not any(f.verdict == "misspelt" for f in found)
+    if value:
+        assert value_and_remark(name, text)[0] == value
+    if value is None:
+        assert found == ()
+
+
+def test_a_live_value_is_taken_as_it_is():
+    piece = "expandable_segments:True (second attempt)"
+    found = audit({CUDA: piece}, "2.8.0", "cuda")
+    assert [f.verdict for f in found] == ["misspelt"] and "stops" in found[0].says
+
+
 def test_a_setting_changed_after_the_start_is_told():
-    start = {HIP: "max_split_size_mb:128", "HSA_XNACK": "1", "LANG": "C", "HIP_VISIBLE_DEVICES": "0"}
-    now = {HIP: "max_split_size_mb:64", NO_HIP: "1", "LANG": "en_US", "HIP_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/x"}
-    found = {f.name: f for f in too_late(start, now)}
-    assert sorted(found) == sorted([HIP, NO_HIP, "HSA_XNACK", "LD_LIBRARY_PATH"])
-    assert {f.verdict for f in found.values()} == {"too_late"}
-    assert "first allocation" in found[NO_HIP].says and "removed" in found["HSA_XNACK"].says
-    assert "when a process starts" in found["LD_LIBRARY_PATH"].says and "'max_split_size_mb:128'" in found[HIP].says
-    assert too_late(start, start) == ()
+    code = """import os
+os.environ["HSA_XNACK"] = "1"
+import torch
+os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+# os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "0"
+x = torch.zeros(1).cuda()
+os.environ['PYTORCH_NO_CUDA_MEMORY_CACHING'] = '1'
+%env PYTORCH_HIP_ALLOC_CONF=expandable_segments:True
+!export HSA_ENABLE_SDMA=0
+os.environ["HOME"] = "/x"
+"""
+    found = {f.name: f for f in late_assignments(code)}
+    assert sorted(found) == sorted(["CUDA_VISIBLE_DEVICES", NO_CUDA, HIP, "HSA_ENABLE_SDMA"])
+    assert {f.verdict for name, f in found.items() if name != "HSA_ENABLE_SDMA"} == {"too_late"}
+    assert "line 4" in found["CUDA_VISIBLE_DEVICES"].says and "the import" in found["CUDA_VISIBLE_DEVICES"].says
+    assert "first use of the GPU in line 7" in found[NO_CUDA].says and "first allocation" in found[NO_CUDA].says
+    assert found[HIP].value == "expandable_segments:True" and found["HSA_ENABLE_SDMA"].verdict == "ineffective"
+    assert all(f.carries_cause and f.why and not f.hearsay for f in found.values())
 
 
-NAMES = st.one_of(st.sampled_from([*KNOWN, *PREFIXES]), st.text("ABCHIPSXYZ_", max_size=20))
-PIECES = [option.name for option in OPTIONS] + [":", ",", "[", "True", "0.5", "64"]
+@pytest.mark.parametrize(("code", "late"), [
+    ("import jax\nos.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'", ["XLA_PYTHON_CLIENT_PREALLOCATE"]),
+    ("import torch\nos.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'\nimport jax", []),
+    ("import tensorflow as tf\nos.putenv('TF_FORCE_GPU_ALLOW_GROWTH', 'true')", ["TF_FORCE_GPU_ALLOW_GROWTH"]),
+    ("os.environ['LD_LIBRARY_PATH'] = '/x'", ["LD_LIBRARY_PATH"]), ("print('os.environ is read')", []), ("", [])])
+def test_what_counts_as_late_is_the_program_that_reads_the_variable(code, late):
+    assert [f.name for f in late_assignments(code)] == late
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["import torch", "os.environ['", "HSA_XNACK", "']='1'", ".cuda()", "\n", "%env ", "=",
+                                 "!export ", CUDA, "(after import)", "unset", " "]), max_size=25).map("".join),
+       st.sampled_from([CUDA, "HSA_XNACK"]))
+def test_no_code_and_no_posted_value_makes_it_fail(text, name):
+    assert all(f.verdict in ("too_late", "ineffective") for f in late_assignments(text))
+    assert {f.verdict for f in audit({name: text}, "2.9.0", "", posted=True)} <= set(VERDICTS)
+
+
+@pytest.mark.parametrize(("environ", "torch", "build", "verdict_", "cause"), [
+    ({NO_CUDA: "0"}, "2.6.0", "cuda", "contradictory", "config-ineffective"),
+    ({NO_CUDA: "0"}, "2.8.0", "cuda", "ineffective", ""),
+    ({PLAIN: EXPAND}, "2.9.1", "cuda", "ineffective", "config-ineffective"), ({CUDA: EXPAND}, "2.9.1", "cuda", "effective", ""),
+    ({HIP: EXPAND}, "2.8.0+rocm6.4", "rocm", "unsupported", "expandable-segments-unsupported"),
+    ({CUDA: BOTH}, "2.9.1", "cuda", "dangerous", "expandable-segments-unsupported"),
+    ({CUDA: "max_split_size:64"}, "2.9.1", "cuda", "misspelt", "config-ineffective"),
+    ({"HSA_OVERRIDE_GFX_VERSION": "11.0.0"}, "2.9.1+rocm7.0", "rocm", "dangerous", "unsupported-gfx"),
+    ({"AMD_SERIALIZE_KERNEL": "3"}, "2.9.1+rocm7.0", "rocm", "debug_only", ""),
+    ({"TF_FORCE_GPU_ALLOW_GROWTH": "True"}, "", "", "misspelt", "config-ineffective"),
+    ({"XLA_PYTHON_CLIENT_PREALLOCATE": "FALSE"}, "", "", "contradictory", "config-ineffective"),
+    ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "90"}, "", "", "misspelt", "config-ineffective"),
+    ({"GGML_CUDA_ENABLE_UNIFIED_MEMORY": "0"}, "", "", "contradictory", "config-ineffective"),
+    ({"OLLAMA_GPU_OVERHEAD": "512"}, "", "", "misspelt", "config-ineffective"),
+    ({"OLLAMA_GPU_OVERHEAD": "536870912"}, "", "", "effective", ""),
+    ({"VLLM_GPU_MEMORY_UTILIZATION": "0.8"}, "", "", "ineffective", "config-ineffective")])
+def test_a_setting_says_whether_it_can_be_the_cause_of_a_failure_alone(environ, torch, build, verdict_, cause):
+    gfx = "gfx1151" if "HSA_OVERRIDE_GFX_VERSION" in environ else ""
+    found = [f for f in audit(environ, torch, build, gfx) if f.verdict == verdict_]
+    assert found and found[0].cause == cause and found[0].carries_cause == bool(cause) == bool(found[0].why)
+
+
+def test_where_only_the_cuda_builds_answer_is_known_it_stands_for_a_build_that_was_not_said():
+    found, = audit({NO_CUDA: "0"}, "2.5.1", "")
+    assert found.verdict == "contradictory" and found.carries_cause and "CUDA build" in found.says
+    assert verdict({CUDA: EXPAND}, CUDA, "2.8.0", "") == ["unknown"]
+    assert {f.verdict for f in audit({NO_CUDA: "0"}, "", "")} == {"unknown"}
+
+
+CONF_PIECES = {name: f"per_process_memory_fraction:{share}" for name, share in zip(CONF_NAMES, (0.9, 0.5, 0.2), strict=True)}
+
+
+@pytest.mark.parametrize("build", ["cuda", "rocm"])
+@pytest.mark.parametrize("minor", range(4, 16))
+def test_the_fraction_in_force_is_the_one_that_the_audit_calls_effective(minor, build):
+    torch = f"2.{minor}.0" + ("+rocm7.1" if build == "rocm" else "")
+    for count in range(1, 8):
+        environ = {name: CONF_PIECES[name] for bit, name in enumerate(CONF_NAMES) if count >> bit & 1}
+        effective = [(f.name, f.value) for f in audit(environ, torch, build)
+                     if f.verdict == "effective" and "fraction" in f.value and "deprecated" not in f.says]
+        value, name, _ = memory_fraction(environ, torch, build)
+        expected = [] if value is None else [(name, f"per_process_memory_fraction:{value:g}")]
+        assert effective == expected, (environ, torch)
+        assert (value is None) == (minor < 10 or not set(environ) & set(behaviour(torch, build).own_conf_names))
+
+
+def test_a_fraction_of_a_string_that_torch_refuses_holds_nothing():
+    value, name, why = memory_fraction({CUDA: "per_process_memory_fraction:0.5,max_split_size_mb:3"}, "2.11.0", "cuda")
+    assert (value, name) == (None, CUDA) and "too small" in why
+    assert memory_fraction({HIP: "per_process_memory_fraction:0.5"}) == (0.5, HIP, "")
+
+
+RELEASES = [f"2.{minor}.0" for minor in range(4, 16)]
+BUILDS = ("cuda", "rocm7.1")
+GOOD = {"flag": "True", "size": "64", "number": "8", "share": "0.5", "open share": "0.5", "divisions": "4", "text": "1.5",
+        "list": "[small:0.5]", "backend": "native"}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("torch", RELEASES)
+def test_replay_and_audit_give_one_answer_on_every_option_of_every_release_and_build(torch, build):
+    rules, kind = behaviour(torch, build), build[:4]
+    name, compared = rules.names_for("backend")[0], 0
+    for option in OPTIONS.values():
+        for value in (GOOD[option.kind], "nonsense"):
+            piece = f"{option.name}:{value}"
+            try:
+                parse(piece, rules)
+                taken = True
+            except SettingsError:
+                taken = False
+            local = f"{torch}+{build}" if kind == "rocm" else torch
+            found = [f for f in audit({name: piece}, local, kind) if f.value == piece]
+            refused = any("torch stops" in f.says for f in found)
+            unknown = {f.verdict for f in found} & {"unknown", "misspelt"} and not (
+                option.name == "expandable_segments" and "2.11" <= torch[:4] <= "2.12")
+            assert found and taken != refused and (not unknown or refused), (piece, found)
+            compared += 1
+    assert compared == 2 * 22
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("torch", RELEASES)
+def test_replay_and_audit_read_the_same_variable(torch, build):
+    rules, kind = behaviour(torch, build), build[:4]
+    for name in CONF_NAMES:
+        verdicts = set(verdict({name: "max_split_size_mb:64"}, name, f"{torch}+{build}" if kind == "rocm" else torch, kind))
+        expected = {"effective"} if name in rules.conf_names else {"ineffective", "unknown"}
+        assert verdicts and verdicts <= expected, (name, verdicts)
+
+
+NAMES = st.one_of(st.sampled_from([*VARIABLES, *PREFIXES]), st.text("ABCHIPSXYZ_", max_size=20))
+PIECES = [*OPTIONS] + [":", ",", "[", "True", "0.5", "64"]
 VALUES = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 
 
@@ -233,12 +414,12 @@ VALUES = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(PIECES), max_s
 def test_no_environment_makes_the_audit_fail_and_every_known_name_is_answered(environ, torch, build, gfx):
     found = audit(environ, torch, build, gfx)
     assert {f.verdict for f in found} <= set(VERDICTS)
-    assert {f.name for f in found} >= set(environ) & set(KNOWN)
-    assert list(found) == sorted(found, key=lambda f: (VERDICTS.index(f.verdict), f.name, f.value, f.says))
+    assert {f.name for f in found} >= set(environ) & {setting.name for setting in SETTINGS}
+    assert list(found) == sorted(found, key=lambda f: (list(VERDICTS).index(f.verdict), f.name, f.value, f.says))
 
 
 CANDIDATES = ("20", "True", "1", "0", "4", "7", "12", "24", "50", "0.5", "yes", "-1", "11.0.0", "", "cudaMallocAsync", "false",
-              "max_split_size_mb:64")
+              "max_split_size_mb:64", "q8_0")
 
 
 def before(release):
@@ -249,7 +430,9 @@ def before(release):
 
 def value_of(rule, fits):
     """A value that the rule is about, or is not about; for an option one that torch takes."""
-    forms = [option.value for option in OPTIONS if rule.name == "option:" + option.name and not rule.value]
+    forms = [option.form for option in OPTIONS.values() if rule.name == "option:" + option.name and not rule.value]
+    row = VARIABLES.get(rule.name)
+    forms += [row.form] if row is not None and row.otherwise else []
     form = rule.value or (forms or [".*"])[0]
     return next((text for text in (*CANDIDATES, "3") if (re.fullmatch(form, text) is not None) == fits), None)
 
@@ -265,11 +448,11 @@ def scene(rule, fits=True):
     if rule.name.startswith("option:"):
         name = HIP if build == "rocm" else CUDA
         value = f"{option}:{value}"
-    beside, wanted = rule.beside
+    beside, wanted = rule.beside or ("", "")
     if beside == "caching":
         environ[NO_HIP if build == "rocm" else NO_CUDA] = "1"
     elif wanted and beside.startswith("option:"):
-        value += f",{beside[7:]}:64"
+        value += f",{beside[7:]}:{next(text for text in ('64', '1') if re.fullmatch(wanted, text))}"
     elif wanted:
         environ[beside] = "1"
     return {**environ, name: value}, name, torch + (f"+rocm{rocm}" if rocm else ""), build, (rule.gfx or ("",))[0]
@@ -296,6 +479,6 @@ def test_every_rule_holds_under_its_conditions_and_not_without_one_of_them(rule)
         assert not says(rule, environ, torch.split("+")[0] + "+rocm6.4", build, gfx)
     if rule.value and value_of(rule, False) is not None:
         assert not says(rule, scene(rule, False)[0], torch, build, gfx)
-    if rule.beside[1]:
+    if rule.beside and rule.beside[1]:
         alone = {name: environ[name].partition(f",{rule.beside[0][7:]}:")[0]}
         assert not says(rule, alone, torch, build, gfx)

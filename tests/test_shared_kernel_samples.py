@@ -33,8 +33,10 @@ LOGS = {
         (4, "pin_failed", "framebuffer", "nov 06 06:01:01", "", None, "", 1)],
     "dmesg_kfd_bo_enomem_old.txt": [(1, "kfd_enomem", "VRAM", 84.025373, "", None, "", 2)],
     "dmesg_mes_hang_mode2_reset_gfx1151.txt": [
+        (1, "queue_buffer_freed", "", "Aug 05 08:56:22.546876", "", None, "", 1),
         (2, "mes_hang", "REMOVE_QUEUE", "Aug 05 08:56:24.669800", SERVER, None, "", 1),
         (4, "mes_hang", "unrecoverable", "Aug 05 08:56:24.670111", SERVER, None, "", 1),
+        (5, "mes_hang", "queue eviction", "Aug 05 08:56:24.670186", SERVER, None, "", 1),
         (6, "gpu_reset", "begin", "Aug 05 08:56:24.670225", SERVER, None, "", 1),
         (9, "vm_fault", "gfxhub", "Aug 05 08:56:25.714779", SERVER, None, "", 1),
         (13, "mes_hang", "SUSPEND", "Aug 05 08:56:27.428131", SERVER, None, "", 1),

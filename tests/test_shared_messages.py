@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.judge.oom_message import OomMessage, Quantity, arithmetic, read_message
+from helpers.judge.account import account
+from helpers.look.messages import Message, Quantity, read_message
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
 SAMPLES = SHARED / "samples" / "smi"
@@ -19,7 +20,7 @@ READ_ELSEWHERE = {"torch_device_properties_gfx1151.txt"}
 """Holds no message; the framework reader answers for it."""
 
 
-def one(name: str) -> OomMessage:
+def one(name: str) -> Message:
     reading = read_message((SAMPLES / name).read_bytes())
     assert len(reading.messages) == 1 and not reading.truncated, reading
     return reading.messages[0]
@@ -48,26 +49,28 @@ TORCH = {
 def test_torch_out_of_memory(name: str) -> None:
     backend, device, sizes, fragmentation, beyond = TORCH[name]
     message = one(name)
-    assert (message.kind, message.framework, message.backend, message.device) == ("oom", "torch", backend, device)
+    assert (message.event, message.program, message.backend, message.device) == ("refused", "torch", backend, device)
     assert {field: value.text for field, value in vars(message).items() if isinstance(value, Quantity)} == sizes
-    sums = arithmetic(message)
-    assert (sums.fragmentation, sums.beyond_capacity) == (fragmentation, beyond) and not sums.contradictions
+    sums = account(message)
+    assert (sums.fragmentation, sums.beyond_limit) == (fragmentation, beyond) and not sums.contradictions
 
 
 def test_the_24_gib_card_is_near_capacity_and_stranded_at_once() -> None:
-    sums = arithmetic(one("torch_cuda_oom_seed_24gib.txt"))
+    sums = account(one("torch_cuda_oom_seed_24gib.txt"))
     assert sums.context and 0.33 < sums.context.bytes / (1 << 30) < 0.35
     assert sums.unaccounted and 0.6 < sums.unaccounted.bytes / (1 << 30) < 0.7
-    assert sums.releasable and sums.releasable.text == "1.41 GiB"
+    assert sums.stranded and sums.stranded.text == "1.41 GiB"
 
 
-@pytest.mark.parametrize(("name", "kind", "repeats"), [
-    ("torch_expandable_unsupported_warning.txt", "expandable_unsupported", ""),
-    ("dmesg_cs_enomem_new_form.txt", "cs_enomem", ""), ("dmesg_cs_enomem_old_form.txt", "cs_enomem",
-                                                        "1 repeats of the same message"),
-    ("dmesg_kfd_bo_enomem_old.txt", "hip_oom_plain", "1 repeats of the same message")])
-def test_other_failures(name: str, kind: str, repeats: str) -> None:
-    assert one(name).kind == kind and read_message((SAMPLES / name).read_text()).unused == repeats
+@pytest.mark.parametrize(("name", "rows", "repeats"), [
+    ("torch_expandable_unsupported_warning.txt", ["torch-expandable-unsupported"], ""),
+    ("dmesg_cs_enomem_new_form.txt", ["kernel-cs-enomem"], ""),
+    ("dmesg_cs_enomem_old_form.txt", ["kernel-cs-enomem", "kernel-pin-buffer", "kernel-pin-framebuffer"],
+     "1 repeats of the same message"),
+    ("dmesg_kfd_bo_enomem_old.txt", ["kernel-kfd-bo"], "1 repeats of the same message")])
+def test_other_failures(name: str, rows: list[str], repeats: str) -> None:
+    reading = read_message((SAMPLES / name).read_text())
+    assert [message.row for message in reading.messages] == rows and reading.unused == repeats
 
 
 def test_every_torch_sample_is_read_here_or_named() -> None:
@@ -85,4 +88,4 @@ def test_no_posted_text_raises_and_each_torch_number_is_read() -> None:
         if "Tried to allocate" in text:
             assert any(message.requested for message in reading.messages), path.name
         for message in reading.messages:
-            arithmetic(message)
+            account(message)

@@ -6,10 +6,10 @@ import pytest
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Op, Trace
 from helpers.allocator.whatif import whatif
-from helpers.judge import replayed
 from helpers.load import study
 from helpers.look.boxes import open_box
 from helpers.tell import allocator_view as views
+from helpers.tell import replayed
 from helpers.tell.sheet import png
 
 MIB = 1 << 20

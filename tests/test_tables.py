@@ -98,7 +98,7 @@ def test_events_can_leave_out_their_times():
 
 
 def test_every_kind_the_kernel_log_reader_knows_has_words():
-    assert {rule[0] for rule in kernel_log._RULES} <= set(tables.KIND_WORDS)
+    assert {rule.kind for rule in kernel_log.rules()} <= set(tables.KIND_WORDS)
     assert set(tables.HARMLESS) < set(tables.KIND_WORDS)
 
 

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from helpers.judge.presets import NONE, Preset, parse
 from helpers.load import limits as load_limits
 from helpers.load import trial as trials
 from helpers.load.child import Ended
@@ -19,6 +18,7 @@ from helpers.load.trial import trial
 from helpers.load.trial_record import RecordNotKept, TrialError, TrialRefused
 from helpers.load.workloads import WorkloadError, command, workload
 from helpers.look.reading import MIB
+from helpers.settings.presets import NONE, Preset, parse
 
 QUICK = Limits(seconds=20, silent_s=5)
 

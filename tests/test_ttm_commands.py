@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ttm_boxes import DKMS, GIB, apu
 from helpers.judge.ttm_commands import CONF, SYSTEMS, commands, stale_settings, systems
 from helpers.judge.ttm_plan import ttm
 from helpers.look.boxes import open_box
-from helpers.run.shapes import TtmPlan
+from helpers.shapes import TtmPlan
 
 STALE = {"/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",
          "/etc/modprobe.d/ttm.conf": "options ttm pages_limit=999 page_pool_size=999\n"}
@@ -191,7 +192,7 @@ def test_what_grub_and_the_kernels_line_hold_afterwards(etc):
 
 
 def test_amds_own_tools_get_whole_gib_and_their_gaps_are_told():
-    odd = SET.model_copy(update={"bytes": 84 * GIB + 4096, "pages_limit": 22020097})
+    odd = replace(SET, bytes=84 * GIB + 4096, pages_limit=22020097)
     blocks = {block.system: block for block in commands(BOXES["clean"], odd, 4096, every=True)}
     assert "--gtt 84" in blocks["amd-smi"].run and "a little less" in blocks["amd-smi"].run
     assert "GB and means GiB" in blocks["amd-ttm"].run and "amdttm" in blocks["amd-ttm"].run

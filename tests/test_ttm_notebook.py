@@ -88,8 +88,8 @@ def test_names_from_the_box_cannot_move_the_terminal():
 
 
 def test_the_committed_notebook_shows_the_case():
-    shown = "\n".join(text_of(cell) for cell in cells(NOTEBOOK, "code"))
-    for words in ("strix-halo-4-ttm", "this one binds", "ttm-gtt-cap; confirmed", "grubby", "It took: 120.00 GiB"):
+    shown = " ".join(" ".join(text_of(cell) for cell in cells(NOTEBOOK, "code")).split())
+    for words in ("strix-halo-4-ttm", "this one binds", "ttm-gtt-cap; likely", "grubby", "It took: 120.00 GiB"):
         assert words in shown, words
     tags = [cell.metadata.get("tags", []) for cell in nbformat.read(NOTEBOOK, 4).cells]
     assert ["parameters"] in tags and ["machine"] in tags

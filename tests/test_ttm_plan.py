@@ -1,17 +1,17 @@
 """The plan: safe for any box, the case's numbers, wishes refused in one line, and what on the box it would meet."""
 
-import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import DKMS, GIB, MIB, apu
 
-from helpers.judge import ttm_plan
 from helpers.judge.ceilings import ceilings
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ttm_plan import Room, check_wish, in_units, plan, ttm, wanted_bytes
 from helpers.look.boxes import open_box, recorded_names
-from helpers.run.shapes import Ttm
+from helpers.shapes import Ttm, from_json, to_json
 
 STRIX = ("strix-halo-1-found", "strix-halo-2-vm-size", "strix-halo-3-gttsize", "strix-halo-4-ttm")
 KERNELS = st.none() | st.tuples(st.integers(5, 7), st.integers(0, 20))
@@ -146,8 +146,8 @@ def test_one_size_in_every_unit():
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_every_recorded_box_gives_the_shape_and_the_same_json_twice(name):
-    first, second = (ttm(open_box(name)).model_dump_json() for _ in range(2))
-    assert first == second and Ttm.model_validate(json.loads(first)).box == name
+    first, second = (to_json(ttm(open_box(name))) for _ in range(2))
+    assert first == second and from_json(Ttm, first).box == name
 
 
 @pytest.mark.parametrize("name", ["rx7900xt-container", "cuda-healthy", "cpu-only"])
@@ -182,15 +182,15 @@ def test_two_modules_a_misspelt_parameter_and_a_stale_one_are_warned_of():
 
 
 def test_the_verdict_says_what_binds_and_holds_the_reading_that_seems_to_contradict():
-    bundle = open_box("strix-halo-3-gttsize")
-    made = ttm_plan.verdict(ceilings(bundle)[0], ttm(bundle))
-    assert (made.cause, made.confidence) == ("ttm-gtt-cap", "confirmed")
-    assert [line.id for line in made.against] == ["gtt"] and made.against[0].reading.value == 120 * GIB
+    made = diagnose(evidence_from_bundle(open_box("strix-halo-3-gttsize")))
+    assert (made.cause, made.confidence) == ("ttm-gtt-cap", "likely"), "its readings were filled in"
+    assert any(line.reading.value == 120 * GIB and "do not follow it" in line.says for line in made.evidence)
+    assert any("(filled in)" in line.says for line in made.evidence)
     assert any("this one binds" in line.says for line in made.evidence) and "ttm.pages_limit" in made.next_step.command
 
 
 def test_an_undecided_verdict_says_what_is_missing():
     bundle = apu(leave_out=("/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties",
                             "/sys/module/ttm/parameters/pages_limit"))
-    made = ttm_plan.verdict(ceilings(bundle)[0], ttm(bundle))
-    assert made.cause == "cannot-tell" and {m.reading for m in made.missing} >= {"pages_limit", "KFD memory bank"}
+    made = ceilings(bundle)[0].decision
+    assert made.cause == "cannot-tell" and set(made.missing) >= {"pages_limit", "KFD memory bank"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.look.bundle import Text
 from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE
-from helpers.look.vendor_text import count, find_json, pci_address, plain, size, stdout_of, why_nothing, word
+from helpers.look.vendor_text import count, find_json, plain, size, stdout_of, why_nothing, word
 
 
 def said(text: str, status: str = "ok", why: str = "") -> Text:
@@ -49,15 +49,6 @@ def test_a_refusal_reads_as_not_allowed(raw: str) -> None:
                                  "9" * 5000])
 def test_a_size_that_makes_no_sense_says_what_it_saw(raw: object) -> None:
     assert size(raw, "tool").status == NOT_AVAILABLE and size(raw, "tool").why
-
-
-@pytest.mark.parametrize(("text", "address"), [
-    ("00000000:01:00.0", "0000:01:00.0"), ("0000000F:01:00.0", "000f:01:00.0"), ("0001:43:00.0", "0001:43:00.0"),
-    ("C4:00.0", "0000:c4:00.0"), ("bus 0000:e3:1f.7 here", "0000:e3:1f.7"), ("N/A", ""), (None, ""), ("12:34:56.0", ""),
-    ("10:00:30.5", ""),
-])
-def test_addresses_have_four_digits_of_domain_and_times_are_none(text: object, address: str) -> None:
-    assert pci_address(text) == address
 
 
 def test_json_is_found_behind_warnings_and_before_stderr() -> None:

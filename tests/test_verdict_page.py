@@ -1,6 +1,7 @@
 """A verdict in words: complete, the same each time, and in a notebook one output that a program reads back."""
 
 import re
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -8,7 +9,7 @@ from tell_boxes import HOSTILE, VERDICT
 
 from helpers.look.reading import not_allowed
 from helpers.run.notebook import VERDICT as MIME
-from helpers.run.shapes import CAUSES, Confidence, Evidence, NextStep, Verdict
+from helpers.shapes import CAUSES, Confidence, Evidence, NextStep, Verdict, from_json, to_json
 from helpers.tell import verdict as words
 from helpers.tell.notebook_html import Prose
 
@@ -25,11 +26,11 @@ def test_every_cause_and_confidence_has_its_own_words():
 
 
 def test_a_cause_outside_the_list_is_headed_by_what_was_said_of_it():
-    said = BARE.model_copy(update={"cause": "other", "summary": "No GPU can be used from here: the bus shows none."})
+    said = replace(BARE, cause="other", summary="No GPU can be used from here: the bus shows none.")
     assert words.as_text(said).startswith("No GPU can be used from here\n(other; weak")
-    assert words.headline(BARE.model_copy(update={"cause": "other"})) == "A cause outside the list"
+    assert words.headline(replace(BARE, cause="other")) == "A cause outside the list"
     long = "this path takes 18.26 MiB, 35% of the 51.68 MiB that the single device takes, and is the same training (bitwise)"
-    assert words.headline(BARE.model_copy(update={"cause": "other", "summary": long})) == long.rpartition(",")[0]
+    assert words.headline(replace(BARE, cause="other", summary=long)) == long.rpartition(",")[0]
 
 
 def test_the_text_holds_all_of_the_verdict():
@@ -50,7 +51,7 @@ def test_without_sources_the_text_names_no_path_of_a_reading():
 
 
 def test_the_same_verdict_gives_the_same_words():
-    again = Verdict.model_validate_json(VERDICT.model_dump_json())
+    again = from_json(Verdict, to_json(VERDICT))
     assert words.as_text(VERDICT) == words.as_text(again) and words.as_markdown(VERDICT) == words.as_markdown(again)
 
 
@@ -88,7 +89,7 @@ def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monke
     words.show(VERDICT)
     [(data, raw)] = shown
     assert raw and set(data) == {MIME, "text/markdown", "text/plain"}
-    assert Verdict.model_validate(data[MIME]) == VERDICT
+    assert from_json(Verdict, data[MIME]) == VERDICT
     assert data["text/plain"] == words.as_text(VERDICT) and data["text/markdown"] == words.as_markdown(VERDICT)
 
 

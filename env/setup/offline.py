@@ -24,6 +24,10 @@ sys.exit(main())
 """
 
 
+GROUND = ("__init__.py", "shapes.py", "units.py", "grammar.py", "messages.json")
+"""What helpers/look stands on; the messages are the data by which it reads a kernel's log."""
+
+
 def wheelhouse(call: Call) -> int:
     """Download the wheels of the base and test sets for this Python and processor, and torch where something serves it."""
     root, host = call.root, sys.executable
@@ -75,12 +79,14 @@ def pip_wheels() -> list[Path]:
 
 
 def capture_pyz(call: Call) -> int:
-    """Pack helpers/look, and the one program of helpers/torchside that capture hands to torch's own Python, into a file."""
+    """Pack helpers/look, what it stands on, and the program of helpers/torchside for torch's own Python, into a file."""
     target = call.root / "capture.pyz"
     with tempfile.TemporaryDirectory() as work:
         package = Path(work, "helpers")
         package.mkdir()
-        shutil.copy2(call.root / "helpers/__init__.py", package)
+        for name in GROUND:
+            if (call.root / "helpers" / name).is_file():
+                shutil.copy2(call.root / "helpers" / name, package)
         for name in ("look", "torchside"):
             if (call.root / "helpers" / name).is_dir():
                 shutil.copytree(call.root / "helpers" / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -13,9 +13,9 @@ import numpy as np
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
-from helpers.allocator.settings import MIN_BLOCK_BYTES
 from helpers.allocator.trace import Op, Trace
-from helpers.allocator.versions import behaviour
+from helpers.settings.releases import behaviour
+from helpers.settings.text import MIN_BLOCK_BYTES
 
 Progress = Callable[[int, int], None]
 BY_ADDRESS = ("firstfit", "topdown", "monotonic")

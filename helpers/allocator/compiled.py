@@ -25,9 +25,10 @@ from helpers.allocator.compiled_state import collect_blocks, function, make_reco
 from helpers.allocator.driver import Card
 from helpers.allocator.model import Allocator
 from helpers.allocator.outcome import COLUMNS, ERROR, OK, OOM, SKIPPED, TORN, Outcome, ReplayError
-from helpers.allocator.settings import Settings
 from helpers.allocator.trace import Op, Trace
-from helpers.allocator.versions import Behaviour
+from helpers.settings import text
+from helpers.settings.releases import Behaviour
+from helpers.settings.text import Settings
 
 ABSENT = -2  # of an id: not allocated, or freed; -1 is a request of 0 bytes
 NODE_WORDS = 3
@@ -166,7 +167,7 @@ def _kernel(sources: int) -> Any:
         return njit(advance, nogil=True, error_model="numpy")
 
 
-_SOURCES = sorted([*Path(__file__).parent.glob("compiled*.py"), *map(Path(__file__).with_name, ("conf.py", "settings.py"))])
+_SOURCES = [*sorted(Path(__file__).parent.glob("compiled*.py")), Path(text.__file__)]
 _advance = _kernel(zlib.crc32(b"".join(path.read_bytes() for path in _SOURCES)))
 
 

@@ -9,9 +9,9 @@ from helpers.allocator.compiled_release import FREE, LIVE, PENDING
 from helpers.allocator.driver import POLICIES, Card, Driver, clear_of, event_turn
 from helpers.allocator.model import Allocator
 from helpers.allocator.outcome import CALL_COLUMNS, Outcome
-from helpers.allocator.settings import Settings
 from helpers.allocator.statistics import NAMES, POOLS
 from helpers.allocator.trace import Op, Trace
+from helpers.settings.text import Settings
 
 LARGEST = 1 << 62
 FREE_WORDS = 1 << 16

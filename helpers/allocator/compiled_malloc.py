@@ -13,7 +13,7 @@ from helpers.allocator.compiled_release import (
     release_cached_blocks,
 )
 from helpers.allocator.compiled_state import add, block_at, change, erase_at, first_at_least, following, function
-from helpers.allocator.settings import (
+from helpers.settings.text import (
     INTERVALS,
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,

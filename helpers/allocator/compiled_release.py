@@ -33,7 +33,7 @@ from helpers.allocator.compiled_state import (
     preceding,
     snapshot,
 )
-from helpers.allocator.settings import UNLIMITED
+from helpers.settings.text import UNLIMITED
 
 FREE, LIVE, PENDING = range(3)  # state of a block at the start
 

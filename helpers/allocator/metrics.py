@@ -19,9 +19,9 @@ from helpers.allocator.model import Allocator
 from helpers.allocator.outcome import STATES, Outcome
 from helpers.allocator.release import release_cached_blocks
 from helpers.allocator.replay import replay
-from helpers.allocator.settings import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings
 from helpers.allocator.trace import Trace
-from helpers.allocator.versions import Behaviour
+from helpers.settings.releases import Behaviour
+from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings
 
 MISLEADS = ("1 - allocated/reserved misleads: it is the same for cached segments, which the allocator gives back before it "
             "fails, and for holes between live blocks, which it cannot give back; stranded counts only the holes.")
@@ -210,8 +210,8 @@ def stranded_over_time(trace: Trace, conf: str, card: Card, *, samples: int = 40
 
     Each point is a replay of its own, so this costs half of samples replays of the whole; more than MAX_SAMPLES are not taken.
     """
-    from helpers.allocator.settings import parse
-    from helpers.allocator.versions import behaviour
+    from helpers.settings.releases import behaviour
+    from helpers.settings.text import parse
     rules = behaviour(how.get("torch", "2.14.1"), how.get("build", "cuda"))
     points = np.unique(np.linspace(0, len(trace), min(samples, MAX_SAMPLES) + 1).astype(int))[1:]
     return [(int(stop) - 1, metrics(replay(trace, conf, card, stop=int(stop), **how).blocks, parse(conf, rules), card, rules,

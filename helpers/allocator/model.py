@@ -2,7 +2,7 @@
 
 It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp) call for call: which block is taken, split, merged,
 given back, and in which order the card is asked. Proved event by event against the compiled allocator of torch 2.6.0,
-2.11.0, 2.13.0 and 2.14.1 (tests/oracle). What a release does differently stands in versions.py.
+2.11.0, 2.13.0 and 2.14.1 (tests/oracle). What a release does differently stands in helpers/settings/torch.json.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from helpers.allocator import expandable, release
 from helpers.allocator.block import Block, Pool, Segment
 from helpers.allocator.driver import Card, Driver, clear_of, event_turn
-from helpers.allocator.settings import UNLIMITED, Settings
 from helpers.allocator.statistics import Statistics
 from helpers.allocator.trace import StartSegment
-from helpers.allocator.versions import Behaviour
+from helpers.settings.releases import Behaviour
+from helpers.settings.text import UNLIMITED, Settings
 
 MIN_BLOCK_BYTES = 512
 SMALL_MAX_BYTES = 1 << 20
@@ -53,7 +53,7 @@ class Allocator:
 
     # settings -------------------------------------------------------------------------------------------------------
     def set_fraction(self, fraction: float) -> None:
-        """torch.cuda.set_per_process_memory_fraction: from 2.x on exactly 1.0 lifts the limit (see versions.py)."""
+        """torch.cuda.set_per_process_memory_fraction: from 2.x on exactly 1.0 lifts the limit (helpers/settings/torch.json)."""
         self.allowed = None
         if fraction < 1.0 or not self.behaviour.fraction_one_is_unlimited:
             allowed = fraction * float(self.total_bytes)

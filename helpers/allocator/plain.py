@@ -11,10 +11,10 @@ from helpers.allocator.block import Block
 from helpers.allocator.driver import Card
 from helpers.allocator.model import Allocator
 from helpers.allocator.outcome import CALLS, ERROR, OK, OOM, SKIPPED, STATES, Outcome
-from helpers.allocator.settings import Settings
 from helpers.allocator.statistics import NAMES, POOLS
 from helpers.allocator.trace import Op, Trace
-from helpers.allocator.versions import Behaviour
+from helpers.settings.releases import Behaviour
+from helpers.settings.text import Settings
 
 
 def run(trace: Trace, settings: Sequence[Settings], settings_at: dict[int, int], behaviour: Behaviour, card: Card, *,

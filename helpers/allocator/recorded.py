@@ -14,7 +14,7 @@ from helpers.allocator.trace import STREAM_STEP, Op, Trace
 
 NEWEST_CHECKED = "2.14.1"
 CANDIDATES = ("2.14.1", "2.11.0", "2.12.1")
-"""One release for each order in which equal free blocks are taken (see versions.py)."""
+"""One release for each order in which equal free blocks are taken (helpers/settings/torch.json)."""
 AMPLE_BYTES = 1 << 41
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from helpers.allocator import plain
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome, lines
-from helpers.allocator.settings import Settings, SettingsError, parse
 from helpers.allocator.trace import Op, Trace, from_oracle
-from helpers.allocator.versions import Behaviour, behaviour
+from helpers.settings.releases import Behaviour, behaviour
+from helpers.settings.text import Settings, SettingsError, parse
 
 ENGINES = ("auto", "compiled", "plain")
 

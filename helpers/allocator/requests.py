@@ -14,6 +14,7 @@ import numpy as np
 
 from helpers.allocator.snapshot import MIB, Event, Snapshot
 from helpers.allocator.trace import DriverCall, Op, StartSegment, Trace, TraceError
+from helpers.settings.table import CONF_NAMES
 
 _CALLS = {"segment_alloc": "malloc", "segment_free": "free", "segment_map": "map", "segment_unmap": "unmap", "oom": "oom"}
 _GIVES = ("segment_free", "segment_unmap")
@@ -182,7 +183,7 @@ def trace(snapshot: Snapshot, kinds: set[str], start: tuple[StartSegment, ...], 
 
 def _header(snapshot: Snapshot) -> dict[str, Any]:
     settings = snapshot.settings
-    conf = next((text for key in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+    conf = next((text for key in CONF_NAMES
                  if type(text := settings.get(key)) is str and text), "")
     live = [block for segment in snapshot.segments for block in segment.blocks if block.state != "I"]
     return {"label": "recorded on a GPU", "device": snapshot.device, "conf": conf, "vram": None, "fraction": None,

@@ -8,8 +8,8 @@ import numpy as np
 
 from helpers.allocator.capacity import lower_bound
 from helpers.allocator.driver import Card
-from helpers.allocator.settings import LARGE_STEP_BYTES, Settings
 from helpers.allocator.trace import Op, StartSegment, Trace
+from helpers.settings.text import LARGE_STEP_BYTES, Settings
 
 
 def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:

@@ -11,10 +11,10 @@ import numpy as np
 from helpers.allocator.capacity import Progress, Runs, lower_bound, smallest_of
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.settings import UNLIMITED, Settings, SettingsError, grid, parse
 from helpers.allocator.start import clashes, prepared
 from helpers.allocator.trace import Op, Trace
-from helpers.allocator.versions import Behaviour, behaviour
+from helpers.settings.releases import Behaviour, behaviour
+from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse
 
 NOT_ON_HIP = "shared source, not proved on a HIP build"
 NOT_COMPARED = "this release was read in its source; its compiled allocator was not compared"
@@ -162,7 +162,7 @@ def _row(settings: Settings, outcomes: Sequence[Outcome], rules: Behaviour, frac
          origin: np.ndarray) -> Row:
     first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
-    flags = [text for text in settings.warnings if fraction is None or not text.startswith("garbage_collection_threshold does")]
+    flags = [text for text in settings.warnings if fraction is None or not text.startswith("garbage_collection_threshold:")]
     if settings.conf and replace(settings, conf="", ignored=()) == parse("", rules):
         flags.append("it changes nothing here" + "".join(f"; {text}" for text in settings.ignored))
     worst = min((o for o in outcomes if o.first_oom is not None), key=lambda o: o.first_oom or 0, default=first)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from helpers.commands.use import Verb, WrongUse, open_named_box, print_json
+from helpers.shapes import to_json
+
+if TYPE_CHECKING:
+    from helpers.judge.evidence import CaseEvidence
+    from helpers.look.bundle import Bundle
 
 
 def register(verb: Verb) -> None:
     """diagnose, ttm, boxes and check."""
     diagnose = verb("diagnose", _diagnose, "the cause of a failure with its evidence, from a box, an error message, or both")
-    diagnose.add_argument("box", nargs="?", default="", help="live (default), a bundle, or a name from env/boxes")
+    diagnose.add_argument("box", nargs="?", default="", help="live (default), a bundle, a name from env/boxes, or a snapshot")
     diagnose.add_argument("--message", default="", metavar="FILE", help="an error text or a log; - reads standard input")
     diagnose.add_argument("--case", default="", metavar="FILE", help="a posted case as JSON, in place of a box")
+    diagnose.add_argument("--wide", action="store_true", help="below the verdict the tables that it stands on")
     ttm = verb("ttm", _ttm, "every ceiling between the RAM and torch, the one that binds, and a safe way to raise it")
     ttm.add_argument("box", nargs="?", default="live", help="live (default), a bundle, or a name from env/boxes")
     ttm.add_argument("--reserve", default="", metavar="SIZE", help="RAM to keep for the system, such as 8GiB")
@@ -40,56 +47,120 @@ def _boxes(arguments: argparse.Namespace) -> int:
 def _diagnose(arguments: argparse.Namespace) -> int:
     from helpers.judge.diagnosis import diagnose, recovery
     from helpers.tell import verdict
+    from helpers.tell.message import not_used
 
     evidence = _evidence(arguments)
     answer = diagnose(evidence)
     if arguments.json:
-        print(answer.model_dump_json(indent=1))
+        print(to_json(answer, indent=1))
         return 0
-    if evidence.bundle is not None:
-        from helpers.judge.ledger import ledger
-        from helpers.look.gpus import gpus, host_pools
-        from helpers.tell import box as words
-        from helpers.tell import tables
-        from helpers.tell.ledger_figure import ledger_table
-
-        found, messages = gpus(evidence.bundle), [m for m in evidence.messages if m.kind == "oom"][:1]
-        books = ledger(evidence.bundle, *messages)
-        print("\n\n".join([words.machine_line(evidence.bundle), tables.gpus_table(found),
-                           tables.pools_table([*found, *host_pools(evidence.bundle)]), tables.holders_table(found),
-                           *([ledger_table(books)] if books else [])]) + "\n")
     print(verdict.as_text(answer))
-    if evidence.unused:
-        print("\nNot used: " + evidence.unused)
+    if evidence.not_text:
+        other = "; a memory snapshot is read by: python -m helpers diagnose FILE" if "pickle" in evidence.not_text else ""
+        print(f"\nNot text: {arguments.message or 'the message'} is {evidence.not_text}{other}")
+    if unused := not_used(evidence, answer):
+        print("\nNot used: " + unused)
     for number, step in enumerate(recovery(answer, evidence), 1):
         print(("\nIf it comes to that, mildest first (printed, never run)\n" if number == 1 else "")
               + f"  {number}. {step.what}: {step.command}\n"
               f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
+    if arguments.wide:
+        print("\n" + "\n\n".join(_tables(evidence)))
     return 0
 
 
-def _evidence(arguments: argparse.Namespace) -> Any:
+def _tables(evidence: CaseEvidence) -> list[str]:
+    """What a verdict stands on: the numbers of the messages, and the GPUs, pools, holders and ledger of the box."""
+    from helpers.look.gpus import gpus, host_pools
+    from helpers.tell import box as words
+    from helpers.tell import message, tables
+
+    shown = [message.message_table(evidence), message.sums(evidence)] if evidence.messages else []
+    if evidence.bundle is not None:
+        found = gpus(evidence.bundle)
+        books = message.books(evidence)
+        shown += [words.machine_line(evidence.bundle), tables.gpus_table(found),
+                  tables.pools_table([*found, *host_pools(evidence.bundle)]), tables.holders_table(found),
+                  *([words.ledger_table(books)] if books else [])]
+    return shown or ["No table to show: no box, and no message with numbers."]
+
+
+def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
+    """What was handed over: a case, a box or a snapshot, a text, or a text with one of them."""
     from dataclasses import replace
 
-    from helpers.judge.signals import evidence_from_bundle, evidence_from_case, evidence_from_message
+    from helpers.judge.evidence import evidence_from_bundle, evidence_from_case
 
     if arguments.case and (arguments.box or arguments.message):
         raise WrongUse("--case: expected alone, without a box or --message")
-    try:
-        if arguments.case:
+    if arguments.case:
+        try:
             return evidence_from_case(arguments.case)
-        if not arguments.message:
-            return evidence_from_bundle(open_named_box(arguments.box or "live"))
-        if arguments.message == "-":
-            said = evidence_from_message(sys.stdin)
-        else:
-            with open(arguments.message, encoding="utf-8", errors="replace") as lines:
-                said = evidence_from_message(lines)
-    except OSError as error:
-        raise WrongUse(f"{arguments.message}: {error.strerror}; expected a file with the error text, or -") from error
-    except ValueError as error:
+        except ValueError as error:
+            raise WrongUse(str(error)) from error
+    said = _said(arguments.message) if arguments.message else None
+    if said is not None and not arguments.box:
+        return said
+    if _is_pickle(arguments.box):
+        box = _snapshot(arguments.box)
+        return box if said is None else replace(said, snapshot=box.snapshot)
+    bundle = _bundle(arguments.box or "live")
+    return evidence_from_bundle(bundle) if said is None else replace(said, bundle=bundle)
+
+
+def _bundle(name: str) -> Bundle:
+    from helpers.judge.evidence import not_text
+
+    try:
+        return open_named_box(name)
+    except WrongUse as error:
+        if os.path.isfile(name):
+            with open(name, "rb") as file:
+                if not not_text(file.read(4096)):
+                    raise WrongUse(f"{error}; an error text is read by: diagnose --message {name}") from error
+        raise
+
+
+def _said(name: str) -> CaseEvidence:
+    """The text of a file or of standard input, in bounded memory and time."""
+    from dataclasses import replace
+
+    from helpers.judge.evidence import CaseEvidence, evidence_from_message, not_text
+    from helpers.look.text_file import TextFile
+
+    own = name in ("-", "/dev/stdin")
+    try:
+        with TextFile(name, sys.stdin.fileno() if own else None, waits=own) as file:
+            if kind := not_text(file.start):
+                return CaseEvidence(not_text=kind)
+            said = evidence_from_message(file.lines())
+            return replace(said, unused="; ".join(filter(None, (file.note, said.unused))))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise WrongUse(f"{name}: {why}; expected a file with the error text, or -") from error
+
+
+def _is_pickle(name: str) -> bool:
+    """Whether a box is given as a memory snapshot, by its name or its first bytes."""
+    from helpers.judge.evidence import not_text
+
+    if not os.path.isfile(name):
+        return False
+    try:
+        with open(name, "rb") as file:
+            return name.endswith((".pickle", ".pkl")) or not_text(file.read(4096)) == "a pickle"
+    except OSError:
+        return False
+
+
+def _snapshot(name: str) -> CaseEvidence:
+    from helpers.allocator.trace import TraceError
+    from helpers.judge.snapshot import evidence_from_snapshot
+
+    try:
+        return evidence_from_snapshot(name)
+    except TraceError as error:
         raise WrongUse(str(error)) from error
-    return replace(said, bundle=open_named_box(arguments.box)) if arguments.box else said
 
 
 def _ttm(arguments: argparse.Namespace) -> int:
@@ -109,7 +180,7 @@ def _ttm(arguments: argparse.Namespace) -> int:
         answer = ttm(now, reserve, target)
     except ValueError as error:
         raise WrongUse(str(error)) from error
-    print(answer.model_dump_json(indent=1) if arguments.json else as_text(answer))
+    print(to_json(answer, indent=1) if arguments.json else as_text(answer))
     return 0
 
 

@@ -23,7 +23,7 @@ def register(verb: Verb) -> None:
     schema.add_argument("shape", nargs="?", default="", help="one shape (default: their names)")
     schema.add_argument("--write", action="store_true", help="write all of them into helpers/run/schema")
     bench = verb("bench", _bench, "figures as ratios within one run")
-    bench.add_argument("what", nargs="*", help="which: capture, imports, batch, replay, vpoc, monitor (default: all)")
+    bench.add_argument("what", nargs="*", help="which: capture, imports, judge, batch, replay, vpoc, monitor (default: all)")
 
 
 def _compare(arguments: argparse.Namespace) -> int:

@@ -47,11 +47,11 @@ def register(verb: Verb) -> None:
 
 
 def _rehearse(given: argparse.Namespace) -> int:
-    from helpers.judge.presets import PresetError
     from helpers.load.record import RecordError
     from helpers.load.rehearse import build
     from helpers.load.rehearse.devices import TABLE, DeviceError
     from helpers.load.rehearse.search import SearchError
+    from helpers.settings.presets import PresetError
     from helpers.tell.tables import table
 
     place = build.cache(given.cache)
@@ -126,9 +126,9 @@ def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: T
 
 def _several(given: argparse.Namespace, command: list[str], card: Device, run: Callable[..., Rehearsal], folder: Path) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
-    from helpers.judge.presets import load
     from helpers.load.rehearse import search
     from helpers.look.reading import show_bytes
+    from helpers.settings.presets import load
     from helpers.tell.tables import table
 
     made: list[Rehearsal] = []

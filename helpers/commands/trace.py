@@ -68,8 +68,8 @@ class _Subject:
         from helpers.allocator import trace
         from helpers.allocator.driver import Card
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
-        from helpers.allocator.settings import SettingsError
-        from helpers.allocator.versions import VersionError, behaviour
+        from helpers.settings.releases import VersionError, behaviour
+        from helpers.settings.text import SettingsError
 
         limit = {"max_bytes": _size(arguments.max_bytes, "max-bytes")} if arguments.max_bytes else {}
         try:
@@ -105,7 +105,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     from helpers.allocator.outcome import ReplayError, lines
     from helpers.allocator.recorded import agreement, op_lines
     from helpers.allocator.replay import replay
-    from helpers.allocator.settings import SettingsError
+    from helpers.settings.text import SettingsError
     from helpers.tell import replays
 
     subject = _Subject(arguments)
@@ -140,9 +140,9 @@ def _whatif(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from helpers.allocator import whatif
-    from helpers.allocator.settings import SettingsError
     from helpers.allocator.trace import TraceError
-    from helpers.allocator.versions import VersionError
+    from helpers.settings.releases import VersionError
+    from helpers.settings.text import SettingsError
     from helpers.tell import replays
 
     capacities, releases = arguments.capacity.split(","), arguments.torch.split(",")
@@ -173,8 +173,8 @@ def _whatif(arguments: argparse.Namespace) -> int:
 
 def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
     """The settings to try; None leaves it to the what-if."""
-    from helpers.allocator.settings import grid
-    from helpers.allocator.versions import behaviour
+    from helpers.settings.releases import behaviour
+    from helpers.settings.text import grid
 
     if not (arguments.conf or arguments.only):
         return None

@@ -33,7 +33,6 @@ def register(verb: Verb) -> None:
 
 
 def _trial(arguments: argparse.Namespace) -> int:
-    from helpers.judge.presets import PresetError, load
     from helpers.load import fixplan
     from helpers.load.box import torch_interpreter
     from helpers.load.fixplan import Arm, Pair
@@ -42,6 +41,7 @@ def _trial(arguments: argparse.Namespace) -> int:
     from helpers.load.trial_record import TrialError
     from helpers.load.workloads import WorkloadError
     from helpers.look.reading import parse_size
+    from helpers.settings.presets import PresetError, load
     from helpers.tell.tables import table
 
     try:

@@ -1,31 +1,45 @@
-"""Which ceiling binds an APU's memory: the decision table over pages_limit, GTT, carve-out, KFD bank and torch's total. Pure.
+"""Which ceiling binds: the decision table over pages_limit, GTT, carve-out, KFD bank and total. Pure.
 
-The same total has several causes, so no one number decides. Which of carve-out and TTM the pool is goes by the kernel: the
-carve-out alone before Linux 6.10; TTM's limit, even where the carve-out is larger, until 6.14 (89773b85599a); from 6.15 on
-TTM's limit where the GTT is larger than the carve-out, else the carve-out (759e764f7d58; amd-gfx, 2025-01-30).
+The same total has several causes, so no one number decides. Which of carve-out and TTM the pool is
+goes by the kernel: the carve-out alone before Linux 6.10; TTM's limit, even where the carve-out is
+larger, until 6.14 (89773b85599a); from 6.15 on TTM's limit where the GTT is larger than the
+carve-out, else the carve-out (759e764f7d58; amd-gfx, 2025-01-30). The words of each row, its cause
+and its source are in ceilings.json; the rules that find the row are here.
 """
 
 from __future__ import annotations
 
+import json
+import pkgutil
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from helpers.look.reading import show_bytes
-from helpers.run.shapes import Cause, Confidence, Layer
+from helpers.look.figures import HALF, NOT_MEASURED_BYTES, Figure, beside, lone_free
+from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
+from helpers.look.relations import CARVE_OUTS, HALF_SHARE, INSTALLED_SHARE
+from helpers.units import near, show_bytes
 
-CLOSE = 0.015
-"""Totals of two layers that differ by no more than this share are one number: torch rounds to MiB, the kernel to pages."""
-CLOSE_TO_HALF = 0.03
-"""MemTotal grows a little after TTM took half of it, so half the RAM is met less exactly."""
+if TYPE_CHECKING:
+    from helpers.shapes import Cause, Confidence, Layer
+
 KFD_RESERVE_BYTES = 3 << 29
 NEW_KFD_LIMIT, GTT_AS_VRAM, GTT_IF_LARGER = (6, 7), (6, 10), (6, 15)
+FAR = 1.3
+"""A layer this much above another is no rounding, and no share that firmware keeps."""
 
 
 @dataclass(frozen=True)
 class Numbers:
     """The readings of the decision table, in bytes; None is not known. ``ram`` is what the carve-out left to Linux.
 
-    ``wanted`` is the pages_limit that is configured, ``free`` what HIP says is free. ``out_of_tree``: a DKMS driver.
+    ``wanted`` is the pages_limit that is configured, ``free`` what HIP or CUDA says is free, ``installed`` the RAM as bought;
+    ``bare_free`` and ``available`` are MemFree and MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer
+    or empty. ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold; ``precision`` is how
+    exact ``torch`` was printed. ``other_total`` is what another program or build sees, ``halves`` the layers that were called
+    half of the RAM in words, ``failed`` whether an allocation failed.
     """
 
     pages_limit: int | None = None
@@ -39,11 +53,26 @@ class Numbers:
     wanted: int | None = None
     kernel: tuple[int, int] | None = None
     out_of_tree: bool = False
+    installed: int | None = None
+    gtt_wanted: int | None = None
+    bare_free: int | None = None
+    available: int | None = None
+    kind: str = ""
+    filled: tuple[str, ...] = ()
+    hearsay: tuple[str, ...] = ()
+    precision: int = 0
+    hip: bool = True
+    other_total: int | None = None
+    halves: tuple[str, ...] = ()
+    failed: bool = True
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Which layer binds and why. ``pattern`` names the row of the decision table; ``step`` is the one next thing to do."""
+    """Which layer binds and why. ``pattern`` names the row of the decision table; ``step`` is the one next thing to do.
+
+    ``rests`` names the fields of Numbers that the answer rests on.
+    """
 
     pattern: str
     binding: Layer | None
@@ -54,6 +83,13 @@ class Decision:
     step: str
     others: tuple[Cause, ...] = ()
     missing: tuple[str, ...] = ()
+    rests: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=2)
+def table(name: str = "decisions") -> dict[str, dict[str, Any]]:
+    """The decision table as data (layer, cause, what it rests on, words, step, source), or the ``rows`` of a stack."""
+    return dict(json.loads(pkgutil.get_data("helpers", "ceilings.json") or b"{}")[name])
 
 
 def kernel_release(text: str) -> tuple[int, int] | None:
@@ -65,8 +101,8 @@ def kernel_release(text: str) -> tuple[int, int] | None:
 def kfd_limit(ram_bytes: int, kernel: tuple[int, int] | None) -> int:
     """Bytes of system memory that KFD lets compute programs take together (amdgpu_amdkfd_gpuvm_init_mem_limits).
 
-    Since October 2023 RAM less a 64th less 1.5 GiB, or half where that leaves under 1.5 GiB; before, 15/16 of what was free at
-    load, of which 15/16 of the RAM is an upper bound. With an unknown kernel the lower of both.
+    Since October 2023 RAM less a 64th less 1.5 GiB, or half where that leaves under 1.5 GiB; before, 15/16 of what was free
+    at load, of which 15/16 of the RAM is an upper bound. With an unknown kernel the lower of both.
     """
     left = ram_bytes - (ram_bytes >> 6)
     new = left >> 1 if left < 2 * KFD_RESERVE_BYTES else left - KFD_RESERVE_BYTES
@@ -74,51 +110,122 @@ def kfd_limit(ram_bytes: int, kernel: tuple[int, int] | None) -> int:
     return min(new, old) if kernel is None else new if kernel >= NEW_KFD_LIMIT else old
 
 
-def close(left: int | None, right: int | None, share: float = CLOSE) -> bool:
-    """Whether two totals are one number, give or take what layers round."""
-    return left is not None and right is not None and abs(left - right) <= share * max(left, right)
+def far(left: int | None, right: float | None) -> bool:
+    """Whether the left size is known and far above the right."""
+    return left is not None and right is not None and left > FAR * right
 
 
 def decide(n: Numbers) -> Decision:
-    """The binding layer of an APU by the decision table: pages_limit, GTT, carve-out, KFD bank and torch's total together.
+    """The binding layer by the decision table, of a bundle's readings and of posted numbers alike.
 
     One number never decides. Where layers that would discriminate are missing, the answer is ``cannot-tell`` with their names.
+    ``confirmed`` needs two layers that a machine printed and that agree; a reading that was filled in counts towards
+    ``likely`` only, and what was retold alone is ``weak``.
     """
+    if n.kind == UNIFIED:
+        return _graded(_unified(n), n)
+    if n.kind == CARD:
+        return row(
+            "card", n, None, "confirmed", vram_words=f" ({show_bytes(n.vram)})" if n.vram else ""
+        )
     pool = n.kfd if n.kfd is not None else n.hsa
     below = n.torch if pool is None else pool
-    found = _above_the_driver(n, pool) or _in_the_driver(n, below, pool is not None) or _undecided(n)
+    found = (
+        _above_the_driver(n, pool)
+        or _in_the_driver(n, below, n.kfd is not None or n.hsa is not None)
+        or (_posted(n, n.torch) if n.torch and pool is None else None)
+        or _without_a_total(n)
+        or _undecided(n)
+    )
     # By default a capture does not ask torch; without its total a faulty HIP build above the kernel stays unseen.
-    return replace(found, missing=("torch total",)) if n.torch is None and not found.missing else found
+    if n.torch is None and not found.missing:
+        found = replace(found, missing=("torch total",))
+    return _graded(found, n)
+
+
+def row(
+    pattern: str, n: Numbers, size: int | None, confidence: Confidence, **words: str
+) -> Decision:
+    """The decision that a row of the table words, with the readings put in. ``size`` is what binds, in bytes."""
+    data = table()[pattern]
+    values = {k: show_bytes(v) for k, v in vars(n).items() if type(v) is int}
+    values.update(pool=show_bytes(size or 0), ram_any=show_bytes(_ram(n) or 0), **words)
+    rests = tuple(_field(name, n) for name in data["rests"])
+    return Decision(
+        pattern,
+        data["layer"],
+        size if data["layer"] else None,
+        data["cause"],
+        confidence,
+        data["says"].format(**values),
+        data["step"],
+        tuple(data["others"]),
+        (),
+        rests,
+    )
+
+
+def _field(name: str, n: Numbers) -> str:
+    choices = {
+        "pool": ("kfd", "hsa", "torch"),
+        "ram_any": ("ram", "installed"),
+        "gtt_any": ("gtt", "gtt_wanted"),
+        "free_any": ("free", "bare_free"),
+        "driver": ("pages_limit", "gtt"),
+    }.get(name, (name,))
+    return next((field for field in choices if getattr(n, field) is not None), choices[0])
+
+
+def _graded(found: Decision, n: Numbers) -> Decision:
+    """The confidence that the readings behind a decision allow."""
+    rests = [field for field in found.rests if getattr(n, field) is not None]
+    told = [field for field in rests if field in n.hearsay]
+    steps: list[Confidence] = ["weak", "likely", "confirmed"]
+    unread = told or any(field in n.filled for field in rests)
+    most = 0 if rests and len(told) == len(rests) else 1 if unread or len(rests) == 1 else 2
+    return replace(found, confidence=steps[min(steps.index(found.confidence), most)])
+
+
+def _ram(n: Numbers) -> int | None:
+    return n.ram if n.ram is not None else n.installed
+
+
+def _is_half(n: Numbers, size: int) -> bool:
+    """Whether a size is half of the RAM: of MemTotal closely, of the RAM as bought less what firmware takes."""
+    if n.ram is not None and near(size, n.ram // 2, HALF_SHARE):
+        return True
+    half = (n.installed or 0) // 2
+    return n.ram is None and (1 - INSTALLED_SHARE) * half <= size <= half and half > 0
+
+
+def _is_half_of_rest(n: Numbers, size: int) -> bool:
+    """Whether a size is half of what a larger carve-out leaves of the RAM."""
+    rest = ((n.installed or 0) - (n.vram or 0)) // 2
+    return rest > 0 and (1 - 2 * INSTALLED_SHARE) * rest <= size <= rest
 
 
 def _above_the_driver(n: Numbers, pool: int | None) -> Decision | None:
     """Whether a layer above the kernel lowers the total."""
-    if pool is not None and n.kfd is not None and n.hsa is not None and n.hsa < n.kfd and not close(n.hsa, n.kfd):
-        return Decision("hsa_below_kfd", "hsa_pool", n.hsa, "hsa-pool-cap", "confirmed",
-                        f"The kernel offers {show_bytes(n.kfd)} and the HSA runtime {show_bytes(n.hsa)}.",
-                        "Change the ROCm build")
-    if pool is not None and n.torch is not None and n.torch < pool and not close(n.torch, pool):
-        return Decision("hip_total", "hip_total", n.torch, "hsa-pool-cap", "confirmed",
-                        f"The kernel offers {show_bytes(pool)} and HIP reports {show_bytes(n.torch)}: the fault of a HIP "
-                        "build, which no kernel setting moves (TheRock#4645).",
-                        "Change the torch or ROCm build, not the kernel",
-                        ("version-mismatch",))
-    if n.torch is not None and n.free is not None and n.free > n.torch and not close(n.free, n.torch) and pool is None:
-        # KFD's free is the least of its system, TTM and VRAM limits, so a TTM limit at the total could not leave more free.
-        return Decision("free_above_total", "hip_total", n.torch, "hsa-pool-cap", "likely",
-                        f"HIP calls {show_bytes(n.free)} free of {show_bytes(n.torch)} in all: the driver's limit is above "
-                        "HIP's total.",
-                        "Change the torch or ROCm build, then read the KFD bank", ("ttm-gtt-cap", "metric-misreport"),
-                        ("KFD memory bank",))
+    if n.kfd is not None and n.hsa is not None and n.hsa < n.kfd and not near(n.hsa, n.kfd):
+        return row("hsa_below_kfd", n, n.hsa, "confirmed")
+    if pool is not None and n.torch is not None and n.torch < pool and not near(n.torch, pool):
+        return replace(
+            row("hip_total", n, pool, "confirmed"), binding="hip_total", binding_bytes=n.torch
+        )
+    if pool is None and n.torch is not None and n.free is not None:
+        if n.free > n.torch and not near(n.free, n.torch):
+            return replace(
+                row("free_above_total", n, n.torch, "likely"), missing=("KFD memory bank",)
+            )
     return None
 
 
-def _in_the_driver(n: Numbers, pool: int | None, is_kfd: bool) -> Decision | None:
+def _in_the_driver(n: Numbers, pool: int | None, is_driver: bool) -> Decision | None:
     """Which of carve-out and TTM the pool is, and whether that is as low as it is by default."""
     if pool is None or (n.pages_limit is None and n.vram is None):
         return None
-    sure: Confidence = "confirmed" if is_kfd else "likely"
-    is_ttm, is_carveout = close(pool, n.pages_limit), close(pool, n.vram)
+    sure: Confidence = "confirmed" if is_driver else "likely"
+    is_ttm, is_carveout = near(pool, n.pages_limit), near(pool, n.vram)
     if is_ttm and is_carveout:
         # Both would give this number; Linux 6.15 and later take GTT only where it is larger than the carve-out.
         if n.kernel is None or n.gtt is None:
@@ -126,76 +233,194 @@ def _in_the_driver(n: Numbers, pool: int | None, is_kfd: bool) -> Decision | Non
         is_ttm = GTT_AS_VRAM <= n.kernel and (n.kernel < GTT_IF_LARGER or (n.vram or 0) < n.gtt)
         is_carveout = not is_ttm
     if is_carveout:
-        return _carveout(n, pool, sure)
+        return _carveout(n, pool, sure) if is_driver else None
     if not is_ttm:
         return None
-    if n.vram is not None and n.vram > pool and not close(n.vram, pool):
+    if n.vram is not None and n.vram > pool and not near(n.vram, pool):
         old = n.out_of_tree or n.kernel is None or n.kernel < GTT_IF_LARGER
         if not old and n.gtt is not None and n.gtt > n.vram:
-            return Decision("gtt_flip", "ttm", pool, "ttm-gtt-cap", sure,
-                            f"The GTT ({show_bytes(n.gtt)}) was made larger than the carve-out ({show_bytes(n.vram)}), so the "
-                            f"kernel went over to GTT, and there TTM's limit is {show_bytes(pool)}.",
-                            "Remove amdgpu.gttsize, so that the larger carve-out is used again", ("config-ineffective",))
-        return Decision("old_kernel_half", "ttm", pool, "ttm-gtt-cap", sure if old else "likely",
-                        f"The carve-out is {show_bytes(n.vram)}, and this kernel takes TTM's share of the RAM left instead "
-                        f"({show_bytes(pool)}): the rule before Linux 6.15, and of some out-of-tree drivers.",
-                        "Use Linux 6.15 or later with its own driver, or make the carve-out small", ("version-mismatch",))
-    if n.wanted is not None and not close(n.wanted, n.pages_limit, 0.0001):
-        return Decision("not_taken", "ttm", pool, "ttm-gtt-cap", sure,
-                        f"A limit of {show_bytes(n.wanted)} is configured and {show_bytes(n.pages_limit or 0)} is live: "
-                        "not yet rebooted, a stale initramfs, another module's name, or another value on the command line.",
-                        "Find out why the setting did not take: casebook ttm --verify EARLIER", ("config-ineffective",))
-    by_default = n.ram is not None and close(pool, n.ram // 2, CLOSE_TO_HALF)
-    if by_default and n.gtt is not None and n.gtt > pool and not close(n.gtt, pool):
-        return Decision("gttsize_only", "ttm", pool, "ttm-gtt-cap", sure,
-                        f"amdgpu.gttsize raised the GTT to {show_bytes(n.gtt)}; the compute pool follows TTM's limit, "
-                        f"still at its default of half the RAM, {show_bytes(pool)}.",
-                        "Remove amdgpu.gttsize and raise ttm.pages_limit",
-                        ("config-ineffective",))
+            return row("gtt_flip", n, pool, sure)
+        return row("old_kernel_half", n, pool, sure if old else "likely")
+    if n.wanted is not None and not near(n.wanted, n.pages_limit, 0.0001):
+        return row("not_taken", n, pool, sure)
+    by_default = _is_half(n, pool)
+    if by_default and n.gtt is not None and n.gtt > pool and not near(n.gtt, pool):
+        return row("gttsize_only", n, pool, sure, gtt_any=show_bytes(n.gtt))
     if by_default:
-        return Decision("ttm_default", "ttm", pool, "ttm-gtt-cap", sure,
-                        f"TTM's limit is at its default, half the RAM left to Linux: {show_bytes(pool)}. Every layer above "
-                        "passes it on.", "Raise ttm.pages_limit")
-    half = n.ram // 2 if n.ram is not None else None
-    if half is not None and pool < half:
-        return Decision("ttm_lowered", "ttm", pool, "ttm-gtt-cap", sure,
-                        f"TTM's limit is {show_bytes(pool)}, set below its default of {show_bytes(half)}.",
-                        "Remove the setting, or raise ttm.pages_limit")
+        return row("ttm_default", n, pool, sure)
+    ram = _ram(n)
+    if ram is not None and pool < ram // 2:
+        return row("ttm_lowered", n, pool, sure, half=show_bytes(ram // 2))
     if n.ram is not None and pool > kfd_limit(n.ram, n.kernel):
         limit = kfd_limit(n.ram, n.kernel)
-        return Decision("beyond_kfd", "kfd_limit", limit, "other", "likely",
-                        f"TTM's limit of {show_bytes(pool)} is above what KFD lets programs take ({show_bytes(limit)}): the "
-                        "total promises more than can be had.", "Lower ttm.pages_limit")
-    return Decision("raised", "ttm", pool, "other", sure if half is not None else "weak",
-                    f"No layer is below what was set: TTM's limit was raised to {show_bytes(pool)} and every layer above "
-                    "passes it on.", "Nothing needs doing here; a failing program needs another look")
+        found = row("beyond_kfd", n, pool, "likely", kfd_limit=show_bytes(limit))
+        return replace(found, binding_bytes=limit)
+    return row("raised", n, pool, sure if ram is not None else "weak")
 
 
 def _carveout(n: Numbers, pool: int, sure: Confidence) -> Decision:
     if n.kernel is not None and n.kernel < GTT_AS_VRAM:
-        return Decision("old_kernel_carveout", "carveout", pool, "carveout-only", sure,
-                        f"Linux {n.kernel[0]}.{n.kernel[1]} gives compute programs the carve-out alone: {show_bytes(pool)}.",
-                        "Use Linux 6.15 or later; TTM's limit does nothing for compute before 6.10", ("version-mismatch",))
+        release = f"{n.kernel[0]}.{n.kernel[1]}"
+        return row("old_kernel_carveout", n, pool, sure, release=release)
     limit = n.pages_limit
-    if limit is not None and limit > pool and not close(limit, pool) and (n.gtt is None or n.gtt > pool):
-        return Decision("carveout_odd", "carveout", pool, "carveout-only", "likely",
-                        f"The pool is the carve-out of {show_bytes(pool)} although TTM's limit of {show_bytes(limit)} is "
-                        "larger: an out-of-tree or older driver.",
-                        "Use Linux 6.15 or later with its own driver", ("version-mismatch",))
-    return Decision("carveout", "carveout", pool, "carveout-only", sure,
-                    f"The firmware's carve-out is the pool: {show_bytes(pool)}. TTM's limit does not bind while it is "
-                    "smaller.",
-                    "Nothing, if that is enough; else shrink the carve-out in the firmware and raise ttm.pages_limit")
+    larger = limit is not None and limit > pool and not near(limit, pool)
+    if larger and (n.gtt is None or n.gtt > pool):
+        return row("carveout_odd", n, pool, "likely")
+    return row("carveout", n, pool, sure)
+
+
+def _posted(n: Numbers, torch: int) -> Decision | None:
+    """What a program's total says beside other layers, where nobody read the driver's own pool."""
+    ram = _ram(n)
+    asked = n.kind == UNKNOWN and n.hip and not is_card_size(torch)
+    if n.kind == UNKNOWN and not asked:
+        return None
+    if n.vram and n.gtt and n.vram > 0.01 * n.gtt and near(torch, n.vram + n.gtt, 0.005):
+        return row("sum_of_both", n, torch, "likely")
+    most = n.installed or (
+        int(((n.ram or 0) + (n.vram or 0)) / (1 - INSTALLED_SHARE)) if n.ram else 0
+    )
+    if most and torch > 1.02 * most:
+        return row("above_ram", n, torch, "likely")
+    if far(n.other_total, torch):
+        return row("builds_differ", n, torch, "likely")
+    if near(torch, n.vram, 0.005):
+        beside = far(n.gtt, torch) or far(n.pages_limit, torch) or far(ram, 2 * torch)
+        return row("carveout_seen", n, torch, "likely") if beside else None
+    if far(n.vram, torch):
+        half = _is_half_of_rest(n, torch) or (n.ram is not None and _is_half(n, torch))
+        return row("old_kernel_half" if half else "below_carveout", n, torch, "likely")
+    if far(n.pages_limit, torch):
+        return row("below_driver", n, torch, "likely", driver=show_bytes(n.pages_limit or 0))
+    if far(n.gtt, torch):
+        if n.gtt_wanted is not None and n.wanted is None:
+            return row("gttsize_only", n, torch, "likely", gtt_any=show_bytes(n.gtt or 0))
+        if near(n.wanted, n.gtt):
+            return row("below_driver", n, torch, "likely", driver=show_bytes(n.gtt or 0))
+        return row("gtt_above_half" if _is_half(n, torch) else "below_gtt", n, torch, "weak")
+    if far(n.wanted, torch):
+        return row("wanted_above", n, torch, "weak")
+    if _is_half(n, torch):
+        if far(n.gtt_wanted, torch):
+            return row("gttsize_only", n, torch, "likely", gtt_any=show_bytes(n.gtt_wanted or 0))
+        if n.kind == APU:
+            return row("half_of_ram", n, torch, "weak")
+    exact = any(abs(torch - size) <= n.precision for size in CARVE_OUTS)
+    if exact and n.kind == APU and ram is not None and 4 * torch <= ram:
+        return row("carveout_size", n, torch, "likely")
+    return row("ask_apu", n, None, "weak") if asked else None
+
+
+def _without_a_total(n: Numbers) -> Decision | None:
+    """What GTT, or a tool's figure of the carve-out, says of an APU where no program's total is known."""
+    if n.kind != APU:
+        return None
+    pool = n.kfd or n.hsa or n.torch
+    sizes = (n.gtt or 0, pool or 0, _ram(n) or 0)
+    if n.vram and not n.failed and max(sizes) > 4 * n.vram and not near(pool, n.vram):
+        words = f": they have {show_bytes(pool)}" if pool else ""
+        return row("tool_shows_carveout", n, None, "likely", pool_words=words)
+    if pool is None and n.gtt and _is_half(n, n.gtt):
+        sure: Confidence = "likely" if n.failed else "weak"
+        return row("gtt_default", n, n.gtt, sure, gtt_half=show_bytes(n.gtt))
+    if pool is None and "gtt" in n.halves:
+        return row("gtt_default", n, None, "weak", gtt_half="said to be")
+    return None
+
+
+def _unified(n: Numbers) -> Decision:
+    """NVIDIA's shared memory: whether "free" counts the page cache as used (cudaMemGetInfo reads MemFree)."""
+    free = n.free if n.free is not None else n.bare_free
+    if n.available is not None and free is not None and far(n.available, 1.15 * free):
+        if n.available - free > 2 << 30:
+            return row("page_cache", n, free, "likely", free_any=show_bytes(free))
+    words = f" ({show_bytes(n.available)})" if n.available is not None else ""
+    return row("unified", n, None, "likely", available_words=words)
 
 
 def _undecided(n: Numbers) -> Decision:
-    names = (("pages_limit", n.pages_limit), ("GTT total", n.gtt), ("carve-out", n.vram), ("KFD memory bank", n.kfd),
-             ("torch total", n.torch))
+    names = (
+        ("pages_limit", n.pages_limit),
+        ("GTT total", n.gtt),
+        ("carve-out", n.vram),
+        ("KFD memory bank", n.kfd),
+        ("torch total", n.torch),
+    )
     missing = tuple(name for name, value in names if value is None)
-    half = n.torch is not None and n.ram is not None and close(n.torch, n.ram // 2, CLOSE_TO_HALF)
-    says = f"torch's total of {show_bytes(n.torch or 0)} is half the RAM, which TTM's default and a HIP build both "\
-            "give." if half else \
-        "The readings match none of the known patterns." if not missing else "Too few layers were read to say which one binds."
-    others: tuple[Cause, ...] = ("ttm-gtt-cap", "hsa-pool-cap") if half else ()
-    return Decision("undecided", None, None, "cannot-tell", "weak", says, "Capture again where the missing layers can be read",
-                    others, missing)
+    half = n.torch is not None and n.ram is not None and _is_half(n, n.torch)
+    says = (
+        f"torch's total of {show_bytes(n.torch or 0)} is half the RAM, which TTM's default and a HIP build both give."
+        if half
+        else "The readings match none of the known patterns."
+        if not missing
+        else "Too few layers were read to say which one binds."
+    )
+    found = row("undecided", n, None, "weak", undecided=says)
+    return replace(found, others=("ttm-gtt-cap", "hsa-pool-cap") if half else (), missing=missing)
+
+
+_POOLS = {
+    "pages_limit": "limit@ttm total@ttm",
+    "gtt": "total@gtt",
+    "vram": "total@carveout total@vram",
+    "kfd": "total@kfd",
+    "hsa": "total@hsa",
+    "torch": "total@runtime",
+    "free": "free@runtime",
+    "ram": "total@ram",
+    "installed": "total@ram-installed",
+    "wanted": "wanted@ttm",
+    "gtt_wanted": "wanted@gtt",
+    "bare_free": "free@hostfree",
+    "available": "free@available",
+}
+
+
+def numbers_of(
+    figures: Iterable[Figure],
+    kind: str = UNKNOWN,
+    kernel: str = "",
+    hip: bool = True,
+    failed: bool | None = None,
+) -> Numbers:
+    """Posted figures as the decision takes them. What the failing message says comes first, then what a machine printed.
+
+    ``kind`` is gpu_kind's answer, ``kernel`` the release as posted, ``hip`` whether the runtime is ROCm's,
+    ``failed`` whether an allocation failed (by default: whether a message gives a total).
+    """
+    figures = tuple(figures)
+    known = [f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES]
+    known.sort(key=lambda f: (f.origin != "message", not f.read))
+    chosen: dict[str, Figure] = {}
+    for field, places in _POOLS.items():
+        for place in places.split():
+            fitting = [f for f in known if f"{f.what}@{f.pool}" == place]
+            # Without its agents rocminfo's pools are the processor's first.
+            if fitting and field not in chosen:
+                chosen[field] = fitting[-1 if field == "hsa" else 0]
+    totals = [f for f in known if (f.what, f.pool) == ("total", "runtime")]
+    said = any(f.origin == "message" for f in totals)
+    if totals and not said:
+        chosen["torch"] = min(totals, key=lambda f: (f.hearsay, f.bytes or 0))
+    told = chosen.get("torch")
+    if told is not None and "free" in chosen:
+        # Free and total are compared, so they must be of one program.
+        rest = beside(told, known, "free") or lone_free(known)
+        chosen.update(free=rest[0]) if rest else chosen.pop("free")
+    others = [f.bytes for f in totals if told and f.read and not _one_place(f, told)]
+    return Numbers(
+        **{field: f.bytes for field, f in chosen.items()},  # type: ignore[arg-type]
+        kernel=kernel_release(kernel),
+        kind=kind,
+        filled=tuple(field for field, f in chosen.items() if f.filled),
+        hearsay=tuple(field for field, f in chosen.items() if f.hearsay),
+        precision=chosen["torch"].precision_bytes if "torch" in chosen else 0,
+        hip=hip,
+        other_total=max((size for size in others if size), default=None),
+        halves=tuple(f.pool for f in figures if f.text == HALF),
+        failed=said if failed is None else failed,
+    )
+
+
+def _one_place(left: Figure, right: Figure) -> bool:
+    return (left.source, left.line) == (right.source, right.line)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import List, Tuple
 
 from helpers.look import ttm
 from helpers.look.bundle import Bundle
 from helpers.look.reading import GIB
-from helpers.run.shapes import TtmCommand, TtmPlan
+from helpers.shapes import TtmCommand, TtmPlan
 
 CONF = "/etc/modprobe.d/zz-ttm-limit.conf"
 KEPT = ".before-ttm-limit"
 DRACUT, INITRAMFS_TOOLS = "sudo dracut --force --regenerate-all", "sudo update-initramfs -u -k all"
+KERNELSTUB, CLEAR = "sudo kernelstub", "amd-ttm --clear  # then rebuild the initramfs yourself"
 GRUB_DROP_IN = "/etc/default/grub.d/zz-ttm-limit.cfg"
 STALE = {
     "gttsize": "it moves only the GTT of graphics, and a value unlike TTM's makes the driver warn",
@@ -27,6 +29,9 @@ STALE = {
     "vm_size": "it is GiB of address space and sizes no pool",
     "page_pool_size": "it is a cache of freed pages; pages_limit alone is enough",
 }
+
+
+Block = Tuple[List[str], List[str]]  # what to run and what undoes it; made when imported, also on Python 3.8
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,8 @@ def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int, every: bool = False
     if not every and is_built_in(bundle, wanted.module):
         names = [name for name in names if not name.startswith(("modprobe.d", "amd-"))]
     made = [SYSTEMS[name](wanted) for name in names]
-    return [TtmCommand(system=name, run=run, undo=undo, verify=_verify(wanted))
-            for name, (run, undo) in zip(names, made, strict=True) if run]
+    return [TtmCommand(system=name, run="\n".join(run), undo="\n".join(undo), verify=_verify(wanted))
+            for name, (run, undo) in zip(names, made) if run]
 
 
 def is_built_in(bundle: Bundle, module: str) -> bool:
@@ -166,16 +171,16 @@ def _sed(c: Change) -> str:
     return f"s/ ?\\b({names})=[-0-9]+//g"
 
 
-def _grubby(c: Change) -> tuple[str, str]:
+def _grubby(c: Change) -> Block:
     add = f" --args={shlex.quote(' '.join(c.arguments))}" if c.arguments else ""
     back = f" --args={shlex.quote(' '.join(c.before))}" if c.before else ""
     drop = shlex.quote(" ".join(c.drop))
     head = "sudo grubby --update-kernel=ALL"
-    return ("\n".join([*_in_files(c, DRACUT), f"{head} --remove-args={drop}", *([head + add] if add else [])]),
-            "\n".join([*_files_back(c, DRACUT), f"{head} --remove-args={drop}", *([head + back] if back else [])]))
+    run, undo = ([f"{head} --remove-args={drop}", *([head + more] if more else [])] for more in (add, back))
+    return [*_in_files(c, DRACUT), *run], [*_files_back(c, DRACUT), *undo]
 
 
-def _update_grub(c: Change) -> tuple[str, str]:
+def _update_grub(c: Change) -> Block:
     path = "/etc/default/grub"
     run = [*_in_files(c, INITRAMFS_TOOLS), _keep(path), f"sudo sed -i -E '/^GRUB_CMDLINE_LINUX/{_sed(c)}' {path}"]
     undo = [*_files_back(c, INITRAMFS_TOOLS), _back(path)]
@@ -185,45 +190,48 @@ def _update_grub(c: Change) -> tuple[str, str]:
         undo.append(f"sudo rm -f {GRUB_DROP_IN}")
     elif c.resets:
         run.append(f"sudo rm -f {GRUB_DROP_IN}")
-    return "\n".join([*run, "sudo update-grub"]), "\n".join([*undo, "sudo update-grub"])
+    return [*run, "sudo update-grub"], [*undo, "sudo update-grub"]
 
 
-def _systemd_boot(c: Change) -> tuple[str, str]:
+def _systemd_boot(c: Change) -> Block:
     path = "/etc/kernel/cmdline"
     add = f"; s/$/ {' '.join(c.arguments)}/" if c.arguments else ""
     note = "# where the entries in loader/entries on the boot partition were written by hand, change their options line instead"
-    run = [*_in_files(c), note, _keep(path), f"sudo sed -i -E '1{{{_sed(c)}{add}}}' {path}", "sudo kernel-install add-all"]
-    return "\n".join(run), "\n".join([*_files_back(c), _back(path), "sudo kernel-install add-all"])
+    renew = "sudo kernel-install add-all"
+    run = [note, _keep(path), f"sudo sed -i -E '1{{{_sed(c)}{add}}}' {path}", renew]
+    return [*_in_files(c), *run], [*_files_back(c), _back(path), renew]
 
 
-def _kernelstub(c: Change) -> tuple[str, str]:
-    drop = [f"sudo kernelstub --delete-options {shlex.quote(argument)}" for argument in c.before if argument not in c.arguments]
-    add = [f"sudo kernelstub --add-options {shlex.quote(argument)}" for argument in c.arguments if argument not in c.before]
-    undo = [line.replace("--add-", "--delete-") for line in add] + [line.replace("--delete-", "--add-") for line in drop]
-    return ("\n".join([*_in_files(c, INITRAMFS_TOOLS), *drop, *add]),
-            "\n".join([*_files_back(c, INITRAMFS_TOOLS), *undo]))
+def _each(option: str, names: Iterable[str], but: Iterable[str] = ()) -> list[str]:
+    return [option + shlex.quote(name) for name in names if name not in but]
 
 
-def _rpm_ostree(c: Change) -> tuple[str, str]:
-    drop = "".join(f" --delete-if-present={shlex.quote(argument)}" for argument in c.before if argument not in c.arguments)
-    add = "".join(f" --append-if-missing={shlex.quote(argument)}" for argument in c.arguments)
-    undo = "".join(f" --delete-if-present={shlex.quote(argument)}" for argument in c.arguments if argument not in c.before)
-    undo += "".join(f" --append-if-missing={shlex.quote(argument)}" for argument in c.before)
-    run = [*_in_files(c), *([f"sudo rpm-ostree kargs{drop}{add}"] if drop or add else [])]
-    return "\n".join(run), "\n".join([*_files_back(c), *([f"sudo rpm-ostree kargs{undo}"] if undo else [])])
+def _kernelstub(c: Change) -> Block:
+    drop, add = f"{KERNELSTUB} --delete-options ", f"{KERNELSTUB} --add-options "
+    run = [*_each(drop, c.before, c.arguments), *_each(add, c.arguments, c.before)]
+    undo = [*_each(drop, c.arguments, c.before), *_each(add, c.before, c.arguments)]
+    return [*_in_files(c, INITRAMFS_TOOLS), *run], [*_files_back(c, INITRAMFS_TOOLS), *undo]
 
 
-def _nixos(c: Change) -> tuple[str, str]:
+def _rpm_ostree(c: Change) -> Block:
+    drop, add = " --delete-if-present=", " --append-if-missing="
+    run = [*_each(drop, c.before, c.arguments), *_each(add, c.arguments)]
+    undo = [*_each(drop, c.arguments, c.before), *_each(add, c.before)]
+    lines = [["sudo rpm-ostree kargs" + "".join(words)] if words else [] for words in (run, undo)]
+    return [*_in_files(c), *lines[0]], [*_files_back(c), *lines[1]]
+
+
+def _nixos(c: Change) -> Block:
     listed = " ".join(f'"{argument}"' for argument in c.arguments)
     lines = [f"#   take out of it, if there: {' '.join(c.drop)}"] if set(c.before) - set(c.arguments) or c.files else []
     lines = ["# in /etc/nixos/configuration.nix:", *lines]
     lines += [f"#   boot.kernelParams = [ {listed} ];"] if listed else []
-    return ("\n".join([*lines, "sudo nixos-rebuild boot"]),
-            "\n".join(["# in /etc/nixos/configuration.nix put back what you changed", "sudo nixos-rebuild boot"]))
+    back = "# in /etc/nixos/configuration.nix put back what you changed"
+    return [*lines, "sudo nixos-rebuild boot"], [back, "sudo nixos-rebuild boot"]
 
 
-def _modprobe(rebuild: str) -> Callable[[Change], tuple[str, str]]:
-    def block(c: Change) -> tuple[str, str]:
+def _modprobe(rebuild: str) -> Callable[[Change], Block]:
+    def block(c: Change) -> Block:
         first = f"# the kernel command line wins over this file: {' '.join(c.before)} must go from there first"
         run = [*([first] if c.before else []), *_in_files(c)]
         undo = [*_files_back(c)]
@@ -232,29 +240,29 @@ def _modprobe(rebuild: str) -> Callable[[Change], tuple[str, str]]:
             undo.append(f"sudo rm -f {CONF}")
         elif c.resets:
             run.append(f"sudo rm -f {CONF}")
-        return "\n".join([*run, rebuild]), "\n".join([*undo, rebuild])
+        return [*run, rebuild], [*undo, rebuild]
 
     return block
 
 
-def _amd_smi(c: Change) -> tuple[str, str]:
+def _amd_smi(c: Change) -> Block:
     if not c.pages:
-        return ("sudo amd-smi reset --gtt" if c.resets else ""), "# nothing to undo"
+        return ["sudo amd-smi reset --gtt"] if c.resets else [], ["# nothing to undo"]
     note = "# amd-smi 26.5 or later; it says GB and means GiB, whole ones"
     note += "" if c.exact_gib else ", so this is a little less"
-    return f"{note}\nsudo amd-smi set --gtt {c.gib}", "sudo amd-smi reset --gtt"
+    return [note, f"sudo amd-smi set --gtt {c.gib}"], ["sudo amd-smi reset --gtt"]
 
 
-def _amd_ttm(c: Change) -> tuple[str, str]:
+def _amd_ttm(c: Change) -> Block:
     if not c.pages:
-        return ("amd-ttm --clear  # then rebuild the initramfs yourself" if c.resets else ""), "# nothing to undo"
+        return [CLEAR] if c.resets else [], ["# nothing to undo"]
     gaps = ["# it says GB and means GiB; it overwrites /etc/modprobe.d/ttm.conf",
             "# it knows the module ttm only, not amdttm, and not the kernel command line (ROCm#5562)",
             "# off Debian and Ubuntu it does not rebuild the initramfs: do that yourself, as for modprobe.d"]
-    return "\n".join([*gaps, f"amd-ttm --set {c.gib}"]), "amd-ttm --clear  # then rebuild the initramfs yourself"
+    return [*gaps, f"amd-ttm --set {c.gib}"], [CLEAR]
 
 
-SYSTEMS: dict[str, Callable[[Change], tuple[str, str]]] = {
+SYSTEMS: dict[str, Callable[[Change], Block]] = {
     "grubby": _grubby,
     "update-grub": _update_grub,
     "systemd-boot": _systemd_boot,

@@ -7,10 +7,12 @@ and 1.5 GiB) grow by on large ones. TTM pages cannot be taken back while a progr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from helpers.judge.binding import GTT_AS_VRAM, GTT_IF_LARGER, kernel_release, kfd_limit
+from helpers import shapes
+from helpers.judge.binding import GTT_AS_VRAM, GTT_IF_LARGER, kernel_release, kfd_limit, table
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
 from helpers.judge.ttm_commands import commands, stale_settings
 from helpers.look import processes
@@ -19,8 +21,7 @@ from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine, page_size
 from helpers.look.reading import GIB, KIB, MIB, parse_size, show_bytes
-from helpers.run import shapes
-from helpers.run.shapes import Evidence, Missing, NextStep, TtmPlan, Verdict
+from helpers.shapes import TtmPlan
 
 RESERVE_BYTES, RESERVE_SHARE = 8 * GIB, 0.06
 SMALLEST_BYTES = 64 * MIB
@@ -61,9 +62,9 @@ def room(bundle: Bundle, stack: Stack) -> Room | None:
     box, size = machine(bundle), page_size(bundle)
     if not box.ram_total.ok or not size.ok:
         return None
-    page, live, carveout = int(size.value or 0), stack.numbers.pages_limit, stack.numbers.vram
-    return Room(int(box.ram_total.value or 0), page, kernel_release(str(box.kernel.value or "")),
-                None if live is None else live // page, carveout or 0)
+    live, kernel = stack.numbers.pages_limit, kernel_release(str(box.kernel.value or ""))
+    pages = None if live is None else live // size.bytes
+    return Room(box.ram_total.bytes, size.bytes, kernel, pages, stack.numbers.vram or 0)
 
 
 def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None = None) -> TtmPlan:
@@ -80,8 +81,11 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     live = default if space.live_pages is None else space.live_pages
     stays = live * space.page_bytes
 
+    def made(action: Literal["set", "leave", "remove"], pages: int, why: str) -> TtmPlan:
+        return TtmPlan(action, pages, pages * space.page_bytes, reserve, why)
+
     def leave(why: str) -> TtmPlan:
-        return TtmPlan(action="leave", pages_limit=live, bytes=stays, reserve_bytes=reserve, why=why)
+        return made("leave", live, why)
 
     if space.kernel is not None and space.kernel < GTT_AS_VRAM:
         number = ".".join(map(str, space.kernel))
@@ -89,13 +93,14 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
                      "'s limit does nothing for them")
     if pages <= default:
         if live < default or stays > max(space.kfd_bytes, default * space.page_bytes):
-            return TtmPlan(action="remove", pages_limit=default, bytes=default * space.page_bytes, reserve_bytes=reserve,
-                           why=f"a setting holds the limit at {show_bytes(stays)}; better here is the kernel's default, "
-                               f"{in_units(default, space.page_bytes)}")
-        asker = "the target" if target_bytes is not None else f"what a reserve of {show_bytes(reserve)} leaves"
+            better = f"better here is the kernel's default, {in_units(default, space.page_bytes)}"
+            return made("remove", default, f"a setting holds the limit at {show_bytes(stays)}; {better}")
+        left = f"what a reserve of {show_bytes(reserve)} leaves"
+        asker = left if target_bytes is None else "the target"
         return leave(f"{asker} ({show_bytes(max(limit, 0))}) is not above the kernel's default, half the RAM "
                      f"({show_bytes(default * space.page_bytes)})")
-    if space.carveout_bytes >= pages * space.page_bytes and (space.kernel is None or space.kernel >= GTT_IF_LARGER):
+    takes_larger = space.kernel is None or space.kernel >= GTT_IF_LARGER
+    if takes_larger and space.carveout_bytes >= pages * space.page_bytes:
         return leave(f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than what TTM could give "
                      f"({show_bytes(pages * space.page_bytes)}): make it smaller in the firmware first")
     if pages == live:
@@ -103,9 +108,8 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     if target_bytes is None and reserve_bytes is None and pages < live and stays <= space.kfd_bytes:
         return leave(f"the limit was raised already, to {in_units(live, space.page_bytes)}, which KFD can still give")
     bounded = " as far as KFD's own limit allows" if limit < asked else ""
-    why = f"the target that was given{bounded}" if target_bytes is not None else \
-        f"the RAM left to Linux ({show_bytes(space.ram_bytes)}) less a reserve of {show_bytes(reserve)}{bounded}"
-    return TtmPlan(action="set", pages_limit=pages, bytes=pages * space.page_bytes, reserve_bytes=reserve, why=why)
+    rest = f"the RAM left to Linux ({show_bytes(space.ram_bytes)}) less a reserve of {show_bytes(reserve)}"
+    return made("set", pages, (rest if target_bytes is None else "the target that was given") + bounded)
 
 
 def check_wish(space: Room, reserve_bytes: int | None, target_bytes: int | None) -> None:
@@ -158,12 +162,13 @@ def ttm_answer(bundle: Bundle, stacks: Sequence[Stack], reserve_bytes: int | Non
     if space is not None:
         check_wish(space, reserve_bytes, target_bytes)
     says, pattern = stack.decision.says, stack.decision.pattern
+    above_kernel = table()[pattern]["layer"] in ("hsa_pool", "hip_total")
     made = TtmPlan(action="leave", pages_limit=None, bytes=None, reserve_bytes=None, why=says)
     if stack.kind == "apu" and space is None:
-        made = made.model_copy(update={"why": "RAM or page size were not captured; capture again"})
+        made = replace(made, why="RAM or page size were not captured; capture again")
     elif stack.kind == "apu" and pattern == "gtt_flip" and target_bytes is None:
-        made = made.model_copy(update={"action": "remove"})
-    elif stack.kind == "apu" and space is not None and (target_bytes is not None or stack.decision.cause != "hsa-pool-cap"):
+        made = replace(made, action="remove")
+    elif stack.kind == "apu" and space is not None and (target_bytes is not None or not above_kernel):
         made = plan(space, reserve_bytes, target_bytes)
     warnings = list(_warnings(bundle, stack, made, space, target_bytes)) if stack.kind == "apu" else []
     blocks = commands(bundle, made, space.page_bytes if space else 4 * KIB) if stack.kind == "apu" else []
@@ -180,92 +185,54 @@ def _shape(row: Ceiling) -> shapes.Ceiling:
                           status=value.status, pending_bytes=row.pending_bytes)  # type: ignore[arg-type]
 
 
-def _warnings(bundle: Bundle, stack: Stack, made: TtmPlan, space: Room | None, target_bytes: int | None) -> list[str]:
+def _warnings(bundle: Bundle, stack: Stack, made: TtmPlan, space: Room | None, target_bytes: int | None) -> Iterator[str]:
     """What on this box the plan would meet, each in one line."""
-    found = []
     box = machine(bundle)
     if space is not None and made.bytes is not None:
         left, reserve = space.ram_bytes - made.bytes, made.reserve_bytes or 0
         if left < reserve and made.action != "remove":
             whose = "the target" if target_bytes is not None else "the limit"
-            found.append(f"{whose} eats the reserve: {show_bytes(left)} of RAM are left for everything else, "
+            yield (f"{whose} eats the reserve: {show_bytes(left)} of RAM are left for everything else, "
                          f"{show_bytes(reserve)} are advised")
         if space.carveout_bytes > 2 * GIB and made.action == "set":
-            found.append(f"the firmware keeps {show_bytes(space.carveout_bytes)} as carve-out; carve-out and TTM's limit are "
+            yield (f"the firmware keeps {show_bytes(space.carveout_bytes)} as carve-out; carve-out and TTM's limit are "
                          "alternatives and never add up")
     who = identity(bundle)
     if who is not None and who.container != "none" and made.action != "leave":
-        found.append("inside a container: its modprobe.d files are not the host's, and the commands are for the host")
+        yield "inside a container: its modprobe.d files are not the host's, and the commands are for the host"
     for row in stack.rows:
         if row.pending_bytes is not None and row.name.endswith("pages_limit"):
-            found.append(f"{row.name}: {show_bytes(row.pending_bytes)} is configured in {row.pending_source} and not live")
-    found += [f"{name}={value} in {where} should go: {why}" for name, value, where, why in stale_settings(bundle)]
+            yield f"{row.name}: {show_bytes(row.pending_bytes)} is configured in {row.pending_source} and not live"
+    for name, value, where, why in stale_settings(bundle):
+        yield f"{name}={value} in {where} should go: {why}"
     for odd in settings.unknown(bundle):
         meant = f"; {odd.meant} was meant" if odd.meant else ""
-        found.append(f"{odd.setting.module}.{odd.setting.name} in {odd.setting.source} is no parameter and is ignored{meant}")
+        yield f"{odd.setting.module}.{odd.setting.name} in {odd.setting.source} is no parameter and is ignored{meant}"
     if any(row.layer is None and row.name.endswith("pages_limit") for row in stack.rows):
-        found.append("two TTM modules are here: set the limit for both, only the one that amdgpu uses counts (ROCm#5595)")
+        yield "two TTM modules are here: set the limit for both, only the one that amdgpu uses counts (ROCm#5595)"
     if any(row.name.endswith("no_system_mem_limit") and row.native.upper() in ("Y", "1") for row in stack.rows):
-        found.append("amdgpu.no_system_mem_limit is set: a box that runs full can livelock instead of failing")
-    return [*found, *_neighbours(bundle, int(box.ram_total.value or 0) if box.ram_total.ok else 0)]
+        yield "amdgpu.no_system_mem_limit is set: a box that runs full can livelock instead of failing"
+    yield from _neighbours(bundle, box.ram_total.bytes)
 
 
-def _neighbours(bundle: Bundle, ram: int) -> list[str]:
+def _neighbours(bundle: Bundle, ram: int) -> Iterator[str]:
     """Who else wants the RAM: a desktop, ZFS, huge pages, swap and zram, large processes."""
-    box, found = machine(bundle), []
+    box = machine(bundle)
     listed = processes.processes(bundle)
     desktop = sorted({p.name for p in listed if p.name in DESKTOPS})
     if desktop:
-        found.append(f"a desktop is running ({', '.join(desktop)}): it and its programs share the reserve")
+        yield f"a desktop is running ({', '.join(desktop)}): it and its programs share the reserve"
     for reading, floor, words in ((box.zfs_cache, GIB, "is ZFS cache, given back late"),
                                   (box.huge_pages, 1, "is set aside for huge pages and can serve nothing else"),
                                   (box.zram_used, 1, "of swap lies in RAM itself (zram): swapping frees less than it seems")):
         if reading.ok and int(reading.value or 0) >= floor:
-            found.append(f"{reading.show()} {words}")
+            yield f"{reading.show()} {words}"
     if box.swap_total.ok and not box.swap_total.value:
-        found.append("there is no swap: when the RAM is full a program is killed at once")
+        yield "there is no swap: when the RAM is full a program is killed at once"
     for process in listed:
         size = process.rss_anon_bytes
         if ram and size.ok and int(size.value or 0) >= max(NEIGHBOUR_SHARE * ram, GIB):
-            found.append(f"{process.name} (pid {process.pid}) holds {size.show()} of RAM itself")
-    return found
-
-
-def verdict(stack: Stack, answer: shapes.Ttm) -> Verdict:
-    """The decision over a GPU's ceilings as a verdict: the readings that decide, what they seem to contradict, a next step."""
-    decision = stack.decision
-    evidence, against = [], []
-    for row in stack.rows:
-        if row.layer not in _SAYS or not row.value.ok:
-            continue
-        says = f"{row.name}, {_SAYS[row.layer]}" + (": this one binds" if row.layer == decision.binding else "")
-        line = Evidence(id=row.layer, reading=row.value, says=says)
-        if row.layer == "gtt" and decision.pattern == "gttsize_only":
-            against.append(Evidence(id=row.layer, reading=row.value,
-                                    says="The driver calls this much GTT its own; compute programs do not follow it"))
-        else:
-            evidence.append(line)
-    how = "python -m helpers capture, where the driver's files, rocminfo and torch can be read"
-    return Verdict(
-        cause=decision.cause, confidence=decision.confidence, summary=decision.says, evidence=evidence, against=against,
-        alternatives=[shapes.Alternative(cause=cause, confidence="weak") for cause in decision.others],
-        missing=[Missing(reading=name, how=how) for name in decision.missing], next_step=_next_step(decision.step, answer))
-
-
-_SAYS = {"carveout": "set in the firmware for the GPU alone", "ram": "by MemTotal",
-         "ttm": "what all GPU drivers together may take of it", "gtt": "what the driver and Vulkan see",
-         "kfd_limit": "what compute programs may take together", "kfd_bank": "what the kernel offers to compute",
-         "hsa_pool": "what the ROCm runtime passes on", "hip_total": "what torch calls the total",
-         "fraction": "what the allocator's setting leaves of it"}
-
-
-def _next_step(what: str, answer: shapes.Ttm) -> NextStep:
-    if answer.plan.action == "leave" or not answer.commands:
-        return NextStep(what=what)
-    left = f"; {show_bytes(answer.plan.bytes)} can then be filled by GPU programs" if answer.plan.bytes else ""
-    return NextStep(what=f"{what} ({answer.commands[0].system})", command=answer.commands[0].run,
-                    precondition="keep what is there: python -m helpers capture --out before.tar.gz; the lines need root",
-                    blast_radius="the boot configuration, from the next boot on" + left)
+            yield f"{process.name} (pid {process.pid}) holds {size.show()} of RAM itself"
 
 
 def ttm(bundle: Bundle, reserve_bytes: int | None = None, target_bytes: int | None = None) -> shapes.Ttm:
@@ -274,3 +241,18 @@ def ttm(bundle: Bundle, reserve_bytes: int | None = None, target_bytes: int | No
     A box with several GPUs is answered for its APU, else for its first AMD GPU.
     """
     return ttm_answer(bundle, ceilings(bundle), reserve_bytes, target_bytes)
+
+
+def planned_step(bundle: Bundle, cause: str) -> shapes.NextStep | None:
+    """The line that moves the ceiling of this box, for its own distribution; None where its ceilings are not the cause."""
+    stacks = ceilings(bundle)
+    answer = ttm_answer(bundle, stacks)
+    if stacks[0].decision.cause != cause or answer.plan.action == "leave" or not answer.commands:
+        return None
+    left = f"; {show_bytes(answer.plan.bytes)} can then be filled by GPU programs" if answer.plan.bytes else ""
+    return shapes.NextStep(
+        what=f"{stacks[0].decision.step} ({answer.commands[0].system})",
+        command=answer.commands[0].run,
+        precondition="keep what is there: python -m helpers capture --out before.tar.gz; the lines need root",
+        blast_radius="the boot configuration, from the next boot on" + left,
+    )

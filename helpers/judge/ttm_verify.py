@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from helpers.judge.binding import close
 from helpers.judge.ceilings import Stack, ceilings
 from helpers.judge.ttm_commands import is_built_in
 from helpers.judge.ttm_plan import room, ttm_answer
@@ -14,6 +13,7 @@ from helpers.look import ttm
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine
 from helpers.look.reading import Reading, not_available, seen, show_bytes
+from helpers.units import near
 
 LAYERS = ("ttm", "gtt", "kfd_bank", "hsa_pool", "hip_total")
 
@@ -98,7 +98,7 @@ def _row(layer: str, was: Stack, is_now: Stack, wanted: int | None, source: str)
     took, why = None, ""
     if wanted is not None and now.ok:
         size = int(now.value or 0)
-        took = size == wanted if layer == "ttm" else close(size, wanted)
+        took = size == wanted if layer == "ttm" else near(size, wanted)
         if layer == "gtt" and not took and size > wanted:
             took, why = None, "amdgpu.gttsize sets it by itself, and compute does not follow it"
     return Layered(layer, found.name if found else layer, before, intended, now, took, why)
@@ -178,7 +178,7 @@ def _unlike(earlier: Bundle, now: Bundle, was: Stack, is_now: Stack) -> tuple[st
     found = []
     if was.pci != is_now.pci:
         found.append(f"the bundles show different GPUs ({was.pci or 'none'} and {is_now.pci or 'none'}): are they of one box?")
-    if was.numbers.ram and is_now.numbers.ram and not close(was.numbers.ram, is_now.numbers.ram, 0.05):
+    if was.numbers.ram and is_now.numbers.ram and not near(was.numbers.ram, is_now.numbers.ram, 0.05):
         found.append(f"the RAM left to Linux changed from {show_bytes(was.numbers.ram)} to {show_bytes(is_now.numbers.ram)}: "
                      "another carve-out, or another box")
     if earlier.captured_at > now.captured_at:

@@ -21,6 +21,7 @@ from typing import Any
 from helpers.load.child import Ended, watch
 from helpers.load.targets import Target, pair_targets
 from helpers.look.reading import GIB, MIB, Reading, not_available, seen
+from helpers.settings.table import NO_CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "from helpers.torchside.checks import main; main()"
@@ -37,7 +38,7 @@ LEAST_S = 0.5
 # Between two checks, and for the child's own end.
 TURN_S = 20.0
 # With the first two, torch's memory limit does not hold (raw driver allocations); the third makes fp32 products TF32.
-DROPPED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+DROPPED = (*NO_CACHE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 LIMIT_THREADS = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.judge.effect import FEWEST_PAIRS
-from helpers.judge.presets import NONE, Preset
+from helpers.load.effect import FEWEST_PAIRS
 from helpers.load.limits import Limits
 from helpers.load.targets import Target
 from helpers.load.trial import CPU, trial
 from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused
 from helpers.load.workloads import Workload
+from helpers.settings.presets import NONE, Preset
 
 DEFAULT_REPEATS = 5
 

@@ -1,6 +1,6 @@
 """How often does a log of any size say out of memory, device-side assert, restart? One pass, bounded memory, repeats counted.
 
-What a line means is the judge's reading (helpers/judge/oom_forms.py). Lines alike but for their numbers are read once, so a log
+What a line means is the judge's reading (helpers/look/messages.py). Lines alike but for their numbers are read once, so a log
 of 100 MB of one message is counted as fast as one without any.
 """
 
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from helpers.judge.oom_forms import FORMS, TORCH_ANCHORS, messages_in
+from helpers import grammar
+from helpers.look.messages import of_device, of_host, read_message
 
 BLOCK_BYTES = 4 << 20
 LINE_BYTES = 1 << 20
 GROUP_BYTES = 8 << 10
-OOM_KINDS = frozenset({"oom", "tf_oom", "jax_oom", "ollama_oom", "llama_oom", "collective_alloc", "hip_oom_plain", "cs_enomem"})
-HOST_KINDS = frozenset({"cpu_alloc", "host_killed"})
-_READ = tuple(sorted({anchor for form in FORMS if form.kind in OOM_KINDS | HOST_KINDS | {"device_assert"}
-                      for anchor in form.anchors} | set(TORCH_ANCHORS)))
+_ROWS: tuple[grammar.Row | grammar.Line, ...] = (*grammar.rows(), *grammar.lines(True))
+_READ = grammar.plain_anchors(tuple(sorted({row.event for row in _ROWS
+                                            if of_device(row) or of_host(row) or row.event == "assert"})))
 _OWN = ("restart", "respawn", "relaunch", "giving up", "gpu reset", "recycl", "traceback (most recent", "segmentation fault")
 _ANCHORS = tuple((anchor.encode(), bit) for bit, anchors in ((1, _READ), (2, _OWN)) for anchor in anchors)
 # A line with one of these begins a message; another that the judge's anchors hit goes on with the one before it.
@@ -34,7 +34,8 @@ _EXHAUSTED = re.compile(rb"(?:restart|respawn).{0,60}(?:exhausted|exceeded|used 
 _RECYCLED = re.compile(rb"performing (?:a |the )?(?:periodic )?gpu reset|worker.{0,40}recycled|recycl(?:ed|ing).{0,40}worker")
 _CRASH = re.compile(rb"traceback \(most recent call last\)|segmentation fault")
 _EPOCH = re.compile(rb"epoch[^0-9\na-z]{0,4}([0-9]{1,7}) ?(?:/|of) ?([0-9]{1,7})")
-_TRIGGERED = re.compile(r"device-sideasserttriggered|(?:cuda|hip)errorassert")
+KERNEL_ASSERT = "torch-kernel-assert"
+"""The row of the line that each thread of a kernel prints; the error itself follows."""
 _NUMBERS = re.compile(rb"[0-9]+")
 
 
@@ -107,13 +108,10 @@ def count_log(path: Path) -> LogCounts:
 @lru_cache(4096)
 def _judge(text: bytes) -> tuple[int, int, int, int]:
     """Messages of the GPU's and the host's memory, assert errors, and lines of a kernel's own assertion."""
-    squeezed = "".join(text.decode("utf-8", "replace").split())
-    found = messages_in(squeezed)
-    asserts = [squeezed[one.start:one.end] for one in found if one.values["kind"] == "device_assert"]
-    errors = sum(1 for one in asserts if _TRIGGERED.search(one))
-    loose = sum(1 for one in asserts if one.startswith("block:"))
-    return (sum(one.values["kind"] in OOM_KINDS for one in found), sum(one.values["kind"] in HOST_KINDS for one in found),
-            errors, loose)
+    found = read_message(text.decode("utf-8", "replace")).messages
+    asserts = [one.row for one in found if one.event == "assert"]
+    loose = asserts.count(KERNEL_ASSERT)
+    return sum(map(of_device, found)), sum(map(of_host, found)), len(asserts) - loose, loose
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:

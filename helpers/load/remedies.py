@@ -16,21 +16,21 @@ from typing import Any
 
 from helpers.allocator import trace as traces
 from helpers.allocator.driver import Card
-from helpers.allocator.settings import SettingsError
 from helpers.allocator.trace import Trace
-from helpers.allocator.versions import VersionError
 from helpers.allocator.whatif import Row, whatif
-from helpers.judge import effect
-from helpers.judge.claims import claims
-from helpers.judge.effect import LEAST, Comparison, Effect, compare
-from helpers.judge.presets import HOST_NAMES, Preset, findings, load
-from helpers.judge.settings import CONF_NAMES
+from helpers.load import effect
+from helpers.load.claims import claims
+from helpers.load.effect import LEAST, Comparison, Effect, compare
 from helpers.load.fixplan import Arm, Pair, Ran
 from helpers.load.record import RecordError, record
 from helpers.load.targets import Target
 from helpers.load.trial_record import TrialRecord
 from helpers.load.workloads import Workload, argv, workload
 from helpers.look.reading import show_bytes
+from helpers.settings.presets import Preset, findings, load
+from helpers.settings.releases import VersionError
+from helpers.settings.table import CONF_NAMES, HOST_NAMES
+from helpers.settings.text import SettingsError
 
 PATH = Path(__file__).resolve().parents[2] / "env" / "remedies.yaml"
 HOW = ("measured", "predicted", "argued")
@@ -205,7 +205,7 @@ def _replayed(control: Row, treated: Row, capacity_bytes: int, needs_bytes: int)
     told = (f"{card} peak reserved {show_bytes(treated.peak_reserved_high_bytes)}, with default settings "
             f"{show_bytes(control.peak_reserved_high_bytes)}")
     ratio = treated.peak_reserved_high_bytes / max(1, control.peak_reserved_high_bytes)
-    inert = ("it changes nothing", "garbage_collection_threshold does nothing")
+    inert = ("it changes nothing", "garbage_collection_threshold: does nothing")
     harm = [flag for flag in treated.flags if not flag.startswith(inert)]
     if harm:
         verdict, why = "harmful", harm[0]

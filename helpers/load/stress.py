@@ -14,14 +14,12 @@ from typing import Any
 from helpers.allocator.trace import Trace
 from helpers.load.child import Ended, watch
 from helpers.load.patterns import ops
+from helpers.settings.table import CONF_NAMES, NO_CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "from helpers.torchside.stress import main; main()"
 # Python, import torch, driver start; and the end: statistics, a snapshot of every event, giving the memory back.
 START_S, END_S = 90.0, 60.0
-SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-# With these torch does not cache, and its memory limit does not hold.
-DROPPED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 
 
 @dataclass(frozen=True)
@@ -102,9 +100,9 @@ def stress(python: str, trace: Trace, limit_bytes: int | None = None, seconds: f
 
 
 def _environment(conf: str, scratch: str, more: Mapping[str, str]) -> dict[str, str]:
-    env = {name: value for name, value in {**os.environ, **more}.items() if name not in (*SETTINGS, *DROPPED)}
+    env = {name: value for name, value in {**os.environ, **more}.items() if name not in (*CONF_NAMES, *NO_CACHE)}
     # Each build and version reads another of these names; all get the same.
-    env |= dict.fromkeys(SETTINGS, conf) if conf else {}
+    env |= dict.fromkeys(CONF_NAMES, conf) if conf else {}
     path = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
     return {**env, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": scratch}
 

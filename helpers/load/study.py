@@ -26,7 +26,8 @@ LIVE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Study:
-    """One trace with the card, release, build and settings it is studied under. ``recorded``: by a GPU, not made up."""
+    """One trace with the card, release, build and settings it is studied under. ``recorded``: by a GPU, not made up;
+    ``own``: a file that was given, no pattern or example of the workbook's."""
 
     name: str
     trace: Trace
@@ -37,6 +38,7 @@ class Study:
     fraction: float | None
     recorded: bool
     notes: tuple[str, ...]
+    own: bool = False
 
     @property
     def words(self) -> str:
@@ -65,9 +67,10 @@ def study(source: str, *, capacity: str = "", conf: str = "", torch: str = "", b
     size = parse_size(capacity) if capacity else known.capacity_bytes
     if size <= 0:
         raise ValueError(f"trace {Path(source).name}: it does not say how large the card was; give capacity, such as 20GiB")
+    own = source not in PATTERNS and source not in bundled
     recorded = "GPU" in str(trace.header.get("label"))
     return Study(Path(source).stem, trace, Card(size, known.held_bytes), torch or known.torch, build or known.build,
-                 conf or known.conf, known.fraction, recorded, (*trace.notes, *known.notes))
+                 conf or known.conf, known.fraction, recorded, (*trace.notes, *known.notes), own)
 
 
 def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[list[str]]]:

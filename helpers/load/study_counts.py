@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.judge.effect import student
+from helpers.load.effect import student
 
 MEMORY_KEYS = ("peak_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "memory_bytes")
 FEWEST_TRIALS = 8

@@ -16,21 +16,21 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from helpers.judge.oom_message import read_message
-from helpers.judge.presets import HOST_NAMES, Preset
-from helpers.judge.settings import SETTINGS
 from helpers.load.child import LAST_BYTES, Ended, watch
 from helpers.load.limits import Group, Limits, Sampler, driver_used, launched, leftovers
 from helpers.load.targets import Target
 from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused, read, trial_key
 from helpers.load.workloads import Workload, argv
 from helpers.look.files import write_atomic
+from helpers.look.messages import of_device, read_message
 from helpers.look.reading import Reading, not_available, seen
-from helpers.run.shapes import Evidence, Outcome
+from helpers.settings.presets import Preset
+from helpers.settings.table import VARIABLES
+from helpers.shapes import Evidence, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Target()
-DROPPED = {setting.name for setting in SETTINGS} | set(HOST_NAMES)
+DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")}
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
            "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION")
 MESSAGE_CHARACTERS, STACK_CHARACTERS = 4000, 60_000
@@ -210,7 +210,7 @@ class _Run:
             return "ok", "", True
         if killed > 0 and (ended.signal == "SIGKILL" or ended.exit_code):
             return "host_oom", f"the kernel's OOM killer ended {killed} of its processes", False
-        found = [one for one in read_message(words).messages if one.kind == "oom"]
+        found = [one for one in read_message(words).messages if of_device(one) and one.event.startswith("refused")]
         if found:
             start = max(0, words.find("out of memory") - 400) if "out of memory" in words else 0
             return "oom", (found[-1].words or words[start:])[:MESSAGE_CHARACTERS], False
@@ -227,7 +227,7 @@ class _Run:
                 size = one.requested.bytes if one.requested else None
                 reading = seen(size, "bytes", "the message") if size is not None else not_available(
                     "the message names no size", "bytes", "the message")
-                says = f"{one.framework or 'it'} asked for that much and failed"
+                says = f"{one.program or 'it'} asked for that much and failed"
                 found.append(Evidence(id="oom_message", reading=reading, says=says))
         if killed:
             found.append(Evidence(id="oom_kill", reading=seen(killed, "count", "oom_kill of the kernel"),

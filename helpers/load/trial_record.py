@@ -10,11 +10,11 @@ from statistics import median
 
 from pydantic import ValidationError
 
-from helpers.judge.presets import Preset
 from helpers.load.limits import Limits
 from helpers.load.targets import Target
 from helpers.load.workloads import Workload
 from helpers.run.shapes import Trial, one_line
+from helpers.settings.presets import Preset
 
 
 class TrialError(ValueError):

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.judge.oom_message import read_message
-from helpers.load.log_counts import HOST_KINDS, OOM_KINDS
+from helpers.look.messages import of_device, of_host, read_message
 from helpers.look.reading import show_bytes
 
 MARGIN = 0.10
@@ -59,8 +58,9 @@ def outcome_of(told: Mapping[str, Any]) -> str:
     """
     if "value" in told:
         return "ok" if told.get("context") != "dead" else "device_assert"
-    kinds = {one.kind for one in read_message(str(told.get("message", ""))).messages}
+    read = read_message(str(told.get("message", ""))).messages
+    faulty = any(one.event in ("assert", "fault") for one in read)
     context = told.get("context")
-    if context == "dead" or (context != "alive" and kinds & {"device_assert", "illegal_access"}):
+    if context == "dead" or (context != "alive" and faulty):
         return "device_assert"
-    return "oom" if kinds & OOM_KINDS else "host_oom" if kinds & HOST_KINDS else "error"
+    return "oom" if any(map(of_device, read)) else "host_oom" if any(map(of_host, read)) else "error"

@@ -14,9 +14,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.units import pci_address
+
 from .bundle import Bundle, Text
 from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading, not_available, seen
-from .vendor_text import Failure, count, find_json, listed, mapping, pci_address, plain, size, stdout_of, why_nothing, word
+from .vendor_text import Failure, count, find_json, listed, mapping, plain, size, stdout_of, why_nothing, word
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("amd-smi", "version", "--json"),

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from helpers.shapes import SCHEMA_VERSION as SCHEMA_VERSION
+
 from .archive import BundleBroken, BundleTooNew, read_files, write_files
 from .reading import Reading, not_allowed, not_available, seen
 
-SCHEMA_VERSION = 1
 KINDS = ("live", "recorded", "constructed")
 ITEM_KINDS = ("file", "command")
 ITEM_STATUSES = ("ok", "not_available", "not_allowed", "timeout", "truncated")

@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.units import pci_address, printed_size
+
 from .bundle import Bundle, natural
-from .pci import address
 from .reading import Reading, not_available, seen
 
 POOLS = ("vram_total", "vram_used", "vis_vram_total", "vis_vram_used", "gtt_total", "gtt_used", "preempt_used")
@@ -23,7 +24,6 @@ _NAMES = ("uevent", "vendor", "device", "subsystem_vendor", "subsystem_device", 
 FILES: tuple[str, ...] = (*(f"{card}/device/{name}" for name in _NAMES for card in _CARDS), _RENDER)
 COMMANDS: tuple[tuple[str, ...], ...] = ()
 
-_UNITS = {"": 1, "b": 1, "kb": 1 << 10, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _KINDS = ("total", "shared", "active", "resident", "purgeable", "memory")
 _FIRST = {"vram mem": "vram", "gtt mem": "gtt", "cpu mem": "cpu"}
 _DEVICE_MEMORY = re.compile(r"(?:vram|local)[0-9]+")
@@ -108,7 +108,7 @@ def cards(bundle: Bundle) -> tuple[Card, ...]:
     """Every DRM card, in the order of their names. A pool that the driver does not have reads as not available."""
     renders = {}
     for source in bundle.sources(_RENDER):
-        pci = address(_uevent(bundle, source).get("PCI_SLOT_NAME", ""))
+        pci = pci_address(_uevent(bundle, source).get("PCI_SLOT_NAME", ""))
         if pci:
             renders[pci] = source.split("/")[4]
     folders = [s[:-len("/uevent")] for pattern in _CARDS for s in bundle.sources(pattern + "/device/uevent")]
@@ -117,7 +117,7 @@ def cards(bundle: Bundle) -> tuple[Card, ...]:
 
 def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> Card:
     uevent = _uevent(bundle, folder + "/uevent")
-    pci = address(uevent.get("PCI_SLOT_NAME", ""))
+    pci = pci_address(uevent.get("PCI_SLOT_NAME", ""))
     vendor, device, *subsystem = (bundle.read(f"{folder}/{name}").text.strip() for name in _NAMES[1:5])
     pools = {pool: bundle.number(f"{folder}/mem_info_{pool}") for pool in POOLS}
     return Card(pci, folder.split("/")[4], renders.get(pci, ""), uevent.get("DRIVER", ""), vendor, device,
@@ -156,7 +156,7 @@ def parse_fdinfo(text: str) -> Fdinfo:
             else:
                 extra[key] = size
     driver = words.get("drm-driver", "amdgpu" if "pdev" in words and regions else "")
-    return Fdinfo(driver, address(words.get("drm-pdev", words.get("pdev", ""))), words.get("drm-client-id", ""),
+    return Fdinfo(driver, pci_address(words.get("drm-pdev", words.get("pdev", ""))), words.get("drm-client-id", ""),
                   words.get("pasid", ""), regions, extra, ignored)
 
 
@@ -171,9 +171,10 @@ def _place(key: str) -> tuple[str, str] | None:
 
 
 def _size(value: str) -> int | None:
-    match = re.fullmatch(r"([0-9]{1,20})\s*([A-Za-z]{0,3})", value)
-    unit = _UNITS.get(match.group(2).lower()) if match else None
-    return int(match.group(1)) * unit if match and unit else None
+    try:
+        return printed_size(value)
+    except ValueError:
+        return None
 
 
 def clients(bundle: Bundle) -> tuple[Client, ...]:

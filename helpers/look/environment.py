@@ -22,7 +22,9 @@ ALLOWED_NAMES = ("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "LD_LIBR
                  "container")
 ALLOWED_PREFIXES = ("AMD_", "AMDSMI_", "CUBLAS", "CUDA_", "CUDNN_", "GPU_", "HIPBLAS", "HIP_", "HSA_", "KMP_", "MALLOC_",
                     "MIOPEN_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "RCCL_", "ROCBLAS_", "ROCM_",
-                    "ROCR_", "TENSILE_", "TORCH", "TRITON_", "TF_FORCE_", "XLA_PYTHON_")
+                    "ROCR_", "TENSILE_", "TORCH", "TRITON_", "TF_FORCE_", "TF_GPU_", "XLA_CLIENT_", "XLA_PYTHON_", "GGML_CUDA_",
+                    "OLLAMA_CONTEXT", "OLLAMA_FLASH", "OLLAMA_GPU_", "OLLAMA_KEEP_", "OLLAMA_KV_", "OLLAMA_LLM_", "OLLAMA_MAX_",
+                    "OLLAMA_NUM_", "OLLAMA_SCHED_", "VLLM_ALLOW_", "VLLM_CPU_", "VLLM_GPU_", "VLLM_MAX_", "VLLM_SKIP_")
 SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "PROXY")
 VALUE_LIMIT = 4096
 # Named as in limits.conf(5).

@@ -11,10 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.units import pci_address
+
 from . import program
 from .bundle import Bundle
 from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading, not_available, seen
-from .vendor_text import Failure, count, listed, mapping, pci_address, size, word
+from .vendor_text import Failure, count, listed, mapping, size, word
 
 COMMANDS: tuple[tuple[str, ...], ...] = ()
 FILES: tuple[str, ...] = ()

@@ -1,9 +1,8 @@
 """What the kernel logged about GPUs and memory: resets, hangs, faults, refused allocations, kills, sizes at start-up.
 
-The wording is that of the drivers' sources (amdgpu_device.c, amdgpu_job.c, amdgpu_cs.c, amdgpu_vm.c, amdgpu_ttm.c, gmc_v*.c,
-kfd_device_queue_manager*.c; mm/oom_kill.c; drivers/pci/pcie/aer.c; kernel/params.c), across versions: "amdgpu: " stands once,
-twice or not at all, "[drm]" may stand before it, and process names may hold blanks, colons and brackets. Any line is cut at
-LINE_LIMIT characters first and every pattern is bounded, so no text makes the reading slow.
+The wordings are rows of helpers/messages.json, each with its source, across versions: "amdgpu: " stands once, twice or not at
+all, "[drm]" may stand before it, and process names may hold blanks, colons and brackets. Any line is cut at LINE_LIMIT
+characters first and every pattern is bounded, so no text makes the reading slow.
 """
 
 from __future__ import annotations
@@ -11,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from helpers.grammar import Line, lines
+from helpers.units import pci_address
 
 from .bundle import Bundle, Text
 from .kernel_tap import collect as collect  # capture knows readers, not how their sources are reached
 from .kernel_tap import split_time
-from .pci import address
-from .reading import MIB, Reading, not_allowed, not_available, seen
+from .reading import GIB, KIB, MIB, Reading, not_allowed, not_available, seen
 
 FILES: tuple[str, ...] = ()
 COMMANDS: tuple[tuple[str, ...], ...] = ()
@@ -44,7 +46,7 @@ class Event:
     the ring). ``facts`` holds numbers and words of the line: sizes end in _bytes; a fault's address and status are hex text.
     A storm of one kind from one process is one event with ``count`` lines until ``until``. ``boot`` is 0 for the running boot,
     -1 for the one before. ``line`` counts in the captured text, from 1. ``pid`` is None where no process is named; it is the
-    host's number, also in a container.
+    host's number, also in a container. ``row`` is the rule's id in the table of messages.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Event:
     line: int
     count: int
     until: Reading
+    row: str = ""
 
     @property
     def meaning(self) -> str:
@@ -67,63 +70,24 @@ class Event:
         return XIDS.get(int(self.detail), "") if self.kind == "xid" and self.detail.isdigit() else ""
 
 
-def _rule(kind: str, literal: str, pattern: str, detail: str = "") -> tuple[str, str, re.Pattern[str], str]:
-    return kind, literal, re.compile(pattern, re.IGNORECASE), detail
+def rules() -> tuple[Line, ...]:
+    """The rows of the table of messages that are of the kernel's log, the more telling first.
+
+    Groups of a pattern named *_mib, *_gib and *_kib become *_bytes; others than detail, pid, process and pci are facts.
+    """
+    return lines(True)
 
 
-_FOR_PROCESS = r"(?:,? for process (?P<process>.{0,32}?) ?pid (?P<pid>[0-9]{1,9}))?"
-# Kind, a word that must be in the line (lower case), pattern, detail where the pattern has no group of that name.
-# Groups named *_mib and *_gib become *_bytes; other groups than detail, pid, process and pci become facts.
-_RULES = (
-    _rule("gpu_reset", "reset begin", r"GPU reset begin", "begin"),
-    _rule("gpu_reset", "reset succeeded", r"GPU reset succeeded, trying to resume", "resuming"),
-    _rule("gpu_reset", "reset(", r"GPU reset\([0-9]{1,9}\) (?P<detail>succeeded|failed)"),
-    _rule("gpu_reset", "reset end", r"GPU reset end with ret = (?P<error>-?[1-9][0-9]{0,5})", "failed"),
-    _rule("gpu_reset", "recovery failed", r"GPU recovery failed: (?P<error>-?[0-9]{1,6})", "failed"),
-    _rule("gpu_reset", "recovery disabled", r"GPU recovery disabled", "disabled"),
-    _rule("gpu_reset", " reset", r"\b(?P<detail>MODE1|MODE2|BACO) reset"),
-    _rule("gpu_reset", "ring ", r"\bRing (?P<ring>\S{1,40}) reset (?P<detail>succeeded|failed|failure)"),
-    _rule("vram_lost", "vram is lost", r"VRAM is lost"),
-    _rule("ring_timeout", "timeout", r"\bring (?P<detail>[\w.]{1,40}) timeout(?P<recovered>, but soft recovered)?"),
-    _rule("mes_hang", "mes", r"MES(?:\([0-9, ]{1,9}\))? failed to respon(?:d to|se) msg=(?P<detail>[\w=]{1,40})"),
-    _rule("mes_hang", "unrecoverable state", r"MES might be in unrecoverable state", "unrecoverable"),
-    _rule("mes_hang", "unrecoverable state", r"the cp might be in an unrecoverable state", "hardware scheduler"),
-    _rule("vm_fault", "page fault", r"\[(?P<detail>(?:gfx|mm)hub\w{0,4})\].{0,12} page fault \(src_id:[0-9]{1,6} "
-          r"ring:[0-9]{1,6} vmid:(?P<vmid>[0-9]{1,6}) pasid:(?P<pasid>[0-9]{1,9})" + _FOR_PROCESS),
-    _rule("vm_fault", "gpu fault detected", r"GPU fault detected: [0-9]{1,4} 0x[0-9a-f]{1,16}" + _FOR_PROCESS),
-    _rule("cs_enomem", "command submission", r"Not enough memory for command submission"),
-    _rule("cs_enomem", "buffer list", r"Failed to process the buffer list -12"),
-    _rule("kfd_enomem", "failed to create bo", r"Failed to create BO on domain (?P<detail>\w{1,16})\. ret -12"),
-    _rule("kfd_enomem", "system memory limit", r"exceeds resident system memory limit", "system memory"),
-    _rule("pin_failed", "failed to pin", r"Failed to pin framebuffer with error (?P<error>-[0-9]{1,4})", "framebuffer"),
-    _rule("pin_failed", "pin failed", r"\b[0-9a-f]{8,16} pin failed", "buffer"),
-    # The number behind the process's name is its thread's, the one behind the task's name its own (amdgpu_vm_fini).
-    _rule("nonzero_when_fini", "non-zero when fini", r"VM memory stats(?: for proc (?P<process>.{0,32}?)(?:\("
-          r"(?P<thread>[0-9]{1,9})\) task .{0,32}?\((?P<pid>[0-9]{1,9})\))?)? is non-zero when fini"),
-    _rule("oom_killer", "kill", r"(?P<detail>Memory cgroup out of memory|Out of memory)[^:]{0,40}: Kill(?:ed)? process "
-          r"(?P<pid>[0-9]{1,9}) \((?P<process>.{0,15})\)(?=[ ,]|$)"),
-    _rule("page_allocation_failure", "page allocation failure", r"(?P<process>[^ ].{0,40}?): page allocation failure: "
-          r"order:(?P<order>[0-9]{1,3})"),
-    _rule("pcie_aer", "pcie bus error", r"PCIe Bus Error: severity=(?P<detail>[a-z][a-z ()-]{0,30}),"),
-    _rule("pcie_aer", "aer: ", r"AER: (?:Multiple )?(?P<detail>(?:un)?correct(?:ed|able)(?: \([a-z-]{1,16}\))?) error"),
-    _rule("pcie_atomics", "atomic", r"PCIE atomic ops is not supported|PCI rejects atomics"),
-    _rule("xid", "xid", r"NVRM: Xid \((?P<pci>[0-9a-f:.PCI]{5,24})\): (?P<detail>[0-9]{1,4})(?:, pid='?"
-          r"(?:(?P<pid>[0-9]{1,9})|[^,]{0,32}))?(?:, name='?(?P<process>[^,'<]{1,64}))?"),
-    _rule("gtt_vs_ttm_mismatch", "gtt size has been set", r"GTT size has been set as (?P<gtt_bytes>[0-9]{1,19}) "
-          r"but TTM size has been set as (?P<ttm_bytes>[0-9]{1,19})"),
-    _rule("gttsize_deprecated", "gttsize", r"Configuring gttsize via module parameter is deprecated"),
-    _rule("unknown_parameter", "unknown parameter", r"(?P<module>amdgpu|amdttm|amd_ttm|ttm|nvidia\w{0,16}): unknown parameter "
-          r"'(?P<detail>[^']{1,64})' ignored"),
-    _rule("vram_ready", "vram memory ready", r"\b(?P<size_mib>[0-9]{1,10})M of VRAM memory ready"),
-    _rule("gtt_ready", "gtt memory ready", r"\b(?P<size_mib>[0-9]{1,10})M of GTT memory ready"),
-    _rule("vm_size", "vm size is", r"vm size is (?P<size_gib>[0-9]{1,10}) GB"),
-    _rule("hung_task", "blocked for more than", r"task (?P<process>.{1,32}?):(?P<pid>[0-9]{1,9}) blocked for more than "
-          r"(?P<seconds>[0-9]{1,9}) seconds"),
-    _rule("driver_version", "amdgpu version", r"amdgpu version: (?P<detail>\S{1,40})"),
-    _rule("driver_version", "kernel module", r"NVIDIA UNIX (?:Open )?(?:Kernel Module for \w{1,10}|\w{1,10} Kernel Module) "
-          r"{1,4}(?P<detail>[0-9]{2,4}\.[0-9.]{1,12})"),
-    _rule("boot", "linux version", r"^Linux version (?P<detail>\S{1,100})"),
-)
+@lru_cache(1)
+def _by_id() -> dict[str, Line]:
+    return {line.id: line for line in rules()}
+
+
+def rule(row: str) -> Line:
+    """The rule of an event by its ``row``. Raises KeyError for another name."""
+    return _by_id()[row]
+
+
 _STORMS = frozenset(("vm_fault", "cs_enomem", "kfd_enomem", "pin_failed", "nonzero_when_fini", "page_allocation_failure",
                      "pcie_aer", "xid", "mes_hang", "gpu_reset"))
 _NAMES_PROCESS = re.compile(r"(?:process information: )?process (?P<process>.{0,32}?) ?\bpid (?P<pid>[0-9]{1,9})",
@@ -176,7 +140,28 @@ def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[E
         opened.pop(event.pci, None)
         if at >= 0 and event.kind in ("vm_fault", "ring_timeout", "oom_killer"):
             opened[event.pci] = (at, number)
-    return tuple(found)
+    return tuple(_without_announcements(found))
+
+
+def _without_announcements(found: list[Event]) -> list[Event]:
+    """Without the lines in which the kernel looks for or names a victim, where the line that it was killed follows."""
+    kept: list[Event] = []
+    killed: set[int | None] = set()
+    answered = False
+    for event in reversed(found):
+        if event.kind == "oom_killer":
+            killed.add(event.pid)
+            answered = True
+        elif event.kind == "oom_constraint":
+            answered = True
+            if event.pid in killed:
+                continue
+        elif event.kind == "oom_invoked":
+            done, answered = answered, False
+            if done:
+                continue
+        kept.append(event)
+    return kept[::-1]
 
 
 def _when(when: float | str | None, source: str, item: str) -> Reading:
@@ -186,23 +171,24 @@ def _when(when: float | str | None, source: str, item: str) -> Reading:
 
 
 def _event(message: str, lower: str, when: Reading, boot: int, source: str, number: int) -> Event | None:
-    hits = ((kind, pattern.search(message), detail) for kind, literal, pattern, detail in _RULES if literal in lower)
-    kind, match, detail = next((hit for hit in hits if hit[1]), ("", None, ""))
-    if match is None:
+    hits = ((line, line.pattern.search(message)) for line in rules() if line.literal in lower)
+    line, match = next((hit for hit in hits if hit[1]), (None, None))
+    if line is None or match is None:
         return None
+    kind, detail = line.kind, line.detail
     got = {name: value for name, value in match.groupdict().items() if value is not None}
     pid = int(got.pop("pid", "0")) or None
     process = got.pop("process", "").strip()
     addresses = [got.pop("pci")] if "pci" in got else _PCI.findall(message)
-    pci = address((addresses or [""])[-1 if kind == "pcie_aer" else 0])
+    pci = pci_address((addresses or [""])[-1 if kind == "pcie_aer" else 0])
     detail = _detail(kind, got.pop("detail", detail), got)
     facts: dict[str, int | str] = {}
     for name, value in got.items():
-        scale = MIB if name.endswith("_mib") else MIB << 10 if name.endswith("_gib") else 1
+        scale = {"_kib": KIB, "_mib": MIB, "_gib": GIB}.get(name[-4:], 1)
         fact = name[:-4] + "_bytes" if scale > 1 else name
         facts[fact] = int(value) * scale if re.fullmatch(r"-?[0-9]{1,20}", value) else value
     facts.update(_killed_bytes(message) if kind == "oom_killer" else {})
-    return Event(kind, when, boot, pci, pid, process, detail, facts, message, source, number, 1, when)
+    return Event(kind, when, boot, pci, pid, process, detail, facts, message, source, number, 1, when, line.id)
 
 
 def _detail(kind: str, detail: str, got: dict[str, str]) -> str:
@@ -212,8 +198,8 @@ def _detail(kind: str, detail: str, got: dict[str, str]) -> str:
         return f"ring {detail}"
     if kind == "ring_timeout" and got.pop("recovered", ""):
         return detail + " soft recovered"
-    if kind == "oom_killer":
-        return "cgroup" if "cgroup" in detail.lower() else "global"
+    if kind == "oom_killer" or kind == "oom_constraint":
+        return "cgroup" if "cg" in detail.lower() else "global"
     return f"{got.pop('module')}.{detail}" if kind == "unknown_parameter" else detail
 
 
@@ -224,7 +210,7 @@ def _killed_bytes(message: str) -> dict[str, int | str]:
 
 def _follow(found: list[Event], opened: dict[str, tuple[int, int]], message: str, lower: str, number: int) -> None:
     """Add to an open event what the lines after it say: the process, the address and status of a fault, the size of a kill."""
-    pci = address((_PCI.findall(message) or [""])[0])
+    pci = pci_address((_PCI.findall(message) or [""])[0])
     at, since = opened.get(pci, (-1, 0))
     if at < 0 or number - since > _FOLLOWING_LINES:
         return

@@ -28,7 +28,7 @@ _WORDS = (
     b"amdgpu", b"[drm", b"kfd", b"ttm", b"radeon", b"nvidia", b"nvrm", b"nouveau", b"i915", b" xe ", b"gpu", b"out of memory",
     b"oom-kill", b"oom_", b"killed process", b"memory cgroup", b"page allocation failure", b"aer: ", b"pcie bus error",
     b"dpc: ", b"linux version", b"command line:", b"memory: ", b"iommu", b"dmar", b"amd-vi", b"thermal", b"hardware error",
-    b"blocked for more than", b"soft lockup", b"unknown parameter",
+    b"blocked for more than", b"soft lockup", b"unknown parameter", b"dxgk", b"vmalloc", b"memory.oom.group", b"no killable",
 )
 _LEVEL = re.compile(r"(?:<[0-9]{1,3}>|[a-z]{3,8} {1,3}:[a-z]{3,7} {0,3}: )")
 _MONOTONIC = re.compile(r"\[ {0,8}([0-9]{1,10}\.[0-9]{1,9})\](?:\[ {0,6}[TC][0-9]{1,9}\])? ?")

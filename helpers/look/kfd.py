@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from helpers.units import pci_address
+
 from .bundle import Bundle, natural
 from .drm import cards
-from .pci import address
 from .reading import Reading, not_allowed, not_available, seen
 
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -120,8 +121,8 @@ def _address(values: dict[str, int], gfx: str, known: set[str]) -> str:
     others into the function's bits (kfd_topology_add_device, for gfx 9.4.3).
     """
     location, domain = values["location_id"], values.get("domain", 0) & 0xffffffff
-    whole = f"{domain:x}:{location >> 8 & 0xff:x}:{location >> 3 & 0x1f:x}."
-    pci, first = address(f"{whole}{location & 7}"), address(whole + "0")
+    whole = f"{domain:04x}:{location >> 8 & 0xff:x}:{location >> 3 & 0x1f:x}."
+    pci, first = pci_address(f"{whole}{location & 7}"), pci_address(whole + "0")
     return first if pci not in known and (first in known or gfx.startswith(("gfx94", "gfx95"))) else pci
 
 

@@ -8,6 +8,8 @@ import sys
 from dataclasses import fields, replace
 from typing import Any
 
+from helpers.units import pci_address
+
 from . import program
 from .bundle import Bundle
 from .nvidia_smi import (
@@ -23,7 +25,7 @@ from .nvidia_smi import (
     parse_xml,
 )
 from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading, seen
-from .vendor_text import Failure, find_json, listed, mapping, pci_address, size, why_nothing, word
+from .vendor_text import Failure, find_json, listed, mapping, size, why_nothing, word
 
 __all__ = ["COMMANDS", "FILES", "MigDevice", "NvidiaGpu", "NvidiaHolder", "collect_nvml", "driver", "gpu_count", "gpus",
            "holder_count", "holders", "toolkit"]

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+from helpers.units import pci_address
+
 from .bundle import Text
 from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading
-from .vendor_text import count, pci_address, size, stdout_of, word
+from .vendor_text import count, size, stdout_of, word
 
 FAILURES = (
     ("Insufficient Permissions", NOT_ALLOWED), ("Permission denied", NOT_ALLOWED),

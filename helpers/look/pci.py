@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.units import pci_address
+
 from .bundle import Bundle
 from .files import find, read
 from .reading import Reading, not_available, seen
@@ -21,24 +23,10 @@ COMMANDS: tuple[tuple[str, ...], ...] = ()
 CLASSES = ("0x03", "0x0604", "0x12")
 """Displays, PCI bridges and processing accelerators. A GPU without outputs is 0x0380 or 0x0302 or 0x1200."""
 
-_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?GT/s")
 _BARS = 6
 _WORDS = ("vendor", "device", "class", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
           "boot_vga", "numa_node")
-
-
-def address(text: str) -> str:
-    """A PCI address in the project's form, or an empty string where the text is none.
-
-    Takes "03:00.0", "00000000:03:00.0" (nvidia-smi) and "PCI:0000:03:00" (NVRM, which leaves the function out).
-    """
-    word = text.strip()
-    match = _ADDRESS.fullmatch(word[4:] if word[:4].upper() == "PCI:" else word)
-    if not match:
-        return ""
-    domain, bus, device, function = match.groups()
-    return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function or '0'}"
 
 
 @dataclass(frozen=True)
@@ -103,10 +91,10 @@ def collect_pci(root: Path) -> list[dict[str, Any]]:
     rows = []
     functions = _functions(top)
     for name, code in functions.items():
-        if not code.startswith(CLASSES) or not address(name):
+        if not code.startswith(CLASSES) or not pci_address(name):
             continue
         folder = f"/sys/bus/pci/devices/{name}"
-        row: dict[str, Any] = {"pci": address(name), **{word: _word(top, f"{folder}/{word}") for word in _WORDS}}
+        row: dict[str, Any] = {"pci": pci_address(name), **{word: _word(top, f"{folder}/{word}") for word in _WORDS}}
         ids = [_word(top, f"{folder}/subsystem_{part}") for part in ("vendor", "device")]
         row["subsystem"] = ":".join(ids) if all(ids) else ""
         row["driver"] = _target(top, f"{folder}/driver").rsplit("/", 1)[-1]
@@ -155,12 +143,12 @@ def _bars(text: str) -> list[int]:
 def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
     """The devices of the table pci_devices, by address. A row without an address is left out."""
     item = bundle.read("pci_devices").item
-    rows = {address(_text(row, "pci")): row for row in bundle.table("pci_devices") if address(_text(row, "pci"))}
+    rows = {pci_address(_text(row, "pci")): row for row in bundle.table("pci_devices") if pci_address(_text(row, "pci"))}
     return tuple(_device(pci, row, rows, item) for pci, row in sorted(rows.items()))
 
 
 def _device(pci: str, row: dict[str, Any], rows: dict[str, dict[str, Any]], item: str) -> PciDevice:
-    parents = tuple(a for a in map(address, _text(row, "path").split("/")) if a and a != pci)
+    parents = tuple(a for a in map(pci_address, _text(row, "path").split("/")) if a and a != pci)
     links = [link for link in (_link(rows[a]) for a in (*parents, pci) if a in rows) if link]
     # Both ends of one link report it; the end that could do more tells that it is held back.
     slowest = min(links, key=lambda k: (k.speed_gts * k.width, -k.max_speed_gts * k.max_width), default=None)

@@ -1,8 +1,4 @@
-"""What vendor tools print, read with care: JSON among warnings, sizes in their units, addresses, and why there is no answer.
-
-AMD's tools say KB, MB and GB and mean KiB, MiB and GiB: amd-smi divides by 1024 * 1024 and prints "MB"
-(ROCm/amdsmi amdsmi_commands.py), rocminfo divides by 1024 and prints "KB" (ROCm/rocminfo rocminfo.cc).
-"""
+"""What vendor tools print, read with care: JSON among warnings, sizes in their units, and why there is no answer."""
 
 from __future__ import annotations
 
@@ -13,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.units import printed_size
+
 from .bundle import Text
 from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading, not_allowed, not_available, seen
 
@@ -20,10 +18,6 @@ STDERR_MARK = "--- stderr ---"
 LONGEST_WHY = 300
 MOST_STARTS = 50
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_PCI = re.compile(r"(?<![0-9a-f:.])(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])(?![0-9a-f:.])")
-_SIZE = re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?\s*([A-Za-z]*)")
-_UNITS = {"": 1, "b": 1, "bytes": 1, "kb": 1 << 10, "kib": 1 << 10, "mb": 1 << 20, "mib": 1 << 20,
-          "gb": 1 << 30, "gib": 1 << 30, "tb": 1 << 40, "tib": 1 << 40}
 _NOT_MEASURED = ("n/a", "unknown", "none", "not supported", "not available", "not found", "unknown error", "gpu is lost", "")
 _REFUSED = ("insufficient permissions", "permission denied", "no permission")
 
@@ -99,15 +93,6 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def pci_address(text: object) -> str:
-    """``0000:03:00.0`` from ``00000000:03:00.0``, ``0000:03:00.0`` or ``03:00.0``, or empty; lower case, 4-digit domain."""
-    match = _PCI.search(str(text).strip().lower())
-    if not match:
-        return ""
-    domain, bus, device, function = match.groups()
-    return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function}"
-
-
 def size(raw: object, source: str, item: str = "", unit: str = "") -> Reading:
     """Bytes from a tool's number, ``"8176 MiB"`` or ``{"value": 8176, "unit": "MB"}``; ``unit`` where it names none.
 
@@ -122,15 +107,10 @@ def size(raw: object, source: str, item: str = "", unit: str = "") -> Reading:
         return not_allowed(words, "bytes", source, item)
     if raw is None or words.lower() in _NOT_MEASURED:
         return not_available(f"not measured ({words})" if words else "no such field", "bytes", source, item)
-    match = None if isinstance(raw, bool) else _SIZE.fullmatch(words.replace(",", ""))
-    if not match:
-        return not_available(f"{words[:60]!r} is no size", "bytes", source, item)
-    whole, fraction, named = match.groups()
-    power = _UNITS.get((named or unit).lower())
-    if power is None:
-        return not_available(f"{words[:60]!r}: the unit {named or unit!r} is unknown", "bytes", source, item)
-    exact = int(whole) * power
-    return seen(exact + round(float(fraction) * power) if fraction else exact, "bytes", source, item)
+    try:
+        return seen(printed_size("True" if isinstance(raw, bool) else words, unit), "bytes", source, item)
+    except ValueError as error:
+        return not_available(str(error), "bytes", source, item)
 
 
 def count(raw: object, source: str, item: str = "") -> Reading:

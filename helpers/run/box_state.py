@@ -22,6 +22,7 @@ from helpers.look import access, drm, files, kfd, nvidia, nvml, pci, processes, 
 from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.gpus import Gpu
 from helpers.look.gpus import gpus as gpus_of
+from helpers.units import pci_address
 
 from .kernel_errors import new_errors
 from .quarantine import Trouble
@@ -88,7 +89,7 @@ def measure(gpus: Sequence[str] = (), root: str = "", *, folder: str | Path = ".
     began = time.monotonic()
     bundle, sick = _look(root)
     unread: list[str] = []
-    asked = tuple(pci.address(gpu) or gpu for gpu in gpus)
+    asked = tuple(pci_address(gpu) or gpu for gpu in gpus)
     states = tuple(_gpu(gpu, bundle, root, unread) for gpu in gpus_of(bundle) if not asked or gpu.pci in asked)
     missing = sorted(set(asked) - {gpu.pci for gpu in states}) or ([] if states else ["any GPU"])
     unread += [f"memory of {gpu} is not watched because no layer of this box shows it" for gpu in missing]
@@ -177,7 +178,7 @@ def _card(source: str) -> str:
 
 def _scope(root: str, source: str) -> str:
     """The GPU that a file below /sys/class/drm belongs to, else the box. The link is read without asking the driver."""
-    name = pci.address(os.path.basename(os.path.realpath(f"{root}{_card(source)}/device")))
+    name = pci_address(os.path.basename(os.path.realpath(f"{root}{_card(source)}/device")))
     return f"gpu {name}" if name else "box"
 
 
@@ -224,5 +225,5 @@ def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | Non
             name = str(label.value) if label.ok else source.rsplit("/", 1)[-1]
             yield name, int(now.value or 0) / 1000, int(crit.value or 0) / 1000 if crit.ok and crit.value else None
     for row in bundle.table("nvml"):
-        if pci.address(str(row.get("pci", ""))) == gpu.pci and isinstance(row.get("celsius"), int):
+        if pci_address(str(row.get("pci", ""))) == gpu.pci and isinstance(row.get("celsius"), int):
             yield "NVML", float(row["celsius"]), None

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import ValidationError
+from helpers.shapes import VERDICT_MIME as VERDICT
+from helpers.shapes import Verdict, from_json
 
-from .shapes import Figure, Verdict, one_line
+from .shapes import Figure
 
-VERDICT = "application/vnd.casebook.verdict+json"
 NBFORMAT = 4
 INJECTED, PARAMETERS = "injected-parameters", "parameters"
 TYPES: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "list": list, "dict": dict, "tuple": list}
@@ -168,9 +168,9 @@ def verdict_of(nb: Any) -> Verdict | None:
         if emitted is None:
             continue
         try:
-            return Verdict.model_validate_json(emitted) if isinstance(emitted, str) else Verdict.model_validate(emitted)
-        except ValidationError as error:
-            raise VerdictError(one_line(error, "not a verdict")) from error
+            return from_json(Verdict, emitted, "not a verdict")
+        except ValueError as error:
+            raise VerdictError(str(error)) from error
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from helpers.look.boxes import recorded_names
-from helpers.look.pci import address
+from helpers.units import pci_address
 
 from .estimate import Estimates
 from .kernel import CHECKOUT
@@ -123,9 +123,9 @@ class _Reader:
         for values in itertools.product(*planned.grid.values()):
             given = {**planned.parameters, **dict(zip(planned.grid, values, strict=True))}
             box, preset, gpu = (_text(planned, given, name) for name in ("box", "preset", "gpu"))
-            if gpu and not address(gpu):
+            if gpu and not pci_address(gpu):
                 raise PlanError(f"gpu: seen {gpu!r}; expected a PCI address such as 0000:03:00.0; see: lspci -D")
-            gpu = address(gpu)
+            gpu = pci_address(gpu)
             own = {name: value for name, value in given.items() if name not in ("box", "preset", "gpu")}
             own.update({"gpu": gpu} if gpu and "gpu" in known else {})
             check_parameters(known, own)
@@ -168,7 +168,7 @@ class _Reader:
 
     def _preset(self, preset: str) -> str:
         """The preset as a notebook is given it: a name of env/presets, or the absolute path of a file that ends in .env."""
-        from helpers.judge.presets import FOLDER, PresetError, load
+        from helpers.settings.presets import FOLDER, PresetError, load
 
         if preset in ("", "none"):
             return preset

@@ -294,7 +294,7 @@ def where(cell: int, cells: int) -> str:
 
 def ending(run: Run) -> str:
     """How a run ended, in one line."""
-    answer = f": {run.verdict.cause} ({run.verdict.confidence})" if run.verdict else ""
+    answer = f": {run.verdict.short}" if run.verdict else ""
     return f"{title(run)}: {run.state}{answer}" + f"; {run.cause}" * bool(run.cause) + f" ({run.seconds or 0:.1f} s)"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.look.pci import address
+from helpers.units import pci_address
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Quarantine:
 
         A box refuses every run. A GPU refuses those that name it, and those that name none and do more than look.
         """
-        named, looks = address(run.gpu) or run.gpu, run.danger == "looks"
+        named, looks = pci_address(run.gpu) or run.gpu, run.danger == "looks"
         for trouble in self.troubles:
             if trouble.scope == "box" or trouble.scope == f"gpu {named}":
                 return f"{trouble.scope} is in quarantine: {trouble.why}"

@@ -198,7 +198,7 @@ def status_text(view: BatchView) -> str:
                 else "")]
     nodes = len({run.node for run in view.runs if run.node}) > 1
     for run in view.runs:
-        answer = f"{run.verdict.cause} ({run.verdict.confidence})" if run.verdict else ""
+        answer = run.verdict.short if run.verdict else ""
         seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
         words = "; ".join(filter(None, (
             f"on {run.node}" if nodes and run.node else "", f"attempt {run.attempt}" if run.attempt > 1 else "", answer,

@@ -1,19 +1,21 @@
 """The JSON shapes that commands print, files hold and notebooks emit, as pydantic models.
 
-Unknown keys are refused on input. The JSON Schema of each is kept beside this module in ``schema/`` (``write_schemas``) and
-a test compares them. Any layer above ``look`` and ``allocator`` may import this module; it imports only ``look``.
+What a run, a replay and a trial record; a verdict and what it holds are of ``helpers.shapes``, which needs no package. Unknown
+keys are refused on input. The JSON Schema of each is kept beside this module in ``schema/`` (``write_schemas``) and a test
+compares them.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, PlainSerializer, TypeAdapter, ValidationError
 
-from helpers.look.bundle import SCHEMA_VERSION, Item
-from helpers.look.reading import Reading
+from helpers.look.bundle import Item
+from helpers.shapes import SCHEMA_VERSION, Evidence, Outcome, Reading, Ttm, Verdict, as_dict, json_schema
 
 from .plan_shapes import DANGERS as DANGERS
 from .plan_shapes import STATES as STATES
@@ -25,19 +27,6 @@ from .plan_shapes import PlannedRun as PlannedRun
 from .plan_shapes import StopRules as StopRules
 
 SCHEMA_FOLDER = Path(__file__).parent / "schema"
-
-Cause = Literal[
-    "external-holder", "stale-holder", "driver-leak", "true-capacity", "allocator-fragmentation",
-    "allocator-cache-not-returned", "user-leak", "ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "version-mismatch",
-    "unsupported-gfx", "permission", "metric-misreport", "library-workspace", "host-oom", "context-corruption",
-    "config-ineffective", "multi-gpu-imbalance", "expandable-segments-unsupported", "other", "cannot-tell",
-]
-CAUSES: tuple[str, ...] = get_args(Cause)
-Confidence = Literal["confirmed", "likely", "weak"]
-Layer = Literal["carveout", "ram", "ttm", "gtt", "kfd_bank", "kfd_limit", "hsa_pool", "hip_total", "fraction", "cgroup",
-                "ulimit"]
-Outcome = Literal["ok", "oom", "crashed", "hung", "stuck", "host_oom"]
-
 
 RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes and what stopped a run
 
@@ -52,6 +41,8 @@ def _only(known: int) -> Any:
 
 
 SchemaVersion = Annotated[int, _only(SCHEMA_VERSION)]
+Recorded = Annotated[Verdict, PlainSerializer(as_dict)]
+"""A verdict inside a record, written as it is by itself."""
 
 
 class Manifest(Shape):
@@ -63,51 +54,6 @@ class Manifest(Shape):
     kind: Literal["live", "recorded", "constructed"]
     tool_version: str
     items: list[Item]
-
-
-class Evidence(Shape):
-    """One reading and what it says for or against a cause."""
-
-    id: str
-    reading: Reading
-    says: str
-
-
-class Missing(Shape):
-    """A reading that would decide, and how to take it."""
-
-    reading: str
-    how: str
-
-
-class NextStep(Shape):
-    """The one first choice. ``command`` is printed, never run; what it needs and what it may harm stand beside it."""
-
-    what: str
-    command: str = ""
-    precondition: str = ""
-    blast_radius: str = "none"
-
-
-class Alternative(Shape):
-    """A cause that the evidence leaves open."""
-
-    cause: Cause
-    confidence: Confidence
-
-
-class Verdict(Shape):
-    """A cause with its evidence, what speaks against it, and what is missing."""
-
-    schema_version: SchemaVersion = SCHEMA_VERSION
-    cause: Cause
-    confidence: Confidence
-    summary: str = ""
-    alternatives: list[Alternative] = []
-    evidence: list[Evidence] = []
-    against: list[Evidence] = []
-    missing: list[Missing] = []
-    next_step: NextStep
 
 
 class Figure(Shape):
@@ -157,56 +103,13 @@ class Run(Shape):
     ended_at: str = ""
     seconds: float | None = None
     tool_version: str = ""
-    verdict: Verdict | None = None
+    verdict: Recorded | None = None
     figures: list[Figure] = []
     files: list[str] = []
     left_behind: list[str] = []
     gate: str = ""
     quarantined: str = ""
     notes: list[str] = []
-
-
-class Ceiling(Shape):
-    """One layer's limit on memory; ``pending_bytes`` where configuration and live value differ."""
-
-    layer: Layer
-    bytes: int | None
-    source: str
-    status: Literal["ok", "not_available", "not_allowed"]
-    pending_bytes: int | None = None
-
-
-class TtmPlan(Shape):
-    """What to do about the TTM limit, in pages of the box."""
-
-    action: Literal["set", "leave", "remove"]
-    pages_limit: int | None
-    bytes: int | None
-    reserve_bytes: int | None
-    why: str
-
-
-class TtmCommand(Shape):
-    """What a person would run on one system, how to undo it and how to verify it after the reboot."""
-
-    system: str
-    run: str
-    undo: str
-    verify: str
-
-
-class Ttm(Shape):
-    """Every ceiling between the RAM and torch, and the safe way to raise it."""
-
-    schema_version: SchemaVersion = SCHEMA_VERSION
-    box: str
-    ceilings: list[Ceiling]
-    binding: Layer | None
-    binding_bytes: int | None
-    torch_total_bytes: int | None
-    plan: TtmPlan
-    commands: list[TtmCommand] = []
-    warnings: list[str] = []
 
 
 class FirstOom(Shape):
@@ -297,7 +200,9 @@ SHAPES: dict[str, Any] = {
 
 def schema(name: str) -> str:
     """The JSON Schema of one shape, as it stands in ``schema/<name>.json``."""
-    return json.dumps(TypeAdapter(SHAPES[name]).json_schema(), indent=1, sort_keys=True) + "\n"
+    shape = SHAPES[name]
+    content = json_schema(shape) if is_dataclass(shape) else TypeAdapter(shape).json_schema()
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def write_schemas(folder: Path = SCHEMA_FOLDER) -> None:

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from helpers.allocator import metrics, whatif
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
-from helpers.allocator.settings import parse
-from helpers.allocator.versions import behaviour
 from helpers.load.study import Study
 from helpers.look.reading import show_bytes
+from helpers.settings.releases import behaviour
+from helpers.settings.text import parse
 
 from . import replay_figures as figures
 from .replay_figures import Line

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from helpers.look.bundle import Bundle
 from helpers.run.record import BatchView, gone, read_batch
-from helpers.run.shapes import Verdict
+from helpers.shapes import Verdict
 
 from .tables import plain, table
 
@@ -36,12 +37,19 @@ def answers_table(batch: str) -> str:
         return NO_BATCH
     said: dict[tuple[str, ...], int] = {}
     for run in _answered(batch):
-        row = (run.notebook, run.verdict.cause, run.verdict.confidence, run.verdict.summary)
+        row = (run.notebook, *about(run.verdict), run.verdict.summary)
         said[row] = said.get(row, 0) + 1
     columns = ["notebook", "cause", "confidence", "in a sentence"]
     if max(said.values(), default=1) == 1:
         return table(list(said), columns, widest=100)
     return table([[*row, count] for row, count in said.items()][:MOST_ROWS], [*columns, "runs"], widest=100)
+
+
+def about(verdict: Verdict) -> tuple[str, str]:
+    """Cause and confidence for a table. A healthy box has none; an answer to another question says that it is one."""
+    if verdict.state == "healthy":
+        return "healthy", ""
+    return verdict.cause + (" (aside)" if verdict.state == "aside" else ""), verdict.confidence
 
 
 def history_table(question: str, outputs: str = "") -> str:
@@ -67,16 +75,27 @@ def nights(batch: str, *questions: str) -> str:
     return "\n\n".join(f"{question}\n{history_table(question, str(Path(batch).resolve().parent))}" for question in questions)
 
 
-def leading(batch: str, bundle: Bundle) -> Verdict | None:
-    """The most certain verdict of a batch's runs on this box that names a cause; of equals the first. None without one.
+def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """The verdict of one box's runs that leads its page, its report and its shared issue: the firmest; of equals the first.
 
-    ``other`` comes last, however certain: a notebook that finds nothing of its own question must not hide what another found.
+    An answer to a notebook's own question (state ``aside``) never leads where another says why the box fails, or that it cannot
+    tell. A named cause comes before ``cannot-tell``, and that before it where nothing was handed over that failed.
     """
     order = ("confirmed", "likely", "weak")
-    names = {bundle.box, "live"} if bundle.kind == "live" else {bundle.box}
-    answers = [run.verdict for run in _answered(batch) if run.box in names] if batch else []
-    named = [verdict for verdict in answers if verdict.cause != "cannot-tell"]
-    return min(named, key=lambda verdict: (verdict.cause == "other", order.index(verdict.confidence)), default=None)
+    said = [verdict for verdict in verdicts if verdict is not None]
+    return min(said, key=lambda v: (v.state == "aside", v.cause == "cannot-tell", v.state == "healthy",
+                                    order.index(v.confidence)), default=None)
+
+
+def about_box(bundle: Bundle) -> set[str]:
+    """The names under which a batch's runs are about this box."""
+    return {bundle.box, "live"} if bundle.kind == "live" else {bundle.box}
+
+
+def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
+    """The verdict that leads among a batch's runs on this box; None where none of them is about the box itself."""
+    lead = leading(run.verdict for run in _answered(batch) if run.box in about_box(bundle)) if batch else None
+    return None if lead is None or lead.state == "aside" else lead
 
 
 def _answered(batch: str) -> list:

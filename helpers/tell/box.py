@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.judge.obstacles import obstacles
-from helpers.judge.settings_audit import audit_box
 from helpers.look import amd_smi, framework, kfd, nvidia, rocm
 from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle
@@ -11,8 +13,10 @@ from helpers.look.gpus import gpus
 from helpers.look.machine import machine
 from helpers.look.pci import pci_devices
 from helpers.look.reading import Reading, seen, show_bytes
+from helpers.settings.audit import audit_box
+from helpers.settings.kernel import audit_kernel
 
-from .tables import table
+from .tables import gib, plain, table
 
 
 def machine_line(bundle: Bundle) -> str:
@@ -67,8 +71,8 @@ def slot_table(bundle: Bundle) -> str:
 
 
 def settings_table(bundle: Bundle) -> str:
-    """What each memory setting of the captured environment does on this build and chip; what deserves a look stands first."""
-    found = audit_box(bundle)
+    """What each memory setting of the captured environment and of the kernel's modules does on this build and chip."""
+    found = audit_box(bundle) + audit_kernel(bundle)
     return table([[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in found],
                  ["variable", "value", "verdict", "why"], widest=110)
 
@@ -98,3 +102,16 @@ def provenance(bundle: Bundle) -> str:
             ["captured by", bundle.tool_version], ["sources", counted],
             ["constructed", seen(made, "count", "manifest.json") if made else "none"]]
     return table(rows, ["provenance", ""], widest=None)
+
+
+def ledger_table(ledgers: Iterable[GpuLedger]) -> str:
+    """Each ledger's rows, its sum beside what its source says, and below them what contradicts and what is to be noted."""
+    rows, below = [], []
+    for book in ledgers:
+        where, who = book.pci or "not told", "message" if book.account == MESSAGE else "driver"
+        rows += [[where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source] for row in book.rows]
+        rows.append([where, who, "in use", f"the rows make {gib(book.sum_bytes())}, give or take "
+                     + show_bytes(book.tolerance_bytes), book.used, book.used.source])
+        below += [f"{where}, {who}: contradiction: {plain(words)}" for words in book.contradictions]
+        below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
+    return "\n".join([table(rows, ["GPU", "account", "kind", "held by", "bytes", "source"], widest=72), *below])

@@ -13,17 +13,17 @@ from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
-from helpers.allocator.settings import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from helpers.allocator.whatif import whatif
-from helpers.judge.claims import Claim, claims
-from helpers.judge.presets import findings, load
-from helpers.judge.signals import CONTEXT_BYTES
+from helpers.judge.account import CONTEXT_BYTES
+from helpers.load.claims import Claim, claims
 from helpers.load.patterns import generate
 from helpers.load.vpoc import sample
 from helpers.load.vpoc.memory import case_arithmetic
 from helpers.load.vpoc.trades import Trades
 from helpers.look.reading import KIB, MIB, seen, show_bytes
-from helpers.run.shapes import Alternative, Cause, Evidence, Missing, NextStep, Verdict
+from helpers.settings.presets import findings, load
+from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
+from helpers.shapes import Alternative, Cause, Evidence, Missing, NextStep, Verdict
 
 from .tables import table
 from .verdict import WIDE
@@ -95,7 +95,7 @@ def outside_verdict(rows: Sequence[tuple[str, int, str]], step_bytes: int) -> Ve
     sums = [*((name, size) for name, size, _ in rows), ("the step, in chunks of 50 sessions, reserves at most", step_bytes)]
     return Verdict(
         cause="external-holder", confidence="likely",
-        evidence=[Evidence(id=f"sum-{at}", reading=seen(size, "bytes", "the case's two figures, the allocator's rules"),
+        evidence=[Evidence(id=f"figure-{at}", reading=seen(size, "bytes", "the case's two figures, the allocator's rules"),
                            says=name) for at, (name, size) in enumerate(sums, 1)],
         summary=f"If both figures are of the moment of the failed request, {show_bytes(rows[-1][1])} or more belong neither to "
                 "this process's tensors nor to its cache. The case does not say when they were read, nor who else ran.",

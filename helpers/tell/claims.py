@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from helpers.judge.claims import claims_for
+from helpers.load.claims import claims_for
 
 from .tables import table
 

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.signals import CaseEvidence
+from helpers.judge.evidence import CaseEvidence
 from helpers.look.archive import BundleError
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.gpus import gpus, host_pools
 from helpers.look.reading import Reading, show_bytes
 from helpers.run.history import same_run
 from helpers.run.record import RecordUnreadable, read_batch, read_run
-from helpers.run.shapes import Run, Verdict
+from helpers.run.shapes import Run
+from helpers.shapes import Verdict
 
 from .compare_data import apart, content, differences
 from .tables import cut, duration, plain
@@ -188,7 +189,7 @@ def _looker(moved: list[Change], same: list[str]) -> Look:
 
 
 def _verdicts(one: Verdict | None, two: Verdict | None, look: Look) -> None:
-    words = [f"{verdict.cause} ({verdict.confidence})" if verdict else "none" for verdict in (one, two)]
+    words = [verdict.short if verdict else "none" for verdict in (one, two)]
     if one or two:
         look("verdict", "verdict", *words)
     before, after = ({item.id: item.reading for item in (*verdict.evidence, *verdict.against)} if verdict else {}

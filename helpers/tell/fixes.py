@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from helpers.judge.presets import load
 from helpers.load.fix_study import FixStudy
 from helpers.load.remedies import adopt, forest
 from helpers.look.reading import seen, show_bytes
-from helpers.run.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.settings.presets import load
+from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
 from .sheet import ACCENT, ALARM, BODY, MUTED, SMALL, drawn
 from .tables import table
@@ -89,5 +89,5 @@ def verdict(study: FixStudy) -> Verdict:
                     command="python -m helpers record --out run.pickle -- python your_program.py")
     if best or hoped:
         step = NextStep(what=f"First: {best.says}" if best else f"First to try: {hoped[0].says}")
-    return Verdict(cause="other", confidence="likely" if best else "weak", summary=f"{counts}.", evidence=evidence,
-                   missing=missing, next_step=step)
+    return Verdict(cause="other", state="aside", confidence="likely" if best else "weak", summary=f"{counts}.",
+                   evidence=evidence, missing=missing, next_step=step)

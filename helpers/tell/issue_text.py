@@ -16,10 +16,10 @@ from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus, host_pools
 from helpers.look.machine import machine
 from helpers.look.reading import Reading
-from helpers.run.shapes import Verdict
+from helpers.shapes import Verdict
 
 from .tables import cut, one_source, plain, pools_table
-from .verdict import CONFIDENCE_WORDS, alternatives, headline
+from .verdict import alternatives, headline, label, rows, summary, sums
 
 MOST_LINES = 120
 WIDE = 160
@@ -116,8 +116,8 @@ def _seen(case: Case) -> list[str]:
         return ["Seen: " + _missing("no run came to a verdict")]
     verdict = case.verdict
     words = _code(headline(verdict)) if verdict.cause == "other" else headline(verdict)
-    return [f"**Seen:** {words} (`{verdict.cause}`, {CONFIDENCE_WORDS[verdict.confidence]}).",
-            *([_code(cut(verdict.summary, 600))] if verdict.summary else [])]
+    return [f"**Seen:** {words} (`{verdict.cause}`, {label(verdict)}).",
+            *([_code(cut(summary(verdict), 600))] if summary(verdict) else [])]
 
 
 def _expected(case: Case) -> list[str]:
@@ -134,11 +134,13 @@ def _evidence(case: Case) -> list[str]:
     if case.verdict is None:
         return []
     out = ["Evidence:"]
-    for title, items in (("", case.verdict.evidence[:10]), ("against it: ", case.verdict.against[:4])):
+    for title, items in (("", rows(case.verdict)[:10]), ("against it: ", case.verdict.against[:4])):
         out += [f"- {title}{_code(cut(e.says, WIDE))} {_code(cut(e.reading.show(), WIDE))} from "
                 f"{_code(cut(one_source([e.reading]), WIDE))}" for e in items]
+    out += [f"- by the message's numbers: {_code(cut(row.says, WIDE))}" for row in sums(case.verdict)]
     out += [f"- not read: {_code(cut(m.reading, WIDE))}" for m in case.verdict.missing[:4]]
-    return out + [f"- still open: {line}" for line in alternatives(case.verdict)[:3]]
+    out += [f"- still open: {line}" for line in alternatives(case.verdict)[:3]]
+    return [*out, f"- next step here: {_code(cut(case.verdict.next_step.what, WIDE))}"]
 
 
 def _versions(case: Case) -> list[str]:

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.reading import show_bytes
 
+from .box import ledger_table as ledger_table
 from .holders import short
 from .sheet import ALARM, BODY, INK, MARGIN, MUTED, PALE, RULE, SMALL, UNKNOWN, WIDTH, Look, Sheet, fit, inches, wrap
-from .tables import gib, one_source, plain, size, table
+from .tables import gib, one_source, plain, size
 
 NO_LEDGER = "Nothing says how much memory of a GPU is in use."
 # One hue for the failing process, others beside it; hatches tell the kinds apart without colour.
@@ -156,16 +157,3 @@ def ledger_alt(ledgers: Iterable[GpuLedger]) -> str:
         against = "".join(f"; contradiction: {plain(words)}" for words in book.contradictions)
         said.append(f"{_title(book)}{' on ' + book.pci if book.pci else ''}, {_in_use(book)}: {parts}{against}")
     return "What is in use of GPU memory as one bar a source. " + ". ".join(said) + "." if said else NO_LEDGER
-
-
-def ledger_table(ledgers: Iterable[GpuLedger]) -> str:
-    """Each ledger's rows, its sum beside what its source says, and below them what contradicts and what is to be noted."""
-    rows, below = [], []
-    for book in ledgers:
-        where, who = book.pci or "not told", "message" if book.account == MESSAGE else "driver"
-        rows += [[where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source] for row in book.rows]
-        rows.append([where, who, "in use", f"the rows make {gib(book.sum_bytes())}, give or take "
-                     + show_bytes(book.tolerance_bytes), book.used, book.used.source])
-        below += [f"{where}, {who}: contradiction: {plain(words)}" for words in book.contradictions]
-        below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
-    return "\n".join([table(rows, ["GPU", "account", "kind", "held by", "bytes", "source"], widest=72), *below])

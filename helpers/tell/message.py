@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from helpers.judge.ledger import GpuLedger, ledger
-from helpers.judge.oom_arithmetic import arithmetic
-from helpers.judge.signals import CaseEvidence, evidence_from_bundle, evidence_from_message
+from helpers.judge.account import account
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box
-from helpers.run.shapes import Verdict
+from helpers.look.messages import NOTHING_KNOWN, Message
+from helpers.shapes import Verdict
 
 from .tables import plain, table
+
+if TYPE_CHECKING:
+    from helpers.judge.ledger import GpuLedger
 
 NEXT = {
     **dict.fromkeys(("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity"), "02_allocator_stress"),
     "ttm-gtt-cap": "03_ttm_gtt_analysis", "carveout-only": "03_ttm_gtt_analysis", "hsa-pool-cap": "03_ttm_gtt_analysis",
 }
+TEXT_SOURCES = ("error text", "the numbers of the error text")
+"""Sources of readings that were taken from the text itself."""
 QUANTITIES = ("requested", "capacity", "allowed", "free", "process", "allocated", "reserved_unallocated", "reserved_total",
               "private_pools", "non_torch")
 
 
 def gathered(message: str, box: str) -> tuple[CaseEvidence, tuple[GpuLedger, ...]]:
     """The evidence of a text, of a box, or of both, and its ledgers. A text given takes the place of the box's own."""
-    bundle = open_box(box) if box else None
-    evidence = evidence_from_bundle(bundle) if bundle else evidence_from_message(message)
-    if message and bundle:
-        evidence = replace(evidence_from_message(message), bundle=bundle)
-    return evidence, ledger(bundle, next((m for m in evidence.messages if m.kind == "oom"), None))
+    evidence = evidence_of(box) if box else evidence_from_message(message)
+    if message and box:
+        evidence = replace(evidence_from_message(message), bundle=evidence.bundle)
+    return evidence, books(evidence)
+
+
+def evidence_of(box: str) -> CaseEvidence:
+    """The evidence of a box by its name: ``live``, a bundle's path or a recorded one, with the message that it holds."""
+    return evidence_from_bundle(open_box(box))
+
+
+def books(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
+    """The ledgers of the box, and of the first message that refuses memory of the device."""
+    refused = (m for m in evidence.messages if m.event == "refused" and m.side == "device")
+    from helpers.judge.ledger import ledger
+
+    return ledger(evidence.bundle, next(refused, None))
+
+
+def _kind(message: Message) -> str:
+    return message.event if message.side == "none" else f"{message.event}: {message.side}"
 
 
 def message_table(evidence: CaseEvidence) -> str:
@@ -36,17 +59,25 @@ def message_table(evidence: CaseEvidence) -> str:
         named = [(field.replace("_", " "), getattr(message, field)) for field in QUANTITIES]
         named += [("another process", other) for other in message.others]
         found = [(name, quantity) for name, quantity in named if quantity is not None]
-        rows += [[number, message.kind, name, quantity.text, quantity.bytes, f"+- {quantity.precision_bytes}"]
-                 for name, quantity in found] or [[number, message.kind, "no number", "", "", ""]]
-    unused = [f"Not used: {evidence.unused}"] if evidence.unused else []
+        rows += [[number, _kind(message), name, quantity.text, quantity.bytes, f"+- {quantity.precision_bytes}"]
+                 for name, quantity in found] or [[number, _kind(message), "no number", "", "", ""]]
+    left = not_used(evidence, diagnose(evidence))
+    unused = [f"Not used: {left}"] if left else []
     return "\n".join([table(rows, ["message", "kind", "number", "as printed", "bytes", "precision"]), *unused])
+
+
+def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
+    """What of a text could not be used; that it names nothing is not said under a verdict that was made from it."""
+    from_text = any(row.reading.source in TEXT_SOURCES for row in (*verdict.evidence, *verdict.against))
+    parts = evidence.unused.split("; ") if evidence.unused else []
+    return "; ".join(part for part in parts if part != NOTHING_KNOWN or not from_text)
 
 
 def sums(evidence: CaseEvidence) -> str:
     """The arithmetic of each message with numbers, line by line."""
     blocks = []
     for number, message in enumerate(evidence.messages, 1):
-        done = arithmetic(message)
+        done = account(message)
         if done.lines:
             blocks.append("\n".join([f"message {number}", *(f"  {plain(line)}" for line in done.lines)]))
     return "\n".join(blocks) or "No message here has numbers to add up."

@@ -70,7 +70,7 @@ class Section:
     @property
     def answer(self) -> str:
         verdict = self.run.verdict
-        return f"{verdict.cause} ({verdict.confidence})" if verdict else ""
+        return verdict.short if verdict else ""
 
     @property
     def evidence(self) -> list[str]:

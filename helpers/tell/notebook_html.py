@@ -21,10 +21,9 @@ import mistune
 import nbformat
 from markupsafe import Markup, escape
 from nbconvert.exporters import HTMLExporter
-from pydantic import ValidationError
 
 from helpers.run.notebook import INJECTED, PARAMETERS, VERDICT
-from helpers.run.shapes import Verdict
+from helpers.shapes import Verdict, as_dict, from_json
 
 from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
 from .tables import plain, uncoloured
@@ -57,7 +56,7 @@ def notebook_html(notebook: Any, room: Room, verdict_html: Callable[[Verdict], s
     """
     exporter = HTMLExporter(template_name="casebook", extra_template_basedirs=[str(TEMPLATES)])
     exporter.register_filter("prose", Prose().html)
-    exporter.register_filter("verdict_html", lambda data: Markup(verdict_html(Verdict.model_validate(data))))
+    exporter.register_filter("verdict_html", lambda data: Markup(verdict_html(from_json(Verdict, data))))
     html, _ = exporter.from_notebook_node(harmless(notebook, room, last_words, failing_cell))
     return html
 
@@ -164,10 +163,10 @@ def _data(kind: str, content: Any, **about: Any) -> Any:
 def _verdict(data: Any) -> Any:
     """The data of a verdict, None where it is no verdict."""
     try:
-        verdict = Verdict.model_validate_json(data) if isinstance(data, str) else Verdict.model_validate(data)
-    except ValidationError:
+        verdict = from_json(Verdict, data)
+    except ValueError:
         return None
-    return verdict.model_dump(mode="json")
+    return as_dict(verdict)
 
 
 def _text(data: Any) -> str:

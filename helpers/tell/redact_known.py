@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.grammar import vocabulary
+
 WORD_KINDS = ("user", "host", "domain", "person", "wifi", "bucket")
 """Kinds whose values are words: they match only where no letter or digit stands beside them, and a common word is no value."""
 KINDS = (*WORD_KINDS, "home", "machine-id", "boot-id", "serial", "gpu-uuid", "uuid", "mac", "ipv4", "ipv6", "guid", "sid",
@@ -30,8 +32,8 @@ COMMON = frozenset("""
     version source status kind items item bytes table command raw value values path file files text line lines number type state
     memory total free used limit pages page size time date start stop end open read write error main index cell cells output
     mac serial uuid token email secret password arguments payload person domain bucket wifi example
-    """.split())
-"""Words that name nobody: system accounts and groups, words of the field, and the pseudonyms' own."""
+    """.split()) | vocabulary()
+"""Words that name nobody: system accounts and groups, words of the field and of failure messages, and the pseudonyms' own."""
 PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|ip)-\d{{1,6}}")
 _GIVEN = re.compile(rf"{PSEUDONYM.pattern}(?:[\x1b<\\].*)?", re.DOTALL)
 DOCUMENTATION = tuple(ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"))

@@ -9,10 +9,10 @@ from typing import Any
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import AMPLE_BYTES, Agreement
-from helpers.allocator.versions import behaviour
 from helpers.allocator.whatif import Answer
 from helpers.look.reading import show_bytes
 from helpers.run.shapes import FirstOom, Replay
+from helpers.settings.releases import behaviour
 
 from .tables import table
 

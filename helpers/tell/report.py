@@ -21,14 +21,27 @@ from helpers.look.files import write_atomic
 from helpers.run.kernel import last_words
 from helpers.run.notebook import NotebookError, open_notebook
 from helpers.run.record import RecordUnreadable, gone, read_run
-from helpers.run.shapes import Verdict
+from helpers.shapes import Verdict
 
 from . import night
+from .batches import about, leading
 from .night import STATE_WORDS as STATE_WORDS
 from .night import Section
 from .notebook_html import TEMPLATES, Room, notebook_html
 from .tables import cut, one_source, plain, uncoloured
-from .verdict import CONFIDENCE_WORDS, NOTHING_AGAINST, NOTHING_MISSING, alternatives, headline
+from .verdict import (
+    CONFIDENCE_WORDS,
+    NOTHING_AGAINST,
+    NOTHING_MISSING,
+    SUMS,
+    alternatives,
+    headline,
+    label,
+    named,
+    rows,
+    summary,
+    sums,
+)
 
 PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
 """Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
@@ -161,29 +174,27 @@ def machine_line(notebook: Any) -> str:
 
 
 def _answers(sections: list[Section]) -> list[Answer]:
-    """One answer a box, in order of first appearance: of the case report if it has one, else the firmest."""
+    """One answer a box, in order of first appearance: the verdict that leads (tell.batches.leading)."""
     answers = []
     for box, here in night.by(sections, lambda section: section.run.box):
         machine = next((section.machine for section in here if section.machine), "")
-        best = min((section for section in here if section.run.verdict), key=_firmness, default=None)
+        said = [section for section in here if section.run.verdict]
+        lead = leading([section.run.verdict for section in said])
+        best = next((section for section in said if section.run.verdict is lead), None)
         lost = next((section for section in here if section.lost), None)
         obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "." if lost else "No run has a verdict yet."
         answers.append(Answer(box, machine, best.run.verdict if best else None, obstacle, best.link if best else ""))
     return answers
 
 
-def _firmness(section: Section) -> tuple[bool, bool, int]:
-    verdict = section.run.verdict
-    assert verdict is not None
-    return (not section.title.startswith("09"), verdict.cause == "cannot-tell",
-            list(CONFIDENCE_WORDS).index(verdict.confidence))
-
-
 def verdict_html(verdict: Verdict, hero: bool = False) -> str:
     """The verdict as a box of the page; ``hero`` gives it the heading."""
     return environment().get_template("verdict.html.j2").render(
-        verdict=verdict, hero=hero, words=headline(verdict), confidence=CONFIDENCE_WORDS[verdict.confidence],
-        strength=3 - list(CONFIDENCE_WORDS).index(verdict.confidence), alternatives=alternatives(verdict),
+        verdict=verdict, hero=hero, words=headline(verdict), named=named(verdict), confidence=label(verdict),
+        summary=summary(verdict),
+        strength=0 if verdict.cause == "cannot-tell" else 3 - list(CONFIDENCE_WORDS).index(verdict.confidence),
+        alternatives=alternatives(verdict), sums=sums(verdict), sums_title=SUMS,
+        evidence=rows(verdict),
         nothing_against=NOTHING_AGAINST, nothing_missing=NOTHING_MISSING)
 
 
@@ -195,6 +206,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else plain(value, keep="\n\t"))
     environment.filters["headline"] = headline
+    environment.filters["about"] = about
     environment.filters["counted"] = night.counted
     environment.filters["hero"] = lambda verdict: Markup(verdict_html(verdict, hero=True))
     environment.filters["source"] = lambda reading: one_source([reading])

@@ -23,10 +23,10 @@ from helpers.look.bundle import open_bundle
 from helpers.run.kernel import last_words
 from helpers.run.notebook import INJECTED, NBFORMAT, PARAMETERS, VerdictError, verdict_of
 from helpers.run.record import EARLIER, read_batch
-from helpers.run.shapes import Verdict
+from helpers.shapes import Verdict
 
 from . import report
-from .batches import leading
+from .batches import about_box, leading
 from .notebook_html import Room, notebook_html
 from .redact import Known, Replaced, known_values, redact_files, replace, second_scan
 from .sanitise import cut_notebook, read_notebook
@@ -147,8 +147,8 @@ def _batch(folder: Path, runs: list[Path]) -> Subject:
     here = {run.name for run in runs}
     records = [run for run in read_batch(folder).runs if run.run_id in here]
     bundle, why = _bundle_of([run.box for run in records], folder)
-    verdict = leading(str(folder), open_bundle(bundle)) if bundle and len(runs) > 1 else None
-    verdict = verdict or next((run.verdict for run in records if run.verdict), None)
+    names = about_box(open_bundle(bundle)) if bundle else set()
+    verdict = leading(run.verdict for run in [run for run in records if run.box in names] or records)
     steps = [", ".join([run.notebook, *(f"{key}={value!r}" for key, value in run.parameters.items()
                                         if "{batch}" not in str(value))])
              for run in records if verdict and run.verdict == verdict]

@@ -10,11 +10,13 @@ import os.path
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from helpers.look.gpus import Gpu, Holder, Pool
-from helpers.look.kernel_log import Event
 from helpers.look.reading import GIB, Reading, show_bytes
+
+if TYPE_CHECKING:  # a verdict in words needs no reader of a box
+    from helpers.look.gpus import Gpu, Holder, Pool
+    from helpers.look.kernel_log import Event
 
 KIND_WORDS = {
     "vram_lost": "VRAM lost", "gpu_reset": "GPU reset", "mes_hang": "MES hang", "ring_timeout": "ring timeout",
@@ -23,10 +25,18 @@ KIND_WORDS = {
     "page_allocation_failure": "page allocation failure", "nonzero_when_fini": "memory left at exit", "pcie_aer": "PCIe error",
     "pcie_atomics": "no PCIe atomics", "gtt_vs_ttm_mismatch": "GTT over TTM limit", "unknown_parameter": "unknown parameter",
     "gttsize_deprecated": "gttsize deprecated", "vram_ready": "VRAM ready", "gtt_ready": "GTT ready", "vm_size": "VM size",
-    "driver_version": "driver version", "boot": "boot",
+    "driver_version": "driver version", "boot": "boot", "oom_invoked": "OOM killer invoked", "oom_constraint": "OOM victim",
+    "oom_group": "OOM group kill", "oom_no_victim": "no OOM victim", "oom_panic": "OOM panic", "oom_reaper": "OOM reaper",
+    "cgroup_usage": "control group use", "commit_refused": "commit refused", "vmalloc_failed": "vmalloc failed",
+    "eviction_failed": "eviction failed", "userptr_failed": "host pages refused", "nvrm_no_memory": "NVRM: no memory",
+    "dxg_refused": "WSL: no memory", "dxg_failed": "WSL: call refused", "queue_buffer_freed": "queue's buffer freed",
+    "bo_left": "buffers left", "init_failed": "driver start failed", "kfd_unsupported": "not for compute",
+    "firmware_missing": "firmware missing", "version_mismatch": "versions differ", "module_refused": "module refused",
+    "bar_invalid": "no PCIe window", "access_denied": "access denied",
 }
 """Each kind of kernel log event in words, worst first."""
-HARMLESS = ("gttsize_deprecated", "vram_ready", "gtt_ready", "vm_size", "driver_version", "boot")
+HARMLESS = ("gttsize_deprecated", "vram_ready", "gtt_ready", "vm_size", "driver_version", "boot", "cgroup_usage",
+            "oom_reaper", "dxg_failed")
 
 WIDEST = 48
 """Columns a cell may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
@@ -86,7 +96,7 @@ def table(rows: Iterable[Sequence[Any]], columns: Sequence[str], widest: int | N
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} cells: expected {len(columns)}, one for each of {', '.join(columns)}")
         body.append([_cell(value, notes, None if name == "source" else widest)
-                     for value, name in zip(row, columns, strict=True)])
+                     for value, name in zip(row, columns)])
     if not body:
         return "  ".join(columns) + "\n(none)"
     right = [{row[i][1] for row in body} - {None} == {True} for i in range(len(columns))]
@@ -125,11 +135,12 @@ def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Po
     gpus: dict[str, Gpu] = {}
     pools: dict[str, list[Pool]] = {}
     for item in items:
-        if isinstance(item, Gpu):
-            gpus[item.pci] = item
-            pools.setdefault(item.pci, []).extend(item.pools)
+        own: Any = getattr(item, "pools", None)  # of a GPU
+        if own is not None:
+            gpus[item.pci] = item  # type: ignore[assignment]
+            pools.setdefault(item.pci, []).extend(own)
         else:
-            pools.setdefault(item.pci, []).append(item)
+            pools.setdefault(item.pci, []).append(item)  # type: ignore[arg-type]
     return [(gpus.get(pci), pci, found) for pci, found in pools.items()]
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from helpers.load.endurance import Endurance
 from helpers.load.training import PathResult
 from helpers.look.reading import MIB, seen, show_bytes
-from helpers.run.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
 from .sheet import ACCENT, BODY, MARGIN, MUTED, PALE, RULE, SMALL, UNKNOWN, WIDTH, Look, Sheet, fit, inches, wrap
 from .tables import table
@@ -103,12 +103,12 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
     missing = [Missing(reading=f"{one.name}: {one.why}", how="a box or a torch that has it")
                for one in results if one.state == "not_run"][:4]
     if not same or base is None:
-        return Verdict(cause="other", confidence="weak", summary="No path that saves memory ran beside the single device.",
-                       evidence=evidence, against=against, missing=missing,
+        return Verdict(cause="other", state="aside", confidence="weak", evidence=evidence, against=against, missing=missing,
+                       summary="No path that saves memory ran beside the single device.",
                        next_step=NextStep(what="Run the paths that save memory: accumulation and checkpointing first"))
     least, best = min(same, key=lambda pair: pair[0])
     share = f"{least / base:.0%} of" if base else "beside"
-    return Verdict(cause="other", confidence="likely", evidence=evidence, against=against, missing=missing,
+    return Verdict(cause="other", state="aside", confidence="likely", evidence=evidence, against=against, missing=missing,
                    summary=f"{best.name} takes {show_bytes(least)}, {share} the single device's {show_bytes(base)}, and is the "
                            f"same training ({best.equal_to_single}).",
                    next_step=NextStep(what=f"Train with {best.name}, and checkpoint so that a kill loses nothing"))

@@ -17,7 +17,7 @@ from helpers.judge.ttm_verify import VerifyResult, verify
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import Bundle
 from helpers.look.reading import GIB, show_bytes
-from helpers.run.shapes import Ttm
+from helpers.shapes import Ttm
 
 from .sheet import ACCENT, ALARM, BODY, MARGIN, MUTED, PALE, RULE, SMALL, UNKNOWN, WIDTH, Look, Sheet, fit, inches, wrap
 from .tables import plain, table
@@ -54,6 +54,14 @@ def as_text(answer: Ttm) -> str:
         others = [c.system for c in answer.commands[1:]]
         out += [f"Other ways, in full with --json: {', '.join(others)}"] if others else []
     return "\n".join([*out, "", mistaken_table()])
+
+
+def decision_text(stack: Stack) -> str:
+    """What the ceilings of one GPU say about each other: which layer binds and what would move it. No verdict on a failure."""
+    made = stack.decision
+    missing = [f"Not read: {name}" for name in made.missing]
+    return "\n".join(["The ceilings", *(row for line in (made.says, made.step, *missing) if line
+                                        for row in _wrapped(plain(line), "  "))])
 
 
 def plan_lines(answer: Ttm) -> list[str]:

@@ -10,8 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
-from helpers.run.notebook import VERDICT
-from helpers.run.shapes import Evidence, Verdict
+from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict
 
 from .tables import cut, one_source, plain
 
@@ -44,16 +43,21 @@ CONFIDENCE_WORDS = {
     "likely": "likely: the evidence points to it and does not prove it",
     "weak": "weak: a hint, no more",
 }
+HEALTHY = "healthy"
+UNDECIDED = "the reading that decides is named below"
+SUM, SUMS = "sum-", "The sums of the message"
 WIDE = 88
 """Columns of the text, so that it also fits the column of the page."""
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
-LONGEST_HEADLINE = 90
+LONGEST_HEADLINE, LONGEST_TITLE = 90, 140
 
 
 def headline(verdict: Verdict) -> str:
-    """The cause in words; for a cause outside the list the first clause of what was said of it."""
+    """The answer in words: its own title, else the cause's words; outside the list the first clause of its summary."""
+    if verdict.title.strip():
+        return cut(_flat(verdict.title).rstrip("."), LONGEST_TITLE)
     if verdict.cause == "other" and verdict.summary.strip():
         clause = re.split(r"[.:;]\s", _flat(verdict.summary))[0].rstrip(".")
         while len(clause) > LONGEST_HEADLINE and ", " in clause:
@@ -62,13 +66,43 @@ def headline(verdict: Verdict) -> str:
     return CAUSE_WORDS[verdict.cause]
 
 
+def named(verdict: Verdict) -> str:
+    """Its label: the cause's, or that nothing is wrong."""
+    return HEALTHY if verdict.state == HEALTHY else verdict.cause
+
+
+def label(verdict: Verdict) -> str:
+    """How sure it is, in words. Where nothing wrong was seen or nothing is decided there is nothing to be sure of."""
+    if verdict.state == HEALTHY:
+        return "nothing failed, and what was read is as it should be"
+    return UNDECIDED if verdict.cause == "cannot-tell" else CONFIDENCE_WORDS[verdict.confidence]
+
+
+def summary(verdict: Verdict) -> str:
+    """The summary without the title that it may begin with: the headline has said that."""
+    title, text = _flat(verdict.title).rstrip("."), _flat(verdict.summary)
+    return text[len(title) :].lstrip(". ") if title and text.startswith(title + ".") else text
+
+
+def rows(verdict: Verdict) -> list[Evidence]:
+    """The evidence that is readings, without the sums."""
+    return [row for row in verdict.evidence if not row.id.startswith(SUM)]
+
+
+def sums(verdict: Verdict) -> list[Evidence]:
+    """The evidence that is arithmetic on one message, line by line."""
+    return [row for row in verdict.evidence if row.id.startswith(SUM)]
+
+
 def as_text(verdict: Verdict, sources: bool = True) -> str:
     """The verdict for a terminal; ``sources=False`` leaves out where each reading came from."""
-    out = [headline(verdict), f"({verdict.cause}; {CONFIDENCE_WORDS[verdict.confidence]})"]
-    if verdict.summary:
-        out += ["", *_wrapped(_flat(verdict.summary), "")]
+    out = [headline(verdict), f"({named(verdict)}; {label(verdict)})"]
+    if summary(verdict):
+        out += ["", *_wrapped(summary(verdict), "")]
     for title, items, none in _evidence(verdict):
         out += ["", title, *_items(items, none, sources)]
+        if title == "Evidence" and sums(verdict):
+            out += ["", SUMS, *(line for row in sums(verdict) for line in _wrapped(_flat(row.says), "  "))]
     out += ["", "Missing"]
     for m in verdict.missing:
         out += _wrapped(f"{_flat(m.reading)}: {_flat(m.how)}", "  ")
@@ -88,13 +122,15 @@ def as_text(verdict: Verdict, sources: bool = True) -> str:
 
 def as_markdown(verdict: Verdict) -> str:
     """The verdict as Markdown. Text from the box is escaped, so that it can neither format nor inject anything."""
-    out = [f"**{_escaped(headline(verdict))}**", f"`{verdict.cause}`, {CONFIDENCE_WORDS[verdict.confidence]}"]
-    if verdict.summary:
-        out.append(_escaped(verdict.summary))
+    out = [f"**{_escaped(headline(verdict))}**", f"`{named(verdict)}`, {label(verdict)}"]
+    if summary(verdict):
+        out.append(_escaped(summary(verdict)))
     for title, items, none in _evidence(verdict):
         lines = [f"- {_escaped(e.says)} **{_escaped(e.reading.show())}** from {_code(one_source([e.reading]))} "
                  f"({_escaped(e.id)})" for e in items]
         out += [f"**{title}**", "\n".join(lines) or none]
+        if title == "Evidence" and sums(verdict):
+            out += [f"**{SUMS}**", "\n".join(f"- {_escaped(row.says)}" for row in sums(verdict))]
     missing = [f"- {_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
     out += ["**Missing**", "\n".join(missing) or NOTHING_MISSING]
     if verdict.alternatives:
@@ -122,7 +158,7 @@ def show(verdict: Verdict) -> None:
         from IPython.display import display
 
         if get_ipython() is not None:
-            display({VERDICT: verdict.model_dump(mode="json"), "text/markdown": as_markdown(verdict),
+            display({VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict),
                      "text/plain": as_text(verdict)}, raw=True)
             return
     print(as_text(verdict))
@@ -134,7 +170,7 @@ def alternatives(verdict: Verdict) -> list[str]:
 
 
 def _evidence(verdict: Verdict) -> Iterable[tuple[str, list[Evidence], str]]:
-    return (("Evidence", verdict.evidence, "None."), ("Against", verdict.against, NOTHING_AGAINST))
+    return (("Evidence", rows(verdict), "None."), ("Against", verdict.against, NOTHING_AGAINST))
 
 
 def _items(items: list[Evidence], none: str, sources: bool) -> list[str]:

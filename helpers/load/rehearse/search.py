@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from helpers.allocator import trace as traces
 from helpers.allocator.capacity import Runs, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
-from helpers.allocator.settings import SettingsError
 from helpers.allocator.start import prepared
 from helpers.allocator.trace import TraceError
-from helpers.allocator.versions import VersionError
-from helpers.judge.presets import Preset
-from helpers.judge.settings import CONF_NAMES
 from helpers.load.rehearse.rehearse import Rehearsal
 from helpers.load.remedies import FixRow, Remedy
 from helpers.look.reading import show_bytes
+from helpers.settings.presets import Preset
+from helpers.settings.releases import VersionError
+from helpers.settings.table import CONF_NAMES
+from helpers.settings.text import SettingsError
 
 AMPLE_BYTES = 4 << 40
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from helpers.judge.presets import load
-from helpers.judge.settings import CONF_NAMES
 from helpers.load.box import torch_interpreter
 from helpers.load.record import RecordError
 from helpers.load.rehearse import build, search
@@ -18,6 +16,8 @@ from helpers.load.remedies import FixRow, Remedy
 from helpers.load.targets import Target
 from helpers.load.workloads import Workload, argv
 from helpers.look.reading import show_bytes
+from helpers.settings.presets import load
+from helpers.settings.table import CONF_NAMES
 
 HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
 ALLOCATOR = {*CONF_NAMES, "PYTORCH_NO_CUDA_MEMORY_CACHING"}

@@ -17,7 +17,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine
 from helpers.look.reading import Reading, seen, show_bytes
-from helpers.run.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
 USE = ("fused", "preallocated")
 
@@ -75,7 +75,8 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, object]]) -> 
     try:
         chosen = plan(name, shape, free)
     except PlanError as error:
-        return Verdict(cause="true-capacity", confidence="likely", summary=str(error), evidence=evidence, against=against,
+        return Verdict(cause="true-capacity", state="aside", confidence="likely", summary=str(error), evidence=evidence,
+                       against=against,
                        next_step=NextStep(what="Stream the file: one pass, a few MiB",
                                           command="python -m helpers vpoc FILE --tick SIZE --strategy stream_parquet"))
     blows = [words for words, size in (("one-hot", all_at_once["one_hot"]), ("one index for all trades", all_at_once["flat"]))
@@ -85,7 +86,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, object]]) -> 
         head = f"{' and '.join(blows)} would not fit {show_bytes(free.bytes)}"
     how = "this notebook with box = live"
     return Verdict(
-        cause="true-capacity" if blows else "other", confidence="likely", against=against, evidence=evidence,
+        cause="true-capacity" if blows else "other", state="aside", confidence="likely", against=against, evidence=evidence,
         summary=f"{head[0].upper()}{head[1:]}; {chosen.says}.",
         missing=[] if measured else [Missing(reading="the strategies measured on this box", how=how)],
         next_step=NextStep(what=f"Count with {name}, {chosen.chunk_trades} trades at a time, into one buffer made once",

@@ -13,11 +13,11 @@ from helpers.allocator import whatif
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import OOM, OUTCOMES, Outcome
 from helpers.allocator.replay import replay
-from helpers.allocator.settings import grid
 from helpers.allocator.trace import Op
-from helpers.allocator.versions import behaviour
 from helpers.load.study import Study
 from helpers.look.reading import parse_size, show_bytes
+from helpers.settings.releases import behaviour
+from helpers.settings.text import grid
 from helpers.tell import replay_figures
 
 from .frame import Frame, Part, picture_html, present, text_html

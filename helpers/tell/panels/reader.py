@@ -29,9 +29,9 @@ class Reader:
             return [EMPTY]
         evidence, books = message.gathered(self.text, self.box)
         found = diagnose(evidence)
-        says = (f"{verdict.headline(found)} ({found.cause}, {found.confidence})\nNext: {found.next_step.what}\n"
+        says = (f"{verdict.headline(found)} ({verdict.named(found)}; {verdict.label(found)})\nNext: {found.next_step.what}\n"
                 f"{message.next_notebook(found)}")
-        if not any(one.kind == "oom" for one in evidence.messages):
+        if not any(one.event == "refused" and one.side == "device" for one in evidence.messages):
             says += "\nNo out-of-memory message with numbers was found in the text."
         bars: list[Part] = [(ledger_figure.ledger_figure(books), ledger_figure.ledger_alt(books))] if books else []
         return [says, message.sums(evidence), message.message_table(evidence), *bars]

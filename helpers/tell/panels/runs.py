@@ -52,7 +52,7 @@ class Runs:
 
 def row_of(run: Run) -> list[str]:
     """A run as a row of the table."""
-    answer = f"{run.verdict.cause} ({run.verdict.confidence})" if run.verdict else run.cause or gone(run)
+    answer = run.verdict.short if run.verdict else run.cause or gone(run)
     return [run.notebook.removesuffix(".ipynb"), run.box, run.state.replace("_", " "), answer,
             duration(run.seconds) if run.seconds is not None else ""]
 

@@ -18,12 +18,13 @@ from glob import glob
 from typing import Any
 
 from helpers.look.nvml import Nvml, NvmlError
+from helpers.units import printed_unit
 
 SCANNED, LARGEST, LIST_EVERY = 10, 12, 8  # at 2 Hz 500 processes are gone through in 25 s, new ones first
 _HELD = re.compile(rb"^(?:drm-(resident|memory|total)-)?(vram|gtt|local)(?:\d*| mem)[ \t]*:[ \t]*(\d+)[ \t]*(\w*)", re.M)
 _CLIENT = re.compile(rb"^(drm-client-id|pasid):\s*(\d+)", re.M)
 _CARD = re.compile(rb"^(?:drm-)?pdev:\s*(\S+)", re.M)
-_UNITS = {b"kB": 1 << 10, b"KiB": 1 << 10, b"MiB": 1 << 20, b"GiB": 1 << 30}
+_UNITS = {name.encode(): printed_unit(name) or 1 for name in ("kB", "KiB", "MiB", "GiB")}
 
 
 def read(path: str) -> bytes:

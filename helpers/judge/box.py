@@ -1,0 +1,170 @@
+"""What a captured box shows: access, the build, holders and the kernel's log; not ceilings, not settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from helpers.judge.account import CONTEXT_BYTES, account
+from helpers.judge.ceilings import ceilings
+from helpers.judge.evidence import Observation, observation_name, vendor_of
+from helpers.judge.obstacles import obstacles
+from helpers.look import framework, kernel_log
+from helpers.look.access import identity
+from helpers.look.bundle import Bundle
+from helpers.look.gpus import Gpu, gpus
+from helpers.look.machine import machine
+from helpers.look.messages import Message
+from helpers.look.processes import processes
+from helpers.look.reading import MIB, Reading, seen
+
+# Firmware, page tables and a console's framebuffer belong to no process: below both of these nothing is unexplained.
+UNEXPLAINED_SHARE, UNEXPLAINED_BYTES = 0.02, 512 * MIB
+OBSTACLES = dict(
+    no_gpu="no-gpu", no_driver="no-driver", no_device="no-driver", variable="gpus-hidden"
+)
+TOTALS = ("sysfs VRAM", "nvidia-smi")
+
+
+def box_observations(bundle: Bundle, messages: tuple[Message, ...] = ()) -> list[Observation]:
+    """Every observation of a box. ``messages`` tell which holder is the failing program itself."""
+    found = gpus(bundle)
+    filled = {item.source for item in bundle.items if item.constructed}
+    items = {item.id for item in bundle.items if item.constructed}
+
+    def mark(one: Observation) -> Observation:
+        unread = one.reading.item in items or one.reading.source in filled
+        return replace(one, filled=True) if unread else one
+
+    rows = [*_access(bundle, found, messages), *_build(bundle, found)]
+    rows += [*_holders(bundle, found, messages), *_kernel(bundle)]
+    return [mark(row) for row in rows]
+
+
+LAYERS = {
+    "carveout": "set in the firmware for the GPU alone", "ram": "by MemTotal",
+    "ttm": "what all GPU drivers together may take of it", "gtt": "what the driver and Vulkan see",
+    "kfd_limit": "what compute programs may take together", "kfd_bank": "what the kernel offers to compute",
+    "hsa_pool": "what the ROCm runtime passes on", "hip_total": "what torch calls the total",
+    "fraction": "what the allocator's setting leaves of it",
+}  # fmt: skip
+
+
+def layer_observations(bundle: Bundle, name: str) -> Iterator[Observation]:
+    """The layers that the decision about a box's ceilings was made from, each with its reading, under the decision's name."""
+    filled = {item.id for item in bundle.items if item.constructed}
+    stack = ceilings(bundle)[0]
+    for row in stack.rows:
+        if row.layer in LAYERS and row.value.ok:
+            says = f"{row.name}, {LAYERS[row.layer]}"
+            if row.layer == stack.decision.binding:
+                says += ": this one binds"
+            elif row.layer == "gtt" and stack.decision.pattern == "gttsize_only":
+                says += "; compute programs do not follow it"
+            yield Observation(name, row.value, says, "bundle", filled=row.value.item in filled)
+
+
+def _row(name: str, reading: Reading, says: str, proof: bool = False) -> Observation:
+    return Observation(name, reading, says, "bundle", True, proof)
+
+
+def _access(
+    bundle: Bundle, found: tuple[Gpu, ...], messages: tuple[Message, ...]
+) -> Iterator[Observation]:
+    for way in obstacles(bundle, vendor_of(messages)):
+        if way.cause == "no_gpu" and found:
+            continue  # the bus list is incomplete: another layer sees a GPU
+        reading = seen(way.cause, "text", way.path or "pci_devices", way.item)
+        name = OBSTACLES.get(way.cause, "access-refused")
+        says = way.says[:1].upper() + way.says[1:]
+        yield _row(name, reading, says, name in ("no-gpu", "no-driver"))
+    who = identity(bundle)
+    if who is not None and who.container not in ("", "none"):
+        inside = seen(who.container, "text", "identity", who.item)
+        yield _row("in-container", inside, "The look was taken inside a container")
+
+
+def _build(bundle: Bundle, found: tuple[Gpu, ...]) -> Iterator[Observation]:
+    build = framework.framework(bundle)
+    vendors = {gpu.vendor for gpu in found} - {"Intel"}
+    wanted = {"rocm": "AMD", "cuda": "NVIDIA"}.get(build.build)
+    if build.build and vendors and wanted not in vendors:
+        here = " and ".join(sorted(vendors))
+        says = f"torch is built for {wanted or 'the CPU alone'}; {here} is here"
+        yield _row("build-without-this-gpu", build.version, says, True)
+    for gpu in found:
+        gfx = gpu.indices.get("gfx", "")
+        bare = {arch.split(":")[0] for arch in build.archs}
+        runs = {gfx, gfx[:-1] + "-generic", gfx[:5] + "-generic"}
+        if build.build == "rocm" and gfx and bare and not bare & runs:
+            chip = seen(gfx, "text", "torch", build.version.item)
+            listed = ", ".join(sorted(bare))[:160]
+            yield _row("gfx-not-in-targets", chip, f"torch is built for {listed}")
+
+
+def _holders(
+    bundle: Bundle, found: tuple[Gpu, ...], messages: tuple[Message, ...]
+) -> Iterator[Observation]:
+    ours = [own for own in map(_own, messages) if own]
+    for gpu in found:
+        pool = next((p for p in gpu.pools if p.layer in TOTALS and p.used.ok), None)
+        total = next((p.total for p in gpu.pools if p.layer in TOTALS and p.total.ok), None)
+        if pool is not None:
+            yield _row("used:" + gpu.pci, pool.used, f"In use on {gpu.pci}, by all together")
+            if gpu.unattributed.ok and not gpu.integrated:
+                yield from _unattributed(gpu, pool.used.bytes)
+        for holder in gpu.holders:
+            size, named = holder.memory.bytes, "host PID" not in holder.note
+            if holder.state == "Z" and size > UNEXPLAINED_BYTES:
+                says = f"pid {holder.pid} is a zombie and holds this much"
+                yield _row("zombie-holder", holder.memory, says, True)
+            elif total and named and _another(size, total.bytes, ours):
+                says = f"pid {holder.pid} ({holder.name}) holds this much of {total.show()}"
+                yield _row("other-holder-measured", holder.memory, says, True)
+    for process in processes(bundle):
+        if process.state == "Z" and any(process.pid == h.pid for gpu in found for h in gpu.holders):
+            says = f"{process.name} is a zombie with the device open"
+            yield _row("zombie-listed", seen(process.pid, "count", "processes"), says)
+
+
+def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
+    rest, place = gpu.unattributed, "identity, device_files"
+    if rest.bytes < max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * in_use):
+        says = f"The processes seen hold what {gpu.pci} has in use, but this much"
+        yield _row("explained", rest, says)
+        return
+    yield _row("unattributed", rest, f"In use on {gpu.pci}, and held by no process that is seen here")
+    for spot in gpu.blind_spots:
+        yield _row("blind-spot", seen(spot, "text", place), "So a holder may be there unseen")
+    if not gpu.blind_spots:
+        whole = seen("all", "text", place)
+        yield _row("all-processes-seen", whole, "Every process could be looked at")
+
+
+def _own(m: Message) -> tuple[int, int] | None:
+    """What the failing process held by its message, at least and at most; None where it does not say."""
+    a = account(m)
+    if a.own:
+        return int(a.own.bytes * 0.98), int(a.own.bytes * 1.02) + CONTEXT_BYTES // 4
+    if a.held is None or m.allocated is None:
+        return None
+    return int(a.held.bytes * 0.98), int(a.held.bytes * 1.02) + 2 * CONTEXT_BYTES
+
+
+def _another(size: int, total: int, ours: list[tuple[int, int]]) -> bool:
+    """Whether a holder of this size is not the failing process: it holds most of the card, and both fit on it together."""
+    fits = all(size > most and least + size <= total * 1.02 for least, most in ours)
+    return bool(ours) and size > total // 2 and fits
+
+
+def _kernel(bundle: Bundle) -> Iterator[Observation]:
+    for event in kernel_log.events(bundle):
+        rule = kernel_log.rule(event.row)
+        name = observation_name(rule.side, rule.event)
+        if name and event.boot == 0:
+            words = seen(event.text[:160] or event.kind, "text", event.source)
+            says = f"The kernel log has it, {event.count} time(s)"
+            yield _row(name, words, says, name in ("killed", "kernel-leak"))
+    kills = machine(bundle).cgroup_oom_kills
+    if kills.bytes > 0:
+        yield _row("killed", kills, "The control group's limit killed this many processes", True)

@@ -1,0 +1,336 @@
+"""What figures of one thing say of each other: equal, half, a sum, above what can be, free beside used, and the rest. Pure.
+
+RELATIONS names each relation with its meaning. A relation is hard where none of its figures was retold; nothing here decides
+a cause. Tolerances come from the printed digits, and from what layers are known to round (units.ROUNDED, HALF_SHARE).
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from helpers.look.figures import HALF, NOT_MEASURED_BYTES, Figure, beside, lone_free
+from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
+from helpers.units import GIB, MIB, near, show_bytes
+
+HALF_SHARE = 0.03
+"""MemTotal grows a little after TTM took half of it, so half the RAM is met less exactly."""
+LOWER_SHARE = 0.05
+"""A runtime keeps up to 5 % of a card from its total (firmware, ECC)."""
+INSTALLED_SHARE = 0.06
+"""What firmware and kernel take of the RAM that was bought, before MemTotal."""
+BUSY_BYTES = 512 * MIB
+CARVE_OUTS = tuple(
+    size * 512 * MIB for size in (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
+)
+"""Sizes that firmware menus offer for the frame buffer of an APU (AMD, Ryzen AI system guides)."""
+RELATIONS: dict[str, str] = json.loads(pkgutil.get_data("helpers", "relations.json") or b"{}")
+"""Each relation's name and what it means."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation (a name of RELATIONS) with its figures, in words with the numbers. ``hard``: no figure was retold."""
+
+    name: str
+    figures: tuple[Figure, ...]
+    says: str
+    hard: bool
+
+
+if TYPE_CHECKING:
+    Found = Iterator[tuple[str, tuple[Figure, ...]]]
+RUNTIME, DRIVER = ("runtime", "hsa"), ("kfd", "ttm", "gtt", "vram", "carveout")
+
+
+class _Book:
+    """Figures sorted for asking."""
+
+    def __init__(self, figures: Iterable[Figure], kind: str, sizes: tuple[int, ...], hip: bool):
+        self.all = [f for f in figures if f.bytes is not None]
+        self.blank = [f for f in figures if f.bytes is None]
+        self.kind, self.sizes, self.hip = kind, sizes, hip
+
+    def of(self, what: str, *pools: str) -> list[Figure]:
+        found = [f for f in self.all if f.what == what and (not pools or f.pool in pools)]
+        return [f for f in found if abs(f.bytes or 0) < NOT_MEASURED_BYTES]
+
+    def totals(self, *pools: str) -> list[Figure]:
+        """Totals and live limits of pools, the figures read before those retold."""
+        return sorted(self.of("total", *pools) + self.of("limit", *pools), key=lambda f: not f.read)
+
+    @property
+    def ram(self) -> Figure | None:
+        return next(iter(self.totals("ram")), None) or next(
+            iter(self.totals("ram-installed")), None
+        )
+
+    @property
+    def installed(self) -> int | None:
+        """The RAM that was bought: as stated, or MemTotal and a carve-out with it, at least."""
+        stated = self.totals("ram-installed")
+        linux = max((_b(f) for f in self.totals("ram")), default=0)
+        carved = max((_b(f) for f in self.totals("carveout", "vram")), default=0)
+        most = int((linux + carved) / (1 - INSTALLED_SHARE))
+        return _b(stated[0]) if stated else (most or None)
+
+
+def _b(figure: Figure) -> int:
+    return figure.bytes or 0
+
+
+def relations(
+    figures: Iterable[Figure],
+    kind: str = UNKNOWN,
+    sizes: Iterable[int] = (),
+    hip: bool = False,
+) -> list[Relation]:
+    """Every relation between the figures, each name at most once for one set of sources.
+
+    ``kind`` is gpu_kind's answer, ``sizes`` the memory sizes (GiB) of the cards named, ``hip`` whether ROCm's runtime
+    gave the runtime's figures.
+    """
+    book = _Book(tuple(figures), kind, tuple(sizes), hip)
+    found: list[Relation] = []
+    done = set()
+    for rule in _RULES:
+        for name, of in rule(book):
+            key = (name, *sorted({(f.source, f.pool, f.what) for f in of}))
+            if key not in done:
+                done.add(key)
+                says = f"{RELATIONS[name]}: " + ", ".join(_words(f) for f in of)
+                says = says[:1].upper() + says[1:]
+                found.append(Relation(name, of, says, not any(f.hearsay for f in of)))
+    return found
+
+
+def _words(figure: Figure) -> str:
+    value = figure.text if figure.bytes is None else show_bytes(figure.bytes)
+    device = f" of device {figure.device}" if figure.device else ""
+    return f"{figure.pool} {figure.what}{device} {value} ({figure.source})"
+
+
+def _same_device(left: Figure, right: Figure) -> bool:
+    return not left.device or not right.device or left.device == right.device
+
+
+def _one_total(book: _Book) -> Found:
+    totals = book.totals(
+        "runtime", "hsa", "kfd", "ttm", "gtt", "vram", "carveout", "vulkan", "opencl"
+    )
+    for left, right in combinations(totals[:40], 2):
+        if not _same_device(left, right):
+            continue
+        if left.pool != right.pool:
+            if near(left, right):
+                yield "equal", (left, right)
+        elif left.source != right.source and not near(left, right, LOWER_SHARE):
+            yield "totals-differ", (left, right)
+
+
+def _shares_of_ram(book: _Book) -> Found:
+    for figure in book.blank:
+        if figure.text == HALF:
+            yield "half-of-ram", (figure,)
+    if book.kind == CARD or book.kind == UNIFIED or book.ram is None:
+        return
+    ram, installed = book.ram, book.installed or 0
+    for total in book.totals("runtime", "hsa", "kfd", "ttm", "gtt"):
+        if book.kind != APU and (total.pool in ("ttm", "gtt") or not book.hip):
+            continue
+        half = _b(ram) // 2
+        if near(total, half, HALF_SHARE) or (
+            ram.pool == "ram-installed" and (1 - INSTALLED_SHARE) * half <= _b(total) <= half
+        ):
+            yield "half-of-ram", (total, ram)
+        for block in book.totals("carveout", "vram"):
+            rest = (installed - _b(block)) // 2
+            if _b(block) > 1.5 * _b(total) and (1 - INSTALLED_SHARE) * rest <= _b(total) <= rest:
+                yield "half-of-rest", (total, block, ram)
+
+
+def _carve_outs(book: _Book) -> Found:
+    if book.kind != APU:
+        return
+    larger = book.totals("gtt", "kfd", "ttm", "ram", "ram-installed")
+    blocks = book.totals("carveout", "vram")
+    for total in book.totals(*RUNTIME):
+        beside = [f for f in larger if _b(f) > 1.5 * _b(total)]
+        same = [block for block in blocks if near(total, block, 0.005)]
+        if same and beside:
+            yield "carve-out", (total, same[0], beside[0])
+        elif beside and any(near(total, size, 0) for size in CARVE_OUTS) and not blocks:
+            if 4 * _b(total) <= max(_b(f) for f in beside):
+                yield "carve-out-size", (total, beside[0])
+
+
+def _sums(book: _Book) -> Found:
+    if book.kind == CARD:
+        return
+    for block in book.totals("vram", "carveout"):
+        for gtt in book.totals("gtt"):
+            if _b(block) <= 0.01 * _b(gtt):
+                continue
+            for total in book.totals("runtime", "hsa", "vulkan", "runtime-sum", "vram", "gtt"):
+                if total not in (block, gtt) and near(total, _b(block) + _b(gtt), 0.005):
+                    yield "sum", (total, block, gtt)
+
+
+def _beyond(book: _Book) -> Found:
+    most = max(book.sizes, default=0) * GIB if book.kind == CARD else 0
+    if book.kind in (APU, UNIFIED):
+        most = book.installed or 0
+    for figure in (f for f in book.all if f.what in ("total", "used", "free")):
+        size = _b(figure)
+        if size < 0 or abs(size) >= NOT_MEASURED_BYTES:
+            yield "wrapped", (figure,)
+        elif most and figure.pool in ("runtime", "hsa", "kfd", "vram", "gtt", "vulkan"):
+            if not (figure.pool == "gtt" and book.kind == CARD) and size > 1.02 * most:
+                yield "above-hardware", (figure,)
+    for total in book.totals("runtime") if book.hip and book.kind == UNKNOWN else ():
+        if _b(total) > 256 * MIB and not is_card_size(_b(total), "AMD"):
+            yield "no-card-size", (total,)
+    for small, large in combinations(
+        book.of("used", "vram", "gtt") + book.totals("vram", "gtt"), 2
+    ):
+        if (small.what, small.pool) == (large.what, large.pool) and small.source != large.source:
+            low, high = sorted((small, large), key=_b)
+            lost = _b(high) - _b(low)
+            if lost and _b(low) < 4 * GIB <= _b(high) and near(lost % (4 * GIB), 0, 0):
+                yield "wrapped", (low, high)
+
+
+def _rest(book: _Book) -> Found:
+    for total in book.totals("runtime", "vram", "gtt", "ram", "visible-vram"):
+        others = lone_free(book.all) if total.pool == "runtime" else []
+        for free in beside(total, book.all, "free") or others:
+            if _b(free) > _b(total) and not near(free, total, 0):
+                yield "free-above-total", (free, total)
+            elif near(free, total, 0.001):
+                use = [
+                    f for f in book.of("used") if f.pool in (total.pool, "vram", "process", "gtt")
+                ]
+                use = [f for f in use if _same_device(f, total)]
+                use = [f for f in use if _b(f) > max(64 * MIB, 4 * free.precision_bytes)]
+                if use:
+                    yield "free-is-total", (free, total, use[0])
+        for used in beside(total, book.all, "used"):
+            if _b(used) > _b(total) and not near(used, total, 0.02):
+                yield "used-above-total", (used, total)
+            held = sum(_b(f) for f in list(beside(total, book.all, "reserved"))[:1])
+            for free in beside(total, book.all, "free"):
+                rest = _b(total) - _b(used) - held
+                if total.pool != "ram" and abs(rest - _b(free)) > max(0.03 * _b(total), 64 * MIB):
+                    yield "rest-differs", (total, used, free)
+
+
+def _busy(used: Figure, total: Figure) -> bool:
+    return _b(used) > max(BUSY_BYTES, 0.05 * _b(total))
+
+
+def _between_sources(book: _Book) -> Found:
+    for what, name in (("used", "used-differs"), ("free", "frees-differ")):
+        for left, right in combinations(book.of(what, "runtime", "vram", "gtt")[:40], 2):
+            low, high = sorted((left, right), key=_b)
+            alike = left.pool == right.pool or what == "free"
+            if alike and left.source != right.source and _same_device(left, right):
+                if _b(high) > 1.5 * _b(low) and _b(high) - _b(low) > 2 * GIB:
+                    yield name, (low, high)
+    for blank in [
+        *(f for f in book.blank if f.text != HALF),
+        *(f for f in book.all if f.bytes == 0 and f.pool != "swap"),
+    ]:
+        for other in book.of(blank.what) + book.of("used", "process"):
+            same = (
+                blank.pool in (other.pool, "process")
+                or other.pool == "process"
+                or (blank.pool == "vram" and other.pool == "runtime")
+            )
+            if same and blank.source != other.source and _b(other) > BUSY_BYTES:
+                if _same_device(blank, other):
+                    yield "not-measured", (blank, other)
+                    break
+
+
+def _runtime_and_driver(book: _Book) -> Found:
+    drivers = [f for f in book.totals(*DRIVER) if book.kind != CARD or f.pool in ("vram", "kfd")]
+    for total in book.totals(*RUNTIME):
+        for driver in drivers:
+            if not _same_device(total, driver) or (driver.pool == "gtt" and book.kind == UNKNOWN):
+                continue
+            low, high = sorted((total, driver), key=_b)
+            above_carve_out = (
+                high is total and driver.pool in ("vram", "carveout") and book.kind == APU
+            )
+            if not near(low, high, LOWER_SHARE) and not above_carve_out:
+                name = "runtime-below-driver" if low is total else "runtime-above-driver"
+                yield name, (total, driver)
+    live = {f.pool: f for f in [*book.totals("gtt"), *book.totals("ttm")]}
+    for wanted in book.of("wanted", "ttm", "gtt"):
+        seen = live.get(wanted.pool)
+        runtime = next(iter(book.totals("runtime", "hsa")), None)
+        if seen is not None and not near(wanted, seen, 0.0001):
+            yield "wanted-not-live", (wanted, seen)
+        elif runtime is not None and _b(wanted) > 1.3 * _b(runtime):
+            yield "wanted-not-live", (wanted, runtime)
+    for need in book.of("wanted", "runtime"):
+        for free in book.of("free", "runtime"):
+            if need.source == free.source and need.origin == "tool" and _b(need) < _b(free):
+                yield "fits-by-figures", (need, free)
+
+
+def _cards(book: _Book) -> Found:
+    sources = {f.source for f in book.of("used", "vram", "runtime")}
+    for source in sorted(sources):
+        pairs = [
+            (used, total)
+            for used in book.of("used", "vram", "runtime")
+            if used.source == source
+            for total in beside(used, book.all, "total")
+            if _b(total) > 0
+        ]
+        pairs = list({used.device: (used, total) for used, total in pairs if used.device}.values())
+        busy = [(used, total) for used, total in pairs if _busy(used, total)]
+        full = [used for used, total in pairs if _b(used) > 0.9 * _b(total)]
+        idle = [used for used, total in pairs if _b(used) < 0.05 * _b(total)]
+        if full and idle:
+            yield "some-full", (full[0], idle[0])
+        if len(busy) < 2:
+            continue
+        uses, sizes = [_b(u) for u, _ in busy], [_b(t) for _, t in busy]
+        shares = [_b(u) / _b(t) for u, t in busy]
+        if max(sizes) > 1.1 * min(sizes) and max(shares) - min(shares) < 0.02 and min(shares) > 0.3:
+            yield "equal-fractions", tuple(used for used, _ in busy[:4])
+        if (
+            len(busy) >= 3
+            and max(uses) - min(uses) <= max(uses) // 500 + 2 * busy[0][0].precision_bytes
+        ):
+            yield "equal-amounts", tuple(used for used, _ in busy[:4])
+
+
+def _page_cache(book: _Book) -> Found:
+    if book.kind != UNIFIED:
+        return
+    for available in book.of("free", "available"):
+        for bare in book.of("free", "runtime") + book.of("free", "hostfree"):
+            if _b(available) > 1.5 * _b(bare) and _b(available) - _b(bare) > 2 * GIB:
+                yield "cache-counted-as-used", (bare, available)
+                break
+
+
+_RULES: tuple[Callable[[_Book], Found], ...] = (
+    _one_total,
+    _shares_of_ram,
+    _carve_outs,
+    _sums,
+    _beyond,
+    _rest,
+    _between_sources,
+    _runtime_and_driver,
+    _cards,
+    _page_cache,
+)

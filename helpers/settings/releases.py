@@ -1,0 +1,119 @@
+"""How does the caching allocator of one torch release and build behave, where releases differ?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from helpers.settings.rules import facts_of, holds
+from helpers.settings.table import CHANGES, NO_CACHE, OPTIONS, RULES, SAYS, release
+
+OLDEST, NEWEST = (2, 4), (2, 15)
+CHECKED = ((2, 6), (2, 11), (2, 13), (2, 14))
+"""Releases whose compiled allocator (CUDA build) was compared with what is said here."""
+EXPANDABLE = "option:expandable_segments"
+
+
+class VersionError(ValueError):
+    """The release or the build is not one that can be replayed; one line."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What one build of torch does. Each field's source stands in ``sources`` under the field's name.
+
+    ``order``: what decides between free blocks of one stream and size: the lower ``address``, the ``block`` made first, or
+    the ``segment`` made first and then the lower address. ``unified_parser``: the settings parser that all accelerators
+    share: 64-bit numbers, separators taken on trust. ``above_fills_last_key``: ``>:K`` in a list of roundup divisions also
+    overwrites the last key before it. ``fraction_rounds``: a memory limit is rounded to whole bytes, not cut.
+    ``conf_names``: environment variables with the settings, the winner first; ``own_conf_names``: the same for options that
+    are not shared by all accelerators. ``expandable_safe``: no loss of data, hang or crash is reported for it on this build.
+    ``proved``: ``oracle`` where the compiled allocator was checked, else ``source``. ``note``: what a reader must know.
+    """
+
+    torch: str
+    release: tuple[int, ...]
+    build: str
+    order: str
+    keys: frozenset[str]
+    unified_parser: bool
+    max_split_minimum_inclusive: bool
+    above_fills_last_key: bool
+    fraction_one_is_unlimited: bool
+    fraction_rounds: bool
+    oversize_release_skips_expandable: bool
+    conf_names: tuple[str, ...]
+    own_conf_names: tuple[str, ...]
+    expandable_available: bool
+    expandable_safe: bool
+    proved: str
+    note: str
+    sources: tuple[tuple[str, str], ...]
+
+    def source(self, field: str) -> str:
+        """Where the value of ``field`` was read or measured; empty for what follows from the version itself."""
+        return dict(self.sources).get(field, "")
+
+    def names_for(self, key: str) -> tuple[str, ...]:
+        """The variables that this build reads an option from, the winner first."""
+        own = key in OPTIONS and not OPTIONS[key].shared
+        return self.own_conf_names if own else self.conf_names
+
+    def caching_disabled_by(self, environ: Mapping[str, str]) -> str:
+        """The variable that switches the cache off ("" if none): each tensor is then a raw allocation, counted nowhere."""
+        for name in (name for name in NO_CACHE if name in environ):
+            if facts_of({name: environ[name]}, self.torch, self.build).caching_off:
+                return name
+        return ""
+
+
+def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
+    """How the allocator of this release and build behaves.
+
+    ``torch`` is a version as it prints itself ("2.9.0+rocm6.4", "2.8.0a0+git1234"); ``build`` is "cuda", or "rocm" with
+    ROCm's version ("rocm7.2"); a "+rocm" in ``torch`` counts too. A release newer than is known runs as the newest known and
+    says so in ``note``. Raises VersionError for what is older than 2.4 or cannot be read.
+    """
+    if not release(torch):
+        raise VersionError(SAYS["unreadable"].format(torch=torch))
+    if release(torch) < OLDEST:
+        raise VersionError(SAYS["too_old"].format(torch=torch))
+    local = re.search(r"\+(rocm[0-9.]*)", torch)
+    if build == "cuda" and local:
+        build = local[1].rstrip(".")
+    if not re.fullmatch(r"cuda|rocm([0-9][0-9.]*)?", build):
+        raise VersionError(SAYS["no_build"].format(build=build))
+    return nearest(torch, build)
+
+
+@lru_cache(maxsize=256)
+def nearest(torch: str, build: str) -> Behaviour:
+    """As ``behaviour``, where a release older than is known is taken for the oldest known; ``build`` is one of its words."""
+    facts = facts_of({}, torch, build)
+    kind = facts.build
+    used = min(max(facts.torch, OLDEST), NEWEST)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for change in CHANGES:
+        if release(change.since) <= used and change.build in ("", kind):
+            values[change.field], sources[change.field] = change.value, change.source
+    last = min(facts.torch, NEWEST)
+    options = [one for one in OPTIONS.values() if not one.since or release(one.since) <= last]
+    values["keys"] = frozenset(option.name for option in options)
+    sources["keys"] = "; ".join(dict.fromkeys(option.source for option in options))
+    rules = [rule for rule in RULES if rule.name == EXPANDABLE and holds(rule, "True", facts)]
+    refusal = next((rule for rule in rules if rule.verdict == "unsupported"), None)
+    values["expandable_available"] = refusal is None
+    sources["expandable_available"] = (refusal or OPTIONS[EXPANDABLE[7:]]).source
+    notes = [SAYS["newer"].format(torch=torch, newest=".".join(map(str, NEWEST)))]
+    notes = notes if facts.torch > NEWEST else []
+    notes += [SAYS["unchecked_2_12"]] if used == (2, 12) else []
+    if kind == "rocm":
+        notes += [SAYS["rocm"]] + ([] if facts.rocm else [SAYS["no_rocm_version"]])
+        notes += [f"expandable segments: {r.says}" for r in rules if r.verdict == "unknown"]
+    proved = "oracle" if kind == "cuda" and facts.torch in CHECKED else "source"
+    values.update(proved=proved, note="; ".join(notes), sources=tuple(sorted(sources.items())))
+    return Behaviour(torch=torch, release=used, build=build, **values)

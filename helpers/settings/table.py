@@ -1,0 +1,162 @@
+"""The table of settings: what each variable, allocator option and module parameter is, and what becomes of it where.
+
+Three data files, each row with its source. ``torch.json``: the options of torch's allocator, how its releases differ, and
+the strings that a what-if tries. ``variables.json``: environment variables, and rules that hold under conditions.
+``kernel.json``: parameters of the kernel modules. A source is a file of the program's source code, an issue, a manual page,
+or "measured" (torch's own compiled allocator behind a stand-in for the GPU runtime, the releases named).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Names of the allocator's text, the one that wins first. A name that is set wins even where it is empty."""
+NO_CACHE = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key of the allocator's text; before ``since`` torch stops at its first use of the GPU with "Unrecognized".
+
+    ``kind`` says how torch reads the value (flag, size, number, share, open share, divisions, list, text, backend), ``form``
+    is an expression for values as they are meant, ``expected`` the same in words. ``shared``: read by the parser that all
+    accelerators share since 2.10. ``inert``: why a replay need not model it. ``moment``: when it is read, where that is not
+    when the text is.
+    """
+
+    name: str
+    kind: str
+    form: str
+    expected: str
+    says: str
+    source: str
+    since: str = ""
+    shared: bool = False
+    inert: str = ""
+    least: int = 0
+    moment: str = ""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: which build's programs read it (empty: both), which program (``by``), and what it does.
+
+    ``moment`` is when it is read, one of MOMENTS, ``when`` the same in words. ``form`` is an expression for values that are
+    read, ``expected`` the same in words, ``otherwise`` what becomes of other values (a verdict; empty: not known).
+    ``since`` and ``removed`` are releases of ``by``, for the reader: only torch's are judged.
+    """
+
+    name: str
+    moment: str
+    when: str
+    verdict: str
+    says: str
+    source: str
+    build: str = ""
+    by: str = ""
+    form: str = ""
+    expected: str = ""
+    otherwise: str = ""
+    since: str = ""
+    removed: str = ""
+    cause: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A fact under conditions, all of which must hold. ``name`` is a variable, or ``option:NAME`` in the allocator's text.
+
+    ``value`` is an expression for the whole value. ``beside`` is (another name, an expression for its value), or (another
+    name, "") where that must be absent; ``caching`` stands for a disabled cache. ``since`` and ``below`` are torch releases,
+    ``rocm_since`` and ``rocm_below`` ROCm's, ``gfx`` starts of chip names. ``cause`` is the cause of a failure that this
+    can be alone (empty: none; None: as its verdict says), ``why`` the reason.
+    """
+
+    name: str
+    verdict: str
+    says: str
+    source: str
+    value: str = ""
+    beside: tuple[str, ...] = ()
+    build: str = ""
+    gfx: tuple[str, ...] = ()
+    since: str = ""
+    below: str = ""
+    rocm_since: str = ""
+    rocm_below: str = ""
+    cause: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only there ("": both)."""
+
+    since: str
+    field: str
+    value: Any
+    source: str
+    build: str = ""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel module; ``unit`` pages, MiB, GiB, or empty for no size; ``verdict`` where it is set well.
+
+    ``pool``: it is meant as a good part of the RAM, so that another magnitude is a mistake in the unit.
+    """
+
+    module: str
+    name: str
+    unit: str
+    verdict: str
+    says: str
+    source: str
+    pool: bool = False
+
+
+def release(text: str, word: str = "") -> tuple[int, ...]:
+    """Major and minor of a version text, of its ``+rocm6.3`` part where ``word`` is given; empty where there is none."""
+    form = r"\+[^+]{0,80}?rocm-?v?([0-9]{1,4})\.([0-9]{1,4})"
+    match = (
+        re.search(form, text) if word else re.match(r"\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})", text)
+    )
+    return (int(match[1]), int(match[2])) if match else ()
+
+
+def _rows(kind: Any, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """Rows of one kind; lists become tuples. An unknown column is refused with TypeError."""
+    tuples = ({k: tuple(v) if isinstance(v, list) else v for k, v in r.items()} for r in rows)
+    return tuple(kind(**row) for row in tuples)
+
+
+def _load(name: str) -> dict[str, Any]:
+    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+
+
+_torch, _variables, _kernel = (_load(f"{n}.json") for n in ("torch", "variables", "kernel"))
+OPTIONS: dict[str, Option] = {row.name: row for row in _rows(Option, _torch["options"])}
+CHANGES: tuple[Change, ...] = _rows(Change, _torch["changes"])
+TRIED: tuple[str, ...] = tuple(_torch["tried"])
+SAYS: dict[str, str] = _torch["says"]
+"""Sentences about releases and strings, with gaps."""
+VARIABLES: dict[str, Variable] = {row.name: row for row in _rows(Variable, _variables["variables"])}
+RULES: tuple[Rule, ...] = _rows(Rule, _variables["rules"])
+VERDICTS: dict[str, dict[str, str]] = _variables["verdicts"]
+"""Every verdict, what a person should look at first on top, each with the cause it can be alone, and why."""
+MOMENTS: tuple[str, ...] = tuple(_variables["moments"])
+"""When a setting is read, in the order in which it happens."""
+IMPORTS: dict[str, list[str]] = _variables["imports"]
+HOST_NAMES = tuple(row.name for row in VARIABLES.values() if row.by in ("C library", "OpenMP"))
+OTHER_NAMES = frozenset(_variables["others"])
+"""Real names near those of the table that are no concern here, so that they are not taken for a slip of the pen."""
+PREFIXES: tuple[str, ...] = tuple(_variables["prefixes"])
+PARAMETERS: tuple[Parameter, ...] = _rows(Parameter, _kernel["parameters"])
+OTHER_PARAMETERS: dict[str, list[str]] = _kernel["others"]

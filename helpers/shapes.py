@@ -1,0 +1,405 @@
+"""The contracts: what a reading, a verdict and an answer about TTM hold, in Python and as JSON.
+
+Plain dataclasses of the standard library that check themselves, so that ``diagnose`` needs no other
+package. Unknown keys, wrong types and words outside a vocabulary are refused in one line. As fields of
+pydantic models (``helpers.run.shapes``) they are checked alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import lru_cache
+from typing import (
+    Any,
+    List,
+    Literal,
+    Optional,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from helpers.units import show_bytes
+
+SCHEMA_VERSION = 1
+OK, NOT_AVAILABLE, NOT_ALLOWED = "ok", "not_available", "not_allowed"
+STATUSES = (OK, NOT_AVAILABLE, NOT_ALLOWED)
+UNITS = ("bytes", "pages", "count", "text")
+
+Cause = Literal[
+    "external-holder",
+    "stale-holder",
+    "driver-leak",
+    "true-capacity",
+    "allocator-fragmentation",
+    "allocator-cache-not-returned",
+    "user-leak",
+    "ttm-gtt-cap",
+    "carveout-only",
+    "hsa-pool-cap",
+    "version-mismatch",
+    "unsupported-gfx",
+    "permission",
+    "metric-misreport",
+    "library-workspace",
+    "host-oom",
+    "context-corruption",
+    "config-ineffective",
+    "multi-gpu-imbalance",
+    "expandable-segments-unsupported",
+    "other",
+    "cannot-tell",
+]
+CAUSES: tuple[str, ...] = get_args(Cause)
+Confidence = Literal["confirmed", "likely", "weak"]
+State = Literal["", "healthy", "aside"]
+Layer = Literal[
+    "carveout",
+    "ram",
+    "ttm",
+    "gtt",
+    "kfd_bank",
+    "kfd_limit",
+    "hsa_pool",
+    "hip_total",
+    "fraction",
+    "cgroup",
+    "ulimit",
+]
+Outcome = Literal["ok", "oom", "crashed", "hung", "stuck", "host_oom"]
+VERDICT_MIME = "application/vnd.casebook.verdict+json"
+"""Under which a notebook emits its verdict."""
+Known = TypeVar("Known")
+
+# Where a key stands in JSON, besides the order of the fields: those without a default come first there.
+_FIRST, _LAST = {"place": -1}, {"place": 1}
+
+
+class Shape:
+    """Base of a contract: on making one its fields are checked. Raises ValueError in one line."""
+
+    # Read by pydantic where one of its models holds a shape: unknown keys are refused.
+    __pydantic_config__ = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        for name, kind in _kinds(cls).items():
+            object.__setattr__(self, name, _read(kind, getattr(self, name), name))
+        version = getattr(self, "schema_version", SCHEMA_VERSION)
+        if version != SCHEMA_VERSION:
+            known = f"this workbook reads {SCHEMA_VERSION}; update the workbook"
+            raise ValueError(f"schema_version {version}: {known}")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value with its unit and source. ``value`` is None exactly when ``status`` is not ``ok``; then ``why`` says why.
+
+    ``source`` is what a person would look at (a path or a command line); ``item`` is the id of the evidence item it came from.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    value: Union[int, float, str, None]
+    unit: str
+    status: str
+    why: str
+    source: str
+    item: str
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError("unit {!r}: expected one of {}".format(self.unit, ", ".join(UNITS)))
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
+        if (self.value is None) is (self.status == OK):
+            raise ValueError(f"status {self.status!r} does not go with value {self.value!r}")
+        if self.status != OK and not self.why:
+            raise ValueError(f"a reading without a value says why ({self.source})")
+
+    @property
+    def ok(self) -> bool:
+        return self.status == OK
+
+    @property
+    def bytes(self) -> int:
+        """The value as a whole number, 0 where there is none."""
+        return int(self.value) if self.ok and isinstance(self.value, (int, float)) else 0
+
+    def show(self) -> str:
+        """The reading as a person reads it: ``62.54 GiB``, ``not available: no such file``."""
+        if self.status == NOT_AVAILABLE:
+            return "not available: " + self.why
+        if self.status == NOT_ALLOWED:
+            return "not allowed: " + self.why
+        if self.unit == "bytes":
+            return show_bytes(int(self.value))  # type: ignore[arg-type]
+        return f"{self.value} pages" if self.unit == "pages" else str(self.value)
+
+
+@dataclass(frozen=True)
+class Evidence(Shape):
+    """One reading and what it says for or against a cause."""
+
+    id: str
+    reading: Reading
+    says: str
+
+
+@dataclass(frozen=True)
+class Missing(Shape):
+    """A reading that would decide, and how to take it."""
+
+    reading: str
+    how: str
+
+
+@dataclass(frozen=True)
+class NextStep(Shape):
+    """The one first choice. ``command`` is printed, never run; what it needs and what it may harm stand beside it."""
+
+    what: str
+    command: str = ""
+    precondition: str = ""
+    blast_radius: str = "none"
+
+
+@dataclass(frozen=True)
+class Alternative(Shape):
+    """A cause that the evidence leaves open."""
+
+    cause: Cause
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Verdict(Shape):
+    """A cause with its evidence, what speaks against it, and what is missing.
+
+    ``state`` is ``healthy`` where nothing wrong was seen, and ``aside`` where it answers a notebook's own question (which fix
+    helps, what a pattern would do) and not why the box fails. ``title`` is the answer in a few words, or empty.
+    """
+
+    cause: Cause
+    confidence: Confidence
+    next_step: NextStep = field(metadata=_LAST)
+    schema_version: int = field(default=SCHEMA_VERSION, metadata=_FIRST)
+    state: State = ""
+    title: str = ""
+    summary: str = ""
+    alternatives: List[Alternative] = field(default_factory=list)
+    evidence: List[Evidence] = field(default_factory=list)
+    against: List[Evidence] = field(default_factory=list)
+    missing: List[Missing] = field(default_factory=list)
+
+    @property
+    def short(self) -> str:
+        """The cause and how sure it is, for a table; ``healthy`` where nothing is wrong."""
+        return self.state if self.state == "healthy" else f"{self.cause} ({self.confidence})"
+
+
+@dataclass(frozen=True)
+class Ceiling(Shape):
+    """One layer's limit on memory; ``pending_bytes`` where configuration and live value differ."""
+
+    layer: Layer
+    bytes: Optional[int]
+    source: str
+    status: Literal["ok", "not_available", "not_allowed"]
+    pending_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class TtmPlan(Shape):
+    """What to do about the TTM limit, in pages of the box."""
+
+    action: Literal["set", "leave", "remove"]
+    pages_limit: Optional[int]
+    bytes: Optional[int]
+    reserve_bytes: Optional[int]
+    why: str
+
+
+@dataclass(frozen=True)
+class TtmCommand(Shape):
+    """What a person would run on one system, how to undo it and how to verify it after the reboot."""
+
+    system: str
+    run: str
+    undo: str
+    verify: str
+
+
+@dataclass(frozen=True)
+class Ttm(Shape):
+    """Every ceiling between the RAM and torch, and the safe way to raise it."""
+
+    box: str
+    ceilings: List[Ceiling]
+    binding: Optional[Layer]
+    binding_bytes: Optional[int]
+    torch_total_bytes: Optional[int]
+    plan: TtmPlan
+    schema_version: int = field(default=SCHEMA_VERSION, metadata=_FIRST)
+    commands: List[TtmCommand] = field(default_factory=list)
+    warnings: List[str] = field(default_factory=list)
+
+
+def from_json(cls: type[Known], data: object, what: str = "") -> Known:
+    """A shape from JSON text or from what JSON holds.
+
+    Raises ValueError in one line: ``what`` (the shape's name), where, what was seen, what was expected.
+    """
+    name = what or cls.__name__.lower()
+    if isinstance(data, (str, bytes, bytearray)):
+        try:
+            data = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{name}: no JSON ({str(error)[:80]})") from None
+    try:
+        made: Known = _read(cls, data, "")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return made
+
+
+def as_dict(shape: Any) -> dict[str, Any]:
+    """A shape as JSON holds it: dictionaries, lists, text, numbers."""
+    cls: Any = type(shape)
+    return {one.name: _plain(getattr(shape, one.name)) for one in _ordered(cls)}
+
+
+def to_json(shape: Any, indent: int | None = None) -> str:
+    """A shape as JSON text: compact, or with ``indent`` spaces a level."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(as_dict(shape), indent=indent, ensure_ascii=False, separators=separators)
+
+
+def json_schema(cls: Any) -> dict[str, Any]:
+    """The JSON Schema of a shape (draft 2020-12)."""
+    inner: dict[str, Any] = {}
+    schema = _object_schema(cls, inner)
+    return {"$defs": inner, **schema} if inner else schema
+
+
+@lru_cache(maxsize=None)
+def _kinds(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+@lru_cache(maxsize=None)
+def _ordered(cls: Any) -> tuple[Field[Any], ...]:
+    return tuple(sorted(fields(cls), key=lambda one: one.metadata.get("place", 0)))
+
+
+def _is_shape(value: Any) -> bool:
+    return hasattr(value, "__dataclass_fields__")
+
+
+def _plain(value: Any) -> Any:
+    if _is_shape(value):
+        return as_dict(value)
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """The value as ``kind``, its lists and objects made; ``where`` is its path, for the error."""
+    origin, options = get_origin(kind), get_args(kind)
+    if _is_shape(kind):
+        return value if isinstance(value, kind) else _made(kind, value, where)
+    if origin is Union:
+        if not any(_is(option, value) for option in options):
+            raise _odd(where, value, kind)
+        return value
+    if origin is list and isinstance(value, (list, tuple)):
+        return [_read(options[0], one, f"{where}.{at}") for at, one in enumerate(value)]
+    if not _is(kind, value):
+        raise _odd(where, value, kind)
+    return value
+
+
+def _is(kind: Any, value: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if kind is float:
+        return type(value) in (int, float)
+    return type(value) is kind if isinstance(kind, type) else False
+
+
+def _made(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _odd(where, value, kind)
+    before, own = where and where + ".", {one.name: one for one in fields(kind)}
+    for key in value:
+        if key not in own:
+            raise ValueError(f"{before}{str(key)[:60]}: unknown key; expected {', '.join(own)}")
+    for one in own.values():
+        if one.name not in value and one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(
+                f"{before}{one.name}: nothing seen; expected {_words(_kinds(kind)[one.name])}"
+            )
+    inner = {key: _read(_kinds(kind)[key], one, before + key) for key, one in value.items()}
+    try:
+        return kind(**inner)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}" if where else str(error)) from None
+
+
+def _odd(where: str, value: object, kind: Any) -> ValueError:
+    seen = repr(value[:60] if isinstance(value, (str, bytes)) else value)
+    seen = seen if len(seen) < 64 else seen[:60] + "..."
+    return ValueError(f"{where or 'the whole'}: seen {seen}; expected {_words(kind)}")
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(repr(one) for one in get_args(kind))
+    if get_origin(kind) is Union:
+        return " or ".join(_words(option) for option in get_args(kind))
+    if get_origin(kind) is list:
+        return "a list"
+    return _WORDS.get(kind, "an object")
+
+
+_WORDS = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
+_TYPES = {str: "string", int: "integer", float: "number", type(None): "null"}
+
+
+def _object_schema(cls: Any, inner: dict[str, Any]) -> dict[str, Any]:
+    properties, required = {}, []
+    for one in _ordered(cls):
+        schema = _schema(_kinds(cls)[one.name], inner)
+        if one.default is not MISSING:
+            schema["default"] = one.default
+        elif one.default_factory is MISSING:
+            required.append(one.name)
+        if "$ref" not in schema:
+            schema["title"] = one.name.replace("_", " ").title()
+        properties[one.name] = schema
+    return {
+        "additionalProperties": False,
+        "description": inspect.cleandoc(cls.__doc__ or ""),
+        "properties": properties,
+        "required": required,
+        "title": cls.__name__,
+        "type": "object",
+    }
+
+
+def _schema(kind: Any, inner: dict[str, Any]) -> dict[str, Any]:
+    origin, options = get_origin(kind), get_args(kind)
+    if _is_shape(kind):
+        if kind.__name__ not in inner:
+            inner[kind.__name__] = _object_schema(kind, inner)
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+    if origin is Literal:
+        return {"enum": list(options), "type": "string"}
+    if origin is Union:
+        return {"anyOf": [_schema(option, inner) for option in options]}
+    if origin is list:
+        return {"items": _schema(options[0], inner), "type": "array"}
+    return {"type": _TYPES[kind]}

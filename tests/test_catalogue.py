@@ -1,0 +1,302 @@
+"""The catalogue of failures is whole: every name in it is made by something, every entry says what to do; a new one fits in."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from helpers import grammar
+from helpers.judge import catalogue, remedy, statements
+from helpers.judge.catalogue import BASES, DATA, KINDS, failures
+from helpers.judge.diagnosis import diagnose, weigh
+from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
+from helpers.judge.observations import observe
+from helpers.look.reading import seen
+from helpers.look.relations import RELATIONS
+from helpers.shapes import CAUSES
+
+JUDGE = Path(catalogue.__file__).parent
+RAW = json.loads(DATA.read_text())
+MAKERS = ("note", "say", "also", "_row", "Observation")
+"""The functions that make an observation; its name is their first argument."""
+NOT_MAKING = (
+    "catalogue",
+    "diagnosis",
+    "remedy",
+    "binding",
+    "ceilings",
+    "ttm_plan",
+    "ttm_commands",
+    "ttm_verify",
+    "effect",
+)
+OBSERVING = [path for path in sorted(JUDGE.glob("*.py")) if path.stem not in NOT_MAKING]
+FOR_DISPLAY = {
+    # what a verdict only shows as evidence, or what the healthy box's answer lists
+    "explained",
+    "snapshot-oom",
+    "snapshot-reserved",
+    "used:*",
+}
+PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+
+
+def literals(node: ast.expr) -> set[str]:
+    """Every text that an expression can be, where it is made of literals, conditions and sums."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value}
+    if isinstance(node, ast.IfExp):
+        return literals(node.body) | literals(node.orelse)
+    if isinstance(node, ast.JoinedStr):
+        return {
+            "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values
+            )
+        }
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return {
+            left + right for left in literals(node.left) for right in literals(node.right) or {"*"}
+        }
+    return set()
+
+
+def made_in(path: Path) -> set[str]:
+    """Every text in a module's code that can be the name of an observation, its f-strings with a star for what they fill in."""
+    tree = ast.parse(path.read_text())
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return {
+        text
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr) and id(node) not in docs
+        for text in literals(node)
+    }
+
+
+def called_with_a_literal(path: Path) -> set[str]:
+    """Only what a maker is called with as a literal: what surely becomes an observation's name."""
+    made: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in MAKERS
+            and node.args
+        ):
+            made |= literals(node.args[0])
+    return made - {""}
+
+
+def of_the_grammar() -> set[str]:
+    rows = grammar.table()
+    return {observation_name(row["side"], row["event"]) for row in rows} - {""}
+
+
+@lru_cache(1)
+def producible() -> frozenset[str]:
+    """Every name that some code or data can produce."""
+    names = {row.name for row in statements.statements()} | set(RELATIONS) | of_the_grammar()
+    for path in OBSERVING:
+        names |= made_in(path)
+    return frozenset(names)
+
+
+def can_be_made(name: str, names: frozenset[str]) -> bool:
+    wild = [
+        re.escape(one).replace(r"\*", "[a-z-]+")
+        for one in names
+        if "*" in one and 3 < len(one) < 40 and " " not in one
+    ]
+    return name in names or any(re.fullmatch(one, name) for one in wild)
+
+
+def used() -> set[str]:
+    """Every name that an entry of the catalogue uses."""
+    return {name for failure in failures() for name in failure.names}
+
+
+# -- every entry ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+def test_an_entry_has_a_cause_a_kind_a_reading_that_decides_a_remedy_and_a_source(failure):
+    assert failure.cause in CAUSES and failure.cause != "cannot-tell"
+    assert failure.kind in KINDS and failure.base in BASES
+    assert failure.needs and all(failure.needs)
+    assert all(failure.decides) and failure.remedy.what and failure.remedy.command
+    assert failure.remedy.precondition and failure.remedy.harm
+    assert failure.title and failure.mechanism.endswith((".", "?")) and len(failure.mechanism) > 40
+    assert re.fullmatch(r"https://\S{8,}", failure.source), failure.source
+
+
+@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+def test_every_name_of_an_entry_is_made_by_some_code_or_data(failure):
+    names = producible()
+    assert {name for name in failure.names if not can_be_made(name, names)} == set()
+
+
+@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+def test_no_observation_speaks_for_an_entry_and_against_it(failure):
+    needed = {name for group in failure.needs for name in group}
+    for_it = needed | {*failure.strong, *failure.weak, *failure.sufficient, *failure.proof}
+    assert for_it & {*failure.refuted_by, *failure.strong_against, *failure.weak_against} == set()
+    assert not set(failure.strong) & set(failure.weak)
+
+
+def test_ids_are_unique_and_every_reading_remedy_and_group_is_used():
+    ids = [failure.id for failure in failures()]
+    assert len(set(ids)) == len(ids)
+    assert {row["decides"] for row in RAW["failures"]} == set(RAW["readings"])
+    assert {row["remedy"] for row in RAW["failures"]} == set(RAW["remedies"])
+    spoken = {name for row in RAW["failures"] for value in row.values() for name in flat(value)}
+    assert set(RAW["groups"]) <= spoken
+    assert not [
+        name for name in spoken if name.isupper() and name not in RAW["groups"] and "-" in name
+    ]
+
+
+def flat(value: object) -> list[str]:
+    if isinstance(value, list):
+        return [name for part in value for name in flat(part)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_the_groups_name_only_what_can_be_made():
+    names = producible()
+    assert {
+        name
+        for members in RAW["groups"].values()
+        for name in members
+        if not can_be_made(name, names)
+    } == set()
+
+
+# -- what is produced and used by nobody ----------------------------------------------------------
+def test_no_statement_is_made_that_no_entry_uses():
+    assert {row.name for row in statements.statements()} - used() - FOR_DISPLAY == set()
+
+
+def test_no_observation_is_made_that_no_entry_uses_and_no_view_shows():
+    made = {name for path in OBSERVING for name in called_with_a_literal(path)}
+    shown = set(
+        "".join(path.read_text() for path in (JUDGE.parent / "tell").glob("*.py")).split('"')
+    )
+    beside = set((JUDGE / "remedy.py").read_text().split('"')) | set(
+        (JUDGE / "diagnosis.py").read_text().split('"')
+    )
+    assert made - used() - FOR_DISPLAY - shown - beside == set()
+
+
+def test_no_relation_of_figures_is_made_that_no_entry_uses():
+    assert (
+        set(RELATIONS) - used() - FOR_DISPLAY - set((JUDGE / "ceilings.py").read_text().split('"'))
+        == set()
+    )
+
+
+def test_every_event_of_the_grammar_is_used_by_an_entry():
+    assert of_the_grammar() - used() - FOR_DISPLAY == set()
+
+
+# -- statements -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", statements.statements(), ids=lambda row: row.name)
+def test_a_statement_is_made_of_classes_of_words_that_exist(row):
+    known = statements.lexicon()
+    classes = {*row.all_of, *row.any_of, *row.none_of, *row.near}
+    assert classes <= set(known) and row.says
+
+
+def test_every_class_of_words_is_used_by_a_statement():
+    data = json.loads(statements.DATA.read_text())
+    spoken = {
+        name
+        for row in data["statements"]
+        for key in ("all", "any", "none", "near")
+        for name in row.get(key, ())
+    }
+    assert set(data["words"]) == spoken
+
+
+# -- remedies -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", RAW["remedies"])
+def test_a_remedys_placeholders_are_known_and_filled_also_without_a_number(name):
+    row = RAW["remedies"][name]
+    assert set(row) == {"what", "command", "precondition", "harm"} and all(row.values())
+    given = {text for text in made_in(JUDGE / "remedy.py") if re.fullmatch("[a-z_]+", text)}
+    assert set(PLACEHOLDER.findall(" ".join(row.values()))) <= given
+    empty = remedy.Names(())
+    assert not PLACEHOLDER.search(empty.fill(row["what"] + row["command"] + row["precondition"]))
+
+
+@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+def test_the_next_step_of_an_entry_is_filled_in_with_nothing_at_hand(failure):
+    step = remedy.next_step(failure, remedy.Names(()), CaseEvidence())
+    assert step.what and step.command and not PLACEHOLDER.search(step.what + step.command)
+
+
+# -- a newcomer -----------------------------------------------------------------------------------
+NEW = {
+    "id": "paper-jam", "cause": "other", "title": "The paper is jammed", "needs": [["paper-jam"], ["RAN-OUT"]],
+    "mechanism": "A printer in the path of the tensors jams, and everything behind it waits for somebody to pull.",
+    "decides": "holders", "remedy": "less", "source": "https://example.org/printers", "sufficient": ["paper-jam"],
+}  # fmt: skip
+
+
+def with_entry(monkeypatch, tmp_path, **changes):
+    path = tmp_path / "failures.json"
+    path.write_text(json.dumps({**RAW, "failures": [*RAW["failures"], {**NEW, **changes}]}))
+    monkeypatch.setattr(catalogue, "DATA", path)
+    catalogue.failures.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def the_file_as_it_is():
+    yield
+    catalogue.failures.cache_clear()
+
+
+def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch, tmp_path):
+    with_entry(monkeypatch, tmp_path)
+    found = [
+        Observation(name, seen("x", "text", name), "seen", "tool")
+        for name in ("paper-jam", "device-refused")
+    ]
+    best = weigh(found)[0]
+    assert (best.failure.id, best.confidence) == ("paper-jam", "likely")
+    assert weigh(found[1:]) == [] or weigh(found[1:])[0].failure.id != "paper-jam"
+
+
+@pytest.mark.parametrize(("changes", "word"), [
+    ({"cause": "printers"}, "printers"), ({"kind": "rumour"}, "rumour"), ({"base": "firm"}, "firm"),
+    ({"colour": "red"}, "colour"), ({"remedy": "prayer"}, "prayer"), ({"decides": "oracle"}, "oracle"),
+])  # fmt: skip
+def test_a_slip_in_an_entry_is_refused_with_its_word(monkeypatch, tmp_path, changes, word):
+    with_entry(monkeypatch, tmp_path, **changes)
+    with pytest.raises((ValueError, KeyError), match=word):
+        catalogue.failures()
+
+
+def test_the_order_of_the_entries_decides_nothing(monkeypatch, tmp_path):
+    case = case_evidence({
+        "error_text": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 0 has a total capacity of "
+        "23.56 GiB of which 532.00 MiB is free. Including non-PyTorch memory, this process has 12.31 GiB memory in use. Of the "
+        "allocated memory 11.80 GiB is allocated by PyTorch, and 81.00 MiB is reserved by PyTorch but unallocated.",
+        "narrative": "Memory use grows with each epoch. Somebody else uses the card."})  # fmt: skip
+    before = diagnose(case)
+    path = tmp_path / "failures.json"
+    path.write_text(json.dumps({**RAW, "failures": RAW["failures"][::-1]}))
+    monkeypatch.setattr(catalogue, "DATA", path)
+    catalogue.failures.cache_clear()
+    assert diagnose(case) == before
+
+
+def test_every_observation_that_is_made_has_words_and_a_source():
+    for error in (
+        "CUDA out of memory. Tried to allocate 20.00 GiB",
+        "Killed",
+        "RuntimeError: No HIP GPUs are available",
+    ):
+        for one in observe(case_evidence({"error_text": error})):
+            assert one.says and one.reading.source and one.origin

@@ -1,0 +1,263 @@
+"""How sure a verdict may be: confirmed by proof alone, likely by measurement alone, the same twice, and never an error."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from itertools import chain, repeat
+from pathlib import Path
+
+import pytest
+from fuzz_bundles import mutated as mutated_bundle
+from fuzz_messages import mutated as mutated_message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.judge.catalogue import failures
+from helpers.judge.diagnosis import diagnose, recovery, verdict_of, weigh
+from helpers.judge.evidence import (
+    CaseEvidence,
+    Observation,
+    case_evidence,
+    evidence_from_bundle,
+    evidence_from_message,
+)
+from helpers.judge.posted import process_observations, processes
+from helpers.look.boxes import open_box, recorded_names
+from helpers.look.reading import seen
+from helpers.shapes import Verdict as Verdicts
+from helpers.shapes import from_json, to_json
+
+NAMES = sorted({name for failure in failures() for name in failure.names})
+ROOT = Path(__file__).resolve().parents[1]
+ORIGINS = ("message", "tool", "bundle", "snapshot", "environment", "narrative")
+
+
+def observations(**fixed: bool) -> st.SearchStrategy[list[Observation]]:
+    def made(name: str, origin: str, hard: bool, proof: bool, filled: bool) -> Observation:
+        flags = {"hard": hard, "proof": proof, "filled": filled, **fixed}
+        return Observation(name, seen("x", "text", f"{origin} of {name}"), "seen", origin, **flags)
+
+    flag = st.booleans()
+    one = st.builds(made, st.sampled_from(NAMES), st.sampled_from(ORIGINS), flag, flag, flag)
+    return st.lists(one, max_size=8)
+
+
+@settings(max_examples=120)
+@given(observations(proof=False))
+def test_nothing_is_confirmed_without_a_proof(found):
+    assert verdict_of(tuple(found)).confidence != "confirmed"
+
+
+@settings(max_examples=120)
+@given(observations(hard=False))
+def test_hearsay_alone_is_never_more_than_weak(found):
+    verdict = verdict_of(tuple(found))
+    assert verdict.confidence == "weak" and {o.confidence for o in verdict.alternatives} <= {"weak"}
+
+
+@settings(max_examples=120)
+@given(observations(filled=True))
+def test_what_was_filled_in_for_a_recorded_box_confirms_nothing(found):
+    assert verdict_of(tuple(found)).confidence != "confirmed"
+
+
+@settings(max_examples=120)
+@given(observations())
+def test_what_is_confirmed_has_a_hard_proof_of_its_own_cause(found):
+    for row in weigh(found):
+        if row.confidence == "confirmed":
+            proofs = [
+                one for one in found if one.name in row.failure.proof and one.proof and one.hard
+            ]
+            assert proofs and not any(one.hard for one in row.against)
+        if row.confidence == "likely":
+            assert row.measured
+
+
+@settings(max_examples=80)
+@given(observations(), st.randoms(use_true_random=False))
+def test_the_order_of_observations_decides_nothing(found, dice):
+    before = verdict_of(tuple(found))
+    shuffled = list(found)
+    dice.shuffle(shuffled)
+    after = verdict_of(tuple(shuffled))
+    assert (after.cause, after.confidence, after.alternatives) == (
+        before.cause,
+        before.confidence,
+        before.alternatives,
+    )
+
+
+@settings(max_examples=80)
+@given(observations(), observations(hard=False))
+def test_hearsay_beside_measurements_raises_no_confidence_to_confirmed(found, said):
+    bare = {row.failure.id: row.confidence for row in weigh(found)}
+    for row in weigh([*found, *said]):
+        if row.confidence == "confirmed":
+            assert bare.get(row.failure.id) == "confirmed"
+
+
+@settings(max_examples=80)
+@given(observations())
+def test_any_observations_give_a_whole_verdict_that_reads_back(found):
+    verdict = verdict_of(tuple(found))
+    assert verdict.evidence and verdict.next_step.what and verdict.summary
+    ids = [row.id for row in [*verdict.evidence, *verdict.against]]
+    assert len(set(ids)) == len(ids)
+    assert verdict.confidence == "confirmed" or verdict.missing
+    assert from_json(Verdicts, to_json(verdict)) == verdict
+
+
+# -- odd evidence ---------------------------------------------------------------------------------
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+KEYS = ["error_text", "tool_outputs", "environment", "narrative", "other"]
+
+
+@settings(max_examples=80)
+@given(st.dictionaries(st.sampled_from(KEYS), ODD, max_size=5))
+def test_evidence_of_any_shape_gets_the_same_verdict_twice(raw):
+    evidence = case_evidence(raw)
+    verdict = diagnose(evidence)
+    recovery(verdict, evidence)
+    assert diagnose(case_evidence(raw)) == verdict and verdict.next_step.what
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.sampled_from(recorded_names()))
+def test_a_mutated_message_beside_any_box_gets_a_verdict(seed, box):
+    text = mutated_message(random.Random(seed))
+    evidence = CaseEvidence(
+        messages=evidence_from_message(text).messages, error_text=text, bundle=open_box(box),
+        narrative=text[::-1], tools=(("nvidia-smi", text), (text[:20], text)), facts=(("gpu", text[:40]), ("torch", text[:9])),
+        variables=(("PYTORCH_CUDA_ALLOC_CONF", text[:60]),),
+    )  # fmt: skip
+    verdict = diagnose(evidence)
+    recovery(verdict, evidence)
+    assert verdict.evidence and to_json(verdict)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_mutated_bundle_gets_a_verdict(seed):
+    dice = random.Random(seed)
+    evidence = evidence_from_bundle(mutated_bundle(open_box(dice.choice(recorded_names())), dice))
+    verdict = diagnose(evidence)
+    assert to_json(verdict) == to_json(diagnose(evidence))
+
+
+# -- bounded --------------------------------------------------------------------------------------
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 GiB of which "
+    "512.00 MiB is free. Of the allocated memory 22.50 GiB is allocated by PyTorch, and 300.00 MiB is reserved by PyTorch but "
+    "unallocated.\n"
+)
+
+
+STREAMS = {
+    "zeros without the end of a line": ('"\\x00" * 65536', "cannot-tell"),
+    "one line without an end": ('"a" * 65536', "cannot-tell"),
+    "lines of a log": ('"step 11 of 90, loss 0.31, all well\\n" * 1800', "cannot-tell"),
+    "the same failure again and again": ("OOM * 40", "true-capacity"),
+    "words of failures": ('"out of memory killed oom hip cuda \\n" * 300', "cannot-tell"),
+}
+CHILD = """import resource, sys
+from itertools import repeat
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import evidence_from_message
+OOM = {oom!r}
+print(diagnose(evidence_from_message(repeat({chunk}, {count}))).cause)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def judged_apart(chunk: str, count: int) -> tuple[str, int]:
+    """The cause, and the most memory in KiB that a process of its own took."""
+    code = CHILD.format(oom=OOM, chunk=chunk, count=count)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    cause, kib = done.stdout.split()
+    return cause, int(kib)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_of_any_length_is_judged_in_the_same_memory(name):
+    chunk, cause = STREAMS[name]
+    _, short = judged_apart(chunk, 8)
+    got, long = judged_apart(chunk, 200)
+    assert got == cause and long < short + 64 * 1024
+
+
+def test_a_failure_in_the_middle_of_a_long_log_counts():
+    middle = chain(repeat("well\n" * 900, 200), [OOM], repeat("well\n" * 900, 200))
+    assert diagnose(evidence_from_message(middle)).cause == "true-capacity"
+
+
+@pytest.mark.parametrize("text", [
+    "\x00" * 400_000, "9" * 200_000, "GiB " * 40_000, "| 0 N/A N/A 1 C x 1MiB |\n" * 4_000, "(" * 100_000,
+    "Tried to allocate " * 10_000, "Killed process " * 10_000, "/dev/nvidia0: " + " 12345m" * 20_000,
+    "a(1M)" * 20_000, "-" * 100_000, "reserved but unallocated " * 6_000, "gfx1100 " * 10_000,
+], ids=lambda text: text[:14].strip())  # fmt: skip
+@pytest.mark.parametrize("place", ["error_text", "tool", "narrative", "environment"])
+def test_hostile_text_in_any_place_gets_a_verdict(place, text):
+    raw = {
+        "tool": {"tool_outputs": {"nvidia-smi": text, "fuser -v": text}},
+        "environment": {
+            "environment": {"gpu": text, "env_vars": {"PYTORCH_CUDA_ALLOC_CONF": text}}
+        },
+    }.get(place, {place: text})
+    verdict = diagnose(case_evidence(raw))
+    assert verdict.confidence != "confirmed" and len(to_json(verdict)) < 60_000
+
+
+TABLES = {
+    "ten thousand processes": "\n".join(
+        f"|    0   N/A  N/A    {pid:7d}      C   python   100MiB |" for pid in range(10_000)
+    ),
+    "sizes beyond any card": "|    0   N/A  N/A     70411      C   python   99999999MiB |",
+    "numbers of forty digits": "|    0   N/A  N/A     "
+    + "7" * 40
+    + "      C   python   "
+    + "9" * 40
+    + "MiB |",
+    "names with escapes": "|    0   N/A  N/A     70411      C   \x1b[31m$(reboot)`id`;   2000MiB |",
+    "digits of other scripts": "|    0   N/A  N/A     ٧٠٤١١      C   python   ٢٠٠٠MiB |",
+    "half a table": "|    0   N/A  N/A     70411      C   py",
+    "csv of everything": "pid, name, used\n"
+    + "1,,,,,,\n-1, x, 5 MiB\n9999999999, y, 99 MiB\n" * 300,
+    "ps without columns": "USER PID STAT\n" + "Z Z Z Z Z\n" * 1000,
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "nvidia-smi",
+        "rocm-smi --showpids",
+        "ps aux",
+        "fuser -v /dev/kfd",
+        "lsof /dev/nvidia0",
+        "gpustat",
+    ],
+)
+def test_a_hostile_table_is_no_proof_and_no_error(name, tool):
+    evidence = case_evidence(
+        {
+            "error_text": "RuntimeError: CUDA error: out of memory",
+            "tool_outputs": {tool: TABLES[name]},
+        }
+    )
+    verdict = diagnose(evidence)
+    assert verdict.confidence != "confirmed" and len(to_json(verdict)) < 60_000
+    assert all(row.pid is None or 0 <= row.pid < 2**31 for row in processes(evidence))
+    assert all(not one.proof for one in process_observations(evidence))
+    for step in (verdict.next_step, *recovery(verdict, evidence)):
+        assert "$(reboot)" not in step.command and "\x1b" not in step.command + step.what

@@ -1,0 +1,622 @@
+"""Figures of memory that tools print: each row of the table on its own example, relations, kinds of GPU, one decision."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ttm_boxes import apu
+
+from helpers.judge.binding import Numbers, decide, numbers_of, table
+from helpers.judge.ceilings import ceiling_answer, ceilings
+from helpers.judge.obstacles import device_advice, obstacles
+from helpers.look.boxes import open_box
+from helpers.look.figures import Figure, figures_of, rows, size
+from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts
+from helpers.look.relations import RELATIONS, relations
+from helpers.shapes import CAUSES
+from helpers.units import near
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "env" / "boxes"))
+import build
+
+GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
+
+
+def figures(*texts: tuple[str, str], origin: str = "tool") -> tuple[Figure, ...]:
+    return figures_of([(origin, source, text) for source, text in texts])
+
+
+def names(
+    *texts: tuple[str, str], kind: str = "unknown", ram: int = 0, hip: bool = False, **more
+) -> set[str]:
+    known = figures(*texts)
+    if ram:
+        known += figures(("ram_gib", str(ram)), origin="environment")
+    return {r.name for r in relations(known, kind, hip=hip, **more)}
+
+
+def answer(*texts: tuple[str, str], kind: str = "apu", ram: int = 0, **more):
+    known = figures(*texts)
+    if ram:
+        known += figures(("ram_gib", str(ram)), origin="environment")
+    return ceiling_answer(numbers_of(known, kind, **more))[0]
+
+
+@pytest.mark.parametrize("row", rows(), ids=[row["id"] for row in rows()])
+def test_each_row_of_the_table_reads_its_own_example(row):
+    assert row["source"] and (row["form"] or row["column"])
+    source = row.get("of", ["x"])[0].lstrip("=")
+    got: dict[str, int | None] = {}
+    for figure in figures((source, row["example"])):
+        if figure.row == row["id"]:
+            key = figure.what if figure.pool == row["pool"] else f"{figure.what}@{figure.pool}"
+            got.setdefault(key, figure.bytes)
+    assert got == row["reads"]
+
+
+def test_row_names_are_unique_and_every_part_and_decision_has_its_source():
+    assert len({row["id"] for row in rows()}) == len(rows())
+    assert all(part.source and (part.names or part.gfx) for part in parts())
+    assert all(bool(part.gib) == (part.kind == "card") for part in parts())
+    for name, data in table().items():
+        assert data["cause"] in CAUSES and set(data["others"]) <= set(CAUSES) and data["step"], name
+        assert data["source"] or data["cause"] in ("other", "cannot-tell"), name
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.text(max_size=400),
+    st.sampled_from(["dmesg", "gpu", "rocminfo", "nvidia-smi", "hipMemGetInfo", ""]),
+)
+def test_any_text_is_read_without_an_error(text, source):
+    for figure in figures((source, text)):
+        assert figure.bytes is None or isinstance(figure.bytes, int)
+    relations(figures((source, text)), "apu", hip=True)
+
+
+_SIZES = st.integers(0, 1 << 40)
+_FIGURES = st.builds(
+    Figure,
+    st.sampled_from(["total", "used", "free", "limit", "wanted"]),
+    st.sampled_from(
+        [
+            "vram",
+            "gtt",
+            "ttm",
+            "kfd",
+            "hsa",
+            "runtime",
+            "ram",
+            "ram-installed",
+            "carveout",
+            "available",
+        ]
+    ),
+    st.sampled_from(["", "0", "1"]),
+    st.none() | _SIZES,
+    st.integers(0, MIB),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["tool", "message", "environment"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(_FIGURES, max_size=10),
+    st.sampled_from(["apu", "card", "nvidia-unified", "unknown"]),
+    st.booleans(),
+)
+def test_any_figures_give_named_relations_and_a_decision_that_is_no_more_than_likely(
+    known, kind, hip
+):
+    for relation in relations(known, kind, (24,), hip):
+        assert relation.name in RELATIONS and relation.figures and relation.says
+    found = ceiling_answer(numbers_of(known, kind, hip=hip))[0]
+    drivers = {f.pool for f in known} & {"kfd", "hsa"}
+    assert found.says and (found.confidence != "confirmed" or drivers or found.pattern == "card")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 512 * 1024), st.sampled_from([1, 2]))
+def test_a_size_printed_in_other_digits_is_the_same_size(mib, decimals):
+    printed = size(f"{mib / 1024:.{decimals}f}", "GiB")
+    figure = Figure("total", "vram", "", printed[0], printed[1], "a", "tool")
+    exact = Figure("total", "vram", "", mib * MIB, 0, "b", "tool")
+    assert near(figure, exact, 0)
+    assert not near(figure, Figure("total", "vram", "", mib * MIB * 2 + GIB, 0, "b", "tool"), 0)
+
+
+def test_long_hostile_text_is_read_in_part_only():
+    assert figures(("dmesg", "VRAM: 1" * 200_000)) is not None
+    assert figures(("nvidia-smi", "|" * 300_000 + "9" * 300_000)) == ()
+
+
+def test_what_is_described_is_hearsay_and_what_is_abridged_is_not():
+    told, read = (
+        figures(("rocm-smi", "12 GiB free (described)")),
+        figures(("rocm-smi", "12 GiB free")),
+    )
+    assert told[0].hearsay and not read[0].hearsay and read[0].pool == "vram"
+    assert all(f.hearsay for f in figures(("", "VRAM total: 8 GiB"), origin="narrative"))
+    half = figures(("mem_info_gtt_total", "half of RAM (described)"), ("host RAM", "64 GiB"))[0]
+    assert (half.bytes, half.hearsay, half.pool) == (32 * GIB, True, "gtt")
+
+
+def test_a_name_with_a_number_is_no_size_and_weights_are_no_card():
+    assert figures(("gpu", "Radeon 890M"), origin="environment") == ()
+    line = 'memory.available="[9.0 GiB]" memory.weights.total="7.5 GiB"'
+    assert {(f.what, f.pool) for f in figures(("ollama log", line))} == {
+        ("free", "runtime"),
+        ("wanted", "weights"),
+    }
+    assert names(("ollama log", line)) == set(), "weights are no total that free could be above"
+
+
+RELATION_CASES = {
+    "equal": ((("hipDeviceTotalMem", "8589934592"), ("mem_info_vram_total", "8589934592")), {}),
+    "half-of-ram": ((("dmesg", "amdgpu: 31968M of GTT memory ready"),), {"kind": "apu", "ram": 64}),
+    "half-of-rest": (
+        (("hipDeviceTotalMem", "15.2 GiB"), ("mem_info_vram_total", "34359738368")),
+        {"kind": "apu", "ram": 64},
+    ),
+    "sum": (
+        (
+            ("hipDeviceTotalMem", "48 GiB"),
+            ("mem_info_vram_total", "17179869184"),
+            ("mem_info_gtt_total", "34359738368"),
+        ),
+        {"kind": "apu"},
+    ),
+    "carve-out": (
+        (
+            ("hipDeviceTotalMem", "4 GiB"),
+            ("mem_info_vram_total", "4294967296"),
+            ("mem_info_gtt_total", "15 GiB"),
+        ),
+        {"kind": "apu"},
+    ),
+    "carve-out-size": ((("hipDeviceTotalMem", "512 MiB"),), {"kind": "apu", "ram": 32}),
+    "above-hardware": ((("hipDeviceTotalMem", "40 GiB"),), {"kind": "card", "sizes": (24,)}),
+    "no-card-size": ((("hipDeviceTotalMem", "46.9 GiB"),), {"hip": True}),
+    "used-above-total": ((("radeontop", "9000M / 8176M VRAM"),), {}),
+    "free-is-total": (
+        (
+            ("hipMemGetInfo", "free=8589934592 total=8589934592"),
+            ("mem_info_vram_used", "3221225472"),
+        ),
+        {},
+    ),
+    "free-above-total": ((("mem_get_info", "free 30.00 GiB, total 15.00 GiB"),), {}),
+    "rest-differs": (
+        (("amd-smi", "TOTAL_VRAM: 8176 MB\nUSED_VRAM: 4000 MB\nFREE_VRAM: 8000 MB"),),
+        {},
+    ),
+    "totals-differ": ((("llama A", "VRAM: 32768 MiB"), ("llama B", "VRAM: 16000 MiB")), {}),
+    "used-differs": ((("mem_info_vram_used", "8589934592"), ("nvtop", "VRAM used: 1 GiB")), {}),
+    "frees-differ": ((("mem_get_info", "free 30.00 GiB"), ("rocm-smi", "free: 3 GiB")), {}),
+    "runtime-below-driver": (
+        (("hipDeviceTotalMem", "15 GiB"), ("mem_info_gtt_total", "64424509440")),
+        {"kind": "apu"},
+    ),
+    "runtime-above-driver": (
+        (("hipDeviceTotalMem", "60 GiB"), ("mem_info_gtt_total", "16106127360")),
+        {"kind": "apu"},
+    ),
+    "wanted-not-live": (
+        (
+            ("/proc/cmdline", "ttm.pages_limit=8388608"),
+            ("/sys/module/ttm/parameters/pages_limit", "4096000"),
+        ),
+        {"kind": "apu"},
+    ),
+    "fits-by-figures": (
+        (("ollama log", 'memory.available="[9.0 GiB]" memory.required.full="7.5 GiB"'),),
+        {},
+    ),
+    "equal-fractions": (
+        (("nvidia-smi", "|  18432MiB / 24576MiB |\n|  60000MiB / 80000MiB |"),),
+        {},
+    ),
+    "equal-amounts": ((("nvidia-smi", "|  2000MiB / 24576MiB |\n" * 3),), {}),
+    "some-full": ((("nvidia-smi", "|  24000MiB / 24576MiB |\n|  3MiB / 24576MiB |"),), {}),
+    "not-measured": ((("amd-smi", "USED_VRAM: N/A"), ("mem_info_vram_used", "3221225472")), {}),
+    "wrapped": ((("torch", "mem_get_info free: 17179869184.00 GiB"),), {}),
+    "cache-counted-as-used": (
+        (("/proc/meminfo", "MemFree: 1048576 kB\nMemAvailable: 62914560 kB"),),
+        {"kind": "nvidia-unified"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(RELATIONS))
+def test_each_relation_is_seen_in_what_shows_it(name):
+    texts, more = RELATION_CASES[name]
+    assert name in names(*texts, **more)
+
+
+def test_two_sizes_of_one_source_from_two_times_are_not_set_against_each_other():
+    text = 'before: type=iGPU total="96.0 GiB" available="90.6 GiB"\nafter: type=iGPU total="0.5 GiB" available="0.4 GiB"'
+    assert not names(("ollama log", text), kind="apu") & {"free-above-total", "rest-differs"}
+
+
+def test_a_healthy_card_shows_no_odd_relation():
+    texts = (("nvidia-smi", "|  23566MiB / 24564MiB |"), ("torch", "total_memory=24124MB"))
+    assert names(*texts, kind="card", sizes=(24,)) <= {"equal"}
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Radeon RX 6600 8 GB", "card"),
+        ("RX 7900XTX", "card"),
+        ("AMD Radeon 8060S Graphics", "apu"),
+        ("gfx1103", "apu"),
+        ("NVIDIA GB10", "nvidia-unified"),
+        ("Jetson AGX Orin", "nvidia-unified"),
+        ("NVIDIA GH200 480GB", "card"),
+        ("NVIDIA A100-SXM4-80GB", "card"),
+        ("AMD Instinct MI300A", "apu"),
+        ("AMD Instinct MI300X", "card"),
+        ("gfx1035 as gfx1030, Radeon 680M", "apu"),
+        ("driver 580.65.06", "unknown"),
+        ("Memory Properties: APU", "apu"),
+    ],
+)
+def test_the_kind_of_a_gpu_goes_by_its_own_name(words, kind):
+    assert gpu_kind([words]) == kind
+
+
+def test_a_card_beside_a_small_gpu_is_told_from_an_apu_by_what_the_program_sees():
+    both = ["iGPU gfx1036, Radeon RX 7900 XT"]
+    assert gpu_kind(both) == "card" and gpu_kind(both, total_bytes=int(19.98 * GIB)) == "card"
+    assert gpu_kind(both, total_bytes=512 * MIB) == "apu"
+
+
+def test_a_card_beside_any_cpu_is_a_card_and_gets_no_answer_of_an_apu():
+    for cpu in ("AMD Ryzen 7 5800X", "Intel Core i7-13700K"):
+        known = figures(
+            ("gpu", "Radeon RX 6600 8 GB"), ("cpu", cpu), ("ram_gib", "64"), origin="environment"
+        )
+        known += (Figure("total", "runtime", "0", 8 * GIB, 5 * MIB, "error text", "message"),)
+        kind = gpu_kind(["Radeon RX 6600 8 GB"])
+        assert ceiling_answer(numbers_of(known, kind))[0].pattern == "card"
+        assert not {r.name for r in relations(known, kind, card_sizes(["RX 6600"]), True)} - {
+            "equal"
+        }
+
+
+def test_a_hip_total_that_is_no_cards_size_asks_whether_it_is_an_apu():
+    message = Figure("total", "runtime", "0", int(62.47 * GIB), 5 * MIB, "error text", "message")
+    assert not is_card_size(message.bytes) and "no-card-size" in {
+        r.name for r in relations([message], hip=True)
+    }
+    found = ceiling_answer(numbers_of([message], "unknown"))[0]
+    assert (found.pattern, found.cause) == ("ask_apu", "cannot-tell") and "ttm" in found.step
+    assert {"ttm-gtt-cap", "hsa-pool-cap"} == set(found.others)
+    card = Figure("total", "runtime", "0", int(23.98 * GIB), 5 * MIB, "error text", "message")
+    assert ceiling_answer(numbers_of([card], "unknown"))[0].pattern == "undecided"
+
+
+PAGES, SYSFS = "/sys/module/ttm/parameters/pages_limit", "mem_info_"
+POSTED = {
+    "carve-out seen as the total": (
+        (
+            ("hipDeviceTotalMem", "4 GiB"),
+            (SYSFS + "vram_total", "4294967296"),
+            (SYSFS + "gtt_total", "30 GiB"),
+        ),
+        ("carveout_seen", "carveout-only", "likely"),
+    ),
+    "half of what a large carve-out leaves": (
+        (("hipDeviceTotalMem", "15.3 GiB"), ("gpu", "8060S with 32 GB carve-out")),
+        ("old_kernel_half", "hsa-pool-cap", "likely"),
+    ),
+    "TTM at its default, layers read": (
+        ((PAGES, "8192000"), ("KFD size_in_bytes", "33554432000"), ("host RAM", "62.50 GiB")),
+        ("ttm_default", "ttm-gtt-cap", "confirmed"),
+    ),
+    "TTM lowered": (
+        ((PAGES, "2097152"), ("KFD size_in_bytes", "8589934592"), ("host RAM", "62.50 GiB")),
+        ("ttm_lowered", "ttm-gtt-cap", "confirmed"),
+    ),
+    "gttsize only": (
+        (
+            ("hipDeviceTotalMem", "31.2 GiB"),
+            ("/proc/cmdline", "amdgpu.gttsize=57344"),
+            (SYSFS + "gtt_total", "60129542144"),
+        ),
+        ("gttsize_only", "ttm-gtt-cap", "likely"),
+    ),
+    "sum of both": (
+        (
+            ("ollama", 'total="40.0 GiB" available="39.0 GiB"'),
+            (SYSFS + "vram_total", "8589934592"),
+            (SYSFS + "gtt_total", "34359738368"),
+        ),
+        ("sum_of_both", "metric-misreport", "likely"),
+    ),
+    "free above total": (
+        (
+            ("mem_get_info", "total: 31.20 GiB, free: 55.00 GiB"),
+            (SYSFS + "gtt_total", "60129542144"),
+        ),
+        ("free_above_total", "hsa-pool-cap", "likely"),
+    ),
+    "a build caps the total": (
+        (("hipDeviceTotalMem", "31.2 GiB"), ("KFD size_in_bytes", "60129542144")),
+        ("hip_total", "hsa-pool-cap", "confirmed"),
+    ),
+    "two builds on one machine": (
+        (("old build", "VRAM: 57344 MiB"), ("new build", "VRAM: 31950 MiB")),
+        ("builds_differ", "hsa-pool-cap", "likely"),
+    ),
+    "half of the RAM and nothing else": (
+        (("hipDeviceTotalMem", "31.2 GiB"),),
+        ("half_of_ram", "ttm-gtt-cap", "weak"),
+    ),
+    "retold only": (
+        ((PAGES + " (described)", "8192000"), ("KFD size_in_bytes (described)", "33554432000")),
+        ("ttm_default", "ttm-gtt-cap", "likely"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(POSTED))
+def test_posted_numbers_get_the_same_decision_table(case):
+    texts, expected = POSTED[case]
+    found = answer(*texts, ram=64)
+    if case == "retold only":
+        found = answer(*texts)
+        assert found.confidence == "weak"
+        return
+    assert (found.pattern, found.cause, found.confidence) == expected
+
+
+def test_a_tool_that_shows_the_carve_out_alone_is_a_wrong_figure_only_where_nothing_failed():
+    texts = (("amdsmi_get_gpu_memory_total(VRAM)", "536870912"),)
+    assert answer(*texts, ram=64, failed=False).cause == "metric-misreport"
+    assert answer(*texts, ram=64, failed=True).cause == "cannot-tell"
+
+
+def test_gtt_at_half_of_the_ram_is_ttms_default():
+    assert (
+        answer(("dmesg", "amdgpu: 31968M of GTT memory ready"), ram=64, failed=True).cause
+        == "ttm-gtt-cap"
+    )
+
+
+def strix(changed: dict[str, str]):
+    box = build.strix_halo(1)
+    for item in box.writer._items:
+        new = changed.get(item.source)
+        if new:
+            box.writer._contents[item.path] = new.encode()
+    return box.writer.bundle()
+
+
+BANK = "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties"
+LOWERED = {PAGES: f"{(16 << 30) // 4096}\n", BANK: f"heap_type 1\nsize_in_bytes {16 << 30}\n"}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "cause"),
+    [
+        (open_box("strix-halo-1-found"), "ttm-gtt-cap"),
+        (open_box("strix-halo-2-vm-size"), "ttm-gtt-cap"),
+        (open_box("strix-halo-3-gttsize"), "ttm-gtt-cap"),
+        (open_box("strix-halo-4-ttm"), "other"),
+        (strix(LOWERED), "ttm-gtt-cap"),
+    ],
+)
+def test_whoever_asks_gets_one_cause_and_likely_at_most_from_readings_that_were_filled_in(
+    bundle, cause
+):
+    stack, judged = ceilings(bundle)[0].decision, ceiling_answer(bundle)[0]
+    assert (stack.cause, stack.confidence) == (judged.cause, judged.confidence) == (cause, "likely")
+
+
+def test_the_same_layers_posted_as_text_decide_as_the_box_does():
+    box = apu(pages_limit=20 * GIB)
+    lines = [
+        ("tool", item.source, box.read(item.source).text)
+        for item in box.items
+        if item.source.startswith(("/sys", "/proc"))
+    ]
+    posted = ceiling_answer(numbers_of(figures_of(lines), "apu", "6.18.2"))[0]
+    own = ceilings(box)[0].decision
+    assert (posted.pattern, posted.cause, posted.confidence, posted.binding_bytes) == (
+        own.pattern,
+        own.cause,
+        own.confidence,
+        own.binding_bytes,
+    )
+
+
+def test_torchs_total_of_a_message_completes_a_box_without_torch():
+    box = apu(pages_limit=80 * GIB, leave_out=("torch",))
+    assert ceiling_answer(box)[0].cause == "other"
+    assert ceiling_answer(box, message_total=48 * GIB)[0].pattern == "hip_total"
+
+
+def test_a_message_about_the_card_beside_an_apu_says_nothing_of_the_apu():
+    base = "/sys/class/drm/card1/device"
+    card = {
+        f"{base}/uevent": "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n",
+        f"{base}/vendor": "0x1002\n",
+        f"{base}/device": "0x744c\n",
+        f"{base}/mem_info_vram_total": f"{20 << 30}\n",
+    }
+    bus = [
+        {
+            "pci": "0000:c4:00.0",
+            "class": "0x030000",
+            "vendor": "0x1002",
+            "device": "0x1586",
+            "driver": "amdgpu",
+            "path": "/sys/devices/pci0000:00/0000:c4:00.0",
+        },
+        {
+            "pci": "0000:03:00.0",
+            "class": "0x030000",
+            "vendor": "0x1002",
+            "device": "0x744c",
+            "driver": "amdgpu",
+            "path": "/sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0",
+        },
+    ]
+    box = apu(files=card, tables={"pci_devices": bus}, leave_out=("torch",))
+    assert {stack.kind for stack in ceilings(box)} >= {"apu"} and len(ceilings(box)) == 2
+    assert ceiling_answer(box, message_total=int(19.98 * GIB))[0].pattern == "ttm_default"
+
+
+def gb10(available_kib: int, free_kib: int):
+    box = build.Box("gb10", "recorded", "2026-01-01T00:00:00Z")
+    build.host(
+        box,
+        release="6.14.0",
+        ram_kib=119 << 20,
+        available_kib=available_kib,
+        swap_kib=0,
+        free_kib=free_kib,
+        distribution="Ubuntu|24.04|ubuntu",
+        cpu="Cortex-X925",
+    )
+    box.rows("pci_devices", build.pci_rows(("000f:01:00.0", "0x10de", "0x2e12", "nvidia", "16")))
+    box.rows(
+        "torch",
+        [
+            {
+                "status": "ok",
+                "torch": "2.9.0+cu130",
+                "cuda": "13.0",
+                "hip": None,
+                "devices_taken": True,
+                "devices": [
+                    {
+                        "index": 0,
+                        "pci": "000f:01:00.0",
+                        "name": "NVIDIA GB10",
+                        "total_bytes": 119 << 30,
+                        "integrated": 1,
+                    }
+                ],
+            }
+        ],
+    )
+    return box.writer.bundle()
+
+
+def test_unified_nvidia_memory_that_is_page_cache_is_not_called_used():
+    found = ceiling_answer(gb10(59 << 20, 1 << 20), 119 << 30, 1 << 30)[0]
+    assert (found.pattern, found.cause, found.confidence) == (
+        "page_cache",
+        "metric-misreport",
+        "likely",
+    )
+    assert "MemAvailable" in found.step and "drop_caches" in found.step
+    full = ceiling_answer(gb10(2 << 20, 1 << 20), 119 << 30, 1 << 30)[0]
+    assert (full.pattern, full.cause) == ("unified", "other")
+    texts = (("/proc/meminfo", "MemFree: 1048576 kB\nMemAvailable: 62914560 kB"),)
+    assert answer(*texts, kind="nvidia-unified").cause == "metric-misreport"
+
+
+def nvidia_box(nodes: list[str], container: str, *more: tuple):
+    box = build.Box("x", "recorded", "2026-01-01T00:00:00Z")
+    box.rows(
+        "pci_devices", build.pci_rows(("0000:01:00.0", "0x10de", "0x2684", "nvidia", "16"), *more)
+    )
+    build.identity(box, container=container, groups=[(0, "root")], uid=0)
+    build.access(box, nodes)
+    box.rows(
+        "torch",
+        [{"status": "ok", "torch": "2.9.0+cu128", "cuda": "12.8", "hip": None, "device_count": 1}],
+    )
+    return box.writer.bundle()
+
+
+NODES = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "container", "driver"),
+    [
+        (NODES, "none", ""),
+        (NODES, "none", "vfio-pci"),
+        (NODES, "docker", "amdgpu"),
+        (["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm"], "docker", "amdgpu"),
+    ],
+)
+def test_the_processors_gpu_and_the_number_of_a_node_are_no_obstacle_to_cuda(
+    nodes, container, driver
+):
+    assert (
+        obstacles(nvidia_box(nodes, container, ("0000:13:00.0", "0x1002", "0x164e", driver, "16")))
+        == ()
+    )
+
+
+def test_the_vendor_of_a_message_says_whose_obstacles_count():
+    box = nvidia_box(NODES, "docker", ("0000:13:00.0", "0x1002", "0x164e", "amdgpu", "16"))
+    assert [o.path for o in obstacles(box, "AMD")] == ["/dev/kfd"] and obstacles(
+        box, "NVIDIA"
+    ) == ()
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        "Device 0: AMD Radeon Graphics, gfx1036 (0x1036)\n  Device 1: AMD Radeon RX 7900 XT, gfx1100 (0x1100)",
+        "an iGPU gfx1036 is at device 0; the RX 7900 XT at device 1",
+    ],
+)
+def test_the_line_that_hides_a_small_gpu_names_the_cards_own_index(listing):
+    assert [(row.index, row.kind) for row in device_list(listing)] == [(0, "apu"), (1, "card")]
+    advice = device_advice(listing=listing)
+    assert (
+        advice is not None
+        and "HIP_VISIBLE_DEVICES=1 " in advice.command
+        and "device 0" in advice.says
+    )
+
+
+def test_no_index_is_guessed():
+    assert device_advice(listing="an RX 7900 XT and a small GPU") is None
+    assert device_advice(bundle=apu()) is None
+
+
+def test_the_wrong_allocator_variable_is_no_ceiling():
+    both = [
+        {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "per_process_memory_fraction:0.9"},
+        {"name": "PYTORCH_ALLOC_CONF", "value": "per_process_memory_fraction:0.25"},
+    ]
+    fraction = ceilings(apu(tables={"environment": both}))[0].row("fraction")
+    assert (
+        fraction is not None
+        and fraction.native == "0.9"
+        and fraction.name.startswith("PYTORCH_CUDA_ALLOC_CONF")
+    )
+
+
+def test_a_decision_is_confirmed_only_by_layers_that_a_machine_printed():
+    layers = {
+        "pages_limit": 48 * GIB,
+        "kfd": 48 * GIB,
+        "torch": 48 * GIB,
+        "ram": 96 * GIB,
+        "gtt": 48 * GIB,
+    }
+    assert decide(Numbers(**layers)).confidence == "confirmed"
+    assert decide(Numbers(**layers, filled=("kfd",))).confidence == "likely"
+    assert decide(Numbers(**layers, hearsay=("kfd",))).confidence == "likely"
+    assert decide(Numbers(**layers, hearsay=("kfd", "pages_limit"))).confidence == "weak"
+
+
+def test_the_data_files_are_plain_json_with_a_row_a_line():
+    folder = Path(__file__).resolve().parents[1] / "helpers"
+    for name in ("figures", "parts", "ceilings", "relations", "obstacles"):
+        assert json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
