@@ -10,6 +10,7 @@ from typing import Callable
 from helpers.grammar import lazy, meaning
 from helpers.judge.account import CONTEXT_BYTES, LIKELY, POSSIBLE, Account, above, account, plus
 from helpers.judge.evidence import (
+    SILENT,
     CaseEvidence,
     Observation,
     is_described,
@@ -48,7 +49,7 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
     found: list[Observation] = []
     for message in evidence.messages:
         found += _of_message(message, "message", SOURCE, evidence.error_text)
-    events = {m.event for m in evidence.messages} - {"sizes", "note"}
+    events = {m.event for m in evidence.messages} - set(SILENT)
     if len(events) > 1 and events & set(BROKEN):
         first = next(m for m in evidence.messages if m.event in BROKEN)
         found.append(note("fault-then-others", first.words or first.row, SOURCE, "message"))

@@ -13,6 +13,7 @@ from helpers.look.figures import Figure, figures_of, figures_of_message
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind
 from helpers.look.reading import GIB, MIB, show_bytes
 from helpers.look.relations import relations
+from helpers.units import printed_size
 
 NAMES = ("gpu", "gfx", "card", "device", "chip")
 KINDS = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
@@ -22,7 +23,7 @@ LAYERS = {
     "hsa-pool-cap": "hsa",
     "metric-misreport": "metric",
 }
-_NAMED_SIZE = lazy(r"(\d{1,3}(?:\.\d)?) ?Gi?B\b")
+_NAMED_SIZE = lazy(r"\d{1,3}(?:\.\d)? ?Gi?B\b")
 SMALL_CARVE_OUTS = (256 * MIB, 512 * MIB, GIB, 2 * GIB)
 """Sizes of a frame buffer that no system with a desktop has as its whole RAM (firmware menus of APUs)."""
 PROGRAM_POOLS, TOOL_POOLS = ("runtime", "hsa", "kfd", "opencl", "vulkan"), ("vram", "visible-vram")
@@ -67,11 +68,8 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
         value = first.text if first.bytes is None else first.bytes
         made = note(name, value, first.source, first.origin, relation.says, relation.hard)
         found.append(replace(made, filled=any(f.filled for f in relation.figures)))
-    used = [
-        f
-        for f in figures
-        if f.what == "used" and f.pool in ("vram", "runtime", *(["gtt"] if kind == APU else []))
-    ]
+    pools = ("vram", "runtime", "gtt") if kind == APU else ("vram", "runtime")
+    used = [f for f in figures if f.what == "used" and f.pool in pools]
     most = max(used, key=lambda f: f.bytes or 0, default=None)
     if most is not None and (most.bytes or 0) > GIB // 2 and not evidence.messages:
         found.append(note("card-in-use", most.bytes, most.source, most.origin, hard=most.read))
@@ -98,8 +96,8 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
 
 def _above_the_named_card(evidence: CaseEvidence, names: list[str]) -> Iterator[Observation]:
     """A request without a total beside it that is larger than the card which is named."""
-    said = [float(size) for text in names for size in _NAMED_SIZE.findall(text)]
-    largest = int(max([*card_sizes(names), *said], default=0) * GIB)
+    said = [printed_size(size) for text in names for size in _NAMED_SIZE.findall(text)]
+    largest = max([*(size * GIB for size in card_sizes(names)), *said], default=0)
     for message in evidence.messages:
         if largest and message.requested and not message.capacity and message.side == "device":
             if message.requested.bytes > largest:

@@ -582,9 +582,8 @@ def _events(text: str, base: int, notes: _Notes) -> Iterator[tuple[int, int, dic
     lower = lowered(text)
     if not any(line.literal in lower for line in grammar.lines(True)):
         return
-    from helpers.look import (
-        kernel_log,
-    )  # takes longer to load than a message to read, and few texts need it
+    # It takes longer to load than a message to read, and few texts need it.
+    from helpers.look import kernel_log
 
     places = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
     bare = "\n".join(line[prefix(line) :] for line in text.split("\n"))
