@@ -25,9 +25,11 @@ WHOLE = "device pid tokens fits_tokens layers rank code".split()
 WORDS = ("name", "shape", "dtype")
 SIDES = "device pinned host cgroup shm on-chip commit disk none".split()
 EVENTS = (
-    "refused refused-by-limit no-room-at-start no-room-for-cache workspace collective killed sigkill fault assert reset "
-    "no-kernel mismatch missing-library no-device no-access no-node wrong-index unknown-option option-refused option-broken "
-    "duplicate-gpu driver-refused leak busy stopped system-limit not-killed sizes note footer"
+    "refused refused-by-limit no-room-at-start no-room-for-cache no-room-for-model workspace "
+    "collective killed sigkill fault assert reset no-kernel mismatch missing-library no-device "
+    "no-access no-node wrong-index unknown-option option-refused option-broken duplicate-gpu "
+    "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed "
+    "sizes note footer"
 ).split()
 UNIT = r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
 NUMBER = r"[0-9][0-9.,']{0,30}"

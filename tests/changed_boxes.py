@@ -1,4 +1,10 @@
-"""Copies of recorded boxes in which some sources say something else."""
+"""Copies of recorded boxes in which some sources say something else, and a made-up box of NVIDIA's shared memory."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "env" / "boxes"))
+import build
 
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
@@ -13,3 +19,32 @@ def changed(box, **replaced):
     for source, text in replaced.items():
         writer.add("file", source, text)
     return writer.bundle()
+
+
+def gb10(available_kib, free_kib, message=""):
+    """A machine whose GPU shares the RAM with the CPU: nvidia-smi prints N/A for its sizes, torch MemFree as free."""
+    box = build.Box("gb10", "recorded", "2026-01-01T00:00:00Z")
+    build.host(
+        box,
+        release="6.14.0",
+        ram_kib=119 << 20,
+        available_kib=available_kib,
+        free_kib=free_kib,
+        swap_kib=0,
+        distribution="Ubuntu|24.04|ubuntu",
+        cpu="Cortex-X925",
+    )
+    sizes = {"total": 1, "reserved": 0, "used": 0, "free": 0}
+    xml = build.nvidia_xml("580.1", "13.0", {"name": "NVIDIA GB10", **sizes}, [])
+    for name, size in sizes.items():
+        xml = xml.replace(f"<{name}>{size} MiB", f"<{name}>N/A")
+    box.stated("nvidia-smi -q -x", xml, kind="command")
+    box.rows("pci_devices", build.pci_rows(("0000:01:00.0", "0x10de", "0x2e12", "nvidia", "16")))
+    device = {"index": 0, "pci": "0000:01:00.0", "name": "NVIDIA GB10", "integrated": 1}
+    device.update(total_bytes=119 << 30, free_bytes=free_kib << 10)
+    torch = {"status": "ok", "torch": "2.9.0+cu130", "cuda": "13.0", "hip": None, "devices_taken": True}
+    box.rows("torch", [{**torch, "devices": [device]}])
+    build.identity(box, container="none", groups=[(0, "root")], uid=0)
+    if message:
+        box.stated("message", message)
+    return box.writer.bundle()

@@ -157,7 +157,7 @@ def probe() -> Any:
         code('# Parameters\nbox = "strix-halo"\n', tags=("injected-parameters",)),
         markdown("## Machine"),
         code("print(machine_line(box))", printed(
-            "strix-halo: Ubuntu 24.04, Linux 6.14, RAM 124.90 GiB, Radeon 8060S Graphics (integrated)\n")),
+            "strix-halo: Ubuntu 24.04, Linux 6.14, RAM 124.90 GiB, Radeon 8060S Graphics (integrated)\n"), tags=("machine",)),
         markdown("## Memory pools\n\nEach layer's account of the same memory, side by side."),
         code("show(pools_figure([*gpus, *host_pools]), pools_alt([*gpus, *host_pools]))",
              picture(pools_figure([APU, *HOST_POOLS]), pools_alt([APU, *HOST_POOLS]))),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.settings.audit import audit
 from helpers.settings.releases import behaviour
 from helpers.settings.text import MIB, UNLIMITED, Settings, SettingsError, from_environment, grid, parse
 
@@ -57,7 +58,7 @@ def test_every_string_is_taken_or_refused_as_by_the_real_allocator(release):
 @pytest.mark.parametrize(("setting", "expected"), SEEN["environment_2.14"])
 def test_the_variables_count_as_with_the_real_allocator(setting, expected):
     environ = dict(word.split("=", 1) for word in setting.split(" "))
-    conf, name, _ = from_environment(environ, NEW)
+    conf, name = from_environment(environ, NEW)
     assert outcome(conf, NEW) == expected
     assert name == next(iter(environ))
 
@@ -207,14 +208,19 @@ def test_any_text_is_taken_or_refused_in_one_line(tokens, torch):
         assert len(found.roundup_divisions) == 16
 
 
+def said(environ, torch="2.14.1"):
+    """What a user reads about each variable that is set: (variable, what becomes of it)."""
+    return {(found.name, found.verdict) for found in audit(environ, torch, "cuda")}
+
+
 def test_variables_that_do_not_count_are_named():
-    rules = behaviour("2.9.1")
-    conf, name, notes = from_environment({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, rules)
-    assert (conf, name) == ("", "") and notes == ("PYTORCH_ALLOC_CONF is not read by this build",)
-    conf, name, notes = from_environment({"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, NEW)
-    assert (conf, name) == ("", "PYTORCH_CUDA_ALLOC_CONF")
-    assert notes == ("PYTORCH_ALLOC_CONF is set and hidden by PYTORCH_CUDA_ALLOC_CONF",)
-    conf, name, notes = from_environment({"PYTORCH_HIP_ALLOC_CONF": "per_process_memory_fraction:0.5,max_split_size_mb:64",
-                                          "PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.7"}, NEW)
-    assert conf == "max_split_size_mb:64,per_process_memory_fraction:0.7" and len(notes) == 2
-    assert "switches the cache off" in from_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, NEW)[2][0]
+    cuda, hip, plain = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+    environ = {plain: "max_split_size_mb:64"}
+    assert from_environment(environ, behaviour("2.9.1")) == ("", "") and said(environ, "2.9.1") == {(plain, "ineffective")}
+    environ = {cuda: "", plain: "max_split_size_mb:64"}
+    assert from_environment(environ, NEW) == ("", cuda) and said(environ) == {(cuda, "ineffective"), (plain, "shadowed")}
+    environ = {hip: "per_process_memory_fraction:0.5,max_split_size_mb:64", plain: "per_process_memory_fraction:0.7"}
+    assert from_environment(environ, NEW)[0] == "max_split_size_mb:64,per_process_memory_fraction:0.7"
+    passed_over = next(found for found in audit(environ, "2.14.1", "cuda") if "passed over" in found.says)
+    assert (passed_over.name, passed_over.value) == (hip, "per_process_memory_fraction:0.5")
+    assert ("PYTORCH_NO_CUDA_MEMORY_CACHING", "debug_only") in said({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})

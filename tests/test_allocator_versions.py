@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.settings.audit import audit
 from helpers.settings.releases import Behaviour, VersionError, behaviour
 from helpers.settings.table import CHANGES, release
 
@@ -97,15 +98,20 @@ def test_which_variables_a_build_reads(torch, build, names):
     assert behaviour(torch, build).conf_names == names
 
 
+def contradicted(environ, torch):
+    """Whether the audit says of a text that the cache which it tunes is switched off beside it."""
+    found = audit({CUDA: "max_split_size_mb:64", **environ}, torch, "cuda")
+    return (CUDA, "contradictory") in {(one.name, one.verdict) for one in found}
+
+
 @pytest.mark.parametrize(("release", "seen"), SEEN["PYTORCH_NO_CUDA_MEMORY_CACHING"])
 def test_the_cache_is_switched_off_as_on_the_real_allocator(release, seen):
     for value, state in seen.items():
-        off = behaviour(release).caching_disabled_by({"PYTORCH_NO_CUDA_MEMORY_CACHING": value})
-        assert bool(off) == (state == "off"), value
+        assert contradicted({"PYTORCH_NO_CUDA_MEMORY_CACHING": value}, release) == (state == "off"), value
 
 
 def test_the_cache_can_be_switched_off_by_the_hip_name_too():
-    assert behaviour("2.14").caching_disabled_by({"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}) == "PYTORCH_NO_HIP_MEMORY_CACHING"
-    assert behaviour("2.6").caching_disabled_by({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}) == "PYTORCH_NO_HIP_MEMORY_CACHING"
-    assert behaviour("2.14").caching_disabled_by({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}) == ""
-    assert behaviour("2.14").caching_disabled_by({}) == ""
+    assert contradicted({"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}, "2.14")
+    assert contradicted({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}, "2.6")
+    assert not contradicted({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}, "2.14")
+    assert not contradicted({}, "2.14")

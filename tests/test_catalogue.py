@@ -9,13 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from catalogue_names import names_in
 
 from helpers import grammar
 from helpers.judge import catalogue, remedy, statements
 from helpers.judge.catalogue import BASES, DATA, KINDS, failures
 from helpers.judge.diagnosis import diagnose, weigh
 from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
-from helpers.judge.observations import observe
+from helpers.judge.observations import marks, observe
 from helpers.look.reading import seen
 from helpers.look.relations import RELATIONS
 from helpers.shapes import CAUSES
@@ -100,6 +101,7 @@ def of_the_grammar() -> set[str]:
 def producible() -> frozenset[str]:
     """Every name that some code or data can produce."""
     names = {row.name for row in statements.statements()} | set(RELATIONS) | of_the_grammar()
+    names |= {row[0] for row in marks()}
     for path in OBSERVING:
         names |= made_in(path)
     return frozenset(names)
@@ -116,7 +118,7 @@ def can_be_made(name: str, names: frozenset[str]) -> bool:
 
 def used() -> set[str]:
     """Every name that an entry of the catalogue uses."""
-    return {name for failure in failures() for name in failure.names}
+    return {name for failure in failures() for name in names_in(failure)}
 
 
 # -- every entry ----------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def test_an_entry_has_a_cause_a_kind_a_reading_that_decides_a_remedy_and_a_sourc
 @pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
 def test_every_name_of_an_entry_is_made_by_some_code_or_data(failure):
     names = producible()
-    assert {name for name in failure.names if not can_be_made(name, names)} == set()
+    assert {name for name in names_in(failure) if not can_be_made(name, names)} == set()
 
 
 @pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
+from catalogue_names import names_in
 from fuzz_bundles import mutated as mutated_bundle
 from fuzz_messages import mutated as mutated_message
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ from helpers.look.reading import seen
 from helpers.shapes import Verdict as Verdicts
 from helpers.shapes import from_json, to_json
 
-NAMES = sorted({name for failure in failures() for name in failure.names})
+NAMES = sorted({name for failure in failures() for name in names_in(failure)})
 ROOT = Path(__file__).resolve().parents[1]
 ORIGINS = ("message", "tool", "bundle", "snapshot", "environment", "narrative")
 

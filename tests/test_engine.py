@@ -278,3 +278,21 @@ def test_oom_kills_are_read_in_every_layout_of_cgroups(tmp_path, cgroup, file, t
 
 def test_oom_kills_without_proc_are_unknown_not_zero(tmp_path):
     assert kernel.oom_kills(tmp_path) is None
+
+
+def test_the_engine_leaves_papermills_own_files_as_they_are():
+    code = ("from papermill.iorw import papermill_io\n"
+            "before = [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n"
+            "import helpers.run.engine\n"
+            "assert before == [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n")
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_notebook_is_replaced_and_never_written_over_in_place(tmp_path):
+    out, other = tmp_path / "notebook.ipynb", tmp_path / "other-name.ipynb"
+    out.write_text("before")
+    other.hardlink_to(out)
+    nb, _ = engine.execute(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30)
+    assert other.read_text() == "before"
+    saved = nbformat.read(out, as_version=4)
+    assert saved.metadata.papermill.output_path == nb.metadata.papermill.output_path == str(out)

@@ -132,7 +132,7 @@ def test_the_checkouts_helpers_win_over_another_package_of_that_name(tmp_path):
 
 # Lines as ruff format writes them at 100 columns, and files: they only go down. Whoever makes a room smaller writes the new
 # numbers here; what adds lines finds them elsewhere.
-AT_MOST = {".": (56249, 265), "judge": (4886, 21), "settings": (1404, 9)}
+AT_MOST = {".": (55530, 265), "judge": (4240, 21), "settings": (1303, 9)}
 
 
 @pytest.fixture(scope="module")

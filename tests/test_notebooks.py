@@ -10,13 +10,16 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from nbclient import NotebookClient
 
 from helpers.look.boxes import RECORDED, recorded_names
 from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.run.batch import run_plan
+from helpers.tell.report import machine_line
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CASES = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
 CHECKED = "# NBVAL_CHECK_OUTPUT"
 SECTIONS = ["Machine", "Evidence", "Against", "Verdict", "Next step", "Provenance"]
 
@@ -56,6 +59,45 @@ def test_its_cells_are_thin(path):
         assert len([line for line in cell.source.splitlines() if line.strip() and not line.startswith("#")]) <= 5, cell.source
         banned = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While)
         assert not [node for node in ast.walk(tree) if isinstance(node, banned)], cell.source
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES], ids=lambda path: path.stem)
+def test_one_cell_is_tagged_as_the_one_that_tells_the_machine(path):
+    told, = [cell for cell in cells(path, "code") if "machine" in cell.metadata.get("tags", [])]
+    assert machine_line(nbformat.read(path, 4)) == text_of(told).splitlines()[0] and "machine_line(" in told.source
+
+
+def bound(source):
+    """The names that a cell binds at its top level: by assignment, by import, in a loop or a with."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES], ids=lambda path: path.stem)
+def test_no_cell_binds_a_name_that_another_has_bound(path):
+    """Else a cell that is run again, after a parameter was changed, meets another thing under the name."""
+    first = {}
+    for number, cell in enumerate(cells(path, "code")):
+        for name in set(bound(cell.source)):
+            assert first.setdefault(name, number) == number, f"code cell {number} binds {name}, as cell {first[name]} did"
+
+
+LOOKS = [path for path in NOTEBOOKS if "**Safety: looks.**" in cells(path, "markdown")[0].source]
+
+
+@pytest.mark.parametrize("path", LOOKS, ids=lambda path: path.stem)
+def test_every_cell_can_be_run_again_and_prints_the_same(path):
+    notebook = nbformat.read(path, 4)
+    own = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    again = [nbformat.v4.new_code_cell(cell.source) for cell in own[1:]]
+    notebook.cells = own + again
+    client = NotebookClient(notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    for before, after in zip(own[1:], again, strict=True):
+        assert text_of(after) == text_of(before), before.source
 
 
 @by_name

@@ -144,6 +144,20 @@ def test_the_panel_watches_pauses_marks_saves_and_ends_with_its_cell(tmp_path):
     assert panel.closed and not again.closed and feed.child.returncode is not None and not feed.thread.is_alive()
 
 
+def test_a_sampler_that_hangs_in_the_driver_is_left_behind_and_the_panel_opens_again(monkeypatch):
+    monkeypatch.setattr(monitor, "END_S", 0.2, raising=False)
+    panel = frame.open_panel(monitor.NAME, lambda made: monitor.build(made, monitor.Monitor()))
+    child = panel.ends[0].__self__.child
+    end, child.kill = child.kill, lambda: None  # as a process that waits inside the kernel takes SIGKILL
+    try:
+        again = frame.open_panel(monitor.NAME, lambda made: monitor.build(made, monitor.Monitor()))
+        assert panel.closed and not again.closed and child.poll() is None
+        again.close()
+    finally:
+        end()
+        child.wait()
+
+
 def test_a_sampler_that_dies_is_said_in_the_panels_line():
     panel = frame.open_panel(monitor.NAME, lambda made: monitor.build(made, monitor.Monitor()))
     panel.ends[0].__self__.child.send_signal(signal.SIGKILL)

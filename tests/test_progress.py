@@ -167,6 +167,24 @@ def test_nvidia_smi_is_asked_in_a_child_and_never_waited_for(tmp_path, says, sho
             one.stdout.close()
 
 
+@pytest.mark.parametrize(("danger", "asked"), [("looks", True), ("loads", False), ("provokes", False), ("", False)])
+def test_nvidia_smi_is_started_only_beside_runs_that_look(tmp_path, monkeypatch, danger, asked):
+    """A run that loads a card is measured: nothing else may start a driver's tool meanwhile."""
+    smi, called = tmp_path / "nvidia-smi", tmp_path / "called"
+    smi.write_text(f"#!/bin/sh\ntouch {called}\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(progress, "MEMORY_S", 0.0)
+    live, batch = Live(io.StringIO()), runs(1, danger=danger)
+    live.started(tmp_path, batch)
+    live.run_started(0, batch[0])
+    live.tick(0, 1, 3, 1.0)
+    if live.memory._child:
+        live.memory._child.communicate(timeout=20)
+    live.ended(None)
+    assert called.exists() == asked
+
+
 @pytest.mark.parametrize(("seconds", "words"), [
     (0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5300, "88 min"), (11400, "3 h 10 min")])
 def test_a_time_is_said_as_roughly_as_it_is_known(seconds, words):

@@ -132,6 +132,18 @@ def test_the_verdict_comes_first_then_the_machine_the_runs_the_notebooks_and_whe
     assert places == sorted(places)
 
 
+def test_the_machine_is_told_by_its_cell_whatever_stands_above_it():
+    notebook = probe()
+    told = report.machine_line(notebook)
+    assert told.startswith("strix-halo: Ubuntu 24.04")
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("## Machine", "## Which box this is")
+    assert report.machine_line(notebook) == told
+    notebook.cells.insert(0, markdown("## Machine"))
+    notebook.cells.insert(1, code("print(1)", printed("1\n")))
+    assert report.machine_line(notebook) == told
+
+
 def test_every_run_stands_there_with_its_true_state_in_words(whole):
     text = Audit(whole).text
     for said in ("1 answered, 1 died, 1 timed out, 1 failed, 1 not started", "died: its kernel was lost",

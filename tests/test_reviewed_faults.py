@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "env" / "boxes"))
 
 import build  # noqa: E402
+from changed_boxes import changed, gb10  # noqa: E402
 
 from helpers.judge.ceilings import ceilings  # noqa: E402
 from helpers.judge.diagnosis import diagnose  # noqa: E402
@@ -480,64 +481,58 @@ def test_a_startup_check_on_unified_memory_alone_does_not_say_stop_the_holder():
     ) and "kill" not in verdict.next_step.command
 
 
-def spark(message: str):
-    b = build.Box("spark", "recorded", "2026-01-01T00:00:00Z")
-    build.host(
-        b,
-        release="6.11.0",
-        ram_kib=125_450_000,
-        available_kib=62_500_000,
-        free_kib=1_070_000,
-        swap_kib=0,
-        distribution="Ubuntu|24.04|ubuntu",
-        cpu="Cortex-X925",
-    )
-    xml = build.nvidia_xml(
-        "580.1",
-        "13.0",
-        {"name": "NVIDIA GB10", "total": 1, "reserved": 0, "used": 0, "free": 0},
-        [],
-    )
-    b.stated(
-        "nvidia-smi -q -x",
-        xml.replace("<total>1 MiB", "<total>N/A")
-        .replace("<used>0 MiB", "<used>N/A")
-        .replace("<free>0 MiB", "<free>N/A")
-        .replace("<reserved>0 MiB", "<reserved>N/A"),
-        kind="command",
-    )
-    b.rows(
-        "torch",
-        [
-            {
-                "status": "ok",
-                "torch": "2.9.0+cu130",
-                "cuda": "13.0",
-                "hip": None,
-                "devices_taken": True,
-                "devices": [
-                    {
-                        "index": 0,
-                        "pci": "0000:01:00.0",
-                        "name": "NVIDIA GB10",
-                        "total_bytes": 119 * GIB,
-                        "free_bytes": 1_070_000 << 10,
-                        "integrated": 1,
-                    }
-                ],
-            }
-        ],
-    )
-    build.identity(b, container="none", groups=[(0, "root")], uid=0)
-    b.stated("message", message)
-    return b.writer.bundle()
-
-
 def test_the_box_of_a_unified_memory_machine_names_the_page_cache_too():
     error = oom(
         "4.00 GiB", "119.64 GiB", "1.02 GiB", "59.00 GiB", "200.00 MiB", process="60.31 GiB"
     )
-    assert diagnose(evidence_from_bundle(spark(error))).cause == "metric-misreport"
+    assert diagnose(evidence_from_bundle(gb10(60 << 20, 1_070_000, error))).cause == "metric-misreport"
+
+
+def test_a_cuda_total_that_no_card_has_is_shared_memory_whose_page_cache_counts_as_used():
+    error = oom("1.50 GiB", "119.70 GiB", "0.90 GiB", "40.00 GiB", "64.00 MiB", process="40.60 GiB")
+    verdict = judged(error)
+    assert verdict.cause == "metric-misreport" and "MemAvailable" in verdict.next_step.what
+    on_a_card = oom("1.50 GiB", "139.80 GiB", "0.90 GiB", "40.00 GiB", "64.00 MiB", process="40.60 GiB")
+    assert judged(on_a_card).cause == "external-holder"
+
+
+def test_a_hip_total_too_small_for_any_rocm_card_is_a_carve_out_before_it_is_the_end_of_a_card():
+    error = oom("200.00 MiB", "512.00 MiB", "0 bytes", "400.00 MiB", "20.00 MiB", backend="HIP")
+    verdict = judged(error)
+    assert verdict.cause == "carveout-only" and "ttm live" in verdict.next_step.command
+
+
+def test_a_buffer_above_the_total_that_a_tool_prints_beside_it_is_the_end_of_that_card():
+    refused = "allocating 30000.00 MiB on device 0: cudaMalloc failed: out of memory"
+    verdict = judged(refused, {"nvidia-smi": "9MiB / 24564MiB"})
+    assert (verdict.cause, verdict.confidence) == ("true-capacity", "likely")
+    shared = {"gpu": "Radeon 890M", "gfx": "gfx1150"}
+    assert judged(refused, {"nvidia-smi": "9MiB / 24564MiB"}, shared).cause != "true-capacity"
+
+
+def test_the_kernel_log_is_not_asked_for_where_a_line_of_it_was_just_given():
+    verdict = judged("[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Not enough memory for command submission!")
+    assert verdict.cause == "cannot-tell" and "dmesg" not in verdict.next_step.command
+
+
+def test_many_kills_in_the_log_of_a_box_are_one_row_of_evidence_that_counts_them():
+    kills = [
+        f"[{n}.0] Memory cgroup out of memory: Killed process {n} (python) total-vm:9000kB, "
+        f"anon-rss:8000kB, file-rss:1kB, shmem-rss:0kB, UID:0 pgtables:10kB oom_score_adj:0"
+        for n in (301, 422, 587)
+    ]
+    verdict = diagnose(evidence_from_bundle(changed("cuda-healthy", dmesg="\n".join(kills))))
+    rows = [row for row in verdict.evidence if "Killed process" in row.reading.show()]
+    assert len(rows) == 1 and "3 times" in rows[0].says and "587" in rows[0].reading.show()
+    assert not any("dmesg" in wanted.how for wanted in verdict.missing)
+
+
+def test_a_model_that_is_not_placed_blames_no_other_process_by_that_alone():
+    verdict = judged(
+        "ValueError: Some modules are dispatched on the CPU or the disk. "
+        "Make sure you have enough GPU RAM to fit the quantized model."
+    )
+    assert verdict.cause == "cannot-tell" and verdict.alternatives[0].cause == "true-capacity"
 
 
 # -- WSL ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from helpers.settings.posted import late_assignments, value_and_remark
 from helpers.settings.releases import behaviour
 from helpers.settings.table import (
     CONF_NAMES,
+    FINDINGS,
     HOST_NAMES,
     MOMENTS,
     NO_CACHE,
@@ -22,6 +23,7 @@ from helpers.settings.table import (
     VARIABLES,
     VERDICTS,
 )
+from helpers.settings.table import FOLDER as SETTINGS_FOLDER
 from helpers.settings.text import SettingsError, memory_fraction, parse, parts
 
 CUDA, HIP, PLAIN = CONF_NAMES
@@ -60,6 +62,14 @@ def test_every_row_of_the_tables_is_whole():
         assert variable.otherwise in ("", *VERDICTS) and bool(variable.otherwise) <= bool(variable.form and variable.expected)
     for option in OPTIONS.values():
         assert option.says and option.source and option.expected and re.compile(option.form), option
+
+
+def test_every_row_of_what_else_is_said_is_whole_and_in_use():
+    code = "".join(path.read_text() for path in SETTINGS_FOLDER.glob("*.py"))
+    for kind, row in FINDINGS.items():
+        assert set(row) <= {"verdict", "says", "source", "cause", "why"} and row["says"] and row["source"]
+        assert row["verdict"] in (*VERDICTS, "{verdict}") and ("cause" in row) <= ("why" in row), kind
+        assert f'"{kind}"' in code or kind.endswith(" programs"), kind
 
 
 def test_what_can_be_a_cause_says_why_and_what_cannot_names_none():

@@ -1,1 +1,20 @@
 """Judgement: facts in, verdict out. Pure functions, no effects."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from functools import lru_cache
+from typing import Any
+
+
+@lru_cache(maxsize=None)
+def table(name: str) -> Any:
+    """What the file NAME.json of this folder holds: knowledge with its sources. It is shared, so nobody changes it."""
+    return json.loads(pkgutil.get_data(__name__, f"{name}.json") or b"{}")
+
+
+def sentence(name: str, group: str, key: str, /, **words: object) -> str:
+    """A sentence of the table of that name, its words filled in."""
+    says: str = table(name)[group][key]
+    return says.format(**words)

@@ -19,7 +19,7 @@ KEPT_BACK_BYTES = 64 * MIB
 """Free memory that a driver near its end reports and still does not give (page tables, granules): an estimate."""
 CONTEXT_BYTES = 1200 * MIB
 """The most that a CUDA or HIP context, its libraries and a small desktop take beside the allocator (0.3 to 1 GiB)."""
-CONTEXT_SHARE = 0.15
+CONTEXT_SHARE = 0.3
 """The most of a small card that is taken for a context; a larger rest is somebody's. An estimate."""
 NEAR_FULL = 0.1
 """Share of what PyTorch may have that any busy program strands (remainders up to 1 MiB, half-used segments): an estimate."""

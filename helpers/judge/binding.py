@@ -9,14 +9,12 @@ and its source are in ceilings.json; the rules that find the row are here.
 
 from __future__ import annotations
 
-import json
-import pkgutil
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from helpers.judge import table
 from helpers.look.figures import HALF, NOT_MEASURED_BYTES, Figure, beside, lone_free
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
 from helpers.look.relations import CARVE_OUTS, HALF_SHARE, INSTALLED_SHARE
@@ -38,8 +36,8 @@ class Numbers:
     ``wanted`` is the pages_limit that is configured, ``free`` what HIP or CUDA says is free, ``installed`` the RAM as bought;
     ``bare_free`` and ``available`` are MemFree and MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer
     or empty. ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold; ``precision`` is how
-    exact ``torch`` was printed. ``other_total`` is what another program or build sees, ``halves`` the layers that were called
-    half of the RAM in words, ``failed`` whether an allocation failed.
+    exact ``torch`` was printed. ``other_total`` is what another program or build sees, ``vulkan`` the largest heap, ``halves``
+    the layers that were called half of the RAM in words, ``failed`` whether an allocation failed.
     """
 
     pages_limit: int | None = None
@@ -63,6 +61,7 @@ class Numbers:
     precision: int = 0
     hip: bool = True
     other_total: int | None = None
+    vulkan: int | None = None
     halves: tuple[str, ...] = ()
     failed: bool = True
 
@@ -81,15 +80,13 @@ class Decision:
     confidence: Confidence
     says: str
     step: str
-    others: tuple[Cause, ...] = ()
     missing: tuple[str, ...] = ()
     rests: tuple[str, ...] = ()
 
 
-@lru_cache(maxsize=2)
-def table(name: str = "decisions") -> dict[str, dict[str, Any]]:
-    """The decision table as data (layer, cause, what it rests on, words, step, source), or the ``rows`` of a stack."""
-    return dict(json.loads(pkgutil.get_data("helpers", "ceilings.json") or b"{}")[name])
+def decisions() -> dict[str, dict[str, Any]]:
+    """The decision table as data: layer, cause, what it rests on, words, step, source."""
+    return table("ceilings")["decisions"]
 
 
 def kernel_release(text: str) -> tuple[int, int] | None:
@@ -125,15 +122,14 @@ def decide(n: Numbers) -> Decision:
     if n.kind == UNIFIED:
         return _graded(_unified(n), n)
     if n.kind == CARD:
-        return row(
-            "card", n, None, "confirmed", vram_words=f" ({show_bytes(n.vram)})" if n.vram else ""
-        )
+        return row("card", n, None, "confirmed", vram_words=_known(n.vram or None))
     pool = n.kfd if n.kfd is not None else n.hsa
     below = n.torch if pool is None else pool
     found = (
         _above_the_driver(n, pool)
-        or _in_the_driver(n, below, n.kfd is not None or n.hsa is not None)
+        or _in_the_driver(n, below, pool is not None)
         or (_posted(n, n.torch) if n.torch and pool is None else None)
+        or (_heap(n, n.vulkan) if n.vulkan and below is None else None)
         or _without_a_total(n)
         or _undecided(n)
     )
@@ -147,33 +143,27 @@ def row(
     pattern: str, n: Numbers, size: int | None, confidence: Confidence, **words: str
 ) -> Decision:
     """The decision that a row of the table words, with the readings put in. ``size`` is what binds, in bytes."""
-    data = table()[pattern]
+    data, either = decisions()[pattern], table("ceilings")["either"]
     values = {k: show_bytes(v) for k, v in vars(n).items() if type(v) is int}
     values.update(pool=show_bytes(size or 0), ram_any=show_bytes(_ram(n) or 0), **words)
-    rests = tuple(_field(name, n) for name in data["rests"])
+    rests = []
+    for name in data["rests"]:
+        fields = either.get(name, [name])
+        rests.append(next((f for f in fields if getattr(n, f) is not None), fields[0]))
     return Decision(
         pattern,
-        data["layer"],
-        size if data["layer"] else None,
-        data["cause"],
-        confidence,
-        data["says"].format(**values),
-        data["step"],
-        tuple(data["others"]),
-        (),
-        rests,
+        binding=data["layer"],
+        binding_bytes=size if data["layer"] else None,
+        cause=data["cause"],
+        confidence=confidence,
+        says=data["says"].format(**values),
+        step=data["step"],
+        rests=tuple(rests),
     )
 
 
-def _field(name: str, n: Numbers) -> str:
-    choices = {
-        "pool": ("kfd", "hsa", "torch"),
-        "ram_any": ("ram", "installed"),
-        "gtt_any": ("gtt", "gtt_wanted"),
-        "free_any": ("free", "bare_free"),
-        "driver": ("pages_limit", "gtt"),
-    }.get(name, (name,))
-    return next((field for field in choices if getattr(n, field) is not None), choices[0])
+def _known(size: int | None) -> str:
+    return "" if size is None else f" ({show_bytes(size)})"
 
 
 def _graded(found: Decision, n: Numbers) -> Decision:
@@ -206,18 +196,19 @@ def _is_half_of_rest(n: Numbers, size: int) -> bool:
 
 def _above_the_driver(n: Numbers, pool: int | None) -> Decision | None:
     """Whether a layer above the kernel lowers the total."""
-    if n.kfd is not None and n.hsa is not None and n.hsa < n.kfd and not near(n.hsa, n.kfd):
+    if _below(n.hsa, n.kfd):
         return row("hsa_below_kfd", n, n.hsa, "confirmed")
-    if pool is not None and n.torch is not None and n.torch < pool and not near(n.torch, pool):
-        return replace(
-            row("hip_total", n, pool, "confirmed"), binding="hip_total", binding_bytes=n.torch
-        )
-    if pool is None and n.torch is not None and n.free is not None:
-        if n.free > n.torch and not near(n.free, n.torch):
-            return replace(
-                row("free_above_total", n, n.torch, "likely"), missing=("KFD memory bank",)
-            )
+    if _below(n.torch, pool):
+        return replace(row("hip_total", n, pool, "confirmed"), binding_bytes=n.torch)
+    if pool is None and _below(n.torch, n.free):
+        found = row("free_above_total", n, n.torch, "likely")
+        return replace(found, missing=("KFD memory bank",))
     return None
+
+
+def _below(size: int | None, other: int | None) -> bool:
+    """Whether both are known, and the first is the smaller by more than two layers' rounding."""
+    return size is not None and other is not None and size < other and not near(size, other)
 
 
 def _in_the_driver(n: Numbers, pool: int | None, is_driver: bool) -> Decision | None:
@@ -236,16 +227,16 @@ def _in_the_driver(n: Numbers, pool: int | None, is_driver: bool) -> Decision | 
         return _carveout(n, pool, sure) if is_driver else None
     if not is_ttm:
         return None
-    if n.vram is not None and n.vram > pool and not near(n.vram, pool):
+    if _below(pool, n.vram):
         old = n.out_of_tree or n.kernel is None or n.kernel < GTT_IF_LARGER
-        if not old and n.gtt is not None and n.gtt > n.vram:
+        if not old and (n.gtt or 0) > (n.vram or 0):
             return row("gtt_flip", n, pool, sure)
         return row("old_kernel_half", n, pool, sure if old else "likely")
     if n.wanted is not None and not near(n.wanted, n.pages_limit, 0.0001):
         return row("not_taken", n, pool, sure)
     by_default = _is_half(n, pool)
-    if by_default and n.gtt is not None and n.gtt > pool and not near(n.gtt, pool):
-        return row("gttsize_only", n, pool, sure, gtt_any=show_bytes(n.gtt))
+    if by_default and _below(pool, n.gtt):
+        return row("gttsize_only", n, pool, sure, gtt_any=show_bytes(n.gtt or 0))
     if by_default:
         return row("ttm_default", n, pool, sure)
     ram = _ram(n)
@@ -262,9 +253,7 @@ def _carveout(n: Numbers, pool: int, sure: Confidence) -> Decision:
     if n.kernel is not None and n.kernel < GTT_AS_VRAM:
         release = f"{n.kernel[0]}.{n.kernel[1]}"
         return row("old_kernel_carveout", n, pool, sure, release=release)
-    limit = n.pages_limit
-    larger = limit is not None and limit > pool and not near(limit, pool)
-    if larger and (n.gtt is None or n.gtt > pool):
+    if _below(pool, n.pages_limit) and (n.gtt is None or n.gtt > pool):
         return row("carveout_odd", n, pool, "likely")
     return row("carveout", n, pool, sure)
 
@@ -277,16 +266,21 @@ def _posted(n: Numbers, torch: int) -> Decision | None:
         return None
     if n.vram and n.gtt and n.vram > 0.01 * n.gtt and near(torch, n.vram + n.gtt, 0.005):
         return row("sum_of_both", n, torch, "likely")
-    most = n.installed or (
-        int(((n.ram or 0) + (n.vram or 0)) / (1 - INSTALLED_SHARE)) if n.ram else 0
-    )
-    if most and torch > 1.02 * most:
+    whole = int((n.ram + (n.vram or 0)) / (1 - INSTALLED_SHARE)) if n.ram else 0
+    if torch > 1.02 * (n.installed or whole or torch):
         return row("above_ram", n, torch, "likely")
+    menu = any(abs(torch - size) <= n.precision for size in CARVE_OUTS)
+    if near(torch, n.vram, 0.05 if "vram" in n.hearsay else 0.005):
+        beside = any(far(size, torch) for size in (n.gtt, n.pages_limit, n.vulkan))
+        return row("carveout_seen", n, torch, "likely") if beside or far(ram, 2 * torch) else None
     if far(n.other_total, torch):
         return row("builds_differ", n, torch, "likely")
-    if near(torch, n.vram, 0.005):
-        beside = far(n.gtt, torch) or far(n.pages_limit, torch) or far(ram, 2 * torch)
-        return row("carveout_seen", n, torch, "likely") if beside else None
+    large = f"the RAM of {show_bytes(ram or 0)}" if far(ram, 3 * torch) else ""
+    large = large or (f"what Vulkan is given, {show_bytes(n.vulkan or 0)}" if far(n.vulkan, torch) else "")
+    if n.kind == APU and menu and n.vram is None and large:
+        return row("carveout_size", n, torch, "likely", beside=large)
+    if far(n.vulkan, torch):
+        return row("vulkan_above", n, torch, "weak")
     if far(n.vram, torch):
         half = _is_half_of_rest(n, torch) or (n.ram is not None and _is_half(n, torch))
         return row("old_kernel_half" if half else "below_carveout", n, torch, "likely")
@@ -305,10 +299,15 @@ def _posted(n: Numbers, torch: int) -> Decision | None:
             return row("gttsize_only", n, torch, "likely", gtt_any=show_bytes(n.gtt_wanted or 0))
         if n.kind == APU:
             return row("half_of_ram", n, torch, "weak")
-    exact = any(abs(torch - size) <= n.precision for size in CARVE_OUTS)
-    if exact and n.kind == APU and ram is not None and 4 * torch <= ram:
-        return row("carveout_size", n, torch, "likely")
     return row("ask_apu", n, None, "weak") if asked else None
+
+
+def _heap(n: Numbers, heap: int) -> Decision | None:
+    """What Vulkan's largest heap says beside the driver's layers, where no other program's total is known."""
+    whole = (n.gtt, n.gtt_wanted, n.wanted, (n.gtt or 0) + (n.vram or 0))
+    if any(near(heap, 2 * (size or 0) // 3, 0.02) for size in whole):
+        return row("two_thirds", n, heap, "weak")
+    return row("heap_below_carveout", n, heap, "likely") if far(n.vram, heap) else None
 
 
 def _without_a_total(n: Numbers) -> Decision | None:
@@ -319,7 +318,7 @@ def _without_a_total(n: Numbers) -> Decision | None:
     sizes = (n.gtt or 0, pool or 0, _ram(n) or 0)
     if n.vram and not n.failed and max(sizes) > 4 * n.vram and not near(pool, n.vram):
         words = f": they have {show_bytes(pool)}" if pool else ""
-        return row("tool_shows_carveout", n, None, "likely", pool_words=words)
+        return row("tool_shows_carveout", n, None, "likely" if pool else "weak", pool_words=words)
     if pool is None and n.gtt and _is_half(n, n.gtt):
         sure: Confidence = "likely" if n.failed else "weak"
         return row("gtt_default", n, n.gtt, sure, gtt_half=show_bytes(n.gtt))
@@ -334,46 +333,19 @@ def _unified(n: Numbers) -> Decision:
     if n.available is not None and free is not None and far(n.available, 1.15 * free):
         if n.available - free > 2 << 30:
             return row("page_cache", n, free, "likely", free_any=show_bytes(free))
-    words = f" ({show_bytes(n.available)})" if n.available is not None else ""
-    return row("unified", n, None, "likely", available_words=words)
+    return row("unified", n, None, "likely", available_words=_known(n.available))
 
 
 def _undecided(n: Numbers) -> Decision:
-    names = (
-        ("pages_limit", n.pages_limit),
-        ("GTT total", n.gtt),
-        ("carve-out", n.vram),
-        ("KFD memory bank", n.kfd),
-        ("torch total", n.torch),
-    )
-    missing = tuple(name for name, value in names if value is None)
-    half = n.torch is not None and n.ram is not None and _is_half(n, n.torch)
-    says = (
-        f"torch's total of {show_bytes(n.torch or 0)} is half the RAM, which TTM's default and a HIP build both give."
-        if half
-        else "The readings match none of the known patterns."
-        if not missing
-        else "Too few layers were read to say which one binds."
-    )
-    found = row("undecided", n, None, "weak", undecided=says)
-    return replace(found, others=("ttm-gtt-cap", "hsa-pool-cap") if half else (), missing=missing)
-
-
-_POOLS = {
-    "pages_limit": "limit@ttm total@ttm",
-    "gtt": "total@gtt",
-    "vram": "total@carveout total@vram",
-    "kfd": "total@kfd",
-    "hsa": "total@hsa",
-    "torch": "total@runtime",
-    "free": "free@runtime",
-    "ram": "total@ram",
-    "installed": "total@ram-installed",
-    "wanted": "wanted@ttm",
-    "gtt_wanted": "wanted@gtt",
-    "bare_free": "free@hostfree",
-    "available": "free@available",
-}
+    names = {field: data.get("missing") for field, data in table("ceilings")["numbers"].items()}
+    missing = tuple(name for field, name in names.items() if name and getattr(n, field) is None)
+    says = "Too few layers were read to say which one binds."
+    if n.torch is not None and n.ram is not None and _is_half(n, n.torch):
+        total = show_bytes(n.torch)
+        says = f"torch's total of {total} is half the RAM, which TTM's default and a HIP build both give."
+    elif not missing:
+        says = "The readings match none of the known patterns."
+    return replace(row("undecided", n, None, "weak", undecided=says), missing=missing)
 
 
 def numbers_of(
@@ -392,12 +364,14 @@ def numbers_of(
     known = [f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES]
     known.sort(key=lambda f: (f.origin != "message", not f.read))
     chosen: dict[str, Figure] = {}
-    for field, places in _POOLS.items():
-        for place in places.split():
+    for field, data in table("ceilings")["numbers"].items():
+        for place in data["posted"]:
             fitting = [f for f in known if f"{f.what}@{f.pool}" == place]
-            # Without its agents rocminfo's pools are the processor's first.
             if fitting and field not in chosen:
+                # Without its agents rocminfo's pools are the processor's first.
                 chosen[field] = fitting[-1 if field == "hsa" else 0]
+            if fitting and field == "vulkan":
+                chosen[field] = max(fitting, key=lambda f: f.bytes or 0)
     totals = [f for f in known if (f.what, f.pool) == ("total", "runtime")]
     said = any(f.origin == "message" for f in totals)
     if totals and not said:
@@ -407,7 +381,8 @@ def numbers_of(
         # Free and total are compared, so they must be of one program.
         rest = beside(told, known, "free") or lone_free(known)
         chosen.update(free=rest[0]) if rest else chosen.pop("free")
-    others = [f.bytes for f in totals if told and f.read and not _one_place(f, told)]
+    told_at = (told.source, told.line) if told else None
+    others = [f.bytes for f in totals if told_at and f.read and (f.source, f.line) != told_at]
     return Numbers(
         **{field: f.bytes for field, f in chosen.items()},  # type: ignore[arg-type]
         kernel=kernel_release(kernel),
@@ -420,7 +395,3 @@ def numbers_of(
         halves=tuple(f.pool for f in figures if f.text == HALF),
         failed=said if failed is None else failed,
     )
-
-
-def _one_place(left: Figure, right: Figure) -> bool:
-    return (left.source, left.line) == (right.source, right.line)

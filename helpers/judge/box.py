@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from helpers.judge import table
 from helpers.judge.account import CONTEXT_BYTES, account
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import Observation, observation_name, vendor_of
@@ -29,34 +30,19 @@ TOTALS = ("sysfs VRAM", "nvidia-smi")
 def box_observations(bundle: Bundle, messages: tuple[Message, ...] = ()) -> list[Observation]:
     """Every observation of a box. ``messages`` tell which holder is the failing program itself."""
     found = gpus(bundle)
-    filled = {item.source for item in bundle.items if item.constructed}
-    items = {item.id for item in bundle.items if item.constructed}
-
-    def mark(one: Observation) -> Observation:
-        unread = one.reading.item in items or one.reading.source in filled
-        return replace(one, filled=True) if unread else one
-
     rows = [*_access(bundle, found, messages), *_build(bundle, found)]
     rows += [*_holders(bundle, found, messages), *_kernel(bundle)]
-    return [mark(row) for row in rows]
-
-
-LAYERS = {
-    "carveout": "set in the firmware for the GPU alone", "ram": "by MemTotal",
-    "ttm": "what all GPU drivers together may take of it", "gtt": "what the driver and Vulkan see",
-    "kfd_limit": "what compute programs may take together", "kfd_bank": "what the kernel offers to compute",
-    "hsa_pool": "what the ROCm runtime passes on", "hip_total": "what torch calls the total",
-    "fraction": "what the allocator's setting leaves of it",
-}  # fmt: skip
+    made_up = {word for item in bundle.items if item.constructed for word in (item.id, item.source)}
+    return [replace(o, filled=bool({o.reading.item, o.reading.source} & made_up)) for o in rows]
 
 
 def layer_observations(bundle: Bundle, name: str) -> Iterator[Observation]:
     """The layers that the decision about a box's ceilings was made from, each with its reading, under the decision's name."""
     filled = {item.id for item in bundle.items if item.constructed}
-    stack = ceilings(bundle)[0]
+    stack, layers = ceilings(bundle)[0], table("ceilings")["layers"]
     for row in stack.rows:
-        if row.layer in LAYERS and row.value.ok:
-            says = f"{row.name}, {LAYERS[row.layer]}"
+        if row.layer and layers[row.layer]["says"] and row.value.ok:
+            says = f"{row.name}, {layers[row.layer]['says']}"
             if row.layer == stack.decision.binding:
                 says += ": this one binds"
             elif row.layer == "gtt" and stack.decision.pattern == "gttsize_only":
@@ -107,12 +93,12 @@ def _holders(
 ) -> Iterator[Observation]:
     ours = [own for own in map(_own, messages) if own]
     for gpu in found:
-        pool = next((p for p in gpu.pools if p.layer in TOTALS and p.used.ok), None)
-        total = next((p.total for p in gpu.pools if p.layer in TOTALS and p.total.ok), None)
-        if pool is not None:
-            yield _row("used:" + gpu.pci, pool.used, f"In use on {gpu.pci}, by all together")
+        pools = [pool for pool in gpu.pools if pool.layer in TOTALS]
+        total = next((pool.total for pool in pools if pool.total.ok), None)
+        for used in [pool.used for pool in pools if pool.used.ok][:1]:
+            yield _row("used:" + gpu.pci, used, f"In use on {gpu.pci}, by all together")
             if gpu.unattributed.ok and not gpu.integrated:
-                yield from _unattributed(gpu, pool.used.bytes)
+                yield from _unattributed(gpu, used.bytes)
         for holder in gpu.holders:
             size, named = holder.memory.bytes, "host PID" not in holder.note
             if holder.state == "Z" and size > UNEXPLAINED_BYTES:
@@ -133,7 +119,8 @@ def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
         says = f"The processes seen hold what {gpu.pci} has in use, but this much"
         yield _row("explained", rest, says)
         return
-    yield _row("unattributed", rest, f"In use on {gpu.pci}, and held by no process that is seen here")
+    says = f"In use on {gpu.pci}, and held by no process that is seen here"
+    yield _row("unattributed", rest, says)
     for spot in gpu.blind_spots:
         yield _row("blind-spot", seen(spot, "text", place), "So a holder may be there unseen")
     if not gpu.blind_spots:
@@ -144,11 +131,10 @@ def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
 def _own(m: Message) -> tuple[int, int] | None:
     """What the failing process held by its message, at least and at most; None where it does not say."""
     a = account(m)
-    if a.own:
-        return int(a.own.bytes * 0.98), int(a.own.bytes * 1.02) + CONTEXT_BYTES // 4
-    if a.held is None or m.allocated is None:
+    size, beside = (a.own, CONTEXT_BYTES // 4) if a.own else (a.held, 2 * CONTEXT_BYTES)
+    if size is None or not (a.own or m.allocated):
         return None
-    return int(a.held.bytes * 0.98), int(a.held.bytes * 1.02) + 2 * CONTEXT_BYTES
+    return int(size.bytes * 0.98), int(size.bytes * 1.02) + beside
 
 
 def _another(size: int, total: int, ours: list[tuple[int, int]]) -> bool:
@@ -158,13 +144,18 @@ def _another(size: int, total: int, ours: list[tuple[int, int]]) -> bool:
 
 
 def _kernel(bundle: Bundle) -> Iterator[Observation]:
+    """One row for each kind of line since the last boot, with how often it stands there; the last line is shown."""
+    kinds: dict[str, list[kernel_log.Event]] = {}
     for event in kernel_log.events(bundle):
-        rule = kernel_log.rule(event.row)
-        name = observation_name(rule.side, rule.event)
-        if name and event.boot == 0:
-            words = seen(event.text[:160] or event.kind, "text", event.source)
-            says = f"The kernel log has it, {event.count} time(s)"
-            yield _row(name, words, says, name in ("killed", "kernel-leak"))
+        if event.boot == 0:
+            kinds.setdefault(event.row, []).append(event)
+    for kind, events in kinds.items():
+        rule, last = kernel_log.rule(kind), events[-1]
+        name, times = observation_name(rule.side, rule.event), sum(e.count for e in events)
+        if name:
+            words = seen(last.text[:160] or last.kind, "text", last.source)
+            often = f" {times} times, the last time as shown" if times > 1 else ""
+            yield _row(name, words, f"The kernel log has it{often}", name in ("killed", "kernel-leak"))
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0:
         yield _row("killed", kills, "The control group's limit killed this many processes", True)

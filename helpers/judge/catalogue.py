@@ -59,14 +59,6 @@ class Failure:
     strong_against: tuple[str, ...] = ()
     weak_against: tuple[str, ...] = ()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every observation that the entry speaks of."""
-        rest = (self.sufficient, self.proof, self.strong, self.weak, self.refuted_by)
-        own = [name for group in self.needs for name in group]
-        more = (*rest, self.strong_against, self.weak_against)
-        return tuple(dict.fromkeys([*own, *(name for group in more for name in group)]))
-
 
 @lru_cache(1)
 def failures() -> tuple[Failure, ...]:
@@ -78,10 +70,9 @@ def failures() -> tuple[Failure, ...]:
 def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
     known = {field.name for field in fields(Failure)}
     got: dict[str, Any] = dict(row)
-    if set(got) - known:
-        raise ValueError(
-            f"failures.json, {row.get('id')}: unknown key {sorted(set(got) - known)[0]}"
-        )
+    odd = sorted(set(got) - known)
+    if odd:
+        raise ValueError(f"failures.json, {row.get('id')}: unknown key {odd[0]}")
     got["decides"] = tuple(data["readings"][row["decides"]])
     got["remedy"] = Remedy(**data["remedies"][row["remedy"]])
     groups = data.get("groups", {})

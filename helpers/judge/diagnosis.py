@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from helpers.grammar import lines
 from helpers.judge.account import account
 from helpers.judge.catalogue import Failure, failures
 from helpers.judge.evidence import CaseEvidence, Observation, texts
@@ -23,6 +24,8 @@ STRONG, WEAK, PROOF, SUFFICIENT = 1.0, 0.5, 3.0, 1.0
 KIND = {"contrast": 0.5, "symptom": 0.0, "oddity": -0.75}
 LEAST, MARGIN = 0.8, 0.2
 """What words weigh: a measured need 2, a said one 1, a hint 0.7; support 1 or a half, half of that where it is only said."""
+CAPTURE = "python3 -m helpers capture"
+DIAGNOSE = "python3 -m helpers diagnose live --message FILE"
 NO_EVIDENCE = CaseEvidence()
 
 
@@ -148,15 +151,9 @@ def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDE
 
 
 def _alternatives(rows: list[Weighed], top: Weighed) -> list[Alternative]:
-    return [
-        Alternative(
-            cause=row.failure.cause,
-            confidence="likely"
-            if row.confidence != "weak" and top.weight - row.weight < STRONG
-            else "weak",
-        )
-        for row in rows
-    ]
+    near = [row.confidence != "weak" and top.weight - row.weight < STRONG for row in rows]
+    sure: list[Confidence] = ["likely" if one else "weak" for one in near]
+    return [Alternative(cause=row.failure.cause, confidence=one) for row, one in zip(rows, sure)]
 
 
 def _missing(asked: Iterable[tuple[str, str]], evidence: CaseEvidence) -> list[Missing]:
@@ -166,6 +163,12 @@ def _missing(asked: Iterable[tuple[str, str]], evidence: CaseEvidence) -> list[M
 
 
 def _given(row: tuple[str, str], evidence: CaseEvidence) -> bool:
+    if row[0].startswith("The kernel's log"):
+        if evidence.bundle is not None:
+            from helpers.look.kernel_log import readable  # only a captured box has a log
+
+            return readable(evidence.bundle).ok
+        return any(m.row in {line.id for line in lines(log=True)} for m in evidence.messages)
     return row[0].startswith("The error message") and bool(evidence.messages)
 
 
@@ -191,12 +194,10 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
             )
         )
     if evidence.bundle is None and len(missing) < 3:
-        missing.append(
-            Missing(reading="A look at the box while it fails", how="python3 -m helpers capture")
-        )
+        missing.append(Missing(reading="A look at the box while it fails", how=CAPTURE))
     if not missing:
         reading = "The box at the moment of the failure"
-        missing.append(Missing(reading=reading, how="python3 -m helpers capture"))
+        missing.append(Missing(reading=reading, how=CAPTURE))
     rows = _evidence([one for row in near for one in row.speaks_for] or list(found[:12])) + _sums(
         evidence
     )
@@ -246,15 +247,10 @@ def _healthy(found: tuple[Observation, ...], evidence: CaseEvidence) -> Verdict:
         + "; ".join(dict.fromkeys(one.says.rstrip(".") for one in found if one.hard))
         + ".",
         evidence=_unique(rows),
-        missing=[
-            Missing(
-                reading="The error message of a failing program",
-                how="python3 -m helpers diagnose live --message FILE",
-            )
-        ],
+        missing=[Missing(reading="The error message of a failing program", how=DIAGNOSE)],
         next_step=NextStep(
             what="If a program fails here, hand over its error text together with this box",
-            command="python3 -m helpers diagnose live --message FILE",
+            command=DIAGNOSE,
             precondition="the text from the first error on",
         ),
     )

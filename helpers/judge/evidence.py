@@ -72,14 +72,9 @@ class CaseEvidence:
     @property
     def nothing(self) -> bool:
         """Whether nothing at all was handed over."""
-        rest = (
-            self.error_text.strip(),
-            self.tools,
-            self.facts,
-            self.variables,
-            self.narrative.strip(),
-        )
-        return self.bundle is None and self.snapshot is None and not any(rest) and not self.not_text
+        said = self.error_text.strip() or self.narrative.strip() or self.not_text
+        rest = (said, self.tools, self.facts, self.variables)
+        return self.bundle is None and self.snapshot is None and not any(rest)
 
 
 SIDES = ("host", "pinned", "cgroup", "shm", "on-chip", "commit", "disk")
@@ -218,25 +213,23 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
 def case_evidence(evidence: Mapping[str, object], with_narrative: bool = True) -> CaseEvidence:
     """The same from the ``evidence`` object itself; odd values are taken as their text."""
     said = evidence_from_message(_text(evidence.get("error_text")))
-    environment, tools = evidence.get("environment"), evidence.get("tool_outputs")
-    facts: dict[str, str] = {}
-    if isinstance(environment, dict):
-        facts = {k: _text(v) for k, v in environment.items() if v not in (None, "", {})}
-    facts.pop("env_vars", None)
+    environment = evidence.get("environment")
     named = environment.get("env_vars") if isinstance(environment, dict) else None
+    known = [row for row in _pairs(environment) if row[0] != "env_vars"]
     return CaseEvidence(
         messages=said.messages,
         error_text=said.error_text,
         unused=said.unused,
-        facts=tuple(facts.items()),
-        tools=tuple((str(k), _cut(_text(v))) for k, v in tools.items())
-        if isinstance(tools, dict)
-        else (),
-        variables=tuple((str(k), _text(v)) for k, v in named.items())
-        if isinstance(named, dict)
-        else (),
+        facts=tuple(row for row in known if row[1] not in ("", "{}")),
+        tools=tuple((name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))),
+        variables=_pairs(named),
         narrative=_cut(_text(evidence.get("narrative"))) if with_narrative else "",
     )
+
+
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    """The entries of a JSON object as text; nothing of any other value."""
+    return tuple((str(k), _text(v)) for k, v in value.items()) if isinstance(value, dict) else ()
 
 
 def _text(value: object) -> str:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+from helpers.judge import sentence, table
 from helpers.judge.account import Account, account
 from helpers.look import processes
 from helpers.look.access import identity
@@ -19,7 +21,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.drm import refused_pids
 from helpers.look.gpus import Gpu, Holder, Pool, gpus
 from helpers.look.messages import Message, Quantity
-from helpers.look.reading import KIB, MIB, Reading, not_available, seen, show_bytes
+from helpers.look.reading import MIB, Reading, not_available, seen, show_bytes
 
 DRIVER, MESSAGE = "driver", "message"
 SAID = "the error message"
@@ -28,19 +30,9 @@ TOTALS_AGREE = 4 * MIB
 KFD_BLOCK = 2 * MIB
 RESERVED = "of it reserved by the driver"
 COMPUTE = ("KFD bank", "HSA pool", "torch")
-TWO_PLACES = (
-    "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by side, and their totals are "
-    "alternatives."
-)
-# What one reading of a source may be off by, in bytes.
-GRAIN = {
-    "DRM fdinfo": KIB,
-    "DRM fdinfo (VRAM and GTT)": 2 * KIB,
-    "KFD": KFD_BLOCK,
-    "nvidia-smi": MIB,
-    "amd-smi": MIB,
-}
 USED_BY = (("sysfs VRAM", 0), ("nvidia-smi", MIB), ("rocm-smi VRAM", 0), ("amd-smi VRAM", MIB))
+"""The layers that say what is in use, the best first, and what each may be off by, in bytes."""
+_say = partial(sentence, "ledger", "says")
 
 
 @dataclass(frozen=True)
@@ -82,18 +74,15 @@ class GpuLedger:
 
 def closed(book: GpuLedger, words: str) -> GpuLedger:
     """The ledger with its rest. A rest below zero is named, and stands as a row only where it is more than the tolerance."""
-    if not book.used.ok:
+    used, held, against = book.used, book.sum_bytes(), book.contradictions
+    rest = used.bytes - held
+    if not used.ok or -book.tolerance_bytes <= rest <= 0:
         return book
-    rest, against = book.used.bytes - book.sum_bytes(), book.contradictions
-    if rest < -book.tolerance_bytes:
-        held, used = show_bytes(book.sum_bytes()), show_bytes(book.used.bytes)
-        says = f"the parts make {held}, more than the {used} in use ({book.used.source})"
-        against = (*against, says)
-        words = "counted more than once, or at another moment"
-    elif rest <= 0:
-        return book
-    left = seen(rest, "bytes", f"{book.used.source} less the rows above", book.used.item)
-    row = LedgerRow("unattributed", words, left, book.used.source)
+    if rest < 0:
+        sizes = {"held": show_bytes(held), "used": show_bytes(used.bytes)}
+        against, words = (*against, _say("too much", source=used.source, **sizes)), _say("twice")
+    left = seen(rest, "bytes", f"{used.source} less the rows above", used.item)
+    row = LedgerRow("unattributed", words, left, used.source)
     return replace(book, rows=(*book.rows, row), contradictions=against)
 
 
@@ -105,38 +94,46 @@ def ledger(bundle: Bundle | None, message: Message | None = None) -> tuple[GpuLe
     found = gpus(bundle) if bundle is not None else ()
     here = _gpu_of(message, found) if message is not None else None
     told = _of_message(message, here) if message is not None else None
-    books: list[GpuLedger] = []
-    for gpu in found:
-        assert bundle is not None
-        own = _of_driver(bundle, gpu)
-        if told is None or here is not gpu or message is None:
-            books.append(own)
-            continue
-        books += [_split(own, message), _compared(told, own, gpu)]
-        told = None
-    return tuple(books + ([told] if told else []))
+    books = {gpu.pci: [_of_driver(bundle, gpu)] for gpu in found if bundle is not None}
+    if told and message is not None:
+        own = books.setdefault(here.pci if here else "", [])
+        own[:] = [_split(own[0], message), _compared(told, own[0], here)] if here else [told]
+    return tuple(book for pair in books.values() for book in pair)
+
+
+def _by_layer(gpu: Gpu) -> dict[str, Pool]:
+    return {pool.layer: pool for pool in gpu.pools}
+
+
+def _sum(one: Reading, other: Reading, words: str = "") -> Reading:
+    source = words or f"{one.source} + {other.source}"
+    return seen(one.bytes + other.bytes, "bytes", source, one.item)
 
 
 def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
     total, used, grain, notes = _in_use(gpu)
-    rows = _reserved(gpu, total, used)
-    if rows and rows[0].kind == "reserved" and _excluded(gpu):
-        both = used.bytes + rows[0].bytes.bytes
-        used = seen(both, "bytes", f"{used.source} (used + reserved)", used.item)
-        grain += MIB
+    kept = _by_layer(gpu).get(RESERVED)
+    reserved = []
+    if kept is not None and kept.total.ok and used.ok:
+        reserved.append(LedgerRow("reserved", _say("reserved"), kept.total, kept.total.source))
+        if _excluded(gpu, kept.total):
+            used = _sum(used, kept.total, f"{used.source} (used + reserved)")
+            grain += MIB
     holders, spread = _holders(bundle, gpu)
     # On an APU part of what is in use lies in the carve-out, outside the pool that compute takes from.
-    left = "left of the pool for compute, roughly" if gpu.integrated else "free"
+    left = _say("apu left") if gpu.integrated else "free"
     notes += [f"{spot[:1].upper()}{spot[1:]}." for spot in gpu.blind_spots]
-    parts, odd = (*holders, *rows), tuple(contradictions(gpu))
+    parts, odd = (*holders, *reserved), tuple(contradictions(gpu))
     book = GpuLedger(gpu.pci, DRIVER, total, used, parts, grain + spread, odd, tuple(notes), left)
-    return closed(book, _rest_words(gpu, holders))
+    unmeasured = sum(not row.bytes.ok for row in holders)
+    rest = "unmeasured" if unmeasured else "unseen" if gpu.blind_spots else "nobody"
+    return closed(book, _say(rest, count=unmeasured))
 
 
 def _in_use(gpu: Gpu) -> tuple[Reading, Reading, int, list[str]]:
     """Total, used, and what used may be off by. On an APU the carve-out and GTT are two places, one use: used adds, total
     does not (amdgpu takes HIP's memory from one of the two, amdgpu_amdkfd_get_local_mem_info)."""
-    pools = {pool.layer: pool for pool in gpu.pools}
+    pools = _by_layer(gpu)
     for layer, grain in USED_BY:
         pool = pools.get(layer)
         if pool is None or not pool.used.ok:
@@ -146,84 +143,61 @@ def _in_use(gpu: Gpu) -> tuple[Reading, Reading, int, list[str]]:
         if beside is None:
             return pool.total, pool.used, grain, []
         banks = [pools[name].total for name in COMPUTE if name in pools and pools[name].total.ok]
-        lacks = "the compute driver's pool was not captured"
-        bank = banks[0] if banks else not_available(lacks, "bytes", "KFD bank")
+        bank = banks[0] if banks else not_available(_say("no pool"), "bytes", "KFD bank")
+        notes = [_say("two places")]
         if not beside.used.ok:
-            return bank, beside.used, grain, [TWO_PLACES]
-        both, source = (
-            pool.used.bytes + beside.used.bytes,
-            f"{pool.used.source} + {beside.used.source}",
-        )
-        return bank, seen(both, "bytes", source, pool.used.item), 2 * grain, [TWO_PLACES]
+            return bank, beside.used, grain, notes
+        return bank, _sum(pool.used, beside.used), 2 * grain, notes
     torch = pools.get("torch")
     if torch and torch.total.ok and torch.free.ok and torch.free.bytes <= torch.total.bytes:
-        gone, source = (
-            torch.total.bytes - torch.free.bytes,
-            f"{torch.total.source} - {torch.free.source}",
-        )
-        notes = ["HIP's free counts compute memory only (ROCm/amdgpu#223)."] * (gpu.vendor == "AMD")
+        gone = torch.total.bytes - torch.free.bytes
+        source = f"{torch.total.source} - {torch.free.source}"
+        notes = [_say("hip free")] if gpu.vendor == "AMD" else []
         return torch.total, seen(gone, "bytes", source, torch.total.item), 0, notes
-    total = next((pool.total for pool in gpu.pools if pool.total.ok), None)
-    total = total or not_available("no layer gives a total", "bytes", "memory pools")
-    used = next((pools[layer].used for layer, _ in USED_BY if layer in pools), None)
-    used = used or not_available("no layer says how much is in use", "bytes", "memory pools")
-    return total, used, 0, []
+    none = "memory pools"
+    totals = [pool.total for pool in gpu.pools if pool.total.ok]
+    uses = [pools[layer].used for layer, _ in USED_BY if layer in pools]
+    total = totals[0] if totals else not_available(_say("no total"), "bytes", none)
+    return total, uses[0] if uses else not_available(_say("no use"), "bytes", none), 0, []
 
 
-def _excluded(gpu: Gpu) -> bool:
+def _excluded(gpu: Gpu, kept: Reading) -> bool:
     """Whether nvidia-smi's used leaves the driver's reserve out, as it does since driver 510: then the three add up."""
-    pools = {pool.layer: pool for pool in gpu.pools}
-    main, kept = pools.get("nvidia-smi"), pools.get(RESERVED)
-    if not main or not kept:
+    main = _by_layer(gpu).get("nvidia-smi")
+    if not main or not all(reading.ok for reading in (main.total, main.used, main.free)):
         return False
-    if not all(reading.ok for reading in (main.total, main.used, main.free, kept.total)):
-        return False
-    parts = main.used.bytes + main.free.bytes
-    return abs(parts + kept.total.bytes - main.total.bytes) <= abs(parts - main.total.bytes)
+    rest = main.used.bytes + main.free.bytes - main.total.bytes
+    return abs(rest + kept.bytes) <= abs(rest)
 
 
-def _reserved(gpu: Gpu, total: Reading, used: Reading) -> tuple[LedgerRow, ...]:
-    kept = next((pool.total for pool in gpu.pools if pool.layer == RESERVED), None)
-    if kept is None or not kept.ok or not used.ok:
-        return ()
-    return (LedgerRow("reserved", "kept by the driver for itself", kept, kept.source),)
-
-
-def _holders(bundle: Bundle, gpu: Gpu) -> tuple[tuple[LedgerRow, ...], int]:
+def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
     """A row a process, and what they may be off by together.
 
     In a PID namespace of its own KFD and nvidia-smi number processes as the host does, so they cannot be matched with the
     processes seen in /proc; what they list beyond these is outside.
     """
     who = identity(bundle)
-    apart = who is not None and who.init_pid_ns is False
-    by_host = [h for h in gpu.holders if h.source in ("KFD", "nvidia-smi", "amd-smi")]
-    inside = [h for h in gpu.holders if h not in by_host]
-    if not apart:
-        alive, each = (
-            {process.pid for process in processes.processes(bundle)},
-            _one_each(gpu.holders),
-        )
+    if who is None or who.init_pid_ns is not False:
+        alive = {process.pid for process in processes.processes(bundle)}
+        each = _one_each(gpu.holders)
         away = [h for h in each if h.source == "KFD" and alive and h.pid not in alive]
-        rows = [_row(h, "outside" if h in away else "other_process") for h in each]
-        return tuple(rows), sum(_grain(h) for h in each if h.memory.ok)
-    inside, by_host = _one_each(inside), _one_each(by_host)
-    rows = [_row(h, "other_process") for h in inside]
-    spread = sum(_grain(h) for h in (*inside, *by_host) if h.memory.ok)
-    held = sum(h.memory.bytes for h in inside)
-    table = bundle.read("device_files")
-    all_seen = table.ok and not refused_pids(bundle)
+        return [_row(h, "outside" if h in away else "other_process") for h in each], _spread(each)
+    hosts = ("KFD", "nvidia-smi", "amd-smi")
+    inside = _one_each(h for h in gpu.holders if h.source not in hosts)
+    by_host = _one_each(h for h in gpu.holders if h.source in hosts)
+    rows, spread = [_row(h, "other_process") for h in inside], _spread([*inside, *by_host])
+    all_seen = bundle.read("device_files").ok and not refused_pids(bundle)
     # Nothing in here has the GPU open, so whoever the host's lists name is elsewhere.
     kind = "outside" if all_seen and not _open_here(bundle, gpu) else "other_process"
     if not inside or gpu.vendor == "NVIDIA":
-        return tuple(rows + [_row(h, kind) for h in by_host]), spread
-    beyond = sum(h.memory.bytes for h in by_host) - held
+        return rows + [_row(h, kind) for h in by_host], spread
+    beyond = sum(h.memory.bytes for h in by_host) - sum(h.memory.bytes for h in inside)
     if beyond > spread:
         source = " + ".join(dict.fromkeys(h.source for h in by_host))
-        words = f"what {source} counts beyond this container's processes; it lists {len(by_host)} in all, by host PID"
+        words = _say("beyond", source=source, count=len(by_host))
         reading = seen(beyond, "bytes", source, by_host[0].memory.item)
         rows.append(LedgerRow("outside", words, reading, source))
-    return tuple(rows + [_row(h, kind) for h in by_host if not h.memory.ok]), spread
+    return rows + [_row(h, kind) for h in by_host if not h.memory.ok], spread
 
 
 def _open_here(bundle: Bundle, gpu: Gpu) -> bool:
@@ -253,40 +227,27 @@ def _row(holder: Holder, kind: str) -> LedgerRow:
     return LedgerRow(kind, named + (f": {extra}" if extra else ""), holder.memory, holder.source)
 
 
-def _grain(holder: Holder) -> int:
-    return GRAIN.get(holder.source, MIB)
-
-
-def _rest_words(gpu: Gpu, rows: Iterable[LedgerRow]) -> str:
-    unmeasured = sum(not row.bytes.ok for row in rows)
-    if unmeasured:
-        return f"held by {unmeasured} process(es) that were not measured, or by nobody"
-    if gpu.blind_spots:
-        return "held by nobody who can be seen from here"
-    return "held by no process: driver, firmware, page tables, or memory left behind"
+def _spread(holders: list[Holder]) -> int:
+    """What the readings of these may be off by together."""
+    grain = table("ledger")["grain_bytes"]
+    return sum(grain.get(holder.source, MIB) for holder in holders if holder.memory.ok)
 
 
 def _of_message(message: Message, gpu: Gpu | None) -> GpuLedger | None:
     m, a = message, account(message)
     if not any((m.capacity, m.free, m.process, m.allocated, m.reserved_total)):
         return None
-    lacks = "the message does not give both the capacity and what is free"
-    used = not_available(lacks, "bytes", SAID)
+    used = not_available(_say("no capacity"), "bytes", SAID)
     if a.used:
         used = seen(max(0, a.used.bytes), "bytes", f"{SAID}: capacity less what is free")
     rows = _own_rows(a)
     for pid, other in a.others:
-        words = "another process that the message names" + (f": {pid}" if pid is not None else "")
-        rows.append(LedgerRow("other_process", words, _said(other, "another process"), SAID))
+        words = _say("another") + (f": {pid}" if pid is not None else "")
+        rows.append(LedgerRow("other_process", words, _said(other, ""), SAID))
     pci, total = gpu.pci if gpu else "", _said(m.capacity, "capacity")
-    odd = a.contradictions
-    book = GpuLedger(pci, MESSAGE, total, used, tuple(rows), a.tolerance_bytes, odd)
-    words = "held by others or by nobody: the message counts only what it names"
-    if a.own is None:
-        words = (
-            "held by this process beside torch, by others, or by nobody: the message does not say"
-        )
-    return closed(book, words)
+    odd, off = a.contradictions, a.tolerance_bytes
+    book = GpuLedger(pci, MESSAGE, total, used, tuple(rows), off, odd)
+    return closed(book, _say("others" if a.own else "others or own"))
 
 
 def _own_rows(a: Account) -> list[LedgerRow]:
@@ -344,16 +305,11 @@ def _compared(told: GpuLedger, own: GpuLedger, gpu: Gpu) -> GpuLedger:
     apart = [pool for pool in seen_by if abs(pool.total.bytes - told.total.bytes) > off]
     if told.total.ok and seen_by and apart == seen_by:
         totals = " and ".join(f"{p.layer} {p.total.show()}" for p in seen_by)
-        against.append(
-            f"the message's capacity is {told.total.show()}; the capture has {totals}: another GPU or another boot"
-        )
+        against.append(_say("another GPU", total=told.total.show(), totals=totals))
     more = told.used.bytes - (own.used.bytes - own.sum_bytes("reserved"))
     # HIP's free leaves out graphics memory, so there the message may well have less in use.
     if told.used.ok and own.used.ok and (more > off or (gpu.vendor == "NVIDIA" and more < -off)):
-        notes.append(
-            f"In use at the failure, by the message: {told.used.show()}; at the capture, by the driver: "
-            f"{own.used.show()}. Two moments, or two ways to count."
-        )
+        notes.append(_say("two moments", told=told.used.show(), own=own.used.show()))
     return replace(told, contradictions=tuple(against), notes=tuple(notes))
 
 
@@ -366,17 +322,11 @@ def _gpu_of(message: Message, found: tuple[Gpu, ...]) -> Gpu | None:
     if len(by_index) == 1:
         return by_index[0]
     if len(fit) > 1 and message.capacity:
-        off = message.capacity.precision_bytes + TOTALS_AGREE
-        fit = [
-            gpu
-            for gpu in fit
-            if any(
-                pool.layer in ("torch", "KFD bank", "sysfs VRAM")
-                and pool.total.ok
-                and abs(pool.total.bytes - message.capacity.bytes) <= off
-                for pool in gpu.pools
-            )
-        ]
+        size, off = message.capacity.bytes, message.capacity.precision_bytes + TOTALS_AGREE
+        layers = ("torch", "KFD bank", "sysfs VRAM")
+        totals = [(gpu, p.total) for gpu in fit for p in gpu.pools if p.layer in layers]
+        near = [gpu for gpu, total in totals if total.ok and abs(total.bytes - size) <= off]
+        fit = [gpu for gpu in fit if gpu in near]
     return fit[0] if len(fit) == 1 else None
 
 
@@ -388,44 +338,35 @@ def _said(quantity: Quantity | None, what: str) -> Reading:
 
 def contradictions(gpu: Gpu) -> Iterator[str]:
     """Each contradiction in a sentence, with both figures; none where the layers agree."""
-    pools = {pool.layer: pool for pool in gpu.pools}
+    pools = _by_layer(gpu)
+
+    def apart(says: str, layer: str, beside: str, most: int = TOTALS_AGREE) -> Iterator[str]:
+        """The sentence about two layers' totals where both were read and are further apart than ``most`` bytes."""
+        one, other = (pools[name].total if name in pools else None for name in (layer, beside))
+        if one and other and one.ok and other.ok and abs(one.bytes - other.bytes) > most:
+            yield _say(says, layer=layer, beside=beside, one=one.show(), other=other.show())
+
     for pool in gpu.pools:
+        total, source = pool.total, pool.total.source
         for what, part in (("used", pool.used), ("free", pool.free)):
-            if part.ok and pool.total.ok and part.bytes > pool.total.bytes:
-                total = f"{pool.total.show()} ({pool.total.source})"
-                yield f"{pool.layer}: {what} {part.show()} is more than the total {total}"
+            if part.ok and total.ok and part.bytes > total.bytes:
+                words = {"layer": pool.layer, "what": what, "part": part.show()}
+                yield _say("above total", **words, total=total.show(), source=source)
     for layer in ("torch", "HSA pool"):
-        other, bank = _totals(pools, layer, "KFD bank")
-        if other and bank and abs(other.bytes - bank.bytes) > TOTALS_AGREE:
-            yield (
-                f"{layer} has {other.show()} in all, KFD's bank {bank.show()}: the kernel and the runtime above it "
-                "disagree"
-            )
-    torch, tool = _totals(pools, "torch", "nvidia-smi")
-    if torch and tool and torch.bytes > tool.bytes + TOTALS_AGREE:
-        yield f"torch has {torch.show()} in all, nvidia-smi only {tool.show()}"
-    for name in ("rocm-smi", "amd-smi"):
+        yield from apart("above the kernel", layer, "KFD bank")
+    torch, nvidia = pools.get("torch"), pools.get("nvidia-smi")
+    if torch and nvidia and torch.total.bytes > nvidia.total.bytes + TOTALS_AGREE:
+        yield from apart("torch above nvidia-smi", "torch", "nvidia-smi")
+    for tool in ("rocm-smi", "amd-smi"):
         for place in ("VRAM", "GTT"):
-            one, other = _totals(pools, f"sysfs {place}", f"{name} {place}")
-            if one and other and abs(one.bytes - other.bytes) > MIB:
-                yield f"sysfs {place} has {one.show()} in all, {name} {place} {other.show()}"
-    hip, sysfs = pools.get("torch"), pools.get("sysfs VRAM")
-    if hip and sysfs and not gpu.integrated and hip.free.ok and sysfs.free.ok:
-        if hip.free.bytes - sysfs.free.bytes > TOTALS_AGREE + KFD_BLOCK:
-            yield (
-                f"HIP calls {hip.free.show()} free, sysfs {sysfs.free.show()}: HIP leaves out what clients other than "
-                "compute hold (ROCm/amdgpu#223)"
-            )
-    nvidia = pools.get("nvidia-smi")
+            yield from apart("tool and sysfs", f"sysfs {place}", f"{tool} {place}", MIB)
+    sysfs = pools.get("sysfs VRAM")
+    if torch and sysfs and not gpu.integrated and torch.free.ok and sysfs.free.ok:
+        if torch.free.bytes - sysfs.free.bytes > TOTALS_AGREE + KFD_BLOCK:
+            yield _say("hip and sysfs", hip=torch.free.show(), sysfs=sysfs.free.show())
     if nvidia and all(r.ok for r in (nvidia.total, nvidia.used, nvidia.free)):
         kept = pools[RESERVED].total.bytes if RESERVED in pools else 0
         rest = nvidia.total.bytes - nvidia.used.bytes - nvidia.free.bytes
-        gap, total = show_bytes(min(abs(rest), abs(rest - kept))), nvidia.total.show()
-        if min(abs(rest), abs(rest - kept)) > 3 * MIB:
-            yield f"nvidia-smi: used, free and reserved leave {gap} of {total} unexplained"
-
-
-def _totals(pools: dict[str, Pool], *layers: str) -> list[Reading | None]:
-    """The total of each layer, None where it was not read."""
-    found = [pools[layer].total if layer in pools else None for layer in layers]
-    return [total if total and total.ok else None for total in found]
+        gap = min(abs(rest), abs(rest - kept))
+        if gap > 3 * MIB:
+            yield _say("unexplained", gap=show_bytes(gap), total=nvidia.total.show())

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from re import Pattern
+from typing import Tuple
 
 from helpers.grammar import lazy
 from helpers.judge.evidence import CaseEvidence, Observation, is_described, note, texts
@@ -14,39 +19,19 @@ from helpers.judge.statements import read_statements
 from helpers.look.parts import APU, CARD, device_list
 from helpers.look.reading import show_bytes
 
+Mark = Tuple[str, "Pattern[str]", Tuple[str, ...], bool]  # made when imported, also on Python 3.8
+DATA = Path(__file__).with_name("marks.json")
 POWERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_OOM = lazy(
-    r"out[- ]of[- ](?:GPU[- ]|device[- ])?memory|OutOfMemory|\bOOM\b"
-    r"|runs? out of (?:gpu |video )?(?:memory|vram)",
-    re.IGNORECASE,
-)
-_CRASH = lazy(
-    r"segmentation fault|segfault|core dumped|SIGSEGV|SIGABRT|\babort(?:s|ed)?\b", re.IGNORECASE
-)
-_UNKNOWN_ERROR = lazy(r"(?:CUDA|HIP) unknown error")
 _FAILED = lazy(r"\w{3}")
 _WARNING = lazy(r"^[^\n]{0,200}\w*Warning:[^\n]*", re.MULTILINE)
-_WINDOWS = lazy(r"windows|wsl|microsoft", re.IGNORECASE)
-_TOOL = lazy(r"smi|top|monitor|get|stat|info|shows|%|vitals|manager", re.IGNORECASE)
-_FIGURE = lazy(r"\d|N/A|\?\?")
-_ADDS_UP = lazy(
-    r"^[^\n#]{0,60}\b\w{0,30}loss\w{0,30}\s*\+=\s*"
-    r"(?!.{0,80}(?:\.item\(|\.detach\(|float\(|\.numpy\())[\w.\[\]()]{1,60}\s*$",
-    re.MULTILINE,
-)
-FRAMEWORKS = {
-    "torch": r"\b(?:py)?torch\b",
-    "TensorFlow": r"\btensorflow|\bkeras\b|\btf\.",
-    "JAX": r"\bjax(?:lib)?\b|\bxla\b",
-    "ONNX Runtime": r"\bonnx",
-    "CuPy": r"\bcupy\b",
-    "Paddle": r"\bpaddle",
-    "RAPIDS": r"\b(?:cudf|rmm|cuml|rapids)\b",
-    "Dr.Jit": r"\bdrjit|mitsuba",
-    "Numba": r"\bnumba\b",
-}
+_TOOL = lazy(
+    r"smi|(?<!slab)(?<!\bs)top\b|monitor|get|(?<!vm)(?<!,)stat|(?<!mem)info|shows|vram ?%|vitals|manager",
+    re.IGNORECASE,
+)  # of a GPU: slabtop, vmstat and meminfo are of the host
+_FIGURE = lazy(r"\d ?(?:[KMGT]i?B?\b|%)|%\)?: ?\d|\?\?|N/A|not supported|(?<!\w)0(?!\w)", re.IGNORECASE)
 _STATISTIC = lazy(
-    r"\b(allocated|reserved)\b[^\n:=]{0,40}[:=] ?(\d{1,6}(?:\.\d{1,3})?) ?([GM])i?B", re.IGNORECASE
+    r"\b(allocated|reserved)\b[^\n:=]{0,40}[:=] {0,8}(\d{1,6}(?:\.\d{1,3})?) ?([GM])i?B",
+    re.IGNORECASE,
 )
 _COUNTER = lazy(r"(?i)^.{0,20}?(?:step|epoch|iter\w*|cycle|run) ?\d+ ?:?")
 _NUMBER = lazy(r"(?<![\w.])~?(\d{1,7}(?:\.\d{1,4})?) ?(?:[KMG]i?B)?(?![\w.%])")
@@ -58,6 +43,20 @@ _LOOSE = {
     "free": rf"{_SIZE}(?: is| are| was| were)? (?:free|available)",
     "stranded": rf"{_SIZE}[^.,;]{{0,30}}?(?:reserved[- ]but[- ]|and )?unallocated",
 }
+
+
+@lru_cache(1)
+def marks() -> tuple[Mark, ...]:
+    """(observation, pattern, the kinds and names of texts it is looked for in, whether it is hard): marks.json."""
+    rows = json.loads(DATA.read_text(encoding="utf-8"))["marks"]
+    return tuple((row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"]) for row in rows)
+
+
+@lru_cache(1)
+def frameworks() -> tuple[tuple[str, Pattern[str], bool], ...]:
+    """(name, pattern, whether it reserves most of the card when it starts) of each framework: marks.json."""
+    rows = json.loads(DATA.read_text(encoding="utf-8"))["frameworks"]
+    return tuple((r["name"], lazy(r["form"], re.IGNORECASE), "takes_card" in r) for r in rows)
 
 
 def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
@@ -91,17 +90,12 @@ def _without_warnings(text: str) -> str:
 
 
 def _plain(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Out of memory or a crash in plain words, Windows, and numbers told in a sentence of free words."""
+    """What stands in the words themselves, kinds of GPU, and numbers told in a sentence of free words."""
     for origin, source, text in texts(evidence):
-        if match := _OOM.search(text):
-            yield note("memory-ran-out", match.group(), source, origin, hard=False)
-        if origin == "message" and (match := _UNKNOWN_ERROR.search(text)):
-            yield note("runtime-error", match.group(), source, origin)
-        if origin == "message" and (match := _CRASH.search(text)):
-            yield note("crash-bare", match.group(), source, origin)
-    system = " ".join(evidence.fact(name) for name in ("os", "kernel", "container"))
-    if _WINDOWS.search(system):
-        yield note("windows", system[:80], "os", "environment")
+        for name, pattern, places, hard in marks():
+            if (origin in places or source in places) and (match := pattern.search(text)):
+                words = text if origin == "environment" else match.group().strip()
+                yield note(name, words, source, origin, hard=hard and origin != "narrative")
     kinds = {row.kind for _, _, text in texts(evidence) for row in device_list(text)}
     if {APU, CARD} <= kinds:
         yield note("two-kinds-of-gpu", "an APU and a card", "device list", "tool")
@@ -135,40 +129,39 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[Observation]:
         if _TOOL.search(f"{source} {text[:300]}") and _FIGURE.search(text):
             hard = not is_described(text)
             yield note("tool-figure", text[:80], source, "tool", hard=hard)
-        if re.search(r"^amdttm\b", text, re.MULTILINE) and re.search(r"^ttm\b", text, re.MULTILINE):
-            yield note("two-ttm-modules", "amdttm and ttm", source, "tool")
         if re.search("allocated", source) and re.search(r"between|constant|stays|flat", text):
             yield note("allocated-flat", text, source, "tool", hard=False)
         yield from _series(source, text)
     if statistics.get("reserved", 0) > 1.5 * statistics.get("allocated", 1e15):
         words = ", ".join(f"{name} {show_bytes(int(n))}" for name, n in statistics.items())
-        yield note("reserved-far-above-allocated", words, "torch's statistics", "tool")
+        live = statistics["allocated"] > 0
+        name = "reserved-far-above-allocated" if live else "reserved-and-nothing-live"
+        yield note(name, words, "torch's statistics", "tool")
 
 
 def _series(source: str, text: str) -> Iterator[Observation]:
     """At least three readings of one figure that only rise, a line each or in one line."""
-    name = _SERIES.search(source) or _SERIES.search(text[:80])
-    if name is None or is_described(text) or len(text) > 4000:
+    names = [name.lower() for name in _SERIES.findall(source) or _SERIES.findall(text[:80])]
+    if not names or is_described(text) or len(text) > 4000:
         return
     lines = [_COUNTER.sub("", line) for line in text.splitlines()]
     sizes = [float(number) for line in lines for number in _NUMBER.findall(line)]
     if len(sizes) < 3 or (len(lines) > 1 and len(sizes) != len(lines)):
         return
     if all(a < b for a, b in zip(sizes, sizes[1:])) and sizes[-1] > 1.2 * sizes[0]:
-        reserved = name.group().lower() == "reserved"
         words = ", ".join(f"{size:g}" for size in sizes[:8])
-        yield note("reserved-series-grows" if reserved else "series-grows", words, source, "tool")
+        made = "reserved-series-grows" if "reserved" in names else "series-grows"
+        yield note(made, words, source, "tool")
 
 
 def _of_programs(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Lines of a posted program that keep graphs (PyTorch FAQ), and two frameworks in one story."""
+    """Two frameworks that need device memory in one story."""
     names: dict[str, str] = {}
     for origin, source, text in texts(evidence):
-        match = _ADDS_UP.search(text) if origin in ("tool", "message") and "+=" in text else None
-        if match:
-            yield note("code-keeps-graph", match.group().strip(), source, origin)
-        for name, pattern in FRAMEWORKS.items():
-            if re.search(pattern, f"{source} {text}"[:20_000], re.IGNORECASE):
-                names.setdefault(name, source)
+        for name, pattern, takes_card in frameworks():
+            if name not in names and pattern.search(f"{source} {text}"[:20_000]):
+                names[name] = source
+                if takes_card:
+                    yield note("preallocator", name, source, origin, hard=False, framework=name)
     if len(names) > 1:
         yield note("other-library", ", ".join(names), "all texts", "narrative", hard=False)

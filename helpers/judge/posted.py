@@ -1,6 +1,7 @@
 """Processes in posted tool output: nvidia-smi's table and CSV, gpustat, rocm-smi --showpids, ps, fuser, lsof.
 
-Only rows in the tool's own form are read; a description of an output gives none.
+Only rows in the tool's own form are read; a description of an output gives none. The forms are data: posted.json, whose
+``lists`` are of processes (``of``: what their text or its source must have) and whose ``lines`` are single ones.
 """
 
 from __future__ import annotations
@@ -8,49 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-from helpers.grammar import lazy
+from helpers.judge import table
 from helpers.judge.evidence import CaseEvidence, Observation, is_described, note
 from helpers.look.bundle import Text
 from helpers.look.reading import GIB, MIB
 
-_SMI = lazy(
-    r"(?:^|\|) {0,8}(?P<gpu>\d{1,3}) +(?:\S+ +\S+ +)?(?P<pid>\d{1,9}) +(?:C|G|C\+G|M\+C) +"
-    r"(?P<name>\S[^|\n]{0,80}?) +(?P<mib>\d{1,8}) ?MiB",
-    re.MULTILINE,
-)  # nvidia-smi, Processes
-_CSV = lazy(
-    r"^\s*(?P<pid>\d{1,9}) *, *(?:(?P<name>[^,\n\d][^,\n]{0,120}), *)?(?P<mib>\d{1,8}) MiB",
-    re.MULTILINE,
-)
-_STAT = lazy(
-    r"\b(?P<name>[A-Za-z_][\w.-]{0,31})(?:[:/][\w./-]{1,48})?\((?P<mib>\d{2,7})M\)"
-)  # gpustat -c
-_PS = lazy(
-    r"^\s*(?:(?P<user>[\w.+-]{1,32})\s+)?(?P<pid>\d{1,9})\s[^\n]{0,80}?\s(?P<state>[DRSTZtI][sl+N<L]{0,5})\s[^\n]{0,60}?(?P<name>\S[^\n]{0,120})$",
-    re.MULTILINE,
-)
-_FUSER = lazy(
-    r"/dev/(?:nvidia|kfd|dri|accel)\S{0,24}:?(?P<rows>(?:\s+[\w.+-]*\s*\d{1,9}[a-zA-Z.]*)+)"
-)
-_LSOF = lazy(
-    r"^(?![-bcdl][rwx-]{9})(?P<name>\S{1,32})\s+(?P<pid>\d{1,9})\s+\S+\s[^\n]{0,100}/dev/(?:nvidia|kfd|dri)",
-    re.MULTILINE,
-)
-_EMPTY = lazy(
-    r"No running (?:compute )?processes found|No KFD PIDs currently running|No running processes",
-    re.IGNORECASE,
-)
-_NODE = lazy(
-    r"\bc(?P<mode>[rwx-]{9})[+.]? {1,8}\d+ +\S+ +\S+ [^\n]{0,60}?(?:kfd|renderD\d+|nvidia\S{0,8})$",
-    re.MULTILINE,
-)
-_GROUP_ONLY = lazy(
-    r"^c(?:rw[-x]){2}---[+.]? +\d+ +\S+ +(?P<group>\S+) [^\n]{0,60}?/?(?P<node>kfd|renderD\d+)$", re.MULTILINE
-)
-_ID = lazy(r"^uid=[^\n]{1,120} groups=(?P<groups>[^\n]{1,400})$", re.MULTILINE)
-_OPENERS = lazy(r"(?:sudo )?(?:fuser|lsof)\b")
-_NOTHING = lazy(r"\s*\(?(?:empty|no output|nothing|none)?\)?\s*", re.IGNORECASE)
 _LIMIT = 60_000
 
 
@@ -66,40 +31,35 @@ class PostedProcess:
     source: str
 
 
+@lru_cache(maxsize=None)
+def _form(group: str, name: str) -> re.Pattern[str]:
+    return re.compile(table("posted")[group][name]["form"])
+
+
 def processes(evidence: CaseEvidence) -> tuple[PostedProcess, ...]:
     """Every process row of the posted tools."""
     return tuple(row for source, text in evidence.tools for row in _rows(source, text[:_LIMIT]))
 
 
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
-    def number(value: str | None) -> int | None:
-        return int(value) if value else None
-
-    for pattern in (_SMI, _CSV, _STAT):
-        for match in pattern.finditer(text):
+    for tool, data in table("posted")["lists"].items():
+        if not re.search(data.get("of", ""), f"{source}\n{text[:200]}"):
+            continue
+        for match in _form("lists", tool).finditer(text):
             got = match.groupdict()
-            yield PostedProcess(
-                number(got.get("pid")), (got.get("name") or "").strip(), int(got["mib"]) * MIB,
-                number(got.get("gpu")), "", source,
-            )  # fmt: skip
+            mib, gpu, name = got.get("mib"), got.get("gpu"), (got.get("name") or "").strip()
+            size, index = int(mib) * MIB if mib else None, int(gpu) if gpu else None
+            state = data.get("state") or (got.get("state") or "")[:1]
+            pids = re.findall(r"\d{2,9}", got["pids"]) if "pids" in got else [got.get("pid")]
+            for pid in pids:
+                yield PostedProcess(int(pid) if pid else None, name, size, index, state, source)
     if "PID" in text and "KFD" in text or "showpids" in source:
         from helpers.look import rocm
 
         listed, _ = rocm.parse_pids(Text(text, "ok", "", source, ""))
         for row in listed:
-            size = int(row.vram.value or 0) if row.vram.ok else None
+            size = row.vram.bytes if row.vram.ok else None
             yield PostedProcess(row.pid, row.name, size, None, "", source)
-    if re.search(r"\bps\b|\bSTAT\b", f"{source}\n{text[:200]}"):
-        for match in _PS.finditer(text):
-            yield PostedProcess(
-                int(match["pid"]), match["name"], None, None, match["state"][0], source
-            )
-    for match in _LSOF.finditer(text):
-        yield PostedProcess(int(match["pid"]), match["name"], None, None, "open", source)
-    if "fuser" in source:
-        for match in _FUSER.finditer(text):
-            for pid in re.findall(r"\d{2,9}", match["rows"]):
-                yield PostedProcess(int(pid), "", None, None, "open", source)
 
 
 def process_observations(evidence: CaseEvidence) -> list[Observation]:
@@ -108,12 +68,12 @@ def process_observations(evidence: CaseEvidence) -> list[Observation]:
     holders = [row for row in rows if row.bytes is not None]
     found = [*_of_holders(holders), *_of_states(rows), *_membership(evidence)]
     for source, text in evidence.tools:
-        if _OPENERS.match(source) and _NOTHING.fullmatch(text):
+        if _form("lines", "openers").search(source) and _form("lines", "nothing").search(text):
             found.append(note("no-openers", "(no output)", source, "tool"))
-        node = _NODE.search(text)
+        node = _form("lines", "node").search(text)
         if node and "rw" not in node["mode"][3:]:
             found.append(note("node-root-only", node.group()[:80], source, "tool"))
-        match = _EMPTY.search(text)
+        match = _form("lines", "empty").search(text)
         if match and not holders:
             hard = not is_described(text)
             found.append(note("list-empty", match.group(), source, "tool", hard=hard))
@@ -122,33 +82,32 @@ def process_observations(evidence: CaseEvidence) -> list[Observation]:
 
 def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
     """A node that is for a group alone, beside an ``id`` that does not name that group. Root needs none."""
-    nodes = [(m, source) for source, text in evidence.tools for m in _GROUP_ONLY.finditer(text)]
-    users = [m for _, text in evidence.tools for m in _ID.finditer(text)]
-    if not nodes or len(users) != 1 or users[0].group().startswith("uid=0"):
+    node_form, id_form = _form("lines", "group's node"), _form("lines", "id")
+    users = [m for _, text in evidence.tools for m in id_form.finditer(text)]
+    if len(users) != 1 or users[0].group().startswith("uid=0"):
         return
-    groups = set(re.findall(r"[\w.-]+", users[0]["groups"]))
+    theirs = users[0]["groups"]
+    nodes = ((m, source) for source, text in evidence.tools for m in node_form.finditer(text))
     for node, source in nodes:
-        if node["group"] not in groups:
-            theirs = users[0]["groups"]
-            yield note(
-                "not-in-group", node["node"], source, "tool", group=node["group"], groups=theirs
-            )
+        group = node["group"]
+        if group not in re.findall(r"[\w.-]+", theirs):
+            node_name = node["node"]
+            yield note("not-in-group", node_name, source, "tool", group=group, groups=theirs)
             return
 
 
-def _b(row: PostedProcess) -> int:
-    return row.bytes or 0
-
-
 def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
-    big = [row for row in holders if _b(row) > GIB]
+    big = [(row.bytes, row) for row in holders if row.bytes and row.bytes > GIB]
     if big:
-        most = max(big, key=_b)
-        yield note("process-listed", most.bytes, most.source, "tool", who=most.name or most.pid)
-    pids = sorted({row.pid for row in big if row.pid})
-    sizes = [_b(row) for row in big]
+        size, most = max(big, key=lambda one: one[0])
+        yield note("process-listed", size, most.source, "tool", who=most.name or most.pid)
+    nameless = next((row for row in holders if _form("lines", "nameless").search(row.name)), None)
+    if nameless is not None:
+        yield note("nameless-listed", f"{nameless.pid} {nameless.name}", nameless.source, "tool")
+    pids = sorted({row.pid for _, row in big if row.pid})
+    sizes = [size for size, _ in big]
     if len(pids) >= 3 and max(sizes) <= 1.1 * min(sizes):
-        yield note("equal-processes", str(pids[:8]), big[0].source, "tool")
+        yield note("equal-processes", str(pids[:8]), big[0][1].source, "tool")
     where: dict[int, set[int]] = {}
     for row in holders:
         if row.gpu is not None and row.pid:
@@ -163,7 +122,8 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
 
 
 def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
-    for name, states in (("zombie-listed", "Z"), ("stopped-listed", "Tt")):
+    kinds = (("zombie-listed", "Z"), ("stopped-listed", "Tt"), ("orphan-listed", ("orphan",)))
+    for name, states in kinds:
         row = next((row for row in rows if row.state and row.state in states), None)
         if row is not None:
             yield note(name, f"{row.pid} {row.name}", row.source, "tool")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Callable
 
@@ -27,19 +27,22 @@ OWN_SHARE = 3
 """A process that holds over three times what others do is the first to ask for less; below that, ask who they are."""
 SOURCE = "error text"
 BROKEN = ("fault", "assert")
-FAMILIES = {
-    "row:jax": ("XLA", ("workspace", "mismatch")),
-    "row:miopen": ("MIOpen", ("workspace",)),
-}
+FAMILIES = {"row:jax": ("XLA", ("workspace", "mismatch")), "row:miopen": ("MIOpen", ("workspace",))}
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
 NEAR_CHARACTERS = 1500
 _TORCH_ERROR = lazy(r"(?:RuntimeError|AcceleratorError): (?:CUDA|HIP) error")
-_PINNED = lazy(r"pin_memory|(?:cuda|hip)Host(?:Alloc|Malloc)|(?:cuda|hip)MallocHost")
+_PINNED = lazy(
+    r"pin_memory|(?:cuda|hip)Host(?:Alloc|Malloc|Register)|(?:cuda|hip)MallocHost"
+    r"|\.(?:to|copy_)\([^)\n]{0,20}cpu[^)\n]{0,20}non_blocking ?= ?True"
+)
+"""Page-locked memory by name, or torch's copy to the CPU that need not be waited for, whose target it pins (_to_copy)."""
 _CONTEXT = lazy(
     r"cuCtxCreate|cuDevicePrimaryCtxRetain|cuInit|hipInit|(?:cuda|hip)SetDevice|_lazy_init|_cuda_init"
 )
-_UNSURE = lazy(r"NOT_INITIALIZED|library not initialized|INTERNAL_ERROR(?!_)|handle failed", re.IGNORECASE)
-_HANDLE = lazy(r"(?:hip|cuda)Ipc(?:Get|Open)MemHandle|pidfd_(?:open|getfd)")
+_UNSURE = lazy(
+    r"NOT_INITIALIZED|CUDNN_STATUS_EXECUTION|library not initialized|INTERNAL_ERROR(?!_)|handle failed",
+    re.IGNORECASE,
+)
 
 Say = Callable[..., Observation]
 
@@ -54,24 +57,13 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         first = next(m for m in evidence.messages if m.event in BROKEN)
         found.append(note("fault-then-others", first.words or first.row, SOURCE, "message"))
     for origin, source, text in texts(evidence):
-        if match := _HANDLE.search(text):
-            found.append(
-                note("ipc-refused", match.group(), source, origin, hard=origin != "narrative")
-            )
         if origin in ("tool", "narrative"):
             hard = origin == "tool" and not is_described(text)
             for message in read_message(text).messages:
-                for one in _of_message(message, origin, source, text):
-                    proof = one.proof and hard
-                    found.append(replace(one, origin=origin, hard=hard, proof=proof))
-    return _first_each(found)
-
-
-def _first_each(found: Iterable[Observation]) -> list[Observation]:
-    kept: dict[tuple[str, str], Observation] = {}
-    for one in found:
-        kept.setdefault((one.name, one.origin), one)
-    return list(kept.values())
+                made = _of_message(message, origin, source, text)
+                found += [replace(one, hard=hard, proof=one.proof and hard) for one in made]
+    each = {(one.name, one.origin): one for one in reversed(found)}
+    return [one for one in found if each[one.name, one.origin] is one]
 
 
 def _of_message(m: Message, origin: str, source: str, text: str) -> Iterator[Observation]:
@@ -156,10 +148,10 @@ def _of_stranded(a: Account, say: Say) -> Iterator[Observation]:
         return
     request, free, stranded = a.message.requested, a.message.free, a.stranded.bytes
     assert request is not None
-    if a.fragmentation in (LIKELY, POSSIBLE):
-        yield say(
-            "stranded-decides" if a.fragmentation == LIKELY else "stranded-possible", stranded
-        )
+    if a.fragmentation == LIKELY:
+        yield say("stranded-decides", stranded)
+    elif a.fragmentation == POSSIBLE:
+        yield say("stranded-possible", stranded)
     elif free and above(request, free) and not a.beyond_limit and stranded > request.bytes // 4:
         if not above(request, plus(free, a.stranded)):
             yield say("free-and-stranded", stranded)
@@ -169,10 +161,8 @@ def _of_stranded(a: Account, say: Say) -> Iterator[Observation]:
 
 def _of_shares(a: Account, say: Say) -> Iterator[Observation]:
     """Whose the bytes in use are: this process's, others', or it does not say."""
-    asked, total, free = (
-        size.bytes if size else 0
-        for size in (a.message.requested, a.message.capacity, a.message.free)
-    )
+    m = a.message
+    asked, total, free = (q.bytes if q else 0 for q in (m.requested, m.capacity, m.free))
     if a.own is None and a.held is None:
         if free < max(asked, total // 50):
             yield say("unexplained-full", total - free)

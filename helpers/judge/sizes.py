@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from helpers.grammar import lazy
 from helpers.judge.binding import decide, numbers_of
-from helpers.judge.evidence import CaseEvidence, Observation, note, texts
+from helpers.judge.evidence import CaseEvidence, Observation, note, texts, vendor_of
 from helpers.look.figures import Figure, figures_of, figures_of_message
-from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind
+from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind, is_unified_size
 from helpers.look.reading import GIB, MIB, show_bytes
 from helpers.look.relations import relations
 from helpers.units import printed_size
@@ -46,7 +46,10 @@ def kind_of(evidence: CaseEvidence) -> str:
     if kind != UNKNOWN:
         return kind
     said = [text for _, text in evidence.tools] + [evidence.error_text]
-    return gpu_kind(facts + said, (), evidence.bundle, total)
+    kind = gpu_kind(facts + said, (), evidence.bundle, total)
+    if kind == UNKNOWN and total and vendor_of(evidence.messages) == "NVIDIA":
+        return UNIFIED if is_unified_size(total) else kind
+    return kind
 
 
 def size_observations(evidence: CaseEvidence) -> list[Observation]:
@@ -63,6 +66,8 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
         first, name = relation.figures[0], relation.name
         if name == "above-hardware" and kind == CARD and cards > 1:
             continue  # which of several cards it is, is not known
+        if name == "runtime-below-driver" and kind == CARD:
+            name = "runtime-below-card"
         if name == "totals-differ" and all(f.pool == "runtime" for f in relation.figures):
             name = "runtime-totals-differ"
         value = first.text if first.bytes is None else first.bytes
@@ -75,34 +80,32 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
         found.append(note("card-in-use", most.bytes, most.source, most.origin, hard=most.read))
     ram = max((f.bytes or 0 for f in figures if f.what == "total" and f.pool == "ram"), default=0)
     needs = [f for f in figures if f.what == "wanted" and f.pool in ("runtime", "weights")]
-    for need in needs:
-        if ram and (need.bytes or 0) > ram:
-            found.append(
-                note(
-                    "needs-more-than-ram",
-                    need.bytes,
-                    need.source,
-                    need.origin,
-                    hard=need.read,
-                    ram=show_bytes(ram),
-                )
-            )
-            break
+    for f in [need for need in needs if ram and (need.bytes or 0) > ram][:1]:
+        name, whole = "needs-more-than-ram", show_bytes(ram)
+        found.append(note(name, f.bytes, f.source, f.origin, hard=f.read, ram=whole))
     if kind == APU:
         found += _carve_outs(figures)
-    found += _above_the_named_card(evidence, names)
+    elif kind == UNKNOWN and is_hip(evidence):
+        # ROCm runs on no card of so little memory (parts.json).
+        least = [f for f in figures if f.pool == "runtime" and (f.bytes or 0) <= GIB]
+        found += _carve_outs(least)
+    posted = figures if kind not in (APU, UNIFIED) else []  # where RAM is shared, a total may be a limit
+    found += _above_the_named_card(evidence, names, posted)
     return [*found, *_ceilings(evidence, figures, kind)]
 
 
-def _above_the_named_card(evidence: CaseEvidence, names: list[str]) -> Iterator[Observation]:
-    """A request without a total beside it that is larger than the card which is named."""
+def _above_the_named_card(
+    evidence: CaseEvidence, names: list[str], figures: list[Figure]
+) -> Iterator[Observation]:
+    """A request without a total beside it that is larger than the card which is named, or than every total posted."""
     said = [printed_size(size) for text in names for size in _NAMED_SIZE.findall(text)]
+    said += [f.bytes or 0 for f in figures if f.what == "total" and f.pool in ("vram", "runtime")]
     largest = max([*(size * GIB for size in card_sizes(names)), *said], default=0)
     for message in evidence.messages:
         if largest and message.requested and not message.capacity and message.side == "device":
             if message.requested.bytes > largest:
-                words = message.requested.text
-                yield note("request-above-card", words, "error text", "message", total=show_bytes(largest))
+                words, total = message.requested.text, show_bytes(largest)
+                yield note("request-above-card", words, "error text", "message", total=total)
                 return
 
 

@@ -47,31 +47,21 @@ def evidence_from_snapshot(path: str | Path) -> CaseEvidence:
 
 def moment(snapshot: Snapshot) -> Moment | None:
     """The allocator at the last out-of-memory event; None where the recording has none."""
-    at = next(
-        (n for n in range(len(snapshot.events) - 1, -1, -1) if snapshot.events[n].action == "oom"),
-        None,
-    )
-    if at is None:
+    failed = [at for at, event in enumerate(snapshot.events) if event.action == "oom"]
+    if not failed:
         return None
+    event, later = snapshot.events[failed[-1]], snapshot.events[failed[-1] + 1 :]
     blocks = [block for segment in snapshot.segments for block in segment.blocks]
     allocated = sum(block.size for block in blocks if block.state != "I")
     reserved = sum(segment.size for segment in snapshot.segments)
-    later = snapshot.events[at + 1 :]
-    for event in later:
-        allocated -= GROWN.get(event.action, 0) * event.size
-        reserved -= RESERVED.get(event.action, 0) * event.size
-    changed = any(event.action in GROWN or event.action in RESERVED for event in later)
+    for one in later:
+        allocated -= GROWN.get(one.action, 0) * one.size
+        reserved -= RESERVED.get(one.action, 0) * one.size
+    changed = any(one.action in GROWN or one.action in RESERVED for one in later)
     idle = [block.size for block in blocks if block.state == "I"]
-    event = snapshot.events[at]
+    largest = None if changed else max(idle, default=0)
     where = snapshot.frames[event.frame][0] if event.frame >= 0 else ""
-    return Moment(
-        event.size,
-        event.address,
-        allocated,
-        reserved,
-        None if changed else max(idle, default=0),
-        where,
-    )
+    return Moment(event.size, event.address, allocated, reserved, largest, where)
 
 
 def growth(snapshot: Snapshot) -> list[tuple[str, int, int]]:
@@ -90,11 +80,8 @@ def growth(snapshot: Snapshot) -> list[tuple[str, int, int]]:
     length, found = max(1, len(snapshot.events)), []
     for frame, rows in kept.items():
         spread = {PARTS * at // length for at, _ in rows}
-        if (
-            len(rows) >= FEWEST
-            and len(rows) >= KEPT_SHARE * len(made[frame])
-            and len(spread) == PARTS
-        ):
+        enough = len(rows) >= max(FEWEST, KEPT_SHARE * len(made[frame]))
+        if enough and len(spread) == PARTS:
             found.append((snapshot.frames[frame][0], sum(size for _, size in rows), len(rows)))
     return sorted(found, key=lambda row: -row[1])
 

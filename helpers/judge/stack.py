@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.grammar import lazy
+from helpers.judge import table
 from helpers.judge.evidence import CaseEvidence, Observation, note, texts
 from helpers.judge.sizes import is_hip
 
@@ -26,13 +24,11 @@ SETTINGS = {
     "dangerous": "setting-cause",
 }
 EXPANDABLE = "expandable-segments-unsupported"
-_WHEEL = lazy(
-    r"\b(torch|torchvision|torchaudio)\b[ =:(]{1,4}v?(\d)\.(\d{1,2})", re.IGNORECASE
-)
+_WHEEL = lazy(r"\b(torch|torchvision|torchaudio)\b[ =:(]{1,4}v?(\d)\.(\d{1,2})", re.IGNORECASE)
 _GFX = lazy(r"\bgfx([0-9]{2,4}[0-9a-f])\b")
 _LISTS = lazy(r"gfx\w{3,5}(?:[\s,;|'\"\]\[(]{1,6}gfx\w{3,5}){2,64}")
 _TARGETS = lazy(r"target|arch|support|built|obj", re.IGNORECASE)
-_CUDA = lazy(r"(?<![\d.])(\d{1,2})\.(\d)(?![\d.]*\.)")
+_CUDA = lazy(r"(?<![\d.])(\d{1,2})\.(\d)(?:\.\d{1,3})?(?![\d.]*\.\d|\d)")
 _BUILD = lazy(r"\+cu(\d{2})(\d)")
 _IN_CODE = lazy(r"environ|%(?:set_)?env|putenv")
 _KERNEL = lazy(r"\b(?:amdgpu|amdttm|ttm)\.\w+=|^\s*options\s+(?:amdgpu|amdttm|ttm)\s", re.MULTILINE)
@@ -41,7 +37,8 @@ _RUNS = lazy(r"\b(?:docker|podman|nerdctl)\b|--device|devices:")
 
 def stack_observations(evidence: CaseEvidence) -> list[Observation]:
     """Settings with their own verdicts, versions that do not fit, chips without code, and how a container was started."""
-    return [*_settings(evidence), *_parameters(evidence), *_wheels(evidence), *_chips(evidence), *_container(evidence)]
+    readers = (_settings, _parameters, _wheels, _chips, _container)
+    return [one for reader in readers for one in reader(evidence)]
 
 
 def _settings(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -78,12 +75,10 @@ def _parameters(evidence: CaseEvidence) -> Iterator[Observation]:
         return
     from helpers.settings.kernel import audit_cmdline, audit_kernel
 
-    if evidence.bundle is not None:
-        for one in audit_kernel(evidence.bundle):
-            yield from _of_setting(one, "bundle")
-    for text in posted:
-        for one in audit_cmdline(text):
-            yield from _of_setting(one, "tool")
+    found = [(one, "bundle") for one in audit_kernel(evidence.bundle)] if evidence.bundle else []
+    found += [(one, "tool") for text in posted for one in audit_cmdline(text)]
+    for one, origin in found:
+        yield from _of_setting(one, origin)
 
 
 def _of_setting(one: Finding, origin: str) -> Iterator[Observation]:
@@ -102,28 +97,19 @@ def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
     got: dict[str, tuple[int, int]] = {}
     source = ""
     for origin, name, text in texts(evidence):
-        if origin != "narrative":
-            for package, major, minor in _WHEEL.findall(f"{name}: {text}"):
-                if package.lower() not in got:
-                    got[package.lower()], source = (int(major), int(minor)), name
-    torch = got.get("torch")
-    if torch is None:
+        for package, major, minor in _WHEEL.findall(f"{name}: {text}"):
+            if origin != "narrative" and package.lower() not in got:
+                got[package.lower()], source = (int(major), int(minor)), name
+    if "torch" not in got:
         return
-    vision = (0, torch[1] + (15 if torch[0] == 2 else 1))
-    for package, right in (
-        ("torchvision", vision),
-        ("torchaudio", torch if torch[0] == 2 else (0, torch[1])),
-    ):
-        if got.get(package, right) != right:
+    major, minor = got["torch"]
+    right = {"torchvision": (0, minor + 15), "torchaudio": (major, minor)}
+    if major != 2:
+        right = {"torchvision": (0, minor + 1), "torchaudio": (0, minor)}
+    for package, version in right.items():
+        if got.get(package, version) != version:
             words = f"{package} {got[package][0]}.{got[package][1]}"
-            yield note("wheels-differ", words, source, "tool", torch=f"{torch[0]}.{torch[1]}")
-
-
-@lru_cache(1)
-def toolkits() -> tuple[tuple[str, str], ...]:
-    """(pattern of a GPU's name, the first CUDA release that knows it), the newer chips first: toolkits.json."""
-    rows = json.loads(Path(__file__).with_name("toolkits.json").read_text(encoding="utf-8"))
-    return tuple((row["names"], row["cuda"]) for row in rows)
+            yield note("wheels-differ", words, source, "tool", torch=f"{major}.{minor}")
 
 
 def _chips(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -138,7 +124,8 @@ def _chips(evidence: CaseEvidence) -> Iterator[Observation]:
                 break
     said = _BUILD.search(evidence.fact("torch")) or _CUDA.match(evidence.fact("cuda"))
     gpu = evidence.fact("gpu")
-    needed = next((cuda for name, cuda in toolkits() if re.search(name, gpu, re.IGNORECASE)), None)
+    rows = (row["cuda"] for row in table("toolkits") if re.search(row["names"], gpu, re.IGNORECASE))
+    needed = next(rows, None)  # the newer chips stand first
     if said and needed and not is_hip(evidence):
         version = [int(part) for part in said.groups() if part]
         if version < [int(part) for part in needed.split(".")]:

@@ -75,7 +75,7 @@ _GAPS = {
     "_": r"[\s\"':,={\[>-]{0,60}",
     "word": r"\"?[\w:./-]{1,40}\"?",
     "device": r"(?P<device>\d{1,3})",
-    "pid": r"\d{1,9}",
+    "pid": r"\b\d{1,9}\b",
     "share": r"[\d.]{1,12}",
     "other": r"\d[\w.]{0,20}",
 }
@@ -270,7 +270,7 @@ def _figure(
         )
     unit = match.group(group + "u") or ""
     got = size(number, unit, row.unit, page)
-    if got is None or (pool == "stated" and "b" not in unit.lower()):  # 890M is a name
+    if got is None or ((pool == "stated" or source == "gpu") and "b" not in unit.lower()):  # 890M is a name
         return None
     rough = bool(
         _ROUGHLY.search(match.string[max(0, match.start(group) - 12) : match.start(group)])

@@ -26,7 +26,10 @@ PREFIXES = "(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan)"
 
 @dataclass(frozen=True)
 class Part:
-    """One row of parts.json: ``gib`` are the memory sizes of a card, its partitions' included; empty for shared memory."""
+    """One row of parts.json: ``gib`` are the memory sizes of a card, its partitions' included.
+
+    For shared memory they are the sizes that no card has, so that a total alone tells; empty where there is none.
+    """
 
     kind: str
     vendor: str
@@ -143,15 +146,23 @@ def _is_unified(name: str, integrated: bool | None) -> bool:
 def is_card_size(total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | None = None) -> bool:
     """Whether a runtime's total is the memory size of a discrete card of that vendor (of the sizes in ``gib``, if given)."""
     least = LEAST_SHARE.get(vendor, min(LEAST_SHARE.values()))
-    sizes = (
-        set(gib) if gib is not None else {s for p in parts() if p.vendor == vendor for s in p.gib}
-    )
-    return any(least * size * GIB <= total_bytes <= size * GIB * 1.001 for size in sizes)
+    if gib is None:
+        gib = {s for p in parts() if (p.kind, p.vendor) == (CARD, vendor) for s in p.gib}
+    return any(least * size * GIB <= total_bytes <= size * GIB * 1.001 for size in set(gib))
+
+
+def is_unified_size(total_bytes: int) -> bool:
+    """Whether a CUDA total is that of a part which shares the RAM, and of no card: the kernel keeps up to a tenth."""
+    sizes = {size for part in parts() if part.kind == UNIFIED for size in part.gib}
+    shared = any(0.9 * size * GIB <= total_bytes <= size * GIB for size in sizes)
+    return shared and not is_card_size(total_bytes, "NVIDIA")
 
 
 def card_sizes(names: Iterable[str]) -> tuple[int, ...]:
     """The memory sizes, in GiB, that the cards named can have; empty where none is known."""
-    return tuple(sorted({s for text in names for m in mentions(text) for s in m.part.gib}))
+    return tuple(
+        sorted({s for t in names for m in mentions(t) for s in m.part.gib if m.part.kind == CARD})
+    )
 
 
 _INDEX = lazy(

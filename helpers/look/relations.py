@@ -24,6 +24,8 @@ LOWER_SHARE = 0.05
 INSTALLED_SHARE = 0.06
 """What firmware and kernel take of the RAM that was bought, before MemTotal."""
 BUSY_BYTES = 512 * MIB
+WORD_BYTES = 4 * GIB
+"""What 32 bits hold: Windows' AdapterRAM gives it, or up to 1 MiB less, for every larger card (Win32_VideoController)."""
 CARVE_OUTS = tuple(
     size * 512 * MIB for size in (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
 )
@@ -184,6 +186,11 @@ def _beyond(book: _Book) -> Found:
     most = max(book.sizes, default=0) * GIB if book.kind == CARD else 0
     if book.kind in (APU, UNIFIED):
         most = book.installed or 0
+    elif not most:
+        most = max((_b(f) for f in book.of("total", "stated")), default=0)
+    for total in book.totals("vram", "visible-vram") if book.kind == CARD else ():
+        if min(book.sizes, default=0) > 4 and near(total, WORD_BYTES, 0.001):
+            yield "wrapped", (total,)
     for figure in (f for f in book.all if f.what in ("total", "used", "free")):
         size = _b(figure)
         if size < 0 or abs(size) >= NOT_MEASURED_BYTES:
@@ -211,10 +218,8 @@ def _rest(book: _Book) -> Found:
             if _b(free) > _b(total) and not near(free, total, 0):
                 yield "free-above-total", (free, total)
             elif near(free, total, 0.001):
-                use = [
-                    f for f in book.of("used") if f.pool in (total.pool, "vram", "process", "gtt")
-                ]
-                use = [f for f in use if _same_device(f, total)]
+                pools = (total.pool, "vram", "process", "gtt")
+                use = [f for f in book.of("used", *pools) if _same_device(f, total)]
                 use = [f for f in use if _b(f) > max(64 * MIB, 4 * free.precision_bytes)]
                 if use:
                     yield "free-is-total", (free, total, use[0])
@@ -286,13 +291,8 @@ def _runtime_and_driver(book: _Book) -> Found:
 def _cards(book: _Book) -> Found:
     sources = {f.source for f in book.of("used", "vram", "runtime")}
     for source in sorted(sources):
-        pairs = [
-            (used, total)
-            for used in book.of("used", "vram", "runtime")
-            if used.source == source
-            for total in beside(used, book.all, "total")
-            if _b(total) > 0
-        ]
+        own = [f for f in book.of("used", "vram", "runtime") if f.source == source]
+        pairs = [(f, t) for f in own for t in beside(f, book.all, "total") if _b(t) > 0]
         pairs = list({used.device: (used, total) for used, total in pairs if used.device}.values())
         busy = [(used, total) for used, total in pairs if _busy(used, total)]
         full = [used for used, total in pairs if _b(used) > 0.9 * _b(total)]

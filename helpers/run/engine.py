@@ -21,6 +21,8 @@ from helpers.look.files import write_atomic
 from .client import START_S, CasebookClient, RunFault, named
 
 NAME = "casebook"
+WHOLE = "casebook://"
+"""Before a path: papermill saves that file whole or not at all. Every other path stays with papermill's own handlers."""
 AUTOSAVE_S = 5
 
 
@@ -32,11 +34,17 @@ class AtomicFiles(LocalHandler):
     """Saves notebooks whole or not at all; papermill itself rewrites the file in place."""
 
     def write(self, buf: str, path: str) -> None:
-        write_atomic(Path(path), buf)
+        write_atomic(Path(path[len(WHOLE):]), buf)
 
 
 class CasebookEngine(NBClientEngine):
     """The engine ``casebook``. Takes ``folder, cell_s, run_s, mark, adopted, on_cell, keep``; each has a default."""
+
+    @classmethod
+    def execute_notebook(cls, nb: Any, kernel_name: str, output_path: str | None = None, **kwargs: Any) -> Any:
+        if output_path and output_path.startswith(WHOLE):
+            nb.metadata.papermill["output_path"] = output_path[len(WHOLE):]
+        return super().execute_notebook(nb, kernel_name, output_path=output_path, **kwargs)
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, log_output: bool = False, stdout_file: Any = None,
@@ -60,7 +68,7 @@ class CasebookEngine(NBClientEngine):
 
 
 papermill_engines.register(NAME, CasebookEngine)
-papermill_io.register("/", AtomicFiles())
+papermill_io.register(WHOLE, AtomicFiles())
 
 
 def execute(source: Path, out: Path, parameters: dict[str, Any] | None = None, *, cell_s: float = 120, run_s: float = 600,
@@ -78,7 +86,7 @@ def execute(source: Path, out: Path, parameters: dict[str, Any] | None = None, *
     nb = None
     try:
         # papermill formats paths with the parameters.
-        paths = [str(path).replace("{", "{{").replace("}", "}}") for path in (source.resolve(), out)]
+        paths = [path.replace("{", "{{").replace("}", "}}") for path in (str(source.resolve()), f"{WHOLE}{out}")]
         nb = papermill.execute_notebook(*paths, parameters or None, engine_name=NAME, progress_bar=False, kernel_name="python3",
                                         language="python", autosave_cell_every=AUTOSAVE_S, folder=out.parent, cell_s=cell_s,
                                         run_s=run_s, mark=mark, adopted=adopted, on_cell=on_cell, keep=clients)

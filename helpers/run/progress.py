@@ -198,7 +198,8 @@ class Live(Plain):
     def _draw(self, now: bool = False) -> None:
         clock = time.monotonic()
         if clock - self._memory_s >= MEMORY_S:
-            self._memory_s, self._memory = clock, self.memory.line()
+            looks = all(going.run.danger == "looks" for going in self.tally.going.values())
+            self._memory_s, self._memory = clock, self.memory.line(quiet=not looks)
         if now or clock - self._drawn_s >= REFRESH_S:
             self._drawn_s = clock
             with suppress(OSError, ValueError):
@@ -225,7 +226,8 @@ class Live(Plain):
 class Memory:
     """Memory in use: of each GPU that sysfs or nvidia-smi shows, else of the host; empty where nothing says.
 
-    nvidia-smi runs as a child that is looked at later and never waited for: a driver that hangs must not hang the batch.
+    nvidia-smi runs as a child that is looked at later and never waited for: a driver that hangs must not hang the batch. Beside
+    a run that loads a GPU it is not started: it would open the driver again and again in the middle of what is measured.
     """
 
     def __init__(self, drm: Path = DRM, meminfo: Path = MEMINFO, smi: str | None = None):
@@ -233,11 +235,11 @@ class Memory:
         self._child: subprocess.Popen[str] | None = None
         self._nvidia: list[str] = []
 
-    def line(self) -> str:
-        """One line of what is in use now; of NVIDIA's as it was a moment ago."""
-        if self.smi:
+    def line(self, quiet: bool = False) -> str:
+        """One line of what is in use now; of NVIDIA's as it was a moment ago, and nothing while it has to be ``quiet``."""
+        if self.smi and not quiet:
             self._ask(self.smi)
-        return ", ".join([*amd_memory(self.drm), *self._nvidia]) or host_memory(self.meminfo)
+        return ", ".join([*amd_memory(self.drm), *([] if quiet else self._nvidia)]) or host_memory(self.meminfo)
 
     def _ask(self, smi: str) -> None:
         if self._child and self._child.poll() is None:

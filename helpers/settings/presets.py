@@ -59,55 +59,51 @@ def load(preset: str | Path) -> Preset:
     if str(preset) in ("", "none"):
         return NONE
     path = Path(preset)
-    if path.suffix != ".env":
-        path = FOLDER / f"{preset}.env"
+    path = path if path.suffix == ".env" else FOLDER / f"{preset}.env"
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PresetError(
-            f"preset {str(preset)!r}: cannot be read ({error.__class__.__name__}); expected none, a .env file "
-            f"or one of {', '.join(names())}"
-        ) from error
+        seen, known = f"cannot be read ({error.__class__.__name__})", ", ".join(names())
+        expected = f"expected none, a .env file or one of {known}"
+        raise PresetError(f"preset {str(preset)!r}: {seen}; {expected}") from error
     found = parse(text, path.stem)
-    misspelt = [finding for finding in findings(found) if finding.verdict == "misspelt"]
-    if misspelt:
-        one = misspelt[0]
-        raise PresetError(f"preset {found.name}: {one.name}={one.value}: {one.says}; correct it")
+    for one in findings(found):
+        if one.verdict == "misspelt":
+            where = f"preset {found.name}: {one.name}={one.value}"
+            raise PresetError(f"{where}: {one.says}; correct it")
     return found
 
 
 def parse(text: str, name: str) -> Preset:
     """The preset of a text. Raises PresetError for a line that is neither a comment nor one assignment."""
-    fields: dict[str, str] = {}
+    comments = re.findall(r"(?m)^#\s*(\w+):[^\S\n]*(.*?)\s*$", text)
+    fields = {field: said for field, said in comments if field in FIELDS}
     environ: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        comment = re.fullmatch(r"#\s*(\w+):\s*(.*?)\s*", line)
-        if comment and comment[1] in FIELDS:
-            fields[comment[1]] = comment[2]
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            words = shlex.split(line, comments=True)
+            one, value = _assignment(line)
         except ValueError as error:
-            raise PresetError(
-                f"preset {name}, line {number}: {error}; expected export NAME=value"
-            ) from error
-        assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[-1], re.DOTALL) if words else None
-        if words[:-1] != ["export"] or assignment is None or "$" in line or "`" in line:
-            raise PresetError(
-                f"preset {name}, line {number}: {line.strip()[:60]!r}; expected export NAME=value, and no $ or `"
-            )
-        if assignment[1] in environ:
-            raise PresetError(
-                f"preset {name}, line {number}: {assignment[1]} is set twice; keep one"
-            )
-        environ[assignment[1]] = assignment[2]
-    unknown = tuple(
-        one
-        for one in environ
-        if re.sub(r"(?<=GFX_VERSION)_\d+$", "", one) not in {*VARIABLES, *OTHER_NAMES}
-    )
-    return Preset(name, environ, fields, unknown)
+            raise PresetError(f"preset {name}, line {number}: {error}") from error
+        if one in environ:
+            raise PresetError(f"preset {name}, line {number}: {one} is set twice; keep one")
+        environ[one] = value
+    plain = {one: re.sub(r"(?<=GFX_VERSION)_\d+$", "", one) for one in environ}
+    unknown = (one for one in environ if plain[one] not in {*VARIABLES, *OTHER_NAMES})
+    return Preset(name, environ, fields, tuple(unknown))
+
+
+def _assignment(line: str) -> tuple[str, str]:
+    """Name and value of ``export NAME=value``. Raises ValueError with what was seen and what was expected."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise ValueError(f"{error}; expected export NAME=value") from error
+    given = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[-1]) if words else None
+    if words[:-1] != ["export"] or given is None or "$" in line or "`" in line:
+        raise ValueError(f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `")
+    return given[1], given[2]
 
 
 def findings(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from helpers.settings.rules import facts_of, holds
-from helpers.settings.table import CHANGES, NO_CACHE, OPTIONS, RULES, SAYS, release
+from helpers.settings.table import CHANGES, OPTIONS, RULES, SAYS, release
 
 OLDEST, NEWEST = (2, 4), (2, 15)
 CHECKED = ((2, 6), (2, 11), (2, 13), (2, 14))
@@ -62,13 +60,6 @@ class Behaviour:
         own = key in OPTIONS and not OPTIONS[key].shared
         return self.own_conf_names if own else self.conf_names
 
-    def caching_disabled_by(self, environ: Mapping[str, str]) -> str:
-        """The variable that switches the cache off ("" if none): each tensor is then a raw allocation, counted nowhere."""
-        for name in (name for name in NO_CACHE if name in environ):
-            if facts_of({name: environ[name]}, self.torch, self.build).caching_off:
-                return name
-        return ""
-
 
 def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
     """How the allocator of this release and build behaves.
@@ -93,13 +84,10 @@ def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
 def nearest(torch: str, build: str) -> Behaviour:
     """As ``behaviour``, where a release older than is known is taken for the oldest known; ``build`` is one of its words."""
     facts = facts_of({}, torch, build)
-    kind = facts.build
     used = min(max(facts.torch, OLDEST), NEWEST)
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for change in CHANGES:
-        if release(change.since) <= used and change.build in ("", kind):
-            values[change.field], sources[change.field] = change.value, change.source
+    known = [c for c in CHANGES if release(c.since) <= used and c.build in ("", facts.build)]
+    values = {change.field: change.value for change in known}
+    sources = {change.field: change.source for change in known}
     last = min(facts.torch, NEWEST)
     options = [one for one in OPTIONS.values() if not one.since or release(one.since) <= last]
     values["keys"] = frozenset(option.name for option in options)
@@ -108,12 +96,12 @@ def nearest(torch: str, build: str) -> Behaviour:
     refusal = next((rule for rule in rules if rule.verdict == "unsupported"), None)
     values["expandable_available"] = refusal is None
     sources["expandable_available"] = (refusal or OPTIONS[EXPANDABLE[7:]]).source
-    notes = [SAYS["newer"].format(torch=torch, newest=".".join(map(str, NEWEST)))]
-    notes = notes if facts.torch > NEWEST else []
+    newer = SAYS["newer"].format(torch=torch, newest=".".join(map(str, NEWEST)))
+    notes = [newer] if facts.torch > NEWEST else []
     notes += [SAYS["unchecked_2_12"]] if used == (2, 12) else []
-    if kind == "rocm":
+    if facts.build == "rocm":
         notes += [SAYS["rocm"]] + ([] if facts.rocm else [SAYS["no_rocm_version"]])
         notes += [f"expandable segments: {r.says}" for r in rules if r.verdict == "unknown"]
-    proved = "oracle" if kind == "cuda" and facts.torch in CHECKED else "source"
+    proved = "oracle" if facts.build == "cuda" and facts.torch in CHECKED else "source"
     values.update(proved=proved, note="; ".join(notes), sources=tuple(sorted(sources.items())))
     return Behaviour(torch=torch, release=used, build=build, **values)

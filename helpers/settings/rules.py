@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from helpers.settings.table import NO_CACHE, RULES, VERDICTS, Rule, Variable, release
+from helpers.settings.table import FINDINGS, NEEDS, NO_CACHE, RULES, VERDICTS, Rule, release
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,8 @@ class Finding:
     """One fact of one setting. For an option of the allocator's text ``value`` is that option alone, ``key:value``.
 
     ``verdict`` is one of VERDICTS. ``cause`` is the cause of a failure that the setting can be alone (empty: none), ``why``
-    the reason. ``right`` is what was meant where it is misspelt, ``remark`` what stood behind the value, and ``hearsay``
-    says that the finding rests on such a remark.
+    the reason; both are the verdict's own where they are not given. ``right`` is what was meant where it is misspelt,
+    ``remark`` what stood behind the value, and ``hearsay`` says that the finding rests on such a remark.
     """
 
     name: str
@@ -23,11 +23,18 @@ class Finding:
     verdict: str
     says: str
     source: str
-    cause: str = ""
+    cause: str | None = None
     why: str = ""
     right: str = ""
     remark: str = ""
     hearsay: bool = False
+
+    def __post_init__(self) -> None:
+        usual = VERDICTS[self.verdict]
+        if self.cause is None:
+            object.__setattr__(self, "cause", usual["cause"])
+        if self.cause and not self.why:
+            object.__setattr__(self, "why", usual["why"])
 
     @property
     def carries_cause(self) -> bool:
@@ -35,16 +42,10 @@ class Finding:
         return bool(self.cause)
 
 
-def finding(
-    name: str, value: str, verdict: str, says: str, source: str, row: Rule | Variable | None = None
-) -> Finding:
-    """A finding with the cause that its row of the table names, or its verdict."""
-    cause, why = (row.cause, row.why) if row else (None, "")
-    usual = VERDICTS[verdict]
-    cause = usual["cause"] if cause is None else cause
-    return Finding(
-        name, value, verdict, says, source, cause, why or (usual["why"] if cause else "")
-    )
+def told(kind: str, name: str, value: str, right: str = "", **gaps: object) -> Finding:
+    """The finding of one row of FINDINGS, its gaps filled."""
+    row = {column: text.format(**gaps) for column, text in FINDINGS[kind].items()}
+    return Finding(name, value, right=right, **row)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -78,33 +79,32 @@ def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") 
 def ruled(key: str, name: str, shown: str, value: str, facts: Facts) -> list[Finding]:
     """What the rules of ``key`` say. Rules that hang on something not known make one finding together."""
     states = [(rule, holds(rule, value, facts)) for rule in RULES if rule.name == key]
-    found = [finding(name, shown, r.verdict, r.says, r.source, r) for r, state in states if state]
+    held = [rule for rule, state in states if state]
+    found = [Finding(name, shown, r.verdict, r.says, r.source, r.cause, r.why) for r in held]
     unsure = [rule for rule, state in states if state is None]
     if unsure:
         says = "; or: ".join(f"{rule.says} [{_needs(rule)}]" for rule in unsure)
-        sources = "; ".join(dict.fromkeys(rule.source for rule in unsure))
-        says = "it depends on what is not known here: " + says
-        found.append(finding(name, shown, "unknown", says, sources))
+        source = "; ".join(dict.fromkeys(rule.source for rule in unsure))
+        found.append(told("open", name, shown, rules=says, source=source))
     return found
 
 
 def holds(rule: Rule, value: str, facts: Facts) -> bool | None:
     """Whether a rule applies: None where only something that is not known stands in the way."""
-    chip = facts.gfx.startswith(rule.gfx) if rule.gfx and facts.gfx else None
-    build = rule.build == facts.build if rule.build and facts.build else None
-    return every(
+    chip = facts.gfx.startswith(rule.gfx) if facts.gfx else None
+    build = rule.build == facts.build if facts.build else None
+    answers = [
         not rule.value or re.fullmatch(rule.value, value) is not None,
-        _beside(rule.beside, facts),
+        _beside(rule.beside, facts) if rule.beside else True,
         build if rule.build else True,
         chip if rule.gfx else True,
         between(facts.torch, rule.since, rule.below),
         between(facts.rocm, rule.rocm_since, rule.rocm_below),
-    )
+    ]
+    return False if False in answers else None if None in answers else True
 
 
 def _beside(beside: tuple[str, ...], facts: Facts) -> bool | None:
-    if not beside:
-        return True
     name, wanted = beside
     if name == "caching":
         return facts.caching_off
@@ -124,28 +124,18 @@ def caching_off(facts: Facts) -> bool | None:
     return off
 
 
-def every(*answers: bool | None) -> bool | None:
-    """All of them, where None is not known."""
-    return False if False in answers else None if None in answers else True
-
-
 def between(version: tuple[int, ...], since: str, below: str) -> bool | None:
     """Whether a release is at least one and below another; empty ones do not count."""
-    if not since and not below:
-        return True
     if not version:
-        return None
+        return None if since or below else True
     return (not since or version >= release(since)) and (not below or version < release(below))
 
 
 def _needs(rule: Rule) -> str:
-    parts = [f"{rule.build} build"] if rule.build else []
-    parts += ["chip " + ", ".join(part + "*" for part in rule.gfx)] if rule.gfx else []
-    limits = (("torch", rule.since, rule.below), ("ROCm", rule.rocm_since, rule.rocm_below))
-    for what, since, below in limits:
-        parts += [f"{what} from {since}"] if since else []
-        parts += [f"{what} before {below}"] if below else []
-    return ", ".join(parts) or "a cache that is switched off"
+    """What would have to be known for a rule to hold, in words."""
+    given = {**vars(rule), "gfx": ", ".join(part + "*" for part in rule.gfx)}
+    said = [form.format(given[what]) for what, form in NEEDS.items() if given[what]]
+    return ", ".join(said) or "a cache that is switched off"
 
 
 def sort(found: Iterable[Finding]) -> tuple[Finding, ...]:

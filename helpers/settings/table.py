@@ -1,9 +1,10 @@
 """The table of settings: what each variable, allocator option and module parameter is, and what becomes of it where.
 
-Three data files, each row with its source. ``torch.json``: the options of torch's allocator, how its releases differ, and
+Four data files, each row with its source. ``torch.json``: the options of torch's allocator, how its releases differ, and
 the strings that a what-if tries. ``variables.json``: environment variables, and rules that hold under conditions.
-``kernel.json``: parameters of the kernel modules. A source is a file of the program's source code, an issue, a manual page,
-or "measured" (torch's own compiled allocator behind a stand-in for the GPU runtime, the releases named).
+``kernel.json``: parameters of the kernel modules. ``findings.json``: what else is said of a setting, with gaps. A source is a
+file of the program's source code, an issue, a manual page, or "measured" (torch's own compiled allocator behind a stand-in for
+the GPU runtime, the releases named).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent
 CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Names of the allocator's text, the one that wins first. A name that is set wins even where it is empty."""
+LONGEST = 80
+"""Names and values are compared and shown up to this many characters."""
 NO_CACHE = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 
 
@@ -49,7 +52,7 @@ class Variable:
 
     ``moment`` is when it is read, one of MOMENTS, ``when`` the same in words. ``form`` is an expression for values that are
     read, ``expected`` the same in words, ``otherwise`` what becomes of other values (a verdict; empty: not known).
-    ``since`` and ``removed`` are releases of ``by``, for the reader: only torch's are judged.
+    ``cause`` and ``why`` are as in a Rule.
     """
 
     name: str
@@ -63,8 +66,6 @@ class Variable:
     form: str = ""
     expected: str = ""
     otherwise: str = ""
-    since: str = ""
-    removed: str = ""
     cause: str | None = None
     why: str = ""
 
@@ -125,9 +126,8 @@ class Parameter:
 def release(text: str, word: str = "") -> tuple[int, ...]:
     """Major and minor of a version text, of its ``+rocm6.3`` part where ``word`` is given; empty where there is none."""
     form = r"\+[^+]{0,80}?rocm-?v?([0-9]{1,4})\.([0-9]{1,4})"
-    match = (
-        re.search(form, text) if word else re.match(r"\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})", text)
-    )
+    form = form if word else r"^\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})"
+    match = re.search(form, text)
     return (int(match[1]), int(match[2])) if match else ()
 
 
@@ -137,12 +137,11 @@ def _rows(kind: Any, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
     return tuple(kind(**row) for row in tuples)
 
 
-def _load(name: str) -> dict[str, Any]:
-    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
-
-
-_torch, _variables, _kernel = (_load(f"{n}.json") for n in ("torch", "variables", "kernel"))
+_FILES = [FOLDER / f"{name}.json" for name in ("torch", "variables", "kernel", "findings")]
+_torch, _variables, _kernel, _findings = (json.loads(p.read_text("utf-8")) for p in _FILES)
 OPTIONS: dict[str, Option] = {row.name: row for row in _rows(Option, _torch["options"])}
+KINDS: dict[str, str] = _torch["kinds"]
+"""What a value of a kind may be, in words."""
 CHANGES: tuple[Change, ...] = _rows(Change, _torch["changes"])
 TRIED: tuple[str, ...] = tuple(_torch["tried"])
 SAYS: dict[str, str] = _torch["says"]
@@ -153,10 +152,16 @@ VERDICTS: dict[str, dict[str, str]] = _variables["verdicts"]
 """Every verdict, what a person should look at first on top, each with the cause it can be alone, and why."""
 MOMENTS: tuple[str, ...] = tuple(_variables["moments"])
 """When a setting is read, in the order in which it happens."""
+NEEDS: dict[str, str] = _variables["needs"]
+"""What a rule may depend on, in words with a gap."""
+POSTED: dict[str, str] = {k: "|".join(v) for k, v in _variables["posted"].items()}
+"""Expressions for what people write about a setting, and for lines of programs that make one."""
 IMPORTS: dict[str, list[str]] = _variables["imports"]
 HOST_NAMES = tuple(row.name for row in VARIABLES.values() if row.by in ("C library", "OpenMP"))
 OTHER_NAMES = frozenset(_variables["others"])
 """Real names near those of the table that are no concern here, so that they are not taken for a slip of the pen."""
 PREFIXES: tuple[str, ...] = tuple(_variables["prefixes"])
+FINDINGS: dict[str, dict[str, str]] = _findings["findings"]
+"""Columns of a Finding with gaps, for what is said of a setting beside its own row and the rules."""
 PARAMETERS: tuple[Parameter, ...] = _rows(Parameter, _kernel["parameters"])
 OTHER_PARAMETERS: dict[str, list[str]] = _kernel["others"]

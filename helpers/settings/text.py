@@ -13,13 +13,14 @@ from typing import Any
 
 from helpers.settings.releases import NEWEST, Behaviour, nearest
 from helpers.settings.rules import facts_of, ruled
-from helpers.settings.table import CONF_NAMES, OPTIONS, SAYS, TRIED, release
+from helpers.settings.table import KINDS, LONGEST, OPTIONS, SAYS, TRIED, release
 
 MIB = 1 << 20
 UNLIMITED = 1 << 62
 """Bytes that stand for "no limit"; larger figures of a string are cut to it."""
 LARGE_SEGMENT_BYTES = 20 * MIB
 INTERVALS = 16
+ROUNDUP = "roundup_power2_divisions"
 WORD = 1 << 64
 MIN_BLOCK_BYTES, SMALL_MAX_BYTES, MIN_LARGE_BYTES = 512, MIB, 10 * MIB
 SMALL_SEGMENT_BYTES, LARGE_STEP_BYTES = 2 * MIB, 2 * MIB
@@ -51,7 +52,6 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     throw_on_oom: bool = False
     fraction: float | None = None
-    backend: str = "native"
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -84,36 +84,40 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     """
     before = previous or Settings()
     text = Conf(conf, behaviour, before.large_segment_bytes)
-    named = text.named
-    if named.get("backend", "native") != "native":
-        raise SettingsError(SAYS["other_allocator"].format(backend=named["backend"]))
-    large = named.get("large_segment_size_mb", before.large_segment_bytes)
+    if text.named.get("backend", "native") != "native":
+        raise SettingsError(SAYS["other_allocator"].format(backend=text.named["backend"]))
+    now: dict[str, Any] = {
+        "large_segment_size_mb": before.large_segment_bytes,
+        "max_split_size_mb": UNLIMITED,
+        "garbage_collection_threshold": 0.0,
+        "expandable_segments": before.expandable,
+        "throw_on_cudamalloc_oom": before.throw_on_oom,
+        "per_process_memory_fraction": before.fraction,
+        **text.named,
+    }
     sized = "large_segment_size_mb" in behaviour.keys
-    fraction = named.get("per_process_memory_fraction", before.fraction)
-    wanted = named.get("expandable_segments", before.expandable)
-    max_split = named.get("max_split_size_mb", UNLIMITED)
-    ignored = [f"{key} {OPTIONS[key].inert}" for key in named if OPTIONS[key].inert]
-    if wanted and not behaviour.expandable_available:
-        ignored.append(SAYS["no_expandable"])
-    if "max_non_split_rounding_mb" in named and max_split == UNLIMITED:
-        ignored.append(SAYS["no_split"])
-    if previous and "per_process_memory_fraction" in named:
-        ignored.append(SAYS["fraction_later"])
-    kept = large if sized else before.non_split_rounding_bytes
+    rounding = now["large_segment_size_mb"] if sized else before.non_split_rounding_bytes
     settings = Settings(
         conf=conf,
-        max_split_bytes=max_split,
-        non_split_rounding_bytes=named.get("max_non_split_rounding_mb", kept),
+        max_split_bytes=now["max_split_size_mb"],
+        non_split_rounding_bytes=now.get("max_non_split_rounding_mb", rounding),
         roundup_divisions=tuple(text.divisions),
-        gc_threshold=named.get("garbage_collection_threshold", 0.0),
-        expandable=wanted and behaviour.expandable_available,
-        large_segment_bytes=large,
-        throw_on_oom=named.get("throw_on_cudamalloc_oom", before.throw_on_oom),
-        fraction=fraction,
-        ignored=tuple(ignored),
+        gc_threshold=now["garbage_collection_threshold"],
+        expandable=now["expandable_segments"] and behaviour.expandable_available,
+        large_segment_bytes=now["large_segment_size_mb"],
+        throw_on_oom=now["throw_on_cudamalloc_oom"],
+        fraction=now["per_process_memory_fraction"],
     )
-    limit = before.fraction if previous else fraction
-    settings = replace(settings, warnings=_dangers(settings, behaviour, limit))
+    inert = [f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert]
+    unlimited = settings.max_split_bytes == UNLIMITED
+    without = {
+        "no_expandable": now["expandable_segments"] and not behaviour.expandable_available,
+        "no_split": "max_non_split_rounding_mb" in text.named and unlimited,
+        "fraction_later": previous and "per_process_memory_fraction" in text.named,
+    }
+    ignored = (*inert, *(SAYS[name] for name, so in without.items() if so))
+    dangers = _dangers(settings, behaviour, (previous or settings).fraction)
+    settings = replace(settings, ignored=ignored, warnings=dangers)
     if text.error is not None:
         text.error.left = settings
         raise text.error
@@ -121,18 +125,18 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
 
 
 def _dangers(settings: Settings, behaviour: Behaviour, limit: float | None) -> tuple[str, ...]:
-    """The rules that hold for options in force which do harm, or nothing."""
+    """The rules that hold for options in force which do harm, or nothing; ``limit`` is the memory fraction in force."""
     split = settings.max_split_bytes
     held = {
-        "expandable_segments": "True" if settings.expandable else "",
-        "max_split_size_mb": str(split // MIB) if split < UNLIMITED else "",
-        "garbage_collection_threshold": str(settings.gc_threshold or ""),
-        "per_process_memory_fraction": "" if limit is None else str(limit),
-        "throw_on_cudamalloc_oom": "True" if settings.throw_on_oom else "",
+        "expandable_segments": settings.expandable or None,
+        "max_split_size_mb": split // MIB if split < UNLIMITED else None,
+        "garbage_collection_threshold": settings.gc_threshold or None,
+        "per_process_memory_fraction": limit,
+        "throw_on_cudamalloc_oom": settings.throw_on_oom or None,
     }
-    held = {key: value for key, value in held.items() if value}
-    facts = replace(facts_of({}, behaviour.torch, behaviour.build), options=held)
-    found = [one for k, v in held.items() for one in ruled(f"option:{k}", k, k, v, facts)]
+    options = {key: str(value) for key, value in held.items() if value is not None}
+    facts = replace(facts_of({}, behaviour.torch, behaviour.build), options=options)
+    found = [one for k, v in options.items() for one in ruled(f"option:{k}", k, k, v, facts)]
     harm = [one for one in found if one.verdict in ("dangerous", "ineffective")]
     said = [f"{one.name}: {one.says} ({one.source})" for one in harm]
     if settings.expandable and not behaviour.expandable_safe:
@@ -148,55 +152,42 @@ def parts(conf: str) -> list[tuple[str, str]]:
     return [(key, value) for key, _, value in split if key]
 
 
-def from_environment(
-    environ: Mapping[str, str], behaviour: Behaviour
-) -> tuple[str, str, tuple[str, ...]]:
-    """The string that this build reads there, the variable it comes from ("": none), and what is to be said about the others.
+def from_environment(environ: Mapping[str, str], behaviour: Behaviour) -> tuple[str, str]:
+    """The string that this build reads there, and the variable it comes from ("": none).
 
     A variable that is set wins even where it is empty. Keys that belong to the CUDA build alone may come from another variable
-    than the common ones (measured, torch 2.14); the string given back then holds both.
+    than the common ones (measured, torch 2.14); the string given back then holds both. What becomes of the other variables,
+    the audit says.
     """
     name = next((n for n in behaviour.conf_names if n in environ), "")
     own = next((n for n in behaviour.own_conf_names if n in environ), "")
     conf = environ.get(name, "")
-    unread = [n for n in CONF_NAMES if n in environ and n not in behaviour.conf_names]
-    notes = [f"{n} is not read by this build" for n in unread]
     if name != own:
         alone = {key for key in behaviour.keys if not OPTIONS[key].shared}
-        dropped = [f"{k}:{v}" for k, v in parts(conf) if k in alone]
-        kept = [f"{k}:{v}" for k, v in parts(conf) if k not in alone]
+        common = [f"{k}:{v}" for k, v in parts(conf) if k not in alone]
         added = [f"{k}:{v}" for k, v in parts(environ.get(own, "")) if k in alone]
-        conf = ",".join(kept + added)
-        notes += [f"{part} in {name} is passed over by this build" for part in dropped]
-        notes += [f"{part} is taken from {own} beside {name}" for part in added]
-    for hidden in (n for n in behaviour.conf_names if n in environ and n not in (name, own)):
-        notes.append(f"{hidden} is set and hidden by {name}")
-    off = behaviour.caching_disabled_by(environ)
-    notes += [f"{off} switches the cache off: no setting counts"] if off else []
-    return conf, name, tuple(notes)
+        conf = ",".join(common + added)
+    return conf, name
 
 
 def memory_fraction(
     environ: Mapping[str, str], torch: str = "", build: str = ""
 ) -> tuple[float | None, str, str]:
-    """The per_process_memory_fraction in force, the variable it comes from, and why there is none where one is set.
+    """The per_process_memory_fraction in force, the variable it comes from, and torch's refusal of the string, if any.
 
     An unknown release is taken for the newest known, an unknown build for the one that reads the key. A release that does
     not know the key, or refuses another part of the string, stops with an error: no limit holds there.
     """
-    key, why = "per_process_memory_fraction", ""
+    key = "per_process_memory_fraction"
     used = torch if release(torch) else ".".join(map(str, NEWEST))
     for kind in [build] if build[:4] in ("cuda", "rocm") else ["cuda", "rocm"]:
         rules = nearest(used, kind)
-        name = next((n for n in rules.names_for(key) if n in environ), "")
         text = Conf(from_environment(environ, rules)[0], rules)
-        if text.error is not None:
-            return None, name, str(text.error)
-        if key in text.named:
-            return text.named[key], name, ""
-        named = [n for n in CONF_NAMES if key in dict(parts(environ.get(n, "")))]
-        why = f"this build does not take {key} from {named[0]} here" if named else ""
-    return None, "", why
+        if text.error is not None or key in text.named:
+            name = next((n for n in rules.names_for(key) if n in environ), "")
+            share = None if text.error is not None else text.named[key]
+            return share, name, str(text.error or "")
+    return None, "", ""
 
 
 def grid(behaviour: Behaviour) -> tuple[str, ...]:
@@ -244,24 +235,23 @@ class Conf:
         while at < len(self.tokens):
             key = self.tokens[at]
             if key not in self.rules.keys:
-                raise self._refuse(f"unrecognized key {key!r}")
-            at = self._value(at, key)
-            if at + 1 < len(self.tokens):
-                at += 1
+                raise self._refusal(f"unrecognized key {key!r}")
+            at = self._value(at, key) + 1
+            if at < len(self.tokens):
                 self._separator(at, ",")
-            at += 1
+                at += 1
 
-    def _refuse(self, why: str) -> SettingsError:
+    def _refusal(self, why: str) -> SettingsError:
         return SettingsError(f"torch {self.rules.torch} refuses the settings: {why}")
 
     def _token(self, at: int, key: str) -> str:
         if at >= len(self.tokens):
-            raise self._refuse(f"{key} has no value, or its list no end")
+            raise self._refusal(f"{key} has no value, or its list no end")
         return self.tokens[at]
 
     def _separator(self, at: int, expected: str) -> None:
         if self._token(at, "a key") != expected and not self.rules.unified_parser:
-            raise self._refuse(f"expected {expected!r}, found {self.tokens[at]!r}")
+            raise self._refusal(f"expected {expected!r}, found {self.tokens[at]!r}")
 
     def _value(self, at: int, key: str) -> int:
         """Read the value of the key at this place; returns the place where it ends."""
@@ -270,40 +260,32 @@ class Conf:
         text, kind = self._token(at, key), OPTIONS[key].kind
         if kind == "divisions":
             return self._roundup(at)
-        if kind == "list":
-            self.named[key] = text
-            return self._list_end(at)
+        value: Any = text  # of a text torch warns where it is bad, and keeps its default
+        wants = KINDS.get(kind, "")
         if kind == "flag":
-            if text not in ("True", "False"):
-                raise self._refuse(f"{key} wants True or False, found {text!r}")
-            self.named[key] = text == "True"
+            value = {"True": True, "False": False}.get(text)
         elif kind == "backend":
-            hip = () if self.rules.build == "cuda" else ("hipMallocAsync",)
-            known = ("native", "cudaMallocAsync", *hip)
-            if text not in known:
-                options = ", ".join(known)
-                raise self._refuse(f"unknown allocator backend {text!r}: options are {options}")
-            self.named[key] = text
+            known = wants.split(", ")[: 2 if self.rules.build == "cuda" else 3]
+            value, wants = text if text in known else None, "one of " + ", ".join(known)
         elif kind in ("share", "open share"):
-            value, closed = _real(text), kind == "share"
-            if value is None or not (0 < value < 1 or (closed and value in (0, 1))):
-                range_ = "from 0 to 1" if closed else "between 0 and 1"
-                raise self._refuse(f"{key} wants a number {range_}, found {text!r}")
-            self.named[key] = value
-        elif kind == "text":
-            self.named[key] = text  # torch warns of a bad value and keeps its default
-        else:
-            self.named[key] = self._sized(key, self._whole(key, text))
-        return at
+            share = _real(text)
+            inside = share is not None and (0 < share < 1 or (kind == "share" and share in (0, 1)))
+            value = share if inside else None
+        elif kind in ("size", "number"):
+            value = self._sized(key, self._whole(key, text))
+        if value is None:
+            raise self._refusal(f"{key} wants {wants}, found {text!r}")
+        self.named[key] = value
+        return self._list_end(at) if kind == "list" else at
 
     def _sized(self, key: str, value: int) -> int:
         least = OPTIONS[key].least
         if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
             least = self.smallest + (not self.rules.max_split_minimum_inclusive)
         if value < least:
-            raise self._refuse(f"{key} is too small: {value}, at least {least} is needed")
+            raise self._refusal(f"{key} is too small: {value}, at least {least} is needed")
         if OPTIONS[key].kind == "number" and (not _power_of_two(value) or value > 128):
-            raise self._refuse(f"{key} wants a power of two up to 128, found {value}")
+            raise self._refusal(f"{key} wants a power of two up to 128, found {value}")
         return min(min(value, WORD // MIB - 1) * MIB, UNLIMITED)
 
     def _whole(self, key: str, text: str, wide: bool = False) -> int:
@@ -312,28 +294,26 @@ class Conf:
         wide = wide or self.rules.unified_parser
         low, high = (1 - WORD, WORD - 1) if wide else (-(1 << 31), (1 << 31) - 1)
         if not match or len(match[1]) > 40 or not low <= int(match[1]) <= high:
-            raise self._refuse(f"{key} wants a whole number, found {text[:80]!r}")
+            raise self._refusal(f"{key} wants a whole number, found {text[:LONGEST]!r}")
         return int(match[1]) % WORD
 
     def _list_end(self, at: int) -> int:
-        if self.tokens[at] != "[":
-            return at
-        while self._token(at, "a key") != "]":
-            at += 1
+        if self.tokens[at] == "[":
+            while self._token(at, "a key") != "]":
+                at += 1
         return at
 
-    def _divisions(self, key: str, text: str, none: bool = False) -> int:
-        value = self._whole(key, text)
-        if not (_power_of_two(value) or (none and value == 0)):
-            or_none = " or 0" if none else ""
-            wants = f"divisions have to be a power of two{or_none}"
-            raise self._refuse(f"{key}: {wants}, found {text!r}")
+    def _divisions(self, text: str, none: str = "") -> int:
+        value = self._whole(ROUNDUP, text)
+        if not _power_of_two(value) and not (none and value == 0):
+            wants = f"divisions have to be a power of two{none}"
+            raise self._refusal(f"{ROUNDUP}: {wants}, found {text!r}")
         return min(value, 1 << 50)  # no size is above 512 times that, so larger ones do the same
 
     def _roundup(self, at: int) -> int:
-        key = "roundup_power2_divisions"
+        """The divisions of a number, or of a list of interval:number; returns the place where it ends."""
         if self.tokens[at] != "[":
-            self.divisions = [self._divisions(key, self.tokens[at])] * INTERVALS
+            self.divisions = [self._divisions(self.tokens[at])] * INTERVALS
             return at
         end = self._list_end(at) if self.rules.unified_parser else -1
         first, last = True, 0
@@ -341,25 +321,25 @@ class Conf:
         while at < len(self.tokens) and self.tokens[at] != "]":
             name = self.tokens[at]
             self._separator(at + 1, ":")
-            value = self._divisions(key, self._token(at + 2, key), none=True)
+            value = self._divisions(self._token(at + 2, ROUNDUP), none=" or 0")
             if name == ">":
                 start = last if self.rules.above_fills_last_key else last + 1
                 self.divisions[start:] = [value] * (INTERVALS - start)
             else:
-                bound = self._whole(key, name, wide=True)
+                bound = self._whole(ROUNDUP, name, wide=True)
                 if not _power_of_two(bound):
                     wants = "intervals have to be a power of two in MiB"
-                    raise self._refuse(f"{key}: {wants}, found {name!r}")
+                    raise self._refusal(f"{ROUNDUP}: {wants}, found {name!r}")
                 last = min(bound.bit_length() - 1, INTERVALS - 1)
-                if first:
-                    self.divisions[:last] = [value] * last
-                self.divisions[last], first = value, False
+                start = 0 if first else last
+                self.divisions[start : last + 1] = [value] * (last + 1 - start)
+                first = False
             at += 3
-            if self._token(at, key) != "]":
+            if self._token(at, ROUNDUP) != "]":
                 self._separator(at, ",")
                 at += 1
         if self.rules.unified_parser and at != end:
-            raise self._refuse(f"{key}: its list has no end, or ends twice")
+            raise self._refusal(f"{ROUNDUP}: its list has no end, or ends twice")
         return at
 
 

@@ -160,12 +160,9 @@ def _opened(section: Section, batch: Path, room: Room) -> Section:
 
 
 def machine_line(notebook: Any) -> str:
-    """The first line that the cell below the heading Machine printed."""
-    below = False
+    """The first line that the cell with the tag ``machine`` printed; empty where there is none."""
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            below = cell.source.strip().split("\n")[0].strip("# ") == "Machine"
-        for output in cell.get("outputs", []) if below else ():
+        for output in cell.get("outputs", []) if "machine" in cell.metadata.get("tags", []) else ():
             text = output.get("text") or output.get("data", {}).get("text/plain") or ""
             lines = uncoloured("".join(text)).strip().splitlines()
             if lines:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from .frame import Frame, present, table_html, text_html
 
 NAME = "Live monitor"
 OUTPUTS = CHECKOUT / "outputs" / "monitor"
+END_S = 5.0
 KEPT, DRAWN, ROWS = 2400, 240, 12  # samples of 20 minutes, of them two minutes drawn; holders listed
 PROCESS = {"pid": "pid", "name": "name", "state": "state", "anonymous": "rss_anon", "resident": "rss", "swap": "swap",
            "VRAM": "vram", "GTT": "gtt"}
@@ -134,11 +136,12 @@ class Feed:
         os.write(self.child.stdin.fileno(), b"%d\n" % pid)  # type: ignore[union-attr]
 
     def stop(self) -> None:
-        """End the child and the thread."""
+        """End the child and the thread. A child that a driver holds outlives SIGKILL: it is left behind after a while."""
         self._stopped = True
         self.child.kill()
-        self.child.wait(5)
-        self.thread.join(5)
+        with suppress(subprocess.TimeoutExpired):
+            self.child.wait(END_S)
+            self.thread.join(END_S)
 
 
 def torch_numbers(pid: int, wait_s: float = 8.0) -> str:
