@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from helpers.load.box import torch_interpreter
-from helpers.load.effect import compare, effect, resampled
+from helpers.load.effect import compare, effect
 from helpers.load.fixplan import Arm, Pair, plan, run
-from helpers.load.limits import Limits
 from helpers.load.remedies import arm_of
+from helpers.load.trial import Limits
 from helpers.load.workloads import workload
 from helpers.settings.presets import Preset
 
@@ -32,6 +34,15 @@ AGAIN = Arm("again", workload("churn", ballast_mib=96, **WORK), Preset("again", 
 HALF = Arm("half", workload("churn", requests=400, steps=12, live_mib=48, ballast_mib=36), Preset("half", {}, {}), 3)
 SLOW = Arm("slow", workload("churn", ballast_mib=96, slow=1.5, **WORK), Preset("slow", {}, {}), 3)
 DRAWS = 2000
+
+
+def resampled(control: Sequence[float], what: str, pairs: int, draws: int, seed: int) -> float:
+    """The share of false alarms (less or more) when both arms are drawn from one recorded arm, ``draws`` times."""
+    rng, alarms = random.Random(f"{what}/{seed}"), 0
+    for _ in range(draws):
+        arms = [[rng.choice(control) for _ in range(pairs)] for _ in range(2)]
+        alarms += effect(what, *arms).says in ("less", "more")
+    return alarms / draws
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances  # noqa: E402
 from helpers.allocator.replay import replay  # noqa: E402
 from helpers.load.patterns import PATTERNS, generate  # noqa: E402
-from helpers.load.stress import StressResult, stress  # noqa: E402
+from helpers.load.study import StressResult, stress  # noqa: E402
 from helpers.look.reading import parse_size  # noqa: E402
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8")
@@ -107,9 +107,9 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
     from helpers.load.vpoc import sample
     from helpers.load.vpoc.histogram import profiles
     from helpers.load.vpoc.memory import predicted_bytes, shape_of
-    from helpers.load.vpoc.store import write_store
     from helpers.load.vpoc.strategies import TORCH
-    from helpers.load.vpoc.trial import measure
+    from helpers.load.vpoc.study import measure
+    from helpers.load.vpoc.trades import write_store
 
     rows: list[dict] = []
     with TemporaryDirectory(prefix="casebook-proof-") as folder:

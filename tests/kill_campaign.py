@@ -125,15 +125,17 @@ def failpoint_kills(kills: int | None = None) -> dict[str, Any]:
 
 def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str, Any]:
     """One training killed from outside ``kills`` times, one in five while it starts, and finished; against one undisturbed."""
-    from helpers.load.training import PROGRAM, START_S, environment
+    from helpers.child import program
+    from helpers.load.targets import environment
+    from helpers.load.training import PROGRAM, SET, START_S
 
     rng, began = random.Random(seed), time.monotonic()
     found: dict[str, Any] = {"kills": 0, "kills_while_starting": 0, "lost": 0}
 
     def start(folder: str) -> subprocess.Popen[str]:
         spec = {**SPEC, "steps": steps, "path": "resume", "name": "run", "folder": folder, "limit_s": 600}
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps(spec)], env=environment({}), stdout=subprocess.PIPE,
-                                stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+        return subprocess.Popen(program(sys.executable, PROGRAM, json.dumps(spec)), env=environment(more=SET), text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
 
     def lived(process: subprocess.Popen[str], kill_after_s: float | None, at_once: bool) -> list[dict[str, Any]]:
         lines, due = [], time.monotonic() + (kill_after_s or 0.0) if at_once else None

@@ -9,7 +9,6 @@ supervisor while the storage's journal shows that it is writing. A kill leaves t
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import json
 import os
@@ -29,6 +28,8 @@ from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+from helpers.child import Ended  # noqa: E402
 
 TRIALS, PROCESS_TRIALS, NAP_S = 4, 24, 0.15
 # A kill loses no page cache, so what is synced to a disk matters nothing here, and is slow.
@@ -56,19 +57,8 @@ class Failpoint:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
-        from helpers.load import trial_record
-
         self._sqlite()
         sys.addaudithook(self._audited)
-
-        def opened(*args: Any, **more: Any) -> Any:
-            file = builtins.open(*args, **more)
-            self.hit("record write")
-            return file
-
-        trial_record.open = opened  # type: ignore[attr-defined]  # audit hooks do not see what follows an open
-        real = os.fsync
-        os.fsync = lambda fd: (self.hit("record sync"), real(fd))[1]  # type: ignore[assignment]
 
     def _audited(self, event: str, args: tuple[Any, ...]) -> None:
         writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
@@ -109,27 +99,15 @@ class Failpoint:
                 raise RuntimeError(f"SQLite takes no {name} of ours")
 
 
-class Inline:
+def inline(argv: list[str], limit_s: float, *, env: Any, on_line: Any, stdin: int) -> Ended:
     """A worker that evaluates in the supervisor's own process: what the supervisor does is the same."""
-
-    threads, leaving = 1, False
-
-    def __init__(self, argv: Any, env: Any, threads: int = 1):
-        self.jobs: dict[int, dict[str, Any]] = {}
-        self.done, self.trials, self.first_left_bytes = argv[0], 0, None
-
-    def give(self, job: dict[str, Any], limit_s: float) -> None:
-        self.jobs[job["number"]] = job
-        with open(self.done, "a") as file:
-            file.write(repr(job["params"]["x"]) + "\n")
-
-    def read(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        found = [(job, {"value": (job["params"]["x"] - 0.3) ** 2, "context": "none"}) for job in self.jobs.values()]
-        self.jobs = {}
-        return found
-
-    def stop(self, grace_s: float = 0.0) -> None:
-        pass
+    with os.fdopen(os.dup(stdin)) as asked:
+        for line in asked:
+            job = json.loads(line)
+            with open(argv[0], "a") as file:
+                file.write(repr(job["params"]["x"]) + "\n")
+            on_line(json.dumps({"number": job["number"], "value": (job["params"]["x"] - 0.3) ** 2, "context": "none"}))
+    return Ended("exited", 0, "", 0.0, "", "", ())
 
 
 def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any]:
@@ -141,7 +119,7 @@ def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any
     done = tune(folder / "s.db", argv, {"x": optuna.distributions.FloatDistribution(0, 1)}, trials,
                 Settings(parallel=parallel, recycle_after=3, seed=3, limit_s=60, backoff_s=0.01),
                 sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), env=dict(os.environ))
-    return [done.best, [[one.slot, one.params["x"], one.value, one.outcome] for one in done.results]]
+    return [done.best, [[one["slot"], one["params"]["x"], one["value"], one["outcome"]] for one in done.results]]
 
 
 def forked(folder: Path, at: int) -> dict[str, Any] | None:
@@ -178,9 +156,9 @@ class Kept:
         self.lost += sum(now.get(number) != value for number, value in self.complete.items())
         self.complete = now
         evaluated = self.evaluated()
-        for path in self.folder.glob("s.db.records/slot-*.json"):
-            x = repr(json.loads(path.read_text())["params"]["x"])
-            self.recorded.setdefault(x, evaluated[x])
+        for (value,) in self._asked("SELECT p.param_value FROM trial_user_attributes a JOIN trial_params p USING (trial_id) "
+                                    "WHERE a.key = 'answer'"):
+            self.recorded.setdefault(repr(value), evaluated[repr(value)])
 
     def evaluated(self) -> Counter[str]:
         done = self.folder / "done"
@@ -191,22 +169,25 @@ class Kept:
         return sum(now[x] - count for x, count in self.recorded.items())
 
     def _complete(self) -> dict[int, float]:
+        return dict(self._asked("SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) "
+                                "WHERE t.state = 'COMPLETE'"))
+
+    def _asked(self, query: str) -> list[Any]:
         if not (self.folder / "s.db").exists():
-            return {}
+            return []
         with tempfile.TemporaryDirectory(dir=MEMORY) as copy:
             for path in self.folder.glob("s.db*"):
                 if path.is_file():
                     shutil.copy(path, copy)
             with closing(sqlite3.connect(Path(copy) / "s.db")) as database:
-                return dict(database.execute("SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) "
-                                             "WHERE t.state = 'COMPLETE'"))
+                return database.execute(query).fetchall()
 
 
 def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
     """Failpoints in forks of this process, whose worker is the stand-in meanwhile."""
     from helpers.load import tuning
 
-    with mock.patch.multiple(tuning, Worker=Inline, ready=lambda workers, timeout_s: None):
+    with mock.patch.object(tuning, "watch", inline):
         return _failpoint_kills(kills, seed)
 
 

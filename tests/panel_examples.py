@@ -5,8 +5,7 @@ import json
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import from_oracle
 from helpers.load.effect import Effect
-from helpers.load.fix_study import FixStudy
-from helpers.load.remedies import FixRow
+from helpers.load.remedies import FixRow, FixStudy
 from helpers.load.study import Study
 from helpers.run.shapes import Run
 from helpers.shapes import NextStep, Verdict

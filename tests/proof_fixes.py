@@ -18,11 +18,10 @@ from typing import Any
 from helpers.allocator import trace as traces
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
-from helpers.load.child import watch
+from helpers.child import json_row, program, watch
 from helpers.load.record import record
 from helpers.load.targets import Target
-from helpers.load.tuning_plan import outcome_of
-from helpers.load.tuning_worker import Worker, ready
+from helpers.load.tuning import outcome_of
 from helpers.load.workloads import Workload, argv, workload
 from helpers.settings.table import CONF_NAMES, NO_CACHE
 
@@ -52,7 +51,6 @@ def run(p):
 """
 ASKED = ("fine", "oom", "fine", "assert", "fine")
 EXPECTED = ("ok", "oom", "ok", "device_assert", "device_assert")
-WORKER = "from helpers.torchside.tuning_trial import main; main()"
 
 
 def environment(conf: str = "", **more: str) -> dict[str, str]:
@@ -93,24 +91,21 @@ def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> 
 
 def told_apart(python: str, ends: float, objective: str = OBJECTIVE) -> dict[str, Any]:
     """One worker of the tuning loop, given each of ASKED in turn: after a real assert its context is dead, after memory not."""
-    said: list[dict[str, Any]] = []
+    asked, give = os.pipe()
+    os.write(give, "".join(json.dumps({"number": at, "params": {"do": do}}) + "\n" for at, do in enumerate(ASKED)).encode())
+    os.close(give)
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "objective.py"
         path.write_text(objective)
-        worker = Worker([python, "-c", WORKER, f"{path}:run"], environment())
-        for number, do in enumerate(ASKED):
-            worker.give({"number": number, "params": {"do": do}}, max(1.0, min(START_S, ends - time.monotonic())))
-            answers: list[Any] = []
-            while not answers:
-                ready([worker], 0.1)
-                answers = worker.read()
-            told = answers[0][1]
-            outcome = "died" if "died" in told else outcome_of(told)
-            said.append({"asked": do, "outcome": outcome, "context": told.get("context"),
-                         "message": str(told.get("message", told.get("died", "")))[:200]})
-            if "died" in told:
-                break
-        worker.stop()
+        argv = program(python, "helpers.torchside.tuning_trial", f"{path}:run")
+        ended = watch(argv, max(1.0, min(START_S, ends - time.monotonic())), env=environment(), stdin=asked,
+                      on_line=lambda line: rows.extend(filter(None, [json_row(line)])))
+    os.close(asked)
+    said = [{"asked": do, "outcome": outcome_of(told), "context": told.get("context"),
+             "message": str(told.get("message", ""))[:200]} for do, told in zip(ASKED, rows, strict=False)]
+    if len(said) < len(ASKED):
+        said.append({"asked": ASKED[len(said)], "outcome": "died", "context": None, "message": ended.fate})
     return {"same": tuple(one["outcome"] for one in said) == EXPECTED, "said": said}
 
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.load import child
+from helpers import child
+from helpers.child import watch
 from helpers.load.checks import CHECKS, DEFAULT, LOOKS, PAIRS, Limits, as_rows, run_checks
-from helpers.load.child import watch
 from helpers.load.targets import Target, gate, gpu_targets
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
@@ -569,7 +569,7 @@ def arguments(pid):
 
 
 def test_a_child_dies_with_its_parent():
-    code = ("import sys; sys.path.insert(0, sys.argv[1]); from helpers.load.child import watch; "
+    code = ("import sys; sys.path.insert(0, sys.argv[1]); from helpers.child import watch; "
             "watch([*sys.argv[2:], 'deaf'], 60, on_line=lambda line: print(line, flush=True))")
     parent = subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).resolve().parents[1]), *MISBEHAVE],
                               stdout=subprocess.PIPE, text=True)

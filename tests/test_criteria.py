@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.load.criteria import CRASHES, SAVED, criteria, with_runs
+from helpers.load.criteria import asked, criteria, with_runs
 from helpers.load.log_counts import BLOCK_BYTES, count_log
 from helpers.load.study_counts import growth, read_study
 from helpers.load.training import PathResult
 from helpers.tell.criteria import criteria_table
 
+CRASHES, SAVED = "it ends without a crash", "the model's files are saved and load again"
 OOM = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU 0 has a total capacity of 15.98 GiB of which "
        "12.00 MiB is free. Of the allocated memory 14.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
        "unallocated.\n")
@@ -155,9 +156,16 @@ def test_the_table_says_met_not_met_or_why_not_measured(tmp_path):
     assert found["memory of each GPU stays low"] == "met"
     assert found["memory does not grow from trial to trial"] == "not met"
     assert found["the GPU's memory is reset every 50 trials"] == "not met"
-    assert found["500 trials in a row without a device-side assert"].startswith("not measured because 60 of 500")
+    asserts = found["500 trials in a row without a device-side assert"]
+    assert asserts.startswith("not measured because 60 of 500") and len(found) == 15
     assert all(state.startswith("not measured because") for state in states(criteria(None, None)).values())
     assert all(state.startswith("not measured because") for state in states(criteria(log_of(tmp_path, ""), None)).values())
+
+
+def test_every_criterion_has_its_measure_or_says_why_it_never_can():
+    for row in asked():
+        assert {"case", "criterion", "expected"} <= set(row) and ("measure" in row) != ("never" in row)
+        assert set(row.get("needs", [])) <= {"log", "study"} and row.get("runs", "ended") in ("ended", "resumed")
 
 
 def test_asserts_are_told_by_the_outcomes_of_the_trials_where_they_have_them(tmp_path):

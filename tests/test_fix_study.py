@@ -9,8 +9,7 @@ import pytest
 
 from helpers.load.effect import Effect
 from helpers.load.endurance import Endurance, grow
-from helpers.load.fix_study import FixStudy, box_of, chosen, fix_study
-from helpers.load.remedies import FixRow
+from helpers.load.remedies import FixRow, FixStudy, box_of, chosen, fix_study
 from helpers.load.training import PathResult
 from helpers.look.boxes import open_box
 from helpers.tell import fixes, training

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.load.fixplan import Arm, Pair, PlanError, Ran, plan, run, within
 from helpers.load.targets import Target
-from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused
+from helpers.load.trial import RecordNotKept, TrialError, TrialRecord, TrialRefused
 from helpers.load.workloads import workload
 from helpers.settings.presets import NONE
 
@@ -59,6 +59,15 @@ def test_both_arms_of_a_repeat_have_one_seed(tmp_path):
 
     ran = run(plan([pair("a")], repeats=4, budget_s=999, seed=9), python="python", out=tmp_path, one=one)
     assert len(ran.records) == 8 and all(len(found) == 1 for found in seeds.values()) and len(seeds) == 4
+
+
+def test_trials_that_were_measured_before_are_said_with_their_date(tmp_path):
+    def one(wanted, preset, *, repeat, **more):
+        at = "2024-02-03T04:05:06+00:00" if repeat else "2099-01-01T00:00:00+00:00"
+        return record(wanted.words, repeat, started_at=at)
+
+    ran = run(plan([pair("a")], repeats=3, budget_s=999), python="python", out=tmp_path, one=one)
+    assert ran.remarks == ("4 of 6 trials are kept from 2024-02-03; another --out measures them again",)
 
 
 def test_a_refused_arm_leaves_the_plan_and_the_others_go_on(tmp_path):

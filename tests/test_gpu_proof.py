@@ -11,7 +11,7 @@ import pytest
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.load.patterns import generate
-from helpers.load.stress import StressResult
+from helpers.load.study import StressResult
 from helpers.load.targets import Target
 from helpers.load.workloads import workload
 

@@ -11,11 +11,12 @@ from pythons import starts
 
 ROOT = Path(__file__).resolve().parents[1]
 HELPERS = ROOT / "helpers"
-GROUND = {"shapes", "units"}
+GROUND = {"child", "shapes", "units"}
 
-# What each layer may import of the others. Shapes and units are the ground floor, under look and allocator. run.shapes, the
-# records of replays and trials, is what load may use of run.
+# What each layer may import of the others. A child process, shapes and units are the ground floor, under look and allocator.
+# run.shapes, the records of replays and trials, is what load may use of run.
 MAY_IMPORT = {
+    "child": set(),
     "units": set(),
     "shapes": {"units"},
     "grammar": set(),

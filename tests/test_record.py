@@ -330,6 +330,19 @@ def test_secrets_and_the_home_folder_are_not_shown(monkeypatch):
                      "https://***@host/x", "WANDB_API_KEY=***", "--tokenizer", "gpt2"]
 
 
+@pytest.mark.parametrize("words", [
+    ["--max-tokens", "512"], ["--max-new-tokens=64"], ["--author", "ada"], ["--key-frames", "8"], ["--num_keys=4"],
+    ["--monkey-patch", "on"], ["--pad-token", "<pad>"], ["--bypass", "yes"], ["eos_token_id=2"]])
+def test_an_option_that_only_looks_like_a_secret_keeps_its_value(words):
+    assert redacted(words) == words
+
+
+@pytest.mark.parametrize("name", ["--api-key", "--hf-token", "--dbPassword", "--api-keys", "--secretkey", "--auth",
+                                  "--PGPASSWORD", "--aws-access-key-id", "--refresh-tokens"])
+def test_an_option_that_names_a_secret_loses_its_value(name):
+    assert redacted([name, "value-1"]) == [name, "***"] and redacted([f"{name}=value-1"]) == [f"{name}=***"]
+
+
 def test_nothing_but_the_recording_is_left_behind(run):
     recording = run(USES_GPU)
     assert sorted(path.suffix for path in recording.folder.iterdir()) == [".json", ".pickle"]

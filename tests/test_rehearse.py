@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from helpers.commands import rehearse as command
 from helpers.commands.use import WrongUse
-from helpers.load.rehearse import build, devices, search, study, values
+from helpers.load.rehearse import build, devices, study, values
 from helpers.load.rehearse.rehearse import WITNESS, Oom, Rehearsal, environment
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.workloads import workload
@@ -77,16 +77,16 @@ def test_the_card_of_a_box_has_the_boxs_size_and_what_is_in_use():
 @settings(max_examples=50, deadline=None)
 def test_an_argument_is_found_read_and_changed_and_nothing_else_is(before, value, new, joined, dashes):
     words = [*before, *([f"--batch={value}"] if joined else ["--batch", str(value)]), "--last"]
-    assert search.start_of(words, dashes + "batch") == value
-    changed = search.with_argument(words, dashes + "batch", new)
-    assert search.start_of(changed, "batch") == new and len(changed) == len(words)
+    assert study.start_of(words, dashes + "batch") == value
+    changed = study.with_argument(words, dashes + "batch", new)
+    assert study.start_of(changed, "batch") == new and len(changed) == len(words)
     assert sum(old != now for old, now in zip(words, changed, strict=True)) == int(new != value)
 
 
 @pytest.mark.parametrize("words", [["train.py"], ["--batch"], ["train.py", "--batch", "eight"], ["train.py", "--batch", "0"]])
 def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
-    with pytest.raises(search.SearchError, match="--find-batch batch"):
-        search.start_of(words, "batch")
+    with pytest.raises(study.SearchError, match="--find-batch batch"):
+        study.start_of(words, "batch")
 
 
 # Searches.
@@ -95,39 +95,39 @@ def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
 @given(limit=st.integers(1, 5000), start=st.integers(1, 300))
 @settings(max_examples=50, deadline=None)
 def test_the_largest_batch_is_the_last_that_fits(limit, start):
-    found = search.find_batch(lambda batch: ran(fits=batch <= limit), start)
+    found = study.find_batch(lambda batch: ran(fits=batch <= limit), start)
     assert (found.best, found.beyond) == (limit, limit + 1)
     assert len(found.runs) < 30
 
 
 def test_no_batch_fits():
-    assert search.find_batch(lambda batch: ran(fits=False), 8).best is None
+    assert study.find_batch(lambda batch: ran(fits=False), 8).best is None
 
 
 @given(needs=st.integers(1, 4000), peak=st.integers(0, 3000), held=st.integers(0, 50))
 @settings(max_examples=50, deadline=None)
 def test_the_smallest_card_finishes_and_one_granule_less_does_not(needs, peak, held):
     needs, peak, held = 2 * MIB * (needs + held), 2 * MIB * (needs + peak), 2 * MIB * held
-    found = search.find_capacity(lambda size: ran(size, size >= needs, peak_reserved_bytes=peak), held)
+    found = study.find_capacity(lambda size: ran(size, size >= needs, peak_reserved_bytes=peak), held)
     assert found.best == needs and found.beyond == needs - 2 * MIB
 
 
 def test_a_program_that_fails_for_another_reason_is_no_out_of_memory():
-    with pytest.raises(search.SearchError, match="without running out of memory: NameError"):
-        search.find_batch(lambda batch: ran(exit_code=1, error="NameError: x"), 4)
-    with pytest.raises(search.SearchError, match="reserved nothing"):
-        search.find_capacity(lambda size: ran(peak_reserved_bytes=0))
+    with pytest.raises(study.SearchError, match="without running out of memory: NameError"):
+        study.find_batch(lambda batch: ran(exit_code=1, error="NameError: x"), 4)
+    with pytest.raises(study.SearchError, match="reserved nothing"):
+        study.find_capacity(lambda size: ran(peak_reserved_bytes=0))
 
 
 def test_presets_are_given_as_settings_and_fill_the_fix_tables_column():
     seen = []
-    runs = search.against(lambda conf, extra: seen.append((conf, dict(extra))) or ran(fits=bool(conf)),
+    runs = study.against(lambda conf, extra: seen.append((conf, dict(extra))) or ran(fits=bool(conf)),
                           [Preset("a", {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": "1"}, {}, ())])
     assert seen == [("", {}), ("expandable_segments:True", {"OMP_NUM_THREADS": "1"})]
-    column = search.measured_column([Remedy("one", "says", "predicted", preset="a"), Remedy("two", "says", "predicted")], runs)
+    column = study.measured_column([Remedy("one", "says", "predicted", preset="a"), Remedy("two", "says", "predicted")], runs)
     assert list(column) == ["one"] and "measured by the real allocator" in column["one"] and "runs out" in column["one"]
     rows = [FixRow(name, "", (), "predicted", "not tried", "", "predicted") for name in ("one", "two")]
-    assert [row.measured for row in search.with_measured(rows, column)] == [column["one"], "not tried"]
+    assert [row.measured for row in study.with_measured(rows, column)] == [column["one"], "not tried"]
 
 
 # What it is told of the program.

@@ -1,7 +1,6 @@
 """The remedies of the case studies: each on the list, predicted where it can be, and never called measured where it was not."""
 
 import math
-import sys
 
 import pytest
 
@@ -9,8 +8,8 @@ from helpers.allocator import trace as traces
 from helpers.load.claims import claims
 from helpers.load.effect import VERDICTS
 from helpers.load.fixplan import Arm, Pair, Ran, plan
-from helpers.load.remedies import NO_GPU, PATH, RECORDED, adopt, fix_table, forest, pairs, predict, record_trace, remedies
-from helpers.load.trial_record import TrialRecord
+from helpers.load.remedies import NO_GPU, PATH, RECORDED, adopt, fix_table, forest, pairs, predict, remedies
+from helpers.load.trial import TrialRecord
 from helpers.load.workloads import workload
 from helpers.settings.presets import NONE
 
@@ -154,15 +153,3 @@ def test_the_whole_list_fits_a_plan_and_every_verdict_word_is_known():
     made = plan(found, budget_s=math.inf)
     assert len(made.pairs) == len(found) and not made.left_out
     assert {one.verdict for one in remedies() if one.verdict} <= set(VERDICTS)
-
-
-@pytest.mark.slow
-def test_a_workloads_trace_is_recorded_once_and_predicts(tmp_path):
-    pytest.importorskip("torch")
-    wanted, out = workload("training", steps=2, layers=2), tmp_path / "training.jsonl"
-    trace = record_trace(wanted, sys.executable, out)
-    assert len(trace) > 500 and "structure true" in trace.header["label"]
-    written = out.stat().st_mtime_ns
-    assert len(record_trace(wanted, sys.executable, out)) == len(trace) and out.stat().st_mtime_ns == written
-    found = predict(KNOWN["expandable"], 1 << 30, trace, "2.14.1", "cuda")
-    assert found.verdict in ("helps", "no_effect") and found.treated.passes

@@ -15,7 +15,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 from helpers.load.patterns import PATTERNS, generate, ops
-from helpers.load.stress import stress
+from helpers.load.study import stress
 from helpers.torchside.stress import limit, oom_path
 
 ROOT = Path(__file__).resolve().parents[1]

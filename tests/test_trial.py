@@ -5,17 +5,17 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from helpers.load import limits as load_limits
+from helpers import child
+from helpers.child import Ended, Group
+from helpers.load import targets
 from helpers.load import trial as trials
-from helpers.load.child import Ended
-from helpers.load.limits import Limits, driver_used
-from helpers.load.memory_group import Group
+from helpers.load.box import torch_files
 from helpers.load.targets import Target
-from helpers.load.trial import trial
-from helpers.load.trial_record import RecordNotKept, TrialError, TrialRefused
+from helpers.load.trial import Limits, RecordNotKept, TrialError, TrialRefused, driver_used, trial
 from helpers.load.workloads import WorkloadError, command, workload
 from helpers.look.reading import MIB
 from helpers.settings.presets import NONE, Preset, parse
@@ -137,6 +137,97 @@ def test_a_finished_trial_is_not_run_again_and_another_repeat_is(tmp_path):
     assert (tmp_path / "runs").read_text() == "xx"
 
 
+def test_a_program_that_changed_is_run_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "part.py").write_text("words = 'first'\n")
+    (tmp_path / "train.py").write_text("import part; print(part.words)\n")
+    wanted = command([sys.executable, "train.py"])
+
+    def outcome():
+        return trial(wanted, NONE, python=sys.executable, seed=1, limits=QUICK, out=tmp_path / "kept").outcome
+
+    assert outcome() == outcome() == "ok" and len(list((tmp_path / "kept").iterdir())) == 1
+    (tmp_path / "part.py").write_text("raise SystemExit('broken')\n")
+    assert outcome() == "crashed"
+    (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
+    assert outcome() == "crashed" and len(list((tmp_path / "kept").iterdir())) == 3
+
+
+def test_another_torch_is_another_trial(tmp_path, monkeypatch):
+    for folder, version in (("old", "2.6.0+cu124"), ("new", "2.14.1+cu128")):
+        package = tmp_path / folder / "torch"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "version.py").write_text(f"__version__ = '{version}'\n")
+    keys = set()
+    for folder in ("old", "new"):
+        python = tmp_path / f"python-{folder}"
+        python.write_text(f"#!/bin/sh\nPYTHONPATH={tmp_path / folder} exec {sys.executable} \"$@\"\n")
+        python.chmod(0o755)
+        (tmp_path / "python").unlink(missing_ok=True)
+        (tmp_path / "python").symlink_to(python)
+        torch_files.cache_clear()
+        keys.add(trial(command([str(tmp_path / "python"), "-c", ""]), NONE, python="", seed=1, limits=QUICK,
+                       out=tmp_path / "kept").key)
+    assert len(keys) == 2
+
+
+def test_a_users_package_called_helpers_is_the_users(tmp_path, monkeypatch):
+    site = tmp_path / "site" / "helpers"
+    site.mkdir(parents=True)
+    (site / "__init__.py").write_text("mine = 1\n")
+    program = tmp_path / "prog.py"
+    program.write_text("from helpers import mine\n")
+    monkeypatch.setenv("PYTHONPATH", str(site.parent))
+    found = trial(command([sys.executable, str(program)]), NONE, python="", seed=1, limits=QUICK, out=tmp_path / "kept")
+    assert found.outcome == "ok", found.message
+
+
+@pytest.mark.parametrize("where", ["cwd", "PYTHONPATH"])
+def test_a_package_called_helpers_that_lies_about_is_not_taken_for_the_workbooks(tmp_path, monkeypatch, where):
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
+    if where == "PYTHONPATH":
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    argv = child.program(sys.executable, "helpers.torchside.workloads", "no such thing")
+    ended = child.watch(argv, 60, cwd=tmp_path if where == "cwd" else None, env=targets.environment())
+    assert "the other helpers" not in ended.last_words and "JSONDecodeError" in ended.last_words
+
+
+def test_settings_under_which_no_limit_holds_reach_no_child(monkeypatch):
+    for name in ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.setenv(name, "1")
+    assert not [name for name in targets.environment() if name.startswith("PYTORCH_")]
+
+
+def test_a_cgroup_limits_swap_too_and_its_own_kills_alone_count(tmp_path, monkeypatch):
+    box = tmp_path / "sys/fs/cgroup"
+    box.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "proc/vmstat").write_text("oom_kill 7\n")
+    made = Path.mkdir
+
+    def as_the_kernel_does(path, *args, **more):
+        made(path, *args, **more)
+        for name in ("memory.max", "memory.swap.max", "memory.events"):
+            (path / name).write_text("oom_kill 0\n" if name == "memory.events" else "max\n")
+
+    assert Group(None, tmp_path).kills() is None
+    (box / "memory.events").write_text("low 0\noom_kill 2\n")
+    assert Group(None, tmp_path).kills() == 2
+    monkeypatch.setattr(Path, "mkdir", as_the_kernel_does)
+    group = Group(64 * MIB, tmp_path)
+    assert (Path(group.path, "memory.max").read_text(), Path(group.path, "memory.swap.max").read_text()) == (str(64 * MIB), "0")
+    assert group.kills() == 0
+
+
+def test_a_kill_that_nothing_proves_to_be_the_kernels_is_a_crash(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "oom_kills", lambda root=None: None)
+    found = run("import os; os.kill(os.getpid(), 9)", tmp_path)
+    assert found.outcome == "crashed" and "no counter of its kills can be read" in found.message
+
+
 def test_what_differs_in_anything_given_is_another_trial(tmp_path):
     keys = {run("", tmp_path, **more).key for more in (
         {}, {"repeat": 1}, {"limits": Limits(seconds=21, silent_s=5)}, {"preset": Preset("none", {"A": "1"}, {})})}
@@ -180,7 +271,7 @@ def test_py_spy_is_asked_where_it_is_there(tmp_path, monkeypatch):
     fake.write_text("#!/bin/sh\necho \"asked $*\"\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert f"asked dump --pid {os.getpid()}" in load_limits.evidence(os.getsid(0), [os.getpid()])
+    assert f"asked dump --pid {os.getpid()}" in child.stacks_of(os.getsid(0), [os.getpid()])
 
 
 def test_a_gpu_that_is_demanded_of_a_torch_without_one_is_refused(tmp_path):

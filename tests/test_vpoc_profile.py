@@ -8,10 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.load.vpoc import profile, sessions
+from helpers.load.vpoc import profile, reading
 from helpers.load.vpoc.profile import Rule, levels
-from helpers.load.vpoc.ticks import TICKS, TickError, grid, guess_tick, tick_size, to_price, to_ticks, wrong_tick
-from helpers.load.vpoc.trades import Layout, TradesError, from_sessions, survey
+from helpers.load.vpoc.trades import (
+    TICKS,
+    Layout,
+    TickError,
+    TradesError,
+    from_sessions,
+    grid,
+    guess_tick,
+    tick_size,
+    to_price,
+    to_ticks,
+    wrong_tick,
+)
 
 
 @pytest.mark.parametrize("product", TICKS)
@@ -131,27 +142,6 @@ def test_high_nodes_are_peaks_of_their_neighbourhood_and_low_nodes_lie_between()
     assert profile.nodes(np.zeros(5)) == ([], [])
 
 
-def test_a_poc_is_naked_until_a_later_session_trades_there():
-    sessions_ = [(np.array([low, low, high], np.int32), np.ones(3, np.int32)) for low, high in ((10, 12), (20, 22), (8, 11))]
-    trades = from_sessions(sessions_, 0.25)
-    layout = survey(trades)
-    found = levels(profile._profiles(trades, layout), layout)
-    assert profile.naked(found, layout).tolist() == [2, -1, -1]
-
-
-def test_the_developing_poc_ends_at_the_sessions_own():
-    rng = np.random.default_rng(3)
-    trades = from_sessions([(rng.integers(0, 30, 500).astype(np.int32), rng.integers(1, 9, 500).astype(np.int32))], 0.25)
-    layout = survey(trades)
-    whole = levels(profile._profiles(trades, layout), layout).prices(0.25)
-    path = profile.developing(trades, 0, 7)
-    assert path["trades"][-1] == 500
-    assert (path["poc"][-1], path["val"][-1], path["vah"][-1]) == tuple(level[0] for level in whole)
-    half = from_sessions([(trades.price[:int(path["trades"][2])], trades.volume[:int(path["trades"][2])])], 0.25)
-    first = levels(profile._profiles(half, survey(half)), survey(half)).prices(0.25)[0][0]
-    assert path["poc"][2] == first
-
-
 def ns(text, zone):
     return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()) * 10 ** 9
 
@@ -163,7 +153,7 @@ def ns(text, zone):
     ("2024-07-01T00:00:00", "2024-07-01")])
 def test_the_trade_date_begins_at_five_in_chicago_summer_and_winter(wall, day):
     times = np.array([ns(wall, "America/Chicago")])
-    trades = sessions.by_date(np.ones(1, np.int32), np.ones(1, np.int32), times, 0.25)
+    trades = reading.by_date(np.ones(1, np.int32), np.ones(1, np.int32), times, 0.25)
     assert trades.labels == (day,)
 
 
@@ -172,44 +162,44 @@ def test_the_trade_date_begins_at_five_in_chicago_summer_and_winter(wall, day):
        st.sampled_from(["America/Chicago", "Europe/London", "Asia/Tokyo", "Australia/Lord_Howe", "UTC"]))
 def test_wall_clocks_are_those_of_the_time_zone_database(seconds, zone):
     utc = np.array(seconds, np.int64) * 10 ** 9
-    local = sessions.utc_to_local(utc, zone)
+    local = reading.utc_to_local(utc, zone)
     for second, wall in zip(seconds, local, strict=True):
         want = datetime.fromtimestamp(second, timezone.utc).astimezone(ZoneInfo(zone)).replace(tzinfo=timezone.utc)
         assert wall == int(want.timestamp()) * 10 ** 9
-    back, twice = sessions.local_to_utc(local, zone)
+    back, twice = reading.local_to_utc(local, zone)
     assert ((back == utc) | (twice > 0)).all()
 
 
 def test_the_hour_that_a_clock_shows_twice_is_counted():
     wall = np.array([ns("2024-11-03T01:30:00", "UTC"), ns("2024-11-03T03:30:00", "UTC")])
-    utc, twice = sessions.local_to_utc(wall, "America/Chicago")
+    utc, twice = reading.local_to_utc(wall, "America/Chicago")
     assert twice == 1
     assert utc[0] == ns("2024-11-03T06:30:00", "UTC")
 
 
 def test_regular_hours_follow_the_clock_through_the_year():
-    window = sessions.WINDOWS["RTH 15:15"]
+    window = reading.WINDOWS["RTH 15:15"]
     for day in ("2024-01-10", "2024-07-10"):
         times = np.array([ns(f"{day}T{hour}", "America/Chicago") for hour in ("08:29:59", "08:30:00", "15:14:59", "15:15:00")])
-        assert sessions.in_window(times, window).tolist() == [False, True, True, False]
-    assert sessions.in_window(np.array([ns("2024-01-10T23:00:00", "America/Chicago")]), ("17:00", "08:30")).tolist() == [True]
+        assert reading.in_window(times, window).tolist() == [False, True, True, False]
+    assert reading.in_window(np.array([ns("2024-01-10T23:00:00", "America/Chicago")]), ("17:00", "08:30")).tolist() == [True]
 
 
 def test_trades_out_of_order_are_sorted_and_said():
     times = np.array([ns(f"2024-07-10T{hour}:00:00", "America/Chicago") for hour in ("18", "10", "11")])
-    trades = sessions.by_date(np.array([3, 1, 2], np.int32), np.ones(3, np.int32), times, 0.25)
+    trades = reading.by_date(np.array([3, 1, 2], np.int32), np.ones(3, np.int32), times, 0.25)
     assert trades.labels == ("2024-07-10", "2024-07-11")
     assert trades.price.tolist() == [1, 2, 3] and "1 trades are earlier" in trades.notes[0]
 
 
 def test_sessions_of_a_column_keep_the_order_in_which_they_first_come():
-    trades = sessions.group(np.arange(5, dtype=np.int32), np.ones(5, np.int32), np.array(["b", "b", "a", "b", "a"]), 0.25)
+    trades = reading.group(np.arange(5, dtype=np.int32), np.ones(5, np.int32), np.array(["b", "b", "a", "b", "a"]), 0.25)
     assert trades.labels == ("b", "a") and trades.price.tolist() == [0, 1, 3, 2, 4] and trades.starts.tolist() == [0, 3, 5]
     assert "sorted by session" in trades.notes[0]
 
 
 def test_an_unknown_zone_or_time_of_day_is_refused():
     with pytest.raises(TradesError, match="time zone"):
-        sessions.zone_of("Chicago/Nowhere")
+        reading.zone_of("Chicago/Nowhere")
     with pytest.raises(TradesError, match="HH:MM"):
-        sessions.in_window(np.zeros(1, np.int64), ("25:00", "26:00"))
+        reading.in_window(np.zeros(1, np.int64), ("25:00", "26:00"))

@@ -1,20 +1,18 @@
 """Files as users have them: columns guessed, zones asked for, every bad row counted and kept, nothing silently dropped."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
 from vpoc_trades import parquet_of
 
-from helpers.load.vpoc import features, sample
+from helpers.load.vpoc import sample
 from helpers.load.vpoc.histogram import profiles
 from helpers.load.vpoc.profile import Rule, levels
 from helpers.load.vpoc.reading import read_trades
 from helpers.load.vpoc.results import profile_file, write
-from helpers.load.vpoc.stream import stream_parquet
-from helpers.load.vpoc.ticks import TickError
-from helpers.load.vpoc.trades import TradesError, survey
+from helpers.load.vpoc.strategies import stream_parquet
+from helpers.load.vpoc.trades import TickError, TradesError, survey
 
 CHICAGO = "America/Chicago"
 
@@ -167,33 +165,6 @@ def test_a_parquet_file_is_profiled_without_being_loaded(tmp_path):
         profile_file(wrong, "ES", "stream_parquet")
     with pytest.raises(TradesError, match="streams Parquet files"):
         profile_file(lines(tmp_path / "t.csv", "time,price,volume", good_rows()), "ES", "stream_parquet")
-
-
-def test_features_are_resumed_by_session_and_nothing_is_computed_twice(tmp_path, monkeypatch):
-    trades = sample.generated(5, 300, ragged=True)
-    first = features.save(trades.take(0, 3), tmp_path, torch_python="no-such-python")
-    assert (first.computed, first.kept) == (3, 0) and first.status.startswith("not written")
-    with (tmp_path / "vpoc_features.partial.jsonl").open("a") as file:
-        file.write('{"session": "3", "dig')  # as a kill in the middle of a line leaves it
-    second = features.save(trades, tmp_path, torch_python="no-such-python")
-    assert (second.computed, second.kept) == (2, 3)
-    monkeypatch.setattr(features, "_features", lambda *_: pytest.fail("computed again"))
-    assert features.save(trades, tmp_path, torch_python="no-such-python").computed == 0
-    monkeypatch.undo()
-    assert features.save(trades, tmp_path, rule=Rule("lowest"), torch_python="no-such-python").computed == 5
-    about = json.loads((tmp_path / "vpoc_features_metadata.json").read_text())
-    assert about["sessions"] == list(trades.labels) and about["columns"] == list(features.COLUMNS)
-
-
-def test_the_pt_file_holds_the_features(tmp_path):
-    torch = pytest.importorskip("torch")
-    trades = sample.generated(3, 300)
-    saved = features.save(trades, tmp_path)
-    assert saved.status == "ok"
-    held = torch.load(saved.pt, weights_only=True)
-    layout = survey(trades)
-    poc = levels(profiles(trades, layout), layout).prices(trades.tick)[0]
-    assert held["sessions"] == ["0", "1", "2"] and held["features"][:, 0].tolist() == poc.tolist()
 
 
 def test_the_generator_is_seeded_and_prints_at_the_same_price():

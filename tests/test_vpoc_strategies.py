@@ -9,11 +9,9 @@ from vpoc_trades import TYPES, as_type, parquet_of, slow_profiles
 from helpers.load.vpoc import kernels, sample, study
 from helpers.load.vpoc.histogram import profiles
 from helpers.load.vpoc.memory import case_arithmetic, predicted_bytes, shape_of
-from helpers.load.vpoc.store import open_store, write_store
-from helpers.load.vpoc.strategies import NUMPY, TORCH, case_histogram, run
-from helpers.load.vpoc.stream import stream_mapped, stream_parquet, stream_read
-from helpers.load.vpoc.trades import TradesError, from_sessions, survey
-from helpers.load.vpoc.trial import ALL, measure
+from helpers.load.vpoc.strategies import NUMPY, TORCH, case_histogram, run, stream_mapped, stream_parquet, stream_read
+from helpers.load.vpoc.study import ALL, measure
+from helpers.load.vpoc.trades import TradesError, from_sessions, open_store, survey, write_store
 from helpers.look.reading import MIB
 
 SOME = sample.generated(12, 3000, seed=5, ragged=True)

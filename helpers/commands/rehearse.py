@@ -50,7 +50,7 @@ def _rehearse(given: argparse.Namespace) -> int:
     from helpers.load.record import RecordError
     from helpers.load.rehearse import build
     from helpers.load.rehearse.devices import TABLE, DeviceError
-    from helpers.load.rehearse.search import SearchError
+    from helpers.load.rehearse.study import SearchError
     from helpers.settings.presets import PresetError
     from helpers.tell.tables import table
 
@@ -98,7 +98,7 @@ def _agreed(line: str) -> bool:
 
 
 def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: Torch) -> int:
-    from helpers.load.rehearse import search
+    from helpers.load.rehearse import study as search
     from helpers.load.rehearse.devices import device
     from helpers.load.rehearse.rehearse import rehearse
     from helpers.look.reading import parse_size
@@ -126,7 +126,7 @@ def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: T
 
 def _several(given: argparse.Namespace, command: list[str], card: Device, run: Callable[..., Rehearsal], folder: Path) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
-    from helpers.load.rehearse import search
+    from helpers.load.rehearse import study as search
     from helpers.look.reading import show_bytes
     from helpers.settings.presets import load
     from helpers.tell.tables import table

@@ -26,8 +26,7 @@ def _vpoc(arguments: argparse.Namespace) -> int:
     from helpers.load.vpoc.planner import PlanError
     from helpers.load.vpoc.profile import USUAL, levels
     from helpers.load.vpoc.results import profile_file, write
-    from helpers.load.vpoc.ticks import TickError
-    from helpers.load.vpoc.trades import TradesError
+    from helpers.load.vpoc.trades import TickError, TradesError
     from helpers.tell import vpoc
 
     told = []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from helpers.load.checks import DEFAULT, FORCED, LADDER, PAIRS, CheckResult, Limits, as_rows, run_checks
@@ -24,6 +26,22 @@ def torch_interpreter() -> str:
     except (OSError, ValueError, AttributeError):
         recorded = None
     return recorded if isinstance(recorded, str) and recorded else sys.executable
+
+
+@lru_cache(maxsize=8)
+def torch_files(python: str) -> tuple[str, str]:
+    """Where ``python`` would import torch from, and its version of Python, such as cp311; torch itself is not imported.
+
+    Empty where there is none, and both where there is no such interpreter.
+    """
+    code = ("import importlib.util as u, sys; s = u.find_spec('torch'); print('torch:', s.origin if s and s.origin else '');"
+            "print('cp%d%d' % sys.version_info[:2])")
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return "", ""
+    origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")
+    return origin.strip(), tag
 
 
 def is_this_box(bundle: Bundle) -> bool:

@@ -9,22 +9,19 @@ takes no memory of a GPU.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from helpers.load.child import Ended, watch
-from helpers.load.targets import Target, pair_targets
+from helpers.child import Ended, json_row, program, watch
+from helpers.load.targets import Target, environment, pair_targets
 from helpers.look.reading import GIB, MIB, Reading, not_available, seen
 from helpers.settings.table import NO_CACHE
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "from helpers.torchside.checks import main; main()"
+PROGRAM = "helpers.torchside.checks"
 
 LOOKS = ("enumeration", "alone")
 LOADS = ("matmul_fp32", "matmul_bf16", "network", "copy_pageable", "copy_pinned")
@@ -39,8 +36,9 @@ LEAST_S = 0.5
 TURN_S = 20.0
 # With the first two, torch's memory limit does not hold (raw driver allocations); the third makes fp32 products TF32.
 DROPPED = (*NO_CACHE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-LIMIT_THREADS = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+# Few threads, and the second process of a pair over the loopback alone.
+SET = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo",
+       "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
 @dataclass(frozen=True)
@@ -132,19 +130,6 @@ def _order(result: CheckResult) -> tuple[str, str, int]:
     return result.pci, result.peer, CHECKS.index(result.check)
 
 
-def _environment(target: Target, scratch: str) -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    if target.visible_variable:
-        if target.visible_variable == "HIP_VISIBLE_DEVICES":
-            env.pop("CUDA_VISIBLE_DEVICES", None)
-        elif "CUDA_VISIBLE_DEVICES" not in env:
-            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        env[target.visible_variable] = target.visible_value
-    path = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
-    # The user's torch is not written to, not even its bytecode.
-    return {**env, **LIMIT_THREADS, **LOOPBACK, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": scratch}
-
-
 class _Run:
     """The checks of one target: as many children as it takes, each check started at most once."""
 
@@ -165,8 +150,9 @@ class _Run:
             self.began, self.limit_s = time.monotonic(), self.limits.start_s
             known = len(self.done)
             with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
-                ended = watch([self.torch_python, "-c", PROGRAM, json.dumps(self._spec(left))], self.limit_s, cwd=scratch,
-                              env=_environment(self.target, scratch), on_line=self._line, grace_s=self.limits.grace_s)
+                env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
+                ended = watch(program(self.torch_python, PROGRAM, json.dumps(self._spec(left))), self.limit_s, cwd=scratch,
+                              env=env, on_line=self._line, grace_s=self.limits.grace_s)
             left = self._undone(left)
             if ended.left_pids:
                 pids = ", ".join(map(str, ended.left_pids))
@@ -205,11 +191,8 @@ class _Run:
 
     def _line(self, text: str) -> float | None:
         """Take one line of the child; returns how long the child has from now on."""
-        try:
-            message = json.loads(text)
-        except ValueError:
-            return None
-        if not isinstance(message, dict):
+        message = json_row(text)
+        if not message:
             return None
         event, name = message.get("event"), str(message.get("check"))
         if event == "start" and name in self._undone(CHECKS):

@@ -6,7 +6,6 @@ Pure. Measurements are compared as ratios, in pairs that ran one after the other
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -169,12 +168,3 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
     if main.says == "same":
         return done("no_effect", f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters")
     return done("not_enough_evidence", f"{main.words}: the interval leaves open whether it matters")
-
-
-def resampled(control: Sequence[float], what: str, pairs: int, draws: int, seed: int) -> float:
-    """The share of false alarms (less or more) when both arms are drawn from one recorded arm, ``draws`` times."""
-    rng, alarms = random.Random(f"{what}/{seed}"), 0
-    for _ in range(draws):
-        arms = [[rng.choice(control) for _ in range(pairs)] for _ in range(2)]
-        alarms += effect(what, *arms).says in ("less", "more")
-    return alarms / draws

@@ -1,4 +1,4 @@
-"""How many batches until it dies, how large a batch lives, and would a setting of the allocator have saved it?
+"""How many batches until it dies, and would a setting of the allocator have saved it?
 
 Every attempt is a child of its own with the memory that is given: more private memory than at its start on the CPU
 (RLIMIT_DATA), torch's own limit on a GPU. What died is done again under the recorder, and its trace replayed on a card of that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from helpers.allocator.driver import Card
 from helpers.allocator.trace import read
 from helpers.allocator.whatif import Answer, whatif
 from helpers.load.box import torch_interpreter
-from helpers.load.training import SHAPES, Told, child
+from helpers.load.training import PLAIN, SHAPES, Told, child
 from helpers.look.reading import parse_size
 
-PRECISION = 16
 OUT = Path(__file__).resolve().parents[2] / "outputs" / "training"
 
 
@@ -45,15 +44,6 @@ class Endurance:
     answer: Answer | None = None
     predicted_batch: int | None = None
     why_no_answer: str = ""
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The largest batch that trained, and the smallest that ran out (None: none did); ``tried``: each, and whether it lived."""
-
-    batch: int
-    refused: int | None
-    tried: tuple[tuple[int, bool], ...]
 
 
 def until_oom(python: str, limit_bytes: int, out: Path, *, batches: int = 40, growth: int = 16, device: str = "cpu",
@@ -100,34 +90,9 @@ def batch_of(path: Path, index: int | None) -> int | None:
     return 1 + sum(1 for end in ends if end <= index)
 
 
-def largest_batch(python: str, limit_bytes: int, *, most: int = 1 << 14, device: str = "cpu", shape: str = "small",
-                  seed: int = 7, limit_s: float = 120.0, on_try: Callable[[int, bool], None] | None = None) -> Largest:
-    """Double the batch until two steps run out of memory, then halve the distance; exact to a sixteenth."""
-    tried: list[tuple[int, bool]] = []
-
-    def lives(batch: int) -> bool:
-        spec = _spec(shape, device, seed, steps=2, growth=0, batch=batch, limit_bytes=limit_bytes)
-        ok = not _died(child(python, spec, limit_s))
-        tried.append((batch, ok))
-        if on_try:
-            on_try(batch, ok)
-        return ok
-
-    good, bad, batch = 0, None, 1  # type: int, int | None, int
-    while bad is None and good < most:
-        if lives(batch):
-            good, batch = batch, min(2 * batch, most)
-        else:
-            bad = batch
-    while bad is not None and bad - good > max(1, good // PRECISION):
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if lives(middle) else (good, middle)
-    return Largest(good, bad, tuple(tried))
-
-
 def _spec(shape: str, device: str, seed: int, **more: Any) -> dict[str, Any]:
-    return {"dropout": 0.0, **SHAPES[shape], "path": "until_oom", "name": "until_oom", "folder": "", "device": device,
-            "seed": seed, "threads": 1, **more}
+    return {**SHAPES[shape], **PLAIN, "path": "until_oom", "name": "until_oom", "folder": "", "device": device, "seed": seed,
+            **more}
 
 
 def _died(told: Told) -> bool:
@@ -135,6 +100,6 @@ def _died(told: Told) -> bool:
     end: Mapping[str, Any] = told.end
     if end.get("state") == "ran" or end.get("oom"):
         return bool(end.get("oom"))
-    last = end.get("why") or (told.ended.last_words.splitlines() or ["it said nothing"])[-1][:300]
+    last = end.get("why") or told.ended.last_line
     raise EnduranceError(f"the training child {told.ended.how} after {told.steps} steps ({last}); expected it to finish or to "
                          "run out of memory; try a longer limit, or more memory than torch alone needs")

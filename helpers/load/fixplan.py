@@ -6,13 +6,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from helpers.load.effect import FEWEST_PAIRS
-from helpers.load.limits import Limits
-from helpers.load.targets import Target
-from helpers.load.trial import CPU, trial
-from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused
+from helpers.load.targets import CPU, Target
+from helpers.load.trial import Limits, RecordNotKept, TrialError, TrialRecord, TrialRefused, trial
 from helpers.load.workloads import Workload
 from helpers.settings.presets import NONE, Preset
 
@@ -65,11 +64,25 @@ class FixPlan:
 
 @dataclass(frozen=True)
 class Ran:
-    """The records by arm and repeat, and what went wrong without losing them: a line each. ``refused``: arm and why."""
+    """The records by arm and repeat, and what went wrong without losing them: a line each. ``refused``: arm and why.
+
+    ``kept``: when each was made of those that were not measured now.
+    """
 
     records: Mapping[tuple[str, int], TrialRecord]
     refused: Mapping[str, str]
     troubles: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the results must know, a line each: which were not measured now, and the troubles."""
+        if not self.kept:
+            return self.troubles
+        days = sorted({when[:10] for when in self.kept})
+        dates = " to ".join(dict.fromkeys((days[0], days[-1])))
+        line = f"{len(self.kept)} of {len(self.records)} trials are kept from {dates}; another --out measures them again"
+        return (line, *self.troubles)
 
 
 def plan(pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: float, seed: int = 0) -> FixPlan:
@@ -122,7 +135,8 @@ def within(pairs: Sequence[Pair], *, repeats: int, budget_s: float, seed: int, r
         also = run(more)
         left_out = {name: why for name, why in made.left_out.items() if name not in {pair.name for pair in more.pairs}}
         made = FixPlan(made.trials + more.trials, made.seconds + more.seconds, made.pairs + more.pairs, left_out, repeats, seed)
-        ran = Ran({**ran.records, **also.records}, {**ran.refused, **also.refused}, ran.troubles + also.troubles)
+        ran = Ran({**ran.records, **also.records}, {**ran.refused, **also.refused}, ran.troubles + also.troubles,
+                  ran.kept + also.kept)
     return made, ran
 
 
@@ -153,6 +167,8 @@ def run(wanted: FixPlan, *, python: str, out: Path, limits: Limits = Limits(), t
     records: dict[tuple[str, int], TrialRecord] = {}
     refused: dict[str, str] = {}
     troubles: list[str] = []
+    kept: list[str] = []
+    began = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     for planned in wanted.trials:
         if planned.arm.name in refused:
             continue
@@ -170,10 +186,11 @@ def run(wanted: FixPlan, *, python: str, out: Path, limits: Limits = Limits(), t
             troubles.append(f"{planned.arm.name}, repeat {planned.repeat}: {error}")
             continue
         records[planned.arm.name, planned.repeat] = record
+        kept += [record.started_at] if "" < record.started_at < began else []
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
             where = "the CPU" if target.pci == "cpu" else f"GPU {target.pci}, which is set aside"
             troubles.append(f"stopped after {planned.arm.name}, repeat {planned.repeat}: {record.clean or record.message}; "
                             f"nothing more is tried on {where}")
             break
-    return Ran(records, refused, tuple(troubles))
+    return Ran(records, refused, tuple(troubles), tuple(kept))

@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.load.child import signal_name
+from helpers.child import signal_name
+from helpers.look.environment import sounds_secret
 
 INJECT = Path(__file__).resolve().parents[1] / "torchside" / "inject"
 DEFAULT_EVENTS = 200_000
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 # Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
 ORDER = ("oom", "exit", "os._exit", "SIGTERM", "hang", "SIGUSR1")
-SECRET = re.compile(r"(key|token(?!i)|secret|passw|credential|auth)", re.IGNORECASE)
 LOOKS_SECRET = re.compile(r"^(hf_|sk-|ghp_|gho_|github_pat_|xox[a-z]-|AKIA)\w+|^[0-9a-f]{32,}$")
 TELL_IT = "; the program itself can record with helpers.torchside.recording"
 
@@ -221,7 +221,7 @@ def redacted(words: Sequence[str]) -> list[str]:
     home, found, hide = os.path.expanduser("~"), [], False
     for word in words:
         name, equals, value = word.partition("=")
-        option = not hide and bool(SECRET.search(name)) and (bool(equals) or name.startswith("-"))
+        option = not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
         shown = "***" if hide or LOOKS_SECRET.match(word) else f"{name}=***" if option and equals else word
         if equals and LOOKS_SECRET.match(value):
             shown = f"{name}=***"

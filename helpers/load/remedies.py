@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from helpers.allocator import trace as traces
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import Row, whatif
-from helpers.load import effect
+from helpers.load import effect, fixplan
+from helpers.load.box import is_this_box, torch_interpreter
 from helpers.load.claims import claims
 from helpers.load.effect import LEAST, Comparison, Effect, compare
-from helpers.load.fixplan import Arm, Pair, Ran
-from helpers.load.record import RecordError, record
-from helpers.load.targets import Target
-from helpers.load.trial_record import TrialRecord
-from helpers.load.workloads import Workload, argv, workload
-from helpers.look.reading import show_bytes
+from helpers.load.fixplan import Arm, FixPlan, Pair, Planned, Ran
+from helpers.load.study import study
+from helpers.load.targets import CPU, free_targets, largest_pool
+from helpers.load.trial import TrialRecord
+from helpers.load.workloads import workload
+from helpers.look.bundle import Bundle
+from helpers.look.framework import framework
+from helpers.look.gpus import gpus
+from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.presets import Preset, findings, load
 from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES, HOST_NAMES
@@ -185,21 +188,6 @@ def predict(remedy: Remedy, capacity_bytes: int, trace: Trace | None, torch: str
     return _replayed(rows[""], rows[conf], capacity_bytes, answer.needs_bytes)
 
 
-def record_trace(wanted: Workload, python: str, out: Path, seed: int = 0) -> Trace:
-    """The trace of a workload, recorded once on the CPU by torch's profiler at ``out`` (a .jsonl), or read where it is there.
-
-    Raises RecordError (TraceError) where nothing can be recorded.
-    """
-    path = out.with_suffix(".jsonl")
-    if not path.exists():
-        program = Path(__file__).resolve().parents[1] / "torchside" / "workloads.py"
-        command = argv(wanted, python, seed, Target(), None)
-        found = record(command if wanted.command else [python, str(program), command[-1]], path, cpu_profile=True)
-        if found.trace is None:
-            raise RecordError(f"{wanted.words}: no trace: {found.why_no_trace}")
-    return traces.read(path)
-
-
 def _replayed(control: Row, treated: Row, capacity_bytes: int, needs_bytes: int) -> Prediction:
     card = f"on {show_bytes(capacity_bytes)}"
     told = (f"{card} peak reserved {show_bytes(treated.peak_reserved_high_bytes)}, with default settings "
@@ -298,3 +286,66 @@ def adopt(rows: Sequence[FixRow]) -> list[str]:
     known = {one.id: one.preset for one in remedies()}
     helping = [row for row in rows if row.verdict == "helps" and known.get(row.remedy) and row.memory]
     return [known[row.remedy] for row in sorted(helping, key=lambda row: row.memory.ratio if row.memory else 1.0)]
+
+
+CPU_BYTES = 20 << 30
+OUT = Path(__file__).resolve().parents[2] / "outputs" / "trials"
+
+
+@dataclass(frozen=True)
+class FixStudy:
+    """The fix table of a box with what it rests on; ``plan`` and ``ran`` are None where nothing was tried, ``why`` says why."""
+
+    rows: tuple[FixRow, ...]
+    capacity_bytes: int
+    torch: str
+    build: str
+    recorded: bool
+    plan: FixPlan | None
+    ran: Ran | None
+    why: str
+
+
+def chosen(names: str) -> tuple[Remedy, ...]:
+    """The remedies named, with blanks between, or all. Raises ValueError for one that does not exist."""
+    known = {one.id: one for one in remedies()}
+    if unknown := [name for name in names.split() if name not in known and name != "all"]:
+        raise ValueError(f"remedy {unknown[0]!r}: expected all, or some of {', '.join(known)}")
+    return tuple(known.values()) if "all" in names.split() else tuple(known[name] for name in names.split())
+
+
+def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
+    """(bytes of the card to predict for, torch, build) of a box; a box without a GPU is predicted for a card of 20 GiB."""
+    facts = framework(bundle)
+    torch = str(facts.version.value) if facts.version.ok else "2.14.1"
+    build = "rocm" if any(gpu.driver == "amdgpu" for gpu in gpus(bundle)) else "cuda"
+    size = parse_size(capacity) if capacity else largest_pool(bundle)[0] or CPU_BYTES
+    return size, torch.split("+")[0], build
+
+
+def fix_study(bundle: Bundle, names: str = "all", *, trace: str = "growing-loop", capacity: str = "", repeats: int = 3,
+              budget_s: float = 0.0, seed: int = 0, out: Path = OUT,
+              on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None) -> FixStudy:
+    """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above 0, try what fits that time.
+
+    Raises ValueError (fixplan.PlanError) in one line.
+    """
+    wanted = chosen(names)
+    size, torch, build = box_of(bundle, capacity)
+    requests: Trace = study(trace, capacity=str(size)).trace
+    guesses: Mapping[str, Prediction] = {one.id: predict(one, size, requests, torch, build)
+                                         for one in wanted if one.how != "argued"}
+    recorded = not is_this_box(bundle)
+    plan, ran, why = None, None, "recorded: nothing can be tried on it here" if recorded else ""
+    target = CPU
+    if not recorded:
+        target = next(iter(free_targets(bundle)[0]), CPU)
+    tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
+    if not recorded and budget_s > 0 and tried:
+        plan, ran = fixplan.within(tried, repeats=repeats, budget_s=budget_s, seed=seed, run=partial(
+            fixplan.run, python=torch_interpreter(), out=out, target=target, on_trial=on_trial))
+    elif not recorded:
+        why = "no time budget was given" if tried else "no remedy chosen can be tried here"
+    told = {**not_tried, **(plan.left_out if plan else {})}
+    rows = fix_table(wanted, recorded=recorded, predictions=guesses, tried=plan.pairs if plan else (), ran=ran, not_tried=told)
+    return FixStudy(tuple(rows), size, torch, build, recorded, plan, ran, why)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from helpers import child
+from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, Holder
-from helpers.look.kernel_log import Event
-from helpers.look.reading import GIB, show_bytes
+from helpers.look.gpus import gpus as gpus_of
+from helpers.look.kernel_log import Event, events
+from helpers.look.reading import GIB, MIB, show_bytes
+from helpers.settings.table import CONF_NAMES, NO_CACHE
 
 FAULTS = ("gpu_reset", "vram_lost", "ring_timeout", "mes_hang", "vm_fault", "xid")
 # What no process seen here accounts for and still is no other user: firmware, page tables, a console's framebuffer.
 UNEXPLAINED_BYTES = GIB
 VISIBLE = {"amdgpu": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
+SLACK_BYTES = 64 * MIB
+"""What the driver may count more as used after a job than before it."""
+UNBOUND = (*CONF_NAMES, *NO_CACHE)
+"""Under these of the user's own a limit of torch's allocator may not hold: without its cache memory is taken from the driver
+past every limit, and a setting may name another allocator or another fraction."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,23 @@ class Target:
     peer: str = ""
     several: bool = False
     refused: str = ""
+
+
+CPU = Target()
+
+
+def environment(target: Target = CPU, without: Collection[str] = UNBOUND, more: Mapping[str, str] | None = None,
+                own: bool = True) -> dict[str, str]:
+    """The environment of a child that sees this target alone; ``without`` are names it does not get, ``more`` is set last.
+
+    ``own`` as of child.environment. Where a variable makes a choice of GPUs now, the target's number is one within it.
+    """
+    found = child.environment(without, more, own)
+    if target.visible_variable == "HIP_VISIBLE_DEVICES":
+        found.pop("CUDA_VISIBLE_DEVICES", None)
+    elif target.visible_variable and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    return {**found, target.visible_variable: target.visible_value} if target.visible_variable else found
 
 
 def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
@@ -61,6 +87,20 @@ def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
         time = "" if not when.ok else f" at {when.value}" if when.unit == "text" else f" {when.value} s after boot"
         return f"not run because the kernel log shows {kind}{time}"
     return ""
+
+
+def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
+    """The GPUs of a box that torch could use and nobody else does now, and where there is none, why."""
+    found = gpu_targets(gpus_of(bundle), [event for event in events(bundle) if event.boot == 0])
+    free = [one for one in found if one.visible_variable and not one.refused]
+    return free, "" if free else "; ".join(one.refused for one in found if one.refused) or "this box has no GPU"
+
+
+def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
+    """The largest pool of a box's GPUs: its bytes, those in use as far as that is known, and whose it is; 0 without one."""
+    pools = [(int(pool.total.value or 0), int(pool.used.value or 0) if pool.used.ok else 0, gpu)
+             for gpu in gpus_of(bundle) for pool in gpu.pools if pool.total.ok]
+    return max(pools, key=lambda row: row[0], default=(0, 0, None))
 
 
 def _held_bytes(holder: Holder) -> int:

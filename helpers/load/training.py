@@ -8,7 +8,6 @@ two), with glibc told to give every block of 64 KiB or more back when it is free
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,37 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.load.child import Ended, watch
-from helpers.look.reading import MIB
+from helpers.child import Ended, json_row, program, watch
+from helpers.load.targets import environment
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "from helpers.torchside.training import main; main()"
+PROGRAM = "helpers.torchside.training"
 START_S = 120.0
 END_S = 15.0
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {"vocab": 64, "width": 32, "layers": 2, "heads": 2, "length": 16, "batch": 8, "steps": 4},
-    "small": {"vocab": 128, "width": 128, "layers": 4, "heads": 4, "length": 64, "batch": 16, "steps": 6},
-    "medium": {"vocab": 256, "width": 256, "layers": 6, "heads": 8, "length": 256, "batch": 16, "steps": 6},
-}
+_DATA = json.loads(Path(__file__).with_name("training.json").read_text(encoding="utf-8"))
+SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
 """20 thousand, 0.8 and 4.9 million parameters."""
-WHAT: dict[str, tuple[str, dict[str, Any]]] = {
-    "single device": ("plain", {"name": "single"}),
-    "gradient accumulation": ("plain", {"pieces": 4}),
-    "gradient checkpointing": ("plain", {"recompute": True}),
-    "accumulation and checkpointing": ("plain", {"pieces": 4, "recompute": True}),
-    "resume after a kill": ("resume", {"dropout": 0.1, "die": {"how": "kill", "at": "write 20"}}),
-    "resume after out of memory": ("resume", {"dropout": 0.1, "die": {"how": "oom"}}),
-    "batch back-off": ("back_off", {}),
-    "DataParallel": ("data_parallel", {}),
-    "DDP": ("ddp", {}),
-    "FSDP": ("fsdp", {}),
-    "two-stage model parallel": ("two_stage", {}),
-    "independent processes, gradients averaged": ("averaged", {}),
-    "JAX": ("jax", {}),
-    "TensorFlow": ("tensorflow", {}),
-}
-PATHS = tuple(WHAT)
+PATHS: tuple[str, ...] = tuple(way["name"] for way in _DATA["ways"])
+PLAIN = {"dropout": 0.0, "threads": 1}
 BACK_OFF_SHARE = 0.6
+# One thread, memory given back when freed, the same bits every time; and frameworks that would take the whole GPU at once.
+SET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(64 << 10),
+       "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 @dataclass(frozen=True)
@@ -94,32 +77,10 @@ class Told:
     end: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Every text was seen, each failure made on purpose (torch 2.13 on a CPU), but for two that are named below.
-_FAILURES: tuple[tuple[str, str, str], ...] = (
-    (r"doesn't have (NCCL|MPI|XCCL|UCC) built in", "this torch was built without the backend that was asked for",
-     "ask for gloo, or install a torch built for this GPU (RCCL answers to the name nccl)"),
-    (r"Unknown backend type", "there is no backend of that name", "use gloo or nccl; RCCL's name in torch is nccl"),
-    (r"EADDRINUSE|[Aa]ddress already in use", "the rendezvous port is taken, often by an earlier run that still lives",
-     "end that run (ss -ltnp names it), or take another MASTER_PORT; torchrun --standalone finds a free one"),
-    (r"rendezvous: environment variable \w+ expected", "the program was started by itself, without the launcher's variables",
-     "start it by torchrun --standalone --nproc_per_node=2, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"),
-    (r"waiting for clients|clients joined|^(\w+: )?Wait timeout|client socket has timed out",
-     "not all processes came to the rendezvous in time",
-     "look at the log of the missing one; check that WORLD_SIZE is the number started and that MASTER_ADDR can be reached"),
-    (r"Connection (reset|closed) by peer|ended in the middle of a step|ended without an answer|Broken pipe",
-     "the other process died, and this one only noticed", "look at the other process: its error, or the kernel log for the OOM "
-     "killer"),
-    (r"Timed out waiting \d+ms|Watchdog caught collective operation timeout", "the other process lives and does not answer: it "
-     "waits elsewhere, or the two do not make the same calls", "take the stacks of both (py-spy dump) and compare them"),
-    # "invalid device ordinal" is the CUDA and HIP runtimes' text for it, the watchdog above nccl's: not made here.
-    (r"invalid device ordinal|_cuda_setDevice|not compiled with CUDA", "a device index that this process does not have",
-     "compare LOCAL_RANK with torch.cuda.device_count() and with HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES"),
-)
-
-
 def read_failure(text: str) -> Failure | None:
     """The cause of a failure of torch.distributed by its message; None where it is none that is known."""
-    return next((Failure(cause, step) for pattern, cause, step in _FAILURES if re.search(pattern, text, re.MULTILINE)), None)
+    known = (row for row in _DATA["failures"] if re.search(row["text"], text, re.MULTILINE))
+    return next((Failure(row["cause"], row["next_step"]) for row in known), None)
 
 
 def paths(python: str, names: Sequence[str] = PATHS, *, device: str = "cpu", shape: str = "", seed: int = 7,
@@ -130,16 +91,17 @@ def paths(python: str, names: Sequence[str] = PATHS, *, device: str = "cpu", sha
     ``limit_s``: each child's seconds after its start. Raises ValueError for an unknown name or shape.
     """
     shape = shape or ("small" if device == "cpu" else "medium")
-    unknown = [name for name in names if name not in WHAT] + [shape] * (shape not in SHAPES)
+    ways = {way["name"]: way for way in _DATA["ways"]}
+    unknown = [name for name in names if name not in ways] + [shape] * (shape not in SHAPES)
     if unknown:
         raise ValueError(f"{unknown[0]!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
     results: list[PathResult] = []
     room = 0
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
         for name in dict.fromkeys([PATHS[0], *names]):
-            path, more = WHAT[name]
-            spec = {"dropout": 0.0, **SHAPES[shape], "path": path, "name": path, "folder": folder, "device": device,
-                    "seed": seed, "threads": 1, **more, "limit_bytes": room}
+            path = ways[name]["path"]
+            spec = {**SHAPES[shape], **PLAIN, "path": path, "name": path, "folder": folder, "device": device, "seed": seed}
+            spec |= {**ways[name].get("more", {}), "limit_bytes": room}
             if path == "resume":
                 result = _resumed(python, name, spec, limit_s)
             elif path == "back_off" and not room:
@@ -154,33 +116,21 @@ def paths(python: str, names: Sequence[str] = PATHS, *, device: str = "cpu", sha
     return results
 
 
-def child(python: str, spec: Mapping[str, Any], limit_s: float, env: Mapping[str, str] | None = None) -> Told:
+def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Told:
     """One child from its start to its end. It has START_S to begin (importing torch), then ``limit_s``."""
-    lines: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
     def take(text: str) -> float | None:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            return None
-        if isinstance(line, dict) and "event" in line:
-            lines.append(line)
-        return {"ready": limit_s, "end": END_S}.get(line.get("event", "")) if isinstance(line, dict) else None
+        row = json_row(text)
+        rows.extend([row] if "event" in row else [])
+        return {"ready": limit_s, "end": END_S}.get(row.get("event", ""))
 
-    argv = [python, "-c", PROGRAM, json.dumps({**spec, "limit_s": limit_s})]
-    ended = watch(argv, START_S, env=environment(env or {}), on_line=take)
-    steps = [line for line in lines if line["event"] == "step"]
-    return Told(ended, steps[-1]["step"] if steps else 0, steps[-1]["loss"] if steps else None,
-                next((line["torch"] for line in lines if line["event"] == "ready"), ""), tuple(lines),
-                next((line for line in lines if line["event"] == "end"), {}))
-
-
-def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The children's environment: this checkout first, one thread, memory given back when freed, the same bits every time."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-            "MALLOC_MMAP_THRESHOLD_": str(64 << 10), "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true", **more}
+    argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": limit_s}))
+    ended = watch(argv, START_S, env=environment(more=SET), on_line=take)
+    step: dict[str, Any] = next((row for row in reversed(rows) if row["event"] == "step"), {"step": 0, "loss": None})
+    torch = next((row["torch"] for row in rows if row["event"] == "ready"), "")
+    end = next((row for row in rows if row["event"] == "end"), {})
+    return Told(ended, step["step"], step["loss"], torch, tuple(rows), end)
 
 
 def told_result(name: str, told: Told) -> PathResult:
@@ -195,9 +145,8 @@ def told_result(name: str, told: Told) -> PathResult:
     if end.get("state") == "not_run":
         return _result(name, "not_run", end["why"])
     words = end.get("message") or ended.last_words
-    last = (ended.last_words.splitlines() or ["it said nothing"])[-1][:300]
     why = {"timed_out": "it did not end in time, and was stopped", "stuck": "it is stuck in the kernel, and was left behind",
-           "signalled": f"it was ended by {ended.signal}"}.get(ended.how, last)
+           "signalled": f"it was ended by {ended.signal}"}.get(ended.how, ended.last_line)
     if "No module named 'torch'" in ended.last_words:
         return _result(name, "not_run", "there is no torch in that Python")
     stacks = "\n".join(filter(None, [ended.last_words, ended.stacks])) if ended.how in ("timed_out", "stuck") else ""
@@ -226,18 +175,3 @@ def _resumed(python: str, name: str, spec: dict[str, Any], limit_s: float) -> Pa
     same = "bit-identical to the undisturbed training" if row.equal_to_single == "bitwise" else "not the same training"
     says = f"died after step {first.steps} of {spec['steps']} ({how[:100]}), went on from step {again}: {same}"
     return PathResult(**{**vars(row), "says": says if row.state == "ran" else row.says})
-
-
-def table(results: Sequence[PathResult]) -> str:
-    """The results as text, for people: above start is the memory that training took."""
-    head = ("path", "state", "seconds", "peak", "above start", "final loss", "equal to single", "says")
-    rows: list[tuple[str, ...]] = [head]
-    for one in results:
-        above = one.peak_bytes - one.start_bytes if one.peak_bytes is not None and one.start_bytes is not None else None
-        says = one.says or one.why + (f" (cause: {one.cause.cause}; next: {one.cause.next_step})" if one.cause else "")
-        sizes = ["" if size is None else f"{size / MIB:.1f} MiB" for size in (one.peak_bytes, above)]
-        loss = "" if one.final_loss is None else f"{one.final_loss:.6f}"
-        rows.append((one.name, one.state, f"{one.seconds:.1f}", *sizes, loss, one.equal_to_single, says))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(head) - 1)]
-    return "\n".join("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-                     for row in rows)

@@ -1,49 +1,145 @@
 """What does one workload do under one preset? Run once, in a process of its own, within limits; the record says how it ended.
 
-The process is started anew (never forked off this one), its environment is made before torch is imported, and the settings of
-the person's own shell that act on GPU memory are left out, so that only the preset's act. A finished trial is not run again.
+The process is started anew (never forked off this one), its environment is made before torch is imported, and the settings
+of the person's own shell that act on GPU memory are left out, so that only the preset's act. A finished trial is not run
+again as long as what ran is the same: the program's files, its torch, the driver.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from helpers.load.child import LAST_BYTES, Ended, watch
-from helpers.load.limits import Group, Limits, Sampler, driver_used, launched, leftovers
-from helpers.load.targets import Target
-from helpers.load.trial_record import RecordNotKept, TrialError, TrialRecord, TrialRefused, read, trial_key
+from pydantic import ValidationError
+
+from helpers import child
+from helpers.child import LAST_BYTES, Ended, Group, Sampler, json_row, last_line, watch
+from helpers.load.box import torch_files
+from helpers.load.targets import CPU, SLACK_BYTES, Target, environment
 from helpers.load.workloads import Workload, argv
 from helpers.look.files import write_atomic
 from helpers.look.messages import of_device, read_message
 from helpers.look.reading import Reading, not_available, seen
+from helpers.run.shapes import Trial, one_line
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
 from helpers.shapes import Evidence, Outcome
 
-ROOT = Path(__file__).resolve().parents[2]
-CPU = Target()
-DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")}
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
-           "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION")
+DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")} - {
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    *("NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION"),
+}
 MESSAGE_CHARACTERS, STACK_CHARACTERS = 4000, 60_000
+PROGRAMS = Path(__file__).resolve().parents[1] / "torchside"
+SOURCES = (".py", ".pyx", ".sh", ".c", ".h", ".cpp", ".cu", ".hip")
+NOT_SOURCES = ("__pycache__", "site-packages", "node_modules")
+MOST_SOURCES, MOST_FOLDERS, HASHED_BYTES = 2000, 4000, 16 << 20
 
 
-def trial(workload: Workload, preset: Preset, *, python: str, seed: int, limits: Limits, out: Path, repeat: int = 0,
-          target: Target = CPU) -> TrialRecord:
+class TrialError(ValueError):
+    """Nothing was measured: one line with what was seen, what was expected and what to do."""
+
+
+class TrialRefused(TrialError):
+    """This box or this torch cannot run the workload: no GPU where one is demanded, a package that is not installed."""
+
+
+class RecordNotKept(TrialError):
+    """It was measured, and the record could not be written; ``record`` has it."""
+
+    def __init__(self, message: str, record: TrialRecord):
+        super().__init__(message)
+        self.record = record
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds: of the whole trial, until its first word (``start_s``), and between two words of it (``silent_s``; None: any).
+
+    ``host_bytes`` is the memory of each process, and of all together where a cgroup can be made; ``device_bytes`` what
+    torch's allocator may take of the GPU. ``clean_s``: how long the box has to be clean again.
+    """
+
+    seconds: float = 120.0
+    start_s: float = 90.0
+    silent_s: float | None = 30.0
+    host_bytes: int | None = None
+    device_bytes: int | None = None
+    clean_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not value > 0:
+                raise ValueError(f"limit {name} is {value!r}; expected a number above 0")
+
+
+class TrialRecord(Trial):
+    """A trial with what it was given and all that was seen.
+
+    ``complete``: false where it did not come to its end; with the outcome ok it was stopped at its time limit while it made
+    progress. ``work_bytes``: the peak of resident memory above that after the imports; ``rss_anon_bytes`` and
+    ``rss_file_bytes`` are sampled from outside, the former over all of its processes. ``step_s`` has one entry a step, for
+    a built-in workload without the time that other programs had the core. ``started_s``: from the start to the first word
+    of the work, imports of torch included. ``overhead_s``: what starting, watching and cleaning up cost beyond the life of
+    the program. ``clean``: why the box is not clean after it, or empty.
+    """
+
+    key: str
+    seed: int
+    repeat: int = 0
+    python: str = ""
+    torch: str = ""
+    device: str = "cpu"
+    settings: dict[str, str] = {}
+    limits: dict[str, float | int | None] = {}
+    complete: bool = True
+    exit_code: int | None = None
+    signal: str = ""
+    work_bytes: int | None = None
+    rss_file_bytes: int | None = None
+    work_s: float | None = None
+    step_s: list[float] = []
+    started_s: float | None = None
+    overhead_s: float | None = None
+    stacks: str = ""
+    clean: str = ""
+    left_pids: list[int] = []
+    started_at: str = ""
+    notes: list[str] = []
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of a step, the median without the first; None where too few steps were told."""
+        return median(self.step_s[1:]) if len(self.step_s) > 2 else None
+
+
+def trial(
+    workload: Workload,
+    preset: Preset,
+    *,
+    python: str,
+    seed: int,
+    limits: Limits,
+    out: Path,
+    repeat: int = 0,
+    target: Target = CPU,
+) -> TrialRecord:
     """Run it, or read the record of it that ``out`` has. Raises TrialRefused, RecordNotKept, TrialError.
 
     An error of the workload is an outcome, not an exception. ``repeat`` tells repeats of one trial apart.
     """
-    key = trial_key(workload, preset, python, seed, limits, repeat, target)
-    path = out / f"{key}.json"
+    run = _Run(workload, preset, python, seed, limits, repeat, target)
+    path = out / f"{run.key}.json"
     if path.exists():
         return read(path)
     if target.refused:
@@ -52,33 +148,159 @@ def trial(workload: Workload, preset: Preset, *, python: str, seed: int, limits:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrialError(f"{out}: {error.strerror}; expected a folder to write to") from error
-    record = _Run(workload, preset, python, seed, limits, repeat, target).record(key)
+    record = run.record()
     try:
         write_atomic(path, record.model_dump_json(indent=1))
     except OSError as error:
-        raise RecordNotKept(f"{path}: {error.strerror}; the trial was measured and is not kept; make room and run again",
-                            record) from error
+        why = f"{path}: {error.strerror}; the trial was measured and is not kept; make room and run again"
+        raise RecordNotKept(why, record) from error
     return record
 
 
-def environment(preset: Preset, target: Target, environ: Mapping[str, str]) -> dict[str, str]:
-    """The trial's environment: this one without settings that act on memory, the preset's, and the GPU to see."""
-    found = {name: value for name, value in environ.items() if name not in DROPPED or name in VISIBLE}
-    found |= preset.environ
-    if target.visible_variable:
-        found[target.visible_variable] = target.visible_value
-        if target.visible_variable == "CUDA_VISIBLE_DEVICES":
-            found.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    path = os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])
-    return {**found, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+def read(path: Path) -> TrialRecord:
+    """A record from its file. Raises TrialError in one line."""
+    try:
+        return TrialRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        why = f"{one_line(error, path.name)}; expected the record of a trial; remove it to run it again"
+        raise TrialError(why) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrialError(f"{path.name}: cannot be read ({error}); remove it to run the trial again") from error
+
+
+# What the key of a record is made from.
+
+
+def what_runs(workload: Workload, python: str, target: Target) -> list[str]:
+    """What a trial's program is made of beyond its command line: contents of its files, its torch, and a GPU's driver.
+
+    Of a command of the user's these are the files that it names and the sources in their folders, in the current one and on
+    PYTHONPATH, as far as MOST_SOURCES goes. Another content is another trial.
+    """
+    found = []
+    if workload.command:
+        python = shutil.which(workload.command[0]) or python
+        words = (part for word in workload.command for part in (word, word.partition("=")[2]))
+        named = [Path(word) for word in words if os.path.isfile(word)]
+        near = {Path.cwd(), *(path.parent.resolve() for path in named if path.suffix in SOURCES)}
+        near |= {Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place}
+        found += [_content(Path(python)), *map(_content, named)]
+        for folder in sorted(near):
+            found += [f"{path.relative_to(folder)} {_content(path)}" for path in _sources(folder)]
+    else:
+        found += [_content(path) for path in sorted(PROGRAMS.glob("*.py"))]
+    if not workload.command or Path(python).name.startswith("python"):
+        origin, tag = torch_files(python)
+        found += [tag, origin, _content(Path(origin).with_name("version.py")) if origin else ""]
+    if target.pci != CPU.pci:
+        modules = [Path(f"/sys/module/{name}/version") for name in ("amdgpu", "nvidia")]
+        found += [os.uname().release, *map(_content, modules)]
+    return found
+
+
+def _content(path: Path) -> str:
+    """What tells this content of a file from another: a digest; of a large one size and time. Empty: no such file."""
+    try:
+        about = path.stat()
+        if about.st_size > HASHED_BYTES:
+            return f"{about.st_size} {about.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Source files below a folder, in order; not those of hidden folders and of installed packages."""
+    files = folders = 0
+    for place, inside, names in os.walk(folder):
+        folders += 1
+        if folders > MOST_FOLDERS:
+            return
+        inside[:] = sorted(
+            name
+            for name in inside
+            if not name.startswith(".")
+            and name not in NOT_SOURCES
+            and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
+        )
+        for name in sorted(names):
+            if name.endswith(SOURCES):
+                files += 1
+                if files > MOST_SOURCES:
+                    return
+                yield Path(place, name)
+
+
+# What the driver counts, and what is left of a trial.
+
+
+def driver_used(pci: str, root: str = "") -> Reading:
+    """Memory that the driver counts as used on a card, VRAM and GTT together, read in sysfs: outside of any process."""
+    source = f"/sys/bus/pci/devices/{pci}/mem_info_{{vram,gtt}}_used"
+    if pci in ("", CPU.pci):
+        return not_available("this trial ran on the CPU", "bytes", source)
+    used = _driver_bytes(pci, root)
+    if used is None:
+        return not_available("this driver has no such file in sysfs", "bytes", source)
+    return seen(used, "bytes", source)
+
+
+def _driver_bytes(pci: str, root: str = "") -> int | None:
+    found: list[int | None] = []
+    for pool in ("vram", "gtt"):
+        try:
+            text = Path(f"{root}/sys/bus/pci/devices/{pci}/mem_info_{pool}_used").read_text()
+            found.append(int(text))
+        except (OSError, ValueError):
+            found.append(None if pool == "vram" else 0)
+    return None if found[0] is None else sum(filter(None, found))
+
+
+def leftovers(pids: Sequence[int], before: int | None, pci: str, clean_s: float) -> str:
+    """Why the box is not clean after a trial, or empty: its processes live on, or the driver still counts its memory.
+
+    Shared memory that its processes left (torch names it torch_PID_...) is removed.
+    """
+    until = time.monotonic() + clean_s
+    while True:
+        alive = [pid for pid in pids if child.process_of(pid).running]
+        now = _driver_bytes(pci)
+        held = 0 if now is None or before is None else now - before
+        if not alive and held <= SLACK_BYTES:
+            break
+        if time.monotonic() >= until:
+            if alive:
+                return f"processes {', '.join(map(str, alive))} live on"
+            return f"the driver counts {held} bytes more as used than before the trial, and no process of it is left"
+        time.sleep(child.SAMPLE_S)
+    for pid in pids:
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            path.unlink(missing_ok=True)
+    return ""
 
 
 class _Run:
     """One trial while it runs: what it tells line by line, and until when it may be silent."""
 
-    def __init__(self, workload: Workload, preset: Preset, python: str, seed: int, limits: Limits, repeat: int, target: Target):
+    def __init__(
+        self,
+        workload: Workload,
+        preset: Preset,
+        python: str,
+        seed: int,
+        limits: Limits,
+        repeat: int,
+        target: Target,
+    ):
         self.workload, self.preset, self.python, self.seed = workload, preset, python, seed
         self.limits, self.repeat, self.target = limits, repeat, target
+        self.silent_s = limits.seconds if limits.silent_s is None else limits.silent_s
+        self.start_s = limits.seconds if limits.silent_s is None else limits.start_s
+        given: list[Any] = [workload.name, sorted(workload.parameters.items()), workload.command]
+        given += [sorted(preset.environ.items()), python, seed, asdict(limits), repeat, target.pci]
+        given += [what_runs(workload, python, target)]
+        digest = hashlib.sha256(json.dumps(given).encode("utf-8", "surrogatepass")).hexdigest()
+        self.key = f"{workload.name}-{preset.name}-{digest[:16]}"
         self.told: dict[str, dict[str, Any]] = {}
         self.loss: list[float] = []
         self.step_s: list[float] = []
@@ -87,37 +309,27 @@ class _Run:
         self.began = self.heard = time.monotonic()
         self.ready: float | None = None
 
+    def _started(self, pid: int) -> None:
+        used = _driver_bytes if self.target.pci != CPU.pci else lambda pci: None
+        self.sampler = Sampler(pid, 0.0, lambda: used(self.target.pci))
+        self._allow(time.monotonic(), self.start_s)
+        self.sampler.start()
+
     def take(self, line: str) -> float | None:
         """A line of its stdout; the seconds that it has from now on."""
         now = time.monotonic()
-        event = self._event(line)
-        if self.sampler is None and event.get("event") == "pid":
-            self.sampler = Sampler(int(event["pid"]), self.target.pci, 0.0)
-            start_s = self.limits.start_s if self.limits.silent_s is not None else self.limits.seconds
-            self._allow(now, start_s)
-            self.sampler.start()
-            return self._left(now, start_s)
         self.tail = (self.tail + line + "\n")[-LAST_BYTES:]
         if self.workload.command:
             if not self._marked(line, now):
                 return None
-        elif event:
-            self.told[event["event"]] = event
-            if event["event"] == "step":
-                self.loss.append(float(event["loss"]))
-                self.step_s.append(float(event["seconds"]))
+        elif isinstance(event := json_row(line).get("event"), str):
+            told = self.told[event] = json_row(line)
+            if event == "step":
+                self.loss.append(float(told["loss"]))
+                self.step_s.append(float(told["seconds"]))
         self.heard = now
         self.ready = self.ready or now
-        silent = self.limits.silent_s if self.limits.silent_s is not None else self.limits.seconds
-        self._allow(now, silent)
-        return self._left(now, silent)
-
-    def _event(self, line: str) -> dict[str, Any]:
-        try:
-            event = json.loads(line) if line.startswith("{") else {}
-        except ValueError:
-            return {}
-        return event if isinstance(event, dict) and isinstance(event.get("event"), str) else {}
+        return self._allow(now, self.silent_s)
 
     def _marked(self, line: str, now: float) -> bool:
         marked = re.search(self.workload.step, line) if self.workload.step else None
@@ -131,114 +343,150 @@ class _Run:
                 self.loss.append(float("nan"))
         return marked is not None or not self.workload.step
 
-    def _left(self, now: float, silent_s: float) -> float:
-        return max(0.0, min(silent_s, self.began + self.limits.seconds - now))
-
-    def _allow(self, now: float, silent_s: float) -> None:
-        # The stacks are taken a little before the end, while the process still waits where it waits.
+    def _allow(self, now: float, silent_s: float) -> float:
+        """The seconds that it may be silent now. The stacks are taken a little before, while it still waits where it waits."""
+        left = max(0.0, min(silent_s, self.began + self.limits.seconds - now))
         if self.sampler is not None:
-            left = self._left(now, silent_s)
             self.sampler.stacks, self.sampler.deadline = "", now + left - min(2.0, left / 4)
+        return left
 
-    def record(self, key: str) -> TrialRecord:
+    def record(self) -> TrialRecord:
         limits, group = self.limits, Group(self.limits.host_bytes)
-        before, kills = driver_used(self.target.pci), group.kills()
-        at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        before, kills = _driver_bytes(self.target.pci), group.kills()
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         command = argv(self.workload, self.python, self.seed, self.target, limits.device_bytes)
+        own = {"PYTHONUNBUFFERED": "1"}
+        env = environment(self.target, DROPPED, {**self.preset.environ, **own}, not self.workload.command)
         try:
-            ended = watch(launched(command, limits, group), min(limits.start_s, limits.seconds), on_line=self.take,
-                          env=environment(self.preset, self.target, os.environ))
+            ended = watch(
+                command,
+                min(self.start_s, limits.seconds),
+                env=env,
+                on_line=self.take,
+                on_start=self._started,
+                data_bytes=limits.host_bytes or 0,
+                group=group.path,
+            )
         except BaseException:  # also an interrupt: the group must not stay
             group.remove()
             raise
         finally:
             if self.sampler is not None:
                 self.sampler.stop()
-            killed = group.kills() - kills
-            seen_pids = sorted(self.sampler.pids) if self.sampler else []
+            after = group.kills()
+            killed = None if kills is None or after is None else after - kills
+            pids = sorted(self.sampler.pids) if self.sampler else []
         if "refused" in self.told:
             group.remove()
             raise TrialRefused(f"{self.workload.words}: {self.told['refused']['why']}")
         clean = "it is stuck in the kernel"
         if ended.how != "stuck":
-            clean = leftovers(seen_pids, before, self.target.pci, limits.clean_s) or group.remove()
+            clean = leftovers(pids, before, self.target.pci, limits.clean_s) or group.remove()
+        return self._record(ended, killed, at, clean, "" if group.path else group.why)
+
+    def _record(self, ended: Ended, killed: int | None, at: str, clean: str, no_group: str) -> TrialRecord:
         outcome, message, complete = self._outcome(ended, killed)
         told = {**self.told.get("ready", {}), **self.told.get("oom", {}), **self.told.get("end", {})}
         rss, start = told.get("peak_rss_bytes"), told.get("start_rss_bytes")
-        sampler = self.sampler
-        notes = []
-        if limits.host_bytes is not None and not group.path:
-            notes.append(f"host memory is limited for each process, not for all: {group.why}")
-        notes += [f"{name}: no table of settings knows it" for name in self.preset.unknown]
-        if limits.device_bytes and self.workload.command:
-            notes.append("the device memory of a command of your own is not limited: set a fraction in the preset")
+        sampler, torch = self.sampler, str(told.get("torch", ""))
         overhead = round(time.monotonic() - self.began - told["alive_s"], 3) if "alive_s" in told else None
         stacks = "\n".join(filter(None, [sampler.stacks if sampler else "", ended.stacks]))[-STACK_CHARACTERS:]
         return TrialRecord(
-            workload=self.workload.words, preset=self.preset.name, build=_build(str(told.get("torch", ""))), outcome=outcome,
-            peak_allocated_bytes=told.get("peak_allocated_bytes"), peak_reserved_bytes=told.get("peak_reserved_bytes"),
-            driver_used_bytes=int(sampler.driver.value or 0) if sampler and sampler.driver.ok else None,
-            rss_anon_bytes=sampler.rss_anon_bytes if sampler and sampler.rss_anon_bytes else None,
-            seconds=ended.seconds, steps=max(len(self.step_s), len(self.loss)), loss=[x for x in self.loss if x == x],
-            message=message, evidence=self._evidence(ended, outcome, message, killed), key=key, seed=self.seed,
-            repeat=self.repeat, python=self.python, torch=str(told.get("torch", "")),
+            workload=self.workload.words,
+            preset=self.preset.name,
+            build=_build(torch),
+            outcome=outcome,
+            peak_allocated_bytes=told.get("peak_allocated_bytes"),
+            peak_reserved_bytes=told.get("peak_reserved_bytes"),
+            driver_used_bytes=sampler.device_bytes if sampler else None,
+            rss_anon_bytes=(sampler.rss_anon_bytes or None) if sampler else None,
+            rss_file_bytes=(sampler.rss_file_bytes or None) if sampler else None,
+            seconds=ended.seconds,
+            steps=max(len(self.step_s), len(self.loss)),
+            loss=[x for x in self.loss if x == x],
+            message=message,
+            evidence=list(self._evidence(ended, outcome, message, killed)),
+            key=self.key,
+            seed=self.seed,
+            repeat=self.repeat,
+            python=self.python,
+            torch=torch,
             device=str(told.get("gpu") or self.target.device),
-            settings=dict(self.preset.environ), limits=asdict(limits), complete=complete, exit_code=ended.exit_code,
-            signal=ended.signal, work_bytes=rss - start if rss and start else None,
-            rss_file_bytes=sampler.rss_file_bytes if sampler and sampler.rss_file_bytes else None, work_s=told.get("work_s"),
-            step_s=self.step_s, started_s=round(self.ready - self.began, 3) if self.ready else None,
-            stacks=stacks if outcome in ("hung", "stuck") else "", overhead_s=overhead, clean=clean,
-            left_pids=list(ended.left_pids), started_at=at, notes=notes)
+            settings=dict(self.preset.environ),
+            limits=asdict(self.limits),
+            complete=complete,
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            work_bytes=rss - start if rss and start else None,
+            work_s=told.get("work_s"),
+            step_s=self.step_s,
+            started_s=round(self.ready - self.began, 3) if self.ready else None,
+            stacks=stacks if outcome in ("hung", "stuck") else "",
+            overhead_s=overhead,
+            clean=clean,
+            left_pids=list(ended.left_pids),
+            started_at=at,
+            notes=list(self._notes(no_group)),
+        )
 
-    def _outcome(self, ended: Ended, killed: int) -> tuple[Outcome, str, bool]:
+    def _notes(self, no_group: str) -> Iterable[str]:
+        if self.limits.host_bytes is not None and no_group:
+            yield f"host memory is limited for each process, not for all: {no_group}"
+        for name in self.preset.unknown:
+            yield f"{name}: no table of settings knows it"
+        if self.limits.device_bytes and self.workload.command:
+            yield "the device memory of a command of your own is not limited: set a fraction in the preset"
+
+    def _outcome(self, ended: Ended, killed: int | None) -> tuple[Outcome, str, bool]:
         """How it ended, in words too, and whether it came to its end."""
-        words = f"{self.tail}\n{ended.last_words}"
-        last = (ended.last_words.splitlines() or self.tail.splitlines() or ["it said nothing"])[-1][:300]
+        words, whole_s = f"{self.tail}\n{ended.last_words}", self.limits.seconds
+        last = last_line(ended.last_words or self.tail)
         if ended.how == "stuck":
             return "stuck", f"it waits in the kernel and outlived SIGKILL: {ended.stacks.partition(chr(10))[0]}", False
         if "oom" in self.told:
             return "oom", str(self.told["oom"]["message"])[:MESSAGE_CHARACTERS], False
         if ended.how == "timed_out":
             if self.limits.silent_s is None:
-                return "ok", f"stopped at its limit of {self.limits.seconds:g} s; progress was not watched", False
-            allowed = self.limits.silent_s if self.ready else self.limits.start_s
-            if self.ready and self.heard + allowed > self.began + self.limits.seconds:
-                return "ok", f"stopped at its limit of {self.limits.seconds:g} s while it made progress: slow, not hung", False
-            return "hung", f"no word for {min(allowed, self.limits.seconds):g} s, after {len(self.step_s)} steps", False
+                return "ok", f"stopped at its limit of {whole_s:g} s; progress was not watched", False
+            if self.ready and self.heard + self.silent_s > self.began + whole_s:
+                return "ok", f"stopped at its limit of {whole_s:g} s while it made progress: slow, not hung", False
+            silent_s = min(self.silent_s if self.ready else self.start_s, whole_s)
+            return "hung", f"no word for {silent_s:g} s, after {len(self.step_s)} steps", False
         finished = "end" in self.told or bool(self.workload.command)
         if ended.how == "exited" and ended.exit_code == 0 and finished:
             return "ok", "", True
-        if killed > 0 and (ended.signal == "SIGKILL" or ended.exit_code):
+        if killed and killed > 0 and (ended.signal == "SIGKILL" or ended.exit_code):
             return "host_oom", f"the kernel's OOM killer ended {killed} of its processes", False
-        found = [one for one in read_message(words).messages if of_device(one) and one.event.startswith("refused")]
-        if found:
+        refused = [one for one in read_message(words).messages if of_device(one) and one.event.startswith("refused")]
+        if refused:
             start = max(0, words.find("out of memory") - 400) if "out of memory" in words else 0
-            return "oom", (found[-1].words or words[start:])[:MESSAGE_CHARACTERS], False
-        if re.match(r"(MemoryError|numpy.*MemoryError|terminate called .*std::bad_alloc)", last) or "std::bad_alloc" in words:
+            return "oom", (refused[-1].words or words[start:])[:MESSAGE_CHARACTERS], False
+        if re.match(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc", last) or "std::bad_alloc" in words:
             return "oom", last, False
         how = f"ended by {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
+        if ended.signal == "SIGKILL" and killed is None:
+            how += " (by the kernel's OOM killer or not: no counter of its kills can be read for this group alone)"
         return "crashed", f"{how}: {last}", False
 
-    def _evidence(self, ended: Ended, outcome: str, message: str, killed: int) -> list[Evidence]:
-        used = self.sampler.driver if self.sampler else not_available("it never started", "bytes", "sysfs")
-        found = [Evidence(id="driver_used", reading=used, says="the most that the driver counted as used on the card")]
-        if outcome == "oom":
-            for one in read_message(message).messages[:1]:
-                size = one.requested.bytes if one.requested else None
-                reading = seen(size, "bytes", "the message") if size is not None else not_available(
-                    "the message names no size", "bytes", "the message")
-                says = f"{one.program or 'it'} asked for that much and failed"
-                found.append(Evidence(id="oom_message", reading=reading, says=says))
+    def _evidence(self, ended: Ended, outcome: str, message: str, killed: int | None) -> Iterator[Evidence]:
+        used = not_available("it never started", "bytes", "sysfs")
+        if self.sampler:
+            used, most = driver_used(self.target.pci), self.sampler.device_bytes
+            used = used if most is None else seen(most, "bytes", used.source)
+        yield Evidence(id="driver_used", reading=used, says="the most that the driver counted as used on the card")
+        for one in read_message(message).messages[:1] if outcome == "oom" else ():
+            size = not_available("the message names no size", "bytes", "the message")
+            if one.requested and one.requested.bytes is not None:
+                size = seen(one.requested.bytes, "bytes", "the message")
+            yield Evidence(id="oom_message", reading=size, says=f"{one.program or 'it'} asked for that much and failed")
         if killed:
-            found.append(Evidence(id="oom_kill", reading=seen(killed, "count", "oom_kill of the kernel"),
-                                  says="processes ended by the kernel's OOM killer during the trial"))
+            says = "processes ended by the kernel's OOM killer during the trial"
+            yield Evidence(id="oom_kill", reading=seen(killed, "count", "oom_kill of the cgroup"), says=says)
         if outcome == "crashed":
-            found.append(Evidence(id="last_words", reading=_text(ended.last_words[-2000:]), says="the end of its stderr"))
-        return found
-
-
-def _text(words: str) -> Reading:
-    return seen(words, "text", "stderr") if words else not_available("it wrote nothing", "text", "stderr")
+            text = not_available("it wrote nothing", "text", "stderr")
+            if ended.last_words:
+                text = seen(ended.last_words[-2000:], "text", "stderr")
+            yield Evidence(id="last_words", reading=text, says="the end of its stderr")
 
 
 def _build(torch: str) -> str:

@@ -7,11 +7,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from helpers.child import program
 from helpers.load.targets import Target
 
-PROGRAM = "from helpers.torchside.workloads import main; main()"
+PROGRAM = "helpers.torchside.workloads"
 
 
 class WorkloadError(ValueError):
@@ -31,22 +33,15 @@ class BuiltIn:
     measure: str
 
 
-_PLANTED: dict[str, int | float | str] = {"ballast_mib": 0, "slow": 1.0}
-_KEEP: dict[str, int | float | str] = {"empty_cache_every": 0, "gc_every": 0, "double": 0, **_PLANTED}
-BUILT_IN: dict[str, BuiltIn] = {one.name: one for one in (
-    BuiltIn("training", "a small transformer that learns, with AdamW",
-            {"steps": 6, "batch": 16, "accumulate": 1, "checkpointing": 0, "precision": "float32", "optimizer": "adamw",
-             "offload": 0, "length": 128, "width": 256, "layers": 4, "vocabulary": 512, "prime": 0, **_KEEP}, "work"),
-    BuiltIn("volume", "volume at each price level, every tick against every level",
-            {"steps": 6, "ticks": 200_000, "levels": 160, "chunk": 0, "preallocate": 0, "pool_mib": 0, **_PLANTED},
-            "work"),
-    BuiltIn("tuning", "trials of changing size that each leave a tensor behind",
-            {"steps": 12, "leak_mib": 24, "leak": "list", "work_mib": 64, "recycle_every": 0, "parallel": 1, **_KEEP},
-            "session"),
-    BuiltIn("churn", "tensors of random size, made and dropped",
-            {"steps": 6, "live_mib": 128, "low_kib": 256, "high_kib": 8192, "requests": 150, "pool": 0, "prime": 0, **_KEEP},
-            "work"),
-)}
+def _built_in() -> dict[str, BuiltIn]:
+    found = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
+    rows, more = found["workloads"], {True: found["keeping"], False: {}}
+    for row in rows:
+        row["parameters"].update({**more[row.pop("keeping", False)], **found["planted"]})
+    return {row["name"]: BuiltIn(**row) for row in rows}
+
+
+BUILT_IN = _built_in()
 
 
 @dataclass(frozen=True)
@@ -106,4 +101,4 @@ def argv(wanted: Workload, python: str, seed: int, target: Target, device_bytes:
     spec = {"workload": wanted.name, "device": target.device, "pci": "" if target.pci == "cpu" else target.pci,
             "several": target.several, "seed": seed, "threads": 1, "device_bytes": device_bytes,
             "parameters": dict(wanted.parameters)}
-    return [python, "-c", PROGRAM, json.dumps(spec)]
+    return program(python, PROGRAM, json.dumps(spec))

@@ -25,7 +25,15 @@ ALLOWED_PREFIXES = ("AMD_", "AMDSMI_", "CUBLAS", "CUDA_", "CUDNN_", "GPU_", "HIP
                     "ROCR_", "TENSILE_", "TORCH", "TRITON_", "TF_FORCE_", "TF_GPU_", "XLA_CLIENT_", "XLA_PYTHON_", "GGML_CUDA_",
                     "OLLAMA_CONTEXT", "OLLAMA_FLASH", "OLLAMA_GPU_", "OLLAMA_KEEP_", "OLLAMA_KV_", "OLLAMA_LLM_", "OLLAMA_MAX_",
                     "OLLAMA_NUM_", "OLLAMA_SCHED_", "VLLM_ALLOW_", "VLLM_CPU_", "VLLM_GPU_", "VLLM_MAX_", "VLLM_SKIP_")
-SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "PROXY")
+# Words of a name that say what its value is, wherever they stand; and words that do so where they end the name, since other
+# words after them, or a plural, name what belongs to keys and tokens, or counts them: key_frames, num_keys, max_tokens.
+_SECRET_WORDS = re.compile(r"\w*(secret|passw|credential)\w*|pass(phrase|code)s?|pwd|creds?|cookies?|proxy|o?auth"
+                           r"|authori[sz]ation|authentication")
+_SECRET_ENDS = re.compile(r"key|\w*(api|access|private|ssh|auth|account|encryption|license|signing)keys?|\w*token|pass|pat|psk")
+_OF_SECRETS = ("api", "access", "private", "ssh", "auth", "account", "encryption", "license", "signing", "bearer", "refresh")
+_AFTER_SECRET = ("id", "value", "string", "str", "base64", "b64", "hex", "json")
+# What a tokenizer calls a token is a word of its alphabet.
+_OF_A_TOKENIZER = ("pad", "eos", "bos", "unk", "sep", "cls", "mask", "image", "audio", "stop", "start", "end", "special")
 VALUE_LIMIT = 4096
 # Named as in limits.conf(5).
 ULIMITS = (("as", "bytes"), ("core", "bytes"), ("data", "bytes"), ("fsize", "bytes"), ("memlock", "bytes"), ("nofile", "count"),
@@ -74,9 +82,22 @@ def collect_environment(root: Path) -> list[dict[str, Any]]:
 
 def is_allowed(name: str) -> bool:
     """Whether a variable of that name may be kept."""
-    if any(word in name.upper() for word in SECRET_WORDS):
+    if sounds_secret(name):
         return False
     return name in ALLOWED_NAMES or name.startswith(ALLOWED_PREFIXES)
+
+
+def sounds_secret(name: str) -> bool:
+    """Whether the value of an option or a variable of that name is not to be shown: HF_TOKEN, --api-key, dbPassword."""
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])", name)]
+    while len(words) > 1 and words[-1] in _AFTER_SECRET:
+        words.pop()
+    if any(_SECRET_WORDS.fullmatch(word) for word in words):
+        return True
+    *before, last = words or [""]
+    if last in ("keys", "tokens"):
+        return bool(before) and before[-1] in _OF_SECRETS
+    return bool(_SECRET_ENDS.fullmatch(last)) and not (last == "token" and bool(before) and before[-1] in _OF_A_TOKENIZER)
 
 
 def without_names(value: str) -> str:

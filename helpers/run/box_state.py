@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import __version__
-from helpers.load.memory_group import field
+from helpers.child import field, process_of
 from helpers.look import access, drm, files, kfd, nvidia, nvml, pci, processes, watched
 from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.gpus import Gpu
@@ -204,16 +204,14 @@ def _gpu(gpu: Gpu, bundle: Bundle, root: str, unread: list[str]) -> GpuState:
     celsius = tuple(_celsius(gpu, bundle))
     if not celsius:
         unread.append(f"the temperature of GPU {gpu.pci} is not watched because neither hwmon nor NVML tells it")
-    return GpuState(gpu.pci, pools, tuple(_held(pid, size, "" if pid in outside else root + "/proc")
+    return GpuState(gpu.pci, pools, tuple(_held(pid, size, None if pid in outside else root)
                                           for pid, size in sizes.items()), celsius)
 
 
-def _held(pid: int, size: int | None, proc: str) -> Held:
-    """``proc`` is empty for a number of another PID namespace. Name, state and start are in /proc/PID/stat (proc(5))."""
-    stat = _word(proc, f"/{pid}/stat") if proc else ""
-    words = stat.rpartition(")")[2].split()
-    return Held(pid, stat.partition("(")[2].rpartition(")")[0], words[0] if words else "",
-                int(words[19]) if len(words) > 19 else 0, size)
+def _held(pid: int, size: int | None, root: str | None) -> Held:
+    """``root`` is None for a number of another PID namespace."""
+    there = process_of(pid, root) if root is not None else process_of(-1)
+    return Held(pid, there.name, there.state, there.start_ticks, size)
 
 
 def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | None]]:

@@ -218,12 +218,12 @@ class CasebookClient(PapermillNotebookClient):
 
     def _dump_stacks(self) -> None:
         """Before a kernel that hangs is stopped: its Python stacks, and where in the system each of its threads waits."""
-        from helpers.load.limits import evidence
+        from helpers.child import stacks_of
 
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGUSR2)
         with suppress(OSError):
-            (self.folder / THREADS).write_text(evidence(self.process.pid, [self.process.pid]) + "\n")
+            (self.folder / THREADS).write_text(stacks_of(self.process.pid, [self.process.pid]) + "\n")
         time.sleep(0.3)
 
     def _append_tail(self, cell: Any) -> None:

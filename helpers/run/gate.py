@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from helpers.load.limits import SLACK_BYTES
+from helpers.load.targets import SLACK_BYTES
 from helpers.look.reading import show_bytes
 
 from .box_state import BoxState, GpuState, Held, measure

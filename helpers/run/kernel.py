@@ -15,7 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from helpers.child import CHECKOUT, oom_kills, process_of, signal_name
+
+__all__ = ["CHECKOUT", "oom_kills"]
 MARK, STACKS = "CASEBOOK_RUN", "CASEBOOK_STACKS"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
 # sys.path[0] is '' under -c: the kernel's folder must not be able to shadow helpers or the standard library.
@@ -79,40 +81,11 @@ def _places() -> list[str]:
     return [place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm", "/var/tmp") if len(os.fsencode(place)) <= 70]
 
 
-def oom_kills(root: Path = Path("/")) -> int | None:
-    """How many processes of this cgroup any OOM killer has killed, or None where no counter can be read.
-
-    memory.events of cgroup v2 (Linux 4.13), else memory.oom_control of v1. Counters, so compare two readings.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        number, names, path = line.split(":", 2)
-        if number == "0" and not names:
-            top, name = root / "sys/fs/cgroup", "memory.events"
-        elif "memory" in names.split(","):
-            top, name = root / "sys/fs/cgroup/memory", "memory.oom_control"
-        else:
-            continue
-        for file in (top / path.lstrip("/") / name, top / name):  # the second: inside a container with its own mount
-            try:
-                counts = dict(row.split() for row in file.read_text().splitlines())
-                return int(counts["oom_kill"])
-            except (OSError, ValueError, KeyError):
-                continue
-    return None
-
-
 def how_it_ended(returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = "") -> tuple[str, str]:
     """What ended a process, in words, and its signal. Says unknown where nothing proves a cause; the kernel log is not read."""
     if returncode >= 0:
         return f"ended by itself with exit status {returncode}", ""
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
+    name = signal_name(-returncode)
     if ooms_before is None or ooms_now is None:
         why = "cause unknown; no OOM counter can be read here"
     elif ooms_now > ooms_before:
@@ -209,19 +182,10 @@ def _left_behind(mark: str, adopted: bool) -> list[int]:
     return sorted(found)
 
 
-def _stat(pid: int) -> tuple[str, str]:
-    """(name, state letter) from /proc/PID/stat, which puts the name in parentheses (proc(5))."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return "", ""
-    return text[text.find("(") + 1:text.rfind(")")], text[text.rfind(")") + 2:][:1]
-
-
 def _name(pid: int) -> str:
-    return _stat(pid)[0] or "gone"
+    return process_of(pid).name or "gone"
 
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and not only its remains that nobody has waited for."""
-    return _stat(pid)[1] not in ("", "Z", "X")
+    return process_of(pid).running

@@ -223,12 +223,12 @@ class _Watched:
 
 def write_evidence(folder: Path, pid: int, mark: str) -> None:
     """Before a run is killed: what each thread of it does, to ``stacks/``. The kernel is asked for its Python stacks too."""
-    from helpers.load.limits import evidence
+    from helpers.child import stacks_of
 
     pids = [pid, *kernel.marked(mark)]
     for each in pids[1:]:
         kernel.ask_for_stacks(each)
-    said = [evidence(session, [each for each in pids if kernel.session_of(each) == session])
+    said = [stacks_of(session, [each for each in pids if kernel.session_of(each) == session])
             for session in dict.fromkeys(map(kernel.session_of, pids)) if session]
     with suppress(OSError):
         (folder / "stacks").mkdir(exist_ok=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from helpers.load.fix_study import FixStudy
-from helpers.load.remedies import adopt, forest
+from helpers.load.remedies import FixStudy, adopt, forest
 from helpers.look.reading import seen, show_bytes
 from helpers.settings.presets import load
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
@@ -21,7 +20,7 @@ def study_words(study: FixStudy) -> str:
     """What the table is for, in one line, and what could not be tried."""
     head = (f"{len(study.rows)} remedies for a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}; "
             f"{len(study.plan.trials) if study.plan else 0} trials made here")
-    return "\n".join([head, *([f"Not measured: {study.why}"] if study.why else []), *(study.ran.troubles if study.ran else ())])
+    return "\n".join([head, *([f"Not measured: {study.why}"] if study.why else []), *(study.ran.remarks if study.ran else ())])
 
 
 def fixes_table(study: FixStudy) -> str:

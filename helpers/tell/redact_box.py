@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.look.bundle import Bundle
-from helpers.look.environment import SECRET_WORDS
+from helpers.look.environment import sounds_secret
 
 from .redact_known import Known
 from .redact_notebook import learn_data
@@ -136,7 +136,7 @@ def learn_live(known: Known, root: Path = Path("/"), environment: Mapping[str, s
     for source in _found(root, ("etc/NetworkManager/system-connections/*.nmconnection",)):
         known.add("wifi", source.stem)
     for name, value in environment.items():
-        if len(value) >= 6 and any(word in name.upper() for word in SECRET_WORDS) and not os.path.exists(value):
+        if len(value) >= 6 and sounds_secret(name) and not os.path.exists(value):
             known.add("token", value)
     _strangers(root, known)
 

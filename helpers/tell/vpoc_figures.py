@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from helpers.load.vpoc.profile import Levels, nodes
-from helpers.load.vpoc.ticks import to_price
-from helpers.load.vpoc.trades import Layout, Trades
+from helpers.load.vpoc.trades import Layout, Trades, to_price
 from helpers.look.reading import MIB, show_bytes
 
 from .sheet import ACCENT, ALARM, BODY, MUTED, SERIES, SMALL, drawn

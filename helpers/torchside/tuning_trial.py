@@ -1,13 +1,10 @@
 """A worker of a tuning study: takes parameters, line by line, runs the objective, cleans up, and tells what is left of memory.
 
-    python -c "from helpers.torchside.tuning_trial import main; main()" objective.py:function [THREADS]
+    python -c "from helpers.torchside.tuning_trial import main; main()" objective.py:function
 
 Each line of stdin is one trial (``number``, ``params``), each line that it tells is one answer. Whether the context still lives
 after a failure is measured by using it: after a device-side assert every later call fails, after out of memory none does. It
 ends with its stdin. It never writes the study's storage. Without torch it measures the process's anonymous memory.
-
-With THREADS, so many trials run at once in this process: one context and one allocator, whose peak is then the process's from
-its start on, and what is left is told only by a trial that ends while no other runs.
 """
 
 from __future__ import annotations
@@ -17,11 +14,9 @@ import importlib.util
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TextIO
+from typing import Any
 
 
 def resident_bytes() -> int:
@@ -46,13 +41,10 @@ def _gpu() -> Any | None:
     return torch if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
 
-def run(objective: Callable[[dict[str, Any]], float], asked: dict[str, Any], shared: bool = False) -> dict[str, Any]:
-    """One trial and its cleanup: the value or the failure's message, bytes at the peak and left, whether the context lives.
-
-    ``shared``: other trials run in this process, so the peak is not begun anew.
-    """
+def run(objective: Callable[[dict[str, Any]], float], asked: dict[str, Any]) -> dict[str, Any]:
+    """One trial and its cleanup: the value or the failure's message, bytes at the peak and left, whether the context lives."""
     torch = _gpu()
-    if torch is not None and not shared:
+    if torch is not None:
         torch.cuda.reset_peak_memory_stats()
     began = time.monotonic()
     told: dict[str, Any] = {"event": "result", "number": asked["number"]}
@@ -80,35 +72,11 @@ def run(objective: Callable[[dict[str, Any]], float], asked: dict[str, Any], sha
     return told
 
 
-def serve(objective: Callable[[dict[str, Any]], float], asked: TextIO, out: TextIO, threads: int = 1) -> None:
-    """Trials from ``asked`` to its end, answers to ``out``; ``threads`` of them at once."""
-    lock, running, other_ended = threading.Lock(), 0, 0.0
-
-    def one(line: str) -> None:
-        nonlocal running, other_ended
-        with lock:
-            running += 1
-        began = time.monotonic()
-        told = run(objective, json.loads(line), threads > 1)
-        with lock:
-            running -= 1
-            if running or other_ended > began + told["seconds"]:
-                told.pop("left_bytes", None)  # it counts what the others had in hand
-            other_ended = time.monotonic()
-            out.write(json.dumps(told) + "\n")
-            out.flush()
-
-    if threads == 1:
-        for line in asked:
-            one(line)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for line in asked:
-            pool.submit(one, line)
-
-
 def main() -> None:
     # What the objective prints must not be taken for an answer.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    serve(loaded(sys.argv[1]), sys.stdin, out, int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    objective = loaded(sys.argv[1])
+    for line in sys.stdin:
+        out.write(json.dumps(run(objective, json.loads(line))) + "\n")
+        out.flush()

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.load.box import torch_files
+
 HERE = Path(__file__).resolve().parent
 DEFAULT_TORCH = "2.14.1"
 # Measured: torch 2.14.1 alone is 555 MB to download and 1.2 GB on disk, 2.6.0 alone 766 MB and 1.6 GB.
@@ -31,8 +33,6 @@ _SYMBOL = re.compile(r"_*cu[A-Z]|_*cuda|cublas|cudnn|cufft|curand|cusparse|cusol
 # What a function nobody wrote by hand answers: 0 success, else "not supported" in the words of that library.
 _ANSWER = (("cublas", 0), ("cudnn", 0), ("cupti", 27), ("cufft", 16), ("cusparse", 10), ("cusolver", 9), ("nccl", 3),
            ("nvrtc", 1), ("nvshmem", 1), ("cuda", 801), ("__cuda", 801), ("cu", 801))
-_PROBE = ("import importlib.util as u, sys; s = u.find_spec('torch'); print('torch:', s.origin if s else '');"
-          "print(*sys.version_info[:2])")
 
 
 class NotReady(RuntimeError):
@@ -75,13 +75,10 @@ def tools() -> None:
 
 def own_torch(python: str) -> tuple[Torch | None, str]:
     """The CUDA torch that ``python`` imports, if any, and its version of Python, such as cp311. Raises NotReady."""
-    try:
-        done = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NotReady(f"{python}: {str(error).splitlines()[0]}; expected a Python; give one with --torch-python") from error
-    origin, version = done.stdout.split("torch:")[-1].strip(" \n").rpartition("\n")[::2]
-    mine = read(Path(origin).parents[1], own=True) if origin.endswith("__init__.py") else None
-    return mine, "cp" + version.replace(" ", "")
+    origin, tag = torch_files(python)
+    if not tag:
+        raise NotReady(f"{python}: it does not run; expected a Python; give one with --torch-python")
+    return read(Path(origin).parents[1], own=True) if origin.endswith("__init__.py") else None, tag
 
 
 def read(folder: Path, own: bool = False) -> Torch | None:

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from helpers.load.targets import largest_pool
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import gpus
 from helpers.look.reading import parse_size, show_bytes
 
 
@@ -73,11 +73,9 @@ def device(gpu: str = "", capacity: str = "", held: str = "", bundle: Bundle | N
 
 def of_bundle(bundle: Bundle) -> Device:
     """The box's own largest card, what is in use on it now counted as held by others. Raises DeviceError where it has none."""
-    pools = [(int(pool.total.value or 0), int(pool.used.value or 0) if pool.used.ok else 0, gpu)
-             for gpu in gpus(bundle) for pool in gpu.pools if pool.total.ok]
-    if not pools:
+    total, used, gpu = largest_pool(bundle)
+    if gpu is None:
         raise DeviceError(f"{bundle.box}: no GPU memory in its bundle; expected --gpu or --capacity")
-    total, used, gpu = max(pools, key=lambda row: row[0])
     name, vendor = str(gpu.name.value) if gpu.name.ok else gpu.pci, "rocm" if gpu.driver == "amdgpu" else "cuda"
     like = [card for key, card in TABLE.items() if re.search(rf"\b{key.partition('-')[0]}\b", name.lower())]
     base = next((card for card in like if card.vendor == vendor), TABLE["h100"])

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from helpers.load.rehearse.devices import Device
 
 Told = Sequence[Mapping[str, Any]]
 SHOWN = 6
-KNOWN = {"grad_scaler.py": "the loss scaler read no overflow, so it never skipped a step nor lowered its scale",
-         "clip_grad.py": "the gradients' norm was read as finite"}
-"""Files of torch whose reading of a value has one known effect."""
-LIBRARIES = {"nccl": "NCCL: nothing here talks to another GPU; rehearse one rank without its process group", "cufft": "cuFFT",
-             "cusolver": "cuSOLVER", "cusparse": "cuSPARSE", "nvshmem": "NVSHMEM", "nvrtc": "nvrtc, the run-time compiler"}
-HARMLESS = ("ncclGetVersion",)
-ENDS = {"invalid device ordinal": "it asked for a second GPU, and one card is rehearsed",
-        "TritonMissing": "torch.compile makes kernels with Triton, which is not part of a rehearsal; run it without compile",
-        "Cannot re-initialize CUDA in forked": "a forked process used the GPU, which fails on a real one too; spawn it"}
-"""What a program's last error says of the rehearsal itself."""
-ROCM = ("the BLAS library's workspace is 32 MiB, 128 MiB on gfx942, in torch's ROCm builds (CublasHandlePool.cpp)",
-        "many ROCm builds ignore expandable segments; audit the setting for the real build",
-        "MIOpen's workspaces, and which attention kernel is chosen, are not those of cuDNN and CUDA")
-OUTSIDE = ("memory outside of torch's allocator (the context and the libraries' own, 0.3 to 0.6 GiB on most cards) is not in "
-           "it unless --held says so")
+WORDS = json.loads(Path(__file__).with_name("values.json").read_text(encoding="utf-8"))
 
 
 def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int = 0) -> list[str]:
@@ -31,16 +19,19 @@ def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int =
     lines = [f"NOT TO BE TRUSTED from {_place(row)} on: the size of what {row['op'].lstrip('_')} gives there hangs on computed "
              f"values, which are taken as zero ({row['times']} times)" for row in _reads(told, True)[:SHOWN]]
     plain = _reads(told, False)
-    lines += dict.fromkeys(f"assumed: {KNOWN[row['inside']]}" for row in plain if row["inside"] in KNOWN)
-    other = [row for row in plain if row["inside"] not in KNOWN]
+    known = WORDS["known"]
+    lines += dict.fromkeys(f"assumed: {known[row['inside']]}" for row in plain if row["inside"] in known)
+    other = [row for row in plain if row["inside"] not in known]
     if other:
         places = "; ".join(f"{_place(row)} ({row['op'].lstrip('_')}, {row['times']} times)" for row in other[:SHOWN])
         lines.append("values were read back and are not those of a real run; harmless where they are only shown, wrong where "
                      f"they decide what is allocated: {places}{'; and others' if len(other) > SHOWN else ''}")
     errors = " ".join(f"{row['error']} {row['message']}" for row in told)
-    called = sorted({name for row in told for name in row["missing"]} - {*HARMLESS})
-    missing = dict.fromkeys(LIBRARIES[start] for name in called for start in LIBRARIES if name.startswith(start))
-    lines += [f"not rehearsed: {says}" for says in [*missing, *(says for words, says in ENDS.items() if words in errors)]]
+    called = sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
+    libraries = WORDS["libraries"].items()
+    missing = dict.fromkeys(says for name in called for start, says in libraries if name.startswith(start))
+    missing.update((says, None) for words, says in WORDS["ends"].items() if words in errors)
+    lines += [f"not rehearsed: {says}" for says in missing]
     if cudnn := sum(row["counts"].get("cudnn", 0) for row in told):
         lines.append(f"assumed: each of {cudnn:,} cuDNN calls needs {cudnn_workspace_bytes:,} bytes of workspace; a real card "
                      "needs what cuDNN's heuristics choose, often tens of MiB (--cudnn-workspace)")
@@ -51,7 +42,8 @@ def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int =
         lines.append(f"{forks} processes were forked; workers that load data need no GPU, what else they ask is not in this")
     if (using := sum(bool(row["counts"].get("launches")) for row in told)) > 1:
         lines.append(f"{using} processes used the GPU and each had the card to itself; on a real one they share it")
-    return [*lines, *(f"a CUDA build stands in for ROCm: {line}" for line in ROCM if device.vendor == "rocm"), OUTSIDE]
+    stands_in = [f"a CUDA build stands in for ROCm: {line}" for line in WORDS["rocm"] if device.vendor == "rocm"]
+    return [*lines, *stands_in, WORDS["outside"]]
 
 
 def exact(told: Told) -> bool:

@@ -10,9 +10,8 @@ from pathlib import Path
 from helpers.load.box import is_this_box
 from helpers.load.vpoc.memory import Shape, predicted_bytes
 from helpers.load.vpoc.planner import Free, Plan, PlanError, free_here, free_on, plan
-from helpers.load.vpoc.store import Store, write_store
 from helpers.load.vpoc.strategies import STRATEGIES
-from helpers.load.vpoc.trades import Trades, survey
+from helpers.load.vpoc.trades import Store, Trades, survey, write_store
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine

@@ -15,11 +15,9 @@ import numpy as np
 from helpers.load.vpoc import sample
 from helpers.load.vpoc.histogram import cuts, profiles, threads, together
 from helpers.load.vpoc.profile import levels
-from helpers.load.vpoc.store import write_store
-from helpers.load.vpoc.strategies import case_histogram, run
-from helpers.load.vpoc.stream import stream_mapped, stream_read
-from helpers.load.vpoc.trades import Trades, survey
-from helpers.load.vpoc.trial import measure
+from helpers.load.vpoc.strategies import case_histogram, run, stream_mapped, stream_read
+from helpers.load.vpoc.study import measure
+from helpers.load.vpoc.trades import Trades, survey, write_store
 from helpers.look.reading import MIB
 
 SESSIONS, TRADES, LONG, BINS = 1014, 20_000, 200_000, 1000

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.load.vpoc.ticks import to_price
-from helpers.load.vpoc.trades import Array, Layout, Trades, survey
+from helpers.load.vpoc.trades import Array, Layout, Trades, survey, to_price
 
 TIES = ("lowest", "highest", "centre")
 VALUE_AREAS = ("one-row", "two-row")
@@ -106,37 +105,3 @@ def nodes(row: Array, window: int = 10, share: float = 0.1) -> tuple[list[int], 
     high = [int(k) for k in np.flatnonzero(first & (row >= share * row.max()))]
     low = [a + 1 + int(np.argmin(row[a + 1:b])) for a, b in zip(high, high[1:], strict=False) if b > a + 1]
     return high, low
-
-
-def naked(found: Levels, layout: Layout) -> Array:
-    """For each session's POC the first later session whose range reaches it; -1 where it is naked to the end.
-
-    A session's range is from its lowest to its highest trade: a POC that price jumped over in between counts as reached.
-    """
-    high = layout.lows.astype(np.int64) + layout.widths
-    ended = np.full(len(found.poc), -1, np.int64)
-    for s, poc in enumerate(found.poc):
-        reached = (layout.lows[s + 1:] <= poc) & (poc < high[s + 1:]) & (layout.widths[s + 1:] > 0)
-        if found.there[s] and reached.any():
-            ended[s] = s + 1 + int(np.argmax(reached))
-    return ended
-
-
-def developing(trades: Trades, session: int, points: int = 200, rule: Rule = USUAL) -> dict[str, Array]:
-    """POC and value area as the session went on: after each of ``points`` equal shares of its trades.
-
-    ``{"trades", "poc", "val", "vah"}``, levels in points.
-    """
-    one = trades.take(session, session + 1)
-    layout = survey(one)
-    ticks, volume = one.session(0)
-    ends = np.unique(np.linspace(0, len(ticks), min(points, len(ticks)) + 1).astype(np.int64)[1:])
-    row = np.zeros((1, layout.bins), layout.counts)
-    got = {name: np.full(len(ends), np.nan) for name in ("poc", "val", "vah")}
-    begin = 0
-    for i, end in enumerate(ends):
-        np.add.at(row[0], ticks[begin:end] - layout.lows[0], volume[begin:end].astype(row.dtype))
-        begin = int(end)
-        for name, level in zip(got, levels(row, layout, rule).prices(trades.tick), strict=True):
-            got[name][i] = level[0]
-    return {"trades": ends, **got}

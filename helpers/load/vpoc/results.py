@@ -13,10 +13,8 @@ from helpers.load.vpoc.memory import shape_of
 from helpers.load.vpoc.planner import Free, Plan, free_here, plan
 from helpers.load.vpoc.profile import TIES, VALUE_AREAS, Rule, levels
 from helpers.load.vpoc.reading import column_names, read_trades
-from helpers.load.vpoc.strategies import NUMPY, STRATEGIES, run
-from helpers.load.vpoc.stream import stream_parquet
-from helpers.load.vpoc.ticks import tick_size, to_price
-from helpers.load.vpoc.trades import Array, Layout, Trades, TradesError, survey
+from helpers.load.vpoc.strategies import NUMPY, STRATEGIES, run, stream_parquet
+from helpers.load.vpoc.trades import Array, Layout, Trades, TradesError, survey, tick_size, to_price
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +73,8 @@ def _streamed(path: Path, tick: float | str | None, free: Free) -> Result:
 def _in_a_child(trades: Trades, layout: Layout, strategy: str, device: str, chosen: Plan) -> Array:
     import tempfile
 
-    from helpers.load.vpoc.store import write_store
-    from helpers.load.vpoc.trial import measure
+    from helpers.load.vpoc.study import measure
+    from helpers.load.vpoc.trades import write_store
 
     with tempfile.TemporaryDirectory(prefix="casebook-trades-") as folder:
         got = measure(strategy, write_store(Path(folder, "store"), [trades], layout.bins), device=device, counts=True,

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.load.vpoc.sessions import ZONE, by_date, in_window, local_to_utc
-from helpers.load.vpoc.ticks import to_ticks
-from helpers.load.vpoc.trades import Trades, TradesError, from_sessions
+from helpers.load.vpoc.reading import ZONE, by_date, in_window, local_to_utc
+from helpers.load.vpoc.trades import Trades, TradesError, from_sessions, to_ticks
 
 WHEEL = "mlfinpy-0.1.2-py3-none-any.whl"
 INSIDE = "mlfinpy/dataset/data/tick_data.csv"

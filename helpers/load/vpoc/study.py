@@ -1,30 +1,170 @@
 """What blows up, measured: strategies beside their model, hard limits, a heap that keeps what it does not use, contention.
 
-Each function gives rows (dicts) for a table or a figure. Everything that may die runs in a child.
+Each runs in a process of its own: its time, its peak, its result, or the allocator's words under a hard limit. Each function
+gives rows (dicts) for a table or a figure.
 """
 
 from __future__ import annotations
 
-import os
+import gc
+import json
+import resource
+import shutil
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from helpers.child import field, json_row, program, watch
+from helpers.load.box import torch_interpreter
+from helpers.load.targets import environment
 from helpers.load.vpoc.histogram import cuts, profiles, threads, together
 from helpers.load.vpoc.memory import EXACT, LOWER_BOUND, predicted_bytes, shape_of
-from helpers.load.vpoc.store import Store, write_store
-from helpers.load.vpoc.strategies import NUMPY, TORCH
-from helpers.load.vpoc.trades import Trades
-from helpers.load.vpoc.trial import STREAMS, Measured, measure
+from helpers.load.vpoc.strategies import NUMPY, TORCH, run
+from helpers.load.vpoc.trades import Array, Store, Trades, open_store, write_store
 from helpers.look.reading import MIB
+
+HERE, THERE = "helpers.load.vpoc.study", "helpers.torchside.volume_profiles"
+STREAMS = ("stream_mapped", "stream_read", "stream_parquet")
+ALL = (*NUMPY, *STREAMS, *TORCH)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """How one strategy went. ``status``: ok, out_of_memory, failed, not_available, timed_out; ``why`` in the allocator's words.
+
+    ``peak_bytes`` is what it took at most beyond the inputs (streams: beyond what was held before, mapped file pages counted
+    too), ``private_bytes`` what it held of anonymous memory at its end. ``counts`` is there where it was asked for.
+    """
+
+    strategy: str
+    status: str
+    why: str = ""
+    seconds: tuple[float, ...] = ()
+    peak_bytes: int | None = None
+    private_bytes: int | None = None
+    counts: Array | None = None
+    device: str = "cpu"
+    torch: str = ""
+
+    @property
+    def best_s(self) -> float | None:
+        return min(self.seconds, default=None)
+
+
+def measure(strategy: str, store: Store, *, chunk_trades: int = 1 << 20, device: str = "cpu", repeats: int = 1,
+            limit_bytes: int | None = None, counts: bool = False, limit_s: float = 120.0, parquet: Path | None = None,
+            env: Mapping[str, str] | None = None, sessions: int | None = None, torch_python: str = "") -> Measured:
+    """Run a strategy of ALL in a child. ``limit_bytes``: private memory (RLIMIT_DATA) beyond what the child holds beforehand,
+    in which the inputs must fit too. Raises ValueError for an unknown name.
+    """
+    if strategy not in ALL:
+        raise ValueError(f"strategy {strategy!r}: expected one of {', '.join(ALL)}")
+    python = (torch_python or torch_interpreter()) if strategy in TORCH else sys.executable
+    if not shutil.which(python):
+        return Measured(strategy, "not_available", f"there is no Python at {python}", device=device)
+    told: list[dict[str, Any]] = []
+
+    def take(line: str) -> None:
+        row = json_row(line)
+        told.extend([row] if "status" in row else [])
+
+    with tempfile.TemporaryDirectory(prefix="casebook-profile-") as scratch:
+        out = Path(scratch, "counts.bin")
+        spec = {"strategy": strategy, "folder": str(store.folder.resolve()), "chunk_trades": chunk_trades,
+                "device": "cuda:0" if device == "cuda" else device, "repeats": repeats, "limit_bytes": limit_bytes,
+                "out": str(out) if counts else "", "sessions": sessions,
+                "parquet": str(parquet.resolve()) if parquet else ""}
+        argv = program(python, THERE if strategy in TORCH else HERE, json.dumps(spec))
+        ended = watch(argv, limit_s, env=environment(more=env), cwd=scratch, on_line=take)
+        if not told:
+            status = "timed_out" if ended.how == "timed_out" else "out_of_memory" if ended.signal == "SIGKILL" else "failed"
+            return Measured(strategy, status, f"{ended.signal or ended.how}: {ended.last_line}", device=device)
+        got = told[-1]
+        count = store.trades.sessions if sessions is None else sessions
+        found = np.fromfile(out, store.layout.counts).reshape(count, -1) if out.is_file() else None
+    return Measured(strategy, got["status"], got.get("why", ""), tuple(got.get("seconds", ())), got.get("peak_bytes"),
+                    got.get("private_bytes"), found, device, got.get("torch", ""))
+
+
+def status_bytes(name: str) -> int:
+    """A field of /proc/self/status, such as VmRSS, in bytes."""
+    kib = field("/proc/self/status", f"{name}:")
+    if kib is None:
+        raise OSError(f"/proc/self/status has no {name}")
+    return kib * 1024
+
+
+def reset_peak() -> int:
+    """Let VmHWM start again from what is resident now, and return that (proc(5): clear_refs)."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    return status_bytes("VmRSS")
+
+
+def carry_out(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The child's work, in this process: it sets a limit for good where one is asked for."""
+    from helpers.load.vpoc.strategies import parquet_batches, stream_mapped, stream_parquet, stream_read
+
+    store, name = open_store(Path(spec["folder"])), spec["strategy"]
+    if spec.get("sessions"):
+        store = Store(store.folder, store.trades.take(0, spec["sessions"]), store.layout.take(0, spec["sessions"]))
+    # Code, threads and tables that a first use brings, on a few trades.
+    few = min(2000, len(store.trades))
+    starts = np.minimum(store.trades.starts, few)
+    small = Trades(np.array(store.trades.price[:few]), np.array(store.trades.volume[:few]), starts, store.trades.tick,
+                   store.trades.labels)
+    if name in NUMPY:
+        run(name, small, store.layout, 1000)
+    else:
+        stream_read(Store(store.folder, small, store.layout))
+        if name == "stream_parquet":
+            next(parquet_batches(Path(spec["parquet"]), store.trades.tick, 1000))
+    if spec.get("limit_bytes"):
+        most = status_bytes("VmData") + int(spec["limit_bytes"])
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    answer: dict[str, Any] = {"strategy": name}
+    try:
+        trades = store.trades
+        if name in NUMPY:
+            trades = Trades(np.array(trades.price), np.array(trades.volume), trades.starts, trades.tick, trades.labels)
+        seconds, before, out = [], 0, np.zeros((0, 0))
+        for repeat in range(max(1, int(spec.get("repeats", 1)))):
+            del out
+            before = before if repeat else reset_peak()
+            began = time.perf_counter()
+            if name == "stream_mapped":
+                out = stream_mapped(store)
+            elif name == "stream_read":
+                out = stream_read(store)
+            elif name == "stream_parquet":
+                out = stream_parquet(Path(spec["parquet"]), trades.tick)[2]
+            else:
+                out = run(name, trades, store.layout, int(spec["chunk_trades"]))
+            seconds.append(time.perf_counter() - began)
+            if not repeat:
+                answer.update(peak_bytes=status_bytes("VmHWM") - before, private_bytes=status_bytes("RssAnon"))
+    except MemoryError as error:
+        return {**answer, "status": "out_of_memory", "why": str(error) or "MemoryError"}
+    except Exception as error:  # noqa: BLE001  numba and pyarrow have their own words for an allocation that failed
+        words = f"{type(error).__name__}: {error}"
+        oom = any(word in words.lower() for word in ("alloc", "memory"))
+        return {**answer, "status": "out_of_memory" if oom else "failed", "why": words.splitlines()[0][:300]}
+    if spec.get("out"):
+        np.ascontiguousarray(out).tofile(spec["out"])
+    return {**answer, "status": "ok", "seconds": seconds}
+
+
+def main() -> None:
+    print(json.dumps(carry_out(json.loads(sys.argv[1]))), flush=True)
+
 
 LIMITS_MIB = (64, 256, 1024, 4096)
 REFUSED = ("flat_bincount", "one_hot", "list_cat", "preallocated", "fused", "stream_mapped", "stream_read")
@@ -100,40 +240,6 @@ def refusals(store: Store, names: Sequence[str] = REFUSED, limits_mib: Sequence[
                          "seconds": got.best_s, "private_bytes": got.private_bytes,
                          "volume": None if got.counts is None else float(got.counts.sum(dtype=np.float64))})
     return rows
-
-
-def cgroup_refusals(store: Store, names: Sequence[str] = ("flat_bincount", "stream_read"),
-                    limit_mib: int = 512) -> list[dict[str, Any]]:
-    """The same under a memory control group, where this user may make one: the kernel then kills instead of refusing."""
-    rows = []
-    for name in names:
-        try:
-            with _cgroup(limit_mib * MIB) as group:
-                got = measure(name, store, cgroup=group, repeats=1)
-        except OSError as error:
-            got = Measured(name, "not_available", f"no memory control group can be made here: {error.strerror or error}")
-        rows.append({"strategy": name, "limit": "cgroup", "limit_mib": limit_mib, "status": got.status, "says": got.why,
-                     "seconds": got.best_s})
-    return rows
-
-
-@contextmanager
-def _cgroup(limit_bytes: int) -> Iterator[Path]:
-    """A memory control group below this process's own. Raises OSError where that is not allowed."""
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    own = next((path for _, kinds, path in lines if "memory" in kinds.split(",")), None)
-    base, most = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes") if own is not None else
-                  (Path("/sys/fs/cgroup"), "memory.max"))
-    own = own if own is not None else next((path for number, _, path in lines if number == "0"), "/")
-    group = base / own.lstrip("/") / f"casebook-{os.getpid()}"
-    group.mkdir()
-    try:
-        (group / most).write_text(str(limit_bytes))
-        if most == "memory.max" and (group / "memory.swap.max").exists():
-            (group / "memory.swap.max").write_text("0")
-        yield group
-    finally:
-        group.rmdir()
 
 
 def fragmentation(store: Store, processes: int = 5, chunk_trades: int = 20_000) -> list[dict[str, Any]]:

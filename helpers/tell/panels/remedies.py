@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helpers.load.fix_study import FixStudy
-from helpers.load.remedies import FixRow
+from helpers.load.remedies import FixRow, FixStudy
 from helpers.tell import fixes
 
 from .frame import Frame, present, table_html, text_html

@@ -1,0 +1,512 @@
+"""One bounded child process: started, its lines read as they come, its limits of time and memory, its end in words.
+
+The child gets a session of its own, dies with its parent, leaves no core file, and is the first that the kernel's OOM
+killer takes. It is asked to end (SIGTERM) before it is killed: a SIGKILL in the middle of a driver call is itself a known
+cause of memory that nobody holds (sgl-project/sglang issue 30431). A process that waits inside the kernel (state D)
+outlives even SIGKILL; it is left behind after a grace and named, never waited for.
+
+Standard library alone, on Python 3.8 too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+LAST_BYTES = 16 << 10
+LONGEST_LINE_BYTES = 1 << 20
+THREADS_SHOWN = 64
+POLL_S, SAMPLE_S, PY_SPY_S = 0.05, 0.02, 3.0
+
+# Runs between fork and the program, and becomes it under the same number. preexec_fn may deadlock in a threaded parent such as
+# a notebook kernel, so this is a program of its own. PR_SET_PDEATHSIG is 1 (prctl(2)); it holds across execve, and is lost if
+# the parent has died before. RLIMIT_DATA counts private writable memory (setrlimit(2), since Linux 4.7), so that an allocation
+# fails where a cgroup would kill; both hold for all that is started from there.
+START = """
+import os, resource, signal, sys
+parent, data, group, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+except (ImportError, OSError, AttributeError):
+    pass  # no ctypes in this Python: the child then ends by its time limit alone
+if os.getppid() != parent:
+    os._exit(125)
+resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+try:
+    with open('/proc/self/oom_score_adj', 'w') as adjust:
+        adjust.write('800')
+except OSError:
+    pass  # no such file in this sandbox
+if group:
+    with open(os.path.join(group, 'cgroup.procs'), 'w') as procs:
+        procs.write(str(os.getpid()))
+if data:
+    resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+try:
+    os.execvp(argv[0], argv)
+except OSError as error:
+    os.write(2, f'{argv[0]}: cannot be run: {error.strerror}'.encode())
+    os._exit(127)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended.
+
+    ``how``: ``exited`` (see ``exit_code``; 127 where the program could not be run), ``signalled`` (see ``signal``),
+    ``timed_out`` (stopped here), or ``stuck`` (stopped here, and it lives on in the kernel). ``left_pids`` are the
+    processes of its session, itself included, that even SIGKILL did not end. ``last_words`` is the end of its stderr;
+    ``stacks`` what /proc said of each thread just before it was stopped.
+    """
+
+    how: str
+    exit_code: int | None
+    signal: str
+    seconds: float
+    last_words: str
+    stacks: str
+    left_pids: tuple[int, ...]
+
+    @property
+    def fate(self) -> str:
+        """How it ended, in words that go on after "the child"."""
+        if self.how in ("timed_out", "stuck"):
+            return "did not end in time" if self.how == "timed_out" else "is stuck in the kernel"
+        return f"was ended by {self.signal}" if self.signal else f"ended with code {self.exit_code}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its stderr, cut to what fits a sentence."""
+        return last_line(self.last_words)
+
+
+def last_line(words: str) -> str:
+    return (words.strip().splitlines() or ["it said nothing"])[-1][:300]
+
+
+def program(python: str, module: str, *arguments: str) -> list[str]:
+    """The command line of a program of this checkout, ``main`` of ``module``, under any interpreter.
+
+    Its folder, whatever lies there, shadows neither helpers nor a library: sys.path[0] is '' under -c.
+    """
+    path = f"sys.path[:] = [{str(CHECKOUT)!r}, *(p for p in sys.path if p)]"
+    return [python, "-c", f"import sys; {path}; from {module} import main; main()", *arguments]
+
+
+def environment(
+    without: Collection[str] = (), more: Mapping[str, str] | None = None, own: bool = True
+) -> dict[str, str]:
+    """A child's environment: this one's, but for the names in ``without``, and ``more``.
+
+    ``own``: a program of this checkout, which must find it, before any other package called helpers; a program of the
+    user's never gets the checkout on its path. No bytecode is written beside anybody's sources.
+    """
+    found = {name: value for name, value in os.environ.items() if name not in without}
+    found["PYTHONDONTWRITEBYTECODE"] = "1"
+    if own:
+        found["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(CHECKOUT), found.get("PYTHONPATH", "")])
+        )
+    return {**found, **(more or {})}
+
+
+def json_row(line: str) -> dict[str, Any]:
+    """A line of a child's answers; empty for whatever else a library wrote to the same pipe."""
+    try:
+        row = json.loads(line) if line.startswith("{") else {}
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def start(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    data_bytes: int = 0,
+    group: str = "",
+    **pipes: Any,
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own that ends with this thread. ``pipes``: stdin, stdout and stderr as of Popen.
+
+    ``data_bytes`` limits the private memory of each of its processes, ``group`` is the folder of a cgroup to put it in.
+    """
+    before = [sys.executable, "-I", "-S", "-c", START, str(os.getpid()), str(data_bytes), group]
+    return subprocess.Popen([*before, *argv], env=env, cwd=cwd, start_new_session=True, **pipes)
+
+
+def watch(
+    argv: Sequence[str],
+    limit_s: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    on_line: Callable[[str], float | None] | None = None,
+    on_start: Callable[[int], None] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    data_bytes: int = 0,
+    group: str = "",
+    term_s: float = 2.0,
+    grace_s: float = 5.0,
+) -> Ended:
+    """Run ``argv`` for at most ``limit_s`` seconds and say how it ended.
+
+    ``on_start`` gets its number, ``stdin`` is the file descriptor that it reads. ``on_line`` gets each line of stdout; a
+    number it returns is the seconds that the child has from then on. After the limit the child has ``term_s`` seconds to
+    end by itself. Whatever it left running in its session is killed, also when this function is interrupted, and its end is
+    waited for ``grace_s`` seconds at most. ``data_bytes`` and ``group`` as of ``start``.
+    """
+    began = time.monotonic()
+    pipes: Any = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = start(argv, env, cwd, data_bytes, group, **pipes)
+    reader = _Pipes(process, on_line, began + limit_s)
+    stacks, late, interrupted = "", False, True
+    left: tuple[int, ...] = ()
+    try:
+        if on_start is not None:
+            on_start(process.pid)
+        while not _has_ended(process.pid):
+            if time.monotonic() >= reader.deadline:
+                late = True
+                stacks = thread_states(process.pid)
+                break
+            reader.read(min(POLL_S, max(0.0, reader.deadline - time.monotonic())))
+        if late:
+            signal_group(process.pid, signal.SIGTERM)
+            reader.read_until_ended(process.pid, term_s)
+        interrupted = False
+    finally:
+        # Before it is reaped, while its number cannot belong to anybody else: whatever is left of its group.
+        signal_group(process.pid, signal.SIGKILL)
+        if interrupted:
+            reader.on_line = None
+        until = time.monotonic() + grace_s
+        reader.read_until_ended(process.pid, grace_s)
+        reader.close()
+        while (left := tuple(session_pids(process.pid))) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        if _has_ended(process.pid):
+            process.wait()
+    seconds, words = round(time.monotonic() - began, 3), reader.last_words()
+    if process.returncode is None:
+        # Nobody can wait for it: the handle is told that it is done, so that it neither warns nor tries.
+        process.returncode = -signal.SIGKILL
+        return Ended("stuck", None, "", seconds, words, stacks or thread_states(process.pid), left)
+    code = process.returncode
+    name = signal_name(-code) if code < 0 else ""
+    if late:
+        return Ended("timed_out", None, name, seconds, words, stacks, left)
+    return Ended(
+        "signalled" if name else "exited", None if name else code, name, seconds, words, "", left
+    )
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11; ``signal 35`` for a number without a name of its own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _has_ended(pid: int) -> bool:
+    # WNOWAIT leaves it unreaped, so that its process group's number stays taken until the group has been killed.
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+class _Pipes:
+    """The child's stdout as lines and the end of its stderr, read without ever waiting for the end of either."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        on_line: Callable[[str], float | None] | None,
+        deadline: float,
+    ):
+        self.on_line, self.deadline = on_line, deadline
+        self._stdout, self._stderr = process.stdout, process.stderr
+        self._line, self._words = b"", b""
+        self._selector = selectors.DefaultSelector()
+        for pipe in (self._stdout, self._stderr):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ)
+
+    def read(self, timeout_s: float) -> bool:
+        """Wait for output up to ``timeout_s`` and take what is there; says whether there was any."""
+        if not self._selector.get_map():
+            time.sleep(timeout_s)
+            return False
+        any_output = False
+        for key, _ in self._selector.select(timeout_s):
+            try:
+                data = os.read(key.fd, 1 << 16)
+            except BlockingIOError:
+                continue
+            any_output = any_output or bool(data)
+            if not data:
+                self._selector.unregister(key.fileobj)
+            elif key.fileobj is self._stderr:
+                self._words = (self._words + data)[-LAST_BYTES:]
+            else:
+                self._take(data)
+        return any_output
+
+    def read_until_ended(self, pid: int, at_most_s: float) -> None:
+        """Read on until the child has ended and its pipes are empty, which a child it left behind must not delay."""
+        until = time.monotonic() + at_most_s
+        while time.monotonic() < until and not _has_ended(pid):
+            self.read(min(POLL_S, max(0.0, until - time.monotonic())))
+        while time.monotonic() < until and self.read(0):
+            continue
+
+    def _take(self, data: bytes) -> None:
+        *whole, rest = (self._line + data).split(b"\n")
+        self._line = rest[-LONGEST_LINE_BYTES:]
+        for line in whole:
+            if self.on_line is not None:
+                seconds = self.on_line(line.decode("utf-8", "replace"))
+                if seconds is not None:
+                    self.deadline = time.monotonic() + seconds
+
+    def last_words(self) -> str:
+        return self._words.decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        self._selector.close()
+        for pipe in (self._stdout, self._stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+# What /proc says of processes.
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as /proc/PID/stat has it (proc(5)): ``state`` is the kernel's letter, Z for one nobody has waited for;
+    ``start_ticks`` since boot tells it from a later one of the same number."""
+
+    pid: int
+    name: str
+    state: str
+    session: int
+    start_ticks: int
+
+    @property
+    def running(self) -> bool:
+        return self.state not in ("", "Z", "X")
+
+
+def process_of(pid: int, root: str = "") -> Process:
+    """A process by its number; without a state where there is none. ``root``: of the tree that has /proc."""
+    text = _text(Path(f"{root}/proc/{pid}/stat"), "")
+    # The name stands in parentheses and may hold any character, a closing one included.
+    name, words = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
+    if len(words) < 20:
+        return Process(pid, "", "", 0, 0)
+    return Process(pid, name, words[0], int(words[3]), int(words[19]))
+
+
+def session_pids(session: int) -> list[int]:
+    """The processes of a session that run."""
+    found = (process_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return sorted(one.pid for one in found if one.session == session and one.running)
+
+
+def thread_states(session: int) -> str:
+    """Every thread of a session: its state, and where in the kernel it waits. What may not be read says so (root may)."""
+    found = []
+    for pid in session_pids(session):
+        tasks = Path(f"/proc/{pid}/task").glob("[0-9]*")
+        for task in sorted(tasks, key=lambda folder: int(folder.name)):
+            state = (_text(task / "stat").rpartition(")")[2].split() or ["?"])[0]
+            call = _text(task / "syscall").partition(" ")[0]
+            found.append(
+                f"pid {pid} thread {task.name} {_text(task / 'comm')}: state {state}, "
+                f"waits in {_text(task / 'wchan')}, system call {call}"
+            )
+            found += ["    " + frame for frame in _text(task / "stack").splitlines()[:20]]
+    return "\n".join(found[: THREADS_SHOWN * 4])
+
+
+def stacks_of(session: int, pids: Sequence[int]) -> str:
+    """What every thread of a session does now: place in the kernel, and Python stacks where py-spy is there."""
+    said = [thread_states(session)]
+    spy = shutil.which("py-spy")
+    for pid in pids if spy else ():
+        argv = [str(spy), "dump", "--pid", str(pid)]
+        try:
+            done = subprocess.run(
+                argv,
+                capture_output=True,
+                text=True,
+                timeout=PY_SPY_S,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+            said.append(f"py-spy, process {pid}:\n{done.stdout or done.stderr}")
+        except (subprocess.TimeoutExpired, OSError) as error:
+            said.append(f"py-spy, process {pid}: {error.__class__.__name__}")
+    return "\n".join(said)
+
+
+def _text(path: Path, none: str = "?") -> str:
+    try:
+        return path.read_text(errors="replace").strip() or none
+    except PermissionError:
+        return none and "not-allowed"
+    except OSError:
+        return none and "not-available"
+
+
+def field(path: str | Path, name: str) -> int | None:
+    """The number beside a name in a file such as /proc/vmstat or memory.events, or None."""
+    rows = (line.split() for line in _text(Path(path), "").splitlines() if line.startswith(name))
+    return next((int(row[1]) for row in rows if row[0] == name and len(row) > 1), None)
+
+
+class Sampler(threading.Thread):
+    """Peaks of all processes of a session, and what each thread did shortly before ``deadline``; ended by ``stop``.
+
+    A peak between two samples is missed: ``rss_anon_bytes`` is a lower bound. ``pids`` are all processes seen.
+    ``device_bytes`` is the highest answer of ``used``, which is asked now and then (None: it never had one).
+    """
+
+    def __init__(self, pid: int, deadline: float, used: Callable[[], int | None] = lambda: None):
+        super().__init__(daemon=True)
+        self.pid, self.deadline, self.used = pid, deadline, used
+        self.rss_anon_bytes = self.rss_file_bytes = self.samples = 0
+        self.device_bytes: int | None = None
+        self.pids: set[int] = {pid}
+        self.stacks = ""
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(SAMPLE_S):
+            if self.samples % 5 == 0:
+                self.pids.update(session_pids(self.pid))
+                used = self.used()
+                self.device_bytes = (
+                    used if self.device_bytes is None else max(self.device_bytes, used or 0)
+                )
+            sizes = [_resident(pid) for pid in self.pids]
+            self.rss_anon_bytes = max(self.rss_anon_bytes, sum(anon for anon, _ in sizes))
+            self.rss_file_bytes = max(
+                self.rss_file_bytes, max((other for _, other in sizes), default=0)
+            )
+            self.samples += 1
+            if not self.stacks and time.monotonic() > self.deadline:
+                self.stacks = stacks_of(self.pid, sorted(self.pids))
+
+    def stop(self) -> None:
+        self._done.set()
+        if self.ident is not None:
+            self.join(PY_SPY_S + 1)
+
+
+def _resident(pid: int) -> tuple[int, int]:
+    """Anonymous memory of a process, and what it holds of files and shared memory."""
+    anon, file, shared = (
+        field(f"/proc/{pid}/status", name) or 0 for name in ("RssAnon:", "RssFile:", "RssShmem:")
+    )
+    return anon * 1024, (file + shared) * 1024
+
+
+# Memory cgroups, and whom the kernel's OOM killer ended.
+
+
+def _memory_groups(root: Path = Path("/")) -> list[tuple[Path, Path, bool]]:
+    """The memory cgroups of this process: the folder, the top of its mount, and whether it is version 2."""
+    found = []
+    for line in _text(root / "proc/self/cgroup", "").splitlines():
+        controllers, path = (line.split(":", 2) + ["", ""])[1:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / ("sys/fs/cgroup" if not controllers else "sys/fs/cgroup/memory")
+        found.append((top / path.lstrip("/"), top, not controllers))
+    return found
+
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """How many processes of this cgroup any OOM killer has killed, or None where no counter can be read.
+
+    memory.events of cgroup v2 (Linux 4.13), else memory.oom_control of v1. Counters, so compare two readings.
+    """
+    for folder, top, second in _memory_groups(root):
+        for place in (folder, top):  # the second: inside a container with its own mount
+            kills = _kills(place, second)
+            if kills is not None:
+                return kills
+    return None
+
+
+def _kills(group: Path, second: bool) -> int | None:
+    return field(group / ("memory.events" if second else "memory.oom_control"), "oom_kill")
+
+
+class Group:
+    """A memory cgroup for one child where one can be made; ``path`` is empty and ``why`` says so where not."""
+
+    def __init__(self, limit_bytes: int | None, root: Path = Path("/")):
+        self.path, self.why, self.root, self._second = "", "no limit was asked for", root, True
+        if limit_bytes is not None:
+            self.why = "no memory cgroup of this process is writable"
+        for folder, _, second in _memory_groups(root) if limit_bytes is not None else ():
+            mine = folder / f"casebook-{os.getpid()}-{time.monotonic_ns()}"
+            try:
+                mine.mkdir()
+                try:
+                    _limit(mine, limit_bytes or 0, second)
+                    self.path, self.why, self._second = str(mine), "", second
+                    return
+                except OSError:
+                    mine.rmdir()
+            except OSError:
+                continue
+
+    def kills(self) -> int | None:
+        """Processes that the kernel's OOM killer ended: in this group, else in this process's own. None: nothing says so.
+
+        The box's own count (/proc/vmstat) proves nothing here: it is that of every container.
+        """
+        return _kills(Path(self.path), self._second) if self.path else oom_kills(self.root)
+
+    def remove(self) -> str:
+        """Remove the group; why not, or empty."""
+        try:
+            if self.path:
+                os.rmdir(self.path)
+        except OSError as error:
+            return f"its memory group {self.path} is still there: {error.strerror}"
+        return ""
+
+
+def _limit(group: Path, limit_bytes: int, second: bool) -> None:
+    """Limit a group's memory, and with it its swap: else what is beyond the limit is swapped, and nothing ends."""
+    (group / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(limit_bytes))
+    # The first version counts memory and swap together. Neither file is there on a kernel that does not account swap.
+    name, most = ("memory.swap.max", 0) if second else ("memory.memsw.limit_in_bytes", limit_bytes)
+    if (group / name).exists():
+        (group / name).write_text(str(most))
