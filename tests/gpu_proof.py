@@ -20,11 +20,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from proof_fixes import fixes_part  # noqa: E402 -- a program beside this one
 
-from helpers.allocator import trace as traces  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
-from helpers.allocator.driver import Card  # noqa: E402
+from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
+from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances  # noqa: E402
 from helpers.allocator.replay import replay  # noqa: E402
+from helpers.allocator.trace import Trace, TraceError  # noqa: E402
 from helpers.load.patterns import PATTERNS, generate  # noqa: E402
 from helpers.load.study import StressResult, stress  # noqa: E402
 from helpers.look.reading import parse_size  # noqa: E402
@@ -65,7 +66,7 @@ def _one(python: str, out: Path, name: str, conf: str, limit_bytes: int | None) 
     return {**row, **_compared(made, conf, done), **_snapshot(snapshot)}
 
 
-def _compared(made: traces.Trace, conf: str, done: StressResult) -> dict:
+def _compared(made: Trace, conf: str, done: StressResult) -> dict:
     """The model on the same operations: outcome, allocated and reserved bytes after each of them."""
     model = replay(made, conf, Card(done.total_bytes), torch=done.torch, build=done.build, fraction=done.fraction,
                    timeline=True, stop=done.done)
@@ -85,8 +86,8 @@ def _snapshot(path: Path) -> dict:
     if not path.exists():
         return {"snapshot": "not written"}
     try:
-        recorded = traces.read(path)
-    except traces.TraceError as error:
+        recorded = read(path)
+    except TraceError as error:
         return {"snapshot": str(error)}
     known = circumstances(recorded)
     try:

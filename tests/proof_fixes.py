@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from helpers.allocator import trace as traces
 from helpers.allocator.driver import Card
+from helpers.allocator.load import read
 from helpers.allocator.replay import replay
 from helpers.child import json_row, program, watch
 from helpers.load.record import record
@@ -129,7 +129,7 @@ def predicted_and_measured(python: str, folder: Path, wanted: Workload, target: 
     kept = record([python, str(program), on_cpu], folder / f"{name}.jsonl", cpu_profile=True)
     if kept.trace is None:
         return [{"workload": wanted.words, "status": "failed", "why": kept.why_no_trace}]
-    trace = traces.read(kept.trace)
+    trace = read(kept.trace)
     rows = []
     for conf in CONFS:
         guess = replay(trace, conf, Card(total_bytes), torch=card["torch"], build=card["build"])

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from helpers.allocator import snapshot  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
-from helpers.allocator import trace as traces  # noqa: E402
 from helpers.allocator.driver import Card  # noqa: E402
+from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances, with_record  # noqa: E402
 from helpers.allocator.replay import replay  # noqa: E402
@@ -57,7 +57,7 @@ def events(path: Path) -> list[tuple]:
 def exact(done: Rehearsal) -> str:
     """Empty where the model, on the card and settings of the recording, does the same; else what differs."""
     assert done.trace is not None
-    recorded = with_record(traces.read(done.trace), done.trace)
+    recorded = with_record(read(done.trace), done.trace)
     known = circumstances(recorded)
     try:
         outcome = replay(recorded, known.conf, Card(known.capacity_bytes or AMPLE_BYTES, policy="recorded"), torch=known.torch,

@@ -1,4 +1,4 @@
-"""The compiled replay against the readable model: the same numbers for every operation, whatever is asked."""
+"""The allocator compiled and in plain Python: the same numbers for every operation, whatever is asked."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ pytest.importorskip("numba")
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from helpers.allocator import compiled, plain, release  # noqa: E402
-from helpers.allocator.driver import POLICIES, Card, Driver  # noqa: E402
-from helpers.allocator.outcome import CALLS, OUTCOMES, Outcome  # noqa: E402
+from helpers.allocator import allocator, compiled, driver  # noqa: E402
+from helpers.allocator.driver import POLICIES, Card  # noqa: E402
+from helpers.allocator.engine import run  # noqa: E402
+from helpers.allocator.outcome import CALLS, OUTCOMES, Outcome, ReplayError  # noqa: E402
 from helpers.allocator.replay import replay, resolve  # noqa: E402
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace  # noqa: E402
 from helpers.load import patterns  # noqa: E402
 from helpers.settings.releases import behaviour  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
 SIZES = (0, 1, 512, 513, 4096, 300_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 14 * MIB, 21 * MIB, 33 * MIB, 70 * MIB)
 OLD = ("", "max_split_size_mb:21", "expandable_segments:True", "expandable_segments:True,max_split_size_mb:32",
@@ -118,14 +120,15 @@ def random_case(seed: int, length: int) -> dict[str, Any]:
             "fraction": chance.choice((None, None, 0.6, 1.0))}
 
 
-def outcome(run: Any, case: dict[str, Any], timeline: bool = True, stop: int | None = None) -> Outcome | Exception:
+def outcome(compiled: bool, case: dict[str, Any], timeline: bool = True, stop: int | None = None) -> Outcome | None:
+    """None where the allocator's state is torn, which torch's own bookkeeping does not survive either."""
     rules = behaviour(case["torch"])
     held, at, _ = resolve(case["trace"], case["conf"], rules)
     try:
-        return run(case["trace"], held, at, rules, case["card"], fraction=case["fraction"], timeline=timeline,
-                   stop=len(case["trace"]) if stop is None else stop, addresses=case["addresses"])
-    except (KeyError, IndexError, ValueError, AssertionError, RuntimeError, AttributeError) as error:
-        return error  # a state that torch's own bookkeeping does not survive
+        return run(case["trace"], held, at, rules, case["card"], fraction=case["fraction"], timeline=timeline, stop=stop,
+                   addresses=case["addresses"], compiled=compiled)
+    except ReplayError:
+        return None
 
 
 def same(one: Outcome, other: Outcome) -> None:
@@ -158,40 +161,31 @@ EVERY = {*OUTCOMES, *CALLS, *POLICIES, "num_alloc_retries", "num_oom_rejections"
          "2.4.0", "2.6.0", "2.12.1", "2.14.1", "fraction None", "fraction 0.6", "fraction 1.0"}
 
 
-def test_it_agrees_with_the_model_on_every_operation_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Counter[str] = Counter()
 
     def watched(name: str) -> Any:
-        original = getattr(release, name)
+        original = getattr(allocator, name)
 
-        def call(allocator: Any, *rest: Any) -> Any:
-            before = allocator.counters["num_device_free"]
-            result = original(allocator, *rest)
-            seen[name] += allocator.counters["num_device_free"] > before
+        def call(a: Any, *rest: Any) -> Any:
+            before = a.num_device_free
+            result = original(a, *rest)
+            seen[name] += a.num_device_free > before
             return result
         return call
 
     for name in ("garbage_collect", "release_available_cached_blocks"):
-        monkeypatch.setattr(release, name, watched(name))
-    torn: list[int] = []  # oversize parts of a segment that were freed alone: what torch then does is not defined
-    release_block = release.release_block
-
-    def release_whole(allocator: Any, block: Any) -> None:
-        torn.extend([block.address] if block.is_split else [])
-        release_block(allocator, block)
-
-    monkeypatch.setattr(release, "release_block", release_whole)
+        monkeypatch.setattr(allocator, name, watched(name))
 
     @settings(max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed: int, length: int) -> None:
-        torn.clear()
         case = random_case(seed, length)
-        expected, found = outcome(plain.run, case), outcome(compiled.run, case)
-        if torn:
+        expected, found = outcome(False, case), outcome(True, case)
+        assert (expected is None) == (found is None)
+        if expected is None or found is None:
             seen["torn"] += 1
             return
-        assert isinstance(expected, Outcome) and isinstance(found, Outcome), (expected, found)
         same(expected, found)
         seen.update(features(case, expected))
         seen["whole"] += 1
@@ -201,39 +195,39 @@ def test_it_agrees_with_the_model_on_every_operation_whatever_is_asked(monkeypat
     assert {name for name in EVERY if not seen[name]} == set()
 
 
-def test_it_agrees_with_the_model_on_a_trace_that_goes_another_way_than_its_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded addresses that a segment of this replay, or one of its start, still covers are handed out by neither."""
     refused: Counter[str] = Counter()
-    original = Driver._recorded
+    original = driver.recorded_address
 
-    def watched(self: Driver, size: int) -> int:
-        asked = bool(self.recorded)
-        address = original(self, size)
+    def watched(a: Any, size: int) -> int:
+        asked = a.next_recorded < a.recorded_count
+        address = original(a, size)
         refused["yes" if asked and not address else "no"] += 1
         return address
 
-    monkeypatch.setattr(Driver, "_recorded", watched)
+    monkeypatch.setattr(driver, "recorded_address", watched)
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=90, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed: int, length: int) -> None:
         case, chance = random_case(seed, length), Random(seed)
         case["card"] = replace(case["card"], policy="recorded")
         near = [known.address for known in case["trace"].start] or [0x6000_0000_0000]
         case["addresses"] = tuple(chance.choice(near) + chance.randrange(40) * 10 * MIB for _ in range(chance.choice((5, 60))))
-        expected, found = outcome(plain.run, case), outcome(compiled.run, case)
-        assert isinstance(expected, Outcome) == isinstance(found, Outcome), (expected, found)
-        if isinstance(expected, Outcome) and isinstance(found, Outcome):
+        expected, found = outcome(False, case), outcome(True, case)
+        assert (expected is None) == (found is None)
+        if expected is not None and found is not None:
             same(expected, found)
             refused["whole"] += 1
 
     agree()
-    assert refused["yes"] > 50 and refused["no"] > 50 and refused["whole"] > 50
+    assert refused["yes"] > 25 and refused["no"] > 50 and refused["whole"] > 50, refused
 
 
 @pytest.mark.parametrize("name", patterns.PATTERNS)
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"])
-def test_it_agrees_with_the_model_on_each_pattern(name: str, conf: str) -> None:
+def test_both_agree_on_each_pattern(name: str, conf: str) -> None:
     trace = patterns.generate(name, scale=0.05, events=1500)
     card = Card(trace.header["vram"] * 3 // 4)
     same(replay(trace, conf, card, timeline=True, engine="plain"), replay(trace, conf, card, timeline=True, engine="compiled"))
@@ -251,10 +245,10 @@ def random_sizes(count: int, live: int, seed: int = 0) -> Trace:
 
 
 @pytest.mark.parametrize("torch", ["2.6.0", "2.14.1"])
-def test_it_agrees_with_the_model_when_pools_outgrow_chunks_and_the_memory_grows(torch: str) -> None:
+def test_both_agree_when_sets_are_large_and_the_tables_grow(torch: str) -> None:
     trace, card = random_sizes(9000, 3000), Card(1 << 30)
     case = {"trace": trace, "conf": "", "torch": torch, "card": card, "addresses": (), "fraction": None}
-    expected, found = outcome(plain.run, case), outcome(compiled.run, case)
+    expected, found = outcome(False, case), outcome(True, case)
     assert isinstance(expected, Outcome) and isinstance(found, Outcome)
     same(expected, found)
     assert found.figure("inactive_split") > 8 * 64
@@ -262,7 +256,7 @@ def test_it_agrees_with_the_model_when_pools_outgrow_chunks_and_the_memory_grows
 
 def test_without_a_timeline_the_totals_are_the_same() -> None:
     case = random_case(5, 200)
-    whole, brief = outcome(compiled.run, case), outcome(compiled.run, case, timeline=False)
+    whole, brief = outcome(True, case), outcome(True, case, timeline=False)
     assert isinstance(whole, Outcome) and isinstance(brief, Outcome)
     assert brief.timeline is None and brief.calls is None and brief.engine == "compiled"
     assert np.array_equal(whole.figures, brief.figures) and np.array_equal(whole.blocks, brief.blocks)
@@ -271,7 +265,7 @@ def test_without_a_timeline_the_totals_are_the_same() -> None:
 @pytest.mark.parametrize("stop", [0, 1, 77])
 def test_it_stops_where_it_is_told(stop: int) -> None:
     case = random_case(7, 200)
-    expected, found = outcome(plain.run, case, stop=stop), outcome(compiled.run, case, stop=stop)
+    expected, found = outcome(False, case, stop=stop), outcome(True, case, stop=stop)
     assert isinstance(expected, Outcome) and isinstance(found, Outcome)
     same(expected, found)
 
@@ -279,18 +273,18 @@ def test_it_stops_where_it_is_told(stop: int) -> None:
 def test_columns_that_cannot_be_written_to_need_no_second_compilation() -> None:
     trace = patterns.generate("key_value_cache", scale=0.05, events=300)
     replay(trace, "", Card(1 << 30), engine="compiled")
-    before = len(compiled._advance.signatures)
+    before = len(compiled.advance.signatures)
     for column in (trace.op, trace.id, trace.size, trace.stream, trace.pool):
         column.flags.writeable = False
     replay(trace, "", Card(1 << 30), engine="compiled")
-    assert len(compiled._advance.signatures) == before == 1
+    assert len(compiled.advance.signatures) == before == 1
 
 
 def test_threads_side_by_side_do_not_disturb_each_other() -> None:
     cases = [random_case(seed, 200) for seed in range(40, 56)]
-    alone = [outcome(compiled.run, case) for case in cases]
+    alone = [outcome(True, case) for case in cases]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda case: outcome(compiled.run, case), cases))
+        together = list(pool.map(lambda case: outcome(True, case), cases))
     assert all(isinstance(one, Outcome) for one in alone)
     for one, other in zip(alone, together, strict=True):
         assert isinstance(one, Outcome) and isinstance(other, Outcome)
@@ -313,16 +307,49 @@ def test_it_runs_where_machine_code_cannot_be_kept() -> None:
             "    if isinstance(locator, type) and hasattr(locator, 'ensure_cache_path'):\n"
             "        locator.ensure_cache_path = refuse\n"
             "import helpers.allocator.compiled as compiled\n"
-            "print(type(compiled._advance._cache).__name__)\n")
+            "print(type(compiled.advance._cache).__name__)\n")
     root = str(Path(__file__).resolve().parents[1])
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "NullCache\n"
 
 
-def test_without_numba_the_import_says_so(tmp_path: Path) -> None:
-    (tmp_path / "numba.py").write_text("raise ImportError('not here')\n")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(__file__).resolve().parents[1])))}
-    code = ("try:\n    import helpers.allocator.compiled\nexcept ImportError:\n    from helpers.allocator import replay\n"
-            "    print(replay._compiled('auto'))\n")
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "None\n"
+def fresh_process(code: str, tmp_path: Path, numba: bool = True, **environment: str) -> subprocess.CompletedProcess:
+    """A program of another process, which has no machine code kept, and perhaps no numba."""
+    places = [str(ROOT)]
+    if not numba:
+        (tmp_path / "numba.py").write_text("raise ImportError('not here')\n")
+        places.insert(0, str(tmp_path))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "NUMBA_CACHE_DIR": str(tmp_path / "cache"), **environment}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+
+
+PATTERN = ("from helpers.allocator import replay\nfrom helpers.allocator.driver import Card\n"
+           "from helpers.load import patterns\n"
+           "trace = patterns.generate('key_value_cache', scale=0.05, events=300)\n"
+           "print(replay.replay(trace, '', Card(1 << 30){0}).engine)\n")
+
+
+def test_without_numba_plain_python_answers(tmp_path: Path) -> None:
+    code = "import helpers.allocator.replay as r\nr._plain = 1 << 40\n" + PATTERN.format("")
+    assert fresh_process(code, tmp_path, numba=False).stdout == "plain\n"
+
+
+def test_without_numba_compiled_replays_are_refused(tmp_path: Path) -> None:
+    code = "try:\n" + "".join("    " + line + "\n" for line in PATTERN.format(", engine='compiled'").splitlines())
+    code += "except ImportError as error:\n    print(error)\n"
+    assert fresh_process(code, tmp_path, numba=False).stdout == "not here\n"
+
+
+def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path: Path) -> None:
+    done = fresh_process(PATTERN.format("") + "import sys\nprint('numba' in sys.modules)\n", tmp_path)
+    assert done.stdout == "plain\nFalse\n" and done.stderr == ""
+
+
+def test_one_line_says_that_it_compiles_and_how_long_that_takes(tmp_path: Path) -> None:
+    code = "import helpers.allocator.replay as r\nr._plain = 1 << 40\n" + PATTERN.format("")
+    first = fresh_process(code, tmp_path)
+    assert first.stdout == "compiled\n"
+    assert first.stderr.count("\n") == 1 and "compiling" in first.stderr and " s " in first.stderr
+    again = fresh_process(PATTERN.format("") + "import helpers.allocator.replay as r\nr._plain = 20_000\n"
+                          + PATTERN.format(""), tmp_path)
+    assert again.stdout == "plain\ncompiled\n" and again.stderr == "", "what is kept is loaded without a word"

@@ -109,14 +109,6 @@ def test_streams_and_private_pools_are_shown_apart_and_a_private_pool_gives_noth
     assert largest[0, 1] == (1024 - 120) * MIB
 
 
-def test_the_external_index_tells_scatter_from_lack():
-    blocks = run(trace_of(*ONE_SEGMENT)).blocks
-    settings, card = parse("", RULES), Card(1 << 30)
-    assert m.external_index(blocks, settings, card, RULES, 16 * MIB) == 0.0
-    assert m.external_index(blocks, settings, card, RULES, 300 * MIB) == 1 - 16 / 400
-    assert m.external_index(blocks, settings, card, RULES, 1000) is None  # the small pool has nothing
-
-
 def test_the_largest_request_may_be_large_where_a_middling_one_fails():
     rows = [alloc(0, 1010 * MIB)]  # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14
     found = figures(trace_of(*rows))
@@ -127,7 +119,7 @@ def test_the_largest_request_may_be_large_where_a_middling_one_fails():
 def test_the_largest_request_with_a_fraction_and_with_rounding_of_sizes():
     blocks = run(trace_of(alloc(0, 100 * MIB)), "roundup_power2_divisions:2", fraction=0.5).blocks
     settings, card = parse("roundup_power2_divisions:2", RULES), Card(1 << 30)
-    assert m.largest_request(blocks, settings, card, RULES, fraction=0.5) == 384 * MIB
+    assert m.State(m.state_of(blocks), settings, card, RULES, fraction=0.5).largest_request() == 384 * MIB
 
 
 def test_an_empty_card_has_figures_too():
@@ -171,7 +163,7 @@ def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, co
     def served(size: int) -> bool:
         return run(trace_of(*rows, alloc(1000, size)), conf, mib * MIB).ooms == outcome.ooms
 
-    largest = m.largest_request(outcome.blocks, settings, card, RULES)
+    largest = m.State(m.state_of(outcome.blocks), settings, card, RULES).largest_request()
     assert largest == 0 or served(largest)
     assert not served(largest + 512)
     for size in range(largest + 512, mib * MIB + 1, 3 * MIB):
@@ -180,11 +172,10 @@ def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, co
 
 def test_the_timeline_and_its_samples_end_in_the_same_figures():
     trace = trace_of(*ONE_SEGMENT)
-    lines = m.timeline_metrics(run(trace, timeline=True))
+    whole = run(trace, timeline=True)
     samples = m.stranded_over_time(trace, "", Card(1 << 30), samples=8, engine="plain")
-    assert [len(line) for line in lines.values()] == [len(trace)] * 4
     assert samples[-1][0] == len(trace) - 1 and len(samples) == 8
     for at, share in samples:
-        assert share.reserved_bytes == lines["reserved_bytes"][at]
-        assert share.active_bytes == lines["active_bytes"][at]
+        assert share.reserved_bytes == whole.column("reserved")[at]
+        assert share.active_bytes == whole.column("active")[at]
     assert samples[-1][1].stranded_bytes == 400 * MIB

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, Toy, layout_of
 
-from helpers.allocator.rewind import rewind, rounded
+from helpers.allocator.blocks import round_size
+from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import load, parse
 from helpers.allocator.trace import Op, TraceError
 
@@ -272,7 +273,20 @@ def test_one_size_nobody_can_know_is_said():
     (1, 0, 512), (512, 0, 512), (513, 0, 1024), (5 * MIB + 1, 0, 5 * MIB + 512), (9 * MIB, 4, 10 * MIB), (8 * MIB, 4, 8 * MIB),
     (700, 4, 1024), (1000 * 1000, 4, MIB), (2000, 4, 2048)])
 def test_requests_are_rounded_as_the_source_rounds(size, divisions, block):
-    assert rounded(size, (divisions,) * 16) == block
+    assert round_size(size, (divisions,) * 16) == block
+
+
+@pytest.mark.parametrize("mib", [20, 32, 44])
+def test_a_range_of_whole_large_pages_is_the_large_pools_however_large_they_are_set(mib):
+    content = {"segments": [], "allocator_settings": {
+        "PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:True,large_segment_size_mb:{mib}"},
+        "device_traces": [[{"action": "segment_unmap", "addr": 1 << 45, "size": mib * MIB, "stream": 0}]]}
+    assert [segment.small for segment in rewind(parse(content)).start] == [False]
+
+
+def test_a_range_that_is_no_whole_number_of_large_pages_is_the_small_pools():
+    content = {"segments": [], "device_traces": [[{"action": "segment_unmap", "addr": 1 << 45, "size": 22 * MIB, "stream": 0}]]}
+    assert [segment.small for segment in rewind(parse(content)).start] == [True]
 
 
 def tampered(change):

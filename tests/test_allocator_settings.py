@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.allocator.blocks import round_size, segment_size
 from helpers.settings.audit import audit
 from helpers.settings.releases import behaviour
 from helpers.settings.text import MIB, UNLIMITED, Settings, SettingsError, from_environment, grid, parse
@@ -146,13 +147,13 @@ def test_a_build_without_expandable_segments_goes_on_without_them():
     (1, 512, 2 * MIB), (513, 1024, 2 * MIB), (MIB, MIB, 2 * MIB), (MIB + 1, MIB + 512, 20 * MIB),
     (10_485_248, 10_485_248, 20 * MIB), (10_485_249, 10 * MIB, 10 * MIB), (25 * MIB, 25 * MIB, 26 * MIB)])
 def test_sizes_are_those_seen_on_the_real_allocator(requested, size, segment):
-    rounded = Settings().round_size(requested)
-    assert (rounded, Settings().segment_size(rounded)) == (size, segment)
+    rounded = round_size(requested, Settings().roundup_divisions)
+    assert (rounded, segment_size(rounded, Settings().large_segment_bytes)) == (size, segment)
 
 
 def test_a_large_segment_size_holds_for_middle_sizes_only():
     found = parse("large_segment_size_mb:64", NEW)
-    assert [found.segment_size(mib * MIB) // MIB for mib in (1, 2, 9, 10, 33)] == [2, 64, 64, 10, 34]
+    assert [segment_size(mib * MIB, found.large_segment_bytes) // MIB for mib in (1, 2, 9, 10, 33)] == [2, 64, 64, 10, 34]
 
 
 def divided(n, divisions):
@@ -167,7 +168,7 @@ def divided(n, divisions):
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 1 << 38), st.sampled_from((1, 2, 4, 8, 16, 32)))
 def test_rounding_to_divisions_follows_the_rule(n, divisions):
-    rounded = parse(f"roundup_power2_divisions:{divisions}", NEW).round_size(n)
+    rounded = round_size(n, parse(f"roundup_power2_divisions:{divisions}", NEW).roundup_divisions)
     if divisions == 1 or n <= 512 * divisions:
         assert rounded == max(-(-n // 512) * 512, 512)
     else:
@@ -179,8 +180,8 @@ def test_a_list_of_divisions_holds_by_interval():
     found = parse("roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]", NEW)
     for mib, divisions in ((1, 8), (64, 8), (127, 8), (128, 2), (300, 4), (600, 2), (1500, 4)):
         n = mib * MIB + 7
-        assert found.round_size(n) == divided(n, divisions)
-    assert found.round_size(3000 * MIB + 1) == 3000 * MIB + 512
+        assert round_size(n, found.roundup_divisions) == divided(n, divisions)
+    assert round_size(3000 * MIB + 1, found.roundup_divisions) == 3000 * MIB + 512
 
 
 @pytest.mark.parametrize("torch", ["2.4", "2.6", "2.9.0+rocm6.4", "2.10", "2.12", "2.14.1", "2.14.1+rocm7.2", "2.15.0", "2.20"])

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.allocator.load import read
 from helpers.allocator.parquet import from_parquet, to_parquet
-from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace, TraceError, from_oracle, possible, read
+from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace, TraceError, from_oracle, possible
 
 
 def lines(*rows):

@@ -16,9 +16,10 @@ from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.allocator.start import prepared
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
-from helpers.allocator.whatif import NOT_COMPARED, NOT_ON_HIP, text, to_shapes, whatif
+from helpers.allocator.whatif import NOT_COMPARED, NOT_ON_HIP, to_shapes, whatif
 from helpers.run.shapes import Replay, WhatIf
 from helpers.settings.text import SettingsError
+from helpers.tell.replays import league_text
 
 MIB = 1 << 20
 GRANULE = 2 * MIB
@@ -117,7 +118,7 @@ def test_the_allocations_that_hold_the_most_are_named_with_their_stacks():
     assert [(group.frames, group.size_bytes, group.count) for group in answer.groups] == [
         (frames[1], 500 * MIB, 2), (frames[0], 250 * MIB, 1)]
     assert answer.needs_bytes == (750 + 900 - 1024) * MIB
-    assert "cache.py:7 grow" in text(answer) and "no setting helps" in text(answer)
+    assert "cache.py:7 grow" in league_text(answer) and "no setting helps" in league_text(answer)
 
 
 def test_the_default_wins_where_a_change_buys_nothing():
@@ -125,7 +126,7 @@ def test_the_default_wins_where_a_change_buys_nothing():
     answer = ask(trace, 1024)
     assert answer.use == "" and answer.needs_bytes == 0 and answer.live == ()
     assert all(row.passes for row in answer.rows if not row.flags)
-    assert "use: the default settings" in text(answer)
+    assert "use: the default settings" in league_text(answer)
 
 
 def test_a_change_is_recommended_over_a_passing_default_that_has_to_retry():
@@ -173,7 +174,7 @@ def test_expandable_with_max_split_is_flagged_and_never_recommended():
     answer = ask(CHIPPED, 1024, confs=["", both])
     row = next(row for row in answer.rows if row.settings == both)
     assert row.flags and answer.use != both and answer.needs_settings != both
-    assert f"never recommended: {row.flags[0]}" in text(answer)
+    assert f"never recommended: {row.flags[0]}" in league_text(answer)
 
 
 def test_a_garbage_collection_threshold_is_flagged_only_without_a_fraction():
@@ -197,7 +198,7 @@ def test_a_pass_by_luck_of_addresses_is_no_pass():
     assert not row.addresses_agree and not row.passes
     assert answer.needs_bytes == 20 * MIB
     assert any("addresses" in warning for warning in answer.warnings)
-    assert "120.00 MiB" in text(answer)
+    assert "120.00 MiB" in league_text(answer)
 
 
 def test_a_recorded_out_of_memory_is_asked_again():

@@ -147,8 +147,8 @@ def test_a_profiled_program_keeps_its_trace_however_it_ends(tmp_path, end, capfd
 
 
 def test_a_trace_is_what_the_allocator_reads(inside):
-    trace = pytest.importorskip("helpers.allocator.trace")
-    found = trace.read(inside[0][0])
+    load = pytest.importorskip("helpers.allocator.load")
+    found = load.read(inside[0][0])
     header, rows = read(inside[0][0])
     assert len(found) == len(rows) and found.header["label"] == LABEL
 

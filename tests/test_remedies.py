@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from helpers.allocator import trace as traces
+from helpers.allocator.load import read
 from helpers.load.claims import claims
 from helpers.load.effect import VERDICTS
 from helpers.load.fixplan import Arm, Pair, Ran, plan
@@ -19,7 +19,7 @@ KNOWN = {one.id: one for one in remedies()}
 
 @pytest.fixture(scope="module")
 def growing():
-    return traces.read(PATH.parent / "traces" / "growing-loop.parquet")
+    return read(PATH.parent / "traces" / "growing-loop.parquet")
 
 
 def record(arm, repeat, **more):

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.replay import replay
+from helpers.allocator.replay import choose, replay
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES
@@ -24,7 +25,7 @@ BY_ADDRESS = ("firstfit", "topdown", "monotonic")
 @dataclass(frozen=True, eq=False)
 class Runs:
     """Replays of one trace on cards like one card. Where a release tells equal blocks apart by address (through 2.11), what the
-    driver returns matters, and three rules for addresses count; else one. Threads share the work of the compiled replay.
+    driver returns matters, and three rules for addresses count; else one. Threads share the work where it is compiled.
     others: the trace for settings that need another form of it."""
 
     trace: Trace
@@ -43,11 +44,6 @@ class Runs:
     def policies(self) -> tuple[str, ...]:
         return BY_ADDRESS if behaviour(self.torch, self.build).order == "address" else BY_ADDRESS[:1]
 
-    @property
-    def compiled(self) -> bool:
-        from helpers.allocator.replay import _compiled
-        return self.engine != "plain" and _compiled(self.engine) is not None
-
     def one(self, conf: str, capacity_bytes: int, policy: str = "firstfit") -> Outcome:
         card = replace(self.card, capacity_bytes=capacity_bytes, policy=policy)
         return replay(self.of(conf), conf, card, torch=self.torch, build=self.build, fraction=self.fraction, engine=self.engine)
@@ -57,12 +53,13 @@ class Runs:
         room = capacity_bytes - self.card.held_bytes - sum(segment.size for segment in self.of(conf).start)
         return room >= 0 and all(self.one(conf, capacity_bytes, policy).ooms == 0 for policy in self.policies)
 
-    def map(self, work: Callable, items: Sequence, progress: Progress | None = None) -> list:
-        """work(item) of each item, in order, on all cores; progress(done, all) after each."""
+    def map(self, work: Callable[[Runs, Any], Any], items: Sequence, progress: Progress | None = None) -> list:
+        """work(runs, item) of each item, in order, compiled on all cores; progress(done, all) after each."""
         done: list = []
-        pool = ThreadPoolExecutor(self.threads or os.cpu_count() if self.compiled else 1)
+        runs = replace(self, engine=choose(self.engine, len(self.trace) * len(items)))
+        pool = ThreadPoolExecutor(self.threads or os.cpu_count() if runs.engine == "compiled" else 1)
         try:
-            for result in pool.map(work, items):
+            for result in pool.map(partial(work, runs), items):
                 done.append(result)
                 (progress or (lambda *_: None))(len(done), len(items))
             return done
@@ -151,11 +148,15 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
                      "for another reason than capacity (a call made to fail, or a fraction near 0)")
 
 
+def _passes(capacity_bytes: int, runs: Runs, conf: str) -> bool:
+    return runs.passes(conf, capacity_bytes)
+
+
 def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> Smallest:
     """The smallest card over several settings; every other one fails one granule below the answer."""
     best, left = smallest(runs, confs[0], above=above), list(confs[1:])
     while left and (target := best.capacity_bytes - GRANULE_BYTES) > above:
-        passed = runs.map(partial(runs.passes, capacity_bytes=target), left)
+        passed = runs.map(partial(_passes, target), left)
         left = [conf for conf, ok in zip(left, passed, strict=True) if ok]
         if left:
             best = smallest(runs, left.pop(0), above=above, below=target)

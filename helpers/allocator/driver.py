@@ -7,10 +7,20 @@ used + held + asked is more than the capacity; addresses come from the lowest fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from helpers.allocator.trace import StartSegment
+from helpers.allocator.records import (
+    EXHAUSTED,
+    MEMORY,
+    NONE,
+    RESERVED,
+    call_at,
+    drop,
+    fresh,
+    range_at,
+    recorded_at,
+    segment_at,
+)
 
 MALLOC_BASE = 0x100000000000
 RESERVE_BASE = 0x200000000000
@@ -18,6 +28,8 @@ MALLOC_SPAN = 8 << 40
 RESERVE_SPAN = 32 << 40
 POLICIES = ("firstfit", "topdown", "monotonic", "recorded")
 GRANULE_BYTES = 2 << 20
+CALLS = ("malloc", "malloc_fail", "free", "reserve", "unreserve", "map", "create_fail", "unmap")
+MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, MAP, CREATE_FAIL, UNMAP = range(len(CALLS))
 
 
 @dataclass(frozen=True)
@@ -39,48 +51,155 @@ class Card:
             raise ValueError(f"capacity of {self.capacity_bytes} bytes: expected more than 0")
 
 
-class Arena:
-    """Free address ranges, in order."""
-
-    def __init__(self, low: int, size: int, policy: str) -> None:
-        self.free = [[low, low + size]]
-        self.policy = policy
-
-    def take(self, size: int) -> int:
-        order = reversed(self.free) if self.policy == "topdown" else self.free
-        for extent in order:
-            if extent[1] - extent[0] >= size:
-                if self.policy == "topdown":
-                    extent[1] -= size
-                    at = extent[1]
-                else:
-                    at = extent[0]
-                    extent[0] += size
-                if extent[0] == extent[1]:
-                    self.free.remove(extent)
-                return at
-        raise OverflowError("the modelled address space is used up")
-
-    def give(self, low: int, size: int) -> None:
-        if self.policy in ("monotonic", "recorded"):
-            return
-        high = low + size
-        index = next((i for i, extent in enumerate(self.free) if extent[0] >= low), len(self.free))
-        left = self.free[index - 1] if index and self.free[index - 1][1] == low else None
-        right = self.free[index] if index < len(self.free) and self.free[index][0] == high else None
-        if left and right:
-            left[1] = right[1]
-            del self.free[index]
-        elif left:
-            left[1] = high
-        elif right:
-            right[0] = low
-        else:
-            self.free.insert(index, [low, high])
-
-
-def round_up(size: int, unit: int) -> int:
+def round_up(size, unit):
     return -(-size // unit) * unit
+
+
+# free addresses ---------------------------------------------------------------------------------------------------------
+def take(a, arena, size):
+    """An address of so many free bytes, by the card's rule."""
+    before = chosen_before = range_at(a, arena)
+    chosen = range_at(a, NONE)
+    while before.next != NONE and (a.topdown or chosen.at == NONE):
+        here = range_at(a, before.next)
+        if here.high - here.low >= size:
+            chosen_before, chosen = before, here
+        before = here
+    if chosen.at == NONE:
+        a.status = EXHAUSTED
+        return 0
+    if a.topdown:
+        chosen.high -= size
+        address = chosen.high
+    else:
+        address = chosen.low
+        chosen.low += size
+    if chosen.low == chosen.high:
+        chosen_before.next = chosen.next
+        drop(a, range_at, chosen)
+    return address
+
+
+def give(a, arena, low, size):
+    """The addresses are free again, where the card's rule uses any twice; they join what is free beside them."""
+    if not a.reuses:
+        return
+    before = range_at(a, arena)
+    while before.next != NONE and range_at(a, before.next).low < low:
+        before = range_at(a, before.next)
+    after = range_at(a, before.next)
+    high = low + size
+    joins_before = before.at != arena and before.high == low
+    joins_after = after.at != NONE and after.low == high
+    if joins_before and joins_after:
+        before.high, before.next = after.high, after.next
+        drop(a, range_at, after)
+    elif joins_before:
+        before.high = high
+    elif joins_after:
+        after.low = low
+    else:
+        new = fresh(a, range_at)
+        new.low, new.high, new.next = low, high, before.next
+        before.next = new.at
+
+
+def recorded_address(a, size):
+    """The next address of the recording; 0 where there is none, or a replay that went another way has it in use."""
+    if a.next_recorded == a.recorded_count:
+        return 0
+    address = recorded_at(a, a.next_recorded).value
+    a.next_recorded += 1
+    for place in range(1, a.segment_last + 1):
+        other = segment_at(a, place)
+        if other.size and not other.expandable:
+            if address < other.address + round_up(other.size, a.granule) and other.address < address + size:
+                return 0
+    return address
+
+
+# calls ------------------------------------------------------------------------------------------------------------------
+def log(a, call, ordinal, address, size):
+    """Keep the call for the driver log; ranges mapped or unmapped one behind the other are one call."""
+    if not a.logs:
+        return
+    last = call_at(a, a.call_count)
+    if (call == MAP or call == UNMAP) and last.event == a.operation and last.call == call and last.ordinal == ordinal:
+        if last.address + last.size == address:
+            last.size += size
+            return
+    a.call_count += 1
+    new = call_at(a, a.call_count)
+    new.event, new.call, new.ordinal, new.address, new.size = a.operation, call, ordinal, address, size
+
+
+def room_for(a, size):
+    """Take size bytes of the card if there are as many; a call that was told to fail fails."""
+    if a.fail_next:
+        a.fail_next -= 1
+        return False
+    if size > a.capacity - a.held - a.used:
+        return False
+    a.used += size
+    return True
+
+
+def cuda_malloc(a, size):
+    """The address, or -1 where the card is full; its ordinal is a.mallocs - 1."""
+    physical = round_up(size, a.granule)
+    if not room_for(a, physical):
+        log(a, MALLOC_FAIL, -1, -1, size)
+        return -1
+    address = recorded_address(a, physical)
+    if not address:
+        address = take(a, MEMORY, physical)
+    log(a, MALLOC, a.mallocs, address, size)
+    a.mallocs += 1
+    return address
+
+
+def cuda_free(a, segment):
+    physical = round_up(segment.size, a.granule)
+    a.used -= physical
+    give(a, MEMORY, segment.address, physical)
+    log(a, FREE, segment.ordinal, -1, -1)
+
+
+def reserve(a, size):
+    """The address of a range without memory; its ordinal is a.reserves - 1."""
+    address = take(a, RESERVED, round_up(size, a.granule))
+    log(a, RESERVE, a.reserves, address, size)
+    a.reserves += 1
+    return address
+
+
+def unreserve(a, segment):
+    give(a, RESERVED, segment.address, round_up(segment.size, a.granule))
+    log(a, UNRESERVE, segment.ordinal, -1, -1)
+
+
+def map_pages(a, segment, offset, size):
+    """Create and map the pages of a part of a reserved range: all of them, or none."""
+    for made in range(size // segment.page_bytes):
+        if not room_for(a, segment.page_bytes):
+            a.used -= made * segment.page_bytes
+            log(a, CREATE_FAIL, made, -1, segment.page_bytes)
+            return False
+    log(a, MAP, segment.ordinal, offset, size)
+    return True
+
+
+def unmap_pages(a, segment, offset, size):
+    a.used -= size
+    log(a, UNMAP, segment.ordinal, offset, size)
+
+
+# events -----------------------------------------------------------------------------------------------------------------
+def record_event(a):
+    a.events += 1
+    if not a.events_held:
+        a.events_done = a.events
+    return a.events
 
 
 def event_turn(stream: int) -> int:
@@ -89,119 +208,3 @@ def event_turn(stream: int) -> int:
     It changes no byte and no address, only how inactive_split's accumulated counts come about (measured, 2.6 to 2.14).
     """
     return 0x9E3779B97F4A7C15 * (1 << 56 | stream) & (1 << 64) - 1
-
-
-def clear_of(start: Sequence[StartSegment], card: Card) -> int:
-    """The address above everything that a recording starts with, reserved ranges included."""
-    range_bytes = card.capacity_bytes + card.capacity_bytes // 8 + (1 << 30)
-    return max((s.address + (range_bytes if s.expandable else s.size) for s in start), default=0)
-
-
-class Driver:
-    """cudaMalloc, cuMemCreate and events, as far as the allocator can tell.
-
-    log holds what was called in the present operation: a name of outcome.CALLS and what that call has.
-    """
-
-    def __init__(self, card: Card, recorded: tuple[int, ...] = (), above: int = 0) -> None:
-        self.capacity = card.capacity_bytes
-        self.held = card.held_bytes
-        self.granule = card.granule_bytes
-        self.used = 0
-        self.fail_next = 0
-        if recorded:  # clear of what a recording starts with and, no segment being larger than the card, of all it hands out
-            above = max(above, max(recorded) + card.capacity_bytes)
-        base = max(round_up(above, card.granule_bytes), MALLOC_BASE)
-        self.memory = Arena(base, MALLOC_SPAN, card.policy)
-        self.reserved = Arena(max(base + MALLOC_SPAN, RESERVE_BASE), RESERVE_SPAN, card.policy)
-        self.recorded = list(reversed(recorded))
-        self.given: dict[int, int] = {}  # segments at recorded addresses: address -> bytes
-        self.mallocs = self.reserves = 0
-        self.events = self.events_done = 0
-        self.events_held = False
-        self.log: list[list] = []
-
-    def room_for(self, size: int) -> bool:
-        """Take size bytes of the card if there are as many; a call that was told to fail fails."""
-        if self.fail_next:
-            self.fail_next -= 1
-            return False
-        if self.used + self.held + size > self.capacity:
-            return False
-        self.used += size
-        return True
-
-    def malloc(self, size: int) -> tuple[int, int] | None:
-        """(ordinal, address), or None where the card is full."""
-        physical = round_up(size, self.granule)
-        if not self.room_for(physical):
-            self.log.append(["malloc_fail", size])
-            return None
-        address = self._recorded(physical) or self.memory.take(physical)
-        ordinal = self.mallocs
-        self.mallocs += 1
-        self.log.append(["malloc", ordinal, address, size])
-        return ordinal, address
-
-    def _recorded(self, size: int) -> int:
-        """The next address of the recording; 0 where there is none or a replay that went another way has it in use."""
-        if not self.recorded:
-            return 0
-        address = self.recorded.pop()
-        if any(address < other + held and other < address + size for other, held in self.given.items()):
-            return 0
-        self.given[address] = size
-        return address
-
-    def free(self, ordinal: int, address: int, size: int) -> None:
-        physical = round_up(size, self.granule)
-        self.used -= physical
-        self.given.pop(address, None)
-        self.memory.give(address, physical)
-        self.log.append(["free", ordinal])
-
-    def reserve(self, size: int) -> tuple[int, int]:
-        address = self.reserved.take(round_up(size, self.granule))
-        ordinal = self.reserves
-        self.reserves += 1
-        self.log.append(["reserve", ordinal, address, size])
-        return ordinal, address
-
-    def unreserve(self, ordinal: int, address: int, size: int) -> None:
-        self.reserved.give(address, round_up(size, self.granule))
-        self.log.append(["unreserve", ordinal])
-
-    def map(self, ordinal: int, offset: int, size: int, page: int) -> bool:
-        """Create and map the pages of a range: all of them, or none."""
-        for made in range(size // page):
-            if not self.room_for(page):
-                self.used -= made * page
-                self.log.append(["create_fail", made, page])
-                return False
-        self._note("map", ordinal, offset, size)
-        return True
-
-    def unmap(self, ordinal: int, offset: int, size: int) -> None:
-        self.used -= size
-        self._note("unmap", ordinal, offset, size)
-
-    def _note(self, what: str, ordinal: int, offset: int, size: int) -> None:
-        last: list = self.log[-1] if self.log else [""]
-        if last[:2] == [what, ordinal] and last[2] + last[3] == offset:
-            last[3] += size
-        else:
-            self.log.append([what, ordinal, offset, size])
-
-    def record_event(self) -> int:
-        self.events += 1
-        if not self.events_held:
-            self.events_done = self.events
-        return self.events
-
-    def hold_events(self, on: bool) -> None:
-        self.events_held = on
-        if not on:
-            self.complete_events()
-
-    def complete_events(self) -> None:
-        self.events_done = self.events

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.block import Block, Segment
-from helpers.allocator.driver import Card, Driver, round_up
-from helpers.allocator.expandable import page_bytes
-from helpers.allocator.model import Allocator
+from helpers.allocator.blocks import round_size
+from helpers.allocator.driver import Card, round_up
+from helpers.allocator.engine import UNMAPPED, run
 from helpers.allocator.outcome import STATES, Outcome
-from helpers.allocator.release import release_cached_blocks
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Trace
+from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
 from helpers.settings.releases import Behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings
 
@@ -88,121 +86,101 @@ def metrics(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour
                      total(active, requested), in_use - total(active, requested), given, reserved - in_use - given,
                      total(~is_mapped), int(size[rows & free].max(initial=0)))
 
-    keys = sorted({(int(a), int(b), bool(c)) for a, b, c in zip(stream, private, small, strict=True)})
+    keys = sorted(set(zip(stream.tolist(), private.tolist(), (small == 1).tolist(), strict=True)))
     parts = {key: share((stream == key[0]) & (private == key[1]) & (small == key[2])) for key in keys}
     everything = share(np.ones(len(blocks), bool))
     pools = sorted({(a, b) for a, b, _ in keys}) or [(0, 0)]
-    requests = tuple((a, b, largest_request(blocks, settings, card, rules, stream=a, private=b, fraction=fraction))
-                     for a, b in pools) if largest else ()
-    used = rebuild(blocks, settings, card, rules, fraction).driver.used
-    ratio = 1 - everything.allocated_bytes / everything.reserved_bytes if everything.reserved_bytes else 0.0
+    now = State(state_of(blocks), settings, card, rules, fraction)
+    requests = tuple((a, b, now.largest_request(a, b)) for a, b in pools) if largest else ()
+    used = int(size[is_mapped & (kind == 1)].sum())
+    used += sum(round_up(one.size, card.granule_bytes) for one in now.start if not one.expandable)
+    reserved = everything.reserved_bytes
+    ratio = 1 - everything.allocated_bytes / reserved if reserved else 0.0
     return Metrics(everything, parts, requests, max(card.capacity_bytes - card.held_bytes - used, 0), ratio)
 
 
-def rebuild(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour,
-            fraction: float | None = None) -> Allocator:
-    """An allocator in the state that a block table shows, good for one request. What the table lacks (ages for garbage
+def state_of(blocks: np.ndarray) -> tuple[StartSegment, ...]:
+    """A block table as a starting state: the ids of its active blocks are their places in it."""
+    segments = []
+    for _, group in groupby(enumerate(blocks.tolist()), key=lambda row: row[1][:2]):
+        members = list(group)
+        kind, _, base, _, _, _, _, stream, small, private, _ = members[0][1]
+        kept = []
+        for at, (*_, offset, size, requested, state, _, _, _, mapped) in members:
+            word = STATES[state] if mapped else UNMAPPED
+            kept.append(StartBlock(offset, size, requested, word, at if word in ("A", "P") else -1))
+        span, of = sum(block.size for block in kept), (stream, bool(small), private, bool(kind))
+        segments.append(StartSegment(base, span, *of, tuple(kept)))
+    return tuple(segments)
+
+
+@dataclass(frozen=True)
+class State:
+    """The allocator in the state that a block table shows, under some settings. What the table lacks (ages for garbage
     collection, where the next segment would lie) begins anew; a block that awaits events does so until all are waited for."""
-    allocator = Allocator(settings, rules, card, fraction=fraction)
-    above = int((blocks[:, 2] + blocks[:, 3] + blocks[:, 4]).max(initial=0))
-    allocator.driver = Driver(replace(card, policy="monotonic"), (), above)
-    for (kind, ordinal), group in groupby(blocks.tolist(), key=lambda row: (row[0], row[1])):
-        rows = list(group)
-        _, _, base, _, _, _, _, stream, small, private, _ = rows[0]
-        pool = allocator.pool(1 if small else 1 << 30, private)
-        segment = Segment(base, sum(row[4] for row in rows), stream, pool, ordinal, bool(kind), allocator.number(None))
-        segment.page_bytes = page_bytes(allocator, pool) if kind else 0
-        allocator.segments.append(segment)
-        last: Block | None = None
-        for _, _, _, offset, size, requested, state, _, _, _, mapped in rows:
-            block = Block(segment, base + offset, size, segment.number, requested, STATES[state] == "A", bool(mapped))
-            block.splice(last, None)
-            last = block
-            if not mapped:
-                pool.insert_unmapped(block)
-                continue
-            allocator.mapped_bytes += size
-            if STATES[state] == "I":
-                pool.insert(block)
-                continue
-            allocator.active[block.address] = block
-            if STATES[state] == "P":
-                block.event_count = 1
-                allocator.waiting[len(allocator.waiting)] = block
-        held = sum(row[4] for row in rows if row[10])
-        allocator.driver.used += held if kind else round_up(held, card.granule_bytes)
-    return allocator
+
+    start: tuple[StartSegment, ...]
+    settings: Settings
+    card: Card
+    rules: Behaviour
+    fraction: float | None = None
+
+    def after(self, op: Op, size: int = 0, stream: int = 0, private: int = 0) -> Outcome:
+        """What one operation more makes of it."""
+        ids = max((block.id for segment in self.start for block in segment.blocks), default=-1)
+        ops, ident, sizes, streams, pools = np.array([[op], [ids + 1], [size], [stream], [private]], np.int64)
+        trace = Trace(ops, ident, sizes, streams, pools, start=self.start)
+        card = replace(self.card, policy="monotonic")
+        return run(trace, [self.settings], {}, self.rules, card, fraction=self.fraction)
+
+    def succeeds(self, request_bytes: int, stream: int = 0, private: int = 0) -> bool:
+        """Whether the allocator would serve this request now, with all that it does before it gives up."""
+        return not self.after(Op.ALLOC, request_bytes, stream, private).ooms
+
+    def largest_request(self, stream: int = 0, private: int = 0) -> int:
+        """The largest request in bytes, in steps of 512, that would succeed now; 0 where none would.
+
+        The allocator itself is asked. Between two neighbouring marks (sizes of free blocks, lengths of free and unmapped runs,
+        thresholds) success is either had at the top or lost at one point, so a search from the highest mark down is exact.
+        """
+        limit = self.card.capacity_bytes // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
+        split = self.settings.max_split_bytes
+        marks = {SMALL_MAX_BYTES, MIN_LARGE_BYTES - MIN_BLOCK_BYTES, split - MIN_BLOCK_BYTES,
+                 round_size(max(limit, 1), self.settings.roundup_divisions)}
+        # As it stands, and after everything cached was given back.
+        for start in (self.start, state_of(self.after(Op.EMPTY_CACHE).blocks)):
+            for segment in start:
+                if (segment.stream, segment.pool) == (stream, private):
+                    marks |= _room_in(segment)
+        tops = sorted({_most(self.settings, mark, limit) for mark in marks})
+        for below, top in zip(reversed([0, *tops[:-1]]), reversed(tops), strict=True):
+            if top and self.succeeds(top, stream, private):
+                return top
+            low, high = below + MIN_BLOCK_BYTES, top
+            if low < high and self.succeeds(low, stream, private):
+                while high - low > MIN_BLOCK_BYTES:
+                    middle = (low + high) // 2 // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
+                    low, high = (middle, high) if self.succeeds(middle, stream, private) else (low, middle)
+                return low
+        return 0
 
 
-def succeeds(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour, request_bytes: int, *, stream: int = 0,
-             private: int = 0, fraction: float | None = None) -> bool:
-    """Whether the allocator would serve this request now, with all that it does before it gives up."""
-    return rebuild(blocks, settings, card, rules, fraction).malloc(request_bytes, stream, private) is not None
-
-
-def largest_request(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour, *, stream: int = 0, private: int = 0,
-                    fraction: float | None = None) -> int:
-    """The largest request in bytes, in steps of 512, that would succeed now; 0 where none would.
-
-    The model itself is asked. Between two neighbouring marks (sizes of free blocks, lengths of free and unmapped runs,
-    thresholds) success is either had at the top or lost at one point, so a search from the highest mark down is exact.
-    """
-    def ask(size: int) -> bool:
-        return succeeds(blocks, settings, card, rules, size, stream=stream, private=private, fraction=fraction)
-
-    limit = card.capacity_bytes // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
-    split = settings.max_split_bytes
-    marks = {SMALL_MAX_BYTES, MIN_LARGE_BYTES - MIN_BLOCK_BYTES, split - MIN_BLOCK_BYTES, settings.round_size(max(limit, 1))}
-    allocator = rebuild(blocks, settings, card, rules, fraction)
-    for _ in range(2):  # as it stands, and after everything cached was given back
-        for pool in allocator.pools.get(private, ()):
-            marks |= {block.size for block in pool.blocks if block.stream == stream}
-            marks |= {_run(block) for block in pool.unmapped if block.stream == stream}
-        release_cached_blocks(allocator)
-    tops = sorted({_most(settings, mark, limit) for mark in marks})
-    for below, top in zip(reversed([0, *tops[:-1]]), reversed(tops), strict=True):
-        if top and ask(top):
-            return top
-        low, high = below + MIN_BLOCK_BYTES, top
-        if low < high and ask(low):
-            while high - low > MIN_BLOCK_BYTES:
-                middle = (low + high) // 2 // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
-                low, high = (middle, high) if ask(middle) else (low, middle)
-            return low
-    return 0
-
-
-def _run(block: Block) -> int:
-    """Bytes of addresses that a request could be laid over from this unmapped block, or the free one before it, on."""
-    at: Block | None = block.prev if block.prev and block.prev.available else block
-    room = 0
-    while at is not None and at.available:
-        room, at = room + at.size, at.next
-    return room
+def _room_in(segment: StartSegment) -> set[int]:
+    """Sizes of the free blocks, and of the runs of free and unmapped ones from each that a request could be laid over."""
+    found, run_bytes = set(), 0
+    for block in reversed(segment.blocks):
+        run_bytes = run_bytes + block.size if block.state in ("I", UNMAPPED) else 0
+        if run_bytes:
+            found |= {run_bytes} | ({block.size} if block.state == "I" else set())
+    return found
 
 
 def _most(settings: Settings, rounded: int, limit: int) -> int:
     """The largest request, in steps of 512 bytes and up to limit, whose rounded size is at most that."""
     steps = range(min(rounded, limit) // MIN_BLOCK_BYTES + 1)
-    return (bisect_right(steps, rounded, key=lambda step: settings.round_size(step * MIN_BLOCK_BYTES)) - 1) * MIN_BLOCK_BYTES
-
-
-def external_index(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour, request_bytes: int, *, stream: int = 0,
-                   private: int = 0) -> float | None:
-    """How scattered the free memory of this stream and pool is for a request: 0 where a free block serves it, towards 1 where
-    much is free in small pieces; None where nothing is free, which is lack of memory and not fragmentation."""
-    allocator = rebuild(blocks, settings, card, rules)
-    size = settings.round_size(request_bytes)
-    pool = allocator.pool(size, private)
-    free = [block.size for block in pool.blocks if block.stream == stream]
-    if not free:
-        return None
-    return 0.0 if allocator.get_free_block(pool, size, stream) else 1 - max(free) / sum(free)
-
-
-def timeline_metrics(outcome: Outcome) -> dict[str, np.ndarray]:
-    """Bytes reserved, active, allocated and requested after each operation of a replay with timeline=True."""
-    return {f"{name}_bytes": outcome.column(name) for name in ("reserved", "active", "allocated", "requested")}
+    divisions = settings.roundup_divisions
+    above = bisect_right(steps, rounded, key=lambda step: round_size(step * MIN_BLOCK_BYTES, divisions))
+    return (above - 1) * MIN_BLOCK_BYTES
 
 
 def stranded_over_time(trace: Trace, conf: str, card: Card, *, samples: int = 40, **how: Any) -> list[tuple[int, Share]]:

@@ -8,25 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.driver import MALLOC_BASE, RESERVE_BASE
-from helpers.allocator.statistics import COUNTERS, NAMES, POOLS
+from helpers.allocator.blocks import COUNTERS, NAMES, POOLS, STATES
+from helpers.allocator.driver import CALLS, MALLOC_BASE, RESERVE_BASE
+from helpers.allocator.steps import ERROR, OUTCOMES
 from helpers.allocator.trace import STREAM_STEP
 
-OUTCOMES = ("ok", "oom", "skipped", "error")
-OK, OOM, SKIPPED, ERROR = range(4)
-
-COLUMNS = ("out", "kind", "ordinal", "offset", "size", "address", "allocated", "reserved", "active", "requested",
-           "inactive_split", "allocations", "actives", "segments", "inactive_splits", *COUNTERS)
+COLUMNS = ("out kind ordinal offset size address allocated reserved active requested inactive_split allocations actives "
+           "segments inactive_splits " + " ".join(COUNTERS)).split()
 """Of a row of the timeline. kind is 0 for a cudaMalloc segment, 1 for an expandable one, -1 where nothing was handed out;
 size is that of the block; figures in bytes or counts as they stand after the operation."""
 
-CALLS = ("malloc", "malloc_fail", "free", "reserve", "unreserve", "map", "create_fail", "unmap")
 CALL_COLUMNS = ("event", "call", "ordinal", "address", "size")
 """Of a row of the driver log: the operation during which, an index into CALLS, and what that call has of the rest: address
 is an offset for map and unmap; create_fail has the pages made before it as ordinal; -1 where a call has none."""
 
-STATES = ("I", "A", "P")
-BLOCK_COLUMNS = ("kind", "ordinal", "base", "offset", "size", "requested", "state", "stream", "small", "pool", "mapped")
+BLOCK_COLUMNS = "kind ordinal base offset size requested state stream small pool mapped".split()
 """Of a row of the block table: base is the address of the segment, offset that of the block in it, state an index into STATES
 (free, allocated, awaiting events). Rows are in order of kind, ordinal and offset."""
 
@@ -103,17 +99,22 @@ def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     """The block table in the oracle's words: one entry per segment, or per contiguous mapped range of an expandable one."""
     entries: list[dict[str, Any]] = []
     last: tuple[int, int, int] | None = None
-    for kind, ordinal, _, offset, size, requested, state, stream, small, _, mapped in blocks.tolist():
-        if not mapped:
+    for row in blocks.tolist():
+        of = dict(zip(BLOCK_COLUMNS, row, strict=True))
+        if not of["mapped"]:
             continue
-        if last != (kind, ordinal, offset):
-            entries.append({"seg": "mx"[kind] + str(ordinal), "off": offset, "size": 0, "stream": stream // STREAM_STEP,
-                            "pool": "small" if small else "large", "blocks": []})
+        offset, pool = of["offset"], "small" if of["small"] else "large"
+        if last != (of["kind"], of["ordinal"], offset):
+            entries.append({"seg": "mx"[of["kind"]] + str(of["ordinal"]), "off": offset, "size": 0,
+                            "stream": of["stream"] // STREAM_STEP, "pool": pool, "blocks": []})
         entry = entries[-1]
-        entry["blocks"].append([offset - entry["off"], size, requested, STATES[state]])
-        entry["size"] += size
-        last = (kind, ordinal, offset + size)
+        entry["blocks"].append([offset - entry["off"], of["size"], of["requested"], STATES[of["state"]]])
+        entry["size"] += of["size"]
+        last = (of["kind"], of["ordinal"], offset + of["size"])
     return entries
+
+
+_LINE = {"allocated": "alloc", "reserved": "res", "active": "act", "requested": "req", "inactive_split": "isplit"}
 
 
 def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str, Any]]:
@@ -123,12 +124,15 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
     called: dict[int, list[list]] = {}
     for row in outcome.calls:
         called.setdefault(int(row[0]), []).append(_call(row))
+    first, counters = COLUMNS.index("allocations"), COLUMNS.index(COUNTERS[0])
     for index, (op, row) in enumerate(zip(ops, outcome.timeline.tolist(), strict=True)):
-        out, kind, ordinal, offset, size, _, allocated, reserved, active, requested, split, *rest = row
-        line = {**op, "i": index, "out": OUTCOMES[out] if out != ERROR else f"error: {errors[index]}"}
-        if kind >= 0:
-            line.update(seg="mx"[kind] + str(ordinal), off=offset, bsize=size)
-        line.update(alloc=allocated, res=reserved, act=active, req=requested, isplit=split, n=rest[:4], c=rest[4:])
+        of = dict(zip(COLUMNS, row, strict=True))
+        out = f"error: {errors[index]}" if of["out"] == ERROR else OUTCOMES[of["out"]]
+        line = {**op, "i": index, "out": out}
+        if of["kind"] >= 0:
+            line.update(seg="mx"[of["kind"]] + str(of["ordinal"]), off=of["offset"], bsize=of["size"])
+        line |= {word: of[name] for name, word in _LINE.items()}
+        line |= {"n": row[first:counters], "c": row[counters:]}
         if index in called:
             line["drv"] = called[index]
         yield line

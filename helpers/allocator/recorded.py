@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helpers.allocator.driver import Card
+from helpers.allocator.driver import CALLS, FREE, MALLOC, MAP, UNMAP, Card
 from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import STREAM_STEP, Op, Trace
@@ -54,13 +55,14 @@ def with_record(trace: Trace, path: Path) -> Trace:
     """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's size and the fraction."""
     try:
         found = json.loads(path.with_suffix(".record").joinpath("record.json").read_text(encoding="utf-8"))
-        processes = [process for process in found["processes"] if process.get("devices")]
-        torch, device = processes[0]["torch"], processes[0]["devices"][int(trace.header.get("device") or 0)]
-    except (OSError, ValueError, LookupError, TypeError):
+        process = next(process for process in found["processes"] if process.get("devices"))
+        torch, device = process["torch"], process["devices"][int(trace.header.get("device") or 0)]
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return trace  # no such record, or none of a GPU: the trace alone speaks
     head = {"torch": torch.get("version"), "vram": device.get("total_bytes"), "fraction": device.get("fraction"),
             "build": "rocm" + ".".join(str(torch["hip"]).split(".")[:2]) if torch.get("hip") else None}
-    known = {key: value for key, value in head.items() if value is not None and trace.header.get(key) is None}
+    said = {key for key, value in trace.header.items() if value is not None}
+    known = {key: value for key, value in head.items() if value is not None and key not in said}
     notes = (*trace.notes, found["rehearsed"]) if found.get("rehearsed") else trace.notes
     return replace(trace, header={**trace.header, **known}, notes=notes)
 
@@ -115,34 +117,27 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
     same = outcome.column("address")[compared] == trace.address[:stop][compared]
     recorded = sorted((call.event, call.action, call.size) for call in trace.driver
                       if call.event < stop and call.action != "oom")
-    names = {0: "malloc", 2: "free", 5: "map", 7: "unmap"}
-    sizes = _freed_sizes(trace, outcome)
-    modelled = sorted((int(row[0]), names[int(row[1])], sizes.get(int(row[2]), 0) if int(row[1]) == 2 else int(row[4]))
-                      for row in outcome.calls if int(row[1]) in names)
-    common = sum((_count(recorded) & _count(modelled)).values())
+    modelled, sizes = [], _freed_sizes(trace, outcome)
+    for event, call, ordinal, _, size in outcome.calls.tolist():
+        if call in (MALLOC, FREE, MAP, UNMAP):
+            modelled.append((event, CALLS[call], sizes.get(ordinal, 0) if call == FREE else size))
+    common = sum((Counter(recorded) & Counter(modelled)).values())
     return Agreement(int(compared.sum()), int(same.sum()), max(len(recorded), len(modelled)), common,
                      outcome.figure("reserved_bytes"), trace.header.get("final_reserved_bytes"))
-
-
-def _count(calls: list[Any]) -> Any:
-    from collections import Counter
-
-    return Counter(calls)
 
 
 def _freed_sizes(trace: Trace, outcome: Outcome) -> dict[int, int]:
     """Bytes of each segment by its ordinal: those of the start come first."""
     sizes = {i: segment.size for i, segment in enumerate(s for s in trace.start if not s.expandable)}
     assert outcome.calls is not None
-    sizes.update({int(row[2]): int(row[4]) for row in outcome.calls if int(row[1]) == 0})
-    return sizes
+    return sizes | {ordinal: size for _, call, ordinal, _, size in outcome.calls.tolist() if call == MALLOC}
 
 
 def op_lines(trace: Trace) -> list[dict[str, Any]]:
     """The trace's operations as the oracle's lines; what the oracle has no word for keeps its own name."""
     lines = []
-    for op, ident, size, stream in zip(trace.op.tolist(), trace.id.tolist(), trace.size.tolist(), trace.stream.tolist(),
-                                       strict=True):
+    columns = (trace.op, trace.id, trace.size, trace.stream)
+    for op, ident, size, stream in zip(*(column.tolist() for column in columns), strict=True):
         kind = Op(op)
         line: dict[str, Any] = {"op": kind.name.lower()}
         if kind in (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM):

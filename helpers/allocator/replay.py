@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from helpers.allocator import plain
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import run
 from helpers.allocator.outcome import Outcome, lines
 from helpers.allocator.trace import Op, Trace, from_oracle
 from helpers.settings.releases import Behaviour, behaviour
@@ -36,41 +39,66 @@ def replay(trace: Trace, conf: str, card: Card, *, torch: str = "2.14.1", build:
            stop: int | None = None, timeline: bool = False, engine: str = "auto") -> Outcome:
     """What the allocator of that torch does with the trace under `conf` (a PYTORCH_CUDA_ALLOC_CONF string) on that card.
 
-    fraction is set_per_process_memory_fraction; stop ends after so many operations; timeline keeps a row an operation.
-    engine "plain" is the readable model, "compiled" the fast twin, "auto" the compiled one where it can be had.
-    Raises SettingsError where torch would refuse the settings.
+    fraction is set_per_process_memory_fraction; stop ends after so many operations; timeline keeps a row an operation. engine
+    "compiled" is the allocator as machine code, "plain" the same in Python, "auto" what is quicker. Raises SettingsError where
+    torch would refuse the settings, ReplayError where the allocator's own state would be torn.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
     rules = behaviour(torch, build)
     settings, at, errors = resolve(trace, conf, rules)
-    addresses = tuple(call.address for call in trace.driver if call.action == "malloc") if card.policy == "recorded" else ()
+    recorded = trace.driver if card.policy == "recorded" else ()
+    addresses = tuple(call.address for call in recorded if call.action == "malloc")
     stop = len(trace) if stop is None else min(stop, len(trace))
-    run: Any = plain.run
-    if engine != "plain":
-        run = _compiled(engine) or plain.run
-    outcome: Outcome = run(trace, settings, at, rules, card, fraction=fraction, stop=stop, timeline=timeline,
-                           addresses=addresses)
+    outcome = run(trace, settings, at, rules, card, fraction=fraction, stop=stop, timeline=timeline, addresses=addresses,
+                  compiled=choose(engine, stop) == "compiled")
     if errors:
         object.__setattr__(outcome, "errors", errors)
     return outcome
 
 
-def _compiled(engine: str) -> Any:
+PLAIN_A_SECOND = 20_000
+"""Operations; compiled it is 100 times as many."""
+LOAD_S, COMPILE_S = 1, 25
+_plain = 0  # operations carried out in plain Python by this process so far
+
+
+def choose(engine: str, operations: int) -> str:
+    """The engine, "compiled" or "plain", for so many operations. "auto" compiles once that takes less time than plain Python
+    has taken and would take, and says so first; machine code kept from another time is loaded sooner."""
+    global _plain
+    if engine not in ENGINES:
+        raise ValueError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
+    if engine == "plain":
+        return engine
+    compiled = sys.modules.get("helpers.allocator.compiled")
+    ahead = engine == "compiled" or _plain + operations > LOAD_S * PLAIN_A_SECOND
+    if ahead and has_numba(needed=engine == "compiled"):
+        compiled = importlib.import_module("helpers.allocator.compiled")
+    if compiled is not None:
+        if compiled.ready():
+            return "compiled"
+        if engine == "compiled" or _plain + operations > COMPILE_S * PLAIN_A_SECOND:
+            print(f"casebook: compiling the allocator, once: about {COMPILE_S} s on an idle machine", file=sys.stderr)
+            compiled.make()
+            return "compiled"
+    _plain += operations
+    return "plain"
+
+
+def has_numba(needed: bool = False) -> bool:
+    """Whether the allocator can be compiled here; ImportError where it cannot and must be."""
     try:
-        from helpers.allocator import compiled
+        importlib.import_module("helpers.allocator.compiled")
     except ImportError:
-        if engine == "compiled":
+        if needed:
             raise
-        return None  # without numba the readable model answers; Outcome.engine says so
-    return compiled.run
+        return False
+    return True
 
 
 def rows(job: dict[str, Any], ops: Iterable[dict[str, Any]], torch: str, engine: str = "auto") -> Iterator[dict[str, Any]]:
-    """The oracle's result lines of a job {conf, vram, fraction, policy, foreign} over operations, by the model."""
+    """The oracle's result lines of a job {conf, vram, fraction, policy, foreign} over operations, by the allocator."""
     yield {"job": job, "torch": torch}
     ops = list(ops)
-    import json
     trace = from_oracle(json.dumps(op) for op in ops)
     card = Card(job["vram"], job.get("foreign") or 0, job.get("policy") or "firstfit")
     try:

@@ -62,24 +62,26 @@ class _Builder:
 
     def __init__(self, snapshot: Snapshot, kinds: set[str], start: Sequence[StartSegment], pool_of: dict[int, int]) -> None:
         self.snapshot, self.kinds, self.pool_of = snapshot, kinds, pool_of
-        self.rows: list[tuple[int, int, int, int, int, int, int, int]] = []  # op id size stream pool address frame time
+        self.rows: list[tuple[int, ...]] = []  # op id size stream pool address frame time
         self.driver: list[DriverCall] = []
         self.waiting: list[Event] = []  # segment events since the last request
         self.ids = {segment.address + block.offset: block.id for segment in start for block in segment.blocks if block.id >= 0}
         self.made = len(self.ids)
         self.pending = {segment.address + block.offset for segment in snapshot.segments for block in segment.blocks
                         if block.state == "P"}
-        self.guessed = self.unfinished = 0
+        self.guessed = 0
         self.reserved = sum(segment.size for segment in start)
         self.room = _room(snapshot.events, start)
         threshold = snapshot.settings.get("garbage_collection_threshold")
         self.collects = type(threshold) is float and threshold > 0
 
     def row(self, op: Op, event: Event, ident: int = -1, address: int = -1) -> None:
-        alloc = op == Op.ALLOC
-        self.rows.append((op, ident, event.size if alloc else 0, event.stream if alloc else 0,
-                          self.pool_of.get(event.number, event.pool) if alloc else 0, address,
-                          event.frame if alloc else -1, (event.time_us or 0) * 1000))
+        size = stream = pool = 0
+        frame, time_ns = -1, (event.time_us or 0) * 1000
+        if op == Op.ALLOC:
+            size, stream, frame = event.size, event.stream, event.frame
+            pool = self.pool_of.get(event.number, event.pool)
+        self.rows.append((op, ident, size, stream, pool, address, frame, time_ns))
 
     def call(self, events: Sequence[Event]) -> None:
         """The events belong to the request that was added last."""
@@ -100,17 +102,16 @@ class _Builder:
                 self.waiting.append(event)
             else:
                 self._give_back()
+                ident = self.ids[event.address]
                 if event.action == "free_completed":
-                    self.row(Op.FREE_COMPLETED if "free_requested" in self.kinds else Op.FREE, event, self.ids[event.address])
+                    self.row(Op.FREE_COMPLETED if "free_requested" in self.kinds else Op.FREE, event, ident)
                     continue
-                after = events[at] if at < len(events) else None
-                done = after is not None and after.action == "free_completed" and after.address == event.address
+                after = [(one.action, one.address) for one in events[at:at + 1]]
+                done = after == [("free_completed", event.address)]
                 at += done
                 skipped = "free_completed" not in self.kinds and event.address not in self.pending
-                self.row(Op.FREE if done or skipped else Op.FREE_REQUESTED, event, self.ids[event.address])
+                self.row(Op.FREE if done or skipped else Op.FREE_REQUESTED, event, ident)
         self._give_back()
-        if self.waiting:
-            self.unfinished = len(self.waiting)
 
     def _give_back(self) -> None:
         """An empty_cache where the segments that wait were given back and no allocation followed."""
@@ -165,12 +166,12 @@ def trace(snapshot: Snapshot, kinds: set[str], start: tuple[StartSegment, ...], 
     capacity, said = _capacity(builder, start)
     if capacity:
         header["vram"] = capacity
-    notes = [*notes, *said]
-    if builder.guessed:
-        notes.append(f"{builder.guessed} times segments were given back just before a new one: without stacks it is a guess "
-                     "which of them were an empty_cache and which the retry of a refused allocation")
-    if builder.unfinished:
-        notes.append(f"the last {builder.unfinished} segment events belong to an allocation that is not recorded")
+    more = (
+        (builder.guessed,
+         f"{builder.guessed} times segments were given back just before a new one: without stacks it is a guess which of them "
+         "were an empty_cache and which the retry of a refused allocation"),
+        (builder.waiting, f"the last {len(builder.waiting)} segment events belong to an allocation that is not recorded"))
+    notes = [*notes, *said, *(note for holds, note in more if holds)]
     for kind, has in (("free_completed", "free_requested"), ("free_requested", "free_completed")):
         if has in kinds and kind not in kinds and not builder.pending:
             notes.append(f"no {kind} is recorded: each free is taken to be complete at its {has}")
@@ -181,12 +182,14 @@ def trace(snapshot: Snapshot, kinds: set[str], start: tuple[StartSegment, ...], 
                  frames=snapshot.frames, header=header, notes=tuple(notes))
 
 
+def conf_of(snapshot: Snapshot) -> str:
+    """The settings string of the recorded process."""
+    return next((text for key in CONF_NAMES if type(text := snapshot.settings.get(key)) is str and text), "")
+
+
 def _header(snapshot: Snapshot) -> dict[str, Any]:
-    settings = snapshot.settings
-    conf = next((text for key in CONF_NAMES
-                 if type(text := settings.get(key)) is str and text), "")
     live = [block for segment in snapshot.segments for block in segment.blocks if block.state != "I"]
-    return {"label": "recorded on a GPU", "device": snapshot.device, "conf": conf, "vram": None, "fraction": None,
+    return {"label": "recorded on a GPU", "device": snapshot.device, "conf": conf_of(snapshot), "vram": None, "fraction": None,
             "torch": None, "foreign": 0, "env": {}, "final_reserved_bytes": sum(segment.size for segment in snapshot.segments),
             "final_active_bytes": sum(block.size for block in live),
             "final_allocated_bytes": sum(block.size for block in live if block.state == "A")}
@@ -223,7 +226,7 @@ def _capacity(builder: _Builder, start: Sequence[StartSegment]) -> tuple[int | N
         peak = max(peak, reserved)
     limited = sum(call.action == "oom" and call.address > max(2 * call.size, 64 * MIB) for call in builder.driver)
     notes = [f"{limited} out-of-memory errors came while the driver had room: a memory fraction or another limit of the "
-             "process refused them; give it with --fraction"] if limited else []
+             "process refused them; give it with --fraction"][:limited]
     if builder.room is not None:
         notes.append("the capacity for this process is inferred: bytes reserved plus bytes free at the out-of-memory")
         return max(peak, builder.room), notes

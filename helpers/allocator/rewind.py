@@ -9,13 +9,17 @@ to keep what the allocator would not have split off (1 MiB in the large pool, an
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helpers.allocator import requests
+from helpers.allocator.blocks import round_size
 from helpers.allocator.snapshot import MIB, Event, Snapshot
 from helpers.allocator.trace import StartBlock, StartSegment, Trace, TraceError
+from helpers.settings.releases import NEWEST, behaviour
+from helpers.settings.text import SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, UNLIMITED, Settings, SettingsError, parse
 
-SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, LARGE_PAGE_BYTES, OVERSIZE_SLACK_BYTES = MIB, 2 * MIB, 20 * MIB, 20 * MIB
+_VERBS = {"alloc": "allocates", "free_requested": "frees", "free_completed": "frees", "segment_alloc": "makes",
+          "segment_free": "gives back", "segment_map": "maps", "segment_unmap": "unmaps"}
 
 
 @dataclass
@@ -48,23 +52,23 @@ def rewind(snapshot: Snapshot) -> Trace:
     return requests.trace(snapshot, kinds, start, state.pool_of, (*snapshot.notes, *notes))
 
 
-def rounded(size: int, divisions: tuple[int, ...]) -> int:
-    """Bytes of a block for a request (round_size in CUDACachingAllocator.cpp); ``divisions`` for 1 MiB, 2 MiB, and so on."""
-    if size < 512:
-        return 512
-    parts = divisions[min(max(size.bit_length() - 21, 0), 15)]
-    if parts > 1 and size > 512 * parts:
-        floor = 1 << (size.bit_length() - 1)
-        step = floor // parts
-        return size if size == floor else -(-size // step) * step if step else 2 * floor
-    return -(-size // 512) * 512
+def _held(snapshot: Snapshot) -> Settings:
+    """The settings of the recording: its string as the newest release reads it, and what the snapshot lists by name."""
+    rules = behaviour(".".join(map(str, NEWEST)))
+    try:
+        named = parse(requests.conf_of(snapshot), rules)
+    except SettingsError as error:
+        named = error.left or parse("", rules)
+    limit = snapshot.settings.get("max_split_size")
+    return replace(named, roundup_divisions=snapshot.divisions,
+                   max_split_bytes=limit if type(limit) is int and limit > 0 else UNLIMITED)
 
 
 class _State:
     """The segments and live blocks at one moment, moved back event by event."""
 
     def __init__(self, snapshot: Snapshot, kinds: set[str]) -> None:
-        self.snapshot, self.kinds = snapshot, kinds
+        self.snapshot, self.kinds, self.settings = snapshot, kinds, _held(snapshot)
         self.ranges: dict[int, _Range] = {}
         self.starts: list[int] = []  # addresses of the ranges, sorted
         self.live: dict[int, _Live] = {}
@@ -73,11 +77,11 @@ class _State:
         self.unseen = 0
         self.unlike = 0
         self.unmade = 0
-        for segment in snapshot.segments:
-            self._add(segment.address, _Range(segment.size, segment.stream, segment.small, segment.pool, segment.expandable))
-            for block in segment.blocks:
-                if block.state != "I":
-                    self._put(segment.address + block.offset, _Live(block.size, block.requested, block.state, True))
+        for one in snapshot.segments:
+            self._add(one.address, _Range(one.size, one.stream, one.small, one.pool, one.expandable))
+            for block in (block for block in one.blocks if block.state != "I"):
+                live = _Live(block.size, block.requested, block.state, True)
+                self._put(one.address + block.offset, live)
 
     def undo(self, event: Event) -> None:
         """The state just before the event."""
@@ -102,19 +106,16 @@ class _State:
                 raise _impossible(event, "a block that is not waiting afterwards and whose free never completes")
             else:
                 block.state = "A"
-        elif action == "segment_alloc":
+        elif action in ("segment_alloc", "segment_map"):
             self._remove(event)
         elif action == "segment_free":
-            self._add(address, _Range(size, event.stream, size == SMALL_SEGMENT_BYTES or None, event.pool, False), event)
-        elif action == "segment_map":
-            self._remove(event)
+            small = size == SMALL_SEGMENT_BYTES or None
+            self._add(address, _Range(size, event.stream, small, event.pool, False), event)
         elif action == "segment_unmap":
             self._add(address, _Range(size, event.stream, None, event.pool, True), event)
 
     def start(self) -> tuple[tuple[StartSegment, ...], list[str]]:
         """The state that is left, ids in address order, and what was guessed."""
-        limit = self.snapshot.settings.get("max_split_size")
-        max_split = limit if type(limit) is int and limit > 0 else None
         segments, unsure, number, at = [], 0, 0, 0
         for address in self.starts:
             home = self.ranges[address]
@@ -124,10 +125,11 @@ class _State:
                 block = self.live[place]
                 at += 1
                 if not block.survived and not home.small and not home.expandable:
-                    gap = (min(end, self.places[at]) if at < len(self.places) else end) - place - block.size
-                    if max_split is not None and block.size >= max_split and gap < OVERSIZE_SLACK_BYTES:
+                    after = min(end, self.places[at]) if at < len(self.places) else end
+                    gap = after - place - block.size
+                    if block.size >= self.settings.max_split_bytes and gap < self.settings.non_split_rounding_bytes:
                         block.size += gap
-                    unsure += gap > MIB and block.size == rounded(block.requested, self.snapshot.divisions)
+                    unsure += gap > MIB and block.size == self.round_size(block.requested)
                 if place > here:
                     blocks.append(StartBlock(here - address, place - here, 0, "I", -1))
                 blocks.append(StartBlock(place - address, block.size, block.requested, block.state, number))
@@ -135,36 +137,37 @@ class _State:
                 here = place + block.size
             if here < end:
                 blocks.append(StartBlock(here - address, end - here, 0, "I", -1))
-            small = home.small if home.small is not None else home.expandable and bool(home.size % LARGE_PAGE_BYTES)
-            segments.append(StartSegment(address, home.size, home.stream, small, home.pool, home.expandable, tuple(blocks)))
+            whole_pages = home.size % self.settings.large_segment_bytes == 0
+            small = home.small if home.small is not None else home.expandable and not whole_pages
+            of = (home.stream, small, home.pool, home.expandable)
+            segments.append(StartSegment(address, home.size, *of, tuple(blocks)))
         return tuple(segments), self._notes(segments, number, unsure)
 
     def _notes(self, segments: list[StartSegment], live: int, unsure: int) -> list[str]:
         if live != len(self.places):
             raise TraceError(f"{len(self.places) - live} blocks that were live when the recording began lie in segments that "
                              "it does not show: record again with the segment events (without skip_actions)")
-        notes = []
-        if segments and self.snapshot.events:
-            notes.append(f"{len(segments)} segments with {live} live blocks were there before the first event; their order "
-                         "of creation is not recorded and is taken to be the order of their addresses, and the ages for "
-                         "garbage collection begin at 0")
-        if unsure:
-            notes.append(f"{unsure} blocks live at the start may have kept up to 1 MiB more than they are taken to: "
-                         "nothing recorded tells")
-        if self.snapshot.events and not any(kind.startswith("segment_") for kind in self.kinds):
-            notes.append("no segment event is recorded: the driver was asked for nothing, or such events were skipped")
-        if self.unseen:
-            notes.append(f"{self.unseen} allocations lie in segments that the recording does not show")
-        if self.unmade:
-            notes.append(f"{self.unmade} segments were made and are gone without a recorded segment_free")
-        if self.unlike:
-            notes.append(f"{self.unlike} allocations differ in size from what the final segments say was requested there")
-        return notes
+        silent = not any(kind.startswith("segment_") for kind in self.kinds)
+        said = (
+            (segments and self.snapshot.events,
+             f"{len(segments)} segments with {live} live blocks were there before the first event; their order of creation is "
+             "not recorded and is taken to be the order of their addresses, and the ages for garbage collection begin at 0"),
+            (unsure, f"{unsure} blocks live at the start may have kept up to 1 MiB more than they are taken to: nothing "
+                     "recorded tells"),
+            (self.snapshot.events and silent,
+             "no segment event is recorded: the driver was asked for nothing, or such events were skipped"),
+            (self.unseen, f"{self.unseen} allocations lie in segments that the recording does not show"),
+            (self.unmade, f"{self.unmade} segments were made and are gone without a recorded segment_free"),
+            (self.unlike, f"{self.unlike} allocations differ in size from what the final segments say was requested there"))
+        return [note for holds, note in said if holds]
 
     def _range_at(self, address: int) -> _Range | None:
         at = bisect_right(self.starts, address) - 1
         home = self.ranges[self.starts[at]] if at >= 0 else None
         return home if home and address < self.starts[at] + home.size else None
+
+    def round_size(self, size: int) -> int:
+        return round_size(size, self.settings.roundup_divisions)
 
     def _put(self, address: int, block: _Live) -> None:
         self.live[address] = block
@@ -183,7 +186,7 @@ class _State:
 
     def _carve(self, event: Event, state: str) -> None:
         """The block that the event freed is live again."""
-        size = rounded(event.size, self.snapshot.divisions)
+        size = self.round_size(event.size)
         end, home = event.address + size, self._range_at(event.address)
         if (other := self._held(event.address, end)) is not None:
             raise _impossible(event, f"bytes that the live block at {other:#x} holds")
@@ -215,14 +218,15 @@ class _State:
         before = self.starts[at - 1] if at else None
         after = self.starts[at] if at < len(self.starts) else None
         end = address + new.size
-        if event and (before is not None and before + self.ranges[before].size > address or after is not None and after < end):
+        reached = 0 if before is None else before + self.ranges[before].size
+        if event and (reached > address or (after is not None and after < end)):
             raise _impossible(event, "bytes that are in a segment afterwards")
-        if event and new.expandable:  # one range as long as it is mapped without a gap, as snapshots have it
+        if event and new.expandable:  # a range is as long as it is mapped without a gap
             if after == end and self._joins(after, new):
                 old = self.ranges.pop(after)
                 self.starts.pop(at)
                 new = _Range(new.size + old.size, old.stream, old.small, old.pool, True)
-            if before is not None and before + self.ranges[before].size == address and self._joins(before, new):
+            if before is not None and reached == address and self._joins(before, new):
                 self.ranges[before].size += new.size
                 return
         self.ranges[address] = new
@@ -230,7 +234,8 @@ class _State:
 
     def _joins(self, address: int, new: _Range) -> bool:
         old = self.ranges[address]
-        return old.expandable and old.stream == new.stream and (new.small is None or new.small == old.small)
+        alike = new.small is None or new.small == old.small
+        return old.expandable and old.stream == new.stream and alike
 
     def _remove(self, event: Event) -> None:
         """Undoes a segment_alloc or segment_map: what it made must be free and goes."""
@@ -244,18 +249,17 @@ class _State:
             return
         at = bisect_right(self.starts, address) - 1
         first = self.starts[at] if home else 0
-        if home is None or end > first + home.size or whole and (first != address or home.size != event.size):
+        exactly = not whole or (home is not None and (first, home.size) == (address, event.size))
+        if home is None or end > first + home.size or not exactly:
             raise _impossible(event, "memory that is neither freed later nor in the final segments")
         pieces = [(first, address - first), (end, first + home.size - end)]
         del self.starts[at], self.ranges[first]
         for place, size in reversed(pieces):
             if size:
                 self.starts.insert(at, place)
-                self.ranges[place] = _Range(size, home.stream, home.small, home.pool, home.expandable)
+                self.ranges[place] = replace(home, size=size)
 
 
 def _impossible(event: Event, what: str) -> TraceError:
-    verb = {"alloc": "allocates", "free_requested": "frees", "free_completed": "frees", "segment_alloc": "makes",
-            "segment_free": "gives back", "segment_map": "maps", "segment_unmap": "unmaps"}[event.action]
-    return TraceError(f"event {event.number} ({event.action} at {event.address:#x}, {event.size:,} bytes) {verb} {what}: "
-                      "such a trace cannot have happened; record it again")
+    return TraceError(f"event {event.number} ({event.action} at {event.address:#x}, {event.size:,} bytes) "
+                      f"{_VERBS[event.action]} {what}: such a trace cannot have happened; record it again")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers.allocator import unpickle
-from helpers.allocator.trace import MAX_FILE_BYTES, StartBlock, StartSegment, Trace, TraceError
+from helpers.allocator.trace import MAX_FILE_BYTES, StartBlock, StartSegment, TraceError
 
 FRAMES_KEPT, FRAMES_SEEN = 8, 256
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom")
@@ -52,13 +52,6 @@ class Snapshot:
     divisions: tuple[int, ...]
     pools: tuple[tuple[int, int], ...]
     notes: tuple[str, ...]
-
-
-def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES,
-         max_opcodes: int = unpickle.MAX_OPCODES) -> Trace:
-    """The trace in a snapshot file, rewound to its start. Raises TraceError in one line; no code of the file is run."""
-    from helpers.allocator import rewind
-    return rewind.rewind(load(path, device, max_bytes, max_opcodes))
 
 
 def load(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES,

@@ -1,19 +1,16 @@
 """What was asked of an allocator, in order, and what was there before: the one shape that every replay reads.
 
-Three kinds of file become a Trace: a torch memory snapshot (see snapshot.py), the oracle's JSON lines (operations or results,
-plain or .xz), and the project's own Parquet trace. Arrays, not objects: a million operations are a few tens of megabytes.
+Arrays, not objects: a million operations are a few tens of megabytes. load.py reads the files that hold one.
 """
 
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +18,7 @@ STREAM_STEP = 0x1000
 """Stream k of the oracle's lines is the handle k * 0x1000."""
 MAX_FILE_BYTES = 1 << 30
 """Longest file, and longest text of an .xz file, that is read unless the caller allows more."""
-_BLOCK_BYTES, _LINE_BYTES, _BATCH = 1 << 22, 64 << 20, 2000
+_BATCH = 2000
 _LARGEST = 1 << 62
 
 
@@ -123,57 +120,6 @@ class Trace:
         return 1 + max(int(self.id.max(initial=-1)), max(live, default=-1))
 
 
-def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES) -> Trace:
-    """The trace in a file, its kind recognised by content and, for a pickle of an old protocol, by name.
-
-    ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError where the file cannot be read.
-    """
-    path = Path(path)
-    with path.open("rb") as file:
-        head = file.read(64)
-    kind = _kind(path.name, head)
-    if (size := path.stat().st_size) > max_bytes:
-        raise TraceError(f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; allow more with max_bytes={size}")
-    if kind == "pickle":
-        from helpers.allocator import snapshot
-        return snapshot.read(path, device=device, max_bytes=max_bytes)
-    if kind == "parquet":
-        from helpers.allocator import parquet
-        return parquet.from_parquet(path)
-    with (lzma.open(path) if kind == "xz" else path.open("rb")) as file:
-        try:
-            return from_oracle(_lines(file, max_bytes))
-        except (lzma.LZMAError, EOFError) as error:
-            raise TraceError(f"{path.name} is a damaged .xz file ({error}); copy it again") from None
-
-
-def _kind(name: str, head: bytes) -> str:
-    if head[:1] == b"\x80" or name.endswith((".pickle", ".pkl")):
-        return "pickle"
-    if head[:4] == b"PAR1":
-        return "parquet"
-    if head[:6] == b"\xfd7zXZ\x00":
-        return "xz"
-    if head.lstrip()[:1] == b"{":
-        return "lines"
-    raise TraceError(f"{name} begins with {head[:8]!r}: expected a torch memory snapshot (.pickle), the oracle's JSON lines "
-                     "(.jsonl, .jsonl.xz) or a Parquet trace; record one with: casebook record -- COMMAND")
-
-
-def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Lines of a file in bounded memory; a .xz of zeros is stopped at ``max_bytes``."""
-    seen, rest = 0, b""
-    while block := file.read(_BLOCK_BYTES):
-        seen += len(block)
-        if seen > max_bytes:
-            raise TraceError(f"the text is longer than the limit of {max_bytes:,} bytes; allow more with max_bytes=N")
-        *lines, rest = (rest + block).split(b"\n")
-        if len(rest) > _LINE_BYTES:
-            raise TraceError(f"a line is longer than {_LINE_BYTES:,} bytes: these are not the oracle's JSON lines")
-        yield from lines
-    yield rest
-
-
 def _objects(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) of each line that is not blank; a batch at a time, which halves the time."""
     batch: list[tuple[int, str]] = []
@@ -215,13 +161,8 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
     values: list[float | str] = []
     latest: dict[Any, int] = {}  # id of the file -> dense id
     live: set[Any] = set()
-    ops: list[int] = []
-    ids: list[int] = []
-    sizes: list[int] = []
-    streams: list[int] = []
-    times: list[int] = []
+    rows: list[tuple[int, ...]] = []  # op id size stream time frame
     stacks: dict[tuple[str, ...], int] = {}
-    frame: list[int] = []
     made = 0
     for number, row in _objects(lines):
         kind = row.get("op")
@@ -232,10 +173,11 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
                 top["config_error"] = row["config_error"]
             continue
         size, ident, stream = 0, -1, 0
-        if type(kind) is not str or kind not in OP_NAMES or kind in ("free_requested", "free_completed"):
+        if type(kind) is not str or kind not in _ASKED:
             raise TraceError(f"line {number} has the unknown operation {str(kind)[:40]!r}: expected alloc, free, ...")
         if kind == "alloc":
-            name, size, stream = _id(row, number), _whole(row, "size", number), _whole(row, "stream", number, 0)
+            name, size = _id(row, number), _whole(row, "size", number)
+            stream = _whole(row, "stream", number, 0)
             if name in live:
                 raise TraceError(f"line {number} allocates id {name!r}, which is still live: free it first or use a new id")
             ident = latest[name] = made
@@ -253,28 +195,27 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
                 stream = _whole(row, "stream", number)
         elif kind in _SIZE_KEYS:
             # A result line holds its counts under "n", and how many calls fail under "count".
-            size = _whole(row, "count" if kind == "fail_next" and "count" in row else _SIZE_KEYS[kind], number)
+            counted = kind == "fail_next" and "count" in row
+            size = _whole(row, "count" if counted else _SIZE_KEYS[kind], number)
         elif kind == "events_hold":
             size = 1 if row.get("on", True) else 0
         elif kind in ("set_fraction", "set_conf"):
             size = len(values)
             values.append(_value(row, kind, number))
-        ops.append(OP_NAMES[kind])
-        ids.append(ident)
-        sizes.append(size)
-        streams.append(stream * STREAM_STEP)
-        times.append(row["time_ns"] if type(row.get("time_ns")) is int else -1)
-        names = row.get("frames")
-        frame.append(stacks.setdefault(tuple(map(str, names)), len(stacks)) if type(names) is list else -1)
+        time, names = row.get("time_ns"), row.get("frames")
+        stack = stacks.setdefault(tuple(map(str, names)), len(stacks)) if type(names) is list else -1
+        time = time if type(time) is int else -1
+        rows.append((OP_NAMES[kind], ident, size, stream * STREAM_STEP, time, stack))
+    op, ids, sizes, streams, times, frame = map(np.ascontiguousarray, np.array(rows, np.int64).reshape(-1, 6).T)
     said = top.pop("notes", ())
-    return Trace(np.array(ops, np.int8), np.array(ids, np.int64), np.array(sizes, np.int64), np.array(streams, np.int64),
-                 np.zeros(len(ops), np.int32), tuple(values),
-                 np.array(times, np.int64) if min(times, default=-1) >= 0 else None,
-                 frame=np.array(frame, np.int32) if stacks else None, frames=tuple(stacks), header=top,
+    return Trace(op.astype(np.int8), ids, sizes, streams, np.zeros(len(op), np.int32), tuple(values),
+                 times if times.min(initial=-1 if not rows else 0) >= 0 else None,
+                 frame=frame.astype(np.int32) if stacks else None, frames=tuple(stacks), header=top,
                  notes=tuple(map(str, said)) if isinstance(said, list) else ())
 
 
 OP_NAMES = {op.name.lower(): int(op) for op in Op}
+_ASKED = {*OP_NAMES} - {"free_requested", "free_completed"}
 _SIZE_KEYS = {"foreign": "bytes", "fail_next": "n"}
 _HEAD = ("torch", "trace", "build", "label", "notes", "live_before")
 

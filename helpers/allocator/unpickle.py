@@ -24,20 +24,18 @@ _LOOK_AHEAD_BYTES = 1 << 20
 _CODES = {code.code.encode("latin-1")[0]: code for code in pickletools.opcodes}
 _RUNS_CODE = frozenset(("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "PERSID",
                         "BINPERSID", "EXT1", "EXT2", "EXT4"))
-# What an opcode does: (action, bytes of its argument, bytes of the length before a counted argument).
+# What an opcode does, and the bytes of its argument; below 0: those of the length before a counted argument.
 (_SCALAR, _CONTAINER, _TUPLE, _MARK, _MARKED_TUPLE, _ONE, _MANY, _SET_ONE, _SET_MANY, _PUT, _MEMOIZE, _GET, _SKIP,
  _STOP) = range(14)
-_PLAIN: dict[str, tuple[int, int, int]] = {
-    "NONE": (_SCALAR, 0, 0), "NEWTRUE": (_SCALAR, 0, 0), "NEWFALSE": (_SCALAR, 0, 0), "BININT": (_SCALAR, 4, 0),
-    "BININT1": (_SCALAR, 1, 0), "BININT2": (_SCALAR, 2, 0), "BINFLOAT": (_SCALAR, 8, 0), "LONG1": (_SCALAR, 0, 1),
-    "LONG4": (_SCALAR, 0, 4), "SHORT_BINUNICODE": (_SCALAR, 0, 1), "BINUNICODE": (_SCALAR, 0, 4),
-    "BINUNICODE8": (_SCALAR, 0, 8), "SHORT_BINBYTES": (_SCALAR, 0, 1), "BINBYTES": (_SCALAR, 0, 4),
-    "SHORT_BINSTRING": (_SCALAR, 0, 1),
-    "EMPTY_LIST": (_CONTAINER, 0, 0), "EMPTY_DICT": (_CONTAINER, 0, 0), "EMPTY_TUPLE": (_CONTAINER, 0, 0),
-    "TUPLE1": (_TUPLE, 0, 0), "TUPLE2": (_TUPLE, 0, 0), "TUPLE3": (_TUPLE, 0, 0), "MARK": (_MARK, 0, 0),
-    "TUPLE": (_MARKED_TUPLE, 0, 0), "APPEND": (_ONE, 0, 0), "APPENDS": (_MANY, 0, 0), "SETITEM": (_SET_ONE, 0, 0),
-    "SETITEMS": (_SET_MANY, 0, 0), "BINPUT": (_PUT, 1, 0), "LONG_BINPUT": (_PUT, 4, 0), "MEMOIZE": (_MEMOIZE, 0, 0),
-    "BINGET": (_GET, 1, 0), "LONG_BINGET": (_GET, 4, 0), "PROTO": (_SKIP, 1, 0), "FRAME": (_SKIP, 8, 0), "STOP": (_STOP, 0, 0)}
+_WORDS = {
+    _SCALAR: "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINUNICODE -1 "
+             "BINUNICODE -4 BINUNICODE8 -8 SHORT_BINBYTES -1 BINBYTES -4 SHORT_BINSTRING -1",
+    _CONTAINER: "EMPTY_LIST 0 EMPTY_DICT 0 EMPTY_TUPLE 0", _TUPLE: "TUPLE1 0 TUPLE2 0 TUPLE3 0", _MARK: "MARK 0",
+    _MARKED_TUPLE: "TUPLE 0", _ONE: "APPEND 0", _MANY: "APPENDS 0", _SET_ONE: "SETITEM 0", _SET_MANY: "SETITEMS 0",
+    _PUT: "BINPUT 1 LONG_BINPUT 4", _MEMOIZE: "MEMOIZE 0", _GET: "BINGET 1 LONG_BINGET 4", _SKIP: "PROTO 1 FRAME 8",
+    _STOP: "STOP 0"}
+_PLAIN = {name: (action, max(int(width), 0), max(-int(width), 0)) for action, words in _WORDS.items()
+          for name, width in zip(words.split()[::2], words.split()[1::2], strict=True)}
 _TABLE = [_PLAIN.get(_CODES[byte].name) if byte in _CODES else None for byte in range(256)]
 
 

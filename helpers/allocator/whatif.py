@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -114,10 +115,10 @@ def whatif(trace: Trace, card: Card, *, torch: str = "2.14.1", build: str = "cud
     runs = Runs(stream, card, torch, build, fraction, engine, threads, dict.fromkeys(apart, other))
     floor, floor_at = lower_bound(stream, card)
     jobs = [(conf, policy) for conf in confs for policy in runs.policies]
-    outcomes = runs.map(lambda job: runs.one(job[0], card.capacity_bytes, job[1]), jobs, progress)
+    outcomes = runs.map(lambda those, job: those.one(job[0], card.capacity_bytes, job[1]), jobs, progress)
     found = dict(zip(jobs, outcomes, strict=True))
-    rows = tuple(sorted((_row(settings[conf], [found[conf, policy] for policy in runs.policies], rules, fraction, origins[conf])
-                         for conf in confs), key=_rank))
+    tried = {conf: [found[conf, policy] for policy in runs.policies] for conf in confs}
+    rows = tuple(sorted((_row(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs), key=_rank))
     use, why = choose(rows)
     needs, needs_settings, live, groups = 0, "", (), ()  # type: int, str, tuple[Live, ...], tuple[Group, ...]
     if use is None:
@@ -126,8 +127,8 @@ def whatif(trace: Trace, card: Card, *, torch: str = "2.14.1", build: str = "cud
             raise ValueError(f"none of the settings given may be recommended ({rows[0].flags[0]}): add the default, ''")
         best = smallest_of(runs, allowed, above=card.capacity_bytes)
         needs, needs_settings = best.capacity_bytes - card.capacity_bytes, best.settings
-        failed = next(o for (conf, _), o in found.items() if conf == needs_settings and o.first_oom is not None)
-        live, groups = live_at(runs.of(needs_settings), origins[needs_settings], failed.first_oom or 0)
+        failed = next(one.first_oom for one in tried[needs_settings] if one.first_oom is not None)
+        live, groups = live_at(runs.of(needs_settings), origins[needs_settings], failed)
         why = f"it needs {needs:,} more bytes, and then {needs_settings or 'the default settings'}"
         if floor > card.capacity_bytes:
             why += (f"; arithmetic alone shows it: {floor:,} bytes are live or held at operation {int(origin[floor_at])}, "
@@ -138,8 +139,8 @@ def whatif(trace: Trace, card: Card, *, torch: str = "2.14.1", build: str = "cud
                         "pass under every rule tried count as passing")
     if rules.proved != "oracle":
         warnings.insert(0, NOT_COMPARED if rules.build == "cuda" else NOT_ON_HIP)
-    if engine != "plain" and not runs.compiled:
-        warnings.append("replayed by the readable model on one core: the compiled replay (numba) is not there")
+    if engine != "plain" and find_spec("numba") is None:
+        warnings.append("replayed by plain Python on one core: numba, which compiles it, is not there")
     return Answer(card.capacity_bytes, card.held_bytes, torch, rules.build, rows, use or "", why, needs, needs_settings, floor,
                   int(origin[floor_at]), live, groups, tuple(warnings))
 
@@ -193,7 +194,7 @@ def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
     top = passing[0]
     alike = [row for row in passing if row.retries == top.retries
              and row.slow_calls <= 1.5 * top.slow_calls + max(10, top.events // 100)]
-    best = min(alike, key=lambda row: row.settings.count(":"))  # of those about as good the one with the fewest keys
+    best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
     if default is None:
         return best.settings, "it passes" + (", the default settings do not" if any(not r.settings for r in rows) else "")
@@ -208,15 +209,17 @@ def live_at(trace: Trace, origin: np.ndarray, index: int) -> tuple[tuple[Live, .
     """The live allocations before an operation that hold the most, and all of them by stack."""
     known = {block.id: (block.requested or block.size, -1) for segment in trace.start for block in segment.blocks
              if block.state == "A"}
-    for at in np.flatnonzero(np.isin(trace.op[:index], (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED))).tolist():
+    moves = np.isin(trace.op[:index], (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED))
+    for at in np.flatnonzero(moves).tolist():
         if trace.op[at] == Op.ALLOC:
             known[int(trace.id[at])] = (int(trace.size[at]), at)
         else:
             known.pop(int(trace.id[at]), None)
-    made = {ident: int(origin[at]) if at >= 0 else -1 for ident, (_, at) in known.items()}  # the recorded operation
-    stack = {at: int(trace.frame[at]) if trace.frame is not None and at >= 0 else -1 for at in made.values()}
-    held = [Live(ident, size, made[ident], trace.frames[stack[made[ident]]] if stack[made[ident]] >= 0 else ())
-            for ident, (size, _) in known.items()]
+    held = []
+    for ident, (size, at) in known.items():
+        made = int(origin[at]) if at >= 0 else -1  # the recorded operation
+        stack = int(trace.frame[made]) if trace.frame is not None and made >= 0 else -1
+        held.append(Live(ident, size, made, trace.frames[stack] if stack >= 0 else ()))
     held.sort(key=lambda one: (-one.size_bytes, one.index, one.id))
     sums: dict[tuple[str, ...], list[int]] = {}
     for one in held:
@@ -233,36 +236,3 @@ def to_shapes(answer: Answer) -> dict[str, Any]:
         row["first_oom"] = None if known.first_oom is None else {"index": known.first_oom, "size_bytes": size}
         row.update(schema_version=1, torch=answer.torch, build=answer.build)
     return shape
-
-
-def text(answer: Answer, rows: int = TOP) -> str:
-    """The answer in lines: the verdict, the table's best rows and the default's, what was live, warnings."""
-    use = "no setting helps" if answer.needs_bytes else f"use: {answer.use or 'the default settings'}"
-    shown = [row for at, row in enumerate(answer.rows) if at < rows or not row.settings]
-    width = max(8, *(len(row.settings) for row in shown))
-    lines = [f"card {_size(answer.capacity_bytes)}, torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried",
-             use, answer.why, "",
-             f"{'settings':{width}}  runs out at       peak reserved          retries  slow calls"]
-    for row in shown:
-        out = "passes" if row.passes else f"operation {row.first_oom:,}"
-        band = (_size(row.peak_reserved_low_bytes), _size(row.peak_reserved_high_bytes))
-        peak = " to ".join(dict.fromkeys(band))
-        lines.append(f"{row.settings or 'default':{width}}  {out:16}  {peak:21}  {row.retries:7}  {row.slow_calls:10}"
-                     + (f"  never recommended: {row.flags[0]}" if row.flags else ""))
-    if answer.groups:
-        lines += ["", "most was live, when it ran out, in"]
-        lines += [f"  {_size(one.size_bytes)} in {one.count} allocations: {_where(one.frames)}" for one in answer.groups]
-        lines += [f"  block {one.id} of operation {one.index}: {_size(one.size_bytes)}, {_where(one.frames)}"
-                  for one in answer.live]
-    return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
-
-
-def _where(frames: tuple[str, ...]) -> str:
-    return " < ".join(frames[:3]) or "no stack recorded"
-
-
-def _size(size: int) -> str:
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 1 << shift:
-            return f"{size / (1 << shift):.2f} {unit}"
-    return f"{size} B"

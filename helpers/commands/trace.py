@@ -65,20 +65,21 @@ class _Subject:
     """The trace of a command with the card, version and settings it is to be replayed under."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        from helpers.allocator import trace
         from helpers.allocator.driver import Card
+        from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
+        from helpers.allocator.trace import TraceError
         from helpers.settings.releases import VersionError, behaviour
         from helpers.settings.text import SettingsError
 
         limit = {"max_bytes": _size(arguments.max_bytes, "max-bytes")} if arguments.max_bytes else {}
         try:
-            self.trace = with_record(trace.read(arguments.trace, device=arguments.device, **limit), Path(arguments.trace))
+            self.trace = with_record(read(arguments.trace, device=arguments.device, **limit), Path(arguments.trace))
             known = circumstances(self.trace)
             self.torch = arguments.torch or known.torch
             self.build = arguments.build or known.build
             behaviour(self.torch, self.build)
-        except (trace.TraceError, VersionError, SettingsError) as error:
+        except (TraceError, VersionError, SettingsError) as error:
             raise WrongUse(str(error)) from error
         except OSError as error:
             raise WrongUse(f"{arguments.trace}: {error.strerror}; expected a trace file") from error
@@ -166,7 +167,7 @@ def _whatif(arguments: argparse.Namespace) -> int:
     elif smallest:
         print(replays.smallest_text(smallest))
     else:
-        print(whatif.text(answers[0]) if len(answers) == 1 else replays.sweep_text(answers))
+        print(replays.league_text(answers[0]) if len(answers) == 1 else replays.sweep_text(answers))
         print("\n".join("note: " + note for note in subject.notes))
     return 0
 

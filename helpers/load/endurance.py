@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
-from helpers.allocator.trace import read
+from helpers.allocator.load import read
 from helpers.allocator.whatif import Answer, whatif
 from helpers.load.box import torch_interpreter
 from helpers.load.training import PLAIN, SHAPES, Told, child

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from helpers.allocator import trace as traces
 from helpers.allocator.driver import Card
+from helpers.allocator.load import read
 from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
@@ -67,9 +67,9 @@ def study(source: str, *, capacity: str = "", conf: str = "", torch: str = "", b
     if source in PATTERNS:
         trace = generate(source, seed=seed)
     elif source in bundled:
-        trace = traces.read(bundled[source])
+        trace = read(bundled[source])
     elif Path(source).is_file():
-        trace = with_record(traces.read(source), Path(source))
+        trace = with_record(read(source), Path(source))
     else:
         raise ValueError(f"trace {source!r}: expected a file, a pattern ({', '.join(PATTERNS)}) or a bundled trace "
                          f"({', '.join(bundled) or 'none'})")

@@ -55,26 +55,6 @@ class Settings:
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def round_size(self, n: int) -> int:
-        """Bytes of the block for a request of ``n`` bytes (n > 0): to 512 B, or to a division of its power of two."""
-        if n < MIN_BLOCK_BYTES:
-            return MIN_BLOCK_BYTES
-        divisions = self.roundup_divisions[min(max(n.bit_length() - 21, 0), INTERVALS - 1)]
-        if divisions > 1 and n > MIN_BLOCK_BYTES * divisions:
-            if n & (n - 1) == 0:
-                return n
-            step = 1 << (n.bit_length() - divisions.bit_length())
-            return -(-n // step) * step
-        return -(-n // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-
-    def segment_size(self, rounded: int) -> int:
-        """Bytes of the segment that is made for a rounded size where no cached block serves."""
-        if rounded <= SMALL_MAX_BYTES:
-            return SMALL_SEGMENT_BYTES
-        if rounded < MIN_LARGE_BYTES:
-            return self.large_segment_bytes
-        return -(-rounded // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
-
 
 def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> Settings:
     """The settings that a string makes. With ``previous`` it is set again at run time, over what held before.

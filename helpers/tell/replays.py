@@ -9,7 +9,7 @@ from typing import Any
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import AMPLE_BYTES, Agreement
-from helpers.allocator.whatif import Answer
+from helpers.allocator.whatif import TOP, Answer
 from helpers.look.reading import show_bytes
 from helpers.run.shapes import FirstOom, Replay
 from helpers.settings.releases import behaviour
@@ -49,6 +49,32 @@ def replay_text(outcome: Outcome, shape: dict[str, Any], card: Card, check: Agre
                       f"{check.same_segment_calls} of {check.segment_calls} segment calls, reserved at the end "
                       f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"]
     return "\n".join(lines + [f"Note: {note}" for note in notes])
+
+
+def league_text(answer: Answer, rows: int = TOP) -> str:
+    """The answer in lines: the verdict, the table's best rows and the default's, what was live, warnings."""
+    use = "no setting helps" if answer.needs_bytes else f"use: {answer.use or 'the default settings'}"
+    shown = [row for at, row in enumerate(answer.rows) if at < rows or not row.settings]
+    width = max(8, *(len(row.settings) for row in shown))
+    tried = f"torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried"
+    lines = [f"card {show_bytes(answer.capacity_bytes)}, {tried}", use, answer.why, "",
+             f"{'settings':{width}}  runs out at       peak reserved          retries  slow calls"]
+    for row in shown:
+        out = "passes" if row.passes else f"operation {row.first_oom:,}"
+        band = (show_bytes(row.peak_reserved_low_bytes), show_bytes(row.peak_reserved_high_bytes))
+        peak = " to ".join(dict.fromkeys(band))
+        lines.append(f"{row.settings or 'default':{width}}  {out:16}  {peak:21}  {row.retries:7}  {row.slow_calls:10}"
+                     + (f"  never recommended: {row.flags[0]}" if row.flags else ""))
+    if answer.groups:
+        lines += ["", "most was live, when it ran out, in"]
+        lines += [f"  {show_bytes(one.size_bytes)} in {one.count} allocations: {_where(one.frames)}" for one in answer.groups]
+        lines += [f"  block {one.id} of operation {one.index}: {show_bytes(one.size_bytes)}, {_where(one.frames)}"
+                  for one in answer.live]
+    return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
+
+
+def _where(frames: tuple[str, ...]) -> str:
+    return " < ".join(frames[:3]) or "no stack recorded"
 
 
 def sweep_text(answers: Sequence[Answer]) -> str:

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--torch", action="append", metavar="VERSION", help="a release with a CUDA wheel; may be given again")
     parser.add_argument("--count", type=int, default=72, help="jobs for each torch")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--engine", choices=("auto", "plain", "compiled"), default="auto", help="which twin of the model")
+    parser.add_argument("--engine", choices=("auto", "plain", "compiled"), default="auto", help="machine code or plain Python")
     parser.add_argument("--python", default=sys.executable, help="the Python that installs and imports torch")
     parser.add_argument("--folder", type=Path, help="where to install and work, instead of a temporary folder")
     parser.add_argument("--keep", action="store_true", help="leave the folder, the wheel included")

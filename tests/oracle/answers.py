@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from helpers.allocator import trace as traces
 from helpers.allocator.driver import Card
+from helpers.allocator.load import read
 from helpers.allocator.recorded import circumstances, op_lines
 from helpers.allocator.replay import replay
 from helpers.allocator.start import prepared
@@ -26,7 +26,7 @@ GRANULE = 2 << 20
 
 def questions(path: Path, torch: str) -> list[tuple[dict, list[dict], str]]:
     """(job, operations, what is asked) of one snapshot: what whatif named and the default settings, on each card."""
-    trace = traces.read(path)
+    trace = read(path)
     known = circumstances(trace)
     peak = replay(trace, known.conf, Card(1 << 44), torch=known.torch).peak_reserved_bytes
     asked = []

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from helpers.allocator import trace as traces
 from helpers.allocator.capacity import Runs, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
+from helpers.allocator.load import read
 from helpers.allocator.start import prepared
 from helpers.allocator.trace import TraceError
 from helpers.load.box import torch_interpreter
@@ -85,7 +85,7 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
         return 0
     try:
         card = Card(AMPLE_BYTES, held_bytes, "topdown")
-        stream, _, _ = prepared(traces.read(ample.trace), card, anew=True)
+        stream, _, _ = prepared(read(ample.trace), card, anew=True)
         return smallest(Runs(stream, card, ample.torch), ample.conf).capacity_bytes
     except (TraceError, VersionError, SettingsError, ValueError):
         return 0  # an unknown release, or a trace cut at its start: then by halving alone

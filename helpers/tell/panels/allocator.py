@@ -11,14 +11,15 @@ import numpy as np
 
 from helpers.allocator import whatif
 from helpers.allocator.driver import Card
-from helpers.allocator.outcome import OOM, OUTCOMES, Outcome
+from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
+from helpers.allocator.steps import OOM, OUTCOMES
 from helpers.allocator.trace import Op
 from helpers.load.study import Study
 from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.releases import behaviour
 from helpers.settings.text import grid
-from helpers.tell import replay_figures
+from helpers.tell import replay_figures, replays
 
 from .frame import Frame, Part, picture_html, present, text_html
 
@@ -116,7 +117,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
         this = now[0].study
         answer = whatif.whatif(this.trace, this.card, torch=this.torch, build=this.build, fraction=this.fraction,
                                progress=lambda done, of: frame.say(f"{done} of {of} replays done"))
-        league.value = text_html(whatif.text(answer, rows=6), wrap=False)
+        league.value = text_html(replays.league_text(answer, rows=6), wrap=False)
         frame.say(f"use: {answer.use or 'the default settings'}" if not answer.needs_bytes else answer.why)
 
     def to(where: Callable[[], int]) -> Callable[[], None]:

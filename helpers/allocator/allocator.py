@@ -1,0 +1,386 @@
+"""The caching allocator of one device: which block a request takes, in the order of fallbacks that the source has.
+
+It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.4 to 2.15) call for call: which block is taken,
+split, merged, given back, and in which order the card is asked. Proved event by event against the compiled allocator of torch
+2.6.0, 2.11.0, 2.13.0 and 2.14.1 (tests/oracle). What a release does differently stands in helpers/settings/torch.json.
+"""
+
+from __future__ import annotations
+
+from helpers.allocator.blocks import (
+    OVERSIZE_ALLOCATIONS,
+    OVERSIZE_SEGMENTS,
+    add,
+    after_in_set,
+    available,
+    conf,
+    count_active,
+    count_allocated,
+    count_reserved,
+    count_split,
+    drop_block,
+    drop_segment,
+    erase,
+    insert,
+    is_expandable,
+    is_small,
+    is_split,
+    lower_bound,
+    new_block,
+    new_segment,
+    piece_of,
+    precedes,
+    process_events,
+    round_size,
+    segment_size,
+    splice,
+    synchronize_and_free_events,
+    try_merge,
+)
+from helpers.allocator.driver import (
+    cuda_free,
+    cuda_malloc,
+    map_pages,
+    reserve,
+    round_up,
+    unmap_pages,
+    unreserve,
+)
+from helpers.allocator.records import BROKEN, FINE, NO_LIMIT, NONE, block_at, pool_at, segment_at
+from helpers.settings.text import (
+    MIN_BLOCK_BYTES,
+    SMALL_MAX_BYTES,
+    SMALL_SEGMENT_BYTES,
+    UNLIMITED,
+)
+
+
+# malloc -----------------------------------------------------------------------------------------------------------------
+def malloc(a, requested, stream, private):
+    """A block of at least requested bytes; the block at NONE where torch raises OutOfMemoryError."""
+    if not private:
+        process_events(a, False)
+    size = round_size(requested, conf(a).roundup_divisions)
+    pool = 2 * private + int(size <= SMALL_MAX_BYTES)
+    block = get_free_block(a, pool, size, stream)
+    if block.at == NONE:
+        a.rejected = 0
+        if collects_garbage(a):
+            garbage_collect(a)
+        block = alloc_block(a, pool, size, stream)
+        if block.at == NONE and not a.rejected and release_available_cached_blocks(a, pool, size, stream):
+            block = alloc_block(a, pool, size, stream)
+        if block.at == NONE and not a.rejected and not private:
+            release_cached_blocks(a, 0)
+            # The pool is not searched again here, so a free that was pending does not save the call (PyTorch #189504).
+            a.num_alloc_retries += 1
+            block = alloc_block(a, pool, size, stream)
+        if block.at == NONE:
+            if a.rejected:
+                a.num_oom_rejections += 1
+            else:
+                a.num_ooms += 1
+            return block
+    return alloc_found_block(a, block, size, requested)
+
+
+def get_free_block(a, pool, size, stream):
+    """The best fitting free block of this stream, taken out of the pool; the one at NONE where none may be used."""
+    if collects_garbage(a):
+        pool_at(a, pool).get_calls += 1
+    none, block = block_at(a, NONE), lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
+    if block.stream != stream:
+        return none
+    if is_expandable(a, block):
+        after = after_in_set(a, block)
+        if conf(a).expandable:
+            while is_expandable(a, block) and after.stream == stream and reach(a, after) < reach(a, block):
+                block, after = after, after_in_set(a, after)
+        else:
+            while after.stream == stream and is_expandable(a, after):
+                after = after_in_set(a, after)
+            if after.stream != stream:
+                return none
+            block = after
+    limit = conf(a).max_split_bytes
+    if size < limit <= block.size:
+        return none
+    if size >= limit and block.size >= size + conf(a).non_split_rounding_bytes:
+        return none
+    erase(a, block)
+    return block
+
+
+def alloc_block(a, pool, size, stream):
+    """A new segment or newly mapped pages; else the block at NONE, with a.rejected where throw_on_cudamalloc_oom says so."""
+    needed = segment_size(size, conf(a).large_segment_bytes)
+    if needed > a.allowed_bytes - a.mapped_bytes:
+        return block_at(a, NONE)
+    if conf(a).throw_on_oom and needed > a.config_bytes - a.mapped_bytes:
+        a.rejected = 1
+        return block_at(a, NONE)
+    if conf(a).expandable:
+        return allocate(a, pool, size, stream)
+    address = cuda_malloc(a, needed)
+    if address < 0:
+        return block_at(a, NONE)
+    segment = new_segment(a, address, needed, 0, a.mallocs - 1, 0)
+    count_reserved(a, pool_at(a, pool).small, 1, needed)
+    if needed >= conf(a).max_split_bytes:
+        add(a, OVERSIZE_SEGMENTS, 1)
+    a.num_device_alloc += 1
+    return new_block(a, segment, pool, stream, address, needed, segment.number)
+
+
+def should_split(a, block, size):
+    remaining = block.size - size
+    if is_small(a, block) or conf(a).expandable:
+        return remaining >= MIN_BLOCK_BYTES
+    return size < conf(a).max_split_bytes and remaining > SMALL_MAX_BYTES
+
+
+def alloc_found_block(a, block, size, requested):
+    """Split off the front where the rest is worth keeping, and count the block as allocated."""
+    already_split = is_split(block)
+    if should_split(a, block, size):
+        rest = block
+        block = piece_of(a, rest, rest.address, size)
+        splice(a, block, rest.prev, rest.at)
+        rest.address += size
+        rest.size -= size
+        insert(a, rest)
+        if already_split:
+            count_split(a, rest, 0, -size)
+        else:
+            count_split(a, rest, 1, rest.size)
+    elif already_split:
+        count_split(a, block, -1, -block.size)
+    block.allocated, block.requested = 1, requested
+    count_allocated(a, block, 1)
+    count_active(a, block, 1)
+    if block.size >= conf(a).max_split_bytes:
+        add(a, OVERSIZE_ALLOCATIONS, 1)
+    return block
+
+
+# expandable segments: one long reserved range per stream and pool, mapped page by page (PyTorch PR #96995) ---------------
+def reach(a, block):
+    """The bytes a free block could grow to: its own and those of the unmapped block behind it."""
+    after = block_at(a, block.next)
+    return block.size + (0 if after.mapped else after.size)
+
+
+def page_bytes(settings, small):
+    return SMALL_SEGMENT_BYTES if small else settings.large_segment_bytes
+
+
+def range_bytes(total, page):
+    """Addresses of an expandable segment on a card of so many bytes."""
+    return round_up(total + total // 8, page)
+
+
+def allocate(a, pool, size, stream):
+    """try_allocate_expandable_block: a block of at least size bytes, by mapping pages; what was mapped before one failed stays
+    mapped."""
+    block = find_expandable(a, pool, size, stream)
+    if not block.mapped and not map_block(a, block, min(block.size, size)):
+        return block_at(a, NONE)
+    while block.size < size:
+        after = block_at(a, block.next)
+        if after.at == NONE:
+            a.status = BROKEN
+            return after
+        if not map_block(a, after, min(size - block.size, after.size)):
+            return block_at(a, NONE)
+        block = after
+    erase(a, block)
+    return block
+
+
+def find_expandable(a, pool, size, stream):
+    """The lowest run of free and unmapped blocks with size bytes of addresses; a new range where there is none."""
+    unmapped = lower_bound(a, pool_at(a, pool).unmapped, stream, 0, 0, -1)
+    while unmapped.stream == stream:
+        first = unmapped
+        if available(block_at(a, first.prev)):
+            first = block_at(a, first.prev)
+        room, block = 0, first
+        while room < size and available(block):
+            room += block.size
+            block = block_at(a, block.next)
+        if room >= size:
+            return first
+        unmapped = after_in_set(a, unmapped)
+    page = page_bytes(conf(a), pool_at(a, pool).small)
+    span = range_bytes(a.total, page)
+    address = reserve(a, span)
+    segment = new_segment(a, address, span, 1, a.reserves - 1, page)
+    block = new_block(a, segment, pool, stream, segment.address, span, segment.number)
+    block.mapped = 0
+    insert(a, block)
+    return block
+
+
+def map_block(a, block, size):
+    """Map at least size bytes at the front of an unmapped block and merge them with what is free beside them."""
+    segment = segment_at(a, block.segment)
+    size = round_up(size, segment.page_bytes)
+    if not map_pages(a, segment, block.address - segment.address, size):
+        return False
+    erase(a, block)
+    if a.status != FINE:
+        return False
+    block.mapped = 1
+    if size < block.size:
+        rest = piece_of(a, block, block.address + size, block.size - size)
+        rest.mapped = 0
+        splice(a, rest, block.at, block.next)
+        insert(a, rest)
+        block.size = size
+    try_merge(a, block, block_at(a, block.prev))
+    try_merge(a, block, block_at(a, block.next))
+    insert(a, block)
+    count_reserved(a, is_small(a, block), 0, size)
+    a.num_device_alloc += 1
+    return True
+
+
+def unmap_block(a, block):
+    """Unmap the whole pages inside a free block; what is left of it at either end stays free."""
+    segment = segment_at(a, block.segment)
+    page, offset = segment.page_bytes, block.address - segment.address
+    begin, end = round_up(offset, page), (offset + block.size) // page * page
+    if begin >= end:
+        return
+    unmap_pages(a, segment, begin, end - begin)
+    erase(a, block)
+    before, after = begin - offset, offset + block.size - end
+    if before:
+        piece = piece_of(a, block, block.address, before)
+        splice(a, piece, block.prev, block.at)
+        insert(a, piece)
+    if after:
+        piece = piece_of(a, block, segment.address + end, after)
+        splice(a, piece, block.at, block.next)
+        insert(a, piece)
+    block.address, block.size, block.mapped = segment.address + begin, end - begin, 0
+    try_merge(a, block, block_at(a, block.prev))
+    try_merge(a, block, block_at(a, block.next))
+    insert(a, block)
+    count_reserved(a, is_small(a, block), 0, begin - end)
+    a.num_device_free += 1
+    if not is_split(block):
+        erase(a, block)
+        unreserve(a, segment)
+        drop_block(a, block)
+        drop_segment(a, segment)
+
+
+# giving memory back: empty_cache, the steps before an out-of-memory, garbage collection -----------------------------------
+def release_block(a, block):
+    """cudaFree of a whole free segment. A part of one, which torch too would end at, tears the replay."""
+    if is_split(block):  # part of an expandable segment (2.4), or of one split before max_split_size_mb became smaller
+        a.status = BROKEN
+        return
+    segment = segment_at(a, block.segment)
+    a.num_device_free += 1
+    cuda_free(a, segment)
+    count_reserved(a, is_small(a, block), -1, -block.size)
+    if block.size >= conf(a).max_split_bytes:
+        add(a, OVERSIZE_SEGMENTS, -1)
+    erase(a, block)
+    drop_block(a, block)
+    drop_segment(a, segment)
+
+
+def list_blocks(a, pool):
+    """Note the free blocks of a pool in order, so that some may go meanwhile: how many there are."""
+    count, block = 0, block_at(a, block_at(a, pool_at(a, pool).free).forward[0])
+    while block.at != NONE:
+        block_at(a, count).listed = block.at
+        count += 1
+        block = after_in_set(a, block)
+    return count
+
+
+def release_blocks(a, pool):
+    """Free every whole segment of a pool, then unmap the whole pages of its free expandable blocks."""
+    count = list_blocks(a, pool)
+    for k in range(count):
+        block = block_at(a, block_at(a, k).listed)
+        if not is_expandable(a, block) and not is_split(block):
+            release_block(a, block)
+            block_at(a, k).listed = NONE
+    for k in range(count):
+        block = block_at(a, block_at(a, k).listed)
+        if is_expandable(a, block) and a.status == FINE:
+            unmap_block(a, block)
+
+
+def release_cached_blocks(a, private):
+    """What empty_cache does, and the last resort before an out-of-memory: wait for all events, give all back.
+
+    Private pools are left alone but for the one named (0: none), which nothing uses any more.
+    """
+    synchronize_and_free_events(a)
+    release_blocks(a, 0)  # large before small, but not so in a private pool
+    release_blocks(a, 1)
+    if private:
+        release_blocks(a, 2 * private + 1)
+        release_blocks(a, 2 * private)
+
+
+def release_available_cached_blocks(a, pool, size, stream):
+    """Free just enough oversize blocks (max_split_size_mb) for the request; what was freed stays so when it fails."""
+    limit = conf(a).max_split_bytes
+    if limit >= UNLIMITED:
+        return False
+    wanted, last, count = max(size, limit), -1, list_blocks(a, pool)
+    while last + 1 < count and precedes(block_at(a, block_at(a, last + 1).listed), stream, wanted, -1, -1):
+        last += 1
+    if last + 1 < count:
+        block = block_at(a, block_at(a, last + 1).listed)
+        if block.stream == stream and not (a.skips_expandable and is_expandable(a, block)):
+            release_block(a, block)
+            return True
+    released = 0
+    for k in range(last, -1, -1):
+        block = block_at(a, block_at(a, k).listed)
+        if released >= wanted or block.size < limit or block.stream != stream:
+            break
+        if not is_expandable(a, block):
+            released += block.size
+            release_block(a, block)
+    return released >= wanted
+
+
+def collects_garbage(a):
+    """Only with a memory fraction and garbage_collection_threshold together (release notes of PyTorch 1.11; measured)."""
+    return a.allowed_bytes != NO_LIMIT and conf(a).gc_threshold > 0
+
+
+def garbage_collect(a):
+    """Free whole large segments that have waited longer than the average, while the threshold is passed."""
+    target = a.mapped_bytes - int(conf(a).gc_threshold * float(a.allowed_bytes))
+    if target <= 0:
+        return
+    searches = pool_at(a, 0).get_calls
+    total_age = count = 0
+    for k in range(list_blocks(a, 0)):
+        block = block_at(a, block_at(a, k).listed)
+        if not is_split(block):
+            total_age += searches - block.gc_base
+            count += 1
+    reclaimed, freed = 0, True
+    while reclaimed < target and freed and count > 0:
+        age_threshold = total_age / count
+        freed = False
+        for k in range(list_blocks(a, 0)):
+            block = block_at(a, block_at(a, k).listed)
+            age = searches - block.gc_base
+            if not is_split(block) and not is_expandable(a, block) and age >= age_threshold:
+                freed = True
+                reclaimed += block.size
+                total_age -= age
+                count -= 1
+                release_block(a, block)
