@@ -365,8 +365,14 @@ def _words(kind: Any) -> str:
     return _WORDS.get(kind, "an object")
 
 
-_WORDS = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
-_TYPES = {str: "string", int: "integer", float: "number", type(None): "null"}
+_WORDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def _object_schema(cls: Any, inner: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import shutil
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -25,8 +24,7 @@ from helpers.look.bundle import Bundle, BundleWriter, open_bundle
 
 QUICK = settings(max_examples=50, deadline=None)
 SOURCES = ["/proc/1", "/proc/1/status", "/a", "/a/b", "a", "../x", "/", "", "/~2/a", "n" * 400, "n" * 300]
-ENDINGS = ("", ".tar.gz", ".tar.zst")
-needs_zstd = pytest.mark.skipif(not archive.can_write_zst(), reason="no zstd here")
+ENDINGS = ("", ".tar.gz", ".tgz")
 
 
 def writer() -> BundleWriter:
@@ -43,17 +41,13 @@ def manifest_of(made: BundleWriter, **changes: object) -> dict[str, object]:
     return {**made.manifest(), **changes}
 
 
-def packed(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], suffix: str = ".tar.gz", **options: object) -> Path:
+def packed(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], **options: object) -> Path:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", **options) as tar:  # type: ignore[call-overload]
         for member, content in members:
             tar.addfile(member, io.BytesIO(content) if member.isreg() else None)
-    whole = path / ("hostile" + suffix)
-    if suffix == ".tar.gz":
-        whole.write_bytes(gzip.compress(plain.getvalue(), 1))
-    else:
-        zstandard = pytest.importorskip("zstandard")
-        whole.write_bytes(zstandard.ZstdCompressor().compress(plain.getvalue()))
+    whole = path / "hostile.tar.gz"
+    whole.write_bytes(gzip.compress(plain.getvalue(), 1))
     return whole
 
 
@@ -79,8 +73,6 @@ def refusal(path: Path) -> BundleError:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_was_written_is_read_back_the_same(tmp_path: Path, ending: str) -> None:
-    if ending == ".tar.zst":
-        pytest.importorskip("zstandard")
     made = writer()
     out = made.write(tmp_path / ("b" + ending))
     assert open_bundle(out) == made.bundle()
@@ -108,8 +100,7 @@ def test_two_packings_of_one_bundle_hold_the_same_members_in_the_same_order(tmp_
 
 @pytest.mark.parametrize("kind", ["traversal", "absolute", "backslash", "symlink", "hardlink", "device", "character_device",
                                   "fifo", "twice", "twice_by_spelling"])
-@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
-def test_an_archive_that_could_harm_is_refused(tmp_path: Path, kind: str, suffix: str) -> None:
+def test_an_archive_that_could_harm_is_refused(tmp_path: Path, kind: str) -> None:
     bad = {
         "traversal": [(member("../../etc/cron.d/x", 1), b"x")], "absolute": [(member("/etc/passwd", 1), b"x")],
         "backslash": [(member("a\\..\\b", 1), b"x")], "symlink": [(member("raw/l", 0, tarfile.SYMTYPE, "/etc/shadow"), b"")],
@@ -120,7 +111,7 @@ def test_an_archive_that_could_harm_is_refused(tmp_path: Path, kind: str, suffix
         "twice_by_spelling": [(member("raw/t", 1), b"1"), (member("raw/./t", 1), b"2")],
     }[kind]
     before = sorted(path.name for path in tmp_path.parent.iterdir())
-    assert isinstance(refusal(packed(tmp_path, good_members() + bad, suffix)), BundleHostile)
+    assert isinstance(refusal(packed(tmp_path, good_members() + bad)), BundleHostile)
     assert sorted(path.name for path in tmp_path.parent.iterdir()) == before, "something was written"
 
 
@@ -146,11 +137,10 @@ def test_headers_nested_without_end_are_refused(tmp_path: Path) -> None:
     assert isinstance(refusal(path), BundleError)
 
 
-@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
-def test_a_bomb_costs_no_more_memory_than_a_bundle_may(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_costs_no_more_memory_than_a_bundle_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "BUNDLE_LIMIT_BYTES", 4 << 20)
     many = good_members() + [(member(f"raw/{n}", 1 << 20), bytes(1 << 20)) for n in range(12)]
-    path = packed(tmp_path, many, suffix)
+    path = packed(tmp_path, many)
     assert path.stat().st_size < 1 << 18
     assert "more than 4 MiB" in str(refusal(path))
 
@@ -178,10 +168,9 @@ def test_a_name_longer_than_a_plain_header_holds_is_read(tmp_path: Path) -> None
     assert open_bundle(made.write(tmp_path / "b.tar.gz")) == made.bundle()
 
 
-@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
-def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path: Path, suffix: str) -> None:
-    whole = packed(tmp_path, good_members(), suffix).read_bytes()
-    torn = tmp_path / ("torn" + suffix)
+def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
+    whole = packed(tmp_path, good_members()).read_bytes()
+    torn = tmp_path / "torn.tar.gz"
     for kept in sorted({4, 5, 20, len(whole) // 3, len(whole) // 2, len(whole) - 40}):
         torn.write_bytes(whole[:kept])
         assert isinstance(refusal(torn), BundleBroken)
@@ -233,9 +222,9 @@ def test_a_wrong_type_in_an_item_is_refused(key: str, value: object, tmp_path_fa
     before = manifest["items"][0][key]
     manifest["items"][0][key] = value
     (path / "manifest.json").write_text(json.dumps(manifest))
-    harmless: dict[str, Any] = {"exit": (int, type(None)), "seconds": (int, float), "bytes": int, "constructed": bool,
-                                "id": str, "source": str, "why": str}
-    if isinstance(value, harmless.get(key, ())) or value in (before, "") and key == "path":
+    harmless: dict[str, Any] = {"exit": (int, type(None)), "seconds": (int, float), "bytes": (int,), "constructed": (bool,),
+                                "id": (str,), "source": (str,), "why": (str,)}
+    if type(value) in harmless.get(key, ()) or value in (before, "") and key == "path":
         assert isinstance(open_bundle(path), Bundle)
     else:
         refusal(path)
@@ -289,7 +278,7 @@ def test_a_path_with_nothing_there_is_refused(tmp_path: Path, name: str) -> None
         open_bundle(tmp_path / name)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04zip", b"\x80\x04pickle", b"plain words\n"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04zip", b"\x28\xb5\x2f\xfdzstd", b"\x80\x04pickle", b"plain words\n"])
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "b.tar.gz"
     path.write_bytes(content)
@@ -363,18 +352,6 @@ def test_any_source_can_be_kept_and_found_again(sources: list[str], tmp_path_fac
     for out in (folder / "f", folder / "a.tar.gz"):
         bundle = open_bundle(made.write(out))
         assert [bundle.read(source).text for source in sources] == [f"text {n}" for n in range(len(sources))]
-
-
-@needs_zstd
-def test_zst_is_read_through_the_program_where_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not shutil.which("zstd"):
-        pytest.skip("no zstd program here")
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    out = writer().write(tmp_path / "b.tar.zst")
-    assert open_bundle(out) == writer().bundle()
-    torn = tmp_path / "torn.tar.zst"
-    torn.write_bytes(out.read_bytes()[:-30])
-    assert isinstance(refusal(torn), BundleBroken)
 
 
 def test_a_text_that_no_file_could_hold_is_kept_as_near_as_can_be() -> None:

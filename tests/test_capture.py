@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,11 +21,11 @@ from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
 from pythons import starts
 from trees import Tree, link, make_tree, write
 
-from helpers.look import access, capture, commands, files, kernel_log, taking, watched
+from helpers.look import access, capture, commands, files, kernel_log, watched
 from helpers.look.archive import MEMBER_LIMIT_BYTES
 from helpers.look.bundle import Bundle, BundleWriter, open_bundle
 from helpers.look.capture import Options, main, measure
-from helpers.look.processes import device_files, processes
+from helpers.look.processes import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELL = "/bin/sh"
@@ -258,21 +259,21 @@ def test_a_folder_that_may_not_be_listed_is_refused_not_empty(open_folder: Path)
 # Tables
 
 def fill(rows: Iterator[dict[str, Any]], **more: Any) -> Bundle:
-    kept = taking.Taking(BundleWriter("b", "live", "0", "now"))
-    kept.table(taking.Table("odd", lambda: rows, **more), "/")
+    kept = capture.Taking(BundleWriter("b", "live", "0", "now"))
+    kept.table(capture.Table("odd", lambda: rows, **more), "/")
     return kept.writer.bundle()
 
 
 def test_a_table_that_outgrows_a_bundle_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert taking.TABLE_LIMIT_BYTES < MEMBER_LIMIT_BYTES
-    monkeypatch.setattr(taking, "TABLE_LIMIT_BYTES", 100)
+    assert capture.TABLE_LIMIT_BYTES < MEMBER_LIMIT_BYTES
+    monkeypatch.setattr(capture, "TABLE_LIMIT_BYTES", 100)
     made = fill({"pid": number} for number in range(1000))
     assert made.read("odd").status == "truncated" and len(made.read("odd").text) <= 100 and made.table("odd")[0] == {"pid": 0}
 
 
 def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking, "TAKING_LIMIT_BYTES", 100)
-    kept = taking.Taking(BundleWriter("b", "live", "0", "now"))
+    monkeypatch.setattr(capture, "TAKING_LIMIT_BYTES", 100)
+    kept = capture.Taking(BundleWriter("b", "live", "0", "now"))
     for number in range(3):
         kept.add(f"/f{number}", bytes(60), "ok")
     assert kept.counts() == {"not_available": 2, "ok": 1}
@@ -280,7 +281,7 @@ def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch: pytest.Monkey
 
 
 def test_a_producer_that_hangs_dies_or_fails_costs_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {word: fill(taking.in_child(partial(odd_read, word), 0.3)).read("odd") for word in ("hang", "die", "raise")}
+    found = {word: fill(capture.in_child(partial(odd_read, word), 0.3)).read("odd") for word in ("hang", "die", "raise")}
     assert {word: (text.status, text.why) for word, text in found.items()} == {
         "hang": ("timeout", "hung for 0.3 s"), "die": ("not_available", "the process that read it died"),
         "raise": ("not_available", "ValueError: odd")}
@@ -305,7 +306,7 @@ def test_a_tree_is_captured_whole(tree: Tree, tmp_path: Path, capsys: pytest.Cap
     assert bundle.read("/sys/class/drm/card1/device/mem_info_vram_total").text == f"{20 << 30}\n"
     assert bundle.sources("/sys/class/kfd/kfd/proc/*/vram_*") == [
         f"/sys/class/kfd/kfd/proc/{pid}/vram_{41_000 + n}" for n, pid in enumerate(sorted(tree.held))]
-    assert len(processes(bundle)) == 20 and len(device_files(bundle)) == 8
+    assert len(processes(bundle)) == 20 and len(bundle.table("device_files")) == 8
     assert {row["pci"] for row in bundle.table("pci_devices")} >= {*tree.amd, *tree.nvidia}
     for name in ("identity", "access", "environment", "limits", "torch", "nvml", "dmesg", "nvidia-smi -q -x"):
         assert (bundle.read(name).status, "--root given" in bundle.read(name).why) == ("not_available", True), name
@@ -423,9 +424,9 @@ def test_a_table_that_is_interrupted_keeps_its_rows() -> None:
         yield {"pid": 1}
         raise KeyboardInterrupt
 
-    kept = taking.Taking(BundleWriter("b", "live", "0", "now"))
+    kept = capture.Taking(BundleWriter("b", "live", "0", "now"))
     with pytest.raises(KeyboardInterrupt):
-        kept.table(taking.Table("processes", rows), "/")
+        kept.table(capture.Table("processes", rows), "/")
     kept.plan("file", ["processes", "torch"])
     kept.rest("not captured: interrupted")
     made = kept.writer.bundle()
@@ -485,7 +486,7 @@ def test_torch_is_looked_for_where_it_was_told_or_recorded(tmp_path: Path, monke
 
 def test_every_reader_that_names_sources_is_captured_for() -> None:
     folder = Path(capture.__file__).parent
-    names = {path.stem for path in folder.glob("*.py") if "\nCOMMANDS: " in path.read_text()}
+    names = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^(COMMANDS|FILES)\b", path.read_text())}
     assert names == {reader.__name__.rsplit(".", 1)[-1] for reader in capture.READERS}
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.look import framework, program
+from helpers.look import commands, framework
 from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE
 
@@ -59,14 +59,12 @@ def test_the_build_of_a_rocm_torch_with_its_devices() -> None:
     box = table(SAMPLES / "rocm-2.9.jsonl")
     found = framework.framework(box)
     assert (found.build, found.version.value, found.hip.value) == ("rocm", "2.9.1+rocm6.4", "6.4.43484-123eb5128")
-    assert (found.python.value, found.archs, found.cudnn.value) == ("3.12.3", ("gfx942", "gfx1100", "gfx1151"), "3.4.0")
-    assert found.cuda.why == "not part of this build" and found.driver_cuda.why == "torch was built without it"
-    assert (found.allocator.value, found.settings.value) == ("native", "expandable_segments:True")
-    assert found.variables["HIP_VISIBLE_DEVICES"] == "0" and "not supported" in found.warnings[0]
+    assert (found.python.value, found.archs) == ("3.12.3", ("gfx942", "gfx1100", "gfx1151"))
+    assert found.cuda.why == "not part of this build" and found.settings.value == "expandable_segments:True"
     first, second = found.devices
-    assert (first.pci, first.gfx.value, first.integrated, first.total.value) == ("0000:c3:00.0", "gfx1151", True, 50197430272)
+    assert (first.pci, first.integrated, first.total.value) == ("0000:c3:00.0", True, 50197430272)
     assert (first.free.value, first.driver_total.value) == (49800000000, 50197430272)
-    assert (second.pci, second.integrated, second.uuid.status) == ("", False, NOT_AVAILABLE)
+    assert (second.pci, second.integrated) == ("", False)
     assert second.free.why == "torch.OutOfMemoryError: HIP out of memory"
     assert framework.devices_reading(box).value == 2
 
@@ -76,15 +74,14 @@ def test_an_old_cuda_torch_says_what_it_cannot_tell() -> None:
     found = framework.framework(box)
     assert (found.build, found.cuda.value, found.hip.status) == ("cuda", "11.7", NOT_AVAILABLE)
     assert "_accelerator_getAllocatorSettings" in found.settings.why
-    assert found.device_count.status == NOT_AVAILABLE and "runtime was not asked" in found.device_count.why
     assert framework.devices_reading(box).why == "not asked for: it would take a context on the GPU"
 
 
 def test_a_torch_that_does_not_import_is_one_reading() -> None:
     box = table(SAMPLES / "broken.jsonl")
     found = framework.framework(box)
-    assert (found.build, found.interpreter, found.python.value, found.devices) == ("", "/usr/bin/python3", "3.10.12", ())
-    for reading in (found.version, found.hip, found.device_count, framework.devices_reading(box)):
+    assert (found.build, found.python.value, found.devices) == ("", "3.10.12", ())
+    for reading in (found.version, found.hip, framework.devices_reading(box)):
         assert reading.status == NOT_AVAILABLE and "libhipblas.so.2" in reading.why
 
 
@@ -100,9 +97,9 @@ def test_the_torch_beside_this_test_is_read_in_a_child() -> None:
         pytest.skip("this interpreter has no torch")
     (row,) = framework.collect(sys.executable, 120)
     found = framework.framework(table(row))
-    assert found.version.ok and found.git.ok and found.import_s > 0
+    assert found.version.ok and row["import_s"] > 0
     assert row["devices_taken"] is False and row["devices"] == []
-    assert {"PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb"} <= set(found.names)
+    assert {"PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb"} <= set(row["allocator_names"])
     assert found.build in ("cpu", "cuda", "rocm")
 
 
@@ -142,9 +139,8 @@ cuda.mem_get_info = mem_get_info
 '''
     row = facts(torch_at(tmp_path, body), "--devices")
     first, second = framework.framework(table(row)).devices
-    assert (first.pci, first.capability.value, first.free.value, first.integrated) == ("0000:c4:00.0", "9.0", 1 << 29, False)
+    assert (first.pci, first.free.value, first.integrated) == ("0000:c4:00.0", 1 << 29, False)
     assert (second.total.value, second.free.status) == (1 << 30, NOT_AVAILABLE)
-    assert first.gfx.status == NOT_AVAILABLE
     assert row["device_count_by"] == "runtime"
 
 
@@ -202,7 +198,7 @@ def test_a_child_that_dies_or_hangs_leaves_its_end_and_last_words(tmp_path: Path
     (b"print('{\"status\": \"ok\"}', flush=True); raise SystemExit('late')", "ended with exit status 1 and no answer; its"),
 ])
 def test_a_program_is_believed_only_when_it_answers_and_ends_well(source: bytes, why: str) -> None:
-    (row,) = program.ask(sys.executable, source, (), 20)
+    (row,) = commands.ask(sys.executable, source, (), 20)
     assert row["status"] == "not_available" and why in row["why"]
 
 
@@ -222,22 +218,6 @@ def test_a_torch_beside_the_current_folder_or_the_program_is_not_taken(tmp_path:
     assert "no torch in" in json.loads(ended.stdout)["why"]
 
 
-def test_posted_properties_are_read_in_mib() -> None:
-    words = ("torch 2.8\n_CudaDeviceProperties(name='Radeon RX 7700S', major=11, minor=0, gcnArchName='gfx1102', "
-             "total_memory=8176MB, multi_processor_count=16, uuid=1-2, L2_cache_size=2MB)\n")
-    (device,) = framework.posted_devices(words, "message")
-    assert (device.name.value, device.gfx.value, device.capability.value) == ("Radeon RX 7700S", "gfx1102", "11.0")
-    assert device.total.value == 8176 << 20 and device.total.source == "message"
-
-
-def test_posted_lines_are_read_and_a_contradiction_stays_one() -> None:
-    words = "props.is_integrated: 1\nprops.total_memory: 46.50 GiB\nhip mem_get_info free: 90.00 GiB\n"
-    (device,) = framework.posted_devices(words, "m")
-    assert device.integrated is True and device.total.show() == "46.50 GiB" and device.free.show() == "90.00 GiB"
-    assert device.driver_total.status == NOT_AVAILABLE
-    assert framework.posted_devices("nothing of the kind", "m") == ()
-
-
 KEYS = st.sampled_from(["status", "why", "torch", "unread", "devices", "index", "total_bytes", "archs", "device_count",
                         "import_s", "environment", "hip", "pci", "python_version"])
 ROW = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
@@ -252,9 +232,3 @@ def test_any_row_is_read_or_refused_with_a_reason(row: object) -> None:
     assert found.version.ok or found.version.why
     assert (found.build == "") <= (not found.version.ok)
     assert framework.devices_reading(table(row)).unit == "count"
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.text(max_size=80) | st.just("_CudaDeviceProperties(" + "a=b, " * 50 + ")"))
-def test_any_posted_text_is_read_or_left(words: str) -> None:
-    assert all(device.total.unit == "bytes" for device in framework.posted_devices(words, "m"))

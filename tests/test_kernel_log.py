@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_boxes import MISSING, REFUSED, box
 
-from helpers.look import kernel_log, kernel_tap
+from helpers.look import commands, kernel_log, kernel_tap
 from helpers.look.kernel_log import parse
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
@@ -298,7 +298,7 @@ def test_the_sieve_keeps_the_same_whatever_pieces_the_stream_comes_in(parts, siz
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     """Stands programs of one's own in for journalctl and dmesg, and nothing for /dev/kmsg."""
-    monkeypatch.setattr(kernel_tap, "search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(commands, "search_path", lambda: str(tmp_path))
     monkeypatch.setattr(kernel_tap, "LIMIT_S", 5.0)
 
     def write(**scripts):
@@ -309,6 +309,14 @@ def programs(tmp_path, monkeypatch):
                 for item in kernel_tap.collect(1 << 20)}
 
     return write
+
+
+def test_every_known_xid_has_its_meaning():
+    for code, meaning in kernel_log.xids().items():
+        (event,) = parse(f"[ 1.0] NVRM: Xid (PCI:0000:01:00): {code}, pid=7, name=python3, and more\n")
+        assert (event.kind, event.detail, event.meaning) == ("xid", code, meaning) and meaning
+    (rare,) = parse("[ 1.0] NVRM: Xid (PCI:0000:01:00): 999, pid=7, name=python3, and more\n")
+    assert rare.meaning == ""
 
 
 def test_both_boots_come_from_the_journal_and_dmesg_is_then_not_asked(programs):

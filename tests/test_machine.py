@@ -31,20 +31,19 @@ DESKTOP = {
 
 
 def test_the_files_of_a_desktop_become_names_and_bytes():
-    read = machine.machine(box(DESKTOP, host=[{"page_size": 4096}]))
+    read = machine.machine(box(DESKTOP))
     assert (read.kernel.value, read.distribution.value) == ("6.14.0-37-generic", "Example OS 24.04 LTS")
-    assert (read.cpu.value, read.product.value, read.firmware.value) == ("Example Ryzen 9 Processor", "Example Board 9", "1.07")
+    assert read.cpu.value == "Example Ryzen 9 Processor"
     assert read.ram_total.value == 131072000 * KIB == 125 * GIB
     assert (read.ram_available.value, read.swap_total.value, read.huge_pages.value) == (65536000 * KIB, 8388604 * KIB, GIB)
     assert read.swap_free.ok and read.swap_free.value == 0
     assert (read.zram_used.value, read.zfs_cache.value) == (4 * MIB, 16 * GIB)
-    assert (read.overcommit.value, read.page_size.value, read.cmdline.value) == (1, 4096, "quiet iommu=pt")
+    assert read.cmdline.value == "quiet iommu=pt" and machine.page_size(box(host=[{"page_size": 4096}])).value == 4096
     assert read.ram_total.source == "/proc/meminfo" and read.ram_total.item == "proc/meminfo"
 
 
 def test_no_limit_is_said_as_such_and_is_not_zero():
     read = machine.machine(box(DESKTOP))
-    assert read.cgroup_version.value == "v2"
     assert (read.cgroup_limit.status, read.cgroup_limit.why) == ("not_available", "no limit is set")
     assert read.cgroup_limit.source == "/sys/fs/cgroup/user.slice/session-2.scope/memory.max"
     assert read.cgroup_used.value == 700 * MIB
@@ -57,8 +56,8 @@ def test_a_container_under_v2_sees_its_own_group_at_the_root_of_the_mount():
         "/sys/fs/cgroup/memory.current": "1048576\n", "/sys/fs/cgroup/memory.peak": "2097152\n",
         "/sys/fs/cgroup/memory.swap.max": "0\n",
         "/sys/fs/cgroup/memory.events": "low 0\nhigh 0\nmax 812\noom 4\noom_kill 3\noom_group_kill 0\n"}))
-    assert (read.cgroup_limit.value, read.cgroup_used.value, read.cgroup_peak.value) == (72 * GIB, MIB, 2 * MIB)
-    assert (read.cgroup_high.why, read.cgroup_swap_limit.value, read.cgroup_oom_kills.value) == ("no limit is set", 0, 3)
+    assert (read.cgroup_limit.value, read.cgroup_used.value) == (72 * GIB, MIB)
+    assert (read.cgroup_high.why, read.cgroup_oom_kills.value) == ("no limit is set", 3)
     assert read.cgroup_oom_kills.unit == "count"
 
 
@@ -76,9 +75,9 @@ def test_v1_states_the_limit_of_groups_out_of_sight_and_a_huge_number_is_none():
              "/sys/fs/cgroup/memory/memory.usage_in_bytes": "4096\n",
              "/sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"}
     read = machine.machine(box(files))
-    assert (read.cgroup_version.value, read.cgroup_limit.why, read.cgroup_used.value) == ("v1", "no limit is set", 4096)
+    assert (read.cgroup_limit.why, read.cgroup_used.value) == ("no limit is set", 4096)
     assert read.cgroup_oom_kills.value == 7
-    assert "v1" in read.cgroup_high.why and "v1" in read.cgroup_swap_limit.why
+    assert "v1" in read.cgroup_high.why
     stat = {"/sys/fs/cgroup/memory/memory.stat": f"cache 0\nhierarchical_memory_limit {16 * GIB}\n"}
     assert machine.machine(box({**files, **stat})).cgroup_limit.value == 16 * GIB
 
@@ -87,7 +86,7 @@ def test_a_mixed_system_is_read_by_the_hierarchy_that_has_the_memory_controller(
     read = machine.machine(box({
         "/proc/self/cgroup": "4:memory:/job\n0::/job\n", "/sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{GIB}\n",
         "/sys/fs/cgroup/unified/job/memory.current": "1\n"}))
-    assert (read.cgroup_version.value, read.cgroup_limit.value) == ("v1", GIB)
+    assert read.cgroup_limit.value == GIB
 
 
 def test_refused_and_missing_files_say_so_in_the_unit_of_the_field():

@@ -1,4 +1,4 @@
-"""rocm-smi and amd-ttm, in every generation of their output."""
+"""rocm-smi in every generation of its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.look import rocm
 from helpers.look.bundle import Bundle, BundleWriter, Text
-from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE
+from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE, Reading
 
 SAMPLES = Path(__file__).parent / "samples"
 OLD, NEW, APU = SAMPLES / "rocm-smi-1.4-rocm-3.9", SAMPLES / "rocm-smi-3.0-rocm-6.3", SAMPLES / "rocm-smi-4.0-rocm-7.1"
@@ -31,13 +31,13 @@ def text(words: str) -> Text:
 
 def test_cards_carry_their_address_name_and_pools() -> None:
     first, second = rocm.cards(bundle({rocm.BUS: NEW / "bus.json", rocm.MEMORY_JSON: NEW / "memory.json"}))
-    assert (first.index, first.pci.value, first.gfx.value) == (0, "0000:0c:00.0", "gfx1100")
+    assert (first.index, first.pci.value) == (0, "0000:0c:00.0")
     assert first.name.value == "Radeon RX 7900 XTX"
-    assert (second.pci.value, second.unique_id.status) == ("0001:43:00.0", NOT_AVAILABLE)
+    assert second.pci.value == "0001:43:00.0"
     assert first.pools["vram used"].value == 24914165760
     assert first.pools["gtt used"].value == 0 and first.pools["gtt used"].ok
     assert second.pools["vram used"].status == NOT_AVAILABLE
-    assert second.pools["vis_vram total"].why == "rocm-smi printed no such pool"
+    assert second.pools["gtt total"].status == "ok"
 
 
 def test_text_and_json_tell_the_same_memory() -> None:
@@ -60,39 +60,32 @@ def test_a_partition_line_counts_for_its_card() -> None:
 
 def test_the_old_names_of_fields_are_read() -> None:
     (card,) = rocm.cards(bundle({rocm.BUS: OLD / "bus.json"}))
-    assert (card.name.value, card.pci.value, card.gfx.status) == ("Vega 20", "0000:83:00.0", NOT_AVAILABLE)
+    assert (card.name.value, card.pci.value) == ("Vega 20", "0000:83:00.0")
     assert card.pools["vram total"].why == "not captured"
 
 
-@pytest.mark.parametrize(("source", "sample", "expected"), [
-    (rocm.PIDS, NEW / "pids.txt", [(71802, "python3", 1, 24612175872, 528, 96), (70114, "amd-smi exporte", 0, 0, 0, 0)]),
-    (rocm.PIDS_JSON, NEW / "pids.json",
-     [(71802, "python3", 1, 24612175872, 528, 96), (70114, "amd-smi exporte", 0, 0, 0, 0)]),
-    (rocm.PIDS, OLD / "pids.txt",
-     [(40211, "python3", 2, 6442450944, 0, None), (40377, "miner worker", 1, 1048576, 4096, None)]),
-    (rocm.PIDS_JSON, OLD / "pids.json",
-     [(40211, "python3", 2, 6442450944, 0, None), (40377, "miner", 1, 1048576, 4096, None)]),
-    (rocm.PIDS, APU / "pids.txt", [(918221, "", 0, None, None, None)]),
+@pytest.mark.parametrize(("sample", "expected"), [
+    (NEW / "pids.txt", [(71802, "python3", 24612175872), (70114, "amd-smi exporte", 0)]),
+    (NEW / "pids.json", [(71802, "python3", 24612175872), (70114, "amd-smi exporte", 0)]),
+    (OLD / "pids.txt", [(40211, "python3", 6442450944), (40377, "miner worker", 1048576)]),
+    (OLD / "pids.json", [(40211, "python3", 6442450944), (40377, "miner", 1048576)]),
+    (APU / "pids.txt", [(918221, "", None)]),
 ])
-def test_kfd_processes_of_every_generation(source: str, sample: Path, expected: list[tuple[object, ...]]) -> None:
-    box = bundle({source: sample})
-    found = rocm.kfd_pids(box)
-    assert [(p.pid, p.name, p.gpus.value, p.vram.value, p.sdma.value, p.cu_occupancy.value) for p in found] == expected
-    assert rocm.kfd_pid_count(box).value == len(expected)
+def test_kfd_processes_of_every_generation(sample: Path, expected: list[tuple[object, ...]]) -> None:
+    found, counted = rocm.parse_pids(text(sample.read_text()))
+    assert [(p.pid, p.name, p.vram.value) for p in found] == expected
+    assert counted.value == len(expected)
 
 
 def test_an_unknown_amount_is_not_measured() -> None:
-    (process,) = rocm.kfd_pids(bundle({rocm.PIDS: APU / "pids.txt"}))
+    (process,), _ = rocm.parse_pids(text((APU / "pids.txt").read_text()))
     assert process.vram.status == NOT_AVAILABLE and "UNKNOWN" in process.vram.why
 
 
-@pytest.mark.parametrize("contents", [
-    {rocm.PIDS: APU / "pids_none.txt"},
-    {rocm.PIDS_JSON: "--- stderr ---\nWARNING: No JSON data to report\n"},
-])
-def test_no_process_is_a_true_zero(contents: dict[str, str | Path]) -> None:
-    assert rocm.kfd_pids(bundle(contents)) == ()
-    assert rocm.kfd_pid_count(bundle(contents)).value == 0
+@pytest.mark.parametrize("words", [(APU / "pids_none.txt").read_text(), "--- stderr ---\nWARNING: No JSON data to report\n"])
+def test_no_process_is_a_true_zero(words: str) -> None:
+    found, counted = rocm.parse_pids(text(words))
+    assert found == () and counted.value == 0
 
 
 @pytest.mark.parametrize(("words", "status", "why"), [
@@ -103,51 +96,32 @@ def test_no_process_is_a_true_zero(contents: dict[str, str | Path]) -> None:
     ("libfoo: something new\n", NOT_AVAILABLE, "it begins: libfoo"),
 ])
 def test_a_tool_that_failed_says_why_and_never_zero(words: str, status: str, why: str) -> None:
-    box = bundle({rocm.PIDS: words, rocm.MEMORY_JSON: words})
-    for reading in (rocm.kfd_pid_count(box), rocm.card_count(box)):
+    card, = rocm.cards(bundle({rocm.BUS: '{"card0": {}}', rocm.MEMORY_JSON: words}))
+    for reading in (rocm.parse_pids(text(words))[1], card.pools["vram total"]):
         assert reading.status == status and why in reading.why
 
 
 def test_a_missing_tool_a_refused_one_and_none_differ() -> None:
-    missing = bundle({}, PIDS=("not_available", "no such program"), MEMORY_JSON=("not_available", "no such program"))
-    refused = bundle({}, PIDS=("not_allowed", "this user may not execute it"), MEMORY_JSON=("timeout", "stopped after 10 s"))
-    assert rocm.kfd_pid_count(missing).why == "no such program"
-    assert rocm.kfd_pid_count(refused).status == NOT_ALLOWED
-    assert rocm.card_count(refused).why == "stopped after 10 s"
-    assert rocm.kfd_pid_count(bundle({})).why == "not captured"
+    def count(status: str, why: str) -> Reading:
+        return rocm.parse_pids(Text("", status, why, "rocm-smi --showpids", "item"))[1]
+
+    assert count("not_available", "no such program").why == "no such program"
+    assert count("not_allowed", "this user may not execute it").status == NOT_ALLOWED
+    assert count("timeout", "stopped after 10 s").why == "stopped after 10 s"
 
 
-def test_driver_and_release_are_read() -> None:
+def test_releases_of_rocm_trees_are_read() -> None:
     writer = BundleWriter("test", "constructed", "0", "now")
-    writer.add("command", rocm.DRIVER, (NEW / "driver.json").read_text())
     writer.add("file", "/opt/rocm/.info/version", "6.3.2-66\n")
     writer.add("file", "/opt/rocm-6.3.2/.info/version-dev", "6.3.2-66\n")
-    box = writer.bundle()
-    assert rocm.driver_version(box).value == "6.10.5"
-    assert [(r.value, r.source) for r in rocm.rocm_versions(box)] \
+    assert [(r.value, r.source) for r in rocm.rocm_versions(writer.bundle())] \
         == [("6.3.2-66", "/opt/rocm-6.3.2/.info/version-dev"), ("6.3.2-66", "/opt/rocm/.info/version")]
     assert rocm.rocm_versions(bundle({}))[0].status == NOT_AVAILABLE
-    assert rocm.driver_version(bundle({rocm.DRIVER: "--- stderr ---\nTraceback\n"})).why == "Traceback"
-
-
-def test_amd_ttm_says_gb_and_means_gib() -> None:
-    query = rocm.ttm_query(bundle({rocm.TTM: APU / "ttm.txt"}))
-    assert query.limit_pages.value == 12255232 and query.limit_pages.unit == "pages"
-    assert query.limit.show() == "46.75 GiB" and query.total_ram.show() == "93.50 GiB"
-
-
-@pytest.mark.parametrize("words", [
-    "❌ Error: Could not find /sys/module/ttm/parameters/pages_limit\n",
-    "🐧 Successfully set TTM pages limit to 26214400 pages (100.00 GB)\n",
-])
-def test_a_limit_that_was_not_read_is_no_limit(words: str) -> None:
-    query = rocm.ttm_query(bundle({rocm.TTM: words}))
-    assert query.limit_pages.status == query.limit.status == query.total_ram.status == NOT_AVAILABLE
-    assert "pages_limit" in query.limit.why or "no TTM limit" in query.limit.why
 
 
 def test_no_command_of_ours_can_write() -> None:
-    words = {word for argv in rocm.COMMANDS for word in argv[1:]}
+    words = {word for argv in rocm.COMMANDS if argv[0] == "rocm-smi" for word in argv[1:]}
+    assert ("amd-ttm",) in rocm.COMMANDS
     assert all(word == "all" or word == "--json" or word.startswith("--show") for word in words)
 
 
@@ -159,13 +133,10 @@ PIECES = st.sampled_from(["GPU[0]\t\t: ", "GPU[", "VRAM Total Memory (B)", ": ",
 @settings(max_examples=80, deadline=None)
 @given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join))
 def test_any_text_is_read_or_refused_with_a_reason(words: str) -> None:
-    box = bundle({source: words for source in (rocm.BUS, rocm.MEMORY, rocm.MEMORY_JSON, rocm.PIDS, rocm.PIDS_JSON, rocm.TTM,
-                                               rocm.DRIVER)})
-    for card in rocm.cards(box):
-        assert set(rocm.POOLS) <= set(card.pools)
-    counted = rocm.kfd_pid_count(box)
-    assert counted.value == len(rocm.kfd_pids(box)) if counted.ok else counted.why
-    assert rocm.ttm_query(box).limit.ok or rocm.ttm_query(box).limit.why
+    for card in rocm.cards(bundle(dict.fromkeys((rocm.BUS, rocm.MEMORY, rocm.MEMORY_JSON), words))):
+        assert set(rocm.POOLS) == set(card.pools)
+    found, counted = rocm.parse_pids(text(words))
+    assert counted.value == len(found) if counted.ok else counted.why
 
 
 def test_the_short_form_that_people_post_is_read_too() -> None:

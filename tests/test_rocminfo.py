@@ -27,20 +27,9 @@ def test_discrete_gpus_carry_address_chip_and_pools() -> None:
     cpu, first, second = rocminfo.agents(bundle(DISCRETE / "two_gpus.txt"))
     assert (cpu.kind, cpu.memory.value, cpu.integrated) == ("cpu", 131776420 * KIB, None)
     assert (first.kind, first.name.value, first.pci.value, first.integrated) == ("gpu", "gfx1100", "0000:0c:00.0", False)
-    assert (first.marketing_name.value, first.uuid.value) == ("Radeon RX 7900 XTX", "GPU-8c41d6f0272e19a5")
-    assert (first.node.value, first.compute_units.value, first.memory.value) == (1, 96, 25149440 * KIB)
-    assert first.isas == ("amdgcn-amd-amdhsa--gfx1100", "amdgcn-amd-amdhsa--gfx11-generic")
+    assert (first.marketing_name.value, first.memory.value) == ("Radeon RX 7900 XTX", 25149440 * KIB)
     assert second.pci.value == "0000:83:02.1"
-    assert [(pool.segment, pool.flags, pool.allocatable) for pool in second.pools] \
-        == [("GLOBAL", ("COARSE GRAINED",), True), ("GROUP", (), False)]
     assert rocminfo.agent_count(bundle(DISCRETE / "two_gpus.txt")).value == 2
-
-
-def test_what_stands_above_the_agents_is_read() -> None:
-    system = rocminfo.system(bundle(DISCRETE / "two_gpus.txt"))
-    assert (system.runtime.value, system.module.value, system.xnack.value) == ("1.15", "6.10.5", "NO")
-    assert (system.dmabuf.value, system.vmm.value, system.wsl) == ("YES", "YES", False)
-    assert rocminfo.system(bundle(APU / "apu_with_npu.txt")).module.value == "loaded"
 
 
 def test_an_apu_is_integrated_and_its_npu_is_no_gpu() -> None:
@@ -51,13 +40,8 @@ def test_an_apu_is_integrated_and_its_npu_is_no_gpu() -> None:
     assert rocminfo.agent_count(box).value == 1
 
 
-def test_wsl_is_known_by_its_line_or_by_the_missing_uuid() -> None:
-    words = (DISCRETE / "wsl.txt").read_text()
-    for text in (words, words.replace("WSL environment detected.\n", "")):
-        system = rocminfo.system(bundle(text))
-        assert system.wsl and system.module.why == "under WSL there is no amdgpu module"
-        assert system.xnack.status == NOT_AVAILABLE
-    gpu = rocminfo.agents(bundle(words))[1]
+def test_a_gpu_under_wsl_has_no_address() -> None:
+    gpu = rocminfo.agents(bundle(DISCRETE / "wsl.txt"))[1]
     assert (gpu.name.value, gpu.memory.value, gpu.pci.status) == ("gfx1101", 16686504 * KIB, NOT_AVAILABLE)
     assert gpu.integrated is None
 
@@ -72,13 +56,9 @@ def test_wsl_is_known_by_its_line_or_by_the_missing_uuid() -> None:
 def test_why_it_was_kept_out_is_quoted(sample: str, status: str, says: tuple[str, ...]) -> None:
     box = bundle(DISCRETE / sample)
     assert rocminfo.agents(box) == ()
-    for reading in (rocminfo.agent_count(box), rocminfo.system(box).runtime):
-        assert reading.status == status
-        assert all(words in reading.why for words in says) and "\x1b" not in reading.why
-
-
-def test_the_module_is_seen_even_where_kfd_is_refused() -> None:
-    assert rocminfo.system(bundle(DISCRETE / "kfd_refused.txt")).module.value == "6.10.5"
+    reading = rocminfo.agent_count(box)
+    assert reading.status == status
+    assert all(words in reading.why for words in says) and "\x1b" not in reading.why
 
 
 def test_only_a_cpu_agent_is_a_true_zero_of_gpus() -> None:
@@ -119,4 +99,3 @@ def test_any_text_is_read_or_refused_with_a_reason(words: str) -> None:
     for agent in rocminfo.agents(box):
         assert agent.memory.unit == "bytes" and agent.pci.unit == "text"
     assert rocminfo.agent_count(box).ok or rocminfo.agent_count(box).why
-    assert rocminfo.system(box).xnack.ok or rocminfo.system(box).xnack.why

@@ -98,32 +98,30 @@ def test_a_posted_kernel_log(name):
 
 def test_posted_fdinfo_with_every_kind_and_trailing_blanks_in_keys():
     info = drm.parse_fdinfo(sample("fdinfo_amdgpu_new_kernel.txt"))
-    assert (info.driver, info.client_id, info.pci, info.pasid, info.ignored) == ("amdgpu", "4", "0000:04:00.0", "32771", 0)
-    assert info.held("vram") == (44564 * KIB, "resident") and info.held("gtt") == (2392 * KIB, "resident")
-    assert info.held("cpu") == (0, "resident")
+    assert (info.driver, info.client_id, info.pci, info.pasid) == ("amdgpu", "4", "0000:04:00.0", "32771")
+    assert info.held("vram") == 44564 * KIB and info.held("gtt") == 2392 * KIB
+    assert info.held("cpu") == 0
     assert info.regions["vram"]["shared"] == 31952 * KIB and info.regions["gtt"]["memory"] == 2392 * KIB
-    assert info.extra["amd-requested-visible-vram"] == 11952 * KIB
 
 
 def test_posted_fdinfo_with_mib_kib_and_plain_bytes_in_one_text():
     info = drm.parse_fdinfo(sample("fdinfo_amdgpu_new_kernel_mib_units.txt"))
     assert (info.client_id, info.pasid) == ("30", "32785")
     assert info.regions["gtt"] == {"total": 22 * MIB, "shared": 0, "active": 10 * MIB, "resident": 22 * MIB, "memory": 22 * MIB}
-    assert info.held("vram") == (544428 * KIB, "resident") and info.extra["amd-requested-visible-vram"] == 88 * MIB
+    assert info.held("vram") == 544428 * KIB
 
 
 def test_posted_fdinfo_of_an_apu_whose_model_lies_in_gtt():
     info = drm.parse_fdinfo(sample("fdinfo_amdgpu_apu_grep.txt"))
     assert (info.held("gtt"), info.held("vram"), info.held("cpu")) == (
-        (25258000 * KIB, "memory"), (5348 * KIB, "memory"), (0, "memory"))
+        25258000 * KIB, 5348 * KIB, 0)
 
 
 def test_a_posted_memory_bank():
     folder = "/sys/class/kfd/kfd/topology/nodes/1"
     bank = sample("kfd_mem_bank_properties.txt")
     (node,) = kfd.nodes(box({folder + "/gpu_id": "1\n", folder + "/mem_banks/0/properties": bank}))
-    assert (node.banks[0].heap, node.banks[0].size.value, node.framebuffer.value) == (
-        "framebuffer public", 25767706624, 25767706624)
+    assert node.framebuffer.value == 25767706624
 
 
 def test_a_posted_module_list_with_two_ttm_modules():

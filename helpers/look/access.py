@@ -15,18 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from . import files, watched
-from .bundle import Bundle
-from .reading import Reading, not_allowed, not_available, seen
+from .bundle import Bundle, Row, rows
+from .reading import OK, Reading, absent, seen
 
-NODES = ("/dev/kfd", "/dev/dri/renderD*", "/dev/dri/card*", "/dev/nvidiactl", "/dev/nvidia[0-9]*", "/dev/nvidia-uvm",
-         "/dev/dxg")
+NODES = tuple(
+    "/dev/" + name
+    for name in "kfd dri/renderD* dri/card* nvidiactl nvidia[0-9]* nvidia-uvm dxg".split()
+)
 OPEN_LIMIT_S = 10.0
 INIT_NAMESPACES = {"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]", "uts": "uts:[4026531838]"}
-NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-PATH_SIGNS = (("/var/run/secrets/kubernetes.io/serviceaccount", "kubernetes"), ("/run/.containerenv", "podman"),
-              ("/.dockerenv", "docker"), ("/.singularity.d", "apptainer"))
-CGROUP_SIGNS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"), ("lxc", "lxc"),
-                ("containerd", "containerd"), ("machine.slice/machine-", "systemd-nspawn"))
+NAMESPACES = "cgroup ipc mnt net pid user uts".split()
+PATH_SIGNS = {
+    "/var/run/secrets/kubernetes.io/serviceaccount": "kubernetes",
+    "/run/.containerenv": "podman",
+    "/.dockerenv": "docker",
+    "/.singularity.d": "apptainer",
+}
+CGROUP_SIGNS = {
+    "kubepods": "kubernetes",
+    "docker": "docker",
+    "libpod": "podman",
+    "lxc": "lxc",
+    "containerd": "containerd",
+    "machine.slice/machine-": "systemd-nspawn",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,6 @@ class Node:
     uid: int | None
     gid: int | None
     group: str
-    selinux: str
 
     @property
     def missing(self) -> bool:
@@ -60,37 +71,22 @@ class Identity:
     """
 
     uid: int | None
-    gid: int | None
     groups: tuple[tuple[int, str], ...]
     groups_in_database: tuple[str, ...]
-    uid_map: str
     gid_map: str
-    no_new_privs: bool | None
-    seccomp: int | None
-    cap_eff: str
-    cap_bnd: str
     selinux_mode: str
     selinux_context: str
-    apparmor_profile: str
     container: str
-    container_signs: tuple[str, ...]
-    namespaces: tuple[tuple[str, str], ...]
     init_pid_ns: bool | None
     hidepid: str
     wsl: bool
     item: str
 
 
-def collect_access(root: Path) -> list[dict[str, Any]]:
-    """The table ``access``. Each node is opened and closed at once in a child: opening /dev/kfd makes a KFD process entry.
-
-    Only for this box: nodes of another tree say nothing about what this process may do.
-    """
-    return list(walk_access())
-
-
 def walk_access() -> Iterator[dict[str, Any]]:
-    """Rows of the table ``access``, one by one."""
+    """Rows of the table ``access``, one by one. Each node is opened and closed at once in a child: opening /dev/kfd makes a
+    KFD process entry. Only for this box: nodes of another tree say nothing about what this process may do.
+    """
     found = [item for pattern in NODES for item in files.find("/", pattern)]
     groups = {gid: name for name, gid, _ in _group_lines()}
     for item, row, why in watched.each([f.source for f in found], _node, OPEN_LIMIT_S):
@@ -104,9 +100,11 @@ def _node(path: str) -> dict[str, Any]:
     row: dict[str, Any] = {"path": path, "status": "ok", "errno": "", "why": "", "selinux": ""}
     try:
         there = os.stat(path)
-        row.update(mode=f"{stat.S_IMODE(there.st_mode):04o}", uid=there.st_uid, gid=there.st_gid, selinux=_label(path))
+        row.update(uid=there.st_uid, gid=there.st_gid, selinux=_label(path))
+        row["mode"] = f"{stat.S_IMODE(there.st_mode):04o}"
         if not stat.S_ISCHR(there.st_mode):
-            return {**row, "status": "not_available", "errno": "ENODEV", "why": "not a character device"}
+            why = "not a character device"
+            return {**row, "status": "not_available", "errno": "ENODEV", "why": why}
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
     except OSError as error:
         status, why = files.fault(error)
@@ -122,24 +120,27 @@ def _label(path: str) -> str:
 
 
 def _group_lines() -> Iterator[tuple[str, int, list[str]]]:
-    content, _, _ = files.read("/", "/etc/group")
-    for line in (content or b"").decode("utf-8", "replace").splitlines():
+    for line in files.text("/", "/etc/group", files.FILE_LIMIT_BYTES).splitlines():
         parts = line.split(":")
         if len(parts) >= 4 and parts[2].isdigit():
             yield parts[0], int(parts[2]), [member.strip() for member in parts[3].split(",")]
 
 
 def _text(source: str) -> str:
-    return (files.read("/", source, 1 << 16)[0] or b"").decode("utf-8", "replace").strip()
+    return files.text("/", source)
 
 
 def collect_identity(root: Path) -> list[dict[str, Any]]:
     """The table ``identity``: one row about this process. The user's own name is not kept."""
-    status = dict(line.split(":", 1) for line in _text("/proc/self/status").splitlines() if ":" in line)
-    user = next((line.split(":")[0] for line in _text("/etc/passwd").splitlines()
-                 if line.split(":")[2:3] == [str(os.getuid())]), "")
+    lines = _text("/proc/self/status").splitlines()
+    status = dict(line.split(":", 1) for line in lines if ":" in line)
+    accounts = [line.split(":") for line in _text("/etc/passwd").splitlines()]
+    user = next((words[0] for words in accounts if words[2:3] == [str(os.getuid())]), "")
     database = list(_group_lines())
-    names = {gid: "(the user's own)" if name == user and gid >= 1000 else name for name, gid, _ in database}
+    own = {gid for name, gid, _ in database if name == user and gid >= 1000}
+    names = {gid: "(the user's own)" if gid in own else name for name, gid, _ in database}
+    member = sorted(names[gid] for _, gid, members in database if user and user in members)
+    groups = sorted({os.getegid(), *os.getgroups()})
     label = _text("/proc/self/attr/current").rstrip("\0")
     # Labels of SELinux have at least user:role:type; a name of an AppArmor profile may stand in the same file.
     selinux = label if label.count(":") >= 2 else ""
@@ -147,19 +148,28 @@ def collect_identity(root: Path) -> list[dict[str, Any]]:
     container, signs = _container()
     spaces = {name: _link(f"/proc/self/ns/{name}") for name in NAMESPACES}
     mounts = [line.split() for line in _text("/proc/self/mounts").splitlines()]
+    options = [o for m in mounts if m[1:3] == ["/proc", "proc"] for o in m[3].split(",")]
+    hidden = [o.partition("=")[2] for o in options if o.startswith("hidepid=")]
+    enforcing = _text("/sys/fs/selinux/enforce")
     row: dict[str, Any] = {
-        "uid": os.geteuid(), "gid": os.getegid(),
-        "groups": [{"gid": gid, "name": names.get(gid, "")} for gid in sorted({os.getegid(), *os.getgroups()})],
-        "groups_in_database": sorted(names[gid] for _, gid, members in database if user and user in members),
-        "uid_map": _map("/proc/self/uid_map"), "gid_map": _map("/proc/self/gid_map"),
-        "cap_eff": status.get("CapEff", "").strip(), "cap_bnd": status.get("CapBnd", "").strip(),
-        "selinux_mode": modes.get(_text("/sys/fs/selinux/enforce"), "unknown" if selinux else "disabled"),
-        "selinux_context": selinux, "apparmor_profile": "" if selinux else label,
-        "container": container, "container_signs": signs, "namespaces": {k: v for k, v in spaces.items() if v},
+        "uid": os.geteuid(),
+        "gid": os.getegid(),
+        "groups": [{"gid": gid, "name": names.get(gid, "")} for gid in groups],
+        "groups_in_database": member,
+        "uid_map": _map("/proc/self/uid_map"),
+        "gid_map": _map("/proc/self/gid_map"),
+        "cap_eff": status.get("CapEff", "").strip(),
+        "cap_bnd": status.get("CapBnd", "").strip(),
+        "selinux_mode": modes.get(enforcing, "unknown" if selinux else "disabled"),
+        "selinux_context": selinux,
+        "apparmor_profile": "" if selinux else label,
+        "container": container,
+        "container_signs": signs,
+        "namespaces": {k: v for k, v in spaces.items() if v},
         "init_pid_ns": spaces["pid"] == INIT_NAMESPACES["pid"] if spaces["pid"] else None,
-        "hidepid": next((o.split("=")[1] for m in mounts if m[1:3] == ["/proc", "proc"] for o in m[3].split(",")
-                         if o.startswith("hidepid=")), "0"),
-        "wsl": "microsoft" in _text("/proc/sys/kernel/osrelease").lower()}
+        "hidepid": hidden[0] if hidden else "0",
+        "wsl": "microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
+    }
     for key, field in (("no_new_privs", "NoNewPrivs"), ("seccomp", "Seccomp")):
         if status.get(field, "").strip().isdigit():
             row[key] = int(status[field])
@@ -179,14 +189,17 @@ def _link(path: str) -> str:
 
 def _container() -> tuple[str, list[str]]:
     """The kind of container and every sign of one; the first sign in this order names the kind."""
-    found = [(kind, path) for path, kind in PATH_SIGNS if os.path.lexists(path)]
-    found += [("kubernetes", "KUBERNETES_SERVICE_HOST is set")] if os.environ.get("KUBERNETES_SERVICE_HOST") else []
+    found = [(kind, path) for path, kind in PATH_SIGNS.items() if os.path.lexists(path)]
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        found.append(("kubernetes", "KUBERNETES_SERVICE_HOST is set"))
     for source in ("/proc/self/cgroup", "/proc/1/cgroup"):
         text = _text(source)
-        found += [(kind, f"{source} names {word}") for word, kind in CGROUP_SIGNS if word in text]
+        signs = [(kind, word) for word, kind in CGROUP_SIGNS.items() if word in text]
+        found += [(kind, f"{source} names {word}") for kind, word in signs]
     said = _text("/run/systemd/container") or os.environ.get("container", "")
     found += [(said, f"systemd says {said}")] if said else []
-    if any(line.split()[1:3] == ["/", "overlay"] for line in _text("/proc/self/mounts").splitlines()):
+    mounts = _text("/proc/self/mounts").splitlines()
+    if any(line.split()[1:3] == ["/", "overlay"] for line in mounts):
         found.append(("container", "/ is an overlay"))
     if all(_link(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name] for name in INIT_NAMESPACES):
         # A machine made from a container's image carries its signs; apptainer alone leaves all of these to the machine.
@@ -199,21 +212,19 @@ def _container() -> tuple[str, list[str]]:
 def access(bundle: Bundle) -> tuple[Node, ...]:
     """Every device node that was looked for, by path."""
     item = bundle.read("access").item
-    rows = [row for row in bundle.table("access") if isinstance(row.get("path"), str)]
-    return tuple(_as_node(row, item) for row in sorted(rows, key=lambda row: row["path"]))
+    found = [row for row in bundle.table("access") if isinstance(row.get("path"), str)]
+    return tuple(_as_node(row, item) for row in sorted(found, key=lambda row: row["path"]))
 
 
-def _as_node(row: dict[str, Any], item: str) -> Node:
-    path, name, why = row["path"], _string(row, "errno"), _string(row, "why")
-    why = " ".join(w for w in (why, f"({name})" if name and name not in why else "") if w) or "no reason given"
-    if row.get("status") == "ok":
-        opened = seen("yes", "text", path, item)
-    elif row.get("status") == "not_allowed":
-        opened = not_allowed(why, "text", path, item)
-    else:
-        opened = not_available(why, "text", path, item)
-    return Node(path, opened, name, _string(row, "mode"), _number(row, "uid"), _number(row, "gid"), _string(row, "group"),
-                _string(row, "selinux"))
+def _as_node(row: Row, item: str) -> Node:
+    path, name, why = row.text("path"), row.text("errno"), row.text("why")
+    words = (why, f"({name})" if name and name not in why else "")
+    opened = seen("yes", "text", path, item)
+    if row.get("status") != OK:
+        why = " ".join(w for w in words if w) or "no reason given"
+        opened = absent(row.get("status"), why, "text", path, item)
+    ids = row.number("uid"), row.number("gid")
+    return Node(path, opened, name, row.text("mode"), *ids, row.text("group"))
 
 
 def identity(bundle: Bundle) -> Identity | None:
@@ -221,32 +232,18 @@ def identity(bundle: Bundle) -> Identity | None:
     row = next(iter(bundle.table("identity")), None)
     if row is None:
         return None
-    groups = [g for g in _list(row, "groups") if isinstance(g, dict) and _number(g, "gid") is not None]
-    spaces = row["namespaces"] if isinstance(row.get("namespaces"), dict) else {}
-    privs, init = row.get("no_new_privs"), row.get("init_pid_ns")
+    init = row.get("init_pid_ns")
+    groups = ((group.number("gid"), group.text("name")) for group in rows(row.many("groups")))
     return Identity(
-        uid=_number(row, "uid"), gid=_number(row, "gid"), groups=tuple((g["gid"], _string(g, "name")) for g in groups),
-        groups_in_database=tuple(str(n) for n in _list(row, "groups_in_database")),
-        uid_map=_string(row, "uid_map"), gid_map=_string(row, "gid_map"),
-        no_new_privs=bool(privs) if privs in (0, 1) else None, seccomp=_number(row, "seccomp"),
-        cap_eff=_string(row, "cap_eff"), cap_bnd=_string(row, "cap_bnd"), selinux_mode=_string(row, "selinux_mode"),
-        selinux_context=_string(row, "selinux_context"), apparmor_profile=_string(row, "apparmor_profile"),
-        container=_string(row, "container") or "none", container_signs=tuple(str(s) for s in _list(row, "container_signs")),
-        namespaces=tuple(sorted((str(k), str(v)) for k, v in spaces.items())),
-        init_pid_ns=init if isinstance(init, bool) else None, hidepid=_string(row, "hidepid"), wsl=row.get("wsl") is True,
-        item=bundle.read("identity").item)
-
-
-def _string(row: dict[str, Any], key: str) -> str:
-    value = row.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _number(row: dict[str, Any], key: str) -> int | None:
-    value = row.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _list(row: dict[str, Any], key: str) -> list[Any]:
-    value = row.get(key)
-    return value if isinstance(value, list) else []
+        uid=row.number("uid"),
+        groups=tuple((gid, name) for gid, name in groups if gid is not None),
+        groups_in_database=tuple(str(name) for name in row.many("groups_in_database")),
+        gid_map=row.text("gid_map"),
+        selinux_mode=row.text("selinux_mode"),
+        selinux_context=row.text("selinux_context"),
+        container=row.text("container") or "none",
+        init_pid_ns=init if isinstance(init, bool) else None,
+        hidepid=row.text("hidepid"),
+        wsl=row.get("wsl") is True,
+        item=bundle.read("identity").item,
+    )

@@ -17,13 +17,9 @@ import io
 import os
 import shutil
 import stat
-import subprocess
 import tarfile
-import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 MEMBER_LIMIT_BYTES = 64 << 20
 BUNDLE_LIMIT_BYTES = 256 << 20
@@ -58,10 +54,16 @@ def read_files(path: Path) -> dict[str, bytes]:
             return _read_folder(path)
         if path.is_file():
             return _read_archive(path)
+    except BundleHostile as error:
+        raise BundleHostile(f"{path}: {error}; do not use this bundle") from error
+    except BundleBroken as error:
+        raise BundleBroken(f"{path}: {error}") from error
     except OSError as error:
-        raise BundleMissing(f"{str(error.filename or path)[:200]}: {error.strerror}; expected a readable bundle; "
-                            "check its owner and mode") from error
-    raise BundleMissing(f"{path}: no such file or folder; expected an evidence bundle (python -m helpers capture)")
+        advice = "expected a readable bundle; check its owner and mode"
+        name = str(error.filename or path)[:200]
+        raise BundleMissing(f"{name}: {error.strerror}; {advice}") from error
+    expected = "expected an evidence bundle (python -m helpers capture)"
+    raise BundleMissing(f"{path}: no such file or folder; {expected}")
 
 
 def check_target(out: Path, force: bool = False) -> None:
@@ -69,21 +71,24 @@ def check_target(out: Path, force: bool = False) -> None:
 
     ``force`` allows replacing a file, an empty folder or a folder bundle; never another folder, and never through a link.
     """
+    why = ""
     if os.path.lexists(out):
         if not force:
-            raise BundleError(f"{out}: already there; choose another --out or add --force")
-        if out.is_symlink() or not (out.is_file() or out.is_dir()):
-            raise BundleError(f"{out}: a link or special file; expected a file or a bundle folder; choose another --out")
-        if out.is_dir() and any(out.iterdir()) and not (out / "manifest.json").is_file():
-            raise BundleError(f"{out}: a folder that is no bundle; --force replaces bundles only; choose another --out")
-    if not out.parent.is_dir():
-        raise BundleError(f"{out}: no folder {out.parent}; make it first or choose another --out")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise BundleError(f"{out}: {out.parent} may not be written; choose an --out that you may write to")
+            why = "already there; choose another --out or add --force"
+        elif out.is_symlink() or not (out.is_file() or out.is_dir()):
+            why = "a link or special file; expected a file or a bundle folder; choose another --out"
+        elif out.is_dir() and any(out.iterdir()) and not (out / "manifest.json").is_file():
+            why = "a folder that is no bundle; --force replaces bundles only; choose another --out"
+    if not why and not out.parent.is_dir():
+        why = f"no folder {out.parent}; make it first or choose another --out"
+    elif not why and not os.access(out.parent, os.W_OK | os.X_OK):
+        why = f"{out.parent} may not be written; choose an --out that you may write to"
+    if why:
+        raise BundleError(f"{out}: {why}")
 
 
 def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path:
-    """Write a folder, or an archive where ``out`` ends in .tar.gz, .tgz or .tar.zst, in one step; returns ``out``.
+    """Write a folder, or an archive where ``out`` ends in .tar.gz or .tgz, in one step; returns ``out``.
 
     Refuses to replace anything unless ``force`` is given (see check_target). A write that fails leaves nothing behind.
     """
@@ -92,15 +97,13 @@ def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path
     try:
         if out.name.endswith((".tar.gz", ".tgz")):
             _pack(files, part)
-        elif out.name.endswith(".tar.zst"):
-            _pack_zst(files, part)
         else:
             _lay_out(files, part)
         if out.is_dir():
             shutil.rmtree(out)
         os.replace(part, out)
-    except (OSError, subprocess.CalledProcessError) as error:
-        why = getattr(error, "strerror", None) or error
+    except OSError as error:
+        why = error.strerror or error
         raise BundleError(f"{out}: cannot be written ({why}); choose another --out") from error
     finally:
         if part.is_dir():
@@ -110,10 +113,10 @@ def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path
     return out
 
 
-def _safe(name: str, path: Path) -> str:
+def _safe(name: str) -> str:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\x00" in name or "\\" in name:
-        raise BundleHostile(f"{path}: member {name[:80]!r} points outside the bundle; do not use this archive")
+        raise BundleHostile(f"member {name[:80]!r} points outside the bundle")
     return "/".join(parts)
 
 
@@ -124,40 +127,35 @@ def _read_folder(path: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     total = 0
     for folder, subfolders, names in os.walk(path, onerror=refuse, followlinks=False):
-        for name in subfolders + names:
-            full = Path(folder, name)
-            mode = full.lstat().st_mode
-            if stat.S_ISDIR(mode):
+        for full in (Path(folder, name) for name in subfolders + names):
+            state = full.lstat()
+            if stat.S_ISDIR(state.st_mode):
                 continue
-            if not stat.S_ISREG(mode):
-                raise BundleHostile(f"{full}: a link or special file; expected plain files only; do not use this bundle")
-            size = full.stat().st_size
-            total += size
-            _check_limits(size, total, len(files) + 1, path, name)
-            files[full.relative_to(path).as_posix()] = full.read_bytes()
+            name = full.relative_to(path).as_posix()
+            if not stat.S_ISREG(state.st_mode):
+                raise BundleHostile(f"{name[:80]!r} is a link or special file")
+            total += state.st_size
+            _check_limits(state.st_size, total, len(files) + 1, name)
+            files[name] = full.read_bytes()
     return files
 
 
-def _check_limits(size: int, total: int, count: int, path: Path, name: str) -> None:
+def _check_limits(size: int, total: int, count: int, name: str) -> None:
     if size > MEMBER_LIMIT_BYTES:
-        raise BundleHostile(f"{path}: {name[:80]!r} is larger than {MEMBER_LIMIT_BYTES >> 20} MiB; do not use this bundle")
+        raise BundleHostile(f"{name[:80]!r} is larger than {MEMBER_LIMIT_BYTES >> 20} MiB")
     if total > BUNDLE_LIMIT_BYTES:
-        raise BundleHostile(f"{path}: more than {BUNDLE_LIMIT_BYTES >> 20} MiB unpacked; do not use this bundle")
+        raise BundleHostile(f"more than {BUNDLE_LIMIT_BYTES >> 20} MiB unpacked")
     if count > MEMBER_LIMIT_COUNT:
-        raise BundleHostile(f"{path}: more than {MEMBER_LIMIT_COUNT} files; do not use this bundle")
+        raise BundleHostile(f"more than {MEMBER_LIMIT_COUNT} files")
 
 
 def _read_archive(path: Path) -> dict[str, bytes]:
     with open(path, "rb") as raw:
-        magic = raw.read(4)
+        if raw.read(2) != b"\x1f\x8b":
+            raise BundleBroken("no .tar.gz; expected an evidence bundle")
         raw.seek(0)
-        if magic[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=raw) as plain:
-                return _read_tar(plain, path)
-        if magic == b"\x28\xb5\x2f\xfd":
-            with _unzstd(path) as unpacked:
-                return _read_tar(unpacked, path)
-    raise BundleBroken(f"{path}: neither a .tar.gz nor a .tar.zst; expected an evidence bundle")
+        with gzip.GzipFile(fileobj=raw) as plain:
+            return _read_tar(plain)
 
 
 class _Member(tarfile.TarInfo):
@@ -167,50 +165,48 @@ class _Member(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
         member = super().frombuf(buf, encoding, errors)
         if member.size < 0 or (not member.isreg() and member.size > HEADER_LIMIT_BYTES):
-            raise BundleHostile(f"a header larger than {HEADER_LIMIT_BYTES >> 10} KiB; do not use this archive")
+            raise BundleHostile(f"a header larger than {HEADER_LIMIT_BYTES >> 10} KiB")
         return member
 
 
-def _read_tar(stream: BinaryIO | gzip.GzipFile, path: Path) -> dict[str, bytes]:
+def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    total = count = 0
+    total = 0
     try:
-        with tarfile.open(fileobj=_Capped(stream, path), mode="r|", tarinfo=_Member) as tar:
-            for member in tar:
-                count += 1
-                name = _safe(member.name, path)
+        with tarfile.open(fileobj=_Capped(stream), mode="r|", tarinfo=_Member) as tar:
+            for count, member in enumerate(tar, 1):
+                name = _safe(member.name)
+                if not member.isdir() and (not member.isreg() or member.issparse()):
+                    raise BundleHostile(f"member {name[:80]!r} is a link or special file")
+                size = 0 if member.isdir() else member.size
+                total += size
+                _check_limits(size, total, count, name)
                 if member.isdir():
-                    _check_limits(0, total, count, path, name)
                     continue
-                if not member.isreg() or member.issparse():
-                    raise BundleHostile(f"{path}: member {name[:80]!r} is a link or special file; do not use this archive")
-                total += member.size
-                _check_limits(member.size, total, count, path, name)
                 if name in files:
-                    raise BundleHostile(f"{path}: member {name[:80]!r} is there twice; do not use this archive")
+                    raise BundleHostile(f"member {name[:80]!r} is there twice")
                 opened = tar.extractfile(member)
                 files[name] = opened.read() if opened else b""
-                if len(files[name]) != member.size:
-                    raise BundleBroken(f"{path}: {name[:80]!r} ends early; copy the archive again")
-    except BundleHostile as error:
-        raise BundleHostile(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from error
+                if len(files[name]) != size:
+                    raise BundleBroken(f"{name[:80]!r} ends early; copy the archive again")
     except BundleError:
         raise
-    except (*_DAMAGE, *_zstd_errors()) as error:
-        raise BundleBroken(f"{path}: the archive ends early or is damaged ({type(error).__name__}); copy it again") from error
+    except _DAMAGE as error:
+        why = f"the archive ends early or is damaged ({type(error).__name__}); copy it again"
+        raise BundleBroken(why) from error
     return _without_top_folder(files)
 
 
-_DAMAGE: tuple[type[Exception], ...] = (tarfile.TarError, EOFError, OSError, zlib.error, OverflowError, ValueError,
-                                        RecursionError)
-
-
-def _zstd_errors() -> tuple[type[Exception], ...]:
-    try:
-        import zstandard
-    except ImportError:
-        return ()
-    return (zstandard.ZstdError,)
+# ValueError and OverflowError: numbers of a header; RecursionError: headers nested in headers.
+_DAMAGE = (
+    tarfile.TarError,
+    EOFError,
+    OSError,
+    zlib.error,
+    OverflowError,
+    ValueError,
+    RecursionError,
+)
 
 
 def _without_top_folder(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -223,8 +219,8 @@ def _without_top_folder(files: dict[str, bytes]) -> dict[str, bytes]:
 class _Capped(io.RawIOBase):
     """A stream that ends with BundleHostile when more comes out of it than a bundle may hold."""
 
-    def __init__(self, stream: BinaryIO | gzip.GzipFile, path: Path):
-        self._stream, self._path, self._left = stream, path, 2 * BUNDLE_LIMIT_BYTES
+    def __init__(self, stream: gzip.GzipFile):
+        self._stream, self._left = stream, 2 * BUNDLE_LIMIT_BYTES
 
     def readable(self) -> bool:
         return True
@@ -233,79 +229,16 @@ class _Capped(io.RawIOBase):
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise BundleHostile(f"{self._path}: unpacks to more than {BUNDLE_LIMIT_BYTES >> 20} MiB; do not use this archive")
+            raise BundleHostile(f"unpacks to more than {BUNDLE_LIMIT_BYTES >> 20} MiB")
         return data
-
-
-class _unzstd:
-    """The decompressed stream of a .tar.zst, by the zstandard package or the zstd program."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> BinaryIO:
-        try:
-            import zstandard
-        except ImportError:
-            program = shutil.which("zstd")
-            if program is None:
-                raise BundleMissing(f"{self._path}: zstd is not at hand; install zstd, or make a .tar.gz of it") from None
-            self._process = subprocess.Popen([program, "-dc", "--memory=256MB", str(self._path)],
-                                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-            assert self._process.stdout is not None
-            return self._process.stdout  # type: ignore[return-value]
-        self._file = open(self._path, "rb")
-        return zstandard.ZstdDecompressor(max_window_size=1 << 28).stream_reader(self._file, read_across_frames=True)
-
-    def __exit__(self, *exc: object) -> None:
-        if self._process is None:
-            self._file.close()
-            return
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process.kill()
-        self._process.wait()
-
-
-def can_write_zst() -> bool:
-    """Whether this interpreter or this machine can write .tar.zst."""
-    try:
-        import zstandard  # noqa: F401
-    except ImportError:
-        return shutil.which("zstd") is not None
-    return True
-
-
-def _members(files: dict[str, bytes]) -> Iterator[tuple[tarfile.TarInfo, BinaryIO]]:
-    for name in sorted(files, key=lambda n: (n != "manifest.json", n)):
-        member = tarfile.TarInfo(name)
-        member.size, member.mode = len(files[name]), 0o644
-        yield member, io.BytesIO(files[name])
 
 
 def _pack(files: dict[str, bytes], part: Path) -> None:
     with tarfile.open(part, "w:gz", format=tarfile.PAX_FORMAT) as tar:
-        for member, content in _members(files):
-            tar.addfile(member, content)
-
-
-def _pack_zst(files: dict[str, bytes], part: Path) -> None:
-    if not can_write_zst():
-        raise BundleError(f"{part.stem}: zstd is not at hand; choose an --out that ends in .tar.gz, or install zstd")
-    with tempfile.TemporaryFile() as plain:
-        with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for member, content in _members(files):
-                tar.addfile(member, content)
-        plain.seek(0)
-        try:
-            import zstandard
-        except ImportError:
-            with open(part, "wb") as out:
-                subprocess.run([str(shutil.which("zstd")), "-q", "-c"], stdin=plain, stdout=out, check=True)
-            return
-        with open(part, "wb") as out:
-            zstandard.ZstdCompressor().copy_stream(plain, out)
+        for name in sorted(files, key=lambda n: (n != "manifest.json", n)):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(files[name]), 0o644
+            tar.addfile(member, io.BytesIO(files[name]))
 
 
 def _lay_out(files: dict[str, bytes], part: Path) -> None:

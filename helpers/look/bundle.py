@@ -1,4 +1,4 @@
-"""The evidence bundle: a manifest and the raw text under it, as a folder, a ``.tar.gz`` or a ``.tar.zst``.
+"""The evidence bundle: a manifest and the raw text under it, as a folder or a ``.tar.gz``.
 
 Reading a bundle never executes, imports or unpickles anything; a file that the manifest does not name, or that is not what
 was captured, is refused before anything is believed. The errors are those of helpers.look.archive.
@@ -10,18 +10,15 @@ import fnmatch
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, List, Literal, Optional
 
 from helpers.shapes import SCHEMA_VERSION as SCHEMA_VERSION
+from helpers.shapes import as_dict, from_json
 
 from .archive import BundleBroken, BundleTooNew, read_files, write_files
-from .reading import Reading, not_allowed, not_available, seen
-
-KINDS = ("live", "recorded", "constructed")
-ITEM_KINDS = ("file", "command")
-ITEM_STATUSES = ("ok", "not_available", "not_allowed", "timeout", "truncated")
+from .reading import NOT_ALLOWED, Reading, absent, seen
 
 
 @dataclass(frozen=True)
@@ -35,16 +32,28 @@ class Item:
     __pydantic_config__ = {"extra": "forbid"}
 
     id: str
-    kind: str
+    kind: Literal["file", "command"]
     source: str
     path: str
-    status: str
-    exit: int | None = None
+    status: Literal["ok", "not_available", "not_allowed", "timeout", "truncated"]
+    exit: Optional[int] = None
     seconds: float = 0.0
     bytes: int = 0
     sha256: str = ""
     constructed: bool = False
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json of an evidence bundle."""
+
+    box: str
+    captured_at: str
+    kind: Literal["live", "recorded", "constructed"]
+    tool_version: str
+    items: List[Item]
+    schema_version: int = field(default=SCHEMA_VERSION, metadata={"place": -1})
 
 
 @dataclass(frozen=True)
@@ -62,16 +71,63 @@ class Text:
     def ok(self) -> bool:
         return self.status in ("ok", "truncated")
 
+    def seen(self, value: int | float | str, unit: str = "text") -> Reading:
+        """A value that this text holds."""
+        return seen(value, unit, self.source, self.item)
+
+    def missing(self, odd: str, unit: str = "text") -> Reading:
+        """Why it holds no value: what kept it from being read, or ``odd`` about a text that was read."""
+        if self.ok:
+            return absent("", odd, unit, self.source, self.item)
+        words = "permission denied" if self.status == NOT_ALLOWED else self.status.replace("_", " ")
+        return absent(self.status, self.why or words, unit, self.source, self.item)
+
+    def refused(self, status: object, why: str, unit: str = "text") -> Reading:
+        """No value, whatever became of the text: not allowed where ``status`` says so, else not available."""
+        return absent(status, why, unit, self.source, self.item)
+
+    def of(self, source: str) -> Text:
+        """The same text under the path or command that a row of it speaks of."""
+        return Text(self.text, self.status, self.why, source, self.item, self.constructed)
+
+
+class Row(dict):
+    """An object of a JSON table, each field by the kind that is asked for: a bundle may hold any other."""
+
+    def text(self, key: str) -> str:
+        """The text there, or an empty one."""
+        value = self.get(key)
+        return value if isinstance(value, str) else ""
+
+    def number(self, key: str) -> int | None:
+        """The whole number there, or None."""
+        value = self.get(key)
+        return value if type(value) is int else None
+
+    def many(self, key: str) -> list[Any]:
+        """The list there, or an empty one."""
+        value = self.get(key)
+        return value if isinstance(value, list) else []
+
+    def inner(self, key: str) -> Row:
+        """The object there, or an empty one."""
+        value = self.get(key)
+        return value if isinstance(value, Row) else Row()
+
+
+def rows(values: Any) -> list[Row]:
+    """The objects in a list; none where it is no list."""
+    return [value for value in values if isinstance(value, Row)] if isinstance(values, list) else []
+
 
 @dataclass(frozen=True)
 class Bundle:
     """An evidence bundle in memory. Content is addressed by its source: a path, a command line or a table's name."""
 
     box: str
-    kind: str
     captured_at: str
+    kind: str
     tool_version: str
-    schema_version: int
     items: tuple[Item, ...]
     contents: dict[str, bytes] = field(repr=False)
 
@@ -88,33 +144,26 @@ class Bundle:
         got = self.read(source)
         word = got.text.strip()
         if got.ok and re.fullmatch(r"-?[0-9]{1,20}", word):
-            return seen(int(word), unit, source, got.item)
-        return self._missing(got, unit, f"{word[:40]!r} is no whole number")
+            return got.seen(int(word), unit)
+        return got.missing(f"{word[:40]!r} is no whole number", unit)
 
     def word(self, source: str) -> Reading:
         """The text of a file of one value, without the white space around it; an empty file reads as not available."""
         got = self.read(source)
-        if got.ok and got.text.strip():
-            return seen(got.text.strip(), "text", source, got.item)
-        return self._missing(got, "text", "the file is empty")
+        word = got.text.strip()
+        return got.seen(word) if got.ok and word else got.missing("the file is empty")
 
-    def _missing(self, got: Text, unit: str, odd: str) -> Reading:
-        if got.status == "not_allowed":
-            return not_allowed(got.why or "permission denied", unit, got.source, got.item)
-        why = odd if got.ok else got.why or got.status.replace("_", " ")
-        return not_available(why, unit, got.source, got.item)
-
-    def table(self, source: str) -> list[dict[str, Any]]:
+    def table(self, source: str) -> list[Row]:
         """The rows of a JSON-lines table, such as ``processes``; a line that is no JSON object is left out."""
-        rows = []
+        found = []
         for line in self.read(source).text.splitlines():
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_hook=Row)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(row, dict):
-                rows.append(row)
-        return rows
+            if isinstance(row, Row):
+                found.append(row)
+        return found
 
     def sources(self, pattern: str) -> list[str]:
         """Sources that match a shell pattern, in natural order (card2 before card10); ``*`` does not cross a slash.
@@ -122,9 +171,9 @@ class Bundle:
         A pattern under which nothing was found is itself recorded as a source; it is no match.
         """
         depth = pattern.count("/")
-        found = [i.source for i in self.items if i.source.count("/") == depth and "*" not in i.source
-                 and fnmatch.fnmatchcase(i.source, pattern)]
-        return sorted(found, key=natural)
+        level = (source for source in self._by_source() if source.count("/") == depth)
+        found = (source for source in level if fnmatch.fnmatchcase(source, pattern))
+        return sorted((source for source in found if "*" not in source), key=natural)
 
     def _by_source(self) -> dict[str, Item]:
         index = self.__dict__.get("_index")
@@ -136,18 +185,8 @@ class Bundle:
 
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Sort key that puts card2 before card10 and never compares a number with a word."""
-    parts, digits = [], ""
-    for char in text:
-        if char.isdigit() and char.isascii():
-            digits += char
-            continue
-        if digits:
-            parts.append((0, int(digits), ""))
-            digits = ""
-        parts.append((1, 0, char))
-    if digits:
-        parts.append((0, int(digits), ""))
-    return parts
+    parts = re.findall("([0-9]+)|([^0-9])", text, re.DOTALL)
+    return [(0, int(digits), "") if digits else (1, 0, char) for digits, char in parts]
 
 
 class BundleWriter:
@@ -157,28 +196,42 @@ class BundleWriter:
     """
 
     def __init__(self, box: str, kind: str, tool_version: str, captured_at: str):
-        self.box, self.kind, self.tool_version, self.captured_at = box, kind, tool_version, captured_at
+        self.box = box
+        self._head: tuple[str, str, Any, str] = (box, captured_at, kind, tool_version)
         self._items: list[Item] = []
         self._contents: dict[str, bytes] = {}
         self._taken: set[str] = set()
         self._files: set[str] = set()
 
-    def add(self, kind: str, source: str, content: str | bytes | None = None, *, status: str = "ok", why: str = "",
-            exit: int | None = None, seconds: float = 0.0, constructed: bool = False) -> Item:
+    def add(
+        self,
+        kind: str,
+        source: str,
+        content: str | bytes | None = None,
+        *,
+        status: str = "ok",
+        why: str = "",
+        exit: int | None = None,
+        seconds: float = 0.0,
+        constructed: bool = False,
+    ) -> Item:
         """Add one source. ``content`` None means there is no text; then ``status`` and ``why`` say why."""
         raw = _raw(content) if isinstance(content, str) else content
         name = self._name(kind, source)
-        path = "" if raw is None else "raw/" + name
+        made: dict[str, Any] = {"kind": kind, "status": status, "exit": exit, "why": why}
+        path = ""
         if raw is not None:
+            path = "raw/" + name
             self._contents[path] = raw
-        item = Item(name, kind, source, path, status, exit, round(seconds, 3), len(raw or b""),
-                    hashlib.sha256(raw).hexdigest() if raw is not None else "", constructed, why)
+            made.update(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
+        made.update(seconds=round(seconds, 3), constructed=constructed)
+        item = Item(id=name, source=source, path=path, **made)
         self._items.append(item)
         return item
 
     def _name(self, kind: str, source: str) -> str:
-        words = [part for part in source.replace(" ", "_").split("/") if part not in ("", ".", "..")]
-        plain = "/".join("".join(c if c.isascii() and (c.isalnum() or c in "._-:+=") else "_" for c in w[:150]) for w in words)
+        words = [word for word in source.split("/") if word not in ("", ".", "..")]
+        plain = "/".join(re.sub("[^0-9A-Za-z._:+=-]", "_", word[:150]) for word in words)
         plain = plain or "nameless"
         if kind == "command":
             plain = "command/" + plain.replace("/", "_")[:120]
@@ -195,17 +248,15 @@ class BundleWriter:
 
     def bundle(self) -> Bundle:
         """What has been added so far, as a bundle in memory."""
-        return Bundle(self.box, self.kind, self.captured_at, self.tool_version, SCHEMA_VERSION,
-                      tuple(self._items), dict(self._contents))
+        return Bundle(*self._head, tuple(self._items), dict(self._contents))
 
     def manifest(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, "box": self.box, "captured_at": self.captured_at, "kind": self.kind,
-                "tool_version": self.tool_version, "items": [asdict(item) for item in self._items]}
+        return as_dict(Manifest(*self._head, self._items))
 
     def write(self, out: Path, force: bool = False) -> Path:
-        """Write to a folder, or to an archive where ``out`` ends in .tar.gz, .tgz or .tar.zst; returns ``out``."""
-        return write_files({"manifest.json": json.dumps(self.manifest(), indent=1).encode() + b"\n", **self._contents},
-                           Path(out), force)
+        """Write to a folder, or to an archive where ``out`` ends in .tar.gz or .tgz; returns ``out``."""
+        manifest = json.dumps(self.manifest(), indent=1).encode() + b"\n"
+        return write_files({"manifest.json": manifest, **self._contents}, Path(out), force)
 
 
 def _raw(text: str) -> bytes:
@@ -223,70 +274,39 @@ def _folders(name: str) -> list[str]:
 def open_bundle(path: str | Path) -> Bundle:
     """Read a bundle from a folder or an archive and check it whole. Raises a BundleError with a one-line reason."""
     path = Path(path)
-    return _checked(read_files(path), path)
-
-
-def _checked(files: dict[str, bytes], path: Path) -> Bundle:
+    files = read_files(path)
     if "manifest.json" not in files:
-        raise BundleBroken(f"{path}: no manifest.json; expected an evidence bundle (python -m helpers capture)")
-    try:
-        manifest = json.loads(files.pop("manifest.json").decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BundleBroken(f"{path}: manifest.json cannot be read ({type(error).__name__}); capture again") from error
-    if not isinstance(manifest, dict):
-        raise BundleBroken(f"{path}: manifest.json is not an object; capture again")
-    version = manifest.get("schema_version")
-    if isinstance(version, bool) or not isinstance(version, int):
-        raise BundleBroken(f"{path}: schema_version {_shown(version)}; expected a whole number; capture again")
-    if version < 1:
-        raise BundleBroken(f"{path}: schema_version {version}; expected 1 or more; capture again")
-    if version > SCHEMA_VERSION:
-        raise BundleTooNew(f"{path}: schema_version {version}; this workbook reads up to {SCHEMA_VERSION}; update the workbook")
-    items = tuple(_item(raw, path) for raw in _listed(manifest, "items", path))
-    strings = {key: _string(manifest, key, path) for key in ("box", "kind", "captured_at", "tool_version")}
-    if strings["kind"] not in KINDS:
-        raise BundleBroken(f"{path}: kind {_shown(strings['kind'])}; expected one of {', '.join(KINDS)}")
-    named = {item.path for item in items if item.path}
-    for item in items:
-        if not item.path:
+        expected = "expected an evidence bundle (python -m helpers capture)"
+        raise BundleBroken(f"{path}: no manifest.json; {expected}")
+    manifest = _manifest(files.pop("manifest.json"), path)
+    digests = {item.path: item.sha256 for item in manifest.items if item.path}
+    for name, digest in digests.items():
+        if name not in files:
+            why = "is named in the manifest and missing; copy the whole bundle again"
+        elif hashlib.sha256(files[name]).hexdigest() != digest:
+            why = "is not what was captured (sha256 differs); copy the bundle again"
+        else:
             continue
-        if item.path not in files:
-            raise BundleBroken(f"{path}: {_shown(item.path)} is named in the manifest and missing; copy the whole bundle again")
-        if hashlib.sha256(files[item.path]).hexdigest() != item.sha256:
-            raise BundleBroken(f"{path}: {_shown(item.path)} is not what was captured (sha256 differs); copy the bundle again")
-    for name in files:
-        if name not in named:
-            raise BundleBroken(f"{path}: {_shown(name)} is not named in the manifest; expected only captured files")
-    return Bundle(strings["box"], strings["kind"], strings["captured_at"], strings["tool_version"], version, items, files)
+        raise BundleBroken(f"{path}: {name[:80]!r} {why}")
+    for name in (name for name in files if name not in digests):
+        why = "is not named in the manifest; expected only captured files"
+        raise BundleBroken(f"{path}: {name[:80]!r} {why}")
+    head = manifest.box, manifest.captured_at, manifest.kind, manifest.tool_version
+    return Bundle(*head, tuple(manifest.items), files)
 
 
-def _shown(value: Any) -> str:
-    return repr(value)[:80] if isinstance(value, (str, int, float, type(None))) else type(value).__name__
-
-
-def _listed(manifest: dict[str, Any], key: str, path: Path) -> list[Any]:
-    value = manifest.get(key)
-    if not isinstance(value, list):
-        raise BundleBroken(f"{path}: manifest.json has no list {key!r}; capture again")
-    return value
-
-
-def _string(manifest: dict[str, Any], key: str, path: Path) -> str:
-    value = manifest.get(key)
-    if not isinstance(value, str):
-        raise BundleBroken(f"{path}: manifest.json has no text {key!r}; capture again")
-    return value
-
-
-def _item(raw: Any, path: Path) -> Item:
-    expected = {"id": str, "kind": str, "source": str, "path": str, "status": str, "exit": (int, type(None)),
-                "seconds": (int, float), "bytes": int, "sha256": str, "constructed": bool, "why": str}
-    if not isinstance(raw, dict) or not set(raw) <= set(expected) or not {"id", "kind", "source", "path", "status"} <= set(raw):
-        raise BundleBroken(f"{path}: an item in manifest.json has other keys than {', '.join(expected)}; capture again")
-    for key, value in raw.items():
-        if not isinstance(value, expected[key]):  # type: ignore[arg-type]
-            raise BundleBroken(f"{path}: item {_shown(raw['id'])}: {key} is {_shown(value)}; capture again")
-    if raw["kind"] not in ITEM_KINDS or raw["status"] not in ITEM_STATUSES:
-        odd = f"kind {_shown(raw['kind'])}, status {_shown(raw['status'])}"
-        raise BundleBroken(f"{path}: item {_shown(raw['id'])}: {odd} are unknown; capture again")
-    return Item(**raw)
+def _manifest(content: bytes, path: Path) -> Manifest:
+    try:
+        data = json.loads(content.decode("utf-8"))
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if type(version) is int and version > SCHEMA_VERSION:
+            known = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
+            raise BundleTooNew(f"{path}: schema_version {version}; {known}")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {str(version)[:60]!r}; expected {SCHEMA_VERSION}")
+        return from_json(Manifest, data, "manifest.json")
+    except BundleTooNew:
+        raise
+    except (ValueError, RecursionError) as error:
+        why = " ".join((str(error) or type(error).__name__).split())[:300]
+        raise BundleBroken(f"{path}: {why}; capture again") from error

@@ -14,7 +14,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import Any, NoReturn
 from .. import __version__
 from . import (
     access,
-    amd_smi,
     commands,
     drm,
     environment,
@@ -40,17 +40,27 @@ from . import (
     ttm,
     watched,
 )
-from .archive import BundleError, can_write_zst, check_target
-from .bundle import Bundle, BundleWriter
-from .taking import Table, Taking, in_child, lost_status
+from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
+from .bundle import Bundle, BundleWriter, Item
+from .reading import show_bytes
 
-# The one place that names the readers: what each of them needs is in its FILES and COMMANDS.
-READERS: tuple[Any, ...] = (machine, pci, drm, kfd, ttm, framework, kernel_log, rocm, amd_smi, rocminfo,
-                            nvidia)
+# The one place that names the readers of files and commands: what each needs is in its FILES and COMMANDS.
+READERS = (machine, drm, kfd, ttm, rocm, rocminfo, nvidia)
 KERNEL_LOG_LIMIT_BYTES = 20 << 20
 NVML_LIMIT_S = 20.0
 TORCH_LIMIT_S = 90.0
 HANGS_LIMIT = 2
+TABLE_LIMIT_BYTES = MEMBER_LIMIT_BYTES - (4 << 20)
+TAKING_LIMIT_BYTES = BUNDLE_LIMIT_BYTES - (16 << 20)
+PRODUCER_LIMIT_S = 15.0
+WORDS = {
+    "ok": "read",
+    "truncated": "cut",
+    "not_available": "not there",
+    "not_allowed": "not allowed",
+    "timeout": "hung",
+}
+FEW = 5
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -68,11 +78,145 @@ class Options:
 
     @property
     def not_this_box(self) -> str:
-        return "" if self.root == "/" else "--root given: this process and its commands say nothing of that tree"
+        why = "--root given: this process and its commands say nothing of that tree"
+        return "" if self.root == "/" else why
 
     @property
     def no_commands(self) -> str:
         return self.not_this_box or ("" if self.commands else "--no-commands given")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to fill. It is recorded as not available where ``unless`` says why, or the folder it ``needs`` is not there.
+
+    ``answer``: a table of one row without a value, which then speaks for the whole table (NVML, torch).
+    """
+
+    name: str
+    rows: Callable[[], Iterable[dict[str, Any]]]
+    needs: str = ""
+    unless: str = ""
+    answer: bool = False
+
+
+class Lost(Exception):
+    """There are no rows: the child that makes them hung, died or failed, and how."""
+
+
+def in_child(
+    produce: Callable[[], list[dict[str, Any]]], limit_s: float = PRODUCER_LIMIT_S
+) -> Iterator[dict[str, Any]]:
+    """The rows of a producer that runs in a child. Raises Lost."""
+    for _, rows, why in watched.each((0,), lambda _: produce(), limit_s):
+        if rows is None:
+            raise Lost(why)
+        yield from rows
+
+
+def lost_status(why: str) -> str:
+    """The item status of a reading that watched.each gave up."""
+    return "timeout" if why.startswith("hung") else "not_available"
+
+
+class Taking:
+    """Adds to a BundleWriter within the limits that a bundle's reader accepts."""
+
+    def __init__(self, writer: BundleWriter):
+        self.writer = writer
+        self.items: list[Item] = []
+        self.interrupted = False
+        self.faults: list[str] = []
+        self._planned: dict[str, str] = {}
+        self._bytes = 0
+
+    def plan(self, kind: str, sources: Iterable[str]) -> None:
+        """Name sources that will be looked at."""
+        for source in sources:
+            self._planned.setdefault(source, kind)
+
+    def add(
+        self,
+        source: str,
+        content: bytes | None,
+        status: str,
+        why: str = "",
+        seconds: float = 0.0,
+        exited: int | None = None,
+        kind: str = "file",
+    ) -> None:
+        """Add one source, or say that the bundle is full."""
+        self._planned[source] = ""
+        if content is not None and self._bytes + len(content) > TAKING_LIMIT_BYTES:
+            content, status = None, "not_available"
+            why = f"left out: the bundle has reached {TAKING_LIMIT_BYTES >> 20} MiB"
+        self._bytes += len(content or b"")
+        more: dict[str, Any] = {"status": status, "why": why, "seconds": seconds, "exit": exited}
+        self.items.append(self.writer.add(kind, source, content, **more))
+
+    def rest(self, why: str) -> None:
+        """Mark everything that was planned and not reached."""
+        for source, kind in self._planned.items():
+            if kind:
+                self.add(source, None, "not_available", why, kind=kind)
+
+    def table(self, table: Table, root: str) -> None:
+        """Fill a table row by row; what it has is kept when it is interrupted."""
+        began, lines, size, status, why = time.monotonic(), [], 0, "ok", ""
+        try:
+            if table.unless:
+                raise Lost(table.unless)
+            if table.needs:
+                os.listdir(root.rstrip("/") + table.needs)
+            row: dict[str, Any] = {}
+            for row in table.rows():
+                lines.append(json.dumps(row, sort_keys=True).encode() + b"\n")
+                size += len(lines[-1])
+                if size > TABLE_LIMIT_BYTES:
+                    size -= len(lines.pop())
+                    most = f"{TABLE_LIMIT_BYTES >> 20} MiB"
+                    status, why = "truncated", f"cut after {len(lines)} rows ({most})"
+                    break
+            nothing = row.get("status") in ("not_available", "not_allowed")
+            if table.answer and len(lines) == 1 and nothing:
+                status, why = row["status"], str(row.get("why") or "no reason given")
+        except OSError as error:
+            status, why = files.fault(error)
+        except Lost as error:
+            status, why = lost_status(str(error)), str(error)
+        except KeyboardInterrupt:
+            if lines:
+                why = f"interrupted after {len(lines)} rows"
+                self.add(table.name, b"".join(lines), "truncated", why, time.monotonic() - began)
+            raise
+        content = b"".join(lines) if lines or status == "ok" else None
+        self.add(table.name, content, status, why, time.monotonic() - began)
+
+    def counts(self) -> dict[str, int]:
+        """How many sources of each status, commonest first."""
+        return dict(Counter(item.status for item in self.items).most_common())
+
+    def told(self) -> list[str]:
+        """What a person is told of it: the counts, then what hung, was refused, cut or unseen, a few lines of each."""
+        counts = ", ".join(f"{count} {WORDS[status]}" for status, count in self.counts().items())
+        lines = [f"{len(self.items)} sources, {show_bytes(self._bytes)}: {counts}"]
+        for status in ("timeout", "not_allowed", "truncated"):
+            head = WORDS[status].capitalize()
+            some = [item for item in self.items if item.status == status]
+            lines += [f"{head}: {item.source}: {item.why}" for item in some[:FEW]]
+            lines += [f"{head}: {len(some) - FEW} more"] if len(some) > FEW else []
+        bundle = self.writer.bundle()
+        refused = sum(row.get("status") == "not_allowed" for row in bundle.table("device_files"))
+        if refused:
+            whose = f"the open files of {refused} process{'es' if refused > 1 else ''}"
+            lines.append(f"Not allowed: {whose}, which may hold a GPU")
+        if any(row.get("init_pid_ns") is False for row in bundle.table("identity")):
+            unseen = "processes outside it, which may hold a GPU too"
+            lines.append("Not visible from this container: " + unseen)
+        lines += [f"Fault in this program, please report it: {fault}" for fault in self.faults]
+        if self.interrupted:
+            lines.append("Interrupted: what was not reached is marked so in the bundle")
+        return lines
 
 
 def capture(options: Options = Options()) -> Bundle:
@@ -86,37 +230,29 @@ def capture(options: Options = Options()) -> Bundle:
 def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Taking:
     """Take everything; each step's line goes to ``say``. Ctrl-C ends it early, with the rest named as not captured."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    taking = Taking(BundleWriter(options.box or box_name(options.root), "recorded" if options.not_this_box else "live",
-                                 __version__, stamp))
-    root = Path(options.root)
-    own = options.not_this_box
-    box = (Table("host", partial(in_child, partial(machine.collect_host, root))),
-           Table("pci_devices", partial(in_child, partial(pci.collect_pci, root)), needs="/sys/bus/pci/devices"),
-           Table("initramfs", partial(in_child, partial(ttm.collect_initramfs, root))),
-           Table("libraries", partial(in_child, partial(environment.collect_libraries, root, options.commands))))
-    held = (Table("processes", partial(processes.walk_processes, options.root, options.with_args), needs="/proc"),
-            Table("device_files", partial(processes.walk_device_files, options.root), needs="/proc"))
-    me = (Table("identity", partial(in_child, partial(access.collect_identity, root)), unless=own),
-          Table("limits", partial(environment.collect_limits, root), unless=own),
-          Table("environment", partial(environment.collect_environment, root), unless=own),
-          Table("access", access.walk_access, unless=own))
-    nvml = (Table("nvml", partial(nvidia.collect_nvml, NVML_LIMIT_S), unless=options.no_commands, answer=True),)
-    no_torch = own or ("" if options.torch else "--no-torch given")
-    torch = (Table("torch", partial(_torch, options), unless=no_torch, answer=True),)
+    kind = "recorded" if options.not_this_box else "live"
+    name = options.box or box_name(options.root)
+    taking = Taking(BundleWriter(name, kind, __version__, stamp))
+    tables = _tables(options)
 
-    def tables(some: tuple[Table, ...]) -> None:
-        for table in some:
+    def fill(step: str) -> None:
+        for table in tables[step]:
             taking.table(table, options.root)
 
-    steps: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("kernel and driver files", partial(_files, taking, options)), ("this box", partial(tables, box)),
-        ("processes", partial(tables, held)), ("access", partial(tables, me)),
-        ("kernel log", partial(_kernel_log, taking, options)), ("vendor tools", partial(_commands, taking, options)),
-        ("NVML", partial(tables, nvml)), ("torch", partial(tables, torch)))
-    taking.plan("file", (table.name for table in box + held + me + nvml + torch))
+    steps: dict[str, Callable[[], None]] = {
+        "kernel and driver files": partial(_files, taking, options),
+        "this box": partial(fill, "this box"),
+        "processes": partial(fill, "processes"),
+        "access": partial(fill, "access"),
+        "kernel log": partial(_kernel_log, taking, options),
+        "vendor tools": partial(_commands, taking, options),
+        "NVML": partial(fill, "NVML"),
+        "torch": partial(fill, "torch"),
+    }
+    taking.plan("file", (table.name for some in tables.values() for table in some))
     taking.plan("command", (" ".join(argv) for argv in _argvs()))
     try:
-        for name, step in steps:
+        for name, step in steps.items():
             before, began = len(taking.items), time.monotonic()
             try:
                 step()
@@ -130,9 +266,41 @@ def measure(options: Options, say: Callable[[str], None] = lambda line: None) ->
     return taking
 
 
+def _tables(options: Options) -> dict[str, tuple[Table, ...]]:
+    """The tables of each step, in the order in which they are filled."""
+    own, root = options.not_this_box, options.root
+    no_torch = own or ("" if options.torch else "--no-torch given")
+
+    def child(read: Callable[..., list[dict[str, Any]]], *given: object) -> Any:
+        return partial(in_child, partial(read, Path(root), *given))
+
+    args = partial(processes.walk_processes, root, options.with_args)
+    held = partial(processes.walk_device_files, root)
+    nvml = partial(nvidia.collect_nvml, NVML_LIMIT_S)
+    return {
+        "this box": (
+            Table("host", child(machine.collect_host)),
+            Table("pci_devices", child(pci.collect_pci), needs="/sys/bus/pci/devices"),
+            Table("initramfs", child(ttm.collect_initramfs)),
+        ),
+        "processes": (
+            Table("processes", args, needs="/proc"),
+            Table("device_files", held, needs="/proc"),
+        ),
+        "access": (
+            Table("identity", child(access.collect_identity), unless=own),
+            Table("limits", partial(environment.collect_limits, Path(root)), unless=own),
+            Table("environment", partial(environment.collect_environment, Path(root)), unless=own),
+            Table("access", access.walk_access, unless=own),
+        ),
+        "NVML": (Table("nvml", nvml, unless=options.no_commands, answer=True),),
+        "torch": (Table("torch", partial(_torch, options), unless=no_torch, answer=True),),
+    }
+
+
 def _files(taking: Taking, options: Options) -> None:
     found: dict[str, files.Found] = {}
-    patterns = {pattern for reader in READERS for pattern in reader.FILES}
+    patterns = {pattern for reader in READERS for pattern in getattr(reader, "FILES", ())}
     for pattern in sorted(patterns.union(machine.cgroup_files(Path(options.root)))):
         for item in files.find(options.root, pattern):
             found.setdefault(item.source, item)
@@ -142,14 +310,16 @@ def _files(taking: Taking, options: Options) -> None:
         if item.status != "ok":
             taking.add(item.source, None, item.status, item.why)
     began = time.monotonic()
-    for source, got, why in watched.each(there, partial(files.read, options.root), group=os.path.dirname):
+    read = partial(files.read, options.root)
+    for source, got, why in watched.each(there, read, group=os.path.dirname):
         content, status, why = got or (None, lost_status(why), why)
         taking.add(source, content, status, why, time.monotonic() - began)
         began = time.monotonic()
 
 
 def _argvs() -> list[tuple[str, ...]]:
-    return list(dict.fromkeys(argv for reader in READERS for argv in reader.COMMANDS))
+    argvs = (argv for reader in READERS for argv in getattr(reader, "COMMANDS", ()))
+    return list(dict.fromkeys(argvs))
 
 
 def _commands(taking: Taking, options: Options) -> None:
@@ -163,8 +333,8 @@ def _commands(taking: Taking, options: Options) -> None:
             continue
         got = commands.run(argv)
         hangs[argv[0]] = hangs.get(argv[0], 0) + (got.status == "timeout")
-        never_ran = got.status in ("not_available", "not_allowed")
-        taking.add(source, None if never_ran else got.text, got.status, got.why, got.seconds, got.exit, "command")
+        text = None if got.status in ("not_available", "not_allowed") else got.text
+        taking.add(source, text, got.status, got.why, got.seconds, got.exit, "command")
 
 
 def _kernel_log(taking: Taking, options: Options) -> None:
@@ -172,16 +342,20 @@ def _kernel_log(taking: Taking, options: Options) -> None:
         taking.add("dmesg", None, "not_available", options.no_commands, kind="command")
         return
     for source, content, status, why in kernel_log.collect(KERNEL_LOG_LIMIT_BYTES):
-        taking.add(source, content, status, why, kind="file" if source.startswith("/") else "command")
+        kind = "file" if source.startswith("/") else "command"
+        taking.add(source, content, status, why, kind=kind)
 
 
 def _torch(options: Options) -> list[dict[str, Any]]:
     """What the interpreter that owns torch says of it, in a child of its own."""
-    python = (options.torch_python or _recorded_python() or shutil.which("python3", path=commands.search_path())
-              or sys.executable)
+    python = options.torch_python or _recorded_python()
+    python = python or shutil.which("python3", path=commands.search_path()) or sys.executable
     rows = framework.collect(python, TORCH_LIMIT_S, options.torch_devices)
-    return [{**row, **{key: environment.without_names(str(row[key])) for key in ("python", "path") if row.get(key)}}
-            for row in rows]
+    for row in rows:
+        for key in ("python", "path"):
+            if row.get(key):
+                row[key] = environment.without_names(str(row[key]))
+    return rows
 
 
 def _recorded_python() -> str:
@@ -197,60 +371,88 @@ def _recorded_python() -> str:
 def box_name(root: str) -> str:
     """A name for the box: the same at each capture, and without its host name."""
     known = (files.read(root, "/etc/machine-id")[0] or b"").strip()
-    known = known or (os.uname().nodename if root == "/" else os.path.realpath(root)).encode("utf-8", "surrogateescape")
+    place = os.uname().nodename if root == "/" else os.path.realpath(root)
+    known = known or place.encode("utf-8", "surrogateescape")
     return "box-" + hashlib.sha256(known).hexdigest()[:6]
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BundleError(f"{message}; expected: {self.format_usage()[len('usage: '):].strip()}")
+        raise BundleError(f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}")
+
+
+_OPTIONS = (
+    (
+        "--out",
+        "PATH",
+        "a .tar.gz or a folder (default: outputs/captures/BOX-TIME.tar.gz in a checkout, else BOX-TIME.tar.gz here)",
+    ),
+    ("--root", "DIR", "look at a tree with proc, sys and etc instead of this box"),
+    ("--box", "NAME", "name of the box (default: made from its machine id)"),
+    ("--with-args", "", "keep the arguments of every process; they may hold secrets"),
+    ("--force", "", "replace what is at --out"),
+    ("--no-commands", "", "run no program but torch's interpreter"),
+    ("--no-torch", "", "do not ask torch"),
+    (
+        "--torch-devices",
+        "",
+        "also ask torch for its devices: takes a GPU context on each, in a child, for a moment",
+    ),
+    ("--torch-python", "PATH", "the interpreter that has torch"),
+    ("--json", "", "print the summary as JSON"),
+)
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="capture", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                     allow_abbrev=False)
-    parser.add_argument("--out", metavar="PATH", help="a .tar.gz, a .tar.zst where zstd is at hand, or a folder "
-                        "(default: outputs/captures/BOX-TIME.tar.gz in a checkout, else BOX-TIME.tar.gz here)")
-    parser.add_argument("--root", metavar="DIR", default="/", help="look at a tree with proc, sys and etc instead of this box")
-    parser.add_argument("--box", metavar="NAME", default="", help="name of the box (default: made from its machine id)")
-    parser.add_argument("--with-args", action="store_true", help="keep the arguments of every process; they may hold secrets")
-    parser.add_argument("--force", action="store_true", help="replace what is at --out")
-    parser.add_argument("--no-commands", dest="commands", action="store_false", help="run no program but torch's interpreter")
-    parser.add_argument("--no-torch", dest="torch", action="store_false", help="do not ask torch")
-    parser.add_argument("--torch-devices", action="store_true",
-                        help="also ask torch for its devices: takes a GPU context on each, in a child, for a moment")
-    parser.add_argument("--torch-python", metavar="PATH", default="", help="the interpreter that has torch")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    form = argparse.RawDescriptionHelpFormatter
+    parser = _Parser("capture", description=__doc__, formatter_class=form, allow_abbrev=False)
+    for flag, value, words in _OPTIONS:
+        if value:
+            parser.add_argument(flag, metavar=value, default="", help=words)
+        else:
+            parser.add_argument(flag, action="store_true", help=words)
     return parser.parse_args(argv)
 
 
 def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
     """Options and where to write; bad use is refused before anything is measured."""
-    if not os.path.isdir(given.root) or not os.access(given.root, os.R_OK | os.X_OK):
-        raise BundleError(f"--root {given.root}: no folder that can be listed; expected a tree with proc and sys in it")
-    if given.torch_python and not shutil.which(given.torch_python):
-        raise BundleError(f"--torch-python {given.torch_python}: no such program; expected the path of a Python interpreter")
+    root, python = given.root or "/", given.torch_python
+    if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
+        expected = "expected a tree with proc and sys in it"
+        raise BundleError(f"--root {root}: no folder that can be listed; {expected}")
+    if python and not shutil.which(python):
+        expected = "expected the path of a Python interpreter"
+        raise BundleError(f"--torch-python {python}: no such program; {expected}")
     if given.box and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", given.box):
-        raise BundleError(f"--box {given.box!r}: expected up to 64 letters, digits, dots and dashes")
-    python = os.path.abspath(shutil.which(given.torch_python) or "") if given.torch_python else ""
-    root = "/" if os.path.samefile(given.root, "/") else os.path.abspath(given.root)
-    options = Options(root, given.with_args, given.commands, given.torch, given.torch_devices, python,
-                      given.box)
-    if given.out:
-        out = Path(given.out)
-    else:
-        name = f"{options.box or box_name(options.root)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz"
-        out = CHECKOUT / "outputs" / "captures" / name if (CHECKOUT / "pyproject.toml").is_file() else Path(name)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BundleError(f"{out.parent}: {error.strerror}; choose an --out that you may write to") from error
-    if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")) and not out.name.endswith(".tar.zst"):
-        raise BundleError(f"--out {out}: expected a name that ends in .tar.gz or .tar.zst, or a folder")
-    if out.name.endswith(".tar.zst") and not can_write_zst():
-        raise BundleError(f"--out {out}: zstd is not at hand; choose a name that ends in .tar.gz, or install zstd")
+        expected = "expected up to 64 letters, digits, dots and dashes"
+        raise BundleError(f"--box {given.box!r}: {expected}")
+    options = Options(
+        root="/" if os.path.samefile(root, "/") else os.path.abspath(root),
+        with_args=given.with_args,
+        commands=not given.no_commands,
+        torch=not given.no_torch,
+        torch_devices=given.torch_devices,
+        torch_python=os.path.abspath(shutil.which(python) or "") if python else "",
+        box=given.box,
+    )
+    out = Path(given.out) if given.out else _default_out(options)
+    if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):
+        raise BundleError(f"--out {out}: expected a name that ends in .tar.gz, or a folder")
     check_target(out, given.force)
     return options, out
+
+
+def _default_out(options: Options) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    out = Path(f"{options.box or box_name(options.root)}-{stamp}.tar.gz")
+    if (CHECKOUT / "pyproject.toml").is_file():
+        out = CHECKOUT / "outputs" / "captures" / out
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"{error.strerror}; choose an --out that you may write to"
+        raise BundleError(f"{out.parent}: {why}") from error
+    return out
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -272,10 +474,15 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("capture: interrupted; nothing was written", file=sys.stderr)
         return 130
-    manifest = taking.writer.manifest()
-    summary = {**{key: manifest[key] for key in ("schema_version", "box", "kind", "captured_at", "tool_version")},
-               "out": str(out), "seconds": round(time.monotonic() - began, 1), "interrupted": taking.interrupted,
-               "faults": taking.faults, "bytes": sum(item.bytes for item in taking.items), "counts": taking.counts()}
+    summary = {
+        **{key: value for key, value in taking.writer.manifest().items() if key != "items"},
+        "out": str(out),
+        "seconds": round(time.monotonic() - began, 1),
+        "interrupted": taking.interrupted,
+        "faults": taking.faults,
+        "bytes": sum(item.bytes for item in taking.items),
+        "counts": taking.counts(),
+    }
     words = [f"{summary['box']}, {summary['seconds']} s", *taking.told(), f"Written to {out}"]
     print(json.dumps(summary, indent=1) if given.json else "\n".join(words))
     return 130 if taking.interrupted else 0

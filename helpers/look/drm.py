@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.units import pci_address, printed_size
 
-from .bundle import Bundle, natural
-from .reading import Reading, not_available, seen
+from .bundle import Bundle, Text, natural
+from .reading import Reading
 
-POOLS = ("vram_total", "vram_used", "vis_vram_total", "vis_vram_used", "gtt_total", "gtt_used", "preempt_used")
+POOLS = ("vram_total", "vram_used", "gtt_total", "gtt_used")
 # card0-DP-1 is a connector and has a device folder too: one or two digits and nothing after them is a card.
 _CARDS = ("/sys/class/drm/card[0-9]", "/sys/class/drm/card[0-9][0-9]")
 _RENDER = "/sys/class/drm/renderD[0-9][0-9][0-9]/device/uevent"
-_NAMES = ("uevent", "vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "product_name",
-          "mem_info_vram_vendor", *("mem_info_" + pool for pool in POOLS))
+_NAMES = (
+    "uevent vendor device subsystem_vendor subsystem_device revision product_name mem_info_vram_vendor "
+    "mem_info_vis_vram_total mem_info_vis_vram_used mem_info_preempt_used"
+).split() + ["mem_info_" + pool for pool in POOLS]
 FILES: tuple[str, ...] = (*(f"{card}/device/{name}" for name in _NAMES for card in _CARDS), _RENDER)
-COMMANDS: tuple[tuple[str, ...], ...] = ()
 
 _KINDS = ("total", "shared", "active", "resident", "purgeable", "memory")
 _FIRST = {"vram mem": "vram", "gtt mem": "gtt", "cpu mem": "cpu"}
@@ -40,68 +40,52 @@ class Card:
     driver: str
     vendor_id: str
     device_id: str
-    subsystem: str
     product: Reading
-    vram_vendor: Reading
     vram_total: Reading
     vram_used: Reading
-    vis_vram_total: Reading
-    vis_vram_used: Reading
     gtt_total: Reading
     gtt_used: Reading
-    preempt_used: Reading
 
 
 @dataclass(frozen=True)
 class Fdinfo:
-    """One fdinfo text. ``regions`` maps region -> kind -> bytes, for what was printed only; ``ignored`` counts lines of a
-    memory key, or of no key, whose value could not be read. ``extra`` holds the driver's own sizes (amd-requested-vram)."""
+    """One fdinfo text. ``regions`` maps region -> kind -> bytes, for what was printed only."""
 
     driver: str
     pci: str
     client_id: str
     pasid: str
     regions: dict[str, dict[str, int]]
-    extra: dict[str, int]
-    ignored: int
 
-    def held(self, region: str) -> tuple[int, str] | None:
-        """Bytes in a region and the kind they were taken from: resident, else memory (its deprecated name), else total."""
+    def held(self, region: str) -> int | None:
+        """Bytes in a region: resident, else memory (its deprecated name), else total; None where none is printed."""
         sizes = self.regions.get(region, {})
-        return next(((sizes[kind], kind) for kind in ("resident", "memory", "total") if kind in sizes), None)
-
-
-@dataclass(frozen=True)
-class Region:
-    """One client's bytes in one region (vram, gtt, cpu; xe: vram0; i915: local0). ``by`` names the kind that was used.
-
-    Memory that clients share is counted in each; ``shared`` is not available where the driver prints no such key.
-    """
-
-    name: str
-    held: Reading
-    by: str
-    shared: Reading
+        kinds = ("resident", "memory", "total")
+        return next((sizes[kind] for kind in kinds if kind in sizes), None)
 
 
 @dataclass(frozen=True)
 class Client:
-    """One open DRM client: who holds what on which card. ``pids`` are all processes that have it open (forks inherit it)."""
+    """One open DRM client: who holds what on which card. ``pids`` are all processes that have it open (forks inherit it).
+
+    ``held`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes; memory that clients share is counted in each.
+    """
 
     pci: str
-    client_id: str
-    driver: str
     pids: tuple[int, ...]
-    regions: tuple[Region, ...]
-    source: str
-    item: str
+    held: dict[str, int]
+    text: Text
 
     def region(self, name: str) -> Reading:
-        """Bytes in a region. "vram" is device memory in any driver's words: vram, vram0.., local0... """
-        found = [r for r in self.regions if r.name == name or (name == "vram" and _DEVICE_MEMORY.fullmatch(r.name))]
+        """Bytes in a region. "vram" is device memory in any driver's words: vram, vram0.., local0..."""
+        found = [
+            size
+            for region, size in self.held.items()
+            if region == name or (name == "vram" and _DEVICE_MEMORY.fullmatch(region))
+        ]
         if not found:
-            return not_available(_NO_MEMORY if not self.regions else f"no region {name}", "bytes", self.source, self.item)
-        return seen(sum(int(r.held.value or 0) for r in found), "bytes", self.source, self.item)
+            return self.text.missing(f"no region {name}" if self.held else _NO_MEMORY, "bytes")
+        return self.text.seen(sum(found), "bytes")
 
 
 def cards(bundle: Bundle) -> tuple[Card, ...]:
@@ -111,18 +95,25 @@ def cards(bundle: Bundle) -> tuple[Card, ...]:
         pci = pci_address(_uevent(bundle, source).get("PCI_SLOT_NAME", ""))
         if pci:
             renders[pci] = source.split("/")[4]
-    folders = [s[:-len("/uevent")] for pattern in _CARDS for s in bundle.sources(pattern + "/device/uevent")]
-    return tuple(_card(bundle, folder, renders) for folder in folders)
+    sources = (s for pattern in _CARDS for s in bundle.sources(pattern + "/device/uevent"))
+    return tuple(_card(bundle, s[: -len("/uevent")], renders) for s in sources)
 
 
 def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> Card:
     uevent = _uevent(bundle, folder + "/uevent")
     pci = pci_address(uevent.get("PCI_SLOT_NAME", ""))
-    vendor, device, *subsystem = (bundle.read(f"{folder}/{name}").text.strip() for name in _NAMES[1:5])
-    pools = {pool: bundle.number(f"{folder}/mem_info_{pool}") for pool in POOLS}
-    return Card(pci, folder.split("/")[4], renders.get(pci, ""), uevent.get("DRIVER", ""), vendor, device,
-                ":".join(subsystem) if all(subsystem) else "", bundle.word(folder + "/product_name"),
-                bundle.word(folder + "/mem_info_vram_vendor"), **pools)
+    vendor, device = (bundle.read(f"{folder}/{name}").text.strip() for name in ("vendor", "device"))
+    pools = (bundle.number(f"{folder}/mem_info_{pool}") for pool in POOLS)
+    return Card(
+        pci,
+        folder.split("/")[4],
+        renders.get(pci, ""),
+        uevent.get("DRIVER", ""),
+        vendor,
+        device,
+        bundle.word(folder + "/product_name"),
+        *pools,
+    )
 
 
 def _uevent(bundle: Bundle, source: str) -> dict[str, str]:
@@ -137,27 +128,19 @@ def parse_fdinfo(text: str) -> Fdinfo:
     """
     words: dict[str, str] = {}
     regions: dict[str, dict[str, int]] = {}
-    extra: dict[str, int] = {}
-    ignored = 0
     for line in text.splitlines():
-        key, colon, value = (part.strip() for part in line.partition(":"))
-        if not colon:
-            ignored += bool(line.strip())
-            continue
+        key, _, value = (part.strip() for part in line.partition(":"))
         place = _place(key)
         if key in ("drm-driver", "drm-pdev", "drm-client-id", "pdev", "pasid"):
             words[key] = value[:64]
-        elif place or key.startswith("amd-"):
-            size = _size(value)
-            if size is None:
-                ignored += 1
-            elif place:
-                regions.setdefault(place[0], {})[place[1]] = size
-            else:
-                extra[key] = size
+        elif place:
+            try:
+                regions.setdefault(place[0], {})[place[1]] = printed_size(value)
+            except ValueError:
+                continue  # a size that nobody can read is no zero: the region stays without that kind
     driver = words.get("drm-driver", "amdgpu" if "pdev" in words and regions else "")
-    return Fdinfo(driver, pci_address(words.get("drm-pdev", words.get("pdev", ""))), words.get("drm-client-id", ""),
-                  words.get("pasid", ""), regions, extra, ignored)
+    address = pci_address(words.get("drm-pdev", words.get("pdev", "")))
+    return Fdinfo(driver, address, words.get("drm-client-id", ""), words.get("pasid", ""), regions)
 
 
 def _place(key: str) -> tuple[str, str] | None:
@@ -165,16 +148,9 @@ def _place(key: str) -> tuple[str, str] | None:
     if key in _FIRST:
         return _FIRST[key], "memory"
     name, kind, region = (key.split("-", 2) + ["", ""])[:3]
-    if name == "drm" and kind in _KINDS and region and " " not in region and not region.startswith("cycles-"):
-        return region, kind
-    return None
-
-
-def _size(value: str) -> int | None:
-    try:
-        return printed_size(value)
-    except ValueError:
+    if name != "drm" or kind not in _KINDS or " " in region or region.startswith("cycles-"):
         return None
+    return (region, kind) if region else None
 
 
 def clients(bundle: Bundle) -> tuple[Client, ...]:
@@ -183,47 +159,38 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
     A client is told by (PCI address, drm-client-id); where the kernel prints no id (before 5.19), by its PASID. Of several
     texts of one client, read moments apart, the one with the most memory stands for it.
     """
-    item = bundle.read("device_files").item
+    text = bundle.read("device_files")
     found: dict[tuple[str, str, str, str], list[tuple[int, int, Fdinfo]]] = {}
     for row in bundle.table("device_files"):
-        pid, fd, text = _whole(row.get("pid")), _whole(row.get("fd")), row.get("fdinfo")
-        if pid is None or not isinstance(text, str):
-            continue
-        info = parse_fdinfo(text)
-        if not info.driver and not info.regions:
+        pid, fd = row.number("pid"), row.number("fd")
+        info = parse_fdinfo(row.text("fdinfo"))
+        if pid is None or not (info.driver or info.regions):
             continue
         key = (info.pci, "fd", str(pid), str(fd))
-        if info.client_id or info.pasid:
-            key = (info.pci, "client", info.client_id, "") if info.client_id else (info.pci, "pasid", info.pasid, "")
+        if info.client_id:
+            key = (info.pci, "client", info.client_id, "")
+        elif info.pasid:
+            key = (info.pci, "pasid", info.pasid, "")
         found.setdefault(key, []).append((pid, -1 if fd is None else fd, info))
     order = sorted(found, key=lambda key: (key[0], natural(" ".join(key[1:]))))
-    return tuple(_client(found[key], item) for key in order)
+    return tuple(_client(found[key], text) for key in order)
 
 
-def _client(sightings: list[tuple[int, int, Fdinfo]], item: str) -> Client:
-    pid, fd, info = max(sightings, key=lambda s: (sum(_held(s[2], name)[0] for name in s[2].regions), -s[0], -s[1]))
-    source = f"/proc/{pid}/fdinfo/{fd}"
-    regions = []
-    for name in sorted(info.regions):
-        if not info.held(name):
-            continue
-        size, by = _held(info, name)
-        shared = info.regions[name].get("shared")
-        regions.append(Region(name, seen(size, "bytes", source, item), by,
-                              not_available("the driver prints no drm-shared key", "bytes", source, item) if shared is None
-                              else seen(shared, "bytes", source, item)))
-    return Client(info.pci, info.client_id, info.driver, tuple(sorted({s[0] for s in sightings})), tuple(regions), source, item)
+def _client(sightings: list[tuple[int, int, Fdinfo]], text: Text) -> Client:
+    def weight(sighting: tuple[int, int, Fdinfo]) -> tuple[int, int, int]:
+        return sum(_held(sighting[2]).values()), -sighting[0], -sighting[1]
+
+    pid, fd, info = max(sightings, key=weight)
+    pids = tuple(sorted({sighting[0] for sighting in sightings}))
+    return Client(info.pci, pids, _held(info), text.of(f"/proc/{pid}/fdinfo/{fd}"))
 
 
-def _held(info: Fdinfo, name: str) -> tuple[int, str]:
-    return info.held(name) or (0, "")
+def _held(info: Fdinfo) -> dict[str, int]:
+    sizes = {name: info.held(name) for name in sorted(info.regions)}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def refused_pids(bundle: Bundle) -> tuple[int, ...]:
     """Processes whose open files could not be read, so that what they hold is not attributable from here."""
-    refused = {_whole(row.get("pid")) for row in bundle.table("device_files") if row.get("status") == "not_allowed"}
-    return tuple(sorted(pid for pid in refused if pid is not None))
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    rows = (row for row in bundle.table("device_files") if row.get("status") == "not_allowed")
+    return tuple(sorted({pid for pid in (row.number("pid") for row in rows) if pid is not None}))

@@ -18,11 +18,21 @@ from pathlib import Path
 from .bundle import natural
 
 FILE_LIMIT_BYTES = 1 << 20
+TEXT_LIMIT_BYTES = 64 << 10
 MATCH_LIMIT = 5000
 
-_WORDS = {errno.ENOENT: "no such file", errno.ENOTDIR: "no such file", errno.ELOOP: "a loop of links"}
-_SPECIAL = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
-            stat.S_IFBLK: "a device"}
+_WORDS = {
+    errno.ENOENT: "no such file",
+    errno.ENOTDIR: "no such file",
+    errno.ELOOP: "a loop of links",
+}
+_SPECIAL = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,8 @@ def find(root: str, pattern: str) -> Iterator[Found]:
     found.sort(key=lambda item: natural(item.source))
     yield from found[:MATCH_LIMIT]
     if len(found) > MATCH_LIMIT:
-        yield Found(pattern, "not_available", f"{len(found) - MATCH_LIMIT} further matches left out")
+        why = f"{len(found) - MATCH_LIMIT} further matches left out"
+        yield Found(pattern, "not_available", why)
 
 
 def _top(root: str) -> str:
@@ -85,8 +96,12 @@ def _descend(top: str, base: str, parts: list[str]) -> Iterator[Found]:
             return
         else:
             with os.scandir(top + base if top + base else "/") as entries:
-                names = [e.name for e in entries if fnmatch.fnmatchcase(e.name, parts[0])
-                         and (parts[0].startswith(".") or not e.name.startswith("."))]
+                names = [
+                    e.name
+                    for e in entries
+                    if fnmatch.fnmatchcase(e.name, parts[0])
+                    and (parts[0].startswith(".") or not e.name.startswith("."))
+                ]
     except OSError as error:
         status, why = fault(error)
         if status == "not_allowed" or error.errno not in (errno.ENOENT, errno.ENOTDIR):
@@ -107,7 +122,9 @@ def _inside(top: str, source: str) -> bool:
     return real == os.path.realpath(top) or real.startswith(os.path.realpath(top) + "/")
 
 
-def read(root: str, source: str, limit_bytes: int = FILE_LIMIT_BYTES) -> tuple[bytes | None, str, str]:
+def read(
+    root: str, source: str, limit_bytes: int = FILE_LIMIT_BYTES
+) -> tuple[bytes | None, str, str]:
     """Content, status and reason of one file; content is None exactly where there is none, and cut at ``limit_bytes``."""
     top = _top(root)
     path = top + source
@@ -116,7 +133,8 @@ def read(root: str, source: str, limit_bytes: int = FILE_LIMIT_BYTES) -> tuple[b
             return None, "not_available", "a link leads outside --root"
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
-            return None, "not_available", f"{_SPECIAL.get(stat.S_IFMT(mode), 'no file')}, not a regular file"
+            kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
+            return None, "not_available", f"{kind}, not a regular file"
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             return _drain(opened, limit_bytes)
@@ -124,6 +142,11 @@ def read(root: str, source: str, limit_bytes: int = FILE_LIMIT_BYTES) -> tuple[b
             os.close(opened)
     except OSError as error:
         return (None, *fault(error))
+
+
+def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
+    """The text of one small file without the white space around it; empty where there is none."""
+    return (read(root, source, limit_bytes)[0] or b"").decode("utf-8", "replace").strip()
 
 
 def _drain(opened: int, limit_bytes: int) -> tuple[bytes, str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from . import amd_smi, drm, framework, kfd, nvidia, pci, processes, rocm, rocminfo, ttm
+from . import drm, framework, kfd, nvidia, pci, processes, rocm, rocminfo, ttm
 from .access import identity
 from .bundle import Bundle
 from .machine import machine
@@ -70,25 +72,26 @@ class _Layers:
     node: kfd.KfdNode | None
     agent: rocminfo.Agent | None
     rocm_smi: rocm.SmiCard | None
-    amd_smi: amd_smi.SmiGpu | None
+    amd_smi: rocm.SmiCard | None
     nvidia: nvidia.NvidiaGpu | None
     torch: framework.TorchDevice | None
 
 
 def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
     """Every AMD, NVIDIA or Intel GPU that any layer knows, by PCI address. A server's display chip is none."""
-    devices = {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu}
-    cards = {c.pci: c for c in drm.cards(bundle) if c.pci}
-    nodes = {n.pci: n for n in kfd.nodes(bundle) if n.pci}
-    agents = {str(a.pci.value): a for a in rocminfo.agents(bundle) if a.pci.ok and a.kind == "gpu"}
-    smi_cards = {str(c.pci.value): c for c in rocm.cards(bundle) if c.pci.ok}
-    smi_gpus = {str(g.pci.value): g for g in amd_smi.gpus(bundle) if g.pci.ok}
-    green = {g.pci: g for g in nvidia.gpus(bundle)}
-    torches = {d.pci: d for d in framework.framework(bundle).devices if d.pci}
+    known: dict[str, dict[str, Any]] = {
+        "device": {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu},
+        "card": {c.pci: c for c in drm.cards(bundle)},
+        "node": {n.pci: n for n in kfd.nodes(bundle)},
+        "agent": {str(a.pci.value or ""): a for a in rocminfo.agents(bundle) if a.kind == "gpu"},
+        "rocm_smi": {str(c.pci.value or ""): c for c in rocm.cards(bundle)},
+        "amd_smi": {str(g.pci.value or ""): g for g in rocm.gpus(bundle)},
+        "nvidia": {g.pci: g for g in nvidia.gpus(bundle)},
+        "torch": {d.pci: d for d in framework.framework(bundle).devices},
+    }
     found = []
-    for address in sorted({*devices, *cards, *nodes, *agents, *smi_cards, *smi_gpus, *green, *torches}):
-        layers = _Layers(devices.get(address), cards.get(address), nodes.get(address), agents.get(address),
-                         smi_cards.get(address), smi_gpus.get(address), green.get(address), torches.get(address))
+    for address in sorted(filter(None, set().union(*known.values()))):
+        layers = _Layers(**{name: by_pci.get(address) for name, by_pci in known.items()})
         vendor = _vendor(layers)
         if vendor:
             found.append(_gpu(bundle, address, vendor, layers))
@@ -106,12 +109,20 @@ def _vendor(layers: _Layers) -> str:
 
 def _gpu(bundle: Bundle, address: str, vendor: str, layers: _Layers) -> Gpu:
     integrated = _integrated(layers)
-    pools = _pools(bundle, address, layers, vendor)
     holders = _holders(bundle, address, layers, integrated)
-    device, card = layers.device, layers.card
-    driver = (device.driver if device else "") or (card.driver if card else "") or ("nvidia" if layers.nvidia else "")
-    return Gpu(address, vendor, _name(layers), driver, integrated, _indices(layers), pools, holders,
-               _unattributed(bundle, layers, integrated, holders), _blind_spots(bundle, vendor))
+    drivers = [known.driver for known in (layers.device, layers.card) if known]
+    return Gpu(
+        address,
+        vendor,
+        _name(layers),
+        next(filter(None, drivers), "nvidia" if layers.nvidia else ""),
+        integrated,
+        _indices(layers),
+        _pools(bundle, address, layers, vendor),
+        holders,
+        _unattributed(bundle, layers, integrated, holders),
+        _blind_spots(bundle, vendor),
+    )
 
 
 def _integrated(layers: _Layers) -> bool | None:
@@ -126,18 +137,20 @@ def _integrated(layers: _Layers) -> bool | None:
 
 def _name(layers: _Layers) -> Reading:
     """The first name that a layer has, in the order in which names are useful to a person."""
-    known = [reading for layer, field in ((layers.nvidia, "name"), (layers.torch, "name"), (layers.agent, "marketing_name"),
-                                          (layers.amd_smi, "name"), (layers.card, "product"), (layers.rocm_smi, "name"))
-             if layer is not None for reading in [getattr(layer, field)]]
+    known = [layer.name for layer in (layers.nvidia, layers.torch) if layer]
+    known += [layers.agent.marketing_name] if layers.agent else []
+    known += [layers.amd_smi.name] if layers.amd_smi else []
+    known += [layers.card.product] if layers.card else []
+    known += [layers.rocm_smi.name] if layers.rocm_smi else []
     for reading in known:
         if reading.ok and str(reading.value).strip():
             return reading
     if layers.node and layers.node.gfx:
         return seen(layers.node.gfx, "text", layers.node.gpu_id.source, layers.node.gpu_id.item)
-    if layers.device or layers.card:
-        ids = layers.device or layers.card
-        assert ids is not None
-        return seen(f"{ids.vendor_id[2:]}:{ids.device_id[2:]}", "text", "PCI vendor and device id", "")
+    ids = layers.device or layers.card
+    if ids:
+        words = f"{ids.vendor_id[2:]}:{ids.device_id[2:]}"
+        return seen(words, "text", "PCI vendor and device id")
     return not_available("no layer names it", "text", "")
 
 
@@ -154,7 +167,7 @@ def _indices(layers: _Layers) -> dict[str, str]:
         found["rocm-smi"] = str(layers.rocm_smi.index)
     if layers.amd_smi:
         found["amd-smi"] = str(layers.amd_smi.index)
-        found["HIP"] = layers.amd_smi.indices.get("hip", "")
+        found["HIP"] = layers.amd_smi.hip
     if layers.nvidia and layers.nvidia.index.ok:
         found["nvidia-smi"] = str(layers.nvidia.index.value)
     if layers.torch:
@@ -162,135 +175,156 @@ def _indices(layers: _Layers) -> dict[str, str]:
     return {space: name for space, name in found.items() if name}
 
 
-def _pools(bundle: Bundle, address: str, layers: _Layers, vendor: str) -> tuple[Pool, ...]:
+def _pool(
+    pci: str, layer: str, total: Reading, used: Reading | None = None, free: Reading | None = None
+) -> Pool:
+    if used is None and free is not None and not pci:
+        used = _less(total, free)
+    why = "this layer gives a total only"
+    used = used or not_available(why, "bytes", total.source, total.item)
+    return Pool(pci, layer, total, used, free or _less(total, used))
+
+
+def _pools(bundle: Bundle, pci: str, layers: _Layers, vendor: str) -> tuple[Pool, ...]:
     found: list[Pool] = []
-
-    def add(layer: str, total: Reading, used: Reading | None = None, free: Reading | None = None) -> None:
-        used = used or not_available("this layer gives a total only", "bytes", total.source, total.item)
-        found.append(Pool(address, layer, total, used, free or _less(total, used)))
-
-    if layers.card and layers.card.driver == "amdgpu":
-        add("sysfs VRAM", layers.card.vram_total, layers.card.vram_used)
-        add("sysfs GTT", layers.card.gtt_total, layers.card.gtt_used)
+    card, green, torch = layers.card, layers.nvidia, layers.torch
+    if card and card.driver == "amdgpu":
+        found.append(_pool(pci, "sysfs VRAM", card.vram_total, card.vram_used))
+        found.append(_pool(pci, "sysfs GTT", card.gtt_total, card.gtt_used))
     if layers.node:
-        add("KFD bank", layers.node.framebuffer)
-    if layers.agent:
-        add("HSA pool", layers.agent.memory)
-    elif vendor == "AMD":
-        add("HSA pool", rocminfo.agent_count(bundle))
+        found.append(_pool(pci, "KFD bank", layers.node.framebuffer))
+    if layers.agent or vendor == "AMD":
+        hsa = layers.agent.memory if layers.agent else rocminfo.agent_count(bundle)
+        found.append(_pool(pci, "HSA pool", hsa))
     for name, tool in (("rocm-smi", layers.rocm_smi), ("amd-smi", layers.amd_smi)):
-        for pool in ("vram", "gtt") if tool else ():
-            said = tool.pools if tool else {}
-            total, used = said.get(f"{pool} total"), said.get(f"{pool} used")
-            if total and (total.ok or (used and used.ok)):
-                add(f"{name} {pool.upper()}", total, used)
-    if layers.nvidia:
-        add("nvidia-smi", layers.nvidia.total, layers.nvidia.used, layers.nvidia.free)
-        if layers.nvidia.reserved.ok:
-            add("of it reserved by the driver", layers.nvidia.reserved)
-    if layers.torch:
-        add("torch", layers.torch.total, None, layers.torch.free if layers.torch.free.ok else None)
+        for pool in ("vram", "gtt"):
+            if tool is None:
+                break
+            total, used = (tool.pools[f"{pool} {part}"] for part in ("total", "used"))
+            if total.ok or used.ok:
+                found.append(_pool(pci, f"{name} {pool.upper()}", total, used))
+    if green:
+        found.append(_pool(pci, "nvidia-smi", green.total, green.used, green.free))
+        if green.reserved.ok:
+            found.append(_pool(pci, "of it reserved by the driver", green.reserved))
+    if torch:
+        free = torch.free if torch.free.ok else None
+        found.append(_pool(pci, "torch", torch.total, None, free))
     return tuple(found)
 
 
 def _less(total: Reading, used: Reading) -> Reading:
     if total.ok and used.ok:
-        left = max(0, int(total.value or 0) - int(used.value or 0))
+        left = max(0, total.bytes - used.bytes)
         return seen(left, "bytes", f"{total.source} - {used.source}", total.item)
     missing = used if total.ok else total
     return not_available(missing.why, "bytes", missing.source, missing.item)
 
 
+def _plus(one: Reading, other: Reading) -> Reading:
+    source = one.source if one.source == other.source else f"{one.source} + {other.source}"
+    return seen(one.bytes + other.bytes, "bytes", source, one.item)
+
+
 def host_pools(bundle: Bundle) -> tuple[Pool, ...]:
     """Memory of the host that a GPU may draw on: RAM, swap, the TTM limit, and the control group's limit."""
     box = machine(bundle)
-
-    def pool(layer: str, total: Reading, free: Reading | None, used: Reading | None = None) -> Pool:
-        if used is None and free is not None:
-            used = _less(total, free)
-        used = used or not_available("this layer gives a total only", "bytes", total.source, total.item)
-        return Pool("", layer, total, used, free or _less(total, used))
-
-    found = [pool("RAM", box.ram_total, box.ram_available), pool("swap", box.swap_total, box.swap_free)]
-    found += [pool(f"{p.module} limit", p.live_bytes, None) for p in ttm.parameters(bundle)
-              if p.name == "pages_limit" and p.live.ok]
+    found = [_pool("", "RAM", box.ram_total, free=box.ram_available)]
+    found.append(_pool("", "swap", box.swap_total, free=box.swap_free))
+    for parameter in ttm.parameters(bundle):
+        if parameter.name == "pages_limit" and parameter.live.ok:
+            found.append(_pool("", f"{parameter.module} limit", parameter.live_bytes))
     if box.cgroup_limit.ok:
-        found.append(pool("control group", box.cgroup_limit, None, box.cgroup_used))
+        found.append(_pool("", "control group", box.cgroup_limit, box.cgroup_used))
     return tuple(found)
 
 
-def _holders(bundle: Bundle, address: str, layers: _Layers, integrated: bool | None) -> tuple[Holder, ...]:
-    known = {p.pid: p for p in processes.processes(bundle)}
+def _outside(bundle: Bundle) -> bool:
+    """Whether the capture ran in a PID namespace of its own, where a host's PID names another process."""
     who = identity(bundle)
-    outside = who is not None and who.init_pid_ns is False
+    return who is not None and who.init_pid_ns is False
+
+
+def _holders(
+    bundle: Bundle, address: str, layers: _Layers, integrated: bool | None
+) -> tuple[Holder, ...]:
+    known = {p.pid: p for p in processes.processes(bundle)}
+    outside = _outside(bundle)
     held: dict[tuple[int, str], Holder] = {}
 
-    def add(pid: int, name: str, memory: Reading, source: str, note: str = "", host_pid: bool = False) -> None:
+    def add(
+        pid: int, name: str, memory: Reading, source: str, notes: Iterable[str], host: bool = False
+    ) -> None:
         # Inside a container a host PID says nothing about the process that has this number here.
-        process = None if host_pid and outside else known.get(pid)
+        process = None if host and outside else known.get(pid)
         earlier = held.get((pid, source))
         if earlier and earlier.memory.ok and memory.ok:
-            total = int(earlier.memory.value or 0) + int(memory.value or 0)
-            memory = seen(total, "bytes", f"{earlier.memory.source} + {memory.source}", memory.item)
-        held[pid, source] = Holder(address, pid, name or (process.name if process else ""), process.uid if process else None,
-                                   process.state if process else "", memory, source, note)
+            memory = _plus(earlier.memory, memory)
+        name = name.rsplit("/", 1)[-1] or (process.name if process else "")
+        uid, state = (process.uid, process.state) if process else (None, "")
+        note = "; ".join(["a host PID"] * (host and outside) + [note for note in notes if note])
+        held[pid, source] = Holder(address, pid, name, uid, state, memory, source, note)
 
     for client in drm.clients(bundle):
-        if client.pci != address:
-            continue
-        memory = client.region("vram")
-        gtt = client.region("gtt")
-        if integrated and memory.ok and gtt.ok:
-            memory = seen(int(memory.value or 0) + int(gtt.value or 0), "bytes", memory.source, memory.item)
-        shared = [str(pid) for pid in client.pids[1:]]
-        note = "the same client is open in pid " + ", ".join(shared) if shared else ""
-        add(client.pids[0], "", memory, "DRM fdinfo" + (" (VRAM and GTT)" if integrated else ""), note)
-    gpu_id = layers.node.gpu_id.value if layers.node and layers.node.gpu_id.ok else None
+        if client.pci == address:
+            memory, gtt = client.region("vram"), client.region("gtt")
+            if integrated and memory.ok and gtt.ok:
+                memory = _plus(memory, gtt)
+            others = ", ".join(str(pid) for pid in client.pids[1:])
+            note = f"the same client is open in pid {others}" if others else ""
+            source = "DRM fdinfo" + (" (VRAM and GTT)" if integrated else "")
+            add(client.pids[0], "", memory, source, [note])
+    gpu_id = layers.node.gpu_id.value if layers.node else None
     for process in kfd.processes(bundle):
-        held_here = process.vram.get(int(gpu_id)) if isinstance(gpu_id, int) else None
-        if held_here is not None:
-            notes = ["a host PID"] * outside + ["only opened the device"] * (held_here.ok and held_here.value == 0)
-            add(process.pid, "", held_here, "KFD", "; ".join(notes), host_pid=True)
+        for here in [process.vram[gpu] for gpu in process.vram if gpu == gpu_id]:
+            idle = "only opened the device" if here.ok and here.value == 0 else ""
+            add(process.pid, "", here, "KFD", [idle], True)
     for holder in nvidia.holders(bundle):
         if holder.pci == address:
-            notes = ["a host PID"] * outside + [f"GPU instance {holder.gpu_instance}"] * bool(holder.gpu_instance)
-            add(holder.pid, holder.name.rsplit("/", 1)[-1], holder.memory, "nvidia-smi", "; ".join(notes), host_pid=True)
-    seen_pids = {pid for pid, _ in held}
-    for smi in amd_smi.processes(bundle):
-        if smi.pci == address and smi.pid not in seen_pids:
-            add(smi.pid, smi.name.rsplit("/", 1)[-1], smi.vram, "amd-smi")
-    return tuple(sorted(held.values(), key=lambda h: (-int(h.memory.value or 0) if h.memory.ok else 1, h.pid, h.source)))
+            note = f"GPU instance {holder.gpu_instance}" if holder.gpu_instance else ""
+            add(holder.pid, holder.name, holder.memory, "nvidia-smi", [note], True)
+    listed = {pid for pid, _ in held}
+    for smi in rocm.processes(bundle):
+        if smi.pci == address and smi.pid not in listed:
+            add(smi.pid, smi.name, smi.vram, "amd-smi", [])
+
+    def largest(holder: Holder) -> tuple[int, int, str]:
+        return -holder.memory.bytes if holder.memory.ok else 1, holder.pid, holder.source
+
+    return tuple(sorted(held.values(), key=largest))
 
 
-def _unattributed(bundle: Bundle, layers: _Layers, integrated: bool | None, holders: tuple[Holder, ...]) -> Reading:
+def _unattributed(
+    bundle: Bundle, layers: _Layers, integrated: bool | None, holders: tuple[Holder, ...]
+) -> Reading:
     """What is in use less what processes hold; each process counts once, with the most that any source saw it hold.
 
     In a PID namespace of its own one process has another number in each source (KFD and nvidia-smi count the host's), so there
     the source that explains most stands for all.
     """
     used = not_available("no layer says how much is in use", "bytes", "")
-    if layers.card and layers.card.vram_used.ok:
-        used = layers.card.vram_used
-        if integrated and layers.card.gtt_used.ok:
-            both = int(used.value or 0) + int(layers.card.gtt_used.value or 0)
-            used = seen(both, "bytes", f"{used.source} + {layers.card.gtt_used.source}", used.item)
+    card = layers.card
+    if card and card.vram_used.ok:
+        both = integrated and card.gtt_used.ok
+        used = _plus(card.vram_used, card.gtt_used) if both else card.vram_used
     elif layers.nvidia:
         used = layers.nvidia.used
     if not used.ok:
         return used
-    unmeasured = {h.pid for h in holders if not h.memory.ok} - {h.pid for h in holders if h.memory.ok}
+    measured = [holder for holder in holders if holder.memory.ok]
+    unmeasured = {holder.pid for holder in holders} - {holder.pid for holder in measured}
     if unmeasured:
-        return not_available(f"what {len(unmeasured)} process(es) hold was not measured", "bytes", used.source, used.item)
+        why = f"what {len(unmeasured)} process(es) hold was not measured"
+        return not_available(why, "bytes", used.source, used.item)
     most: dict[int, int] = {}
     by_source: dict[str, int] = {}
-    for holder in holders:
-        size = int(holder.memory.value or 0)
-        most[holder.pid] = max(most.get(holder.pid, 0), size)
-        by_source[holder.source] = by_source.get(holder.source, 0) + size
-    who = identity(bundle)
-    outside = who is not None and who.init_pid_ns is False
-    explained = max(by_source.values(), default=0) if outside else sum(most.values())
-    rest = max(0, int(used.value or 0) - explained)
+    for holder in measured:
+        most[holder.pid] = max(most.get(holder.pid, 0), holder.memory.bytes)
+        by_source[holder.source] = by_source.get(holder.source, 0) + holder.memory.bytes
+    explained = sum(most.values())
+    if _outside(bundle):
+        explained = max(by_source.values(), default=0)
+    rest = max(0, used.bytes - explained)
     return seen(rest, "bytes", f"{used.source} less the processes above", used.item)
 
 
@@ -298,18 +332,21 @@ def _blind_spots(bundle: Bundle, vendor: str) -> tuple[str, ...]:
     """Which holders cannot be seen from where the capture ran, and why."""
     found = []
     who = identity(bundle)
-    if who is not None and who.init_pid_ns is False:
+    if _outside(bundle):
         found.append("processes outside this container's PID namespace are not in its /proc")
     if who is not None and who.hidepid not in ("", "0"):
         found.append("/proc is mounted with hidepid: processes of other users are not in it")
     refused = drm.refused_pids(bundle)
     if refused:
-        found.append(f"the open files of {len(refused)} process(es) of other users may not be read without root")
+        whose = f"{len(refused)} process(es) of other users"
+        found.append(f"the open files of {whose} may not be read without root")
     table = bundle.read("device_files")
     if not table.ok:
         found.append(f"open device files were not listed ({table.why})")
-    if vendor == "AMD" and not kfd.processes(bundle) and not bundle.sources("/sys/class/kfd/kfd/proc"):
+    listed = kfd.processes(bundle) or bundle.sources("/sys/class/kfd/kfd/proc")
+    if vendor == "AMD" and not listed:
         found.append("KFD's process list was not captured or is empty")
-    if vendor == "NVIDIA" and not nvidia.holder_count(bundle).ok:
-        found.append("nvidia-smi gave no process list: " + nvidia.holder_count(bundle).why)
+    told = nvidia.holder_count(bundle)
+    if vendor == "NVIDIA" and not told.ok:
+        found.append("nvidia-smi gave no process list: " + told.why)
     return tuple(found)

@@ -7,6 +7,8 @@ characters first and every pattern is bounded, so no text makes the reading slow
 
 from __future__ import annotations
 
+import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,26 +18,15 @@ from helpers.grammar import Line, lines
 from helpers.units import pci_address
 
 from .bundle import Bundle, Text
-from .kernel_tap import collect as collect  # capture knows readers, not how their sources are reached
+from .kernel_tap import (
+    collect as collect,
+)  # capture knows readers, not how their sources are reached
 from .kernel_tap import split_time
-from .reading import GIB, KIB, MIB, Reading, not_allowed, not_available, seen
+from .reading import GIB, KIB, MIB, Reading, not_available, seen
 
-FILES: tuple[str, ...] = ()
-COMMANDS: tuple[tuple[str, ...], ...] = ()
 LINE_LIMIT = 2048
 EVENTS_LIMIT = 20_000
 _FOLLOWING_LINES = 16
-XIDS = {
-    13: "graphics engine exception: most often the program's own fault", 31: "GPU memory page fault: an illegal address",
-    43: "GPU stopped processing: the program's own fault", 45: "channels removed: clean-up after an earlier error or a kill",
-    48: "double-bit ECC error", 61: "internal micro-controller warning", 62: "internal micro-controller halt",
-    63: "memory page retired or row remapped", 64: "page retirement or row remapping failed",
-    69: "graphics engine class error", 74: "NVLink error", 79: "GPU has fallen off the bus",
-    92: "high rate of single-bit ECC errors", 94: "contained ECC error: only the named program is hit",
-    95: "uncontained ECC error: every program on the GPU is hit", 119: "GSP firmware did not answer in time",
-    120: "GSP firmware error",
-}
-"""NVIDIA's Xid codes (docs.nvidia.com/deploy/xid-errors), those met most."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,15 @@ class Event:
     @property
     def meaning(self) -> str:
         """What an Xid number stands for; empty for other kinds and rarer numbers."""
-        return XIDS.get(int(self.detail), "") if self.kind == "xid" and self.detail.isdigit() else ""
+        return xids().get(self.detail, "") if self.kind == "xid" else ""
+
+
+@lru_cache(1)
+def xids() -> dict[str, str]:
+    """What NVIDIA's Xid codes mean, those met most (helpers/xids.json, with its source)."""
+    data = json.loads(pkgutil.get_data("helpers", "xids.json") or b"{}")
+    meaning: dict[str, str] = data["meaning"]
+    return meaning
 
 
 def rules() -> tuple[Line, ...]:
@@ -88,14 +87,19 @@ def rule(row: str) -> Line:
     return _by_id()[row]
 
 
-_STORMS = frozenset(("vm_fault", "cs_enomem", "kfd_enomem", "pin_failed", "nonzero_when_fini", "page_allocation_failure",
-                     "pcie_aer", "xid", "mes_hang", "gpu_reset"))
-_NAMES_PROCESS = re.compile(r"(?:process information: )?process (?P<process>.{0,32}?) ?\bpid (?P<pid>[0-9]{1,9})",
-                            re.IGNORECASE)
+_LOG_FILES = ("kmsg", "kern.log", "syslog", "messages", "kernel log")
+_STORMS = frozenset(
+    "vm_fault cs_enomem kfd_enomem pin_failed nonzero_when_fini page_allocation_failure "
+    "pcie_aer xid mes_hang gpu_reset".split()
+)
+# In "process information: process NAME pid N" the name is behind the second of the two.
+_NAMES_PROCESS = re.compile(
+    r"(?i)(?:process information: )?process (?P<process>.{0,32}?) ?\bpid (?P<pid>[0-9]{1,9})"
+)
 _FOLLOWING = {
-    "address": re.compile(r"(?:starting at address|PROTECTION_FAULT_ADDR) {0,4}(0x[0-9a-f]{1,16})", re.IGNORECASE),
-    "status": re.compile(r"PROTECTION_FAULT_STATUS[: ] {0,4}(0x[0-9a-f]{1,16})", re.IGNORECASE),
-    "client": re.compile(r"Faulty UTCL2 client ID: (\w{1,16} \(0x[0-9a-f]{1,8}\))", re.IGNORECASE),
+    "address": r"(?:starting at address|PROTECTION_FAULT_ADDR) {0,4}(0x[0-9a-f]{1,16})",
+    "status": r"PROTECTION_FAULT_STATUS[: ] {0,4}(0x[0-9a-f]{1,16})",
+    "client": r"Faulty UTCL2 client ID: (\w{1,16} \(0x[0-9a-f]{1,8}\))",
 }
 _ANON_RSS = re.compile(r"total-vm:([0-9]{1,15})kB, anon-rss:([0-9]{1,15})kB")
 _KILLED = re.compile(r"Killed process ([0-9]{1,9}) ")
@@ -124,10 +128,12 @@ def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[E
                 _follow(found, opened, message, lower, number)
             continue
         if event.kind == "oom_killer":
-            event = replace(event, facts={**event.facts, **({"cgroup": memcg} if memcg and event.detail == "cgroup" else {})})
+            if memcg and event.detail == "cgroup":
+                event = replace(event, facts={**event.facts, "cgroup": memcg})
             memcg = ""
         # Which process a fault comes from is said in a later line; its PASID is already here.
-        key = (event.kind, event.pci, event.pid, event.process, event.detail, event.facts.get("pasid"))
+        who = (event.pid, event.process, event.facts.get("pasid"))
+        key = (event.kind, event.pci, event.detail, who)
         at = latest.get(key, -1)
         if at >= milestone and (event.kind in _STORMS or event.detail.endswith("soft recovered")):
             found[at] = replace(found[at], count=found[at].count + 1, until=event.when)
@@ -170,7 +176,9 @@ def _when(when: float | str | None, source: str, item: str) -> Reading:
     return seen(when, "text" if isinstance(when, str) else "count", source, item)
 
 
-def _event(message: str, lower: str, when: Reading, boot: int, source: str, number: int) -> Event | None:
+def _event(
+    message: str, lower: str, when: Reading, boot: int, source: str, number: int
+) -> Event | None:
     hits = ((line, line.pattern.search(message)) for line in rules() if line.literal in lower)
     line, match = next((hit for hit in hits if hit[1]), (None, None))
     if line is None or match is None:
@@ -188,7 +196,22 @@ def _event(message: str, lower: str, when: Reading, boot: int, source: str, numb
         fact = name[:-4] + "_bytes" if scale > 1 else name
         facts[fact] = int(value) * scale if re.fullmatch(r"-?[0-9]{1,20}", value) else value
     facts.update(_killed_bytes(message) if kind == "oom_killer" else {})
-    return Event(kind, when, boot, pci, pid, process, detail, facts, message, source, number, 1, when, line.id)
+    return Event(
+        kind,
+        when,
+        boot,
+        pci,
+        pid,
+        process,
+        detail,
+        facts,
+        message,
+        source,
+        number,
+        1,
+        when,
+        line.id,
+    )
 
 
 def _detail(kind: str, detail: str, got: dict[str, str]) -> str:
@@ -205,10 +228,15 @@ def _detail(kind: str, detail: str, got: dict[str, str]) -> str:
 
 def _killed_bytes(message: str) -> dict[str, int | str]:
     match = _ANON_RSS.search(message)
-    return {"total_vm_bytes": int(match.group(1)) << 10, "anon_rss_bytes": int(match.group(2)) << 10} if match else {}
+    if not match:
+        return {}
+    total, anon = (int(kib) << 10 for kib in match.groups())
+    return {"total_vm_bytes": total, "anon_rss_bytes": anon}
 
 
-def _follow(found: list[Event], opened: dict[str, tuple[int, int]], message: str, lower: str, number: int) -> None:
+def _follow(
+    found: list[Event], opened: dict[str, tuple[int, int]], message: str, lower: str, number: int
+) -> None:
     """Add to an open event what the lines after it say: the process, the address and status of a fault, the size of a kill."""
     pci = pci_address((_PCI.findall(message) or [""])[0])
     at, since = opened.get(pci, (-1, 0))
@@ -223,10 +251,11 @@ def _follow(found: list[Event], opened: dict[str, tuple[int, int]], message: str
     if " pid " in lower and event.pid is None:
         match = _NAMES_PROCESS.search(message)
         if match:
-            event = replace(event, pid=int(match.group("pid")) or None, process=match.group("process").strip())
+            process = match.group("process").strip()
+            event = replace(event, pid=int(match.group("pid")) or None, process=process)
     if event.kind == "vm_fault" and ("fault" in lower or "address" in lower or "utcl2" in lower):
         for name, pattern in _FOLLOWING.items():
-            match = pattern.search(message) if name not in event.facts else None
+            match = None if name in event.facts else re.search(pattern, message, re.IGNORECASE)
             if match:
                 event = replace(event, facts={**event.facts, name: match.group(1)})
     found[at] = event
@@ -237,7 +266,7 @@ def _logs(bundle: Bundle) -> Iterator[tuple[Text, int]]:
     for item in bundle.items:
         words = item.source.split() or [""]
         name = item.source.rsplit("/", 1)[-1]
-        if words[0] in ("journalctl", "dmesg") or name in ("kmsg", "kern.log", "syslog", "messages", "kernel log"):
+        if words[0] in ("journalctl", "dmesg") or name in _LOG_FILES:
             yield bundle.read(item.source), -1 if words[0] == "journalctl" and "-1" in words else 0
 
 
@@ -250,16 +279,14 @@ def events(bundle: Bundle) -> tuple[Event, ...]:
     for text, boot in _logs(bundle):
         if text.ok and text.text.strip():
             chosen.setdefault(boot, text)
-    return tuple(event for boot, text in sorted(chosen.items()) for event in parse(text.text, text.source, text.item, boot))
+    logs = (parse(text.text, text.source, text.item, boot) for boot, text in sorted(chosen.items()))
+    return tuple(event for log in logs for event in log)
 
 
 def readable(bundle: Bundle) -> Reading:
     """Which source the running boot's log was read from, or why from none, so that no event seen does not mean no event."""
     tried = [text for text, boot in _logs(bundle) if boot == 0]
-    best = sorted(tried, key=lambda text: (not text.ok, not text.text.strip(), text.status != "not_allowed"))
+    best = sorted(tried, key=lambda t: (not t.ok, not t.text.strip(), t.status != "not_allowed"))
     if not best:
         return not_available("not captured", "text", "dmesg")
-    make = not_allowed if best[0].status == "not_allowed" else not_available
-    if best[0].ok:
-        return seen(best[0].source, "text", best[0].source, best[0].item)
-    return make(best[0].why or best[0].status.replace("_", " "), "text", best[0].source, best[0].item)
+    return best[0].seen(best[0].source) if best[0].ok else best[0].missing("")

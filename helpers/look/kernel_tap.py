@@ -7,40 +7,43 @@ right to read the log (kernel.dmesg_restrict, or no membership of systemd-journa
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import select
-import shutil
-import subprocess
-import tempfile
 import time
 from collections import deque
 from typing import NamedTuple, Optional
 
-from .commands import search_path
+from . import commands, files
 
 LIMIT_BYTES = 20 << 20
 LIMIT_S = 15.0
 LINE_LIMIT_BYTES = 2048
 _JOURNAL = ("journalctl", "-k", "--no-pager", "--no-hostname", "-o", "short-monotonic", "-b")
 _WORDS = (
-    b"amdgpu", b"[drm", b"kfd", b"ttm", b"radeon", b"nvidia", b"nvrm", b"nouveau", b"i915", b" xe ", b"gpu", b"out of memory",
-    b"oom-kill", b"oom_", b"killed process", b"memory cgroup", b"page allocation failure", b"aer: ", b"pcie bus error",
-    b"dpc: ", b"linux version", b"command line:", b"memory: ", b"iommu", b"dmar", b"amd-vi", b"thermal", b"hardware error",
-    b"blocked for more than", b"soft lockup", b"unknown parameter", b"dxgk", b"vmalloc", b"memory.oom.group", b"no killable",
-)
+    b"amdgpu|[drm|kfd|ttm|radeon|nvidia|nvrm|nouveau|i915| xe |gpu|out of memory|oom-kill|oom_|killed process|"
+    b"memory cgroup|page allocation failure|aer: |pcie bus error|dpc: |linux version|command line:|memory: |"
+    b"iommu|dmar|amd-vi|thermal|hardware error|blocked for more than|soft lockup|unknown parameter|dxgk|"
+    b"vmalloc|memory.oom.group|no killable"
+).split(b"|")
 _LEVEL = re.compile(r"(?:<[0-9]{1,3}>|[a-z]{3,8} {1,3}:[a-z]{3,7} {0,3}: )")
 _MONOTONIC = re.compile(r"\[ {0,8}([0-9]{1,10}\.[0-9]{1,9})\](?:\[ {0,6}[TC][0-9]{1,9}\])? ?")
 _KMSG = re.compile(r"[0-9]{1,4},[0-9]{1,10},([0-9]{1,17}),[^;]{1,40};")
-_WALL = tuple(re.compile(form) for form in (
-    r"\[([^\[\]]{4,30} [0-9]{1,2}:[0-9]{2}:[0-9]{2} [0-9]{4})\] ?",
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?) {1,2}",
-    r"(\S{1,12} {1,2}[0-9]{1,2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?) {1,2}",
-    r"([0-9]{9,11}\.[0-9]{3,6}) ", r"([0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?) {1,2}",
-))
+_WALL = tuple(
+    re.compile(form)
+    for form in (
+        r"\[([^\[\]]{4,30} [0-9]{1,2}:[0-9]{2}:[0-9]{2} [0-9]{4})\] ?",
+        r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?) {1,2}",
+        r"(\S{1,12} {1,2}[0-9]{1,2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?) {1,2}",
+        r"([0-9]{9,11}\.[0-9]{3,6}) ",
+        r"([0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?) {1,2}",
+    )
+)
 _HOST = re.compile(r"(?:[^\s:]{1,64} )?kernel: ?")
-_REFUSED = ("insufficient permissions", "permission denied", "not permitted", "not seeing messages from other users")
+# Priority and facility in one number: 0 to 7 is the kernel; sequence, microseconds.
+_RECORD = re.compile(rb"[0-7],[^,;]*,([0-9]{1,17})(?:,[^;]*)?;([^\n]*)")
+_REFUSED = re.compile(
+    "(?i)insufficient permissions|permission denied|not permitted|not seeing messages from other"
+)
 
 
 class LogItem(NamedTuple):
@@ -74,7 +77,7 @@ class Sieve:
 
     def _grow(self, part: bytes) -> None:
         if len(self._line) < LINE_LIMIT_BYTES:
-            self._line += part[:LINE_LIMIT_BYTES - len(self._line)]
+            self._line += part[: LINE_LIMIT_BYTES - len(self._line)]
 
     def _end(self) -> None:
         line = bytes(self._line)
@@ -115,58 +118,24 @@ def collect(limit_bytes: int = LIMIT_BYTES) -> list[LogItem]:
 
 
 def _command(argv: tuple[str, ...], limit_bytes: int) -> LogItem:
-    source = " ".join(argv)
-    program = shutil.which(argv[0], path=search_path())
-    if program is None:
-        return LogItem(source, None, "not_available", "no such program")
-    env = {key: value for key, value in os.environ.items() if key not in ("LANGUAGE", "SYSTEMD_COLORS", "SYSTEMD_LESS")}
-    env.update(LC_ALL="C", PATH=search_path())
     sieve = Sieve(limit_bytes)
-    with tempfile.TemporaryFile() as errors:
-        try:
-            process = subprocess.Popen([program, *argv[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                                       start_new_session=True, cwd="/", env=env)
-        except OSError as error:
-            status = "not_allowed" if isinstance(error, PermissionError) else "not_available"
-            return LogItem(source, None, status, f"{program} does not start: {error.strerror}")
-        ended = _drain(process, sieve, time.monotonic() + LIMIT_S)
-        errors.seek(0)
-        said = errors.read(1 << 14).decode("utf-8", "replace")
-    return _item(source, sieve, said, not ended)
+    ended = commands.run(argv, LIMIT_S, feed=sieve.feed)
+    if ended.status in ("not_available", "not_allowed"):
+        return LogItem(" ".join(argv), None, ended.status, ended.why)
+    said = ended.stderr.decode("utf-8", "replace")
+    return _item(" ".join(argv), sieve, said, ended.why if ended.status == "timeout" else "")
 
 
-def _drain(process: subprocess.Popen[bytes], sieve: Sieve, deadline: float) -> bool:
-    """Feed what the process prints; False where it had to be stopped."""
-    assert process.stdout is not None
-    pipe = process.stdout.fileno()
-    ended = False
-    try:
-        while not ended and select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            data = os.read(pipe, 1 << 16)
-            sieve.feed(data)
-            ended = not data
-        if ended:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
-    finally:
-        process.stdout.close()
-        if process.poll() is None:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
-    return ended
-
-
-def _item(source: str, sieve: Sieve, said: str, stopped: bool) -> LogItem:
+def _item(source: str, sieve: Sieve, said: str = "", cut: str = "") -> LogItem:
     kept = sieve.text()
-    cut = f"stopped after {LIMIT_S:g} s" if stopped else ""
     if sieve.lines == 0:
         # journalctl leaves with 0 and nothing but a hint when it may not read the system's journal.
-        refused = any(word in said.lower() for word in _REFUSED)
-        last = said.strip().splitlines()[-1:]
-        return LogItem(source, None, "not_allowed" if refused else "not_available", cut or "".join(last)[:200] or "no lines")
+        status = "not_allowed" if _REFUSED.search(said) else "not_available"
+        last = "".join(said.strip().splitlines()[-1:])
+        return LogItem(source, None, status, cut or last[:200] or "no lines")
     if sieve.left_out:
-        cut = "; ".join(filter(None, (cut, f"{sieve.left_out} lines left out of its middle")))
+        left_out = f"{sieve.left_out} lines left out of its middle"
+        cut = f"{cut}; {left_out}" if cut else left_out
     return LogItem(source, kept, "truncated" if cut else "ok", cut)
 
 
@@ -189,19 +158,17 @@ def _kmsg(limit_bytes: int) -> LogItem:
         finally:
             os.close(opened)
     except OSError as error:
-        status = "not_allowed" if isinstance(error, PermissionError) else "not_available"
-        return LogItem(source, None, status, error.strerror or str(error))
-    return _item(source, sieve, "", False)
+        return LogItem(source, None, *files.fault(error))
+    return _item(source, sieve)
 
 
 def kmsg_line(record: bytes) -> bytes:
     """A record of /dev/kmsg ("6,339,5140900,-;text") as dmesg prints it; empty for one that is not the kernel's own."""
-    head, semicolon, rest = record.partition(b";")
-    fields = head.split(b",")
-    if not semicolon or len(fields) < 3 or not fields[0].isdigit() or not fields[2].isdigit() or int(fields[0]) >> 3:
+    kernel = _RECORD.match(record)
+    if not kernel:
         return b""
-    micro = int(fields[2])
-    return b"[%5d.%06d] %s\n" % (micro // 1000000, micro % 1000000, rest.split(b"\n", 1)[0])
+    seconds, micro = divmod(int(kernel.group(1)), 1000000)
+    return b"[%5d.%06d] %s\n" % (seconds, micro, kernel.group(2))
 
 
 def split_time(line: str) -> tuple[float | str | None, str]:
@@ -211,19 +178,19 @@ def split_time(line: str) -> tuple[float | str | None, str]:
     or without a host name, syslog and raw /dev/kmsg. Seconds since boot are preferred where both are there.
     """
     level = _LEVEL.match(line)
-    rest = line[level.end():] if level else line
+    rest = line[level.end() :] if level else line
     raw = _KMSG.match(rest)
     if raw:
-        return int(raw.group(1)) / 1e6, rest[raw.end():].strip()
+        return int(raw.group(1)) / 1e6, rest[raw.end() :].strip()
     when: float | str | None = None
     for form in _WALL:
         match = form.match(rest)
         if match:
-            when, rest = match.group(1), rest[match.end():]
+            when, rest = match.group(1), rest[match.end() :]
             break
     for form in (_MONOTONIC, _HOST, _MONOTONIC):
         match = form.match(rest)
         if match:
-            rest = rest[match.end():]
+            rest = rest[match.end() :]
             when = float(match.group(1)) if form is _MONOTONIC else when
     return when, rest.strip()

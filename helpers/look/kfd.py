@@ -13,73 +13,54 @@ from helpers.units import pci_address
 
 from .bundle import Bundle, natural
 from .drm import cards
-from .reading import Reading, not_allowed, not_available, seen
+from .reading import Reading, not_available, seen
 
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
 _PROC = "/sys/class/kfd/kfd/proc"
 FILES: tuple[str, ...] = (
-    f"{_NODES}/*/gpu_id", f"{_NODES}/*/name", f"{_NODES}/*/properties", f"{_NODES}/*/mem_banks/*/properties",
-    "/sys/class/kfd/kfd/topology/generation_id", "/sys/class/kfd/kfd/topology/system_properties",
-    f"{_PROC}/*/pasid", f"{_PROC}/*/vram_*", f"{_PROC}/*/sdma_*", f"{_PROC}/*/queues/*/gpuid",
-    f"{_PROC}/*/context_*/vram_*", f"{_PROC}/*/context_*/sdma_*", "/sys/module/amdgpu/version",
+    f"{_NODES}/*/gpu_id",
+    f"{_NODES}/*/name",
+    f"{_NODES}/*/properties",
+    f"{_NODES}/*/mem_banks/*/properties",
+    "/sys/class/kfd/kfd/topology/generation_id",
+    "/sys/class/kfd/kfd/topology/system_properties",
+    f"{_PROC}/*/pasid",
+    f"{_PROC}/*/vram_*",
+    f"{_PROC}/*/sdma_*",
+    f"{_PROC}/*/queues/*/gpuid",
+    f"{_PROC}/*/context_*/vram_*",
+    f"{_PROC}/*/context_*/sdma_*",
+    "/sys/module/amdgpu/version",
 )
-COMMANDS: tuple[tuple[str, ...], ...] = ()
-HEAPS = ("system", "framebuffer public", "framebuffer private", "GDS", "LDS", "scratch", "SVM", "MMIO")
-
-
-@dataclass(frozen=True)
-class KfdBank:
-    """One memory bank of a node. On an APU the framebuffer bank is what the kernel lets HIP allocate from, carve-out or GTT."""
-
-    heap_type: int
-    size: Reading
-
-    @property
-    def heap(self) -> str:
-        return HEAPS[self.heap_type] if 0 <= self.heap_type < len(HEAPS) else f"heap type {self.heap_type}"
+# kfd_crat.h: heap types 1 and 2 are the framebuffer, public and private.
+_FRAMEBUFFER = (1, 2)
 
 
 @dataclass(frozen=True)
 class KfdNode:
-    """One node. A CPU node has ``is_gpu`` false; of a refused one only the number and ``gpu_id`` (not allowed) are known.
+    """One node of a GPU or CPU; of a refused one only the number and ``gpu_id`` (not allowed) are known.
 
-    ``gfx`` is the target as compilers name it ("gfx1100"), ``render`` the DRM render node ("renderD128"); both may be empty.
+    ``gfx`` is the target as compilers name it ("gfx1100"), empty for a CPU. ``framebuffer`` is the pool behind HIP's total
+    memory, its banks together; on an APU what the kernel lets HIP allocate from, carve-out or GTT.
     """
 
     node: int
     gpu_id: Reading
-    name: Reading
-    is_gpu: bool
     gfx: str
     pci: str
-    render: str
-    properties: dict[str, int]
-    banks: tuple[KfdBank, ...]
-
-    @property
-    def framebuffer(self) -> Reading:
-        """Bytes of the framebuffer banks together: the pool behind HIP's total memory."""
-        sizes = [bank.size for bank in self.banks if bank.heap_type in (1, 2)]
-        return _sum(sizes) if sizes else not_available("no framebuffer bank", "bytes", f"{_NODES}/{self.node}/mem_banks")
+    framebuffer: Reading
 
 
 @dataclass(frozen=True)
 class KfdProcess:
-    """One process that has /dev/kfd open, or had it and was not cleaned up. ``vram`` (bytes), ``sdma`` (microseconds) and
-    ``queues`` (how many) go by KFD gpu_id.
+    """One process that has /dev/kfd open, or had it and was not cleaned up. ``vram`` is in bytes by KFD gpu_id.
 
-    ``pid`` counts in the HOST's PID namespace even inside a container (rocm-systems#3752). ``seen_in_proc`` says only whether
-    that number is in the table ``processes``; in a container it proves neither that it is that process, nor that it is not one
-    of the container's own under its other number. On an APU ``vram`` includes what was redirected to GTT. A process with 0
-    bytes on every GPU merely opened the device (ROCm#4411).
+    ``pid`` counts in the HOST's PID namespace even inside a container (rocm-systems#3752). On an APU ``vram`` includes what
+    was redirected to GTT. A process with 0 bytes on every GPU merely opened the device (ROCm#4411).
     """
 
     pid: int
-    pasid: Reading
     vram: dict[int, Reading]
-    sdma: dict[int, Reading]
-    queues: dict[int, int]
-    seen_in_proc: bool
 
 
 def gfx_name(version: int) -> str:
@@ -91,7 +72,8 @@ def gfx_name(version: int) -> str:
 
 def nodes(bundle: Bundle) -> tuple[KfdNode, ...]:
     """Every node of the topology, CPU nodes included, by number."""
-    numbers = {s.split("/")[7] for name in ("gpu_id", "properties") for s in bundle.sources(f"{_NODES}/*/{name}")}
+    sources = bundle.sources(f"{_NODES}/*/gpu_id") + bundle.sources(f"{_NODES}/*/properties")
+    numbers = {source.split("/")[7] for source in sources}
     known = {card.pci for card in cards(bundle)}
     whole = sorted((n for n in numbers if re.fullmatch(r"[0-9]{1,9}", n)), key=natural)
     return tuple(_node(bundle, number, known) for number in whole)
@@ -102,16 +84,13 @@ def _node(bundle: Bundle, number: str, known: set[str]) -> KfdNode:
     gpu_id = bundle.number(folder + "/gpu_id", "count")
     read = bundle.read(folder + "/properties")
     if read.status == "not_allowed" and not gpu_id.ok:
-        gpu_id = not_allowed(read.why or "permission denied", "count", read.source, read.item)
+        gpu_id = read.missing("", "count")
     values = _properties(read.text)
     gfx = gfx_name(values.get("gfx_target_version", 0))
     # Only GPUs are checked against the container's device list, so a refused node is one.
-    is_gpu = values.get("simd_count", 0) > 0 or gpu_id.status == "not_allowed" or bool(gpu_id.ok and gpu_id.value)
+    is_gpu = values.get("simd_count", 0) > 0 or gpu_id.status == "not_allowed" or gpu_id.bytes != 0
     pci = _address(values, gfx, known) if is_gpu and "location_id" in values else ""
-    minor = values.get("drm_render_minor", 0)
-    banks = tuple(_bank(bundle, source) for source in bundle.sources(f"{folder}/mem_banks/*/properties"))
-    return KfdNode(int(number), gpu_id, bundle.word(folder + "/name"), is_gpu, gfx, pci,
-                   f"renderD{minor}" if minor > 0 else "", values, banks)
+    return KfdNode(int(number), gpu_id, gfx, pci, _framebuffer(bundle, folder))
 
 
 def _address(values: dict[str, int], gfx: str, known: set[str]) -> str:
@@ -120,10 +99,11 @@ def _address(values: dict[str, int], gfx: str, known: set[str]) -> str:
     Of an Instinct GPU that is split into several nodes the node's number is mixed in: by some kernels into bits 28 to 31, by
     others into the function's bits (kfd_topology_add_device, for gfx 9.4.3).
     """
-    location, domain = values["location_id"], values.get("domain", 0) & 0xffffffff
-    whole = f"{domain:04x}:{location >> 8 & 0xff:x}:{location >> 3 & 0x1f:x}."
+    location, domain = values["location_id"], values.get("domain", 0) & 0xFFFFFFFF
+    whole = f"{domain:04x}:{location >> 8 & 0xFF:x}:{location >> 3 & 0x1F:x}."
     pci, first = pci_address(f"{whole}{location & 7}"), pci_address(whole + "0")
-    return first if pci not in known and (first in known or gfx.startswith(("gfx94", "gfx95"))) else pci
+    split = first in known or gfx.startswith(("gfx94", "gfx95"))
+    return first if split and pci not in known else pci
 
 
 def _properties(text: str) -> dict[str, int]:
@@ -131,39 +111,33 @@ def _properties(text: str) -> dict[str, int]:
     return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and re.fullmatch(r"-?[0-9]{1,20}", p[1])}
 
 
-def _bank(bundle: Bundle, source: str) -> KfdBank:
-    got = bundle.read(source)
-    values = _properties(got.text)
-    heap = values.get("heap_type", -1)
-    if got.status == "not_allowed":
-        return KfdBank(heap, not_allowed(got.why or "permission denied", "bytes", source, got.item))
-    if "size_in_bytes" not in values:
-        return KfdBank(heap, not_available(got.why or "no size_in_bytes line", "bytes", source, got.item))
-    return KfdBank(heap, seen(values["size_in_bytes"], "bytes", source, got.item))
+def _framebuffer(bundle: Bundle, folder: str) -> Reading:
+    sizes = []
+    for source in bundle.sources(f"{folder}/mem_banks/*/properties"):
+        got = bundle.read(source)
+        values = _properties(got.text)
+        if values.get("heap_type") in _FRAMEBUFFER:
+            size = values.get("size_in_bytes")
+            odd = "no size_in_bytes line"
+            sizes.append(got.missing(odd, "bytes") if size is None else got.seen(size, "bytes"))
+    none = not_available("no framebuffer bank", "bytes", folder + "/mem_banks")
+    return _sum(sizes) if sizes else none
 
 
 def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
     """Every process KFD knows, by PID. Bytes of its further contexts (context_N, in amdkfd since late 2025) are added."""
-    found: dict[int, dict[str, list[str]]] = {}
-    for kind in ("pasid", "vram_*", "sdma_*", "context_*/vram_*", "context_*/sdma_*", "queues/*/gpuid"):
-        for source in bundle.sources(f"{_PROC}/*/{kind}"):
-            pid = source.split("/")[6]
-            if re.fullmatch(r"[0-9]{1,10}", pid):
-                found.setdefault(int(pid), {}).setdefault(kind.split("/")[-1], []).append(source)
-    known = {row.get("pid") for row in bundle.table("processes") if isinstance(row.get("pid"), int)}
-    return tuple(KfdProcess(pid, bundle.number(f"{_PROC}/{pid}/pasid", "count"), _by_gpu(bundle, sources.get("vram_*", [])),
-                            _by_gpu(bundle, sources.get("sdma_*", []), "count"), _queues(bundle, sources.get("gpuid", [])),
-                            pid in known)
-                 for pid, sources in sorted(found.items()))
-
-
-def _by_gpu(bundle: Bundle, sources: list[str], unit: str = "bytes") -> dict[int, Reading]:
-    readings: dict[int, list[Reading]] = {}
-    for source in sources:
-        gpu = source.rsplit("_", 1)[-1]
-        if re.fullmatch(r"[0-9]{1,10}", gpu):
-            readings.setdefault(int(gpu), []).append(bundle.number(source, unit))
-    return {gpu: _sum(parts) for gpu, parts in sorted(readings.items())}
+    found: dict[int, dict[int, list[Reading]]] = {}
+    kinds = ("pasid", "vram_*", "sdma_*", "context_*/vram_*", "context_*/sdma_*", "queues/*/gpuid")
+    for source in (one for kind in kinds for one in bundle.sources(f"{_PROC}/*/{kind}")):
+        pid, (kind, _, gpu) = source.split("/")[6], source.rsplit("/", 1)[-1].partition("_")
+        if re.fullmatch(r"[0-9]{1,10}", pid):
+            parts = found.setdefault(int(pid), {})
+            if kind == "vram" and re.fullmatch(r"[0-9]{1,10}", gpu):
+                parts.setdefault(int(gpu), []).append(bundle.number(source))
+    return tuple(
+        KfdProcess(pid, {gpu: _sum(parts) for gpu, parts in sorted(by_gpu.items())})
+        for pid, by_gpu in sorted(found.items())
+    )
 
 
 def _sum(parts: list[Reading]) -> Reading:
@@ -171,12 +145,8 @@ def _sum(parts: list[Reading]) -> Reading:
     missing = [part for part in parts if not part.ok]
     if missing or len(parts) == 1:
         return (missing or parts)[0]
-    return seen(sum(int(part.value or 0) for part in parts), parts[0].unit, " + ".join(p.source for p in parts), parts[0].item)
-
-
-def _queues(bundle: Bundle, sources: list[str]) -> dict[int, int]:
-    gpus = [bundle.number(source, "count").value for source in sources]
-    return {int(gpu): gpus.count(gpu) for gpu in gpus if isinstance(gpu, int)}
+    source = " + ".join(part.source for part in parts)
+    return seen(sum(part.bytes for part in parts), "bytes", source, parts[0].item)
 
 
 def driver_version(bundle: Bundle) -> Reading:

@@ -9,138 +9,137 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from .bundle import Bundle
-from .files import read
-from .reading import KIB, Reading, not_allowed, not_available, seen
+from .files import text
+from .reading import KIB, Reading
 
-_V2 = ("memory.max", "memory.high", "memory.current", "memory.peak", "memory.events", "memory.swap.max", "memory.swap.current")
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.failcnt", "memory.oom_control",
-       "memory.stat")
-_DMI = "/sys/class/dmi/id"
+_V2 = ["memory." + name for name in "max high current peak events swap.max swap.current".split()]
+_V1 = [
+    "memory." + name
+    for name in "limit_in_bytes usage_in_bytes max_usage_in_bytes failcnt oom_control stat".split()
+]
+_GROUPS = {1: _V1, 2: _V2}
 FILES: tuple[str, ...] = (
-    "/proc/meminfo", "/proc/cpuinfo", "/proc/version", "/proc/cmdline", "/proc/swaps", "/proc/self/cgroup", "/etc/os-release",
-    *("/proc/sys/vm/" + name for name in ("overcommit_memory", "overcommit_ratio", "swappiness", "max_map_count")),
-    *(f"{_DMI}/{name}" for name in ("sys_vendor", "product_name", "board_name", "bios_version", "bios_date")),
+    *("/proc/" + name for name in "meminfo cpuinfo version cmdline swaps self/cgroup".split()),
+    "/etc/os-release",
+    *(
+        "/proc/sys/vm/" + name
+        for name in "overcommit_memory overcommit_ratio swappiness max_map_count".split()
+    ),
+    *(
+        "/sys/class/dmi/id/" + name
+        for name in "sys_vendor product_name board_name bios_version bios_date".split()
+    ),
     "/proc/spl/kstat/zfs/arcstats",
-    *("/sys/fs/cgroup/" + name for name in _V2), *("/sys/fs/cgroup/memory/" + name for name in _V1),
+    *("/sys/fs/cgroup/" + name for name in _V2),
+    *("/sys/fs/cgroup/memory/" + name for name in _V1),
 )
 """Of control groups the mount's root only, which is a container's own group; ``cgroup_files`` finds the others."""
-COMMANDS: tuple[tuple[str, ...], ...] = ()
 # v1 writes "no limit" as the largest page count in bytes, a little below 2**63.
 _NO_LIMIT_BYTES = 1 << 60
 _DEPTH = 32
-_NO_GROUP = "no memory control group is visible"
+_CPU = r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"
 
 
 @dataclass(frozen=True)
 class Machine:
     """One machine. A limit that is not set reads as not available with the reason "no limit is set"; it is never 0.
 
-    ``kernel`` is the release, ``firmware`` the BIOS version. ``zram_used`` is swap that itself lies in RAM; ``zfs_cache`` is
-    RAM that ZFS gives back late and ``ram_available`` does not count; ``huge_pages`` is RAM set aside for them. ``overcommit``
-    is vm.overcommit_memory. ``cgroup_oom_kills`` counts since the group was made.
+    ``kernel`` is the release. ``zram_used`` is swap that itself lies in RAM; ``zfs_cache`` is RAM that ZFS gives back late and
+    ``ram_available`` does not count; ``huge_pages`` is RAM set aside for them. ``cgroup_oom_kills`` counts since the group was
+    made.
     """
 
     kernel: Reading
     distribution: Reading
     cpu: Reading
-    vendor: Reading
-    product: Reading
-    firmware: Reading
     cmdline: Reading
     ram_total: Reading
     ram_available: Reading
     swap_total: Reading
     swap_free: Reading
+    huge_pages: Reading
     zram_used: Reading
     zfs_cache: Reading
-    huge_pages: Reading
-    overcommit: Reading
-    page_size: Reading
-    cgroup_version: Reading
     cgroup_limit: Reading
     cgroup_high: Reading
     cgroup_used: Reading
-    cgroup_peak: Reading
-    cgroup_swap_limit: Reading
     cgroup_oom_kills: Reading
 
 
 def machine(bundle: Bundle) -> Machine:
     """What the captured files say of the machine. Never raises; what is missing says why."""
-    memory = _meminfo(bundle)
     group = _Group(bundle)
     v2 = group.version == 2
+    limit = ("memory.max", "") if v2 else ("memory.limit_in_bytes", "hierarchical_memory_limit")
+    no_high = "control groups v1 have no such limit"
     return Machine(
-        _line(bundle, "/proc/version", r"Linux version (\S{1,100})"), _os_release(bundle),
-        _line(bundle, "/proc/cpuinfo", r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"),
-        bundle.word(f"{_DMI}/sys_vendor"), bundle.word(f"{_DMI}/product_name"), bundle.word(f"{_DMI}/bios_version"),
-        bundle.word("/proc/cmdline"), memory("MemTotal"), memory("MemAvailable"), memory("SwapTotal"), memory("SwapFree"),
-        _zram(bundle), _zfs(bundle), memory("Hugetlb"), bundle.number("/proc/sys/vm/overcommit_memory", "count"),
-        page_size(bundle), group.kind(),
-        group.lowest("memory.max") if v2 else group.lowest("memory.limit_in_bytes", "hierarchical_memory_limit"),
-        group.lowest("memory.high") if v2 else group.absent("control groups v1 have no such limit"),
+        _line(bundle, "/proc/version", r"Linux version (\S{1,100})"),
+        _os_release(bundle),
+        _line(bundle, "/proc/cpuinfo", _CPU),
+        bundle.word("/proc/cmdline"),
+        _meminfo(bundle, "MemTotal"),
+        _meminfo(bundle, "MemAvailable"),
+        _meminfo(bundle, "SwapTotal"),
+        _meminfo(bundle, "SwapFree"),
+        _meminfo(bundle, "Hugetlb"),
+        _zram(bundle),
+        _zfs(bundle),
+        group.lowest(*limit),
+        group.lowest("memory.high") if v2 else group.absent(no_high),
         group.own("memory.current" if v2 else "memory.usage_in_bytes"),
-        group.own("memory.peak" if v2 else "memory.max_usage_in_bytes"),
-        group.lowest("memory.swap.max") if v2 else group.absent("control groups v1 limit swap and memory together"),
-        group.key("memory.events" if v2 else "memory.oom_control", "oom_kill"))
+        group.key("memory.events" if v2 else "memory.oom_control", "oom_kill"),
+    )
 
 
 def _line(bundle: Bundle, source: str, pattern: str) -> Reading:
-    got = bundle.word(source)
-    match = re.search(pattern, str(got.value)) if got.ok else None
+    got = bundle.read(source)
+    match = re.search(pattern, got.text)
     if match:
-        return seen(match.group(1).strip(), "text", source, got.item)
-    return got if not got.ok else not_available("no such line in it", "text", source, got.item)
+        return got.seen(match.group(1).strip())
+    return got.missing("no such line in it" if got.text.strip() else "the file is empty")
 
 
 def _os_release(bundle: Bundle) -> Reading:
     name = _line(bundle, "/etc/os-release", r"(?m)^PRETTY_NAME=(\S[^\n]{0,120})")
-    return seen(str(name.value).strip("\"'"), "text", name.source, name.item) if name.ok else name
+    return replace(name, value=str(name.value).strip("\"'")) if name.ok else name
 
 
-def _meminfo(bundle: Bundle) -> Callable[[str], Reading]:
-    got = bundle.word("/proc/meminfo")
-    values = dict(re.findall(r"(?m)^(\w{1,40}):\s*([0-9]{1,18}) kB", str(got.value or "")))
-
-    def field(name: str) -> Reading:
-        if name in values:
-            return seen(int(values[name]) * KIB, "bytes", got.source, got.item)
-        return _as_bytes(got) if not got.ok else not_available(f"no line {name} in it", "bytes", got.source, got.item)
-
-    return field
-
-
-def _as_bytes(missing: Reading) -> Reading:
-    make = not_allowed if missing.status == "not_allowed" else not_available
-    return make(missing.why, "bytes", missing.source, missing.item)
+def _meminfo(bundle: Bundle, name: str) -> Reading:
+    got = bundle.read("/proc/meminfo")
+    match = re.search(rf"(?m)^{name}:\s*([0-9]{{1,18}}) kB", got.text)
+    if match:
+        return got.seen(int(match.group(1)) * KIB, "bytes")
+    why = f"no line {name} in it" if got.text.strip() else "the file is empty"
+    return got.missing(why, "bytes")
 
 
 def _zram(bundle: Bundle) -> Reading:
-    got = bundle.word("/proc/swaps")
-    if not got.ok:
-        return _as_bytes(got)
-    used = re.findall(r"(?m)^/dev/zram[0-9]{1,3}\s+\S+\s+[0-9]{1,15}\s+([0-9]{1,15})\s", str(got.value) + "\n")
-    return seen(sum(map(int, used)) * KIB, "bytes", got.source, got.item)
+    got = bundle.read("/proc/swaps")
+    if not got.text.strip():
+        return got.missing("the file is empty", "bytes")
+    form = r"(?m)^/dev/zram[0-9]{1,3}\s+\S+\s+[0-9]{1,15}\s+([0-9]{1,15})\s"
+    used = re.findall(form, got.text + "\n")
+    return got.seen(sum(map(int, used)) * KIB, "bytes")
 
 
 def _zfs(bundle: Bundle) -> Reading:
     size = _line(bundle, "/proc/spl/kstat/zfs/arcstats", r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$")
-    return seen(int(str(size.value)), "bytes", size.source, size.item) if size.ok else _as_bytes(size)
+    value = int(str(size.value)) if size.ok else None
+    return replace(size, value=value, unit="bytes")
 
 
 def page_size(bundle: Bundle) -> Reading:
     """The page size in bytes that the table ``host`` names."""
-    item = bundle.read("host").item
-    sizes = [row.get("page_size") for row in bundle.table("host")]
-    good = [size for size in sizes if isinstance(size, int) and 0 < size <= 1 << 30]
-    return seen(good[0], "bytes", "host", item) if good else not_available("not captured", "bytes", "host", item)
+    at = bundle.read("host")
+    sizes = (row.number("page_size") for row in bundle.table("host"))
+    good = next((size for size in sizes if size is not None and 0 < size <= 1 << 30), None)
+    return at.missing("not captured", "bytes") if good is None else at.seen(good, "bytes")
 
 
 class _Group:
@@ -148,53 +147,46 @@ class _Group:
 
     def __init__(self, bundle: Bundle):
         self._bundle = bundle
-        self._cgroup = bundle.word("/proc/self/cgroup")
+        self._cgroup = bundle.read("/proc/self/cgroup")
         self.version, self.folders = 0, []
-        for version, folder in _folders(str(self._cgroup.value or "")):
-            there = any(bundle.read(f"{folder}/{name}").status != "not_available" for name in (_V1 if version == 1 else _V2))
+        for version, folder in _folders(self._cgroup.text):
+            files = (bundle.read(f"{folder}/{name}") for name in _GROUPS[version])
             # On a mixed system the memory controller is in one hierarchy only.
-            if there and self.version in (0, version):
+            if self.version in (0, version) and any(f.status != "not_available" for f in files):
                 self.version = version
                 self.folders.append(folder)
 
-    def absent(self, why: str) -> Reading:
-        if not self._cgroup.ok:
-            return _as_bytes(self._cgroup)
-        return not_available(why, "bytes", "/proc/self/cgroup", self._cgroup.item)
-
-    def kind(self) -> Reading:
-        if self.version:
-            return seen(f"v{self.version}", "text", "/proc/self/cgroup", self._cgroup.item)
-        return not_available(_NO_GROUP, "text", "/proc/self/cgroup", self._cgroup.item)
+    def absent(
+        self, why: str = "no memory control group is visible", unit: str = "bytes"
+    ) -> Reading:
+        return self._cgroup.missing(why, unit)
 
     def own(self, name: str) -> Reading:
         """The first group's file; the root group has fewer files than the others."""
-        return self._bundle.number(f"{self.folders[0]}/{name}") if self.folders else self.absent(_NO_GROUP)
+        return self._bundle.number(f"{self.folders[0]}/{name}") if self.folders else self.absent()
 
     def lowest(self, name: str, hierarchical: str = "") -> Reading:
         """The lowest limit of this group and of those above; v1 also states it for the groups that are out of sight."""
         found = [self._bundle.number(f"{folder}/{name}") for folder in self.folders]
         if hierarchical and self.folders:
-            found.append(self.key("memory.stat", hierarchical))
-        limits = [reading for reading in found if reading.ok and int(reading.value or 0) < _NO_LIMIT_BYTES]
+            found.append(self.key("memory.stat", hierarchical, "bytes"))
+        limits = [reading for reading in found if reading.ok and reading.bytes < _NO_LIMIT_BYTES]
         if limits:
-            return min(limits, key=lambda reading: int(reading.value or 0))
+            return min(limits, key=lambda reading: reading.bytes)
         for folder in self.folders:
-            got = self._bundle.word(f"{folder}/{name}")
-            if got.ok:
-                return not_available("no limit is set", "bytes", got.source, got.item)
-        return found[0] if found else self.absent(_NO_GROUP)
+            got = self._bundle.read(f"{folder}/{name}")
+            if got.text.strip():
+                return got.missing("no limit is set", "bytes")
+        return found[0] if found else self.absent()
 
-    def key(self, name: str, key: str) -> Reading:
+    def key(self, name: str, key: str, unit: str = "count") -> Reading:
         """The number behind a key, in the first group's file of several lines."""
-        unit = "count" if key == "oom_kill" else "bytes"
         if not self.folders:
-            return not_available(_NO_GROUP, unit, "/proc/self/cgroup", self._cgroup.item)
-        got = self._bundle.word(f"{self.folders[0]}/{name}")
-        match = re.search(rf"(?m)^{key} ([0-9]{{1,20}})$", str(got.value or ""))
-        if match:
-            return seen(int(match.group(1)), unit, got.source, got.item)
-        return not_available(got.why or f"no line {key} in it", unit, got.source, got.item)
+            return self.absent(unit=unit)
+        got = self._bundle.read(f"{self.folders[0]}/{name}")
+        match = re.search(rf"(?m)^{key} ([0-9]{{1,20}})$", got.text)
+        why = f"no line {key} in it"
+        return got.seen(int(match.group(1)), unit) if match else got.missing(why, unit)
 
 
 def _folders(cgroup: str) -> list[tuple[int, str]]:
@@ -214,15 +206,20 @@ def _folders(cgroup: str) -> list[tuple[int, str]]:
             continue
         parts = [part for part in path.split("/") if part not in ("", ".", "..")][:_DEPTH]
         for version, top in roots:
-            folders += [(version, "/".join([top, *parts[:depth]])) for depth in range(len(parts), -1, -1)]
+            depths = range(len(parts), -1, -1)
+            folders += [(version, "/".join([top, *parts[:depth]])) for depth in depths]
     return sorted(folders, key=lambda pair: pair[0])
 
 
 def cgroup_files(root: Path) -> list[str]:
     """The files to capture for the memory limits of this process: those that are there, nearest group first."""
-    content, _, _ = read(str(root), "/proc/self/cgroup")
-    return [f"{folder}/{name}" for version, folder in _folders((content or b"").decode("utf-8", "replace"))
-            for name in (_V1 if version == 1 else _V2) if os.path.exists(f"{str(root).rstrip('/')}{folder}/{name}")]
+    top = str(root).rstrip("/")
+    return [
+        f"{folder}/{name}"
+        for version, folder in _folders(text(str(root), "/proc/self/cgroup"))
+        for name in _GROUPS[version]
+        if os.path.exists(f"{top}{folder}/{name}")
+    ]
 
 
 def collect_host(root: Path) -> list[dict[str, Any]]:
@@ -230,11 +227,19 @@ def collect_host(root: Path) -> list[dict[str, Any]]:
     here = os.uname()
     live = str(root) == "/"
 
-    def words(source: str) -> str:
-        return (read(str(root), source)[0] or b"").decode("utf-8", "replace").strip()
+    def kernel(name: str) -> str:
+        return text(str(root), "/proc/sys/kernel/" + name)
 
-    return [{"system": here.sysname, "release": words("/proc/sys/kernel/osrelease") or (here.release if live else ""),
-             "version": words("/proc/sys/kernel/version") or (here.version if live else ""), "machine": here.machine,
-             "python": platform.python_version(), "page_size": os.sysconf("SC_PAGE_SIZE"),
-             "clock_ticks": os.sysconf("SC_CLK_TCK"), "boot_id": words("/proc/sys/kernel/random/boot_id"),
-             "now": datetime.now(timezone.utc).isoformat(timespec="seconds")}]
+    return [
+        {
+            "system": here.sysname,
+            "release": kernel("osrelease") or (here.release if live else ""),
+            "version": kernel("version") or (here.version if live else ""),
+            "machine": here.machine,
+            "python": platform.python_version(),
+            "page_size": os.sysconf("SC_PAGE_SIZE"),
+            "clock_ticks": os.sysconf("SC_CLK_TCK"),
+            "boot_id": kernel("random/boot_id"),
+            "now": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+    ]

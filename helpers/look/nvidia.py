@@ -1,55 +1,88 @@
-"""NVIDIA GPUs and the processes on them: nvidia-smi's XML first, then its CSV, NVML and the kernel driver's own list."""
+"""NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then its CSV, NVML and the kernel driver's list.
+
+nvidia-smi counts in MiB. ``N/A`` for a process is "not measured", never 0; a unified-memory part (GB10)
+prints it for the memory totals as well. The XML is read without its DTD, and refused when it declares an
+entity.
+"""
 
 from __future__ import annotations
 
 import pkgutil
 import re
 import sys
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
+from xml.etree import ElementTree
 
 from helpers.units import pci_address
 
-from . import program
-from .bundle import Bundle
-from .nvidia_smi import (
-    FAILURES,
-    SIZES,
-    Listing,
-    MigDevice,
-    NvidiaGpu,
-    NvidiaHolder,
-    build,
-    parse_apps_csv,
-    parse_gpu_csv,
-    parse_xml,
-)
-from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading, seen
-from .vendor_text import Failure, find_json, listed, mapping, size, why_nothing, word
+from . import commands
+from .bundle import Bundle, Row, Text, rows
+from .reading import NOT_ALLOWED, Reading
+from .vendor_text import Failure, count, find_json, mapping, size, stdout_of, why_nothing, word
 
-__all__ = ["COMMANDS", "FILES", "MigDevice", "NvidiaGpu", "NvidiaHolder", "collect_nvml", "driver", "gpu_count", "gpus",
-           "holder_count", "holders", "toolkit"]
-
-GPU_FIELDS = ("index", "pci.bus_id", "name", "uuid", "memory.total", "memory.reserved", "memory.used", "memory.free",
-              "driver_version", "compute_cap", "compute_mode", "mig.mode.current")
-COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("nvidia-smi", "-q", "-x"),
-    ("nvidia-smi", "--query-gpu=" + ",".join(GPU_FIELDS), "--format=csv"),
-    ("nvidia-smi", "--query-compute-apps=gpu_bus_id,pid,process_name,used_gpu_memory", "--format=csv"),
-    ("nvcc", "--version"),
+XML = "nvidia-smi -q -x"
+GPU_CSV = (
+    "nvidia-smi --query-gpu=index,pci.bus_id,name,uuid,memory.total,memory.reserved,memory.used,memory.free,"
+    "driver_version,compute_cap,compute_mode,mig.mode.current --format=csv"
 )
-FILES: tuple[str, ...] = ("/proc/driver/nvidia/version", "/proc/driver/nvidia/gpus/*/information",
-                          "/usr/local/cuda/version.json")
-XML, GPU_CSV, APPS_CSV, NVCC = (" ".join(argv) for argv in COMMANDS)
-VERSION, INFORMATION, TOOLKIT = FILES
+APPS_CSV = (
+    "nvidia-smi --query-compute-apps=gpu_bus_id,pid,process_name,used_gpu_memory --format=csv"
+)
+NVCC = "nvcc --version"
+COMMANDS = tuple(tuple(line.split()) for line in (XML, GPU_CSV, APPS_CSV, NVCC))
+VERSION = "/proc/driver/nvidia/version"
+INFORMATION = "/proc/driver/nvidia/gpus/*/information"
+TOOLKIT = "/usr/local/cuda/version.json"
+FILES: tuple[str, ...] = (VERSION, INFORMATION, TOOLKIT)
 TABLE = "nvml"
+SIZES = ("total", "reserved", "used", "free")
 _NO_INSTANCE = (None, 0xFFFFFFFF)
+_PID = re.compile("[0-9]{1,10}")
+
+
+@dataclass(frozen=True)
+class NvidiaGpu:
+    """One GPU, in bytes. ``used`` leaves ``reserved`` out since driver 510 and holds it before (then ``reserved`` is missing).
+
+    ``cuda`` is the highest CUDA release that its driver can run.
+    """
+
+    pci: str
+    index: Reading
+    name: Reading
+    total: Reading
+    reserved: Reading
+    used: Reading
+    free: Reading
+    cuda: Reading
+
+
+@dataclass(frozen=True)
+class NvidiaHolder:
+    """A process on one GPU. The PID is the host's also in a container, where ``name`` is often empty (nvidia-docker#179)."""
+
+    pci: str
+    pid: int
+    name: str
+    memory: Reading
+    gpu_instance: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """GPUs and processes of one answer. ``processes_told`` tells an empty process table from none at all."""
+
+    gpus: tuple[NvidiaGpu, ...]
+    holders: tuple[NvidiaHolder, ...]
+    processes_told: bool
+    text: Text
 
 
 def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
     """The table ``nvml``, taken in a child: one row per GPU, or one row with status and why. Takes no CUDA context."""
     source = pkgutil.get_data(__package__, "nvml.py") or b""
-    return program.ask(sys.executable, source, (), timeout_s)
+    return commands.ask(sys.executable, source, (), timeout_s)
 
 
 def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
@@ -58,18 +91,11 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
     A GPU that only the kernel driver knows says in its memory fields why nvidia-smi told nothing.
     """
     found: dict[str, NvidiaGpu] = {}
-    for gpu in [gpu for listing in _listings(bundle) for gpu in listing.gpus] + _driver_gpus(bundle):
+    listed = [gpu for listing in _listings(bundle) for gpu in listing.gpus]
+    for gpu in [*listed, *_driver_gpus(bundle)]:
         if gpu.pci:
             found[gpu.pci] = _merged(found[gpu.pci], gpu) if gpu.pci in found else gpu
     return tuple(found.values())
-
-
-def gpu_count(bundle: Bundle) -> Reading:
-    """How many GPUs nvidia-smi or NVML listed, or why neither listed one."""
-    for listing in _listings(bundle):
-        if listing.gpus:
-            return seen(len(listing.gpus), "count", listing.source, listing.item)
-    return _failure(bundle).reading("count", XML, bundle.read(XML).item)
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
@@ -81,104 +107,206 @@ def holder_count(bundle: Bundle) -> Reading:
     """How many processes are on the GPUs. 0 is an empty process table: a container may be shown one while others compute."""
     for listing in _listings(bundle):
         if listing.processes_told:
-            return seen(len({holder.pid for holder in listing.holders}), "count", listing.source, listing.item)
-    return _failure(bundle).reading("count", XML, bundle.read(XML).item)
+            return listing.text.seen(len({holder.pid for holder in listing.holders}), "count")
+    return _failure(bundle).reading("count")
 
 
 def driver(bundle: Bundle) -> Reading:
     """Release of the loaded kernel module, with "(open)" for the open one, from /proc/driver/nvidia/version."""
     text = bundle.read(VERSION)
-    match = re.search(r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,60}Kernel Module(?: for \S{1,20})?\s+([0-9][0-9.]{2,20})",
-                      text.text)
+    form = r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,60}Kernel Module(?: for \S{1,20})?\s+([0-9][0-9.]{2,20})"
+    match = re.search(form, text.text)
     if match:
-        return seen(match.group(2) + (" (open)" if match.group(1) else ""), "text", VERSION, text.item)
-    return why_nothing(text, (), "driver release").reading("text", VERSION, text.item)
+        return text.seen(match.group(2) + (" (open)" if match.group(1) else ""))
+    return why_nothing(text, "", "driver release").reading()
 
 
 def toolkit(bundle: Bundle) -> Reading:
     """Release of the CUDA toolkit of the system; a torch wheel brings its own runtime and needs none."""
-    text = bundle.read(TOOLKIT)
-    version = word(mapping(mapping(find_json(text.text)).get("cuda")).get("version"), TOOLKIT, text.item)
+    text, said = bundle.read(TOOLKIT), bundle.read(NVCC)
+    version = word(mapping(find_json(text.text)).inner("cuda").get("version"), text)
+    match = re.search(r"release [0-9.]+, V([0-9.]+)", said.text)
     if version.ok:
         return version
-    said = bundle.read(NVCC)
-    match = re.search(r"release [0-9.]+, V([0-9.]+)", said.text)
-    if match:
-        return seen(match.group(1), "text", NVCC, said.item)
-    return why_nothing(said, (), "release").reading("text", NVCC, said.item)
+    return said.seen(match.group(1)) if match else why_nothing(said, "", "release").reading()
+
+
+def build(pci: str, raw: dict[str, Any], text: Text, unit: str = "MiB") -> NvidiaGpu:
+    """A GPU from raw values or readings by field name; a field that is not there reads as not available."""
+
+    def field(name: str) -> Reading:
+        value = raw.get(name)
+        if isinstance(value, Reading):
+            return value
+        if name in SIZES:
+            return size(value, text, unit)
+        return (count if name == "index" else word)(value, text)
+
+    return NvidiaGpu(pci, *(field(one.name) for one in fields(NvidiaGpu)[1:]))
+
+
+def parse_xml(text: Text) -> Listing:
+    """The listing of ``nvidia-smi -q -x``; of a text that was cut, the GPUs that are whole."""
+    root, elements = _elements(stdout_of(text))
+    found, running, told = [], [], False
+    for index, gpu in enumerate(elements):
+        address = pci_address(gpu.get("id")) or pci_address(gpu.findtext("pci/pci_bus_id"))
+        if not address or root is None:
+            continue
+        raw: dict[str, Any] = {part: gpu.findtext("fb_memory_usage/" + part) for part in SIZES}
+        cuda = root.findtext("cuda_version")
+        raw.update(index=index, name=gpu.findtext("product_name"), cuda=cuda)
+        found.append(build(address, raw, text))
+        told = told or gpu.find("processes") is not None
+        for process in gpu.iterfind("processes/process_info"):
+            tags = ("pid", "process_name", "gpu_instance_id")
+            pid, name, instance = ((process.findtext(tag) or "").strip() for tag in tags)
+            if _PID.fullmatch(pid):
+                memory = size(process.findtext("used_memory"), text, "MiB")
+                instance = "" if instance == "N/A" else instance
+                running.append(NvidiaHolder(address, int(pid), name, memory, instance))
+    return Listing(tuple(found), tuple(running), told, text)
+
+
+def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
+    if re.search(r"<!ENTITY|<!DOCTYPE[^>\[]{0,400}\[", words, re.IGNORECASE):
+        return None, []
+    start = words.find("<?xml")
+    words = words[start if start >= 0 else max(words.find("<nvidia_smi_log"), 0) :]
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    root: ElementTree.Element | None = None
+    found: list[ElementTree.Element] = []
+    depth = 0
+    try:
+        parser.feed(words)
+        for event, element in parser.read_events():
+            root = element if root is None else root
+            depth += 1 if event == "start" else -1
+            if event == "end" and depth == 1 and element.tag == "gpu":
+                found.append(element)
+    except (ElementTree.ParseError, ValueError):
+        return root, found  # cut off, or followed by a warning: what was whole until there stands
+    return root, found
+
+
+def parse_gpu_csv(text: Text) -> Listing:
+    """The listing of ``--query-gpu``; a GPU without ``pci.bus_id`` among the fields has an empty address."""
+    found = []
+    for row in csv_rows(text):
+        raw = {**row, **{part: row.get("memory." + part) for part in SIZES}}
+        address = pci_address(row.get("pci.bus_id", row.get("gpu_bus_id")))
+        found.append(build(address, raw, text))
+    return Listing(tuple(found), (), False, text)
+
+
+def parse_apps_csv(text: Text) -> Listing:
+    """The listing of ``--query-compute-apps``: compute processes only. A header without rows is an empty table."""
+    listed = csv_rows(text)
+    found = []
+    for row in listed:
+        if _PID.fullmatch(row.get("pid", "")):
+            memory = size(row.get("used_gpu_memory", row.get("used_memory")), text, "MiB")
+            name = row.get("process_name", row.get("name", ""))
+            address = pci_address(row.get("gpu_bus_id"))
+            found.append(NvidiaHolder(address, int(row["pid"]), name, memory))
+    words = stdout_of(text).strip()
+    header = "used_gpu_memory" in words or "used_memory" in words
+    empty = not listed and (header or (not words and "noheader" in text.source))
+    return Listing((), tuple(found), bool(found) or (text.ok and empty), text)
+
+
+def csv_rows(text: Text) -> list[dict[str, str]]:
+    """Rows of a CSV answer by field name; the names come from the header, or from the query in the command line.
+
+    nvidia-smi quotes nothing: a name with commas takes what the other fields leave.
+    """
+    lines = [line.strip() for line in stdout_of(text).splitlines() if line.strip()]
+    query = re.search(r"--query-(?:gpu|compute-apps)=([a-z0-9_.,]+)", text.source)
+    names = query.group(1).split(",") if query else []
+    header = [name.split(" [")[0].strip() for name in lines[0].split(",")] if lines else []
+    if header and all(re.fullmatch(r"[a-z_0-9.]*[a-z][a-z_0-9.]*", name) for name in header):
+        names, lines = header, lines[1:]
+    free = next((at for at, name in enumerate(names) if name in ("name", "process_name")), 0)
+    found = []
+    for line in lines:
+        parts = line.split(", ")
+        end = free + len(parts) - len(names) + 1
+        if names and end > free:
+            parts[free:end] = [", ".join(parts[free:end])]
+            found.append({name: parts[at].strip() for at, name in enumerate(names)})
+    return found
 
 
 def nvml_listing(bundle: Bundle) -> Listing:
     """The table ``nvml`` as a listing, in bytes; NVML gives no names of processes."""
-    item = bundle.read(TABLE).item
+    text = bundle.read(TABLE)
     found, running, told = [], [], False
     for row in bundle.table(TABLE):
         address = pci_address(row.get("pci"))
         if not address:
             continue
-        raw = {**row, **{part: row.get(part + "_bytes") for part in ("total", "reserved", "used", "free")},
-               "cuda": row.get("cuda_driver")}
-        for field, reason in mapping(row.get("unread")).items():
-            name = field.replace("_bytes", "")
-            refused = NOT_ALLOWED if mapping(reason).get("status") == NOT_ALLOWED else NOT_AVAILABLE
-            raw[name] = Failure(refused, str(mapping(reason).get("why") or "not read")).reading(
-                "bytes" if name in SIZES else "text", TABLE, item)
-        found.append(build(address, raw, TABLE, item, "B"))
+        raw = {**row, **{part: row.get(part + "_bytes") for part in SIZES}}
+        raw["cuda"] = row.get("cuda_driver")
+        for field in row.inner("unread"):
+            name, reason = field.replace("_bytes", ""), row.inner("unread").inner(field)
+            why = str(reason.get("why") or "not read")
+            unit = "bytes" if name in SIZES else "text"
+            raw[name] = text.refused(reason.get("status"), why, unit)
+        found.append(build(address, raw, text, "B"))
         told = told or isinstance(row.get("compute"), list)
-        running += _nvml_holders(address, row, item)
-    return Listing(tuple(found), tuple(running), told, TABLE, item)
+        running += _nvml_holders(address, row, text)
+    return Listing(tuple(found), tuple(running), told, text)
 
 
-def _nvml_holders(address: str, row: dict[str, Any], item: str) -> list[NvidiaHolder]:
-    kinds: dict[tuple[int, str], str] = {}
+def _nvml_holders(address: str, row: Row, text: Text) -> list[NvidiaHolder]:
     memory: dict[tuple[int, str], Any] = {}
-    for letter, name in (("C", "compute"), ("G", "graphics")):
-        for process in listed(row.get(name)):
-            pid, instance = mapping(process).get("pid"), mapping(process).get("gpu_instance")
-            if type(pid) is int and pid >= 0:
-                key = pid, "" if instance in _NO_INSTANCE else str(instance)
-                kinds[key] = f"{kinds[key]}+{letter}" if kinds.get(key, letter) != letter else letter
-                memory.setdefault(key, process.get("used_bytes"))
-    return [NvidiaHolder(address, key[0], "", kind,
-                         size("N/A" if memory[key] is None else memory[key], TABLE, item, "B"), key[1])
-            for key, kind in kinds.items()]
+    for process in rows(row.get("compute")) + rows(row.get("graphics")):
+        pid, instance = process.number("pid"), process.get("gpu_instance")
+        if pid is not None and pid >= 0:
+            instance = "" if instance in _NO_INSTANCE else str(instance)
+            memory.setdefault((pid, instance), process.get("used_bytes"))
+    return [
+        NvidiaHolder(address, pid, "", size("N/A" if used is None else used, text, "B"), instance)
+        for (pid, instance), used in memory.items()
+    ]
 
 
 def _listings(bundle: Bundle) -> tuple[Listing, ...]:
     """The answers in the order in which they are believed."""
-    return (parse_xml(bundle.read(XML)), parse_gpu_csv(bundle.read(GPU_CSV)), parse_apps_csv(bundle.read(APPS_CSV)),
-            nvml_listing(bundle))
+    return (
+        parse_xml(bundle.read(XML)),
+        parse_gpu_csv(bundle.read(GPU_CSV)),
+        parse_apps_csv(bundle.read(APPS_CSV)),
+        nvml_listing(bundle),
+    )
 
 
 def _driver_gpus(bundle: Bundle) -> list[NvidiaGpu]:
     found = []
-    failure = _failure(bundle)
+    unread = dict.fromkeys(SIZES, _failure(bundle).reading("bytes"))
     for source in bundle.sources(INFORMATION):
         text = bundle.read(source)
         address = pci_address(source.split("/")[-2])
-        told = dict(line.partition(":")[::2] for line in text.text.splitlines() if ":" in line)
-        told = {key.strip(): value.strip() for key, value in told.items()}
-        uuid = told.get("GPU UUID", "")
+        model = re.search(r"(?m)^\s*Model\s*:([^\n]*)", text.text)
         if address:
-            raw: dict[str, Any] = {name: failure.reading("bytes", XML) for name in SIZES}
-            raw.update(name=told.get("Model"), uuid=None if "?" in uuid else uuid or None)
-            found.append(build(address, raw, source, text.item))
+            name = model.group(1).strip() if model else None
+            found.append(build(address, {**unread, "name": name}, text))
     return found
 
 
 def _failure(bundle: Bundle) -> Failure:
     """Why nothing was listed: nvidia-smi's own words, and NVML's where they add something."""
-    failure = why_nothing(bundle.read(XML), FAILURES, "list of GPUs")
-    row = next(iter(bundle.table(TABLE)), {})
-    why = row.get("why")
-    if isinstance(why, str) and why and why not in failure.why:
-        return Failure(NOT_ALLOWED if NOT_ALLOWED in (failure.status, row.get("status")) else failure.status,
-                       f"nvidia-smi: {failure.why}; NVML: {why}"[:400])
+    failure = why_nothing(bundle.read(XML), "nvidia-smi", "list of GPUs")
+    row = next(iter(bundle.table(TABLE)), Row())
+    why = row.text("why")
+    if why and why not in failure.why:
+        status = NOT_ALLOWED if row.get("status") == NOT_ALLOWED else failure.status
+        words = f"nvidia-smi: {failure.why}; NVML: {why}"
+        return replace(failure, status=status, why=words[:400])
     return failure
 
 
 def _merged(first: NvidiaGpu, other: NvidiaGpu) -> NvidiaGpu:
-    better: dict[str, Any] = {field.name: getattr(other, field.name) for field in fields(first)
-              if isinstance(getattr(first, field.name), Reading)
-              and not getattr(first, field.name).ok and getattr(other, field.name).ok}
-    return replace(first, mig=first.mig or other.mig, **better)
+    names = (field.name for field in fields(first)[1:] if not getattr(first, field.name).ok)
+    better: dict[str, Any] = {name: getattr(other, name) for name in names}
+    return replace(first, **{name: value for name, value in better.items() if value.ok})

@@ -10,46 +10,56 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from typing import Any
 
-LIBRARIES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
-             "/run/opengl-driver/lib/libnvidia-ml.so.1")
+LIBRARIES = (
+    "libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+)
 NO_PERMISSION, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 4, 7, 13
 NOT_MEASURED = (1 << 64) - 1
 MOST_PROCESSES = 10_000
 
 
+_INT, _LONG = ctypes.c_uint, ctypes.c_ulonglong
+
+
 class Memory(ctypes.Structure):
     """nvmlMemory_t: ``used`` includes what the driver reserves."""
 
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+    _fields_ = [(name, _LONG) for name in ("total", "free", "used")]
 
 
 class MemoryV2(ctypes.Structure):
     """nvmlMemory_v2_t, since driver 510: ``reserved`` apart from ``used``."""
 
-    _fields_ = [("version", ctypes.c_uint), ("total", ctypes.c_ulonglong), ("reserved", ctypes.c_ulonglong),
-                ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+    _sizes = ("total", "reserved", "free", "used")
+    _fields_ = [("version", _INT), *((name, _LONG) for name in _sizes)]
 
 
 class Pci(ctypes.Structure):
     """nvmlPciInfo_t (version 3)."""
 
-    _fields_ = [("busIdLegacy", ctypes.c_char * 16), ("domain", ctypes.c_uint), ("bus", ctypes.c_uint),
-                ("device", ctypes.c_uint), ("pciDeviceId", ctypes.c_uint), ("pciSubSystemId", ctypes.c_uint),
-                ("busId", ctypes.c_char * 32)]
+    _numbers = ("domain", "bus", "device", "pciDeviceId", "pciSubSystemId")
+    _fields_ = [
+        ("busIdLegacy", ctypes.c_char * 16),
+        *((name, _INT) for name in _numbers),
+        ("busId", ctypes.c_char * 32),
+    ]
 
 
 class ProcessV1(ctypes.Structure):
     """nvmlProcessInfo_v1_t."""
 
-    _fields_ = [("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong)]
+    _fields_ = [("pid", _INT), ("usedGpuMemory", _LONG)]
 
 
 class ProcessV2(ctypes.Structure):
     """nvmlProcessInfo_v2_t, and version 3 alike: with the MIG instance."""
 
-    _fields_ = [("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong),
-                ("gpuInstanceId", ctypes.c_uint), ("computeInstanceId", ctypes.c_uint)]
+    _fields_ = [*ProcessV1._fields_, ("gpuInstanceId", _INT), ("computeInstanceId", _INT)]
 
 
 class NvmlError(Exception):
@@ -62,7 +72,8 @@ class NvmlError(Exception):
     @property
     def unread(self) -> dict[str, str]:
         """Why a field has no value."""
-        return {"status": "not_allowed" if self.code == NO_PERMISSION else "not_available", "why": str(self)}
+        status = "not_allowed" if self.code == NO_PERMISSION else "not_available"
+        return {"status": status, "why": str(self)}
 
 
 class Nvml:
@@ -85,7 +96,8 @@ class Nvml:
         function = getattr(self._library, name, None)
         code = function(*arguments) if function else FUNCTION_NOT_FOUND
         if code != 0:
-            raise NvmlError(code, f"{name}: {self._words(code) if function else 'not in this driver'}")
+            words = self._words(code) if function else "not in this driver"
+            raise NvmlError(code, f"{name}: {words}")
 
     def _words(self, code: int) -> str:
         describe = self._library.nvmlErrorString
@@ -112,63 +124,75 @@ class Nvml:
             self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         except NvmlError as error:
             return {**row, **error.unread}
-        for fields, read in ((("pci",), self._pci), (("uuid",), self._uuid), (("name",), self._name),
-                             (("total_bytes", "free_bytes", "used_bytes", "reserved_bytes"), self._memory),
-                             (("compute",), self._compute), (("graphics",), self._graphics)):
+        for fields, read in (
+            (("pci",), self._pci),
+            (("uuid",), self._text),
+            (("name",), self._text),
+            (("total_bytes", "free_bytes", "used_bytes", "reserved_bytes"), self._memory),
+            (("compute",), self._processes),
+            (("graphics",), self._processes),
+        ):
             try:
-                row.update(read(handle))
+                got = read(fields[0], handle)
+                row.update(got if isinstance(got, dict) else {fields[0]: got})
             except NvmlError as error:
                 row.update(dict.fromkeys(fields))
                 row["unread"].update(dict.fromkeys(fields, error.unread))  # type: ignore[attr-defined]
         return row
 
-    def _pci(self, handle: ctypes.c_void_p) -> dict[str, object]:
+    def _pci(self, _: str, handle: ctypes.c_void_p) -> object:
         info = Pci()
         self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(info))
-        return {"pci": info.busId.decode("ascii", "replace")}
+        return info.busId.decode("ascii", "replace")
 
-    def _uuid(self, handle: ctypes.c_void_p) -> dict[str, object]:
-        return {"uuid": self.text("nvmlDeviceGetUUID", handle)}
+    def _text(self, field: str, handle: ctypes.c_void_p) -> object:
+        return self.text({"uuid": "nvmlDeviceGetUUID", "name": "nvmlDeviceGetName"}[field], handle)
 
-    def _name(self, handle: ctypes.c_void_p) -> dict[str, object]:
-        return {"name": self.text("nvmlDeviceGetName", handle)}
-
-    def _memory(self, handle: ctypes.c_void_p) -> dict[str, object]:
-        new = MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
+    def _memory(self, _: str, handle: ctypes.c_void_p) -> object:
+        sizes: dict[str, object] = {}
+        memory: ctypes.Structure = MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
         try:
-            self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(new))
+            self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
         except NvmlError as error:
             if error.code != FUNCTION_NOT_FOUND:
                 raise
-            old = Memory()
-            self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old))
-            return {"total_bytes": old.total, "free_bytes": old.free, "used_bytes": old.used, "reserved_bytes": None}
-        return {"total_bytes": new.total, "free_bytes": new.free, "used_bytes": new.used, "reserved_bytes": new.reserved}
+            memory = Memory()
+            self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        for part in ("total", "free", "used", "reserved"):
+            sizes[part + "_bytes"] = getattr(memory, part, None)
+        return sizes
 
-    def _compute(self, handle: ctypes.c_void_p) -> dict[str, object]:
-        return {"compute": self._processes("nvmlDeviceGetComputeRunningProcesses", handle)}
-
-    def _graphics(self, handle: ctypes.c_void_p) -> dict[str, object]:
-        return {"graphics": self._processes("nvmlDeviceGetGraphicsRunningProcesses", handle)}
-
-    def _processes(self, name: str, handle: ctypes.c_void_p) -> list[dict[str, object]]:
+    def _processes(self, field: str, handle: ctypes.c_void_p) -> object:
+        name = f"nvmlDeviceGet{field.capitalize()}RunningProcesses"
         for suffix, shape in (("_v3", ProcessV2), ("_v2", ProcessV2), ("", ProcessV1)):
-            size = 32
-            while True:
-                count, array = ctypes.c_uint(size), (shape * size)()
-                try:
-                    self.call(name + suffix, handle, ctypes.byref(count), array)
-                except NvmlError as error:
-                    if error.code == INSUFFICIENT_SIZE and size < MOST_PROCESSES:
-                        size = min(MOST_PROCESSES, max(size, count.value) * 2)
-                        continue
-                    if error.code == FUNCTION_NOT_FOUND and suffix:
-                        break
+            try:
+                found = self._listed(name + suffix, shape, handle)
+            except NvmlError as error:
+                if error.code != FUNCTION_NOT_FOUND:
                     raise
-                return [{"pid": process.pid, "gpu_instance": getattr(process, "gpuInstanceId", None),
-                         "used_bytes": None if process.usedGpuMemory == NOT_MEASURED else process.usedGpuMemory}
-                        for process in array[:count.value]]
+                continue
+            return [
+                {
+                    "pid": one.pid,
+                    "gpu_instance": getattr(one, "gpuInstanceId", None),
+                    "used_bytes": None if one.usedGpuMemory == NOT_MEASURED else one.usedGpuMemory,
+                }
+                for one in found
+            ]
         raise NvmlError(FUNCTION_NOT_FOUND, f"{name}: not in this driver")
+
+    def _listed(self, name: str, shape: type[Any], handle: ctypes.c_void_p) -> list[Any]:
+        size = 32
+        while True:
+            count, array = ctypes.c_uint(size), (shape * size)()
+            try:
+                self.call(name, handle, ctypes.byref(count), array)
+            except NvmlError as error:
+                if error.code != INSUFFICIENT_SIZE or size >= MOST_PROCESSES:
+                    raise
+                size = min(MOST_PROCESSES, max(size, count.value) * 2)
+                continue
+            return list(array[: count.value])
 
 
 def report() -> list[dict[str, object]]:

@@ -14,26 +14,33 @@ from typing import Any
 
 from helpers.units import pci_address
 
-from .bundle import Bundle
-from .files import find, read
-from .reading import Reading, not_available, seen
+from .bundle import Bundle, Row, Text
+from .files import find, text
+from .reading import Reading
 
-FILES: tuple[str, ...] = ()
-COMMANDS: tuple[tuple[str, ...], ...] = ()
 CLASSES = ("0x03", "0x0604", "0x12")
 """Displays, PCI bridges and processing accelerators. A GPU without outputs is 0x0380 or 0x0302 or 0x1200."""
 
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?GT/s")
 _BARS = 6
-_WORDS = ("vendor", "device", "class", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
-          "boot_vga", "numa_node")
+_WORDS = (
+    "vendor",
+    "device",
+    "class",
+    "current_link_speed",
+    "current_link_width",
+    "max_link_speed",
+    "max_link_width",
+    "boot_vga",
+    "numa_node",
+)
 
 
 @dataclass(frozen=True)
 class Link:
     """A PCIe link: lanes and transfers per second of a lane (GT/s), now and at most.
 
-    A card at rest lowers its speed by itself, so ``slower`` alone is no fault; ``narrower`` at rest is one, or a shorter slot.
+    A card at rest lowers its speed by itself, which is no fault; fewer lanes at rest are one, or a shorter slot.
     """
 
     speed_gts: float
@@ -41,18 +48,10 @@ class Link:
     max_speed_gts: float
     max_width: int
 
-    @property
-    def narrower(self) -> bool:
-        return 0 < self.width < self.max_width
-
-    @property
-    def slower(self) -> bool:
-        return 0 < self.speed_gts < self.max_speed_gts
-
 
 @dataclass(frozen=True)
 class PciDevice:
-    """One device. ``bars_bytes`` are the sizes of its six BARs, 0 where unused; ``parents`` the bridges above it, root first.
+    """One device. ``bars_bytes`` are the sizes of its six BARs, 0 where unused.
 
     ``link`` is the narrowest step between the device and the root: cards carry a bridge of their own, so the device's own
     link is the one inside the card. ``integrated`` is None where PCI does not tell.
@@ -62,14 +61,11 @@ class PciDevice:
     class_code: str
     vendor_id: str
     device_id: str
-    subsystem: str
     driver: str
-    parents: tuple[str, ...]
     link: Link | None
     bars_bytes: tuple[int, ...]
     iommu: Reading
     numa_node: Reading
-    boot_vga: bool
     integrated: bool | None
 
     @property
@@ -94,30 +90,29 @@ def collect_pci(root: Path) -> list[dict[str, Any]]:
         if not code.startswith(CLASSES) or not pci_address(name):
             continue
         folder = f"/sys/bus/pci/devices/{name}"
-        row: dict[str, Any] = {"pci": pci_address(name), **{word: _word(top, f"{folder}/{word}") for word in _WORDS}}
-        ids = [_word(top, f"{folder}/subsystem_{part}") for part in ("vendor", "device")]
+        row: dict[str, Any] = {word: text(top, f"{folder}/{word}") for word in _WORDS}
+        row["pci"] = pci_address(name)
+        ids = [text(top, f"{folder}/subsystem_{part}") for part in ("vendor", "device")]
         row["subsystem"] = ":".join(ids) if all(ids) else ""
         row["driver"] = _target(top, f"{folder}/driver").rsplit("/", 1)[-1]
         row["path"] = _target(top, folder) or folder
         group = _target(top, f"{folder}/iommu_group").rsplit("/", 1)[-1]
         row["iommu_group"] = group
-        row["iommu_type"] = _word(top, f"/sys/kernel/iommu_groups/{group}/type") if group.isdigit() else ""
-        row["resource"] = _bars(_word(top, f"{folder}/resource"))
+        kind = f"/sys/kernel/iommu_groups/{group}/type"
+        row["iommu_type"] = text(top, kind) if group.isdigit() else ""
+        row["resource"] = _bars(text(top, f"{folder}/resource"))
         # An AMD security processor shares its PCI device only with a GPU inside the CPU package.
-        row["with_security_processor"] = any(other.rsplit(".", 1)[0] == name.rsplit(".", 1)[0] and kind.startswith("0x1080")
-                                             for other, kind in functions.items())
+        row["with_security_processor"] = any(
+            other.rsplit(".", 1)[0] == name.rsplit(".", 1)[0] and kind.startswith("0x1080")
+            for other, kind in functions.items()
+        )
         rows.append(row)
     return sorted(rows, key=lambda row: row["pci"])
 
 
 def _functions(top: str) -> dict[str, str]:
     found = [f.source for f in find(top, "/sys/bus/pci/devices/*/class") if f.status == "ok"]
-    return {source.split("/")[-2]: _word(top, source) for source in found}
-
-
-def _word(top: str, source: str) -> str:
-    content, _, _ = read(top, source, 1 << 14)
-    return (content or b"").decode("utf-8", "replace").strip()
+    return {source.split("/")[-2]: text(top, source) for source in found}
 
 
 def _target(top: str, source: str) -> str:
@@ -125,16 +120,15 @@ def _target(top: str, source: str) -> str:
     path = top.rstrip("/") + source
     base = os.path.realpath(top).rstrip("/")
     real = os.path.realpath(path)
-    return real[len(base):] if os.path.islink(path) and real.startswith(base + "/") else ""
+    return real[len(base) :] if os.path.islink(path) and real.startswith(base + "/") else ""
 
 
-def _bars(text: str) -> list[int]:
+def _bars(words: str) -> list[int]:
     sizes = []
-    for line in text.splitlines()[:_BARS]:
-        words = line.split()
+    for line in words.splitlines()[:_BARS]:
         try:
-            start, end = int(words[0], 16), int(words[1], 16)
-        except (ValueError, IndexError):
+            start, end = (int(word, 16) for word in line.split()[:2])
+        except ValueError:
             start = end = 0
         sizes.append(end - start + 1 if end > start else 0)
     return sizes
@@ -142,61 +136,64 @@ def _bars(text: str) -> list[int]:
 
 def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
     """The devices of the table pci_devices, by address. A row without an address is left out."""
-    item = bundle.read("pci_devices").item
-    rows = {pci_address(_text(row, "pci")): row for row in bundle.table("pci_devices") if pci_address(_text(row, "pci"))}
-    return tuple(_device(pci, row, rows, item) for pci, row in sorted(rows.items()))
+    table = bundle.read("pci_devices")
+    rows = {pci_address(row.text("pci")): row for row in bundle.table("pci_devices")}
+    rows.pop("", None)
+    return tuple(_device(pci, row, rows, table) for pci, row in sorted(rows.items()))
 
 
-def _device(pci: str, row: dict[str, Any], rows: dict[str, dict[str, Any]], item: str) -> PciDevice:
-    parents = tuple(a for a in map(pci_address, _text(row, "path").split("/")) if a and a != pci)
+def _device(pci: str, row: Row, rows: dict[str, Row], table: Text) -> PciDevice:
+    parents = [a for a in map(pci_address, row.text("path").split("/")) if a and a != pci]
     links = [link for link in (_link(rows[a]) for a in (*parents, pci) if a in rows) if link]
     # Both ends of one link report it; the end that could do more tells that it is held back.
-    slowest = min(links, key=lambda k: (k.speed_gts * k.width, -k.max_speed_gts * k.max_width), default=None)
-    bars = row.get("resource")
+    links.sort(key=lambda k: (k.speed_gts * k.width, -k.max_speed_gts * k.max_width))
+    slowest = links[0] if links else None
+    bars = tuple(bar for bar in row.many("resource") if isinstance(bar, int) and bar >= 0)
+    above = [rows.get(a, Row()) for a in parents]
+    folder = table.of(f"/sys/bus/pci/devices/{pci}")
     return PciDevice(
-        pci, _text(row, "class"), _text(row, "vendor"), _text(row, "device"), _text(row, "subsystem"), _text(row, "driver"),
-        parents, slowest, tuple(b for b in bars if isinstance(b, int) and b >= 0) if isinstance(bars, list) else (),
-        _iommu(row, item), _numa(row, item), _text(row, "boot_vga") == "1",
-        _integrated(pci, row, [rows.get(a) for a in parents]))
+        pci,
+        row.text("class"),
+        row.text("vendor"),
+        row.text("device"),
+        row.text("driver"),
+        slowest,
+        bars,
+        _iommu(row, folder),
+        _numa(row, folder),
+        _integrated(pci, row, above),
+    )
 
 
-def _text(row: dict[str, Any] | None, key: str) -> str:
-    value = (row or {}).get(key)
-    return str(value) if isinstance(value, (str, int, float)) else ""
-
-
-def _link(row: dict[str, Any]) -> Link | None:
-    speeds = [_SPEED.match(_text(row, key)) for key in ("current_link_speed", "max_link_speed")]
-    widths = [_text(row, key) for key in ("current_link_width", "max_link_width")]
+def _link(row: Row) -> Link | None:
+    speeds = [_SPEED.match(row.text(key)) for key in ("current_link_speed", "max_link_speed")]
+    widths = [row.text(key) for key in ("current_link_width", "max_link_width")]
     if not all(speeds) or not all(re.fullmatch(r"[0-9]{1,2}", w) for w in widths):
         return None
     now, most = (float(match.group(1)) for match in speeds if match)
     # A port with nothing behind it, and a GPU inside the CPU, report a link of 0 or 255 lanes.
-    if not 0 < int(widths[0]) <= 32 or not 0 < int(widths[1]) <= 32:
+    if not all(0 < int(width) <= 32 for width in widths):
         return None
     return Link(now, int(widths[0]), most, int(widths[1]))
 
 
-def _iommu(row: dict[str, Any], item: str) -> Reading:
+def _iommu(row: Row, folder: Text) -> Reading:
     """ "off", "identity" (passed through) or "DMA" / "DMA-FQ" (translated)."""
-    source = f"/sys/bus/pci/devices/{_text(row, 'pci')}/iommu_group"
-    if not _text(row, "iommu_group"):
-        return seen("off", "text", source, item)
-    kind = _text(row, "iommu_type")
-    return seen(kind, "text", source, item) if kind else not_available("its IOMMU group has no type file", "text", source, item)
+    at = folder.of(folder.source + "/iommu_group")
+    kind = row.text("iommu_type") if row.text("iommu_group") else "off"
+    return at.seen(kind) if kind else at.missing("its IOMMU group has no type file")
 
 
-def _numa(row: dict[str, Any], item: str) -> Reading:
-    source = f"/sys/bus/pci/devices/{_text(row, 'pci')}/numa_node"
-    node = _text(row, "numa_node")
+def _numa(row: Row, folder: Text) -> Reading:
+    at, node = folder.of(folder.source + "/numa_node"), row.text("numa_node")
     if re.fullmatch(r"[0-9]{1,5}", node):
-        return seen(int(node), "count", source, item)
-    return not_available("the firmware names no node" if node == "-1" else "no such file", "count", source, item)
+        return at.seen(int(node), "count")
+    return at.missing("the firmware names no node" if node == "-1" else "no such file", "count")
 
 
-def _integrated(pci: str, row: dict[str, Any], parents: list[dict[str, Any] | None]) -> bool | None:
-    vendor = _text(row, "vendor")
-    if not _text(row, "class").startswith("0x03"):
+def _integrated(pci: str, row: Row, parents: list[Row]) -> bool | None:
+    vendor = row.text("vendor")
+    if not row.text("class").startswith("0x03"):
         return None
     if vendor == "0x8086":
         return pci == "0000:00:02.0"
@@ -204,5 +201,5 @@ def _integrated(pci: str, row: dict[str, Any], parents: list[dict[str, Any] | No
         if row.get("with_security_processor") is True:
             return True
         # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and 1479 in pci.ids).
-        return False if any(_text(parent, "vendor") == "0x1002" for parent in parents) else None
+        return False if any(parent.text("vendor") == "0x1002" for parent in parents) else None
     return None

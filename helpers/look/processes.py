@@ -10,16 +10,20 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from . import files, watched
 from .bundle import Bundle
-from .reading import KIB, Reading, not_allowed, not_available, seen
+from .reading import KIB, Reading, absent, seen
 
 DEVICE_PREFIXES = ("/dev/dri/", "/dev/kfd", "/dev/nvidia", "/dev/dxg")
-MEMORY = {"rss_bytes": "VmRSS", "rss_anon_bytes": "RssAnon", "rss_file_bytes": "RssFile", "rss_shmem_bytes": "RssShmem",
-          "swap_bytes": "VmSwap"}
+MEMORY = {
+    "rss_bytes": "VmRSS",
+    "rss_anon_bytes": "RssAnon",
+    "rss_file_bytes": "RssFile",
+    "rss_shmem_bytes": "RssShmem",
+    "swap_bytes": "VmSwap",
+}
 SMALL_BYTES = 64 << 10
 # include/linux/sched.h; in the flags of /proc/PID/stat, which anybody may read.
 PF_KTHREAD = 0x00200000
@@ -27,46 +31,15 @@ PF_KTHREAD = 0x00200000
 
 @dataclass(frozen=True)
 class Process:
-    """One process as /proc/PID/status shows it. ``nspid`` is its number in each PID namespace, this one's first.
-
-    ``status`` is not ok where it could not be read (``why``). ``state`` is the kernel's letter: Z has ended and was not reaped,
-    D waits inside the kernel. A kernel thread and a zombie have no memory, which reads as not available, never as 0.
+    """One process as /proc/PID/status shows it. ``state`` is the kernel's letter: Z has ended and was not reaped, D waits
+    inside the kernel. A kernel thread and a zombie have no memory, which reads as not available, never as 0.
     """
 
     pid: int
     name: str
     state: str
     uid: int | None
-    ppid: int | None
-    threads: int | None
-    start_ticks: int | None
-    rss_bytes: Reading
     rss_anon_bytes: Reading
-    rss_file_bytes: Reading
-    rss_shmem_bytes: Reading
-    swap_bytes: Reading
-    nspid: tuple[int, ...]
-    args: Reading
-    status: str
-    why: str
-
-    @property
-    def zombie(self) -> bool:
-        return self.state == "Z"
-
-    @property
-    def uninterruptible(self) -> bool:
-        return self.state == "D"
-
-
-@dataclass(frozen=True)
-class DeviceFile:
-    """One open GPU device file and what fdinfo says of it. ``fd`` is None where the process's list of files is refused."""
-
-    pid: int
-    fd: int | None
-    target: str
-    fdinfo: Reading
 
 
 def pids(root: str) -> list[int]:
@@ -79,11 +52,6 @@ def walk_processes(root: str, with_args: bool = False) -> Iterator[dict[str, Any
     """Rows of the table ``processes``, one by one."""
     for pid, row, why in watched.each(pids(root), partial(_process, root, with_args)):
         yield row or {"pid": pid, "status": "not_available", "why": why}
-
-
-def collect_processes(root: Path, with_args: bool) -> list[dict[str, Any]]:
-    """The table ``processes``; command lines only where asked for, since they may hold secrets."""
-    return list(walk_processes(str(root), with_args))
 
 
 def walk_device_files(root: str) -> Iterator[dict[str, Any]]:
@@ -100,11 +68,6 @@ def walk_device_files(root: str) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def collect_device_files(root: Path) -> list[dict[str, Any]]:
-    """The table ``device_files``."""
-    return list(walk_device_files(str(root)))
-
-
 def _text(root: str, source: str) -> tuple[str, str, str]:
     content, status, why = files.read(root, source, SMALL_BYTES)
     return (content or b"").decode("utf-8", "replace"), status, why
@@ -112,17 +75,23 @@ def _text(root: str, source: str) -> tuple[str, str, str]:
 
 def _process(root: str, with_args: bool, pid: int) -> dict[str, Any]:
     text, status, why = _text(root, f"/proc/{pid}/status")
-    row: dict[str, Any] = {"pid": pid, "status": "ok" if status == "truncated" else status, "why": why}
-    if row["status"] != "ok":
+    status = "ok" if status == "truncated" else status
+    row: dict[str, Any] = {"pid": pid, "status": status, "why": why}
+    if status != "ok":
         if why.startswith("no such") or "ESRCH" in why:
             row["why"] = "ended while it was looked at"
         return row
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    numbers = {"uid": _first(fields.get("Uid")), "ppid": _first(fields.get("PPid")), "threads": _first(fields.get("Threads")),
-               "start_ticks": _start_ticks(_text(root, f"/proc/{pid}/stat")[0])}
+    named = {"uid": "Uid", "ppid": "PPid", "threads": "Threads"}
+    numbers = {key: _first(fields.get(field)) for key, field in named.items()}
+    # starttime is the 22nd field of proc(5).
+    numbers["start_ticks"] = _of_stat(root, pid, 22)
     row.update({key: value for key, value in numbers.items() if value is not None})
-    row.update(name=fields.get("Name", "").strip(), state=fields.get("State", "").strip()[:1],
-               nspid=[int(n) for n in fields.get("NSpid", "").split() if n.isdigit()])
+    row.update(
+        name=fields.get("Name", "").strip(),
+        state=fields.get("State", "").strip()[:1],
+        nspid=[int(n) for n in fields.get("NSpid", "").split() if n.isdigit()],
+    )
     for key, field in MEMORY.items():
         kib = _first(fields.get(field))
         if kib is not None:
@@ -140,15 +109,10 @@ def _first(value: str | None) -> int | None:
     return int(words[0]) if words and words[0].isdigit() and words[0].isascii() else None
 
 
-def _start_ticks(stat: str) -> int | None:
-    # The name may hold blanks and brackets, so fields are counted from the last bracket: starttime is the 22nd of proc(5).
-    words = stat.rpartition(")")[2].split()
-    return _first(words[19]) if len(words) > 19 else None
-
-
-def _is_kernel_thread(stat: str) -> bool:
-    words = stat.rpartition(")")[2].split()
-    return bool((_first(words[6]) or 0) & PF_KTHREAD) if len(words) > 6 else False
+def _of_stat(root: str, pid: int, field: int) -> int | None:
+    """A field of /proc/PID/stat, counted from 1 as in proc(5). The name, the second, may hold blanks and brackets."""
+    words = _text(root, f"/proc/{pid}/stat")[0].rpartition(")")[2].split()
+    return _first(words[field - 3]) if len(words) > field - 3 else None
 
 
 def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
@@ -160,8 +124,9 @@ def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
     except OSError as error:
         status, why = files.fault(error)
         # One that ended meanwhile holds nothing any more, and a kernel thread never does: no row.
-        refused = status == "not_allowed" and not _is_kernel_thread(_text(root, f"/proc/{pid}/stat")[0])
-        return [{"pid": pid, "status": status, "why": why}] if refused else []
+        if status != "not_allowed" or (_of_stat(root, pid, 9) or 0) & PF_KTHREAD:
+            return []
+        return [{"pid": pid, "status": status, "why": why}]
     for number in numbers:
         try:
             target = os.readlink(f"{folder}/{number}")
@@ -184,53 +149,15 @@ def _fdinfo(root: str, row: dict[str, Any]) -> dict[str, Any]:
 def processes(bundle: Bundle) -> tuple[Process, ...]:
     """Every process in the bundle, by number. Empty where the table was not captured; ``bundle.read`` then says why."""
     item = bundle.read("processes").item
-    rows = [row for row in bundle.table("processes") if _is_int(row.get("pid"))]
-    return tuple(_as_process(row, item) for row in sorted(rows, key=lambda row: row["pid"]))
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _as_process(row: dict[str, Any], item: str) -> Process:
-    source = f"/proc/{row['pid']}/status"
-    status, why = str(row.get("status", "ok")), str(row.get("why", ""))
-
-    def number(key: str) -> int | None:
-        return row[key] if _is_int(row.get(key)) else None
-
-    def memory(key: str) -> Reading:
-        value = number(key)
-        if value is not None:
-            return seen(value, "bytes", source, item)
-        if status == "not_allowed":
-            return not_allowed(why or "refused", "bytes", source, item)
-        return not_available(why or f"no {MEMORY[key]}: a kernel thread, a zombie or an older kernel", "bytes", source, item)
-
-    args = row.get("args")
-    said = f"/proc/{row['pid']}/cmdline"
-    return Process(row["pid"], str(row.get("name", "")), str(row.get("state", "")), number("uid"), number("ppid"),
-                   number("threads"), number("start_ticks"), memory("rss_bytes"), memory("rss_anon_bytes"),
-                   memory("rss_file_bytes"), memory("rss_shmem_bytes"), memory("swap_bytes"),
-                   tuple(n for n in row.get("nspid") or () if _is_int(n)) if isinstance(row.get("nspid"), list) else (),
-                   seen(" ".join(str(word) for word in args), "text", said, item) if isinstance(args, list)
-                   else not_available("captured without --with-args", "text", said, item), status, why)
-
-
-def device_files(bundle: Bundle) -> tuple[DeviceFile, ...]:
-    """Every open GPU device file, and for a process whose files may not be listed one entry that says so."""
-    item = bundle.read("device_files").item
-    return tuple(_as_device_file(row, item) for row in bundle.table("device_files") if _is_int(row.get("pid")))
-
-
-def _as_device_file(row: dict[str, Any], item: str) -> DeviceFile:
-    fd = row["fd"] if _is_int(row.get("fd")) else None
-    source = f"/proc/{row['pid']}/fd" if fd is None else f"/proc/{row['pid']}/fdinfo/{fd}"
-    status, why = row.get("status", "ok"), str(row.get("why") or "no reason given")
-    if status == "ok":
-        said = seen(str(row.get("fdinfo", "")), "text", source, item)
-    elif status == "not_allowed":
-        said = not_allowed(why, "text", source, item)
-    else:
-        said = not_available(why, "text", source, item)
-    return DeviceFile(row["pid"], fd, str(row.get("target", "")), said)
+    found = {}
+    for row in bundle.table("processes"):
+        pid, anon = row.number("pid"), row.number("rss_anon_bytes")
+        if pid is None:
+            continue
+        source = f"/proc/{pid}/status"
+        why = row.text("why") or "no RssAnon: a kernel thread, a zombie or an older kernel"
+        memory = absent(row.get("status"), why, "bytes", source, item)
+        if anon is not None:
+            memory = seen(anon, "bytes", source, item)
+        found[pid] = Process(pid, row.text("name"), row.text("state"), row.number("uid"), memory)
+    return tuple(found[pid] for pid in sorted(found))

@@ -33,3 +33,9 @@ def not_available(why: str, unit: str, source: str, item: str = "") -> Reading:
 def not_allowed(why: str, unit: str, source: str, item: str = "") -> Reading:
     """No value: it exists and this process may not read it."""
     return Reading(None, unit, NOT_ALLOWED, why, source, item)
+
+
+def absent(status: object, why: str, unit: str, source: str, item: str = "") -> Reading:
+    """No value: not allowed where ``status`` says so, whatever wrote it; else not available."""
+    make = not_allowed if status == NOT_ALLOWED else not_available
+    return make(why, unit, source, item)

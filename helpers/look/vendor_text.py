@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import pkgutil
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from helpers.units import printed_size
 
-from .bundle import Text
-from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading, not_allowed, not_available, seen
+from .bundle import Row, Text
+from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading
 
 STDERR_MARK = "--- stderr ---"
 LONGEST_WHY = 300
 MOST_STARTS = 50
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_NOT_MEASURED = ("n/a", "unknown", "none", "not supported", "not available", "not found", "unknown error", "gpu is lost", "")
+_NOT_MEASURED = (
+    "n/a|unknown|none|not supported|not available|not found|unknown error|gpu is lost|".split("|")
+)
 _REFUSED = ("insufficient permissions", "permission denied", "no permission")
 
 
@@ -28,10 +32,11 @@ class Failure:
 
     status: str
     why: str
+    text: Text
 
-    def reading(self, unit: str, source: str, item: str = "") -> Reading:
+    def reading(self, unit: str = "text") -> Reading:
         """The failure in place of a value."""
-        return (not_allowed if self.status == NOT_ALLOWED else not_available)(self.why, unit, source, item)
+        return self.text.refused(self.status, self.why, unit)
 
 
 def plain(text: str) -> str:
@@ -41,25 +46,35 @@ def plain(text: str) -> str:
 
 def stdout_of(text: Text) -> str:
     """What went to stdout, without colours."""
-    return plain(text.text).split("\n" + STDERR_MARK)[0] if not text.text.startswith(STDERR_MARK) else ""
+    return ("\n" + plain(text.text)).split("\n" + STDERR_MARK)[0][1:]
 
 
-def why_nothing(text: Text, signs: Sequence[tuple[str, str]], expected: str) -> Failure:
-    """Why a text held no answer: the tool's own lines that hold one of ``signs`` (phrase, status), or what became of it.
+@lru_cache(1)
+def failures() -> dict[str, dict[str, Any]]:
+    """What each tool prints where it fails (helpers/tool_failures.json): status -> phrases, the more telling first."""
+    content = pkgutil.get_data("helpers", "tool_failures.json") or b""
+    data: dict[str, dict[str, Any]] = json.loads(content)
+    return data
 
-    The first sign in the order given decides the status; the lines of all signs are quoted, because a tool often says the
-    reason in its second line.
+
+def why_nothing(text: Text, tool: str, expected: str) -> Failure:
+    """Why a text held no answer: the tool's own lines that hold a phrase of its failures, or what became of it.
+
+    The first phrase decides the status; the lines of all are quoted, because a tool often says the reason in its second line.
     """
     lines = [" ".join(line.split()) for line in plain(text.text).splitlines()]
-    found = [(status, line) for phrase, status in signs for line in lines if phrase.lower() in line.lower()]
+    signs = failures().get(tool, {})
+    phrases = [(s, phrase) for s in (NOT_ALLOWED, NOT_AVAILABLE) for phrase in signs.get(s, ())]
+    found = [(s, line) for s, p in phrases for line in lines if p.lower() in line.lower()]
     if found:
-        return Failure(found[0][0], "; ".join(dict.fromkeys(line for _, line in found))[:LONGEST_WHY])
+        words = "; ".join(dict.fromkeys(line for _, line in found))[:LONGEST_WHY]
+        return Failure(found[0][0], words, text)
     if not text.ok:
-        return Failure(NOT_ALLOWED if text.status == NOT_ALLOWED else NOT_AVAILABLE, text.why or text.status)
-    words = [line for line in lines if line and line != STDERR_MARK]
-    if not words:
-        return Failure(NOT_AVAILABLE, "it printed nothing")
-    return Failure(NOT_AVAILABLE, f"it printed no {expected}; it begins: {words[0][:120]}")
+        status = NOT_ALLOWED if text.status == NOT_ALLOWED else NOT_AVAILABLE
+        return Failure(status, text.why or text.status, text)
+    words = next((line for line in lines if line and line != STDERR_MARK), "")
+    begins = f"it printed no {expected}; it begins: {words[:120]}"
+    return Failure(NOT_AVAILABLE, begins if words else "it printed nothing", text)
 
 
 def find_json(text: str) -> Any:
@@ -68,7 +83,7 @@ def find_json(text: str) -> Any:
     amd-smi prints "WARNING: User is missing the following required groups: render" on stdout before its JSON
     (amdsmi_helpers.py, check_required_groups), and libraries under a tool print lines of their own.
     """
-    decoder = json.JSONDecoder(parse_int=_int)
+    decoder = json.JSONDecoder(parse_int=_int, object_hook=Row)
     starts = re.finditer(r"^[ \t]*(?=[\[{])", text, re.MULTILINE)
     for start in itertools.islice(starts, MOST_STARTS):
         try:
@@ -83,17 +98,12 @@ def _int(digits: str) -> int | float:
     return int(digits) if len(digits) < 20 else float(digits)
 
 
-def mapping(value: Any) -> dict[str, Any]:
+def mapping(value: Any) -> Row:
     """The value if it is a JSON object, or an empty one."""
-    return value if isinstance(value, dict) else {}
+    return value if isinstance(value, Row) else Row()
 
 
-def listed(value: Any) -> list[Any]:
-    """The value if it is a JSON array, or an empty one."""
-    return value if isinstance(value, list) else []
-
-
-def size(raw: object, source: str, item: str = "", unit: str = "") -> Reading:
+def size(raw: object, text: Text, unit: str = "") -> Reading:
     """Bytes from a tool's number, ``"8176 MiB"`` or ``{"value": 8176, "unit": "MB"}``; ``unit`` where it names none.
 
     "N/A", "UNKNOWN" and their like read as not available (it was not measured: that is no zero); "[Insufficient
@@ -102,41 +112,40 @@ def size(raw: object, source: str, item: str = "", unit: str = "") -> Reading:
     if isinstance(raw, dict):
         unit = str(raw.get("unit") or unit)
         raw = raw.get("value")
-    words = _words(raw)
-    if words.lower() in _REFUSED:
-        return not_allowed(words, "bytes", source, item)
-    if raw is None or words.lower() in _NOT_MEASURED:
-        return not_available(f"not measured ({words})" if words else "no such field", "bytes", source, item)
-    try:
-        return seen(printed_size("True" if isinstance(raw, bool) else words, unit), "bytes", source, item)
-    except ValueError as error:
-        return not_available(str(error), "bytes", source, item)
+    return _read(raw, text, "bytes", lambda words: printed_size(words, unit))
 
 
-def count(raw: object, source: str, item: str = "") -> Reading:
+def count(raw: object, text: Text) -> Reading:
     """A whole number, or why there is none; the same words as for ``size``."""
-    words = _words(raw)
-    if words.lower() in _REFUSED:
-        return not_allowed(words, "count", source, item)
-    if raw is None or words.lower() in _NOT_MEASURED:
-        return not_available(f"not measured ({words})" if words else "no such field", "count", source, item)
-    if isinstance(raw, bool) or not re.fullmatch(r"[0-9]{1,18}", words):
-        return not_available(f"{words[:60]!r} is no whole number", "count", source, item)
-    return seen(int(words), "count", source, item)
+    return _read(raw, text, "count", _whole)
 
 
-def word(raw: object, source: str, item: str = "") -> Reading:
+def word(raw: object, text: Text) -> Reading:
     """A name or version as printed, or why there is none."""
+    return _read(None if isinstance(raw, (dict, list)) else raw, text, "text", str)
+
+
+def _read(raw: object, text: Text, unit: str, read: Callable[[str], int | str]) -> Reading:
     words = _words(raw)
     if words.lower() in _REFUSED:
-        return not_allowed(words, "text", source, item)
-    if isinstance(raw, (dict, list)) or raw is None or words.lower() in _NOT_MEASURED:
-        return not_available(f"not reported ({words})" if words and isinstance(raw, str) else "no such field",
-                             "text", source, item)
-    return seen(words, "text", source, item)
+        return text.refused(NOT_ALLOWED, words, unit)
+    if raw is None or words.lower() in _NOT_MEASURED:
+        why = f"not {'reported' if unit == 'text' else 'measured'} ({words})"
+        return text.refused("", why if words else "no such field", unit)
+    try:
+        return text.seen(read(words), unit)
+    except ValueError as error:
+        return text.refused("", str(error), unit)
+
+
+def _whole(words: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", words):
+        raise ValueError(f"{words[:60]!r} is no whole number")
+    return int(words)
 
 
 def _words(raw: object) -> str:
     """The value as text, without the brackets that nvidia-smi puts around what is no value: ``[N/A]``."""
     words = " ".join(str(raw).split()) if raw is not None else ""
-    return words[1:-1].strip() if isinstance(raw, str) and words.startswith("[") and words.endswith("]") else words
+    bracketed = isinstance(raw, str) and words.startswith("[") and words.endswith("]")
+    return words[1:-1].strip() if bracketed else words

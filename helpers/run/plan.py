@@ -22,7 +22,7 @@ from .plan_checks import Facts, Places, PlanError, count_runs, facts_of, read_ya
 from .shapes import DANGERS, Limits, Plan, PlannedRun, one_line
 
 NOTEBOOKS = CHECKOUT / "notebooks"
-ARCHIVES = (".tar.zst", ".tar.gz", ".tgz")
+ARCHIVES = (".tar.gz", ".tgz")
 DEFAULT_LIMITS: Limits = Plan.model_fields["limits"].default
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainSerializer, TypeAdapter, ValidationError
 
-from helpers.look.bundle import Item
+from helpers.look.bundle import Manifest as Manifest
 from helpers.shapes import SCHEMA_VERSION, Evidence, Outcome, Reading, Ttm, Verdict, as_dict, json_schema
 
 from .plan_shapes import DANGERS as DANGERS
@@ -43,17 +43,6 @@ def _only(known: int) -> Any:
 SchemaVersion = Annotated[int, _only(SCHEMA_VERSION)]
 Recorded = Annotated[Verdict, PlainSerializer(as_dict)]
 """A verdict inside a record, written as it is by itself."""
-
-
-class Manifest(Shape):
-    """manifest.json of an evidence bundle."""
-
-    schema_version: SchemaVersion = SCHEMA_VERSION
-    box: str
-    captured_at: str
-    kind: Literal["live", "recorded", "constructed"]
-    tool_version: str
-    items: list[Item]
 
 
 class Figure(Shape):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.judge.obstacles import obstacles
-from helpers.look import amd_smi, framework, kfd, nvidia, rocm
+from helpers.look import framework, kfd, nvidia, rocm
 from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
@@ -43,7 +43,7 @@ def stack_table(bundle: Bundle, sources: bool = True) -> str:
     vendors = {gpu.vendor for gpu in gpus(bundle)}
     if "AMD" in vendors:
         rows += [("ROCm of the system", version) for version in rocm.rocm_versions(bundle)]
-        rows += [("amd-smi's ROCm", amd_smi.versions(bundle).rocm), ("amdgpu out of tree", kfd.driver_version(bundle))]
+        rows += [("amd-smi's ROCm", rocm.amd_smi_rocm(bundle)), ("amdgpu out of tree", kfd.driver_version(bundle))]
     if "NVIDIA" in vendors:
         listed = nvidia.gpus(bundle)
         rows += [("CUDA toolkit of the system", nvidia.toolkit(bundle)), ("NVIDIA kernel driver", nvidia.driver(bundle))]

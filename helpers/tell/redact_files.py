@@ -31,7 +31,7 @@ class RedactError(BundleError):
 
 
 def redact_bundle(path: str | Path, out: str | Path, known: Known, allow_binary: bool = False, force: bool = False) -> Replaced:
-    """Write the bundle or folder at ``path`` to ``out`` (folder, .tar.gz, .tar.zst) with pseudonyms, and say what was replaced.
+    """Write the bundle or folder at ``path`` to ``out`` (folder, .tar.gz) with pseudonyms, and say what was replaced.
 
     Raises RedactError, with nothing written, where a member is binary and not a PNG, JPEG, torch memory snapshot or Parquet;
     ``allow_binary`` lets such members pass as they are. Raises BundleError as open_bundle does, also for links.
