@@ -275,3 +275,38 @@ def test_every_mark_names_where_its_pattern_comes_from():
 ])  # fmt: skip
 def test_sentences_of_other_things_say_none_of_this(text):
     assert not said(text) & {"fails-everywhere", "index-in-doubt", "error-lingers", "sleep-keeps"}
+
+
+@pytest.mark.parametrize(("text", "cause"), [
+    ("The extension was compiled against another torch and its symbols are missing.", "version-mismatch"),
+    ("nvidia-smi complains of a driver/library version mismatch.", "version-mismatch"),
+    ("The runner skips this gfx803, which is not in its list.", "unsupported-gfx"),
+    ("The wheel lacks code for sm_120 and the first kernel aborts.", "unsupported-gfx"),
+    ("The argument is swallowed by the wrapper.", "config-ineffective"),
+    ("The variable isn't seen by the service.", "config-ineffective"),
+    ("It asserts as soon as expandable segments are on. Turning the option off helps.",
+     "expandable-segments-unsupported"),
+    ("Each block wants 120 KB of shared memory, the chip has 99 KB.", "other"),
+    ("vm.max_map_count is too low, the mapping fails though RAM is plenty.", "other"),
+])  # fmt: skip
+def test_what_does_not_belong_together_is_read_in_other_words(text, cause):
+    answer = judged("", text)
+    assert (answer.cause, answer.confidence) == (cause, "weak")
+
+
+def test_a_driver_error_with_expandable_segments_on_is_no_matter_of_access():
+    probe = "cuMemCreate success, cuMemSetAccess CUDA_ERROR_UNKNOWN (999)"
+    case = {
+        "error_text": "RuntimeError: CUDA driver error: unknown error",
+        "tool_outputs": {"probe": probe},
+        "environment": {"env_vars": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}},
+    }
+    assert diagnose(case_evidence(case)).cause == "expandable-segments-unsupported"
+
+
+def test_a_handle_that_the_all_reduce_cannot_make_points_to_expandable_segments():
+    case = {
+        "error_text": "Failed: Cuda error /src/csrc/custom_all_reduce.cuh:400 'invalid argument'",
+        "environment": {"env_vars": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}},
+    }
+    assert diagnose(case_evidence(case)).cause == "expandable-segments-unsupported"

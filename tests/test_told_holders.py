@@ -325,6 +325,346 @@ OTHERS = [
     (OOM, {}, "The process is started by systemd in a container as the user node."),
     (OOM, {}, "I run two models one after the other."),
 ]  # fmt: skip
+RETOLD = [
+    ("external-holder",
+        "My training dies at the first cuda call. htop shows that labmate started a hyperparam search an hour"
+        " ago and he uses all cards."),
+    ("external-holder",
+        "A Kubernetes node has time-slicing on; four pods got the same physical GPU and the last one to come "
+        "up is refused its memory."),
+    ("external-holder",
+        "The Frigate detector and the LLM share one RTX 3060. At night, when the detector is idle, there is "
+        "no trouble with the LLM."),
+    ("external-holder",
+        "Before anything is launched nvidia-smi shows 3.1 GB used by Xorg, gnome-shell, Teams and Firefox on "
+        "a 4 GB card."),
+    ("external-holder",
+        "Folding@home was running on that machine, I completely forgot. Paused it and my fine tune went "
+        "through."),
+    ("external-holder",
+        "The text generation UI and the image UI are both set to autostart. If I disable one of them, the "
+        "other has no problem."),
+    ("external-holder",
+        "CI runner: two pipelines are executed at the same time on the one GPU of the runner, with "
+        "concurrency 1 the tests are green."),
+    ("stale-holder",
+        "Interrupting the multiprocess launcher with Ctrl-C leaves spawned children; `ps aux | grep train` "
+        "lists five of them still."),
+    ("stale-holder",
+        "An old gunicorn worker with the loaded model is not terminated at redeploy, two generations of "
+        "workers coexist and the card overflows."),
+    ("stale-holder",
+        "A crashed X session left a process 'krunner' which still has /dev/dri/card0 opened with 2 GB."),
+    ("stale-holder",
+        "Ray actors of the previous trial are alive though the trial ended, and hence the next trial gets no "
+        "room."),
+    ("stale-holder",
+        "PyCharm debugger was stopped with the red button, its python stays in the background with 7 GiB on "
+        "the card."),
+    ("stale-holder",
+        "On Windows a hidden python.exe of the earlier launch occupies VRAM, it is visible only in Details "
+        "tab; after ending it all is normal."),
+    ("stale-holder",
+        "The Triton server did not unload the previous version of the model after the failed reload. Its stub"
+        " processes hang around in nvidia-smi."),
+    ("driver-leak",
+        "The hypervisor guest was shut off, yet the vGPU host still counts its frame buffer as used until the"
+        " host is power cycled."),
+    ("driver-leak",
+        "A compositor's memory on the card climbs as windows are opened and closed; dmabuf handles are not "
+        "released by the proprietary driver. A newer driver release notes the fix."),
+    ("driver-leak",
+        "VRAM occupancy at idle is 300 MB after boot and 4 GB after a week of uptime, nothing but the "
+        "desktop; logging out does not bring it back, a restart does."),
+    ("driver-leak",
+        "GTT usage of amdgpu rises each time the display goes to sleep and wakes, roughly 50 MB per cycle, "
+        "with kernel 6.12; kernel 6.11 was fine."),
+    ("driver-leak",
+        "On the passthrough host the memory of the guest remains accounted after VM destroy, and next VM "
+        "start says no memory; only host reboot."),
+    ("driver-leak",
+        "The Vulkan driver leaks about 1 MB each time a swapchain is recreated, shown with a 40 lines test "
+        "program; fixed in Mesa 24.2."),
+    ("driver-leak",
+        "A stress test opens a context and closes it in a loop. After 3000 rounds cudaMalloc fails, with free"
+        " memory having fallen by 2 MB per round, although no process remains."),
+    ("user-leak",
+        "Retain_graph=True in a loop over time steps, memory is doubling and finally OOM at iteration 35."),
+    ("user-leak",
+        "The metric object stores the outputs with their grad history, each step 50MB more, until the error "
+        "in step 420."),
+    ("user-leak",
+        "My discord bot's memory on the card increases a bit with each picture it makes and after some 60 "
+        "pictures it falls over."),
+    ("user-leak",
+        "GAN training: generator loss was added to a running total for the tensorboard, without item(), and "
+        "the card was full at epoch 3."),
+    ("user-leak",
+        "In RL the replay buffer is stored as cuda tensors and grows until nothing is left at 200k steps."),
+    ("user-leak",
+        "After every checkpoint save the memory is 1.2 GB higher because the state dict copy stays on GPU in "
+        "a list of best models."),
+    ("user-leak",
+        "Backward hook with closures makes a reference cycle; freed only by gc, memory zigzags upward and "
+        "dies after 2 k iterations."),
+    ("multi-gpu-imbalance",
+        "Rank zero also runs the reward model and the evaluation, thus it OOMs while ranks one to seven sit "
+        "at half."),
+    ("multi-gpu-imbalance",
+        "SLURM gave each task all GPUs, and every task picked cuda:0."),
+    ("multi-gpu-imbalance",
+        "24 GB + 12 GB cards, layers split fifty-fifty, the small card overflows."),
+    ("multi-gpu-imbalance",
+        "FSDP full state dict is gathered at rank 0 on save and this rank fails; with offload to cpu it "
+        "passes."),
+    ("multi-gpu-imbalance",
+        "The vocabulary projection of 256k tokens lives on the last GPU only, which has run out, the first "
+        "ones are at 55%."),
+    ("multi-gpu-imbalance",
+        "ollama loads the whole model to GPU 1 although GPU 0 has more free; ends with OOM."),
+    ("multi-gpu-imbalance",
+        "Without local_rank being given to init, NCCL says duplicate GPU and the memory is used twice on the "
+        "same board."),
+    ("permission",
+        "The pod has no /dev/dri mapped, only root can access the renderD128 on host, mode 0660."),
+    ("permission",
+        "Jellyfin in unprivileged LXC: hardware acceleration fails, renderD128 belongs to gid 104 and inside "
+        "it is group 'ssl-cert'."),
+    ("permission",
+        "rocm-smi works, but as my user python sees no device; `id` shows no render group."),
+    ("permission",
+        "Kubernetes device plugin missing so pod has no /dev/kfd; privileged mode helps."),
+    ("permission",
+        "Flatpak sandbox: the app can not open /dev/dri, with --device=all it can."),
+    ("permission",
+        "Snap package of ollama finds only the CPU, connecting the hardware-observe and opengl interfaces "
+        "made it work."),
+    ("permission",
+        "HPC: cgroup device controller forbids the second GPU, open() returns EPERM."),
+    ("allocator-cache-not-returned",
+        "vLLM in sleep mode hands back its weights, but reserved stays and the trainer in the same RLHF job "
+        "OOMs at its update step."),
+    ("allocator-cache-not-returned",
+        "Whisper and a TTS model alternate in one process; after the first the caching allocator retains "
+        "nearly the full card and CTranslate2 cannot allocate."),
+    ("allocator-cache-not-returned",
+        "TF process takes 23.5 of 24 GB at start though model is 200 MB; a second TF process says no memory. "
+        "allow_growth resolved."),
+    ("allocator-cache-not-returned",
+        "After training ends in the notebook, `torch.cuda.memory_reserved()` 20 GB, `memory_allocated()` 0.1 "
+        "GB, llama.cpp in the same python cannot load."),
+    ("allocator-cache-not-returned",
+        "cudf's rmm pool was made with 90 % of the device, so xgboost fails."),
+    ("allocator-cache-not-returned",
+        "ONNX runtime arena extends by powers of two and never shrinks, leaving the other session without "
+        "memory; kSameAsRequested and arena shrinkage helped."),
+    ("allocator-cache-not-returned",
+        "Julia: GC'd arrays stay in CUDA.jl's pool; CUDA.reclaim() before calling the C library made it pass."),
+    ("allocator-fragmentation",
+        "Memory is 24 GB, it says 14 GB allocated, 9 reserved but unallocated and it cannot allocate 2 GB. "
+        "max_split_size_mb:256 makes it run through."),
+    ("allocator-fragmentation",
+        "With sequences of very different lengths the job fails after hours though sum of live tensors is "
+        "constant; padding all to the same length keeps it stable."),
+    ("allocator-fragmentation",
+        "There is enough free memory in total but no contiguous piece; expandable segments made the error go "
+        "away."),
+    ("allocator-fragmentation",
+        "Buckets of variable image sizes make the reserved number grow to the limit while allocated stays at "
+        "8 GB."),
+    ("allocator-fragmentation",
+        "Long fine-tuning run ends at step 18,342 with a failure to get 3 GiB, while 5 GiB lies reserved and "
+        "unused. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True has not failed since."),
+    ("allocator-fragmentation",
+        "Each new resolution in the diffusion UI raises reserved memory, the used part returns to 7 GB each "
+        "time; finally out of memory."),
+    ("library-workspace",
+        "cusolver's batched SVD asks a scratch buffer of 11 GB for a small matrix; with the magma backend it "
+        "works."),
+    ("library-workspace",
+        "cuDNN could not create its handle: CUDNN_STATUS_NOT_INITIALIZED, since the framework had grabbed all"
+        " the memory before."),
+    ("library-workspace",
+        "faiss GPU index reserves 1.5 GB temp memory at init, StandardGpuResources; with setTempMemory(0) ok."),
+    ("library-workspace",
+        "hipBLASLt wants a workspace of 128MB per stream and handle, with 32 streams nothing left for the "
+        "model."),
+    ("library-workspace",
+        "The cuFFT plan creation fails with CUFFT_ALLOC_FAILED at 4096^3 sizes, the plan's work area is as "
+        "large as data."),
+    ("library-workspace",
+        'At TensorRT engine build: "Could not find any implementation for node", the tactic needs more '
+        "workspace than allowed; enlarging the workspace limit lets it build."),
+    ("library-workspace",
+        "MIOpen searching for convolution solutions on first run needs 9 GB of temp for VAE decode; set "
+        "MIOPEN_FIND_MODE=FAST and it stays under 2 GB."),
+    ("context-corruption",
+        "After the laptop wakes from sleep the CUDA runtime says unknown error until nvidia_uvm is reloaded."),
+    ("context-corruption",
+        "HW Exception by GPU node-1 reason: GPU Hang, and the next allocation gets hipErrorOutOfMemory."),
+    ("context-corruption",
+        "A triggered assert in a loss with labels of -1 makes the next memory call fail; running on CPU shows"
+        " IndexError."),
+    ("context-corruption",
+        "Firmware hang (MES failed to respond) then the compute queue is evicted and every hipMalloc fails "
+        "till reboot."),
+    ("context-corruption",
+        "After the OOM exception vLLM engine is dead, any further call returns CUDA error: an illegal memory "
+        "access was encountered."),
+    ("context-corruption",
+        "TDR: the display driver stopped responding and has recovered; Blender says then CUDA error: out of "
+        "memory / launch failed."),
+    ("context-corruption",
+        "eGPU cable wobble, GPU lost from the bus, program reports allocation failed."),
+    ("external-holder",
+        "The render farm's node shares its A6000 with an interactive workstation session; artists with Maya "
+        "open make the night's frames fail."),
+    ("external-holder",
+        "Someone from the neighbouring group launched his job with the same device index, mine was refused a "
+        "few MB right at the beginning."),
+    ("external-holder",
+        "My OBS recording with NVENC and the webcam filter take 2 GB of the 6, quitting OBS makes the "
+        "upscaler work."),
+    ("external-holder",
+        "Kohya stops with not enough VRAM when the A1111 window is left open on the same PC."),
+    ("external-holder",
+        "Our tests fail on the shared CI GPU only in the afternoon, when the other team's nightly benchmark "
+        "still occupies it."),
+    ("stale-holder",
+        "I pressed the stop button in the web UI, the generation thread lives on and the next start says CUDA"
+        " out of memory."),
+    ("stale-holder",
+        "The supervisor restarted our worker; the former one hung in exit and was still listed with 11 GB."),
+    ("stale-holder",
+        "VS Code lost its ssh connection, the python it had started went on running on the server and had the"
+        " whole card."),
+    ("stale-holder",
+        "Accelerate launch was killed by the scheduler; orphaned python processes with ppid 1 had to be "
+        "cleaned up with pkill."),
+    ("stale-holder",
+        "A screen session from last week was still holding the model, I had forgotten it."),
+    ("driver-leak",
+        "Every sleep-wake cycle of the laptop costs 120 MB of VRAM, no app owns it, until reboot."),
+    ("driver-leak",
+        "nvidia-smi reports 9 GB used on a machine with no X and no process; persistence mode off and module "
+        "reload solved it."),
+    ("driver-leak",
+        "Amdgpu 6.14 does not give GTT pages back after a process has died, 6.13 did."),
+    ("driver-leak",
+        "Opening and closing a video in the browser 20 times leaves 2 GB in use by nobody, logged as a bug of"
+        " the driver."),
+    ("driver-leak",
+        "After the VM with passthrough is stopped the vfio card still shows 5 GB used. Only power cycling the"
+        " host clears this."),
+    ("user-leak",
+        "Memory in the simulator rises with every episode since observations are appended to a list of CUDA "
+        "tensors."),
+    ("user-leak",
+        "Our chat server never evicts the sessions' caches, VRAM is exhausted after about 300 users."),
+    ("user-leak",
+        "After every prompt the diffusion UI needs 150 MB more, by the 40th it fails."),
+    ("user-leak",
+        "Using loss in the progress bar without converting to float keeps each graph, memory climbs until the"
+        " crash at step 900."),
+    ("user-leak",
+        "Validation was run with gradients enabled, fails at the 200th batch; no_grad fixed."),
+    ("multi-gpu-imbalance",
+        "The first GPU is full with 79 GB while the seven others have 41 GB, OOM on the first."),
+    ("multi-gpu-imbalance",
+        "Everything is placed on GPU 0 although there are two; the second sits at 4 MB."),
+    ("multi-gpu-imbalance",
+        "nn.DataParallel gathers the logits of all replicas on cuda:0 and that runs out."),
+    ("permission",
+        "podman rootless: rocminfo says unable to open /dev/kfd, keep-groups annotation solved it."),
+    ("permission",
+        "Normal user: hipErrorNoDevice. root: fine."),
+    ("permission",
+        "nvidia-smi inside the container: Failed to initialize NVML: Insufficient Permissions."),
+    ("permission",
+        "udev rule missing after distro upgrade so that renderD128 is root only, mode 0600."),
+    ("permission",
+        "User not in the video group, clinfo lists 0 devices."),
+    ("allocator-cache-not-returned",
+        "tf.data in the input pipeline reserved 22 GB of the 24, JAX then died at its first op."),
+    ("allocator-cache-not-returned",
+        "After model.to('cpu') nvidia-smi stays at 14 GB; torch.cuda.empty_cache() brings it to 1 GB and the "
+        "second program can load."),
+    ("allocator-cache-not-returned",
+        "Two JAX processes on a card: second one fails; with XLA_PYTHON_CLIENT_MEM_FRACTION=.4 both run."),
+    ("allocator-cache-not-returned",
+        "SGLang's rollout holds its KV pool while the actor trains, the update step goes OOM; releasing "
+        "memory occupation before helps."),
+    ("allocator-fragmentation",
+        "Reserved grows to 78 GB, allocated never above 50, sequence lengths differ widely; with expandable "
+        "segments it stays at 55."),
+    ("allocator-fragmentation",
+        "6 GiB are free inside torch's cache but scattered, 2 GiB request fails."),
+    ("allocator-fragmentation",
+        "Dies after many hours with dynamic image shapes, bucketing the sizes cured it."),
+    ("library-workspace",
+        "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate, batch halved and it is gone."),
+    ("library-workspace",
+        "VAE decode spikes by 8 GB because cuDNN picks an algorithm with a big workspace; deterministic mode "
+        "avoids that."),
+    ("library-workspace",
+        "MIOpen complains workspace size 4 GB not available, falls to a slow solver, then fails."),
+    ("context-corruption",
+        "device-side assert triggered by a target class of 80 with 80 classes, afterwards everything fails."),
+    ("context-corruption",
+        "GPU hang in dmesg, mode1 reset, then HIP says out of memory for any size."),
+    ("context-corruption",
+        "Overclocked card: illegal memory access after minutes and from then on each malloc is an error."),
+    ("context-corruption",
+        "After resume from hibernation CUDA initialisation fails with error 999."),
+]  # fmt: skip
+UNTROUBLED = [
+    "The training script stops because the dataset folder is missing.",
+    "Closing the browser helps against the noise of the fans.",
+    "A second user asks for a feature; another user agrees.",
+    "The server was restarted with a new certificate, and it works again.",
+    "The plot of the loss goes up from 2 to 3 after epoch 9.",
+    "The driver 550 has a bug with HDR colours and 555 fixes it.",
+    "The kernel log lists the USB devices after the reset.",
+    "Each run writes a new folder and the old ones are never deleted.",
+    "When the monitor is off, the screen saver does not start.",
+    "He moved the tensors to the CPU to plot them, which works.",
+    "The child process is killed after 10 s because of a timeout in the test.",
+    "A convolution without padding gives a different shape.",
+    "Every worker picks its own shard; the last one is smaller.",
+    "The cache is shared with the second machine by NFS.",
+    "With two GPUs the training is twice as fast.",
+    "Loading and unloading of the plugin takes 3 seconds.",
+    "The queue holds results of earlier jobs until the user opens them.",
+    "The desktop app shows the card's temperature and 4 GB as its size.",
+    "In the container the time zone is wrong.",
+    "The group added a render of the new logo to the README.",
+    "After an update of the driver the game looks better.",
+    "The process lists its children in a table.",
+    "Training works; the user asks which batch size to choose.",
+    "A question how to install the CUDA toolkit on Fedora.",
+    "The window does not redraw after resizing; a shader compile error is in the log.",
+    "The model gives wrong answers at temperature 0.",
+    "Restarting the server makes it lose the session cookies.",
+    "The process was killed by the user because it was too slow.",
+    "The desktop compositor stutters when a video plays on the second monitor.",
+    "The list of losses is printed at the end of every epoch and memory stays flat at 5 GB.",
+    "nvidia-smi shows no running processes because nobody uses the machine; 3 MiB of 24 GB are in use.",
+    "Four cards are all at 20 GB of 24 and the speed is the same on each.",
+    "My container has been restarted and everything works again since an update of the docs.",
+    "The group meeting on permission to use the cluster was moved to Monday.",
+    "A new release adds a memory view to the monitor.",
+    "After closing the browser tab the chat history is lost.",
+    "The driver update changed the fan curve and nothing else.",
+    "Second GPU idle because the user configured it so; all good.",
+    "The library prints its workspace size of 32 MB in the log and the program works.",
+    "The laptop wakes from sleep and everything continues.",
+    "The group of developers moved the repository; CI logs are kept for a month.",
+    "He closed the other program and then posted the log of the speed test.",
+    "Old checkpoints are never deleted and the disk is 80 % full.",
+    "The image viewer keeps thumbnails in a cache on disk.",
+    "Rank 0 writes the log, the other ranks are silent; this is on purpose.",
+    "The user quit the game and restarted it to change the language.",
+]  # fmt: skip
 OURS = {
     "external-holder",
     "stale-holder",
@@ -352,6 +692,17 @@ def test_the_cause_is_read_from_what_is_told(cause, error, tools, narrative):
 @pytest.mark.parametrize(("error", "tools", "narrative"), OTHERS)
 def test_what_is_told_of_other_causes_names_no_holder_leak_or_cache(error, tools, narrative):
     assert verdict(error, tools, narrative).cause not in OURS
+
+
+@pytest.mark.parametrize(("cause", "narrative"), RETOLD)
+def test_the_cause_is_read_from_a_short_story_without_an_error_text(cause, narrative):
+    got = verdict("", {}, narrative)
+    assert (got.cause, got.confidence) == (cause, "weak")
+
+
+@pytest.mark.parametrize("narrative", UNTROUBLED)
+def test_a_story_in_which_no_memory_runs_out_names_no_cause(narrative):
+    assert verdict("", {}, narrative).cause == "cannot-tell"
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -120,3 +120,34 @@ def test_a_figure_of_the_host_or_a_version_is_no_figure_of_a_gpu(tool):
 
 def test_two_names_of_a_gpu_are_no_sizes():
     assert not figures_of([("environment", "gpu", "Radeon 680M/780M")])
+
+
+MAINBOARD = {"gpu": "Radeon 780M", "gfx": "gfx1103"}
+
+
+@pytest.mark.parametrize(("machine", "narrative", "cause"), [
+    (MAINBOARD, "The game engine sizes itself by the 1024M that the firmware's default reserves.", "carveout-only"),
+    (MAINBOARD, "With the firmware's graphics memory on Auto the runner puts everything on the processor and offers no layers.",
+     "carveout-only"),
+    (MAINBOARD, "Raising UMA in the firmware to 8 GB solved it.", "carveout-only"),
+    (HALO, "The driver hands out 100 GB, but hipMalloc gets no further than 60 GB.", "hsa-pool-cap"),
+    (HALO, "GTT is full and the desktop goes black.", "ttm-gtt-cap"),
+    (NVIDIA, "btop shows 50 GB on a card of 24 GB.", "metric-misreport"),
+    (NVIDIA, "The tray meter reads almost nothing while the job runs.", "metric-misreport"),
+    (NVIDIA, "Rendering at 8k fails; at half the resolution it completes.", "true-capacity"),
+    (NVIDIA, "The transcriber fails on long files. Shortened ones pass.", "true-capacity"),
+    (NVIDIA, "The tables alone take 30 GB and the card has 24.", "true-capacity"),
+    (NVIDIA, "A checkpoint is loaded and the step is stopped: the log has an oom-kill event.", "host-oom"),
+    (NVIDIA, "Loading a 60 GB model on a machine with 32 GB of RAM ends in a crash.", "host-oom"),
+])  # fmt: skip
+def test_a_size_or_a_smaller_piece_of_work_is_read_in_other_words(machine, narrative, cause):
+    answer = verdict(machine, narrative)
+    assert (answer.cause, answer.confidence) == (cause, "weak")
+
+
+@pytest.mark.parametrize("narrative", [
+    "RAM and swap are not exhausted.", "It is slow at full resolution, and at half the resolution it is fine.",
+    "The widget shows 0.5 GB of dedicated memory.", "The job finished on a 24 GB card, the machine has 64 GB of RAM.",
+])  # fmt: skip
+def test_a_size_without_a_failure_names_no_cause(narrative):
+    assert verdict(NVIDIA, narrative).cause == "cannot-tell"
