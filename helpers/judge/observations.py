@@ -18,10 +18,10 @@ from helpers.judge.stack import stack_observations
 from helpers.judge.statements import read_statements
 from helpers.look.parts import APU, CARD, device_list
 from helpers.look.reading import show_bytes
+from helpers.units import printed_size
 
 Mark = Tuple[str, "Pattern[str]", Tuple[str, ...], bool]  # made when imported, also on Python 3.8
 DATA = Path(__file__).with_name("marks.json")
-POWERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _FAILED = lazy(r"\w{3}")
 _WARNING = lazy(r"^[^\n]{0,200}\w*Warning:[^\n]*", re.MULTILINE)
 _TOOL = lazy(
@@ -111,7 +111,7 @@ def _loose_numbers(evidence: CaseEvidence) -> Iterator[Observation]:
         got: dict[str, int] = {}
         for name, pattern in _LOOSE.items():
             if match := re.search(pattern, text, re.IGNORECASE):
-                got[name] = int(float(match[1]) * POWERS[match[2].upper()])
+                got[name] = printed_size(match[1], match[2])
         if len(got) == 3 and got["stranded"] >= got["requested"] > got["free"]:
             request = show_bytes(got["requested"])
             yield note(
@@ -122,10 +122,10 @@ def _loose_numbers(evidence: CaseEvidence) -> Iterator[Observation]:
 
 def _of_tools(evidence: CaseEvidence) -> Iterator[Observation]:
     """Posted tools: that there is a figure at all, torch's statistics, series of one figure over time, modules."""
-    statistics: dict[str, float] = {}
+    statistics: dict[str, int] = {}
     for source, text in evidence.tools:
         for name, number, unit in _STATISTIC.findall(text):
-            statistics.setdefault(name.lower(), float(number) * POWERS[unit.upper()])
+            statistics.setdefault(name.lower(), printed_size(number, unit))
         if _TOOL.search(f"{source} {text[:300]}") and _FIGURE.search(text):
             hard = not is_described(text)
             yield note("tool-figure", text[:80], source, "tool", hard=hard)
@@ -133,7 +133,7 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[Observation]:
             yield note("allocated-flat", text, source, "tool", hard=False)
         yield from _series(source, text)
     if statistics.get("reserved", 0) > 1.5 * statistics.get("allocated", 1e15):
-        words = ", ".join(f"{name} {show_bytes(int(n))}" for name, n in statistics.items())
+        words = ", ".join(f"{name} {show_bytes(n)}" for name, n in statistics.items())
         live = statistics["allocated"] > 0
         name = "reserved-far-above-allocated" if live else "reserved-and-nothing-live"
         yield note(name, words, "torch's statistics", "tool")
