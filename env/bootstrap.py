@@ -4,6 +4,7 @@
 Standard library only. This file picks the Python and gets out of the way: it parses on Python 3.8, because the box
 that fails often has an old one, and `capture` must run there. Everything else needs 3.10 to 3.13 (env/setup).
 """
+
 from __future__ import annotations
 
 import os
@@ -42,8 +43,14 @@ def other_pythons() -> list[str]:
 def answers(python: str) -> bool:
     """Whether it starts and is a supported one. A version manager's shim on PATH may stand for a Python it does not have."""
     try:
-        said = subprocess.run([python, "-c", "import sys; print(*sys.version_info[:2])"], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=ANSWER_LIMIT_S, check=True).stdout
+        said = subprocess.run(
+            [python, "-c", "import sys; print(*sys.version_info[:2])"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ANSWER_LIMIT_S,
+            check=True,
+        ).stdout
         return supported(tuple(int(part) for part in said.split()))
     except (OSError, subprocess.SubprocessError, ValueError):
         return False
@@ -63,9 +70,15 @@ def hand_over(arguments: list[str]) -> int:
     for python in other_pythons():
         if answers(python):
             os.execv(python, [python, os.path.abspath(__file__)] + arguments)
-    now = "; works right now: python3 -m helpers capture" if sys.version_info >= OLDEST_FOR_CAPTURE else ""
-    return refuse(f"Python {sys.version.split()[0]} seen, 3.10 to 3.13 expected, and none of those is on PATH: "
-                  f"install one, for example python3.11{now}")
+    now = (
+        "; works right now: python3 -m helpers capture"
+        if sys.version_info >= OLDEST_FOR_CAPTURE
+        else ""
+    )
+    return refuse(
+        f"Python {sys.version.split()[0]} seen, 3.10 to 3.13 expected, and none of those is on PATH: "
+        f"install one, for example python3.11{now}"
+    )
 
 
 def refuse(line: str) -> int:

@@ -2,6 +2,7 @@
 
 Runs under .venv's Python, where the set "maintain" has put uv; needs the network, and is no part of the tests.
 """
+
 from __future__ import annotations
 
 import os
@@ -23,25 +24,58 @@ PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
 LOCKS = ("requirements.txt", "requirements-test.txt", "requirements-maintain.txt")
 # torch last: its lock is constrained by the first one.
 COMPILED = ("requirements", "requirements-test", "torch")
-INDEX = ("--extra-index-url", f"{torch_build.TORCH_INDEX}/cpu", "--index-strategy", "unsafe-best-match")
+INDEX = (
+    "--extra-index-url",
+    f"{torch_build.TORCH_INDEX}/cpu",
+    "--index-strategy",
+    "unsafe-best-match",
+)
 
 
 def uv(arguments: Sequence[str], links: bool = False) -> subprocess.CompletedProcess[str]:
     """One uv call, with the user's index and certificates as pip has them; `links` lets pip's find-links serve too."""
     kept = pip.settings([sys.executable, "-m", "pip"], os.environ)
-    named = {"UV_DEFAULT_INDEX": kept.get("PIP_INDEX_URL", ""), "SSL_CERT_FILE": kept.get("PIP_CERT", ""),
-             "UV_FIND_LINKS": ",".join(kept.get("PIP_FIND_LINKS", "").split()) if links else ""}
-    env = {name: value for name, value in named.items() if value} | pip.clean(os.environ) | {"UV_PYTHON_DOWNLOADS": "never"}
-    return subprocess.run([sys.executable, "-m", "uv", *arguments], cwd=ENV, env=env, stdin=subprocess.DEVNULL, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    named = {
+        "UV_DEFAULT_INDEX": kept.get("PIP_INDEX_URL", ""),
+        "SSL_CERT_FILE": kept.get("PIP_CERT", ""),
+        "UV_FIND_LINKS": ",".join(kept.get("PIP_FIND_LINKS", "").split()) if links else "",
+    }
+    env = (
+        {name: value for name, value in named.items() if value}
+        | pip.clean(os.environ)
+        | {"UV_PYTHON_DOWNLOADS": "never"}
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "uv", *arguments],
+        cwd=ENV,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
 
 
 def lock(arguments: list[str]) -> int:
     """Write the locks anew from the .in files; a pin that still fits stays, but for --upgrade."""
     for name in COMPILED:
         torch, source, target = name == "torch", f"{name}.in", f"{name}.txt"
-        words = ["pip", "compile", source, "-o", target, "--universal", "--python-version", PYTHONS[0],
-                 "--only-binary", ":all:", "--custom-compile-command", "make lock", *arguments]
+        words = [
+            "pip",
+            "compile",
+            source,
+            "-o",
+            target,
+            "--universal",
+            "--python-version",
+            PYTHONS[0],
+            "--only-binary",
+            ":all:",
+            "--custom-compile-command",
+            "make lock",
+            *arguments,
+        ]
         done = uv(words, links=torch)
         if done.returncode and torch:
             done = uv([*words, *INDEX])
@@ -52,12 +86,33 @@ def lock(arguments: list[str]) -> int:
     return 0
 
 
-def resolves(lock_file: Path, python: str, platform: str, options: Sequence[str] = (), links: bool = False) -> tuple[int, str]:
+def resolves(
+    lock_file: Path, python: str, platform: str, options: Sequence[str] = (), links: bool = False
+) -> tuple[int, str]:
     """(packages, "") where every pin of a lock has a wheel there, else (0, why)."""
     with tempfile.TemporaryDirectory() as target:
-        done = uv(["pip", "install", "--dry-run", "--no-deps", "--only-binary", ":all:", "--python", sys.executable,
-                   "--python-version", python, "--python-platform", platform, "--target", target, "-r", str(lock_file),
-                   *options], links)
+        done = uv(
+            [
+                "pip",
+                "install",
+                "--dry-run",
+                "--no-deps",
+                "--only-binary",
+                ":all:",
+                "--python",
+                sys.executable,
+                "--python-version",
+                python,
+                "--python-platform",
+                platform,
+                "--target",
+                target,
+                "-r",
+                str(lock_file),
+                *options,
+            ],
+            links,
+        )
     counted = re.search(r"^Would install (\d+) packages?", done.stdout, re.MULTILINE)
     return (int(counted[1]), "") if done.returncode == 0 and counted else (0, last(done.stdout))
 
@@ -65,7 +120,9 @@ def resolves(lock_file: Path, python: str, platform: str, options: Sequence[str]
 def last(text: str) -> str:
     """The reason in uv's words, on one line."""
     lines = [line.strip(" ╰─▶×│") for line in text.splitlines() if line.strip()]
-    causes = [line.removeprefix("cause: ") for line in lines if line.startswith(("cause: ", "Because "))]
+    causes = [
+        line.removeprefix("cause: ") for line in lines if line.startswith(("cause: ", "Because "))
+    ]
     return "; ".join(causes[-2:] or lines[-1:])
 
 
@@ -80,24 +137,41 @@ def check(arguments: list[str]) -> int:
                 failed += bool(why)
                 told.append(f"{name} {count} packages" if not why else f"{name} FAILED: {why}")
             with tempfile.NamedTemporaryFile("w", suffix=".txt") as needs:
-                needs.write("\n".join(pin for pin in pip.pins(ENV / "torch.txt") if not pin.startswith("torch==")))
+                needs.write(
+                    "\n".join(
+                        pin for pin in pip.pins(ENV / "torch.txt") if not pin.startswith("torch==")
+                    )
+                )
                 needs.flush()
                 count, why = resolves(Path(needs.name), python, platform)
             failed += bool(why)
-            told.append(f"what torch needs {count} packages" if not why else f"what torch needs FAILED: {why}")
+            told.append(
+                f"what torch needs {count} packages"
+                if not why
+                else f"what torch needs FAILED: {why}"
+            )
             why = resolves(ENV / "torch.txt", python, platform, links=True)[1]
             why = why and resolves(ENV / "torch.txt", python, platform, INDEX)[1]
             unchecked += bool(why)
             told.append("torch not checked because " + why if why else "torch 1 package")
-            print(f"{platform} Python {python} ({time.monotonic() - began:.1f} s)\n  " + "\n  ".join(told), flush=True)
-    print(f"check-pins: {len(PLATFORMS) * len(PYTHONS)} combinations, {failed} failed, torch not checked in {unchecked}")
+            print(
+                f"{platform} Python {python} ({time.monotonic() - began:.1f} s)\n  "
+                + "\n  ".join(told),
+                flush=True,
+            )
+    print(
+        f"check-pins: {len(PLATFORMS) * len(PYTHONS)} combinations, {failed} failed, torch not checked in {unchecked}"
+    )
     return 1 if failed else 0
 
 
 def main(arguments: list[str]) -> int:
     verbs = {"lock": lock, "check": check}
     if arguments[:1] == [] or arguments[0] not in verbs:
-        print(f"check_pins: {' '.join(arguments) or 'nothing'} seen, expected one of {', '.join(verbs)}", file=sys.stderr)
+        print(
+            f"check_pins: {' '.join(arguments) or 'nothing'} seen, expected one of {', '.join(verbs)}",
+            file=sys.stderr,
+        )
         return 2
     return verbs[arguments[0]](arguments[1:])
 

@@ -43,8 +43,10 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("helpers"):
             raise
-        return _refuse(f"no package {error.name} for {sys.executable}; expected the workbook's .venv; run: make setup "
-                       "(or: python3 env/bootstrap.py setup). `capture`, and `diagnose` of a text or a bundle, work without")
+        return _refuse(
+            f"no package {error.name} for {sys.executable}; expected the workbook's .venv; run: make setup "
+            "(or: python3 env/bootstrap.py setup). `capture`, and `diagnose` of a text or a bundle, work without"
+        )
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
 
@@ -62,8 +64,12 @@ class _OneLine(argparse.ArgumentParser):
 
 
 def _parser(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
-    parser = _OneLine(prog="casebook", description="Find out why a GPU is out of memory, with evidence.")
-    parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_OneLine)
+    parser = _OneLine(
+        prog="casebook", description="Find out why a GPU is out of memory, with evidence."
+    )
+    parsers = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, parser_class=_OneLine
+    )
     verbs: dict[str, Run] = {}
 
     def verb(name: str, run: Run, says: str) -> argparse.ArgumentParser:
@@ -72,7 +78,11 @@ def _parser(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
         verbs[name] = run
         return made
 
-    verb("capture", _unreachable, "write an evidence bundle of this box (its own help: capture --help)")
+    verb(
+        "capture",
+        _unreachable,
+        "write an evidence bundle of this box (its own help: capture --help)",
+    )
     for name in COMMANDS:
         importlib.import_module(f"helpers.commands.{name}").register(verb)
         if asked in verbs:  # the help names them all; one verb needs only its own

@@ -45,7 +45,6 @@ _LONG = re.compile("(?<![a-z])[a-z]{6,}(?![a-z])")
 _FIELD = re.compile(r"\{[^{}]*\}|>")
 
 
-
 class _Lazy:
     def __init__(self, text: str, flags: int):
         self._made_of = (text, flags)

@@ -1,4 +1,5 @@
 """A checkout with nothing installed, a host that lacks what a test says, and wheels of a few bytes: all without a network."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(2, str(ROOT / "env"))
 
 needs_pip = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode != 0,
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False
+    ).returncode
+    != 0,
     reason="the Python of these tests has no pip to play the host's",
 )
 
@@ -39,11 +43,15 @@ case "$*" in "-m venv --without-pip "*) ;; "-m venv "*)
 """
 NO_VENV = 'case "$*" in "-m venv"*) echo "$0: No module named venv" >&2; exit 1;; esac\n'
 NO_PIP = 'case "$*" in "-m pip"*) echo "$0: No module named pip" >&2; exit 1;; esac\n'
-NO_VIRTUALENV = 'case "$*" in "-m virtualenv"*) echo "$0: No module named virtualenv" >&2; exit 1;; esac\n'
+NO_VIRTUALENV = (
+    'case "$*" in "-m virtualenv"*) echo "$0: No module named virtualenv" >&2; exit 1;; esac\n'
+)
 OLD_PIP = 'case "$*" in *"--python "*) echo "no such option: --python" >&2; exit 2;; esac\n'
 
 
-def wheel(folder: Path, name: str, version: str = "1.0", files: dict[str, str] | None = None) -> Path:
+def wheel(
+    folder: Path, name: str, version: str = "1.0", files: dict[str, str] | None = None
+) -> Path:
     """A wheel that pip installs, of one module unless files say otherwise."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
@@ -52,17 +60,31 @@ def wheel(folder: Path, name: str, version: str = "1.0", files: dict[str, str] |
     with zipfile.ZipFile(path, "w") as archive:
         for inside, text in content.items():
             archive.writestr(inside, text)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        listed = "".join(f"{inside},,\n" for inside in [*content, f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"])
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        listed = "".join(
+            f"{inside},,\n"
+            for inside in [*content, f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
+        )
         archive.writestr(f"{info}/RECORD", listed)
     return path
 
 
 def torch_wheel(folder: Path, version: str = "9.9.9+cpu") -> Path:
-    return wheel(folder, "torch", version, {
-        "torch/__init__.py": "raise SystemExit('set-up must not import torch')\n",
-        "torch/version.py": f"__version__ = {version!r}\ncuda = None\nhip = None\n"})
+    return wheel(
+        folder,
+        "torch",
+        version,
+        {
+            "torch/__init__.py": "raise SystemExit('set-up must not import torch')\n",
+            "torch/version.py": f"__version__ = {version!r}\ncuda = None\nhip = None\n",
+        },
+    )
 
 
 @dataclass
@@ -92,7 +114,11 @@ class Checkout:
         """The same checkout on a host whose python3 is a script with these gaps; its calls are kept beside it."""
         host = self.home / "host" / "python3"
         host.parent.mkdir(exist_ok=True)
-        host.write_text("#!/bin/sh\necho \"$*\" >> \"$0.calls\"\n" + "".join(lacks) + f'exec "{sys.executable}" "$@"\n')
+        host.write_text(
+            '#!/bin/sh\necho "$*" >> "$0.calls"\n'
+            + "".join(lacks)
+            + f'exec "{sys.executable}" "$@"\n'
+        )
         host.chmod(0o755)
         self.host = str(host)
         return self
@@ -105,27 +131,59 @@ class Checkout:
         return [sys.executable, "-c", START, self.host, str(self.root / "env/bootstrap.py"), *words]
 
     def env(self, **more: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items()
-                if not name.startswith(("PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "JUPYTER"))}
-        here = {"HOME": str(self.home), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "JUPYTER"))
+        }
+        here = {
+            "HOME": str(self.home),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.wheels),
+        }
         return kept | here | self.environ | more
 
     def start(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return self.start_from(self.root, *words, **more)
 
-    def start_from(self, folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*words), env=self.env(**more), cwd=folder, text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=120, check=False)
+    def start_from(
+        self, folder: Path, *words: str, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words),
+            env=self.env(**more),
+            cwd=folder,
+            text=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+            check=False,
+        )
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a verb and go on; it has a process group of its own."""
-        return subprocess.Popen(self.command(*words), env=self.env(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                stdin=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            self.command(*words),
+            env=self.env(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def imports(self, name: str) -> str:
         """The version of a module that .venv's Python imports."""
         argv = [str(self.venv / "bin/python"), "-c", f"import {name}; print({name}.version)"]
-        done = subprocess.run(argv, text=True, cwd="/", capture_output=True, env={"PATH": os.environ["PATH"]}, check=False)
+        done = subprocess.run(
+            argv,
+            text=True,
+            cwd="/",
+            capture_output=True,
+            env={"PATH": os.environ["PATH"]},
+            check=False,
+        )
         return done.stdout.strip()
 
 
@@ -143,10 +201,14 @@ def lay(folder: Path, files: Sequence[str] = ("bootstrap.py", "setup")) -> Check
     for name in files:
         source = ROOT / "env" / name
         if source.is_dir():
-            shutil.copytree(source, root / "env" / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, root / "env" / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy2(source, root / "env")
-    (root / "env/requirements.txt").write_text("# base\ntiny==1.0\nelsewhere==1.0 ; sys_platform == 'win32'\n")
+    (root / "env/requirements.txt").write_text(
+        "# base\ntiny==1.0\nelsewhere==1.0 ; sys_platform == 'win32'\n"
+    )
     (root / "env/requirements-test.txt").write_text("tiny_test==1.0\n")
     (root / "env/torch.txt").write_text("torch==9.9.9+cpu\ntiny_needed==1.0\n")
     (root / "helpers").mkdir()

@@ -19,11 +19,15 @@ MIB = 1 << 20
 
 def _timed(argv: list[str]) -> tuple[float, int]:
     """Wall seconds and peak resident bytes of one command; RuntimeError with its last words where it fails."""
-    program = ("import json, resource, subprocess, sys, time; began = time.perf_counter(); "
-               "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE); "
-               "print(json.dumps([time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, "
-               "done.returncode, done.stderr.decode()[-300:]]))")
-    out = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True, check=True).stdout
+    program = (
+        "import json, resource, subprocess, sys, time; began = time.perf_counter(); "
+        "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE); "
+        "print(json.dumps([time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, "
+        "done.returncode, done.stderr.decode()[-300:]]))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program, *argv], capture_output=True, text=True, check=True
+    ).stdout
     seconds, peak, code, words = json.loads(out)
     if code:
         raise RuntimeError(f"{' '.join(argv)}: exit {code}: {words}")
@@ -42,13 +46,33 @@ def capture() -> list[dict]:
             root = Path(folder, name)
             make_tree(root, processes=processes, device_files=files, amd=2)
             out = str(Path(folder, name + ".tar.gz"))
-            runs = [_timed([sys.executable, "-m", "helpers", "capture", "--root", str(root), "--force", "--out", out])
-                    for _ in range(3)]
+            runs = [
+                _timed(
+                    [
+                        sys.executable,
+                        "-m",
+                        "helpers",
+                        "capture",
+                        "--root",
+                        str(root),
+                        "--force",
+                        "--out",
+                        out,
+                    ]
+                )
+                for _ in range(3)
+            ]
             figures[name] = min(runs)
         (small_s, small_bytes), (large_s, large_bytes) = figures["small"], figures["large"]
         tenth = "the same, a tenth as many"
-        rows.append(_row("capture, 1000 processes, 5000 device files", large_s, "s", tenth, small_s, "< 2 s"))
-        rows.append(_row("its peak memory", large_bytes / MIB, "MiB", tenth, small_bytes / MIB, "< 150 MB"))
+        rows.append(
+            _row(
+                "capture, 1000 processes, 5000 device files", large_s, "s", tenth, small_s, "< 2 s"
+            )
+        )
+        rows.append(
+            _row("its peak memory", large_bytes / MIB, "MiB", tenth, small_bytes / MIB, "< 150 MB")
+        )
     return rows
 
 
@@ -61,33 +85,58 @@ def imports() -> list[dict]:
 
 def judge() -> list[dict]:
     """One message, and a recorded box, diagnosed by a fresh Python without packages, beside an empty one: best of five."""
-    message = (b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 "
-               b"GiB of which 512.00 MiB is free. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 300.00 MiB is "
-               b"reserved by PyTorch but unallocated.\n")
+    message = (
+        b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 "
+        b"GiB of which 512.00 MiB is free. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 300.00 MiB is "
+        b"reserved by PyTorch but unallocated.\n"
+    )
     plain = [sys.executable, "-I", "-S"]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "error.txt")
         file.write_bytes(message)
-        asked = {"one message diagnosed": ["--message", str(file)],
-                 "one bundle diagnosed": [str(ROOT / "env/boxes/strix-halo-1-found")]}
+        asked = {
+            "one message diagnosed": ["--message", str(file)],
+            "one bundle diagnosed": [str(ROOT / "env/boxes/strix-halo-1-found")],
+        }
         took = {name: [] for name in ("", *asked)}
         for _ in range(5):
             took[""].append(_timed([*plain, "-c", ""])[0])
             for name, words in asked.items():
-                took[name].append(_timed([*plain, str(ROOT / "helpers/__main__.py"), "diagnose", *words])[0])
+                took[name].append(
+                    _timed([*plain, str(ROOT / "helpers/__main__.py"), "diagnose", *words])[0]
+                )
     empty = min(took.pop(""))
-    return [_row(name, min(seconds), "s", "starting Python", empty, "< 2 s") for name, seconds in took.items()]
+    return [
+        _row(name, min(seconds), "s", "starting Python", empty, "< 2 s")
+        for name, seconds in took.items()
+    ]
 
 
 def batch() -> list[dict]:
     """The quick plan on a recorded box, beside one start of Python with the same packages."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "helpers", "run", str(ROOT / "notebooks/plans/quick.yaml"), "--box",
-                        "rx7900xt-container", "--out", folder], cwd=ROOT, check=True, capture_output=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "helpers",
+                "run",
+                str(ROOT / "notebooks/plans/quick.yaml"),
+                "--box",
+                "rx7900xt-container",
+                "--out",
+                folder,
+            ],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+        )
         took = time.perf_counter() - began
     base = _timed([sys.executable, "-c", "import papermill, matplotlib.figure, nbconvert"])[0]
-    return [_row("quick plan on a recorded box", took, "s", "importing what it uses", base, "< 60 s")]
+    return [
+        _row("quick plan on a recorded box", took, "s", "importing what it uses", base, "< 60 s")
+    ]
 
 
 def replay() -> list[dict]:
@@ -101,30 +150,73 @@ def replay() -> list[dict]:
     from tests.oracle import speed
 
     loop = ROOT / "env/traces/growing-loop.parquet"
-    asked = ([sys.executable, "-m", "helpers", "replay", str(loop)],
-             [sys.executable, "-c", "from helpers.load.study import study; from helpers.tell.allocator_view import view; "
-                                    "view(study('growing-loop'))"])
+    asked = (
+        [sys.executable, "-m", "helpers", "replay", str(loop)],
+        [
+            sys.executable,
+            "-c",
+            "from helpers.load.study import study; from helpers.tell.allocator_view import view; "
+            "view(study('growing-loop'))",
+        ],
+    )
     with tempfile.TemporaryDirectory() as empty:  # no machine code is kept there
         took_first = []
         for argv in asked:
             began = time.perf_counter()
-            subprocess.run(argv, check=True, capture_output=True, cwd=ROOT, env={**os.environ, "NUMBA_CACHE_DIR": empty})
+            subprocess.run(
+                argv,
+                check=True,
+                capture_output=True,
+                cwd=ROOT,
+                env={**os.environ, "NUMBA_CACHE_DIR": empty},
+            )
             took_first.append(time.perf_counter() - began)
     ops = list(speed.operations(speed.trace()))
     trace = from_oracle(map(json.dumps, ops))
     figures = {}
     for engine in ("compiled", "plain"):
-        figures[engine] = min(_seconds(lambda name=engine: run(trace, "", Card(8 << 30), engine=name)) for _ in range(3))
+        figures[engine] = min(
+            _seconds(lambda name=engine: run(trace, "", Card(8 << 30), engine=name))
+            for _ in range(3)
+        )
     rate = len(trace) / figures["compiled"]
     part = from_oracle(map(json.dumps, ops[:100_000]))
     confs = list(grid(behaviour("2.14.1")))
     took = _seconds(lambda: whatif(part, Card(8 << 30), confs=confs))
-    return [_row("replay, 200,000 events", rate, "events/s", "the same in plain Python", len(trace) / figures["plain"],
-                 ">= 550,000 (the real allocator under Python: `make oracle ARGS=--speed`)"),
-            _row(f"what-if, {len(confs)} settings, 100,000 events", took, "s", "one replay", figures["compiled"] / 2, "< 10 s"),
-            _row("first replay, 6,000 events, nothing compiled yet", took_first[0], "s", "one compiled", figures["compiled"],
-                 "< 3 s"),
-            _row("first study in a new process", took_first[1], "s", "one replay", figures["compiled"], "< 30 s")]
+    return [
+        _row(
+            "replay, 200,000 events",
+            rate,
+            "events/s",
+            "the same in plain Python",
+            len(trace) / figures["plain"],
+            ">= 550,000 (the real allocator under Python: `make oracle ARGS=--speed`)",
+        ),
+        _row(
+            f"what-if, {len(confs)} settings, 100,000 events",
+            took,
+            "s",
+            "one replay",
+            figures["compiled"] / 2,
+            "< 10 s",
+        ),
+        _row(
+            "first replay, 6,000 events, nothing compiled yet",
+            took_first[0],
+            "s",
+            "one compiled",
+            figures["compiled"],
+            "< 3 s",
+        ),
+        _row(
+            "first study in a new process",
+            took_first[1],
+            "s",
+            "one replay",
+            figures["compiled"],
+            "< 30 s",
+        ),
+    ]
 
 
 def vpoc() -> list[dict]:
@@ -141,8 +233,15 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def _row(name: str, value: float, unit: str, ratio_to: str, base: float, goal: str) -> dict:
-    return {"name": name, "value": round(value, 3), "unit": unit, "ratio_to": ratio_to, "ratio": round(value / base, 2),
-            "goal": goal, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
+    return {
+        "name": name,
+        "value": round(value, 3),
+        "unit": unit,
+        "ratio_to": ratio_to,
+        "ratio": round(value / base, 2),
+        "goal": goal,
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+    }
 
 
 def monitor() -> list[dict]:
@@ -152,8 +251,15 @@ def monitor() -> list[dict]:
     return measure()
 
 
-FIGURES = {"capture": capture, "imports": imports, "judge": judge, "batch": batch, "replay": replay, "vpoc": vpoc,
-           "monitor": monitor}
+FIGURES = {
+    "capture": capture,
+    "imports": imports,
+    "judge": judge,
+    "batch": batch,
+    "replay": replay,
+    "vpoc": vpoc,
+    "monitor": monitor,
+}
 
 
 def measure(names: list[str]) -> list[dict]:

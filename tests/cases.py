@@ -42,16 +42,21 @@ def outcome(cause: str, truth: dict) -> str:
 
 def baseline(evidence: dict) -> str:
     """PyTorch's own hint: reserved well above allocated is fragmentation; it says nothing else."""
+
     def first(pattern: str) -> float | None:
         got = re.search(pattern, evidence.get("error_text") or "")
         return float(got[1]) * {"K": 1 / 1024, "M": 1, "G": 1024}[got[2]] if got else None
+
     allocated = first(r"([\d.]+) ([KMG])iB (?:already allocated|is allocated)")
     rest = first(r"([\d.]+) ([KMG])iB is reserved by PyTorch but")
     total = first(r"([\d.]+) ([KMG])iB reserved in total")
     if allocated is None or (rest is None and total is None):
         return "cannot-tell"
-    return "allocator-fragmentation" if (rest if rest is not None else (total
-        or 0) - allocated) > 0.2 * allocated else "cannot-tell"
+    return (
+        "allocator-fragmentation"
+        if (rest if rest is not None else (total or 0) - allocated) > 0.2 * allocated
+        else "cannot-tell"
+    )
 
 
 def family(truth: dict) -> str:
@@ -78,17 +83,25 @@ def line(rows: list, label: str) -> str:
     counted = Counter(row[4] for row in rows)
     total = max(1, len(rows))
     sure = sum(row[4] == "wrong" and row[3] == "confirmed" for row in rows)
-    return (f"{label:<28} {len(rows):>3} cases  " + "  ".join(f"{k} {counted[k]:>2} ({100 * counted[k] / total:4.1f} %)"
-                                                             for k in ("right", "secondary", "abstained",
-                                                            "wrong")) + f"  wrong and confirmed {sure}")
+    return (
+        f"{label:<28} {len(rows):>3} cases  "
+        + "  ".join(
+            f"{k} {counted[k]:>2} ({100 * counted[k] / total:4.1f} %)"
+            for k in ("right", "secondary", "abstained", "wrong")
+        )
+        + f"  wrong and confirmed {sure}"
+    )
 
 
 def confusion(rows: list) -> str:
     table: dict[str, Counter] = defaultdict(Counter)
     for _, truth, answer, _, _ in rows:
         table[truth][answer] += 1
-    return "\n".join(f"  {truth:<30} " + ", ".join(f"{answer} {count}" for answer, count in sorted(table[truth].items()))
-        for truth in sorted(table))
+    return "\n".join(
+        f"  {truth:<30} "
+        + ", ".join(f"{answer} {count}" for answer, count in sorted(table[truth].items()))
+        for truth in sorted(table)
+    )
 
 
 def main(folder: Path) -> int:
@@ -99,8 +112,12 @@ def main(folder: Path) -> int:
     started = time.perf_counter()
     told, bare = score(cases, True), score(cases, False)
     seconds = (time.perf_counter() - started) / 2 / max(1, len(told))
-    print(line(told, "with narrative"), line(bare, "without narrative"), line(score(cases, True, baseline),
-        "baseline: PyTorch's hint"), sep="\n")
+    print(
+        line(told, "with narrative"),
+        line(bare, "without narrative"),
+        line(score(cases, True, baseline), "baseline: PyTorch's hint"),
+        sep="\n",
+    )
     print(f"{1000 * seconds:.1f} ms a case\n\nOne family left out (with narrative):")
     for left in sorted({row[1] for row in told}):
         rest = [row for row in told if row[1] != left]
@@ -115,7 +132,9 @@ def main(folder: Path) -> int:
     for name, evidence, truth in cases:
         if truth["certainty"] == "unresolved":
             verdict = diagnose(case_evidence(evidence))
-            print(f"  {name}: {truth['root_cause']} answered {verdict.cause} ({verdict.confidence})")
+            print(
+                f"  {name}: {truth['root_cause']} answered {verdict.cause} ({verdict.confidence})"
+            )
     return 0
 
 

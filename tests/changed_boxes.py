@@ -15,7 +15,13 @@ def changed(box, **replaced):
     bundle, writer = open_box(box), BundleWriter("changed", "constructed", "0", "")
     for item in bundle.items:
         text = bundle.contents[item.path].decode() if item.path else None
-        writer.add(item.kind, item.source, replaced.pop(item.source, text), status=item.status, why=item.why)
+        writer.add(
+            item.kind,
+            item.source,
+            replaced.pop(item.source, text),
+            status=item.status,
+            why=item.why,
+        )
     for source, text in replaced.items():
         writer.add("file", source, text)
     return writer.bundle()
@@ -42,7 +48,13 @@ def gb10(available_kib, free_kib, message=""):
     box.rows("pci_devices", build.pci_rows(("0000:01:00.0", "0x10de", "0x2e12", "nvidia", "16")))
     device = {"index": 0, "pci": "0000:01:00.0", "name": "NVIDIA GB10", "integrated": 1}
     device.update(total_bytes=119 << 30, free_bytes=free_kib << 10)
-    torch = {"status": "ok", "torch": "2.9.0+cu130", "cuda": "13.0", "hip": None, "devices_taken": True}
+    torch = {
+        "status": "ok",
+        "torch": "2.9.0+cu130",
+        "cuda": "13.0",
+        "hip": None,
+        "devices_taken": True,
+    }
     box.rows("torch", [{**torch, "devices": [device]}])
     build.identity(box, container="none", groups=[(0, "root")], uid=0)
     if message:

@@ -31,7 +31,12 @@ from helpers.settings.presets import Preset
 WORK = {"requests": 400, "live_mib": 96, "steps": 12}
 CONTROL = Arm("control", workload("churn", ballast_mib=96, **WORK), Preset("control", {}, {}), 3)
 AGAIN = Arm("again", workload("churn", ballast_mib=96, **WORK), Preset("again", {}, {}), 3)
-HALF = Arm("half", workload("churn", requests=400, steps=12, live_mib=48, ballast_mib=36), Preset("half", {}, {}), 3)
+HALF = Arm(
+    "half",
+    workload("churn", requests=400, steps=12, live_mib=48, ballast_mib=36),
+    Preset("half", {}, {}),
+    3,
+)
 SLOW = Arm("slow", workload("churn", ballast_mib=96, slow=1.5, **WORK), Preset("slow", {}, {}), 3)
 DRAWS = 2000
 
@@ -57,11 +62,19 @@ def main() -> None:
     found = {"half the memory": [], "1.5 x the time": []}
 
     def arms(pairs, seed):
-        ran = run(plan(pairs, repeats=arguments.repeats, budget_s=1e9, seed=seed), python=python, out=out, limits=Limits())
+        ran = run(
+            plan(pairs, repeats=arguments.repeats, budget_s=1e9, seed=seed),
+            python=python,
+            out=out,
+            limits=Limits(),
+        )
         assert not ran.troubles and not ran.refused, (ran.troubles, ran.refused)
         overhead.extend(one.overhead_s for one in ran.records.values())
-        return {arm.name: arm_of([ran.records[arm.name, at] for at in range(arguments.repeats)], "work")
-                for pair in pairs for arm in (pair.control, pair.treated)}
+        return {
+            arm.name: arm_of([ran.records[arm.name, at] for at in range(arguments.repeats)], "work")
+            for pair in pairs
+            for arm in (pair.control, pair.treated)
+        }
 
     for number in range(arguments.comparisons):
         one = arms([Pair("alike", CONTROL, AGAIN)], number)
@@ -69,22 +82,59 @@ def main() -> None:
         for what in noise:
             values = [value for arm in one.values() for value in arm.measured[what]]
             noise[what].extend(value / median(values) for value in values)
-        print(f"alike {number}: {alike[-1].verdict}: {alike[-1].memory.words}; {alike[-1].time.words}", file=sys.stderr)
+        print(
+            f"alike {number}: {alike[-1].verdict}: {alike[-1].memory.words}; {alike[-1].time.words}",
+            file=sys.stderr,
+        )
     for number in range(arguments.planted):
         one = arms([Pair("half", CONTROL, HALF), Pair("slow", CONTROL, SLOW)], 1000 + number)
         for name, what, says in (("half", "memory", "less"), ("slow", "time", "more")):
             told = effect(what, one["control"].measured[what], one[name].measured[what])
-            found["half the memory" if name == "half" else "1.5 x the time"].append((told.says == says, round(told.ratio, 3)))
+            found["half the memory" if name == "half" else "1.5 x the time"].append(
+                (told.says == says, round(told.ratio, 3))
+            )
             print(f"planted {number}: {told.words}: {told.says}", file=sys.stderr)
-    alarms = sum(one.memory.says in ("less", "more") or one.time.says in ("less", "more") for one in alike)
-    print(json.dumps({
-        "alike": {"comparisons": len(alike), "pairs": arguments.repeats, "alarms": alarms,
-                  "verdicts": {one: [each.verdict for each in alike].count(one) for one in {each.verdict for each in alike}}},
-        "resampled": {what: {"draws": DRAWS, "alarms": resampled(values, what, arguments.repeats, DRAWS, 1) if values else None}
-                      for what, values in noise.items()},
-        "planted": {name: {"found": sum(hit for hit, _ in rows), "of": len(rows), "ratios": [ratio for _, ratio in rows]}
-                    for name, rows in found.items()},
-        "overhead_s": {"median": median(overhead), "most": max(overhead), "trials": len(overhead)}}, indent=1))
+    alarms = sum(
+        one.memory.says in ("less", "more") or one.time.says in ("less", "more") for one in alike
+    )
+    print(
+        json.dumps(
+            {
+                "alike": {
+                    "comparisons": len(alike),
+                    "pairs": arguments.repeats,
+                    "alarms": alarms,
+                    "verdicts": {
+                        one: [each.verdict for each in alike].count(one)
+                        for one in {each.verdict for each in alike}
+                    },
+                },
+                "resampled": {
+                    what: {
+                        "draws": DRAWS,
+                        "alarms": resampled(values, what, arguments.repeats, DRAWS, 1)
+                        if values
+                        else None,
+                    }
+                    for what, values in noise.items()
+                },
+                "planted": {
+                    name: {
+                        "found": sum(hit for hit, _ in rows),
+                        "of": len(rows),
+                        "ratios": [ratio for _, ratio in rows],
+                    }
+                    for name, rows in found.items()
+                },
+                "overhead_s": {
+                    "median": median(overhead),
+                    "most": max(overhead),
+                    "trials": len(overhead),
+                },
+            },
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":

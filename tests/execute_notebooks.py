@@ -26,14 +26,21 @@ def execute(path: Path) -> None:
 
     notebook = nbformat.read(path, 4)
     about = copy.deepcopy(notebook.metadata)
-    client = NotebookClient(notebook, timeout=CELL_S, kernel_name="python3", coalesce_streams=True,
-                            resources={"metadata": {"path": str(ROOT)}})
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_S,
+        kernel_name="python3",
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(ROOT)}},
+    )
     client.execute()
     notebook.metadata = about
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
     if path.parent.name == "cases":
-        known = redact.known_values("live", open_box("rx7900xt-container"), open_box("strix-halo-1-found"))
+        known = redact.known_values(
+            "live", open_box("rx7900xt-container"), open_box("strix-halo-1-found")
+        )
         notebook, _ = redact.redact_notebook(notebook, known)
     nbformat.write(notebook, path)
 

@@ -45,7 +45,9 @@ runs:
 """
 
 
-def prepare(work: Path, seed: int, outside: list[str], in_run: list[str], rng: random.Random) -> Case:
+def prepare(
+    work: Path, seed: int, outside: list[str], in_run: list[str], rng: random.Random
+) -> Case:
     """An empty place for a batch with these faults."""
     case = Case(work, seed, rng.choice((1, 2)))
     case.control.mkdir(parents=True)
@@ -78,24 +80,42 @@ def batch_of(seed: int, outside: list[str], in_run: list[str], keep: str = "") -
         for _ in range(2):  # to the end, and once more: then nothing is left to do
             Lived(case, "", boot, rng).end()
         found = Check(case).all() if case.batch else ["no batch was begun"]
-        begun = {event["run"] for event in case.log() if event["what"] == "begin" and event["attempt"] == 1}
+        begun = {
+            event["run"]
+            for event in case.log()
+            if event["what"] == "begin" and event["attempt"] == 1
+        }
         last, idle = case.lives[-2:]
         pairs = [(record, idle.snapshot.get(key, record)) for key, record in last.snapshot.items()]
-        if any(bare(one) != bare(two) for one, two in pairs if (one["state"], two["state"]) != ("skipped", "skipped")):
+        if any(
+            bare(one) != bare(two)
+            for one, two in pairs
+            if (one["state"], two["state"]) != ("skipped", "skipped")
+        ):
             found.append("it does not come to rest: resumed once more, records changed")
     finally:
         deaf = case.control / "deaf"
-        send([int(pid) for pid in deaf.read_text().split()] if deaf.exists() else [], signal.SIGKILL)
+        send(
+            [int(pid) for pid in deaf.read_text().split()] if deaf.exists() else [], signal.SIGKILL
+        )
         if case.mounted:
             subprocess.run(["umount", "-l", str(work / "disk")], check=False)
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
     struck = [life.fault for life in case.lives if life.fault and life.struck]
-    return {"seed": seed, "outside": outside, "in_run": in_run, "jobs": case.jobs, "violations": found,
-            "lives": len(case.lives),
-            "struck": [*struck, *(kind for name, kind in case.faults.items() if name in begun)],
-            "runs": len(begun), "states": dict(Counter(record["state"] for record in idle.snapshot.values())),
-            "longest_s": max(life.seconds for life in case.lives), "seconds": time.monotonic() - began}
+    return {
+        "seed": seed,
+        "outside": outside,
+        "in_run": in_run,
+        "jobs": case.jobs,
+        "violations": found,
+        "lives": len(case.lives),
+        "struck": [*struck, *(kind for name, kind in case.faults.items() if name in begun)],
+        "runs": len(begun),
+        "states": dict(Counter(record["state"] for record in idle.snapshot.values())),
+        "longest_s": max(life.seconds for life in case.lives),
+        "seconds": time.monotonic() - began,
+    }
 
 
 def drawn(seed: int, batches: int) -> list[tuple[int, list[str], list[str]]]:
@@ -108,8 +128,14 @@ def drawn(seed: int, batches: int) -> list[tuple[int, list[str], list[str]]]:
             bags[bag] = rng.sample(kinds, len(kinds))
         return bags[bag].pop()
 
-    return [(seed * 100_000 + number, [draw("out", OUTSIDE) for _ in range(2)], [draw("in", tuple(IN_RUN)) for _ in range(2)])
-            for number in range(batches)]
+    return [
+        (
+            seed * 100_000 + number,
+            [draw("out", OUTSIDE) for _ in range(2)],
+            [draw("in", tuple(IN_RUN)) for _ in range(2)],
+        )
+        for number in range(batches)
+    ]
 
 
 def campaign(faults: int, seed: int, workers: int = 2) -> list[dict[str, Any]]:
@@ -135,12 +161,22 @@ def table(done: list[dict[str, Any]]) -> str:
     """Each kind, how often it struck, and in how many of its batches something did not hold."""
     struck = Counter(kind for one in done for kind in one["struck"])
     bad = Counter(kind for one in done for kind in set(one["struck"]) if one["violations"])
-    not_run = {kind: why for one in done for kind, why in one.get("not_run", {}).items() if not struck[kind]}
+    not_run = {
+        kind: why
+        for one in done
+        for kind, why in one.get("not_run", {}).items()
+        if not struck[kind]
+    }
     kinds = [kind for kind in (*IN_RUN, *OUTSIDE, *FLEET) if struck[kind]]
     rows = [f"{kind:<45}{struck[kind]:>6}{bad[kind]:>12}" for kind in kinds]
-    return "\n".join([f"{'fault':<45}{'times':>6}{'violations':>12}", *rows, f"{'all':<45}{struck.total():>6}"
-                      f"{sum(len(one['violations']) for one in done):>12}",
-                      *(f"{kind}: not run because {why}" for kind, why in not_run.items())])
+    return "\n".join(
+        [
+            f"{'fault':<45}{'times':>6}{'violations':>12}",
+            *rows,
+            f"{'all':<45}{struck.total():>6}{sum(len(one['violations']) for one in done):>12}",
+            *(f"{kind}: not run because {why}" for kind, why in not_run.items()),
+        ]
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -149,8 +185,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--real", action="store_true", help="each kind once, against real kernels")
-    parser.add_argument("--one", type=int, metavar="SEED", help="the batch of this seed alone, as a violation names it")
-    parser.add_argument("--keep", default="", metavar="FOLDER", help="with --one: leave its folder here")
+    parser.add_argument(
+        "--one",
+        type=int,
+        metavar="SEED",
+        help="the batch of this seed alone, as a violation names it",
+    )
+    parser.add_argument(
+        "--keep", default="", metavar="FOLDER", help="with --one: leave its folder here"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     began = time.monotonic()
@@ -163,7 +206,9 @@ def main(argv: list[str] | None = None) -> int:
 
         done = fault_real.campaign(given.seed)
     elif given.one is not None:
-        done = [batch_of(*drawn(given.one // 100_000, 10_000)[given.one % 100_000], keep=given.keep)]
+        done = [
+            batch_of(*drawn(given.one // 100_000, 10_000)[given.one % 100_000], keep=given.keep)
+        ]
     else:
         done = campaign(given.faults, given.seed)
     wrong = [one for one in done if one["violations"]]
@@ -171,8 +216,10 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"batches": done, "seconds": time.monotonic() - began}))
         return bool(wrong)
     print(table(done))
-    print(f"{len(done)} batches, {sum(one['runs'] for one in done)} runs, {sum(one['lives'] for one in done)} lives of a "
-          f"supervisor, the longest {max(one['longest_s'] for one in done):.1f} s; {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(done)} batches, {sum(one['runs'] for one in done)} runs, {sum(one['lives'] for one in done)} lives of a "
+        f"supervisor, the longest {max(one['longest_s'] for one in done):.1f} s; {time.monotonic() - began:.0f} s"
+    )
     for one in wrong:
         print(f"--one {one['seed']}: {', '.join(one['struck'])}")
         print("".join(f"    {line}\n" for line in one["violations"]), end="")

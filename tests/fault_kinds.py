@@ -24,11 +24,22 @@ STAND_IN = Path(__file__).with_name("fault_stand_in.py")
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAPABILITIES_3 = 24, 1, 0x20080522
 
 IN_RUN = {  # kind: the states that such a run may end in
-    "kernel SIGKILL": {"died"}, "kernel SEGV": {"died"}, "abort with last words": {"died"}, "hang in Python": {"timed_out"},
-    "hang in C": {"timed_out"}, "deaf to SIGINT": {"timed_out"}, "children left behind": {"answered", "died"},
-    "fake D state of the runner": {"stuck"}, "fake D state of a child": {"stuck"}, "host OOM": {"died"},
-    "host OOM takes the runner": {"died"}, "runner killed": {"died"}, "runner killed between the end and its record": {"died"},
-    "runner ends without a record": {"died"}, "runner frozen": {"timed_out"}, "runner babbles": {"answered"},
+    "kernel SIGKILL": {"died"},
+    "kernel SEGV": {"died"},
+    "abort with last words": {"died"},
+    "hang in Python": {"timed_out"},
+    "hang in C": {"timed_out"},
+    "deaf to SIGINT": {"timed_out"},
+    "children left behind": {"answered", "died"},
+    "fake D state of the runner": {"stuck"},
+    "fake D state of a child": {"stuck"},
+    "host OOM": {"died"},
+    "host OOM takes the runner": {"died"},
+    "runner killed": {"died"},
+    "runner killed between the end and its record": {"died"},
+    "runner ends without a record": {"died"},
+    "runner frozen": {"timed_out"},
+    "runner babbles": {"answered"},
     "runner beats for ever": {"timed_out"},
 }
 KILLS = ("supervisor SIGKILLed", "supervisor SIGKILLed at a write", "host OOM takes the supervisor")
@@ -37,10 +48,20 @@ SPOILED = ("record torn", "record of zero bytes", "record is garbage", "record o
 SIGNALS = ("SIGINT", "SIGTERM", "SIGINT twice")
 DISK = ("disk full", "read-only outputs")
 GATE = ("gate finds what passes", "gate finds what stays", "gate breaks")
-OTHERS = ("supervisor frozen", "ssh gone", "two supervisors at once", "clock jump", "plan changed between")
+OTHERS = (
+    "supervisor frozen",
+    "ssh gone",
+    "two supervisors at once",
+    "clock jump",
+    "plan changed between",
+)
 FLEET = ("worker killed", "worker frozen", "scheduler killed")  # with --real alone
 OUTSIDE = (*KILLS, *CUTS, *SPOILED, *SIGNALS, *DISK, *GATE, *OTHERS)
-KILLED = (*KILLS, *SPOILED, "plan changed between")  # the life ends by SIGKILL, and the box is the same afterwards
+KILLED = (
+    *KILLS,
+    *SPOILED,
+    "plan changed between",
+)  # the life ends by SIGKILL, and the box is the same afterwards
 
 
 @dataclass
@@ -68,7 +89,9 @@ class Case:
     real: bool = False
     fleet: str = ""
     cgroup: str = ""
-    faults: dict[str, str] = field(default_factory=dict)  # by run_id, or by number before it is known
+    faults: dict[str, str] = field(
+        default_factory=dict
+    )  # by run_id, or by number before it is known
     spoiled: dict[str, bytes] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     batch: Path | None = None
@@ -95,14 +118,18 @@ class Gate:
     def __init__(self, case: Case, life: Life, rng: random.Random):
         self.case, self.life, self.looks, self.at = case, life, 0, rng.randrange(1, 4)
 
-    def measure(self, gpus: Any = (), root: str = "", *, folder: Any = ".", since: Any = None) -> int:
+    def measure(
+        self, gpus: Any = (), root: str = "", *, folder: Any = ".", since: Any = None
+    ) -> int:
         self.looks += 1
         if self.life.fault == "gate breaks" and self.looks >= self.at:
             self._struck()
             raise RuntimeError("no such sensor\nat all")
         return self.looks
 
-    def settle(self, before: Any, gates: Any, measure: Any = None, sleep: Any = time.sleep) -> tuple[Any, ...]:
+    def settle(
+        self, before: Any, gates: Any, measure: Any = None, sleep: Any = time.sleep
+    ) -> tuple[Any, ...]:
         from helpers.run.quarantine import Trouble
 
         number = measure()
@@ -152,11 +179,24 @@ def life_of(case: Case, life: Life, again: tuple[str, ...] = ()) -> None:
         if case.real and life.fault not in GATE:
             from helpers.run import gate
         try:
-            result = run_plan(case.work / "plan.yaml", case.out or case.work / "out", gate=gate, stop=stop, again=again,
-                              carrier=carrier, resume=case.batch, progress=for_terminal())
+            result = run_plan(
+                case.work / "plan.yaml",
+                case.out or case.work / "out",
+                gate=gate,
+                stop=stop,
+                again=again,
+                carrier=carrier,
+                resume=case.batch,
+                progress=for_terminal(),
+            )
             code = result.exit_code
-            told = {"code": code, "interrupted": result.interrupted, "unrecorded": list(result.unrecorded),
-                    "unreadable": list(result.unreadable), "runs": [json.loads(run.model_dump_json()) for run in result.runs]}
+            told = {
+                "code": code,
+                "interrupted": result.interrupted,
+                "unrecorded": list(result.unrecorded),
+                "unreadable": list(result.unreadable),
+                "runs": [json.loads(run.model_dump_json()) for run in result.runs],
+            }
         except PlanError as error:
             code, told = 2, {"code": 2, "refused": str(error)}
         except BaseException:  # noqa: BLE001  a traceback is what the campaign looks for
@@ -179,14 +219,23 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
             setattr(one, name, value)
     else:
         kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
-        one.GRACE_S, one.SILENT_S, one.STOP_S, one.KILL_S, one.JUMP_S, journal.LAST_RUNNER_S = 0.3, 1.0, 1.0, 0.3, 0.4, 0.5
+        one.GRACE_S, one.SILENT_S, one.STOP_S, one.KILL_S, one.JUMP_S, journal.LAST_RUNNER_S = (
+            0.3,
+            1.0,
+            1.0,
+            0.3,
+            0.4,
+            0.5,
+        )
         journal.KILL_S = 0.3
         one.TICK_S = 0.05
         kernel.sweep.__defaults__ = (False, 0.1, 0.3)
         put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
         one.subprocess = SimpleNamespace(  # type: ignore[assignment]
-            PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired,
-            Popen=lambda words, **options: subprocess.Popen([*put, *words[-2:]], **options))
+            PIPE=subprocess.PIPE,
+            TimeoutExpired=subprocess.TimeoutExpired,
+            Popen=lambda words, **options: subprocess.Popen([*put, *words[-2:]], **options),
+        )
     kill = os.kill
 
     def deaf(pid: int, number: int) -> None:
@@ -195,10 +244,17 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
 
     os.kill = deaf
     if life.fault == "clock jump":
-        began, real, by = time.monotonic() + rng.uniform(0, 0.4), time.time, rng.choice((-86400, -7, 7, 86400))
+        began, real, by = (
+            time.monotonic() + rng.uniform(0, 0.4),
+            time.time,
+            rng.choice((-86400, -7, 7, 86400)),
+        )
         time.time = lambda: real() + (by if time.monotonic() > began else 0)
     if life.fault.endswith("at a write"):
-        _fail_at(rng.randrange(1, 50 if case.real else 110), signal.SIGKILL if life.fault in KILLS else signal.SIGSTOP)
+        _fail_at(
+            rng.randrange(1, 50 if case.real else 110),
+            signal.SIGKILL if life.fault in KILLS else signal.SIGSTOP,
+        )
     if life.fault == "disk full" and not case.mounted:
         _refuse_writes(case.control / "full")
 
@@ -229,6 +285,7 @@ def _fail_at(count: int, number: int) -> None:
                 if not turn:
                     result = call(*args, **options)
             return result
+
         return counted
 
     for name in ("fsync", "replace", "mkdir", "unlink"):
@@ -257,24 +314,39 @@ def _lines(path: Path) -> list[str]:
 def mount(folder: Path, size: str = "3m") -> bool:
     """A small disk of its own, where that is allowed."""
     folder.mkdir()
-    return os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
-                                                capture_output=True, check=False).returncode == 0
+    return (
+        os.geteuid() == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
 
 
 def spoil(kind: str, path: Path, rng: random.Random) -> bytes:
     """Spoil one record and return the bytes that it has now."""
     text = path.read_bytes()
-    spoiled = {"record torn": text[:rng.randrange(1, max(2, len(text) - 2))], "record of zero bytes": b"",
-               "record is garbage": rng.randbytes(400),
-               "record of a newer schema": re.sub(rb'"schema_version": \d+', b'"schema_version": 99', text, count=1)}
+    spoiled = {
+        "record torn": text[: rng.randrange(1, max(2, len(text) - 2))],
+        "record of zero bytes": b"",
+        "record is garbage": rng.randbytes(400),
+        "record of a newer schema": re.sub(
+            rb'"schema_version": \d+', b'"schema_version": 99', text, count=1
+        ),
+    }
     path.write_bytes(spoiled[kind])
     return spoiled[kind]
 
 
 def digest(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Every file of a tree with its content, but the lock."""
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.name != ".lock"}
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 def copied(case: Case, rng: random.Random) -> None:

@@ -12,7 +12,19 @@ from collections import defaultdict
 from pathlib import Path
 
 from fault_check import snapshot
-from fault_kinds import CUTS, DISK, GATE, KILLED, SPOILED, Case, Life, copied, digest, life_of, spoil
+from fault_kinds import (
+    CUTS,
+    DISK,
+    GATE,
+    KILLED,
+    SPOILED,
+    Case,
+    Life,
+    copied,
+    digest,
+    life_of,
+    spoil,
+)
 
 LIFE_S = 60.0
 
@@ -60,7 +72,9 @@ class Lived:
         if self.pid == 0:
             if fault != "ssh gone":
                 os.setsid()
-                said = os.open(case.control / f"life-{self.life.number}.txt", os.O_WRONLY | os.O_CREAT, 0o644)
+                said = os.open(
+                    case.control / f"life-{self.life.number}.txt", os.O_WRONLY | os.O_CREAT, 0o644
+                )
                 for stream in (1, 2):
                     os.dup2(said, stream)
             life_of(case, self.life)
@@ -95,7 +109,11 @@ class Lived:
         """Wait until some of its runs have begun, and a little more; False where it ended before."""
         count = self.rng.randrange(1, 4)
         while self.going() and time.monotonic() - self.began < LIFE_S:
-            begun = [event for event in self.case.log() if event["what"] == "begin" and event["life"] == self.life.number]
+            begun = [
+                event
+                for event in self.case.log()
+                if event["what"] == "begin" and event["life"] == self.life.number
+            ]
             if len(begun) >= count:
                 time.sleep(self.rng.uniform(0, scale_s))
                 return self.going() and self.case.batch is not None
@@ -116,13 +134,19 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
     """Do to a life what its fault says, wait for its end, and return the boot of the next."""
     case, life, fault = lived.case, lived.life, lived.life.fault
     if fault == "power cut at a write":
-        while lived.going() and state_of(lived.pid) != "T" and time.monotonic() - lived.began < LIFE_S:
+        while (
+            lived.going() and state_of(lived.pid) != "T" and time.monotonic() - lived.began < LIFE_S
+        ):
             time.sleep(0.002)
         life.struck = lived.going()
     elif fault in GATE or fault in ("clock jump", "supervisor SIGKILLed at a write", ""):
         lived.wait()
         dead = os.WIFSIGNALED(lived.status)
-        life.struck = (case.control / f"struck-{life.number}").exists() if fault in GATE else dead or fault == "clock jump"
+        life.struck = (
+            (case.control / f"struck-{life.number}").exists()
+            if fault in GATE
+            else dead or fault == "clock jump"
+        )
     else:
         life.struck = lived.moment(1.2 if case.real else 0.12)
     if not life.struck:
@@ -178,7 +202,9 @@ def second(case: Case, boot: str, words: str, fault: str) -> None:
     lived.wait()
     case.lives.remove(lived.life)
     lived.life.number += 1000
-    (case.control / f"life-{lived.life.number - 1000}.json").rename(told := case.control / f"life-{lived.life.number}.json")
+    (case.control / f"life-{lived.life.number - 1000}.json").rename(
+        told := case.control / f"life-{lived.life.number}.json"
+    )
     said = json.loads(told.read_text())
     if words not in said.get("refused", ""):
         case.refusals.append(f"not refused: {fault}: {str(said)[:200]}")

@@ -29,13 +29,23 @@ from fault_lives import Lived, send, strike
 
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 PLACES = {  # kind: its notebook
-    "kernel SIGKILL": "kills_itself", "kernel SEGV": "segfaults", "abort with last words": "writes_to_fd_2_and_aborts",
-    "hang in Python": "loops_for_ever", "hang in C": "stays_in_one_c_call", "deaf to SIGINT": "ignores_sigint_and_sigterm",
-    "children left behind": "leaves_a_child_without_environment", "runner killed": "kills_its_runner",
-    "runner frozen": "stops_its_runner", "fake D state of a child": "", "host OOM": "", "no fault": "answers_with_a_figure",
+    "kernel SIGKILL": "kills_itself",
+    "kernel SEGV": "segfaults",
+    "abort with last words": "writes_to_fd_2_and_aborts",
+    "hang in Python": "loops_for_ever",
+    "hang in C": "stays_in_one_c_call",
+    "deaf to SIGINT": "ignores_sigint_and_sigterm",
+    "children left behind": "leaves_a_child_without_environment",
+    "runner killed": "kills_its_runner",
+    "runner frozen": "stops_its_runner",
+    "fake D state of a child": "",
+    "host OOM": "",
+    "no fault": "answers_with_a_figure",
 }
 NOT_HERE = {kind: "its runner is the stand-in's own" for kind in IN_RUN if kind not in PLACES}
-NOT_HERE["host OOM takes the supervisor"] = "the system's own counter moves by a true OOM kill alone; see host OOM"
+NOT_HERE["host OOM takes the supervisor"] = (
+    "the system's own counter moves by a true OOM kill alone; see host OOM"
+)
 FREEZER, MEMORY = Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/memory")
 BEGIN = """import json, os, time
 record, life = json.load(open("run.json")), int(os.environ.get("FAULT_LIFE", "0"))
@@ -71,12 +81,16 @@ def _notebook(work: Path, name: str, cells: list[Any]) -> None:
 
     begin = BEGIN.replace("{log!r}", repr(str(work / "control" / "log")))
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    made = nbformat.v4.new_notebook(cells=[code(begin), *cells, code(END)], metadata={"kernelspec": kernel})
+    made = nbformat.v4.new_notebook(
+        cells=[code(begin), *cells, code(END)], metadata={"kernelspec": kernel}
+    )
     nbformat.write(made, work / f"{name}.ipynb")
 
 
 def _case(work: Path, seed: int, names: list[str], jobs: int) -> Case:
-    case = Case(work, seed, jobs, real=True, limits={"SILENT_S": 4.0, "GRACE_S": 10.0, "JUMP_S": 2.0})
+    case = Case(
+        work, seed, jobs, real=True, limits={"SILENT_S": 4.0, "GRACE_S": 10.0, "JUMP_S": 2.0}
+    )
     case.control.mkdir(parents=True)
     (case.control / "ooms").write_text("0")
     for name in set(names):
@@ -85,10 +99,16 @@ def _case(work: Path, seed: int, names: list[str], jobs: int) -> Case:
             cells = [nbformat.v4.new_code_cell("time.sleep(1.2)")]
         elif name == "is_frozen":
             place = FREEZER / f"faults-{seed}"
-            text = FROZEN.replace("{deaf!r}", repr(str(case.control / "deaf"))).replace("{place!r}", repr(str(place)))
+            text = FROZEN.replace("{deaf!r}", repr(str(case.control / "deaf"))).replace(
+                "{place!r}", repr(str(place))
+            )
             cells = [nbformat.v4.new_code_cell(text)]
         elif name == "eats_memory":
-            cells = [nbformat.v4.new_code_cell("eaten = [bytearray(b'x' * (64 << 20)) for _ in range(64)]")]
+            cells = [
+                nbformat.v4.new_code_cell(
+                    "eaten = [bytearray(b'x' * (64 << 20)) for _ in range(64)]"
+                )
+            ]
         else:
             cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
             for cell in cells:
@@ -99,20 +119,41 @@ def _case(work: Path, seed: int, names: list[str], jobs: int) -> Case:
     return case
 
 
-def _judged(case: Case, kinds: list[str], began: float, not_run: dict[str, str] | None = None) -> dict[str, Any]:
+def _judged(
+    case: Case, kinds: list[str], began: float, not_run: dict[str, str] | None = None
+) -> dict[str, Any]:
     found = Check(case).all() if case.batch else ["no batch was begun"]
     begun = {event["run"] for event in case.log() if event["what"] == "begin"}
     states = Counter(record["state"] for record in case.lives[-1].snapshot.values())
-    return {"seed": case.seed, "outside": kinds, "in_run": [], "jobs": case.jobs, "violations": found, "lives": len(case.lives),
-            "struck": kinds, "runs": len(begun), "states": dict(states), "not_run": not_run or {},
-            "longest_s": max(life.seconds for life in case.lives), "seconds": time.monotonic() - began}
+    return {
+        "seed": case.seed,
+        "outside": kinds,
+        "in_run": [],
+        "jobs": case.jobs,
+        "violations": found,
+        "lives": len(case.lives),
+        "struck": kinds,
+        "runs": len(begun),
+        "states": dict(states),
+        "not_run": not_run or {},
+        "longest_s": max(life.seconds for life in case.lives),
+        "seconds": time.monotonic() - began,
+    }
 
 
 def in_runs(seed: int) -> dict[str, Any]:
     """One batch whose runs do everything that a notebook may do; a night that is only looked at."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="faults-"))
-    places, not_run, freezer, memory = dict(PLACES), {}, FREEZER / f"faults-{seed}", MEMORY / f"faults-{seed}"
-    for kind, folder, name in (("fake D state of a child", freezer, "is_frozen"), ("host OOM", memory, "eats_memory")):
+    places, not_run, freezer, memory = (
+        dict(PLACES),
+        {},
+        FREEZER / f"faults-{seed}",
+        MEMORY / f"faults-{seed}",
+    )
+    for kind, folder, name in (
+        ("fake D state of a child", freezer, "is_frozen"),
+        ("host OOM", memory, "eats_memory"),
+    ):
         try:
             folder.mkdir()
             places[kind] = name
@@ -128,7 +169,10 @@ def in_runs(seed: int) -> dict[str, Any]:
         from helpers.run.plan import load_plan
 
         by_notebook = {f"{name}.ipynb": kind for kind, name in places.items() if kind != "no fault"}
-        case.faults = {step.run_id: by_notebook.get(step.notebook, "") for step in load_plan(work / "plan.yaml").steps}
+        case.faults = {
+            step.run_id: by_notebook.get(step.notebook, "")
+            for step in load_plan(work / "plan.yaml").steps
+        }
         for _ in range(2):
             lived = Lived(case, "", "boot", random.Random(seed))
             lived.wait(300)
@@ -138,7 +182,9 @@ def in_runs(seed: int) -> dict[str, Any]:
         if freezer.exists():
             (freezer / "freezer.state").write_text("THAWED")
         deaf = work / "control" / "deaf"
-        send([int(pid) for pid in deaf.read_text().split()] if deaf.exists() else [], signal.SIGKILL)
+        send(
+            [int(pid) for pid in deaf.read_text().split()] if deaf.exists() else [], signal.SIGKILL
+        )
         time.sleep(0.5)
         for folder in (freezer, memory):
             if folder.exists():
@@ -149,7 +195,11 @@ def in_runs(seed: int) -> dict[str, Any]:
 def outside(seed: int, fault: str) -> dict[str, Any]:
     """Three runs of 1.2 s under one fault from outside, resumed to the end. What did not strike is tried again."""
     for turn in range(6):
-        began, rng, work = time.monotonic(), random.Random(f"{seed} {turn}"), Path(tempfile.mkdtemp(prefix="faults-"))
+        began, rng, work = (
+            time.monotonic(),
+            random.Random(f"{seed} {turn}"),
+            Path(tempfile.mkdtemp(prefix="faults-")),
+        )
         case = _case(work, seed, ["steady"] * 3, rng.choice((1, 2)))
         try:
             if fault == "disk full":
@@ -173,8 +223,20 @@ def fleet(seed: int, fault: str) -> dict[str, Any]:
     """Four runs on two workers of a loopback fleet; a worker or the scheduler is lost; the rest is run here."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="faults-"))
     if find_spec("distributed") is None:
-        return {"seed": seed, "outside": [fault], "in_run": [], "jobs": 2, "violations": [], "lives": 0, "struck": [],
-                "runs": 0, "states": {}, "not_run": {fault: "distributed is not installed"}, "longest_s": 0, "seconds": 0}
+        return {
+            "seed": seed,
+            "outside": [fault],
+            "in_run": [],
+            "jobs": 2,
+            "violations": [],
+            "lives": 0,
+            "struck": [],
+            "runs": 0,
+            "states": {},
+            "not_run": {fault: "distributed is not installed"},
+            "longest_s": 0,
+            "seconds": 0,
+        }
     from fleet_stand_in import Loopback
 
     from helpers.run.record import boot_id
@@ -190,7 +252,10 @@ def fleet(seed: int, fault: str) -> dict[str, Any]:
         case.fleet = grid.address
         lived = Lived(case, fault, boot_id(), rng)
         lived.life.struck = lived.moment(1.0)
-        grid.send("scheduler" if "scheduler" in fault else "w0", signal.SIGSTOP if "frozen" in fault else signal.SIGKILL)
+        grid.send(
+            "scheduler" if "scheduler" in fault else "w0",
+            signal.SIGSTOP if "frozen" in fault else signal.SIGKILL,
+        )
         lived.end()
         grid.end()
         for _ in range(2):
@@ -211,8 +276,12 @@ def campaign(seed: int) -> list[dict[str, Any]]:
     with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
         going = [pool.submit(in_runs, seed)]
         here = [fault for fault in OUTSIDE if fault not in NOT_HERE]
-        going += [pool.submit(outside, seed + number, fault) for number, fault in enumerate(here, 1)]
-        going += [pool.submit(fleet, seed + 100 + number, fault) for number, fault in enumerate(FLEET)]
+        going += [
+            pool.submit(outside, seed + number, fault) for number, fault in enumerate(here, 1)
+        ]
+        going += [
+            pool.submit(fleet, seed + 100 + number, fault) for number, fault in enumerate(FLEET)
+        ]
         for future in going:
             done.append(one := future.result())
             print(json.dumps(one), file=sys.stderr, flush=True)

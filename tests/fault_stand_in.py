@@ -66,7 +66,11 @@ class StandIn:
         os.set_blocking(1, False)
         self.record = json.loads((folder / "run.json").read_text())
         self.name, self.attempt = self.record["run_id"], self.record["attempt"]
-        self.fault = json.loads((control / "faults.json").read_text()).get(self.name, "") if self.attempt == 1 else ""
+        self.fault = (
+            json.loads((control / "faults.json").read_text()).get(self.name, "")
+            if self.attempt == 1
+            else ""
+        )
         self.said: dict[str, Any] = {"life": life, "run": self.name, "attempt": self.attempt}
         self.stopped = ""
         self.children: list[int] = []
@@ -75,7 +79,13 @@ class StandIn:
         """From the first line of the log to the record."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
-        tell(self.control, what="begin", state=self.record["state"], own=self.record["pid"] == os.getpid(), **self.said)
+        tell(
+            self.control,
+            what="begin",
+            state=self.record["state"],
+            own=self.record["pid"] == os.getpid(),
+            **self.said,
+        )
         self.kernel = os.fork()
         if self.kernel == 0:
             self._as_kernel()
@@ -83,10 +93,16 @@ class StandIn:
         status, late = self._wait()
         for child in self.children if int(self.name[:3]) % 2 else ():  # else the supervisor has to
             os.kill(child, signal.SIGKILL)
-        if self.fault == "runner killed between the end and its record" or (self.children and not int(self.name[:3]) % 2):
+        if self.fault == "runner killed between the end and its record" or (
+            self.children and not int(self.name[:3]) % 2
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
         until = time.monotonic() + 1.0
-        while self.stopped == "SIGTERM" and os.getppid() == self.job["parent"] and time.monotonic() < until:
+        while (
+            self.stopped == "SIGTERM"
+            and os.getppid() == self.job["parent"]
+            and time.monotonic() < until
+        ):
             time.sleep(0.005)  # the word of the parent's end may come before its end
         if os.getppid() != self.job["parent"]:
             time.sleep(0.2 * (int(self.name[:3]) % 2))  # as one that still saves its notebook
@@ -102,7 +118,7 @@ class StandIn:
         if self.fault == "children left behind":
             self.children = [self._child(True), self._child(False)]
         if self.fault == "runner babbles":
-            for word in (b"\xff\x00{}[\n" * 300, b"[1, 2", b"{\"run_id\": 7}\n", b"null\n" * 50):
+            for word in (b"\xff\x00{}[\n" * 300, b"[1, 2", b'{"run_id": 7}\n', b"null\n" * 50):
                 os.write(1, word)
         if self.fault in ("runner killed", "host OOM takes the runner"):
             self._oom(self.fault != "runner killed")
@@ -147,21 +163,37 @@ class StandIn:
 
     def _write(self, status: int, late: bool) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        record = {**json.loads((self.folder / "run.json").read_text()), "ended_at": now, "seconds": KERNEL_S}
+        record = {
+            **json.loads((self.folder / "run.json").read_text()),
+            "ended_at": now,
+            "seconds": KERNEL_S,
+        }
         if self.stopped:
-            record.update(state="failed", cause=f"interrupted by {self.stopped}", stopped_by="interrupt")
+            record.update(
+                state="failed", cause=f"interrupted by {self.stopped}", stopped_by="interrupt"
+            )
         elif late:
             record.update(state="timed_out", cause="passed the limit")
         elif os.WIFSIGNALED(status):
             words = (self.folder / "runner.log").read_text(errors="replace")
-            record.update(state="died", signal=signal.Signals(os.WTERMSIG(status)).name, cause="the kernel was killed",
-                          last_words=words)
+            record.update(
+                state="died",
+                signal=signal.Signals(os.WTERMSIG(status)).name,
+                cause="the kernel was killed",
+                last_words=words,
+            )
         elif status:
             record.update(state="failed", cause="OSError: its answer cannot be saved")
         else:
-            verdict = {"cause": "cannot-tell", "confidence": "weak", "next_step": {"what": "nothing"},
-                       "summary": json.loads((self.folder / "answer.json").read_text())}
-            record.update(state="answered", verdict=verdict, cells={"completed": 1}, files=["answer.json"])
+            verdict = {
+                "cause": "cannot-tell",
+                "confidence": "weak",
+                "next_step": {"what": "nothing"},
+                "summary": json.loads((self.folder / "answer.json").read_text()),
+            }
+            record.update(
+                state="answered", verdict=verdict, cells={"completed": 1}, files=["answer.json"]
+            )
         record["strikes"] += record["state"] in BLAMED
         try:
             save(self.folder / "run.json", record)
@@ -192,8 +224,12 @@ class StandIn:
             os._exit(code)
 
     def _kernel_fault(self) -> None:
-        signals = {"kernel SIGKILL": signal.SIGKILL, "kernel SEGV": signal.SIGSEGV, "host OOM": signal.SIGKILL,
-                   "abort with last words": signal.SIGABRT}
+        signals = {
+            "kernel SIGKILL": signal.SIGKILL,
+            "kernel SEGV": signal.SIGSEGV,
+            "host OOM": signal.SIGKILL,
+            "abort with last words": signal.SIGABRT,
+        }
         if self.fault == "abort with last words":
             os.write(2, b"GPU node 1: page not present\n")
         if self.fault in signals:
@@ -216,8 +252,13 @@ class StandIn:
             print(pid, file=deaf)
 
     def _child(self, session: bool) -> int:
-        child = subprocess.Popen(["sleep", "600"], start_new_session=session, stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, env={**os.environ, "CASEBOOK_RUN": self.job["mark"]})
+        child = subprocess.Popen(
+            ["sleep", "600"],
+            start_new_session=session,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "CASEBOOK_RUN": self.job["mark"]},
+        )
         tell(self.control, what="child", child=child.pid, **self.said)
         return child.pid
 

@@ -34,7 +34,13 @@ def stand_in(folder, run, job, *, stop, tick):
         (folder / "sub" / "small.bin").write_bytes(b"s" * 1000)
         (folder / "big.bin").write_bytes(b"b" * 300_000)
     if stop.signal:
-        run = move(run, "failed", cause=f"interrupted by {stop.signal}", stopped_by="interrupt", ended_at=now())
+        run = move(
+            run,
+            "failed",
+            cause=f"interrupted by {stop.signal}",
+            stopped_by="interrupt",
+            ended_at=now(),
+        )
         with open(given["log"], "a") as log:
             print("stopped", run.run_id, file=log)
     else:
@@ -48,14 +54,39 @@ class Loopback:
 
     def __init__(self, folder, allowed_failures=0):
         self.folder, self.processes, self.wires = folder, {}, []
-        self._start("scheduler", "dask_scheduler", "--port", "0", "--scheduler-file", folder / "where.json",
-                    DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=str(allowed_failures))
-        soon(lambda: (folder / "where.json").exists() and (folder / "where.json").read_text().endswith("}"))
+        self._start(
+            "scheduler",
+            "dask_scheduler",
+            "--port",
+            "0",
+            "--scheduler-file",
+            folder / "where.json",
+            DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=str(allowed_failures),
+        )
+        soon(
+            lambda: (
+                (folder / "where.json").exists()
+                and (folder / "where.json").read_text().endswith("}")
+            )
+        )
         self.address = json.loads((folder / "where.json").read_text())["address"]
 
     def worker(self, name, *options, address=""):
-        self._start(name, "dask_worker", address or self.address, "--no-nanny", "--nthreads", "1", "--memory-limit", "0",
-                    "--name", name, "--local-directory", self.folder / name, *options)
+        self._start(
+            name,
+            "dask_worker",
+            address or self.address,
+            "--no-nanny",
+            "--nthreads",
+            "1",
+            "--memory-limit",
+            "0",
+            "--name",
+            name,
+            "--local-directory",
+            self.folder / name,
+            *options,
+        )
 
     def wire(self):
         """The scheduler's address by a wire that can be cut."""
@@ -76,9 +107,21 @@ class Loopback:
     def _start(self, name, module, *arguments, **environ):
         with open(self.folder / f"{name}.log", "wb") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", f"distributed.cli.{module}", "--host", "127.0.0.1", "--no-dashboard",
-                 *map(str, arguments)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **environ})
+                [
+                    sys.executable,
+                    "-m",
+                    f"distributed.cli.{module}",
+                    "--host",
+                    "127.0.0.1",
+                    "--no-dashboard",
+                    *map(str, arguments),
+                ],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **environ},
+            )
 
 
 class Wire:

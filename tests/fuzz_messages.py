@@ -40,7 +40,7 @@ MESSAGES = (
     "9.13 GiB\n"
     "Requested               : 27.00 MiB\nDevice limit            : 11.76 GiB\nFree (according to CUDA): 17.25 MiB\n",
     "RuntimeError: CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`",
-    "RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at \"../aten/src/ATen/hip/HIPContext.cpp\":49",
+    'RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "../aten/src/ATen/hip/HIPContext.cpp":49',
     "node7:311:402 [3] NCCL WARN Failed to CUDA calloc async 6291456 bytes\nncclUnhandledCudaError: Call to CUDA function "
     "failed.\n"
     "Last error:\nCuda failure 2 'out of memory'",
@@ -54,15 +54,39 @@ MESSAGES = (
     "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
     "allocate 68719476736 bytes. Error code 12 (Cannot allocate memory)",
     "Out of memory: Killed process 31207 (python3) total-vm:98765432kB, anon-rss:61865984kB, file-rss:2048kB",
-    "RuntimeError: CUDA error: device-side assert triggered", "Memory access fault by GPU node-1 (Agent handle: 0x5581) on "
-                                                              "address (nil)",
-    "RuntimeError: HIP error: no kernel image is available for execution on the device", "RuntimeError: No HIP GPUs are "
-                                                                                         "available",
+    "RuntimeError: CUDA error: device-side assert triggered",
+    "Memory access fault by GPU node-1 (Agent handle: 0x5581) on address (nil)",
+    "RuntimeError: HIP error: no kernel image is available for execution on the device",
+    "RuntimeError: No HIP GPUs are available",
 )
-PIECES = ("\n", "\r\n", "\x1b[31m", "\x1b[0m", "\n[rank3]: ", "\n> ", " | ", "\n2026-02-03 04:05:06,789 ", "\x00", "\ufffd",
-          "\u200b", ",", ".",
-          "1,234", "17179869184.00 GiB", "GiB", "out of memory", "Tried to allocate ", "9" * 40, "٣", "İ", "K", "(", "[", "'",
-          "\\n")
+PIECES = (
+    "\n",
+    "\r\n",
+    "\x1b[31m",
+    "\x1b[0m",
+    "\n[rank3]: ",
+    "\n> ",
+    " | ",
+    "\n2026-02-03 04:05:06,789 ",
+    "\x00",
+    "\ufffd",
+    "\u200b",
+    ",",
+    ".",
+    "1,234",
+    "17179869184.00 GiB",
+    "GiB",
+    "out of memory",
+    "Tried to allocate ",
+    "9" * 40,
+    "٣",
+    "İ",
+    "K",
+    "(",
+    "[",
+    "'",
+    "\\n",
+)
 
 
 def mutated(random_: random.Random) -> str:
@@ -81,13 +105,17 @@ def mutated(random_: random.Random) -> str:
         elif what == 2:
             text = text[:at] + text[at:to] * 2 + text[to:]
         elif what == 3:
-            text = text[:at] + chr(random_.randrange(1, 0x2500)) + text[at + 1:]
+            text = text[:at] + chr(random_.randrange(1, 0x2500)) + text[at + 1 :]
         elif what == 4:
             text = text[:at] + text[at:to].swapcase() + text[to:]
         elif what == 5:
             text = text[:at]
         elif what == 6:
-            text = text.replace(random_.choice((". ", " ", "GiB", "0")), random_.choice((",", "\n", "GB", "", "  ")), 3)
+            text = text.replace(
+                random_.choice((". ", " ", "GiB", "0")),
+                random_.choice((",", "\n", "GB", "", "  ")),
+                3,
+            )
         else:
             text = text[at:]
     return text
@@ -97,7 +125,7 @@ def shape_of(random_: random.Random, text: str) -> object:
     """The text as a string, as bytes, or as lines."""
     what = random_.randrange(4)
     if what == 0:
-        return text.encode("utf-8", "replace")[random_.randrange(3):]
+        return text.encode("utf-8", "replace")[random_.randrange(3) :]
     return iter(text.splitlines(keepends=random_.random() < 0.5)) if what == 1 else text
 
 
@@ -116,19 +144,39 @@ def fuzz(count: int, seed: int = 0) -> dict[str, object]:
                 sums = account(message)
                 kinds[message.event] += 1
                 kinds["numbers"] += len(message.numbers)
-                assert all(size.bytes >= 0 and 0 <= size.precision_bytes <= size.bytes + (1 << 40) for size in message.numbers)
-                assert sums.fragmentation in ("excluded", "possible", "likely", "unknown") and 0 <= message.start <= len(text)
-                assert all("\n" not in line for line in (*sums.lines, reading.unused)) and len(message.words) <= 400
+                assert all(
+                    size.bytes >= 0 and 0 <= size.precision_bytes <= size.bytes + (1 << 40)
+                    for size in message.numbers
+                )
+                assert sums.fragmentation in (
+                    "excluded",
+                    "possible",
+                    "likely",
+                    "unknown",
+                ) and 0 <= message.start <= len(text)
+                assert (
+                    all("\n" not in line for line in (*sums.lines, reading.unused))
+                    and len(message.words) <= 400
+                )
             kinds["none"] += not reading.messages
             assert reading.messages or reading.unused
         except Exception as error:  # noqa: BLE001 - the point of the run is to count every kind
             faults.append(f"{type(error).__name__}: {error}: {text!r}")
         slowest = max(slowest, time.perf_counter() - start)
-    return {"mutated": count, "faults": len(faults), "first_faults": faults[:3], "slowest_s": round(slowest, 4),
-            "seconds": round(time.perf_counter() - begun, 1), "read": dict(kinds.most_common())}
+    return {
+        "mutated": count,
+        "faults": len(faults),
+        "first_faults": faults[:3],
+        "slowest_s": round(slowest, 4),
+        "seconds": round(time.perf_counter() - begun, 1),
+        "read": dict(kinds.most_common()),
+    }
 
 
 if __name__ == "__main__":
-    result = fuzz(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    result = fuzz(
+        int(sys.argv[1]) if len(sys.argv) > 1 else 100_000,
+        int(sys.argv[2]) if len(sys.argv) > 2 else 0,
+    )
     print(json.dumps(result, indent=1, ensure_ascii=False))
     sys.exit(1 if result["faults"] else 0)

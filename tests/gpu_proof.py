@@ -41,7 +41,14 @@ def allocator_part(python: str, out: Path, limit_bytes: int | None, ends: float)
     for conf in SETTINGS:
         for name in PATTERNS:
             if time.monotonic() > ends:
-                rows.append({"pattern": name, "conf": conf, "status": "skipped", "why": "the time is used up"})
+                rows.append(
+                    {
+                        "pattern": name,
+                        "conf": conf,
+                        "status": "skipped",
+                        "why": "the time is used up",
+                    }
+                )
                 continue
             rows.append(_one(python, out, name, conf, limit_bytes))
             print(json.dumps(rows[-1]), flush=True)
@@ -49,8 +56,11 @@ def allocator_part(python: str, out: Path, limit_bytes: int | None, ends: float)
                 return {"rows": rows, "status": "not_available", "why": rows[-1]["why"]}
     proved = [row for row in rows if "same" in row]
     same = all(row["same"] for row in proved)
-    return {"rows": rows, "status": "failed" if not proved else "exact" if same else "differs",
-            "compared": sum(row["compared"] for row in proved)}
+    return {
+        "rows": rows,
+        "status": "failed" if not proved else "exact" if same else "differs",
+        "compared": sum(row["compared"] for row in proved),
+    }
 
 
 def _one(python: str, out: Path, name: str, conf: str, limit_bytes: int | None) -> dict:
@@ -59,8 +69,18 @@ def _one(python: str, out: Path, name: str, conf: str, limit_bytes: int | None) 
     wanted = min(card, limit_bytes) if limit_bytes else card
     snapshot = out / f"{name}-{SETTINGS.index(conf)}.pickle"
     done = stress(python, made, wanted, RUN_S, conf=conf, snapshot=snapshot, rows=True)
-    row = {"pattern": name, "conf": conf, "status": done.status, "why": done.why, "torch": done.torch, "build": done.build,
-           "device": done.device, "limit_bytes": done.limit_bytes, "ooms": done.ooms, "seconds": done.seconds}
+    row = {
+        "pattern": name,
+        "conf": conf,
+        "status": done.status,
+        "why": done.why,
+        "torch": done.torch,
+        "build": done.build,
+        "device": done.device,
+        "limit_bytes": done.limit_bytes,
+        "ooms": done.ooms,
+        "seconds": done.seconds,
+    }
     if done.status not in ("ok", "time"):
         return row
     return {**row, **_compared(made, conf, done), **_snapshot(snapshot)}
@@ -68,17 +88,45 @@ def _one(python: str, out: Path, name: str, conf: str, limit_bytes: int | None) 
 
 def _compared(made: Trace, conf: str, done: StressResult) -> dict:
     """The model on the same operations: outcome, allocated and reserved bytes after each of them."""
-    model = replay(made, conf, Card(done.total_bytes), torch=done.torch, build=done.build, fraction=done.fraction,
-                   timeline=True, stop=done.done)
+    model = replay(
+        made,
+        conf,
+        Card(done.total_bytes),
+        torch=done.torch,
+        build=done.build,
+        fraction=done.fraction,
+        timeline=True,
+        stop=done.done,
+    )
     words = {0: "ok", 1: "oom", 2: "skipped"}
-    differing = [index for index, how, allocated, reserved in done.rows if how != "left_out" and (
-        how, allocated, reserved) != (words.get(int(model.column("out")[index])), int(model.column("allocated")[index]),
-                                      int(model.column("reserved")[index]))]
-    stats = {"reserved_bytes.all.peak": model.figure("reserved_bytes", "peak"),
-             "num_alloc_retries": model.counter("num_alloc_retries"), "num_ooms": model.counter("num_ooms")}
-    other = {key: [done.stats[key], value] for key, value in stats.items() if key in done.stats and done.stats[key] != value}
-    return {"compared": len(done.rows), "same": not differing and not other and bool(done.rows), "differing": len(differing),
-            "first_differing": differing[:1], "stats_differing": other}
+    differing = [
+        index
+        for index, how, allocated, reserved in done.rows
+        if how != "left_out"
+        and (how, allocated, reserved)
+        != (
+            words.get(int(model.column("out")[index])),
+            int(model.column("allocated")[index]),
+            int(model.column("reserved")[index]),
+        )
+    ]
+    stats = {
+        "reserved_bytes.all.peak": model.figure("reserved_bytes", "peak"),
+        "num_alloc_retries": model.counter("num_alloc_retries"),
+        "num_ooms": model.counter("num_ooms"),
+    }
+    other = {
+        key: [done.stats[key], value]
+        for key, value in stats.items()
+        if key in done.stats and done.stats[key] != value
+    }
+    return {
+        "compared": len(done.rows),
+        "same": not differing and not other and bool(done.rows),
+        "differing": len(differing),
+        "first_differing": differing[:1],
+        "stats_differing": other,
+    }
 
 
 def _snapshot(path: Path) -> dict:
@@ -91,8 +139,14 @@ def _snapshot(path: Path) -> dict:
         return {"snapshot": str(error)}
     known = circumstances(recorded)
     try:
-        model = replay(recorded, known.conf, Card(AMPLE_BYTES, policy="recorded"), torch=known.torch, build=known.build,
-                       timeline=True)
+        model = replay(
+            recorded,
+            known.conf,
+            Card(AMPLE_BYTES, policy="recorded"),
+            torch=known.torch,
+            build=known.build,
+            timeline=True,
+        )
     except ReplayError as error:
         return {"snapshot": path.name, "snapshot_agreement": None, "snapshot_why": str(error)}
     check = agreement(recorded, model)
@@ -121,36 +175,69 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
                 rows.append({"strategy": name, "status": "skipped", "why": "the time is used up"})
                 continue
             some = 2 if name == "one_hot" else None
-            got = measure(name, store, device="cuda:0", counts=True, repeats=3, sessions=some, torch_python=python)
-            rows.append({"strategy": name, "status": got.status, "why": got.why, "seconds": got.best_s,
-                         "peak_bytes": got.peak_bytes, "predicted_bytes": predicted_bytes(name, shape)})
+            got = measure(
+                name,
+                store,
+                device="cuda:0",
+                counts=True,
+                repeats=3,
+                sessions=some,
+                torch_python=python,
+            )
+            rows.append(
+                {
+                    "strategy": name,
+                    "status": got.status,
+                    "why": got.why,
+                    "seconds": got.best_s,
+                    "peak_bytes": got.peak_bytes,
+                    "predicted_bytes": predicted_bytes(name, shape),
+                }
+            )
             if got.counts is not None:
-                rows[-1]["same"] = bool(np.array_equal(got.counts, want[:len(got.counts)]))
+                rows[-1]["same"] = bool(np.array_equal(got.counts, want[: len(got.counts)]))
             elif got.status == "not_available":
                 return {"rows": rows, "status": "not_available", "why": got.why}
             print(json.dumps(rows[-1]), flush=True)
     proved = [row["same"] for row in rows if "same" in row]
-    return {"rows": rows, "status": "failed" if not proved else "exact" if all(proved) else "differs", "compared": len(proved)}
+    return {
+        "rows": rows,
+        "status": "failed" if not proved else "exact" if all(proved) else "differs",
+        "compared": len(proved),
+    }
 
 
-PARTS: dict[str, Callable[[str, Path, int | None, float], dict]] = {"allocator": allocator_part, "vpoc": vpoc_part,
-                                                                     "fixes": fixes_part}
+PARTS: dict[str, Callable[[str, Path, int | None, float], dict]] = {
+    "allocator": allocator_part,
+    "vpoc": vpoc_part,
+    "fixes": fixes_part,
+}
 """What is proved; each part gets the torch's Python, the folder, the limit in bytes and the time by which to end."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=sys.executable, help="the interpreter whose torch sees the GPU")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="the interpreter whose torch sees the GPU"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu-proof")
-    parser.add_argument("--limit", default="", help="hold at most this much of the card, such as 20GiB")
-    parser.add_argument("--part", action="append", choices=list(PARTS), help="only this one; may be given again")
+    parser.add_argument(
+        "--limit", default="", help="hold at most this much of the card, such as 20GiB"
+    )
+    parser.add_argument(
+        "--part", action="append", choices=list(PARTS), help="only this one; may be given again"
+    )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     limit = parse_size(given.limit) if given.limit else None
     began = time.monotonic()
     record: dict = {"schema_version": 1, "parts": {}}
     for name in given.part or PARTS:
-        record["parts"][name] = PARTS[name](given.python, given.out, limit, time.monotonic() + PART_S[name])
+        record["parts"][name] = PARTS[name](
+            given.python, given.out, limit, time.monotonic() + PART_S[name]
+        )
         record["seconds"] = round(time.monotonic() - began, 1)
         (given.out / "record.json").write_text(json.dumps(record, indent=1) + "\n")
     states = {part["status"] for part in record["parts"].values()}

@@ -29,8 +29,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-SPEC: dict[str, Any] = {"device": "cpu", "seed": 7, "threads": 1, "vocab": 16, "width": 8, "layers": 1, "heads": 1, "length": 8,
-                        "batch": 100, "dropout": 0.1, "steps": 5}
+SPEC: dict[str, Any] = {
+    "device": "cpu",
+    "seed": 7,
+    "threads": 1,
+    "vocab": 16,
+    "width": 8,
+    "layers": 1,
+    "heads": 1,
+    "length": 8,
+    "batch": 100,
+    "dropout": 0.1,
+    "steps": 5,
+}
 """Batches of 100 of 256 samples: the order of the data is drawn anew before steps 3 and 5."""
 
 
@@ -46,7 +57,9 @@ def life(folder: Path, told: int, kill: tuple[int, str] | None) -> None:
     os.write(told, f"resumed {found[0] if found else 0}\n".encode())
     while len(run.losses) < SPEC["steps"]:
         step = len(run.losses) + 1
-        checkpoint.failpoint = lambda at, step=step: os.kill(os.getpid(), signal.SIGKILL) if kill == (step, at) else None
+        checkpoint.failpoint = lambda at, step=step: (
+            os.kill(os.getpid(), signal.SIGKILL) if kill == (step, at) else None
+        )
         run.step()
         os.write(told, f"stepped {step}\n".encode())
         checkpoint.save(folder, step, run.state())
@@ -70,7 +83,9 @@ def forked(folder: Path, kill: tuple[int, str] | None) -> list[tuple[str, str]]:
         words = [(line.split()[0], line.split()[1]) for line in lines]
     status = os.waitpid(pid, 0)[1]
     if status != (signal.SIGKILL if kill else 0):
-        raise RuntimeError(f"the life ended with status {status}, expected {'SIGKILL' if kill else '0'} (kill at {kill})")
+        raise RuntimeError(
+            f"the life ended with status {status}, expected {'SIGKILL' if kill else '0'} (kill at {kill})"
+        )
     return words
 
 
@@ -104,12 +119,21 @@ def failpoint_kills(kills: int | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = forked(Path(folder), None)[-1]
     chosen = [names[at * len(names) // kills] for at in range(kills)] if kills else names
-    found = {"kills": 0, "runs": 0, "boundaries": len(names), "boundaries_killed_at": len(set(chosen)), "identical": 0,
-             "lost": 0, "redone_steps": 0}
+    found = {
+        "kills": 0,
+        "runs": 0,
+        "boundaries": len(names),
+        "boundaries_killed_at": len(set(chosen)),
+        "identical": 0,
+        "lost": 0,
+        "redone_steps": 0,
+    }
     began = time.monotonic()
     for number, boundary in enumerate(chosen):
         step = 1 + number % SPEC["steps"]
-        step = max(step, 3) if boundary == "older removed" else step  # the first two have none to remove
+        step = (
+            max(step, 3) if boundary == "older removed" else step
+        )  # the first two have none to remove
         with tempfile.TemporaryDirectory() as folder:
             lives = [forked(Path(folder), (step, boundary))]
             if number % 7 == 6 and step < SPEC["steps"]:
@@ -118,8 +142,13 @@ def failpoint_kills(kills: int | None = None) -> dict[str, Any]:
         found["runs"] += 1
         found["kills"] += len(lives) - 1
         found["identical"] += lives[-1][-1] == undisturbed
-        found["lost"] += sum(last(lives[at + 1], "resumed") < last(lives[at], "saved") for at in range(len(lives) - 1))
-        found["redone_steps"] += sum(word == "stepped" for words in lives for word, _ in words) - SPEC["steps"]
+        found["lost"] += sum(
+            last(lives[at + 1], "resumed") < last(lives[at], "saved")
+            for at in range(len(lives) - 1)
+        )
+        found["redone_steps"] += (
+            sum(word == "stepped" for words in lives for word, _ in words) - SPEC["steps"]
+        )
     return {**found, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -133,11 +162,26 @@ def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str,
     found: dict[str, Any] = {"kills": 0, "kills_while_starting": 0, "lost": 0}
 
     def start(folder: str) -> subprocess.Popen[str]:
-        spec = {**SPEC, "steps": steps, "path": "resume", "name": "run", "folder": folder, "limit_s": 600}
-        return subprocess.Popen(program(sys.executable, PROGRAM, json.dumps(spec)), env=environment(more=SET), text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        spec = {
+            **SPEC,
+            "steps": steps,
+            "path": "resume",
+            "name": "run",
+            "folder": folder,
+            "limit_s": 600,
+        }
+        return subprocess.Popen(
+            program(sys.executable, PROGRAM, json.dumps(spec)),
+            env=environment(more=SET),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
-    def lived(process: subprocess.Popen[str], kill_after_s: float | None, at_once: bool) -> list[dict[str, Any]]:
+    def lived(
+        process: subprocess.Popen[str], kill_after_s: float | None, at_once: bool
+    ) -> list[dict[str, Any]]:
         lines, due = [], time.monotonic() + (kill_after_s or 0.0) if at_once else None
         if at_once and due is not None:
             time.sleep(max(0.0, due - time.monotonic()))
@@ -165,22 +209,37 @@ def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str,
             lines = lived(start(folder), kill, starting)
             resumed = max((line["step"] for line in lines if line["event"] == "resumed"), default=0)
             # Killed before it could say where it goes on from, a life shows nothing.
-            found["lost"] += any(line["event"] in ("resumed", "step") for line in lines) and resumed < max(told, default=0)
+            found["lost"] += any(
+                line["event"] in ("resumed", "step") for line in lines
+            ) and resumed < max(told, default=0)
             told += [line["step"] for line in lines if line["event"] == "step"]
             end = next((line for line in lines if line["event"] == "end"), None)
             if end is not None:
                 break
             found["kills"] += 1
             found["kills_while_starting"] += starting
-    found.update(identical=end["digest"] == undisturbed["digest"], steps=steps, told_twice=len(told) - len(set(told)))
+    found.update(
+        identical=end["digest"] == undisturbed["digest"],
+        steps=steps,
+        told_twice=len(told) - len(set(told)),
+    )
     return {**found, "seconds": round(time.monotonic() - began, 1)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=None, help="kills at failpoints (default: one at every boundary)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=None,
+        help="kills at failpoints (default: one at every boundary)",
+    )
     parser.add_argument("--processes", type=int, default=20, help="kills of whole processes")
-    parser.add_argument("--study", action="store_true", help="kill a tuning study instead of a training")
+    parser.add_argument(
+        "--study", action="store_true", help="kill a tuning study instead of a training"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     import kill_study
@@ -193,7 +252,11 @@ def main() -> None:
         print(json.dumps(found))
         return
     for name, figures in found.items():
-        print(name + ": " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in figures.items()))
+        print(
+            name
+            + ": "
+            + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in figures.items())
+        )
 
 
 if __name__ == "__main__":

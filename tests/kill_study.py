@@ -61,27 +61,42 @@ class Failpoint:
         sys.addaudithook(self._audited)
 
     def _audited(self, event: str, args: tuple[Any, ...]) -> None:
-        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
-        if (writes or event in ("os.rename", "os.remove", "os.mkdir")) and str(args[0]).startswith(self.folder) and (
-                not str(args[0]).endswith("done")):
+        writes = (
+            event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        )
+        if (
+            (writes or event in ("os.rename", "os.remove", "os.mkdir"))
+            and str(args[0]).startswith(self.folder)
+            and (not str(args[0]).endswith("done"))
+        ):
             self.hit(event.replace(".", " "))
 
     def _sqlite(self) -> None:
         """Put a failpoint before each call by which SQLite changes a file. sqlite3.h: sqlite3_vfs, xSetSystemCall."""
         import _sqlite3
 
-        path = next((line.split()[-1] for line in open("/proc/self/maps") if "libsqlite3" in line), _sqlite3.__file__)
+        path = next(
+            (line.split()[-1] for line in open("/proc/self/maps") if "libsqlite3" in line),
+            _sqlite3.__file__,
+        )
         library = ctypes.CDLL(path)
         library.sqlite3_vfs_find.restype = ctypes.c_void_p
         vfs = library.sqlite3_vfs_find(None)
         # Three ints, padding, and from its fourth word on pointers: pNext, zName, pAppData, xOpen, ...
         words = ctypes.cast(vfs, ctypes.POINTER(ctypes.c_void_p))
         get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(words[5 + 14])
-        put = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(words[5 + 13])
+        put = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+            words[5 + 13]
+        )
         size, number = ctypes.c_ssize_t, ctypes.c_int
-        kinds = {"open": (number, ctypes.c_char_p, number, number), "write": (size, number, ctypes.c_void_p, size),
-                 "pwrite": (size, number, ctypes.c_void_p, size, size), "pwrite64": (size, number, ctypes.c_void_p, size, size),
-                 "ftruncate": (number, number, size), "unlink": (number, ctypes.c_char_p)}
+        kinds = {
+            "open": (number, ctypes.c_char_p, number, number),
+            "write": (size, number, ctypes.c_void_p, size),
+            "pwrite": (size, number, ctypes.c_void_p, size, size),
+            "pwrite64": (size, number, ctypes.c_void_p, size, size),
+            "ftruncate": (number, number, size),
+            "unlink": (number, ctypes.c_char_p),
+        }
         for name, kind in kinds.items():
             found = get(vfs, name.encode())
             if not found:
@@ -106,7 +121,15 @@ def inline(argv: list[str], limit_s: float, *, env: Any, on_line: Any, stdin: in
             job = json.loads(line)
             with open(argv[0], "a") as file:
                 file.write(repr(job["params"]["x"]) + "\n")
-            on_line(json.dumps({"number": job["number"], "value": (job["params"]["x"] - 0.3) ** 2, "context": "none"}))
+            on_line(
+                json.dumps(
+                    {
+                        "number": job["number"],
+                        "value": (job["params"]["x"] - 0.3) ** 2,
+                        "context": "none",
+                    }
+                )
+            )
     return Ended("exited", 0, "", 0.0, "", "", ())
 
 
@@ -116,10 +139,19 @@ def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any
 
     from helpers.load.tuning import Settings, tune
 
-    done = tune(folder / "s.db", argv, {"x": optuna.distributions.FloatDistribution(0, 1)}, trials,
-                Settings(parallel=parallel, recycle_after=3, seed=3, limit_s=60, backoff_s=0.01),
-                sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), env=dict(os.environ))
-    return [done.best, [[one["slot"], one["params"]["x"], one["value"], one["outcome"]] for one in done.results]]
+    done = tune(
+        folder / "s.db",
+        argv,
+        {"x": optuna.distributions.FloatDistribution(0, 1)},
+        trials,
+        Settings(parallel=parallel, recycle_after=3, seed=3, limit_s=60, backoff_s=0.01),
+        sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed),
+        env=dict(os.environ),
+    )
+    return [
+        done.best,
+        [[one["slot"], one["params"]["x"], one["value"], one["outcome"]] for one in done.results],
+    ]
 
 
 def forked(folder: Path, at: int) -> dict[str, Any] | None:
@@ -141,7 +173,9 @@ def forked(folder: Path, at: int) -> dict[str, Any] | None:
         told = lines.read()
     status = os.waitpid(pid, 0)[1]
     if status not in (0, signal.SIGKILL):
-        raise RuntimeError(f"a life ended with status {status}, expected 0 or SIGKILL (before write {at})")
+        raise RuntimeError(
+            f"a life ended with status {status}, expected 0 or SIGKILL (before write {at})"
+        )
     return json.loads(told) if status == 0 else None
 
 
@@ -156,8 +190,10 @@ class Kept:
         self.lost += sum(now.get(number) != value for number, value in self.complete.items())
         self.complete = now
         evaluated = self.evaluated()
-        for (value,) in self._asked("SELECT p.param_value FROM trial_user_attributes a JOIN trial_params p USING (trial_id) "
-                                    "WHERE a.key = 'answer'"):
+        for (value,) in self._asked(
+            "SELECT p.param_value FROM trial_user_attributes a JOIN trial_params p USING (trial_id) "
+            "WHERE a.key = 'answer'"
+        ):
             self.recorded.setdefault(repr(value), evaluated[repr(value)])
 
     def evaluated(self) -> Counter[str]:
@@ -169,8 +205,12 @@ class Kept:
         return sum(now[x] - count for x, count in self.recorded.items())
 
     def _complete(self) -> dict[int, float]:
-        return dict(self._asked("SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) "
-                                "WHERE t.state = 'COMPLETE'"))
+        return dict(
+            self._asked(
+                "SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) "
+                "WHERE t.state = 'COMPLETE'"
+            )
+        )
 
     def _asked(self, query: str) -> list[Any]:
         if not (self.folder / "s.db").exists():
@@ -196,15 +236,30 @@ def _failpoint_kills(kills: int | None, seed: int) -> dict[str, Any]:
     killed again before a random write of its recovery."""
     rng, began = random.Random(seed), time.monotonic()
     with tempfile.TemporaryDirectory(dir=MEMORY) as text:
-        tuned(Path(text), [f"{text}/done"], TRIALS, 2)  # all that is imported on the way is so once, before the first fork
+        tuned(
+            Path(text), [f"{text}/done"], TRIALS, 2
+        )  # all that is imported on the way is so once, before the first fork
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         undisturbed = forked(Path(folder), 0)
     assert undisturbed is not None
     names = undisturbed["names"]
-    chosen = [1 + at * len(names) // kills for at in range(kills)] if kills else list(range(1, len(names) + 1))
-    found: dict[str, Any] = {"kills": 0, "runs": 0, "boundaries": len(names), "of": dict(sorted(Counter(names).items())),
-                             "boundaries_killed_at": len(set(chosen)), "killed_again_in_recovery": 0, "identical": 0, "lost": 0,
-                             "repeated": 0, "redone_trials": 0}
+    chosen = (
+        [1 + at * len(names) // kills for at in range(kills)]
+        if kills
+        else list(range(1, len(names) + 1))
+    )
+    found: dict[str, Any] = {
+        "kills": 0,
+        "runs": 0,
+        "boundaries": len(names),
+        "of": dict(sorted(Counter(names).items())),
+        "boundaries_killed_at": len(set(chosen)),
+        "killed_again_in_recovery": 0,
+        "identical": 0,
+        "lost": 0,
+        "repeated": 0,
+        "redone_trials": 0,
+    }
     for run, at in enumerate(chosen):
         with tempfile.TemporaryDirectory(dir=MEMORY) as text:
             folder, ended = Path(text), None
@@ -231,14 +286,30 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
     import psutil
 
     rng, began = random.Random(seed), time.monotonic()
-    found: dict[str, Any] = {"kills": 0, "workers": 0, "supervisors": 0, "writers": 0, "studies": 0, "identical": 0, "lost": 0,
-                             "repeated": 0, "redone_trials": 0}
+    found: dict[str, Any] = {
+        "kills": 0,
+        "workers": 0,
+        "supervisors": 0,
+        "writers": 0,
+        "studies": 0,
+        "identical": 0,
+        "lost": 0,
+        "repeated": 0,
+        "redone_trials": 0,
+    }
 
     def start(folder: Path) -> subprocess.Popen[str]:
         (folder / "objective.py").write_text(OBJECTIVE)
-        env = {**os.environ, "DONE": str(folder / "done"), "NAP": str(NAP_S), "PYTHONPATH": str(ROOT),
-               "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.Popen([sys.executable, __file__, str(folder)], env=env, stdout=subprocess.PIPE, text=True)
+        env = {
+            **os.environ,
+            "DONE": str(folder / "done"),
+            "NAP": str(NAP_S),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return subprocess.Popen(
+            [sys.executable, __file__, str(folder)], env=env, stdout=subprocess.PIPE, text=True
+        )
 
     def killed(process: subprocess.Popen[str], folder: Path, whom: str) -> bool:
         until = time.monotonic() + 5
@@ -282,4 +353,13 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
 
 if __name__ == "__main__":
     at = Path(sys.argv[1])
-    print(json.dumps(tuned(at, [sys.executable, "-c", WORKER, f"{at / 'objective.py'}:plain"], PROCESS_TRIALS, 2)))
+    print(
+        json.dumps(
+            tuned(
+                at,
+                [sys.executable, "-c", WORKER, f"{at / 'objective.py'}:plain"],
+                PROCESS_TRIALS,
+                2,
+            )
+        )
+    )

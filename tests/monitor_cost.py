@@ -34,14 +34,22 @@ def _shares(root: str) -> tuple[float, float, float, int]:
     from helpers.tell.panels.frame import open_panel
 
     state = monitor.Monitor()
-    frame = open_panel(monitor.NAME, lambda made: monitor.build(made, state, os.getpid(), Path("unused"), root))
+    frame = open_panel(
+        monitor.NAME, lambda made: monitor.build(made, state, os.getpid(), Path("unused"), root)
+    )
     feed = next(end.__self__ for end in frame.ends)  # type: ignore[attr-defined]
     time.sleep(SETTLE_S)
-    state.ring.extend(dict(state.ring[-1]) for _ in range(monitor.DRAWN))  # as after two minutes: the drawing is at its largest
+    state.ring.extend(
+        dict(state.ring[-1]) for _ in range(monitor.DRAWN)
+    )  # as after two minutes: the drawing is at its largest
     drawn = frame.box.children[5]
     seen: list[Any] = []
     drawn.observe(lambda change: seen.append(1), names="value")
-    before, own, began = _cpu_s(feed.child.pid), sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), time.monotonic()
+    before, own, began = (
+        _cpu_s(feed.child.pid),
+        sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+        time.monotonic(),
+    )
     time.sleep(MEASURED_S)
     took = time.monotonic() - began
     sampler = (_cpu_s(feed.child.pid) - before) / took
@@ -71,10 +79,25 @@ def measure() -> list[dict]:
 
 def _rows(name: str, sampler: float, panel: float, hertz: float, samples: int) -> list[dict]:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    common = {"unit": "% of a core", "ratio_to": f"one second of a core, {hertz:.1f} samples a second", "machine": machine}
-    return [{"name": f"{name}: {part}", "value": round(100 * share, 3), "ratio": round(share, 4), "goal": goal, **common}
-            for part, share, goal in (("sampler", sampler, "< 1 %"), ("panel in the kernel", panel, ""),
-                                      ("both", sampler + panel, "< 1 %"))]
+    common = {
+        "unit": "% of a core",
+        "ratio_to": f"one second of a core, {hertz:.1f} samples a second",
+        "machine": machine,
+    }
+    return [
+        {
+            "name": f"{name}: {part}",
+            "value": round(100 * share, 3),
+            "ratio": round(share, 4),
+            "goal": goal,
+            **common,
+        }
+        for part, share, goal in (
+            ("sampler", sampler, "< 1 %"),
+            ("panel in the kernel", panel, ""),
+            ("both", sampler + panel, "< 1 %"),
+        )
+    ]
 
 
 if __name__ == "__main__":

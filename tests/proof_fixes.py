@@ -27,10 +27,18 @@ from helpers.settings.table import CONF_NAMES, NO_CACHE
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFS = ("", "expandable_segments:True")
-WORKLOADS = (workload("training"), workload("training", batch=64), workload("training", batch=64, checkpointing=1),
-             workload("training", batch=64, accumulate=4), workload("training", layers=8, width=512, length=256),
-             workload("churn"))
-REMEDIES = {"cuda": ("expandable", "checkpointing", "accumulate"), "rocm": ("expandable-rocm", "checkpointing", "accumulate")}
+WORKLOADS = (
+    workload("training"),
+    workload("training", batch=64),
+    workload("training", batch=64, checkpointing=1),
+    workload("training", batch=64, accumulate=4),
+    workload("training", layers=8, width=512, length=256),
+    workload("churn"),
+)
+REMEDIES = {
+    "cuda": ("expandable", "checkpointing", "accumulate"),
+    "rocm": ("expandable-rocm", "checkpointing", "accumulate"),
+}
 START_S, RUN_S = 90.0, 60.0
 PROBE = """import json, torch
 from helpers.torchside.device import gpu_trouble, pci_address
@@ -55,7 +63,9 @@ EXPECTED = ("ok", "oom", "ok", "device_assert", "device_assert")
 
 def environment(conf: str = "", **more: str) -> dict[str, str]:
     """This checkout first, and no allocator setting but ``conf``."""
-    kept = {name: value for name, value in os.environ.items() if name not in (*CONF_NAMES, *NO_CACHE)}
+    kept = {
+        name: value for name, value in os.environ.items() if name not in (*CONF_NAMES, *NO_CACHE)
+    }
     path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
     return {**kept, **(dict.fromkeys(CONF_NAMES, conf) if conf else {}), "PYTHONPATH": path, **more}
 
@@ -63,26 +73,46 @@ def environment(conf: str = "", **more: str) -> dict[str, str]:
 def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> dict:
     """An assert and memory told apart, DataParallel, predicted beside measured peaks, then trials while there is time."""
     try:
-        done = subprocess.run([python, "-c", PROBE], env=environment(), capture_output=True, text=True, timeout=START_S,
-                              check=False)
+        done = subprocess.run(
+            [python, "-c", PROBE],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+        )
         card = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        return {"rows": [], "status": "not_available", "why": f"{python} does not say what torch sees ({type(error).__name__})"}
+        return {
+            "rows": [],
+            "status": "not_available",
+            "why": f"{python} does not say what torch sees ({type(error).__name__})",
+        }
     if card["why"]:
         return {"rows": [], "status": "not_available", "why": card["why"]}
     total = min(card["total_bytes"], limit_bytes or card["total_bytes"])
     visible = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}[card["build"]]
     target = Target(card["pci"] or "unknown", visible, "0", "cuda", several=False)
-    found: dict[str, Any] = {**card, "rows": [], "assert": told_apart(python, ends),
-                             "data_parallel": data_parallel(python, ends)}
-    print(json.dumps({"assert": found["assert"], "data_parallel": found["data_parallel"]}), flush=True)
+    found: dict[str, Any] = {
+        **card,
+        "rows": [],
+        "assert": told_apart(python, ends),
+        "data_parallel": data_parallel(python, ends),
+    }
+    print(
+        json.dumps({"assert": found["assert"], "data_parallel": found["data_parallel"]}), flush=True
+    )
     with tempfile.TemporaryDirectory(prefix="casebook-fixes-") as folder:
         for wanted in WORKLOADS:
             if time.monotonic() > ends - 30:
-                found["rows"].append({"workload": wanted.words, "status": "skipped", "why": "the time is used up"})
+                found["rows"].append(
+                    {"workload": wanted.words, "status": "skipped", "why": "the time is used up"}
+                )
                 continue
-            found["rows"] += predicted_and_measured(python, Path(folder), wanted, target, card, total)
-            print(json.dumps(found["rows"][-len(CONFS):]), flush=True)
+            found["rows"] += predicted_and_measured(
+                python, Path(folder), wanted, target, card, total
+            )
+            print(json.dumps(found["rows"][-len(CONFS) :]), flush=True)
         found["trials"] = trials(python, Path(folder), card, target, ends)
     errors = [abs(row["error"]) for row in found["rows"] if row.get("error") is not None]
     found |= {"compared": len(errors), "largest_error": max(errors, default=None)}
@@ -92,20 +122,39 @@ def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> 
 def told_apart(python: str, ends: float, objective: str = OBJECTIVE) -> dict[str, Any]:
     """One worker of the tuning loop, given each of ASKED in turn: after a real assert its context is dead, after memory not."""
     asked, give = os.pipe()
-    os.write(give, "".join(json.dumps({"number": at, "params": {"do": do}}) + "\n" for at, do in enumerate(ASKED)).encode())
+    os.write(
+        give,
+        "".join(
+            json.dumps({"number": at, "params": {"do": do}}) + "\n" for at, do in enumerate(ASKED)
+        ).encode(),
+    )
     os.close(give)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "objective.py"
         path.write_text(objective)
         argv = program(python, "helpers.torchside.tuning_trial", f"{path}:run")
-        ended = watch(argv, max(1.0, min(START_S, ends - time.monotonic())), env=environment(), stdin=asked,
-                      on_line=lambda line: rows.extend(filter(None, [json_row(line)])))
+        ended = watch(
+            argv,
+            max(1.0, min(START_S, ends - time.monotonic())),
+            env=environment(),
+            stdin=asked,
+            on_line=lambda line: rows.extend(filter(None, [json_row(line)])),
+        )
     os.close(asked)
-    said = [{"asked": do, "outcome": outcome_of(told), "context": told.get("context"),
-             "message": str(told.get("message", ""))[:200]} for do, told in zip(ASKED, rows, strict=False)]
+    said = [
+        {
+            "asked": do,
+            "outcome": outcome_of(told),
+            "context": told.get("context"),
+            "message": str(told.get("message", ""))[:200],
+        }
+        for do, told in zip(ASKED, rows, strict=False)
+    ]
     if len(said) < len(ASKED):
-        said.append({"asked": ASKED[len(said)], "outcome": "died", "context": None, "message": ended.fate})
+        said.append(
+            {"asked": ASKED[len(said)], "outcome": "died", "context": None, "message": ended.fate}
+        )
     return {"same": tuple(one["outcome"] for one in said) == EXPECTED, "said": said}
 
 
@@ -114,14 +163,29 @@ def data_parallel(python: str, ends: float) -> dict[str, Any]:
     from helpers.load.training import paths
 
     left_s = max(5.0, min(60.0, (ends - time.monotonic()) / 4))
-    found = next(one for one in paths(python, ["DataParallel"], device="cuda", shape="small", limit_s=left_s)
-                 if one.name == "DataParallel")
-    return {"state": found.state, "why": found.why, "says": found.says, "equal_to_single": found.equal_to_single,
-            "seconds": found.seconds, "stacks": found.stacks[-4000:]}
+    found = next(
+        one
+        for one in paths(python, ["DataParallel"], device="cuda", shape="small", limit_s=left_s)
+        if one.name == "DataParallel"
+    )
+    return {
+        "state": found.state,
+        "why": found.why,
+        "says": found.says,
+        "equal_to_single": found.equal_to_single,
+        "seconds": found.seconds,
+        "stacks": found.stacks[-4000:],
+    }
 
 
-def predicted_and_measured(python: str, folder: Path, wanted: Workload, target: Target, card: dict[str, Any],
-                           total_bytes: int) -> list[dict[str, Any]]:
+def predicted_and_measured(
+    python: str,
+    folder: Path,
+    wanted: Workload,
+    target: Target,
+    card: dict[str, Any],
+    total_bytes: int,
+) -> list[dict[str, Any]]:
     """A row for each of CONFS: the replay of the trace from the CPU, and what the card reserved."""
     name = "".join(letter if letter.isalnum() else "-" for letter in wanted.words)
     program = ROOT / "helpers" / "torchside" / "workloads.py"
@@ -149,18 +213,36 @@ def measured(command: list[str], conf: str, target: Target) -> dict[str, Any]:
             return None
         return RUN_S
 
-    env = environment(conf, **{target.visible_variable: target.visible_value} if target.visible_variable else {})
+    env = environment(
+        conf, **{target.visible_variable: target.visible_value} if target.visible_variable else {}
+    )
     ended = watch(command, START_S, env=env, on_line=take)
     return {**told, "how": ended.how, "last": (ended.last_words.splitlines() or [""])[-1][:300]}
 
 
-def row(wanted: Workload, conf: str, reserved_bytes: int, allocated_bytes: int, told: dict[str, Any]) -> dict[str, Any]:
+def row(
+    wanted: Workload, conf: str, reserved_bytes: int, allocated_bytes: int, told: dict[str, Any]
+) -> dict[str, Any]:
     """Predicted, measured, and the error of the peak reserved as a share of what was measured."""
     found = told.get("peak_reserved_bytes")
-    line = {"workload": wanted.words, "conf": conf, "predicted_bytes": reserved_bytes, "measured_bytes": found,
-            "predicted_allocated_bytes": allocated_bytes, "measured_allocated_bytes": told.get("peak_allocated_bytes"),
-            "error": round(reserved_bytes / found - 1, 4) if found else None, "status": told.get("event", "failed")}
-    return line if found else {**line, "why": told.get("message") or told.get("why") or f"{told['how']}: {told['last']}"}
+    line = {
+        "workload": wanted.words,
+        "conf": conf,
+        "predicted_bytes": reserved_bytes,
+        "measured_bytes": found,
+        "predicted_allocated_bytes": allocated_bytes,
+        "measured_allocated_bytes": told.get("peak_allocated_bytes"),
+        "error": round(reserved_bytes / found - 1, 4) if found else None,
+        "status": told.get("event", "failed"),
+    }
+    return (
+        line
+        if found
+        else {
+            **line,
+            "why": told.get("message") or told.get("why") or f"{told['how']}: {told['last']}",
+        }
+    )
 
 
 def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends: float) -> Any:
@@ -177,7 +259,18 @@ def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends
     except fixplan.PlanError as error:
         return f"not run because {error}"
     ran = fixplan.run(made, python=python, out=folder / "trials", target=target)
-    rows = fix_table(wanted, recorded=False, predictions={}, tried=made.pairs, ran=ran,
-                     not_tried={**not_tried, **made.left_out})
-    return {"troubles": ran.troubles, "refused": dict(ran.refused),
-            "rows": [{"remedy": one.remedy, "verdict": one.verdict, "measured": one.measured} for one in rows]}
+    rows = fix_table(
+        wanted,
+        recorded=False,
+        predictions={},
+        tried=made.pairs,
+        ran=ran,
+        not_tried={**not_tried, **made.left_out},
+    )
+    return {
+        "troubles": ran.troubles,
+        "refused": dict(ran.refused),
+        "rows": [
+            {"remedy": one.remedy, "verdict": one.verdict, "measured": one.measured} for one in rows
+        ],
+    }

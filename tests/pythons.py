@@ -12,6 +12,10 @@ def starts(python: str) -> str:
     """The interpreter of that name on PATH or among pyenv's, whose shims on PATH may stand for nothing."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     for place in (shutil.which(python), *pyenv.glob(f"versions/{python[6:]}.*/bin/{python}")):
-        if place and subprocess.run([str(place), "-c", ""], capture_output=True, check=False).returncode == 0:
+        if (
+            place
+            and subprocess.run([str(place), "-c", ""], capture_output=True, check=False).returncode
+            == 0
+        ):
             return str(place)
     return ""

@@ -51,7 +51,10 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 
 def events(path: Path) -> list[tuple]:
-    return [(one.action, one.address, one.size, one.stream, one.pool) for one in snapshot.load(path).events]
+    return [
+        (one.action, one.address, one.size, one.stream, one.pool)
+        for one in snapshot.load(path).events
+    ]
 
 
 def exact(done: Rehearsal) -> str:
@@ -60,44 +63,91 @@ def exact(done: Rehearsal) -> str:
     recorded = with_record(read(done.trace), done.trace)
     known = circumstances(recorded)
     try:
-        outcome = replay(recorded, known.conf, Card(known.capacity_bytes or AMPLE_BYTES, policy="recorded"), torch=known.torch,
-                         build=known.build, timeline=True)
+        outcome = replay(
+            recorded,
+            known.conf,
+            Card(known.capacity_bytes or AMPLE_BYTES, policy="recorded"),
+            torch=known.torch,
+            build=known.build,
+            timeline=True,
+        )
     except ReplayError as error:
         return f"not replayed: {error}"
     check = agreement(recorded, outcome)
     if check is None or not check.exact:
         return f"replay: {check}"
-    return "" if bool(outcome.ooms) == bool(done.ooms) else f"replay: {outcome.ooms} out of memory, recorded {done.ooms}"
+    return (
+        ""
+        if bool(outcome.ooms) == bool(done.ooms)
+        else f"replay: {outcome.ooms} out of memory, recorded {done.ooms}"
+    )
 
 
-def one(row: tuple[str, str, str, str], torch: build.Torch, python: str, place: Path, work: Path) -> dict:
+def one(
+    row: tuple[str, str, str, str], torch: build.Torch, python: str, place: Path, work: Path
+) -> dict:
     """What came of a row; ``wrong`` is empty where it holds."""
     named = zip(("--model", "--precision", "--optimizer", "--feature"), row, strict=True)
     command = [python, str(PROGRAM), *itertools.chain(*named)]
     conf = "expandable_segments:True" if row[3] == "expandable" else ""
     name = "-".join(row)
     run = partial(rehearse, command, torch=torch, cache=place, conf=conf)
-    first, again = (run(device("", "1TiB"), work / f"{name}-{at}", log=work / f"{name}-{at}.log") for at in (1, 2))
-    told = {"model": row[0], "precision": row[1], "optimizer": row[2], "feature": row[3], "torch": first.torch,
-            "peak_bytes": first.peak_reserved_bytes}
+    first, again = (
+        run(device("", "1TiB"), work / f"{name}-{at}", log=work / f"{name}-{at}.log")
+        for at in (1, 2)
+    )
+    told = {
+        "model": row[0],
+        "precision": row[1],
+        "optimizer": row[2],
+        "feature": row[3],
+        "torch": first.torch,
+        "peak_bytes": first.peak_reserved_bytes,
+    }
     if not (first.fits and again.fits and first.trace and again.trace):
-        return {**told, "events": 0, "wrong": f"did not finish: {first.error or first.why_no_trace or again.error}"}
+        return {
+            **told,
+            "events": 0,
+            "wrong": f"did not finish: {first.error or first.why_no_trace or again.error}",
+        }
     seen = events(first.trace)
     same = seen == events(again.trace) and first.peak_reserved_bytes == again.peak_reserved_bytes
     wrong = [] if same else ["not the same twice"]
     less = int(first.peak_reserved_bytes * SHARE) // GRANULE * GRANULE
     small = run(device("", str(less)), work / f"{name}-3", log=work / f"{name}-3.log")
-    if not small.ooms or small.exit_code != 1 or not small.error.startswith("OutOfMemoryError") or not small.trace:
-        wrong.append(f"at {SHARE:.0%}: ended with {small.exit_code}, {small.ooms} out of memory, {small.error[:60]}")
-    wrong += [f"{what}: {why}" for what, done in (("ample", first), ("small", small)) if done.trace and (why := exact(done))]
+    if (
+        not small.ooms
+        or small.exit_code != 1
+        or not small.error.startswith("OutOfMemoryError")
+        or not small.trace
+    ):
+        wrong.append(
+            f"at {SHARE:.0%}: ended with {small.exit_code}, {small.ooms} out of memory, {small.error[:60]}"
+        )
+    wrong += [
+        f"{what}: {why}"
+        for what, done in (("ample", first), ("small", small))
+        if done.trace and (why := exact(done))
+    ]
     return {**told, "events": len(seen), "exact": first.exact, "wrong": "; ".join(wrong)}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", action="append", metavar="VERSION", help="a release with a CUDA wheel; may be given again")
-    parser.add_argument("--python", default=sys.executable, help="the Python that installs and runs torch")
-    parser.add_argument("--cache", type=Path, help="where torch is, or is put and stays; else a folder that goes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--torch",
+        action="append",
+        metavar="VERSION",
+        help="a release with a CUDA wheel; may be given again",
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="the Python that installs and runs torch"
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="where torch is, or is put and stays; else a folder that goes"
+    )
     parser.add_argument("--only", default="", help="rows with this word alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "rehearse-proof.json")
@@ -115,18 +165,28 @@ def main() -> int:
             print(f"torch {version} not run because {error}", flush=True)
             continue
         chosen = [row for row in rows() if not given.only or given.only in row]
-        with tempfile.TemporaryDirectory(prefix="rehearse-proof-work-") as work, ThreadPoolExecutor(given.jobs) as pool:
-            for told in pool.map(partial(one, torch=torch, python=given.python, place=place, work=Path(work)), chosen):
+        with (
+            tempfile.TemporaryDirectory(prefix="rehearse-proof-work-") as work,
+            ThreadPoolExecutor(given.jobs) as pool,
+        ):
+            for told in pool.map(
+                partial(one, torch=torch, python=given.python, place=place, work=Path(work)), chosen
+            ):
                 found.append(told)
-                print(f"{told['torch']:<14}{told['model']:<12}{told['precision']:<6}{told['optimizer']:<12}{told['feature']:<11}"
-                      f"{told['events']:>7,} events{told['peak_bytes'] >> 20:>7} MiB  {told['wrong'] or 'holds'}", flush=True)
+                print(
+                    f"{told['torch']:<14}{told['model']:<12}{told['precision']:<6}{told['optimizer']:<12}{told['feature']:<11}"
+                    f"{told['events']:>7,} events{told['peak_bytes'] >> 20:>7} MiB  {told['wrong'] or 'holds'}",
+                    flush=True,
+                )
         if not given.cache:
             shutil.rmtree(where, ignore_errors=True)
     if not given.cache:
         shutil.rmtree(place, ignore_errors=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     seconds = round(time.monotonic() - began, 1)
-    given.out.write_text(json.dumps({"schema_version": 1, "seconds": seconds, "rows": found}, indent=1) + "\n")
+    given.out.write_text(
+        json.dumps({"schema_version": 1, "seconds": seconds, "rows": found}, indent=1) + "\n"
+    )
     bad = sum(bool(row["wrong"]) for row in found)
     print(f"rehearse-proof: {len(found)} rows, {bad} that do not hold, {seconds} s; {given.out}")
     return 1 if bad else 3 if missing else 0

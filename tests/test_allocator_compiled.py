@@ -31,36 +31,91 @@ from helpers.settings.releases import behaviour  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
-SIZES = (0, 1, 512, 513, 4096, 300_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 14 * MIB, 21 * MIB, 33 * MIB, 70 * MIB)
-OLD = ("", "max_split_size_mb:21", "expandable_segments:True", "expandable_segments:True,max_split_size_mb:32",
-       "roundup_power2_divisions:4", "garbage_collection_threshold:0.4", "roundup_power2_divisions:[1:8,4:2,>:1]")
-NEW = (*OLD, "max_split_size_mb:21,max_non_split_rounding_mb:22", "large_segment_size_mb:32",
-       "per_process_memory_fraction:0.7,garbage_collection_threshold:0.3", "throw_on_cudamalloc_oom:True",
-       "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,expandable_segments:True",
-       "expandable_segments:True,large_segment_size_mb:12,per_process_memory_fraction:0.9,garbage_collection_threshold:0.5")
-MIX = (*[Op.ALLOC] * 24, *[Op.FREE] * 17, *[Op.FREE_REQUESTED] * 3, *[Op.FREE_COMPLETED] * 3, *[Op.RECORD_STREAM] * 4,
-       Op.EMPTY_CACHE, Op.SET_FRACTION, Op.SET_CONF, Op.EVENTS_HOLD, Op.EVENTS_HOLD, Op.EVENTS_COMPLETE, Op.SYNCHRONIZE,
-       Op.FOREIGN, Op.FAIL_NEXT, Op.RESET_PEAK, Op.SNAPSHOT)
+SIZES = (
+    0,
+    1,
+    512,
+    513,
+    4096,
+    300_000,
+    MIB,
+    MIB + 1,
+    3 * MIB,
+    9 * MIB,
+    10 * MIB,
+    14 * MIB,
+    21 * MIB,
+    33 * MIB,
+    70 * MIB,
+)
+OLD = (
+    "",
+    "max_split_size_mb:21",
+    "expandable_segments:True",
+    "expandable_segments:True,max_split_size_mb:32",
+    "roundup_power2_divisions:4",
+    "garbage_collection_threshold:0.4",
+    "roundup_power2_divisions:[1:8,4:2,>:1]",
+)
+NEW = (
+    *OLD,
+    "max_split_size_mb:21,max_non_split_rounding_mb:22",
+    "large_segment_size_mb:32",
+    "per_process_memory_fraction:0.7,garbage_collection_threshold:0.3",
+    "throw_on_cudamalloc_oom:True",
+    "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,expandable_segments:True",
+    "expandable_segments:True,large_segment_size_mb:12,per_process_memory_fraction:0.9,garbage_collection_threshold:0.5",
+)
+MIX = (
+    *[Op.ALLOC] * 24,
+    *[Op.FREE] * 17,
+    *[Op.FREE_REQUESTED] * 3,
+    *[Op.FREE_COMPLETED] * 3,
+    *[Op.RECORD_STREAM] * 4,
+    Op.EMPTY_CACHE,
+    Op.SET_FRACTION,
+    Op.SET_CONF,
+    Op.EVENTS_HOLD,
+    Op.EVENTS_HOLD,
+    Op.EVENTS_COMPLETE,
+    Op.SYNCHRONIZE,
+    Op.FOREIGN,
+    Op.FAIL_NEXT,
+    Op.RESET_PEAK,
+    Op.SNAPSHOT,
+)
 
 
 def random_start(chance: Random) -> tuple[list[StartSegment], int]:
     """Segments and mapped ranges that are there at the start, and how many ids live in them."""
     segments, ids = [], 0
-    top: dict[tuple, int] = {(): 0x7F80_0000_0000}  # plain segments last, clear of what the ranges before them reserve
+    top: dict[tuple, int] = {
+        (): 0x7F80_0000_0000
+    }  # plain segments last, clear of what the ranges before them reserve
     count = chance.choice((0, 0, 1, 3, 6))
     for k in range(count):
         small, expandable = chance.random() < 0.4, chance.random() < 0.5 and k < count - 1
         stream, pool = chance.choice((0, 0, 0x2000)), chance.choice((0, 0, 2))
         page = 2 * MIB if small else 20 * MIB
-        span = page * chance.choice((1, 1, 2)) if expandable else 2 * MIB if small else chance.choice((20, 24)) * MIB
+        span = (
+            page * chance.choice((1, 1, 2))
+            if expandable
+            else 2 * MIB
+            if small
+            else chance.choice((20, 24)) * MIB
+        )
         area = (small, stream, pool) if expandable else ()
         address = top.get(area, 0x7F00_0000_0000 + (len(top) << 36))
         top[area] = address + span + chance.choice((0, 0, page, 4096 * MIB))
         blocks, offset = [], 0
         while offset < span:
             size = min(span - offset, chance.choice((span // 4, span // 2, span)))
-            state = chance.choice("AAP" if blocks and blocks[-1].state == "I" else "AAPII")  # free neighbours have merged
-            blocks.append(StartBlock(offset, size, max(size - 3, 0), state, -1 if state == "I" else ids))
+            state = chance.choice(
+                "AAP" if blocks and blocks[-1].state == "I" else "AAPII"
+            )  # free neighbours have merged
+            blocks.append(
+                StartBlock(offset, size, max(size - 3, 0), state, -1 if state == "I" else ids)
+            )
             ids += state != "I"
             offset += size
         segments.append(StartSegment(address, span, stream, small, pool, expandable, tuple(blocks)))
@@ -111,22 +166,48 @@ def random_case(seed: int, length: int) -> dict[str, Any]:
             size = chance.choice((0, 1, 2))
         rows.append((op, ident, size, stream, pool))
     op, ident, sizes, handles, numbers = np.array(rows, np.int64).reshape(-1, 5).T
-    trace = Trace(op.astype(np.int8), ident, sizes, handles, numbers.astype(np.int32), tuple(values), start=tuple(start))
+    trace = Trace(
+        op.astype(np.int8),
+        ident,
+        sizes,
+        handles,
+        numbers.astype(np.int32),
+        tuple(values),
+        start=tuple(start),
+    )
     capacity = chance.choice((400, 1000) if start else (50, 120, 300, 1000)) * MIB
     card = Card(capacity, chance.choice((0, 0, 8 * MIB)), chance.choice(POLICIES))
     recorded = chance.choice((0, 5, 50)) if card.policy == "recorded" else 0
     addresses = tuple(0x6000_0000_0000 + k * 128 * MIB for k in range(recorded))
-    return {"trace": trace, "conf": chance.choice(confs), "torch": torch, "card": card, "addresses": addresses,
-            "fraction": chance.choice((None, None, 0.6, 1.0))}
+    return {
+        "trace": trace,
+        "conf": chance.choice(confs),
+        "torch": torch,
+        "card": card,
+        "addresses": addresses,
+        "fraction": chance.choice((None, None, 0.6, 1.0)),
+    }
 
 
-def outcome(compiled: bool, case: dict[str, Any], timeline: bool = True, stop: int | None = None) -> Outcome | None:
+def outcome(
+    compiled: bool, case: dict[str, Any], timeline: bool = True, stop: int | None = None
+) -> Outcome | None:
     """None where the allocator's state is torn, which torch's own bookkeeping does not survive either."""
     rules = behaviour(case["torch"])
     held, at, _ = resolve(case["trace"], case["conf"], rules)
     try:
-        return run(case["trace"], held, at, rules, case["card"], fraction=case["fraction"], timeline=timeline, stop=stop,
-                   addresses=case["addresses"], compiled=compiled)
+        return run(
+            case["trace"],
+            held,
+            at,
+            rules,
+            case["card"],
+            fraction=case["fraction"],
+            timeline=timeline,
+            stop=stop,
+            addresses=case["addresses"],
+            compiled=compiled,
+        )
     except ReplayError:
         return None
 
@@ -136,8 +217,14 @@ def same(one: Outcome, other: Outcome) -> None:
         left, right = getattr(one, name), getattr(other, name)
         assert (left is None) == (right is None), name
         if left is not None and not np.array_equal(left, right):
-            row = int((left != right).reshape(len(left), -1).any(axis=1).argmax()) if left.shape == right.shape else -1
-            raise AssertionError(f"{name} differ in row {row}: {left[row].tolist()} and {right[row].tolist()}")
+            row = (
+                int((left != right).reshape(len(left), -1).any(axis=1).argmax())
+                if left.shape == right.shape
+                else -1
+            )
+            raise AssertionError(
+                f"{name} differ in row {row}: {left[row].tolist()} and {right[row].tolist()}"
+            )
     for name in ("events", "ooms", "first_oom", "first_oom_bytes"):
         assert getattr(one, name) == getattr(other, name), name
 
@@ -145,8 +232,14 @@ def same(one: Outcome, other: Outcome) -> None:
 def features(case: dict[str, Any], found: Outcome) -> set[str]:
     """What a replay went through."""
     assert found.timeline is not None and found.calls is not None
-    names = {OUTCOMES[k] for k in set(found.column("out").tolist())} | {CALLS[k] for k in set(found.calls[:, 1].tolist())}
-    names |= {name for name in ("num_alloc_retries", "num_oom_rejections", "num_sync_all_streams") if found.counter(name)}
+    names = {OUTCOMES[k] for k in set(found.column("out").tolist())} | {
+        CALLS[k] for k in set(found.calls[:, 1].tolist())
+    }
+    names |= {
+        name
+        for name in ("num_alloc_retries", "num_oom_rejections", "num_sync_all_streams")
+        if found.counter(name)
+    }
     names |= {"pending"} if (found.blocks[:, 6] == 2).any() else set()
     names |= {"private"} if (found.blocks[:, 9] > 0).any() else set()
     names |= {"other stream"} if (found.blocks[:, 7] > 0).any() else set()
@@ -156,9 +249,29 @@ def features(case: dict[str, Any], found: Outcome) -> set[str]:
     return names | {case["card"].policy, case["torch"], "fraction " + str(case["fraction"])}
 
 
-EVERY = {*OUTCOMES, *CALLS, *POLICIES, "num_alloc_retries", "num_oom_rejections", "num_sync_all_streams", "garbage_collect",
-         "release_available_cached_blocks", "pending", "private", "other stream", "oversize", "start", "start range",
-         "2.4.0", "2.6.0", "2.12.1", "2.14.1", "fraction None", "fraction 0.6", "fraction 1.0"}
+EVERY = {
+    *OUTCOMES,
+    *CALLS,
+    *POLICIES,
+    "num_alloc_retries",
+    "num_oom_rejections",
+    "num_sync_all_streams",
+    "garbage_collect",
+    "release_available_cached_blocks",
+    "pending",
+    "private",
+    "other stream",
+    "oversize",
+    "start",
+    "start range",
+    "2.4.0",
+    "2.6.0",
+    "2.12.1",
+    "2.14.1",
+    "fraction None",
+    "fraction 0.6",
+    "fraction 1.0",
+}
 
 
 def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,12 +285,19 @@ def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.Mon
             result = original(a, *rest)
             seen[name] += a.num_device_free > before
             return result
+
         return call
 
     for name in ("garbage_collect", "release_available_cached_blocks"):
         monkeypatch.setattr(allocator, name, watched(name))
 
-    @settings(max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=300,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed: int, length: int) -> None:
         case = random_case(seed, length)
@@ -195,7 +315,9 @@ def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.Mon
     assert {name for name in EVERY if not seen[name]} == set()
 
 
-def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Recorded addresses that a segment of this replay, or one of its start, still covers are handed out by neither."""
     refused: Counter[str] = Counter()
     original = driver.recorded_address
@@ -208,13 +330,22 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(monkeypa
 
     monkeypatch.setattr(driver, "recorded_address", watched)
 
-    @settings(max_examples=90, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=90,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed: int, length: int) -> None:
         case, chance = random_case(seed, length), Random(seed)
         case["card"] = replace(case["card"], policy="recorded")
         near = [known.address for known in case["trace"].start] or [0x6000_0000_0000]
-        case["addresses"] = tuple(chance.choice(near) + chance.randrange(40) * 10 * MIB for _ in range(chance.choice((5, 60))))
+        case["addresses"] = tuple(
+            chance.choice(near) + chance.randrange(40) * 10 * MIB
+            for _ in range(chance.choice((5, 60)))
+        )
         expected, found = outcome(False, case), outcome(True, case)
         assert (expected is None) == (found is None)
         if expected is not None and found is not None:
@@ -226,11 +357,16 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(monkeypa
 
 
 @pytest.mark.parametrize("name", patterns.PATTERNS)
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"])
+@pytest.mark.parametrize(
+    "conf", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"]
+)
 def test_both_agree_on_each_pattern(name: str, conf: str) -> None:
     trace = patterns.generate(name, scale=0.05, events=1500)
     card = Card(trace.header["vram"] * 3 // 4)
-    same(replay(trace, conf, card, timeline=True, engine="plain"), replay(trace, conf, card, timeline=True, engine="compiled"))
+    same(
+        replay(trace, conf, card, timeline=True, engine="plain"),
+        replay(trace, conf, card, timeline=True, engine="compiled"),
+    )
 
 
 def random_sizes(count: int, live: int, seed: int = 0) -> Trace:
@@ -241,13 +377,22 @@ def random_sizes(count: int, live: int, seed: int = 0) -> Trace:
         if len(held) > live:
             rows.append((Op.FREE, held.pop(chance.randrange(live)), 0))
     op, ident, size = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    return Trace(op.astype(np.int8), ident, size, np.zeros(len(op), np.int64), np.zeros(len(op), np.int32))
+    return Trace(
+        op.astype(np.int8), ident, size, np.zeros(len(op), np.int64), np.zeros(len(op), np.int32)
+    )
 
 
 @pytest.mark.parametrize("torch", ["2.6.0", "2.14.1"])
 def test_both_agree_when_sets_are_large_and_the_tables_grow(torch: str) -> None:
     trace, card = random_sizes(9000, 3000), Card(1 << 30)
-    case = {"trace": trace, "conf": "", "torch": torch, "card": card, "addresses": (), "fraction": None}
+    case = {
+        "trace": trace,
+        "conf": "",
+        "torch": torch,
+        "card": card,
+        "addresses": (),
+        "fraction": None,
+    }
     expected, found = outcome(False, case), outcome(True, case)
     assert isinstance(expected, Outcome) and isinstance(found, Outcome)
     same(expected, found)
@@ -259,7 +404,9 @@ def test_without_a_timeline_the_totals_are_the_same() -> None:
     whole, brief = outcome(True, case), outcome(True, case, timeline=False)
     assert isinstance(whole, Outcome) and isinstance(brief, Outcome)
     assert brief.timeline is None and brief.calls is None and brief.engine == "compiled"
-    assert np.array_equal(whole.figures, brief.figures) and np.array_equal(whole.blocks, brief.blocks)
+    assert np.array_equal(whole.figures, brief.figures) and np.array_equal(
+        whole.blocks, brief.blocks
+    )
 
 
 @pytest.mark.parametrize("stop", [0, 1, 77])
@@ -301,32 +448,47 @@ def test_an_address_space_that_is_used_up_is_an_error_in_both() -> None:
 
 
 def test_it_runs_where_machine_code_cannot_be_kept() -> None:
-    code = ("import numba.core.caching as caching\n"
-            "def refuse(*_):\n    raise OSError('read only')\n"
-            "for locator in vars(caching).values():\n"
-            "    if isinstance(locator, type) and hasattr(locator, 'ensure_cache_path'):\n"
-            "        locator.ensure_cache_path = refuse\n"
-            "import helpers.allocator.compiled as compiled\n"
-            "print(type(compiled.advance._cache).__name__)\n")
+    code = (
+        "import numba.core.caching as caching\n"
+        "def refuse(*_):\n    raise OSError('read only')\n"
+        "for locator in vars(caching).values():\n"
+        "    if isinstance(locator, type) and hasattr(locator, 'ensure_cache_path'):\n"
+        "        locator.ensure_cache_path = refuse\n"
+        "import helpers.allocator.compiled as compiled\n"
+        "print(type(compiled.advance._cache).__name__)\n"
+    )
     root = str(Path(__file__).resolve().parents[1])
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "NullCache\n"
 
 
-def fresh_process(code: str, tmp_path: Path, numba: bool = True, **environment: str) -> subprocess.CompletedProcess:
+def fresh_process(
+    code: str, tmp_path: Path, numba: bool = True, **environment: str
+) -> subprocess.CompletedProcess:
     """A program of another process, which has no machine code kept, and perhaps no numba."""
     places = [str(ROOT)]
     if not numba:
         (tmp_path / "numba.py").write_text("raise ImportError('not here')\n")
         places.insert(0, str(tmp_path))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "NUMBA_CACHE_DIR": str(tmp_path / "cache"), **environment}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(places),
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        **environment,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
 
 
-PATTERN = ("from helpers.allocator import replay\nfrom helpers.allocator.driver import Card\n"
-           "from helpers.load import patterns\n"
-           "trace = patterns.generate('key_value_cache', scale=0.05, events=300)\n"
-           "print(replay.replay(trace, '', Card(1 << 30){0}).engine)\n")
+PATTERN = (
+    "from helpers.allocator import replay\nfrom helpers.allocator.driver import Card\n"
+    "from helpers.load import patterns\n"
+    "trace = patterns.generate('key_value_cache', scale=0.05, events=300)\n"
+    "print(replay.replay(trace, '', Card(1 << 30){0}).engine)\n"
+)
 
 
 def test_without_numba_plain_python_answers(tmp_path: Path) -> None:
@@ -335,13 +497,17 @@ def test_without_numba_plain_python_answers(tmp_path: Path) -> None:
 
 
 def test_without_numba_compiled_replays_are_refused(tmp_path: Path) -> None:
-    code = "try:\n" + "".join("    " + line + "\n" for line in PATTERN.format(", engine='compiled'").splitlines())
+    code = "try:\n" + "".join(
+        "    " + line + "\n" for line in PATTERN.format(", engine='compiled'").splitlines()
+    )
     code += "except ImportError as error:\n    print(error)\n"
     assert fresh_process(code, tmp_path, numba=False).stdout == "not here\n"
 
 
 def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path: Path) -> None:
-    done = fresh_process(PATTERN.format("") + "import sys\nprint('numba' in sys.modules)\n", tmp_path)
+    done = fresh_process(
+        PATTERN.format("") + "import sys\nprint('numba' in sys.modules)\n", tmp_path
+    )
     assert done.stdout == "plain\nFalse\n" and done.stderr == ""
 
 
@@ -350,6 +516,12 @@ def test_one_line_says_that_it_compiles_and_how_long_that_takes(tmp_path: Path) 
     first = fresh_process(code, tmp_path)
     assert first.stdout == "compiled\n"
     assert first.stderr.count("\n") == 1 and "compiling" in first.stderr and " s " in first.stderr
-    again = fresh_process(PATTERN.format("") + "import helpers.allocator.replay as r\nr._plain = 20_000\n"
-                          + PATTERN.format(""), tmp_path)
-    assert again.stdout == "plain\ncompiled\n" and again.stderr == "", "what is kept is loaded without a word"
+    again = fresh_process(
+        PATTERN.format("")
+        + "import helpers.allocator.replay as r\nr._plain = 20_000\n"
+        + PATTERN.format(""),
+        tmp_path,
+    )
+    assert again.stdout == "plain\ncompiled\n" and again.stderr == "", (
+        "what is kept is loaded without a word"
+    )

@@ -15,11 +15,15 @@ SHARED = sorted(SHARED_FOLDER.glob("*.jsonl*"))
 
 def held_against(path: Path, engine: str) -> str:
     real = compare.read(path)
-    return compare.first_difference(real, list(rows(real[0]["job"], compare.operations(real), real[0]["torch"], engine)))
+    return compare.first_difference(
+        real, list(rows(real[0]["job"], compare.operations(real), real[0]["torch"], engine))
+    )
 
 
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
-@pytest.mark.parametrize("path", OURS, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
+@pytest.mark.parametrize(
+    "path", OURS, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}"
+)
 def test_the_model_does_what_the_real_allocator_did(path, engine):
     if engine == "compiled":
         pytest.importorskip("numba")
@@ -34,28 +38,49 @@ def test_the_model_does_what_the_shared_results_say(path):
 
 def test_the_golden_results_cover_every_configuration_and_character():
     made = [job for job, _ in jobs.golden("2.14.1")]
-    assert len({(job["conf"], job["fraction"], job["policy"]) for job in made}) == len(jobs.CONFIGURATIONS) == 36
-    assert {job["name"].split("_", 1)[1] for job in made} == set(jobs.KINDS) and len(jobs.KINDS) == 12
+    assert (
+        len({(job["conf"], job["fraction"], job["policy"]) for job in made})
+        == len(jobs.CONFIGURATIONS)
+        == 36
+    )
+    assert {job["name"].split("_", 1)[1] for job in made} == set(jobs.KINDS) and len(
+        jobs.KINDS
+    ) == 12
 
 
 @pytest.mark.parametrize("torch", ["2.6.0", "2.11.0", "2.13.0", "2.14.1"])
 def test_the_golden_results_are_those_of_the_generated_jobs(torch):
     made = {job["name"]: (job, ops) for job, ops in jobs.golden(torch)}
-    kept = {path.name.split(".")[0]: compare.read(path) for path in OURS if path.parent.name == torch}
+    kept = {
+        path.name.split(".")[0]: compare.read(path) for path in OURS if path.parent.name == torch
+    }
     assert kept.keys() == made.keys()
     for name, real in kept.items():
         assert (real[0]["job"], compare.operations(real)) == made[name], name
         assert real[0]["torch"].startswith(torch) and "final" in real[-1]
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"off": 512}, "event 1: off 0 real, 512 model"),
-    ({"drv": [["malloc", 0, 0, 2097152]]}, "event 1: drv None real"),
-    ({"c": [0, 0, 1, 0, 7, None]}, "event 1: c "),
-])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"off": 512}, "event 1: off 0 real, 512 model"),
+        ({"drv": [["malloc", 0, 0, 2097152]]}, "event 1: drv None real"),
+        ({"c": [0, 0, 1, 0, 7, None]}, "event 1: c "),
+    ],
+)
 def test_a_difference_is_told_with_its_event(change, told):
-    first = {"op": "reset_peak", "i": 0, "out": "ok", "alloc": 0, "res": 0, "act": 0, "req": 0, "isplit": 0, "n": [0, 0, 0, 0],
-             "c": [0, 0, 0, 0, 0, None]}
+    first = {
+        "op": "reset_peak",
+        "i": 0,
+        "out": "ok",
+        "alloc": 0,
+        "res": 0,
+        "act": 0,
+        "req": 0,
+        "isplit": 0,
+        "n": [0, 0, 0, 0],
+        "c": [0, 0, 0, 0, 0, None],
+    }
     second = {**first, "op": "alloc", "i": 1, "seg": "m0", "off": 0, "bsize": 512}
     real = [{"job": {}}, first, second]
     assert compare.first_difference(real, real) == ""

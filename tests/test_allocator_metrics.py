@@ -22,8 +22,10 @@ RULES = behaviour("2.14.1")
 
 def trace_of(*rows: tuple, values: tuple = ()) -> Trace:
     """Rows of (op, id, size, stream, pool), what is missing 0 (the id: -1)."""
-    full = [(*row, *(-1, 0, 0, 0)[len(row) - 1:]) for row in rows]
-    op, ident, size, stream, pool = (np.array(column, np.int64) for column in zip(*full, strict=True))
+    full = [(*row, *(-1, 0, 0, 0)[len(row) - 1 :]) for row in rows]
+    op, ident, size, stream, pool = (
+        np.array(column, np.int64) for column in zip(*full, strict=True)
+    )
     return Trace(op.astype(np.int8), ident, size, stream, pool.astype(np.int32), values)
 
 
@@ -40,7 +42,9 @@ def run(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> Outcome
 
 
 def figures(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> m.Metrics:
-    return m.metrics(run(trace, conf, capacity).blocks, parse(conf, RULES), Card(capacity), RULES, **how)
+    return m.metrics(
+        run(trace, conf, capacity).blocks, parse(conf, RULES), Card(capacity), RULES, **how
+    )
 
 
 def every_second_freed(first: list[tuple]) -> list[tuple]:
@@ -51,12 +55,23 @@ SEPARATE = every_second_freed([])
 ONE_SEGMENT = every_second_freed([alloc(99, 800 * MIB), free(99)])
 
 
-@pytest.mark.parametrize(("rows", "conf", "inactive_split", "served"), [
-    (SEPARATE, "", 0, True),  # (a) each in a segment of its own: releasable
-    (ONE_SEGMENT, "", 400 * MIB, False),  # (b) holes in one segment: stranded
-    (SEPARATE, "expandable_segments:True", 0, False),  # (c) holes in pages: stranded, and inactive_split is blind to it
-], ids=["separate", "one-segment", "expandable"])
-def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(rows, conf, inactive_split, served):
+@pytest.mark.parametrize(
+    ("rows", "conf", "inactive_split", "served"),
+    [
+        (SEPARATE, "", 0, True),  # (a) each in a segment of its own: releasable
+        (ONE_SEGMENT, "", 400 * MIB, False),  # (b) holes in one segment: stranded
+        (
+            SEPARATE,
+            "expandable_segments:True",
+            0,
+            False,
+        ),  # (c) holes in pages: stranded, and inactive_split is blind to it
+    ],
+    ids=["separate", "one-segment", "expandable"],
+)
+def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(
+    rows, conf, inactive_split, served
+):
     state = run(trace_of(*rows), conf)
     asked = run(trace_of(*rows, alloc(200, 300 * MIB)), conf)
     found = figures(trace_of(*rows), conf)
@@ -66,7 +81,9 @@ def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(rows, conf, ina
     assert (found.largest_request_bytes >= 300 * MIB) is served
     assert found.all.reserved_bytes == 800 * MIB
     assert found.all.allocated_bytes == 400 * MIB
-    assert (found.all.releasable_bytes, found.all.stranded_bytes) == ((400 * MIB, 0) if served else (0, 400 * MIB))
+    assert (found.all.releasable_bytes, found.all.stranded_bytes) == (
+        (400 * MIB, 0) if served else (0, 400 * MIB)
+    )
 
 
 def test_the_ratio_says_why_it_misleads():
@@ -76,7 +93,9 @@ def test_the_ratio_says_why_it_misleads():
 def test_internal_waste_is_block_sizes_less_requests():
     found = figures(trace_of(alloc(0, 1000), alloc(1, 19 * MIB + 1)))
     assert found.all.requested_bytes == 1000 + 19 * MIB + 1
-    assert found.all.internal_waste_bytes == 24 + (20 * MIB - 19 * MIB - 1)  # 1 MiB is too little to split off
+    assert found.all.internal_waste_bytes == 24 + (
+        20 * MIB - 19 * MIB - 1
+    )  # 1 MiB is too little to split off
 
 
 def test_a_block_that_awaits_its_free_is_active_and_not_stranded():
@@ -96,7 +115,14 @@ def test_whole_free_pages_of_an_expandable_segment_are_releasable_and_their_edge
 
 
 def test_streams_and_private_pools_are_shown_apart_and_a_private_pool_gives_nothing_back():
-    rows = [alloc(0, 30 * MIB), free(0), alloc(1, 40 * MIB, 0x1000), free(1), alloc(2, 50 * MIB, 0, 1), free(2)]
+    rows = [
+        alloc(0, 30 * MIB),
+        free(0),
+        alloc(1, 40 * MIB, 0x1000),
+        free(1),
+        alloc(2, 50 * MIB, 0, 1),
+        free(2),
+    ]
     found = figures(trace_of(*rows))
     assert found.parts[0, 0, False].releasable_bytes == 30 * MIB
     assert found.parts[0x1000, 0, False].releasable_bytes == 40 * MIB
@@ -110,7 +136,9 @@ def test_streams_and_private_pools_are_shown_apart_and_a_private_pool_gives_noth
 
 
 def test_the_largest_request_may_be_large_where_a_middling_one_fails():
-    rows = [alloc(0, 1010 * MIB)]  # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14
+    rows = [
+        alloc(0, 1010 * MIB)
+    ]  # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14
     found = figures(trace_of(*rows))
     assert found.largest_request_bytes == 14 * MIB
     assert run(trace_of(*rows, alloc(1, 5 * MIB))).ooms == 1
@@ -119,7 +147,10 @@ def test_the_largest_request_may_be_large_where_a_middling_one_fails():
 def test_the_largest_request_with_a_fraction_and_with_rounding_of_sizes():
     blocks = run(trace_of(alloc(0, 100 * MIB)), "roundup_power2_divisions:2", fraction=0.5).blocks
     settings, card = parse("roundup_power2_divisions:2", RULES), Card(1 << 30)
-    assert m.State(m.state_of(blocks), settings, card, RULES, fraction=0.5).largest_request() == 384 * MIB
+    assert (
+        m.State(m.state_of(blocks), settings, card, RULES, fraction=0.5).largest_request()
+        == 384 * MIB
+    )
 
 
 def test_an_empty_card_has_figures_too():
@@ -128,9 +159,16 @@ def test_an_empty_card_has_figures_too():
     assert found.largest_request_bytes == 1 << 30
 
 
-CONFS = ("", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4",
-         "per_process_memory_fraction:0.8,garbage_collection_threshold:0.5", "large_segment_size_mb:32",
-         "expandable_segments:True,max_split_size_mb:32", "max_split_size_mb:32,roundup_power2_divisions:2")
+CONFS = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "roundup_power2_divisions:4",
+    "per_process_memory_fraction:0.8,garbage_collection_threshold:0.5",
+    "large_segment_size_mb:32",
+    "expandable_segments:True,max_split_size_mb:32",
+    "max_split_size_mb:32,roundup_power2_divisions:2",
+)
 
 
 @st.composite
@@ -138,12 +176,18 @@ def programs(draw) -> list[tuple]:
     """Allocations of all classes on two streams, frees of some of them, some of those pending."""
     rows, live = [], []
     for ident in range(draw(st.integers(1, 25))):
-        size = draw(st.sampled_from((700, 300_000, MIB, 2 * MIB + 5, 9 * MIB, 21 * MIB, 33 * MIB, 50 * MIB)))
+        size = draw(
+            st.sampled_from((700, 300_000, MIB, 2 * MIB + 5, 9 * MIB, 21 * MIB, 33 * MIB, 50 * MIB))
+        )
         rows.append(alloc(ident, size, draw(st.sampled_from((0, 0, 0x1000)))))
         live.append(ident)
         while live and draw(st.booleans()):
-            rows.append((draw(st.sampled_from((Op.FREE, Op.FREE, Op.FREE_REQUESTED))),
-                         live.pop(draw(st.integers(0, len(live) - 1)))))
+            rows.append(
+                (
+                    draw(st.sampled_from((Op.FREE, Op.FREE, Op.FREE_REQUESTED))),
+                    live.pop(draw(st.integers(0, len(live) - 1))),
+                )
+            )
     return rows
 
 

@@ -62,12 +62,27 @@ def test_a_snapshot_of_2026_is_read_and_what_is_not_of_the_device_is_left_out():
     events = content["device_traces"][0]
     for event in events:
         event |= {"compile_context": "N/A", "user_metadata": "step 1", "pool_id": (0, 0)}
-    events.insert(1, {"action": "annotate", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "user_metadata": "x"})
+    events.insert(
+        1,
+        {
+            "action": "annotate",
+            "addr": 0,
+            "size": 0,
+            "stream": 0,
+            "time_us": 1,
+            "user_metadata": "x",
+        },
+    )
     events.append({"action": "snapshot", "addr": 0, "size": 1024, "stream": 0, "time_us": 9})
     events.append({"action": "teleport", "addr": 0, "size": 0, "stream": 0})
     content |= {"host_segments": [{"address": 1}], "host_traces": [[{}]]}
     snapshot = parse(content)
-    assert {event.action for event in snapshot.events} == {"segment_alloc", "alloc", "free_requested", "free_completed"}
+    assert {event.action for event in snapshot.events} == {
+        "segment_alloc",
+        "alloc",
+        "free_requested",
+        "free_completed",
+    }
     assert any("pinned host memory" in note for note in snapshot.notes)
     assert any("1 events of the unknown kind 'teleport'" in note for note in snapshot.notes)
     assert [note for note in snapshot.notes if "annotate" in note or "'snapshot'" in note] == []
@@ -81,12 +96,26 @@ def test_a_list_of_segments_is_a_state_without_events(tmp_path):
 
 
 def test_blocks_with_a_history_and_no_address_are_read():
-    old = {"device": 0, "address": 4096, "total_size": 2 * MIB, "stream": 0, "segment_type": "small", "blocks": [
-        {"size": 1024, "state": "active_allocated", "history": [{"addr": 4096, "real_size": 1000, "frames": []}]},
-        {"size": 2 * MIB - 1024, "state": "inactive", "history": []}]}
+    old = {
+        "device": 0,
+        "address": 4096,
+        "total_size": 2 * MIB,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": [
+            {
+                "size": 1024,
+                "state": "active_allocated",
+                "history": [{"addr": 4096, "real_size": 1000, "frames": []}],
+            },
+            {"size": 2 * MIB - 1024, "state": "inactive", "history": []},
+        ],
+    }
     blocks = parse([old]).segments[0].blocks
     assert [(block.offset, block.size, block.requested, block.state) for block in blocks] == [
-        (0, 1024, 1000, "A"), (1024, 2 * MIB - 1024, 0, "I")]
+        (0, 1024, 1000, "A"),
+        (1024, 2 * MIB - 1024, 0, "I"),
+    ]
 
 
 @pytest.mark.parametrize("state", ["active_pending_free", "active_awaiting_free"])
@@ -113,8 +142,14 @@ def test_the_device_with_most_events_is_taken_or_the_one_asked_for():
     snapshot = parse(content)
     assert (snapshot.device, len(snapshot.segments)) == (2, 2)
     assert any("devices [1, 2] have events: device 2" in note for note in snapshot.notes)
-    assert (parse(content, 1).device, len(parse(content, 1).events), parse(content, 1).segments) == (1, 1, ())
-    with pytest.raises(TraceError, match=r"device 7 is not in the snapshot: it has devices \[0, 1, 2, 3\]"):
+    assert (
+        parse(content, 1).device,
+        len(parse(content, 1).events),
+        parse(content, 1).segments,
+    ) == (1, 1, ())
+    with pytest.raises(
+        TraceError, match=r"device 7 is not in the snapshot: it has devices \[0, 1, 2, 3\]"
+    ):
         parse(content, 7)
 
 
@@ -125,8 +160,14 @@ def test_the_free_bytes_of_an_oom_stand_in_either_field():
 
 
 def test_frames_are_python_frames_without_the_folders_of_their_author():
-    stack = [{"name": "gather", "filename": "memory_snapshot.cpp", "line": 0}, {"name": "f", "filename": "??", "line": 0}]
-    stack += [{"name": f"level{k}", "filename": f"/home/someone/secret/m{k}.py", "line": k} for k in range(12)]
+    stack = [
+        {"name": "gather", "filename": "memory_snapshot.cpp", "line": 0},
+        {"name": "f", "filename": "??", "line": 0},
+    ]
+    stack += [
+        {"name": f"level{k}", "filename": f"/home/someone/secret/m{k}.py", "line": k}
+        for k in range(12)
+    ]
     content = recorded().snapshot()
     for event in content["device_traces"][0]:
         event["frames"] = list(stack)
@@ -135,20 +176,29 @@ def test_frames_are_python_frames_without_the_folders_of_their_author():
     assert {event.frame for event in snapshot.events} == {0}
 
 
-@pytest.mark.parametrize("change, says", [
-    (lambda c: c["device_traces"][0][1].update(size=-5), "event 1 (alloc) has size -5: expected a whole number from 0 up"),
-    (lambda c: c["device_traces"][0][1].update(size=2.5), "event 1 (alloc) has size a float"),
-    (lambda c: c["device_traces"][0][1].update(addr="0x7f"), "event 1 (alloc) has addr a str"),
-    (lambda c: c["device_traces"][0][1].update(addr=True), "event 1 (alloc) has addr a bool"),
-    (lambda c: c["device_traces"][0].insert(2, 17), "event 2 is a int without an action"),
-    (lambda c: c.update(device_traces=5), "device_traces is a int"),
-    (lambda c: c["segments"].append(None), "segments holds a NoneType"),
-    (lambda c: c["segments"][0].update(total_size=5), "5 bytes and its blocks"),
-    (lambda c: c["segments"][0]["blocks"][0].update(state="haunted"), "whose state is haunted"),
-    (lambda c: c["segments"][0]["blocks"][0].update(address=5), "blocks that do not lie one after another"),
-    (lambda c: c["segments"].append(c["segments"][0]), "overlap"),
-    (lambda c: c.pop("segments"), "a dict without segments"),
-])
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (
+            lambda c: c["device_traces"][0][1].update(size=-5),
+            "event 1 (alloc) has size -5: expected a whole number from 0 up",
+        ),
+        (lambda c: c["device_traces"][0][1].update(size=2.5), "event 1 (alloc) has size a float"),
+        (lambda c: c["device_traces"][0][1].update(addr="0x7f"), "event 1 (alloc) has addr a str"),
+        (lambda c: c["device_traces"][0][1].update(addr=True), "event 1 (alloc) has addr a bool"),
+        (lambda c: c["device_traces"][0].insert(2, 17), "event 2 is a int without an action"),
+        (lambda c: c.update(device_traces=5), "device_traces is a int"),
+        (lambda c: c["segments"].append(None), "segments holds a NoneType"),
+        (lambda c: c["segments"][0].update(total_size=5), "5 bytes and its blocks"),
+        (lambda c: c["segments"][0]["blocks"][0].update(state="haunted"), "whose state is haunted"),
+        (
+            lambda c: c["segments"][0]["blocks"][0].update(address=5),
+            "blocks that do not lie one after another",
+        ),
+        (lambda c: c["segments"].append(c["segments"][0]), "overlap"),
+        (lambda c: c.pop("segments"), "a dict without segments"),
+    ],
+)
 def test_wrong_types_and_numbers_are_named_in_one_line(change, says):
     content = recorded().snapshot()
     change(content)
@@ -182,13 +232,17 @@ def malicious(marker):
     """{name: (pickle, what the refusal names)}; each would make the marker file, or reach for something it should not."""
     import builtins
     import os
+
     touch = f"touch {marker}"
     code = f"open({str(marker)!r}, 'w')"
     out = {}
     for protocol in (0, 2, 4):
         out[f"os.system {protocol}"] = pickle.dumps(Calls(os.system, touch), protocol), "system"
         out[f"eval {protocol}"] = pickle.dumps(Calls(builtins.eval, code), protocol), "eval"
-    nested = {"segments": [{"blocks": [Calls(os.system, touch)]}], "device_traces": [[Calls(eval, code)]]}
+    nested = {
+        "segments": [{"blocks": [Calls(os.system, touch)]}],
+        "device_traces": [[Calls(eval, code)]],
+    }
     out["nested reduce"] = pickle.dumps(nested, 4), "system"
     settable = Settable()
     settable.marker = str(marker)
@@ -200,7 +254,10 @@ def malicious(marker):
     buffer = io.BytesIO()
     WithPersistentIds(buffer, 4).dump(["remote"])
     out["persistent id"] = buffer.getvalue(), "PERSID"
-    out["stack global"] = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.", "posix.system"
+    out["stack global"] = (
+        b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.",
+        "posix.system",
+    )
     return out
 
 
@@ -228,7 +285,11 @@ def test_the_second_wall_holds_without_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(unpickle, "_scan", lambda *_: None)
     marker = tmp_path / "marker"
     path = tmp_path / "evil.pickle"
-    for name, names in (("os.system 4", "system"), ("eval 2", "eval"), ("persistent id", "persistent id")):
+    for name, names in (
+        ("os.system 4", "system"),
+        ("eval 2", "eval"),
+        ("persistent id", "persistent id"),
+    ):
         path.write_bytes(malicious(marker)[name][0])
         with pytest.raises(TraceError, match=names):
             unpickle.load(path)
@@ -241,10 +302,22 @@ def bombs():
     key = b"\x80\x02}" + b")" + b"\x85" * 20 + b"Ns."
     doubling = b"\x80\x02}()q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(20))
     return {
-        "a long text claimed": (b"\x80\x04\x8d" + struct.pack("<Q", 1 << 50) + b"x.", "claims a value"),
-        "a long number claimed": (b"\x80\x02\x8b" + struct.pack("<i", (1 << 31) - 1) + b"x.", "claims a value"),
-        "long bytes claimed": (b"\x80\x04B" + struct.pack("<I", 0xFFFFFFFF) + b"x.", "claims a value"),
-        "a far memo index": (b"\x80\x02]r" + struct.pack("<I", 0x7FFFFFFF) + b".", "forged to fill the memory"),
+        "a long text claimed": (
+            b"\x80\x04\x8d" + struct.pack("<Q", 1 << 50) + b"x.",
+            "claims a value",
+        ),
+        "a long number claimed": (
+            b"\x80\x02\x8b" + struct.pack("<i", (1 << 31) - 1) + b"x.",
+            "claims a value",
+        ),
+        "long bytes claimed": (
+            b"\x80\x04B" + struct.pack("<I", 0xFFFFFFFF) + b"x.",
+            "claims a value",
+        ),
+        "a far memo index": (
+            b"\x80\x02]r" + struct.pack("<I", 0x7FFFFFFF) + b".",
+            "forged to fill the memory",
+        ),
         "deep lists": (deep, "nested deeper"),
         "deep tuples": (tuples, "nested deeper"),
         "deep marks": (b"\x80\x02" + b"(" * 100_000 + b".", "nested deeper"),
@@ -280,7 +353,7 @@ DAMAGE = st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=5))
 def test_a_damaged_snapshot_is_read_or_refused_in_one_line(tmp_path_factory, protocol, damage):
     content = bytearray(pickle.dumps(recorded().snapshot(), protocol))
     for place, bytes_ in damage:
-        content[place % len(content):place % len(content) + len(bytes_)] = bytes_
+        content[place % len(content) : place % len(content) + len(bytes_)] = bytes_
     path = tmp_path_factory.mktemp("damaged") / "snapshot.pickle"
     path.write_bytes(content)
     try:
@@ -294,7 +367,10 @@ def test_lists_that_hold_themselves_do_no_harm(tmp_path):
     for _ in range(60):
         doubling = [doubling, doubling]
     for depth, content in ((3, []), (20, doubling[0][0])):
-        content = {"segments": [], "device_traces": [[{"action": "alloc", "frames": content if depth == 3 else [1]}]]}
+        content = {
+            "segments": [],
+            "device_traces": [[{"action": "alloc", "frames": content if depth == 3 else [1]}]],
+        }
         with pytest.raises(TraceError, match="has addr a NoneType"):
             load(pickled(tmp_path, content))
     ring = []
@@ -326,12 +402,20 @@ def test_a_file_over_the_limit_is_not_even_read(tmp_path):
 
 def test_a_million_empty_dicts_stay_within_bounds(tmp_path):
     (tmp_path / "many.pickle").write_bytes(b"\x80\x02](" + b"}" * 1_000_000 + b"e.")
-    code = ("import resource, sys; from helpers.allocator import unpickle; from pathlib import Path\n"
-            "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
-            "try: unpickle.load(Path(sys.argv[1]), max_opcodes=100_000)\n"
-            "except ValueError as error: print(error)")
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "many.pickle")], cwd=ROOT, text=True, capture_output=True,
-                          timeout=60, check=False)
+    code = (
+        "import resource, sys; from helpers.allocator import unpickle; from pathlib import Path\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "try: unpickle.load(Path(sys.argv[1]), max_opcodes=100_000)\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "many.pickle")],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert "more than 100,000 pickle opcodes" in done.stdout, done.stderr
 
 
@@ -341,8 +425,11 @@ def test_real_snapshots_are_read_whole(path):
     snapshot = load(path)
     with path.open("rb") as file:
         raw = unpickle._Plain(file).load()
-    assert sum(segment.size for segment in snapshot.segments) == sum(entry["total_size"] for entry in raw["segments"])
+    assert sum(segment.size for segment in snapshot.segments) == sum(
+        entry["total_size"] for entry in raw["segments"]
+    )
     kept = [entry for entry in raw["device_traces"][0] if entry["action"] != "snapshot"]
     assert [(event.action, event.address, event.size) for event in snapshot.events] == [
-        (entry["action"], entry["addr"], entry["size"]) for entry in kept]
+        (entry["action"], entry["addr"], entry["size"]) for entry in kept
+    ]
     assert all("/" not in line.split(":")[0] for stack in snapshot.frames for line in stack)

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from helpers.allocator.load import read
 from helpers.allocator.parquet import from_parquet, to_parquet
-from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace, TraceError, from_oracle, possible
+from helpers.allocator.trace import (
+    DriverCall,
+    Op,
+    StartBlock,
+    StartSegment,
+    Trace,
+    TraceError,
+    from_oracle,
+    possible,
+)
 
 
 def lines(*rows):
@@ -23,15 +32,40 @@ FREE = {"op": "free", "id": 7}
 
 
 def test_operations_become_columns():
-    trace = from_oracle(lines(
-        ALLOC, {"op": "record_stream", "id": 7, "stream": 3}, FREE, {"op": "empty_cache"},
-        {"op": "set_fraction", "fraction": 0.5},
-        {"op": "set_conf", "conf": "max_split_size_mb:32"}, {"op": "foreign", "bytes": 99}, {"op": "fail_next", "n": 2},
-        {"op": "events_hold"}, {"op": "events_hold", "on": False}, {"op": "events_complete"}, {"op": "synchronize"},
-        {"op": "reset_peak"}, {"op": "snapshot"}))
+    trace = from_oracle(
+        lines(
+            ALLOC,
+            {"op": "record_stream", "id": 7, "stream": 3},
+            FREE,
+            {"op": "empty_cache"},
+            {"op": "set_fraction", "fraction": 0.5},
+            {"op": "set_conf", "conf": "max_split_size_mb:32"},
+            {"op": "foreign", "bytes": 99},
+            {"op": "fail_next", "n": 2},
+            {"op": "events_hold"},
+            {"op": "events_hold", "on": False},
+            {"op": "events_complete"},
+            {"op": "synchronize"},
+            {"op": "reset_peak"},
+            {"op": "snapshot"},
+        )
+    )
     assert [Op(op) for op in trace.op] == [
-        Op.ALLOC, Op.RECORD_STREAM, Op.FREE, Op.EMPTY_CACHE, Op.SET_FRACTION, Op.SET_CONF, Op.FOREIGN, Op.FAIL_NEXT,
-        Op.EVENTS_HOLD, Op.EVENTS_HOLD, Op.EVENTS_COMPLETE, Op.SYNCHRONIZE, Op.RESET_PEAK, Op.SNAPSHOT]
+        Op.ALLOC,
+        Op.RECORD_STREAM,
+        Op.FREE,
+        Op.EMPTY_CACHE,
+        Op.SET_FRACTION,
+        Op.SET_CONF,
+        Op.FOREIGN,
+        Op.FAIL_NEXT,
+        Op.EVENTS_HOLD,
+        Op.EVENTS_HOLD,
+        Op.EVENTS_COMPLETE,
+        Op.SYNCHRONIZE,
+        Op.RESET_PEAK,
+        Op.SNAPSHOT,
+    ]
     assert trace.id.tolist() == [0, 0, 0] + [-1] * 11
     assert trace.size.tolist() == [1000, 0, 0, 0, 0, 1, 99, 2, 1, 0, 0, 0, 0, 0]
     assert trace.stream.tolist()[:3] == [0x2000, 0x3000, 0]
@@ -40,10 +74,22 @@ def test_operations_become_columns():
 
 
 def test_a_results_header_is_read_and_its_results_are_left_out():
-    job = {"conf": "a:b", "vram": 1 << 30, "fraction": 0.8, "policy": "topdown", "foreign": 5, "env": {"A": "1"}}
-    trace = from_oracle(lines({"job": job, "torch": "2.14.1+cu130", "trace": "t.jsonl"},
-                              {**ALLOC, "i": 0, "out": "ok", "seg": "m0", "drv": [["malloc", 0, 0, 2097152]]},
-                              {**FREE, "i": 1, "out": "ok"}, {"final": {}, "layout": []}))
+    job = {
+        "conf": "a:b",
+        "vram": 1 << 30,
+        "fraction": 0.8,
+        "policy": "topdown",
+        "foreign": 5,
+        "env": {"A": "1"},
+    }
+    trace = from_oracle(
+        lines(
+            {"job": job, "torch": "2.14.1+cu130", "trace": "t.jsonl"},
+            {**ALLOC, "i": 0, "out": "ok", "seg": "m0", "drv": [["malloc", 0, 0, 2097152]]},
+            {**FREE, "i": 1, "out": "ok"},
+            {"final": {}, "layout": []},
+        )
+    )
     assert {key: trace.header[key] for key in job} == job
     assert trace.header["torch"] == "2.14.1+cu130"
     assert len(trace) == 2
@@ -55,26 +101,34 @@ def test_an_id_used_again_is_another_block():
 
 
 def test_a_refused_allocation_leaves_its_id_free():
-    trace = from_oracle(lines({**ALLOC, "out": "oom"}, {**FREE, "out": "skipped"}, {**ALLOC, "out": "oom"}, ALLOC))
+    trace = from_oracle(
+        lines({**ALLOC, "out": "oom"}, {**FREE, "out": "skipped"}, {**ALLOC, "out": "oom"}, ALLOC)
+    )
     assert trace.id.tolist() == [0, 0, 1, 2]
 
 
-@pytest.mark.parametrize("rows, says", [
-    ([FREE], "line 1 (free) names id 7, which was not allocated"),
-    ([{"op": "record_stream", "id": 1, "stream": 0}], "line 1 (record_stream) names id 1"),
-    ([ALLOC, ALLOC], "line 2 allocates id 7, which is still live"),
-    ([{**ALLOC, "size": -1}], "line 1 has size -1"),
-    ([{**ALLOC, "size": 1.5}], "line 1 has size 1.5"),
-    ([{**ALLOC, "size": True}], "line 1 has size True"),
-    ([{**ALLOC, "size": 1 << 70}], "line 1 has size 1180591620717411303424"),
-    ([{**ALLOC, "stream": -2}], "line 1 has stream -2"),
-    ([{"op": "alloc", "size": 1}], "line 1 has no usable id"),
-    ([{"op": "explode"}], "line 1 has the unknown operation 'explode'"),
-    ([{"op": ["alloc"]}], "line 1 has the unknown operation"),
-    ([{"op": "set_fraction", "fraction": "half"}], "line 1 (set_fraction) has fraction half: expected a number"),
-    ([{"op": "set_conf", "conf": 3}], "line 1 (set_conf) has conf 3: expected a text"),
-    ([[1]], "line 1 is a JSON list"),
-])
+@pytest.mark.parametrize(
+    "rows, says",
+    [
+        ([FREE], "line 1 (free) names id 7, which was not allocated"),
+        ([{"op": "record_stream", "id": 1, "stream": 0}], "line 1 (record_stream) names id 1"),
+        ([ALLOC, ALLOC], "line 2 allocates id 7, which is still live"),
+        ([{**ALLOC, "size": -1}], "line 1 has size -1"),
+        ([{**ALLOC, "size": 1.5}], "line 1 has size 1.5"),
+        ([{**ALLOC, "size": True}], "line 1 has size True"),
+        ([{**ALLOC, "size": 1 << 70}], "line 1 has size 1180591620717411303424"),
+        ([{**ALLOC, "stream": -2}], "line 1 has stream -2"),
+        ([{"op": "alloc", "size": 1}], "line 1 has no usable id"),
+        ([{"op": "explode"}], "line 1 has the unknown operation 'explode'"),
+        ([{"op": ["alloc"]}], "line 1 has the unknown operation"),
+        (
+            [{"op": "set_fraction", "fraction": "half"}],
+            "line 1 (set_fraction) has fraction half: expected a number",
+        ),
+        ([{"op": "set_conf", "conf": 3}], "line 1 (set_conf) has conf 3: expected a text"),
+        ([[1]], "line 1 is a JSON list"),
+    ],
+)
 def test_impossible_lines_are_named(rows, says):
     with pytest.raises(TraceError) as error:
         from_oracle(lines(*rows))
@@ -97,10 +151,15 @@ def test_files_are_known_by_their_content(tmp_path):
         assert read(tmp_path / name).op.tolist() == [Op.ALLOC, Op.FREE]
 
 
-@pytest.mark.parametrize("content, says", [
-    (b"", "begins with b''"), (b"PK\x03\x04 zip", "begins with b'PK"), (b"PAR1 no parquet", "is not a trace that this project"),
-    (b"\xfd7zXZ\x00 no xz", "damaged"),
-])
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (b"", "begins with b''"),
+        (b"PK\x03\x04 zip", "begins with b'PK"),
+        (b"PAR1 no parquet", "is not a trace that this project"),
+        (b"\xfd7zXZ\x00 no xz", "damaged"),
+    ],
+)
 def test_other_files_are_refused_in_one_line(tmp_path, content, says):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(TraceError) as error:
@@ -122,11 +181,21 @@ def whole_trace():
     blocks = (StartBlock(0, 512, 500, "A", 0), StartBlock(512, 3584, 0, "I", -1))
     start = (StartSegment(0x7F00, 4096, 0, True, 1, False, blocks),)
     return Trace(
-        np.array([Op.FREE, Op.ALLOC, Op.SET_CONF], np.int8), np.array([0, 1, -1]), np.array([0, 3000, 0]),
-        np.array([0, 4096, 0]), np.array([0, 2, 0], np.int32),
-        ("max_split_size_mb:20",), np.array([1, 2, 3]), start, np.array([-1, 0x9000, -1]),
-        (DriverCall(1, "malloc", 0x9000, 2 << 20, 4096),), np.array([-1, 0, -1], np.int32), (("a.py:1 f", "b.py:2 g"),),
-        {"label": "recorded on a GPU", "vram": None}, ("a note",))
+        np.array([Op.FREE, Op.ALLOC, Op.SET_CONF], np.int8),
+        np.array([0, 1, -1]),
+        np.array([0, 3000, 0]),
+        np.array([0, 4096, 0]),
+        np.array([0, 2, 0], np.int32),
+        ("max_split_size_mb:20",),
+        np.array([1, 2, 3]),
+        start,
+        np.array([-1, 0x9000, -1]),
+        (DriverCall(1, "malloc", 0x9000, 2 << 20, 4096),),
+        np.array([-1, 0, -1], np.int32),
+        (("a.py:1 f", "b.py:2 g"),),
+        {"label": "recorded on a GPU", "vram": None},
+        ("a note",),
+    )
 
 
 def test_parquet_gives_back_the_whole_trace(tmp_path):
@@ -142,9 +211,20 @@ def test_parquet_gives_back_the_whole_trace(tmp_path):
 
 def test_parquet_has_the_columns_of_the_design(tmp_path):
     import pyarrow.parquet as pq
+
     to_parquet(whole_trace(), tmp_path / "t.parquet")
     table = pq.read_table(tmp_path / "t.parquet")
-    assert table.column_names == ["i", "op", "id", "size_bytes", "stream", "time_ns", "frames", "pool", "address"]
+    assert table.column_names == [
+        "i",
+        "op",
+        "id",
+        "size_bytes",
+        "stream",
+        "time_ns",
+        "frames",
+        "pool",
+        "address",
+    ]
     assert table.column("op").to_pylist() == ["free", "alloc", "set_conf"]
     assert table.column("frames").to_pylist() == [None, "a.py:1 f\nb.py:2 g", None]
 
@@ -162,18 +242,22 @@ def test_any_lines_survive_parquet(tmp_path_factory, steps):
     to_parquet(trace, path)
     back = read(path)
     assert [column.tolist() for column in (back.op, back.id, back.size, back.stream)] == [
-        column.tolist() for column in (trace.op, trace.id, trace.size, trace.stream)]
+        column.tolist() for column in (trace.op, trace.id, trace.size, trace.stream)
+    ]
     assert (back.time_ns, back.address, back.frame, back.ids) == (None, None, None, trace.ids)
 
 
-@pytest.mark.parametrize("change, says", [
-    ({"id": np.array([1, 1, -1])}, "operation 0 names a block that was not allocated before"),
-    ({"id": np.array([0, 0, -1])}, "operation 1 allocates a block that exists already"),
-    ({"id": np.array([0, -1, -1])}, "operation 1 names no block"),
-    ({"size": np.array([0, -3000, 0])}, "operation 1 has a size that is no number of bytes"),
-    ({"values": ()}, "operation 2 names a setting"),
-    ({"op": np.array([1, 0, 77], np.int8)}, "operation 2 is of an unknown kind"),
-])
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"id": np.array([1, 1, -1])}, "operation 0 names a block that was not allocated before"),
+        ({"id": np.array([0, 0, -1])}, "operation 1 allocates a block that exists already"),
+        ({"id": np.array([0, -1, -1])}, "operation 1 names no block"),
+        ({"size": np.array([0, -3000, 0])}, "operation 1 has a size that is no number of bytes"),
+        ({"values": ()}, "operation 2 names a setting"),
+        ({"op": np.array([1, 0, 77], np.int8)}, "operation 2 is of an unknown kind"),
+    ],
+)
 def test_impossible_traces_are_named(change, says):
     assert possible(whole_trace()) is not None
     with pytest.raises(TraceError, match=says):
@@ -183,6 +267,7 @@ def test_impossible_traces_are_named(change, says):
 def test_parquet_that_is_no_trace_is_refused(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     pq.write_table(pa.table({"i": [1], "op": ["alloc"]}), tmp_path / "other.parquet")
     with pytest.raises(TraceError, match="lacks address, frames, id"):
         from_parquet(tmp_path / "other.parquet")
@@ -192,6 +277,8 @@ def test_parquet_that_is_no_trace_is_refused(tmp_path):
     pq.write_table(holes, tmp_path / "holes.parquet")
     with pytest.raises(TraceError, match="column id"):
         from_parquet(tmp_path / "holes.parquet")
-    pq.write_table(table.replace_schema_metadata({b"casebook.trace": b"{"}), tmp_path / "meta.parquet")
+    pq.write_table(
+        table.replace_schema_metadata({b"casebook.trace": b"{"}), tmp_path / "meta.parquet"
+    )
     with pytest.raises(TraceError, match="not a trace that this project wrote"):
         from_parquet(tmp_path / "meta.parquet")

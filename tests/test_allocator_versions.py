@@ -14,10 +14,18 @@ RELEASES = [f"2.{minor}" for minor in range(4, 16)]
 HIP, CUDA, PLAIN = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 
-@pytest.mark.parametrize(("torch", "release", "build"), [
-    ("2.14.1+cu130", (2, 14), "cuda"), ("2.9.0+rocm6.4", (2, 9), "rocm6.4"), ("2.8.0a0+git1a2b3c", (2, 8), "cuda"),
-    ("2.6", (2, 6), "cuda"), ("2.13.0+cpu", (2, 13), "cuda"), ("2.12.0.dev20260401+rocm7.2", (2, 12), "rocm7.2"),
-    ("2.10.0+rocm7.1.lw.git9", (2, 10), "rocm7.1")])
+@pytest.mark.parametrize(
+    ("torch", "release", "build"),
+    [
+        ("2.14.1+cu130", (2, 14), "cuda"),
+        ("2.9.0+rocm6.4", (2, 9), "rocm6.4"),
+        ("2.8.0a0+git1a2b3c", (2, 8), "cuda"),
+        ("2.6", (2, 6), "cuda"),
+        ("2.13.0+cpu", (2, 13), "cuda"),
+        ("2.12.0.dev20260401+rocm7.2", (2, 12), "rocm7.2"),
+        ("2.10.0+rocm7.1.lw.git9", (2, 10), "rocm7.1"),
+    ],
+)
 def test_a_version_string_says_release_and_build(torch, release, build):
     found = behaviour(torch)
     assert (found.release, found.build, found.torch) == (release, build, torch)
@@ -63,13 +71,19 @@ def test_no_row_repeats_what_holds_already():
 def test_rows_of_a_field_stand_in_the_order_of_their_releases():
     for build in ("cuda", "rocm"):
         for field in sorted({change.field for change in CHANGES}):
-            since = [release(change.since) for change in CHANGES if change.field == field and change.build in ("", build)]
+            since = [
+                release(change.since)
+                for change in CHANGES
+                if change.field == field and change.build in ("", build)
+            ]
             assert since == sorted(set(since)), field
             assert since[0] == (2, 4), field
 
 
 def test_the_order_of_free_blocks_changes_twice():
-    assert [behaviour(torch).order for torch in RELEASES] == ["address"] * 8 + ["block"] + ["segment"] * 3
+    assert [behaviour(torch).order for torch in RELEASES] == ["address"] * 8 + ["block"] + [
+        "segment"
+    ] * 3
 
 
 def test_what_is_proved_and_what_is_not():
@@ -84,16 +98,32 @@ def test_expandable_segments_by_build():
         return behaviour(torch, build).expandable_available
 
     assert all(has(torch, "cuda") and behaviour(torch).expandable_safe for torch in RELEASES)
-    assert not has("2.10", "rocm7.2") and has("2.12", "rocm7.2") and has("2.14", "rocm7.0") and not has("2.14", "rocm6.4")
+    assert (
+        not has("2.10", "rocm7.2")
+        and has("2.12", "rocm7.2")
+        and has("2.14", "rocm7.0")
+        and not has("2.14", "rocm6.4")
+    )
     assert not any(behaviour(torch, "rocm7.2").expandable_safe for torch in RELEASES)
     assert "legacy-rocm-build#6603" in behaviour("2.14", "rocm7.2").source("expandable_safe")
-    assert "look for the warning" in behaviour("2.12", "rocm7.2").note and "look for" not in behaviour("2.13", "rocm7.2").note
+    assert (
+        "look for the warning" in behaviour("2.12", "rocm7.2").note
+        and "look for" not in behaviour("2.13", "rocm7.2").note
+    )
     assert "7.0 or later is assumed" in behaviour("2.14", "rocm").note
 
 
-@pytest.mark.parametrize(("torch", "build", "names"), [
-    ("2.6", "cuda", (CUDA,)), ("2.9", "cuda", (CUDA,)), ("2.10", "cuda", (CUDA, HIP, PLAIN)), ("2.6", "rocm6.2", (HIP,)),
-    ("2.8", "rocm6.4", (CUDA, HIP)), ("2.14", "rocm7.2", (CUDA, HIP, PLAIN))])
+@pytest.mark.parametrize(
+    ("torch", "build", "names"),
+    [
+        ("2.6", "cuda", (CUDA,)),
+        ("2.9", "cuda", (CUDA,)),
+        ("2.10", "cuda", (CUDA, HIP, PLAIN)),
+        ("2.6", "rocm6.2", (HIP,)),
+        ("2.8", "rocm6.4", (CUDA, HIP)),
+        ("2.14", "rocm7.2", (CUDA, HIP, PLAIN)),
+    ],
+)
 def test_which_variables_a_build_reads(torch, build, names):
     assert behaviour(torch, build).conf_names == names
 
@@ -107,7 +137,9 @@ def contradicted(environ, torch):
 @pytest.mark.parametrize(("release", "seen"), SEEN["PYTORCH_NO_CUDA_MEMORY_CACHING"])
 def test_the_cache_is_switched_off_as_on_the_real_allocator(release, seen):
     for value, state in seen.items():
-        assert contradicted({"PYTORCH_NO_CUDA_MEMORY_CACHING": value}, release) == (state == "off"), value
+        assert contradicted({"PYTORCH_NO_CUDA_MEMORY_CACHING": value}, release) == (
+            state == "off"
+        ), value
 
 
 def test_the_cache_can_be_switched_off_by_the_hip_name_too():

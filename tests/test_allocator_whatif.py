@@ -28,8 +28,10 @@ EXPANDABLE = "expandable_segments:True"
 
 def trace_of(*rows: tuple, **columns) -> Trace:
     """Rows of (op, id, size, stream, pool), what is missing 0 (the id: -1)."""
-    full = [(*row, *(-1, 0, 0, 0)[len(row) - 1:]) for row in rows]
-    op, ident, size, stream, pool = (np.array(column, np.int64) for column in zip(*full, strict=True))
+    full = [(*row, *(-1, 0, 0, 0)[len(row) - 1 :]) for row in rows]
+    op, ident, size, stream, pool = (
+        np.array(column, np.int64) for column in zip(*full, strict=True)
+    )
     return Trace(op.astype(np.int8), ident, size, stream, pool.astype(np.int32), **columns)
 
 
@@ -50,15 +52,38 @@ def passes(trace: Trace, conf: str, capacity: int, **how) -> bool:
 
 
 # One segment of 800 MiB is chipped by survivors; its free half of 400 MiB cannot be given back, and 500 are asked for.
-CHIPPED = trace_of(alloc(99, 800), free(99), *(alloc(i, 40) for i in range(20)), *(free(i) for i in range(10)),
-                   alloc(200, 500))
+CHIPPED = trace_of(
+    alloc(99, 800),
+    free(99),
+    *(alloc(i, 40) for i in range(20)),
+    *(free(i) for i in range(10)),
+    alloc(200, 500),
+)
 # Holes of 16 MiB between survivors of 16 MiB: no page of 20 is free.
-COMB = trace_of(alloc(99, 800), free(99), *(alloc(i, 16) for i in range(50)), *(free(i) for i in range(1, 50, 2)),
-                alloc(200, 300))
+COMB = trace_of(
+    alloc(99, 800),
+    free(99),
+    *(alloc(i, 16) for i in range(50)),
+    *(free(i) for i in range(1, 50, 2)),
+    alloc(200, 300),
+)
 # Two segments of 60 MiB, each with a free first half; the lower of the two halves is taken. The second half of the first
 # segment goes, and 60 are asked for.
-TWO_HALVES = trace_of(alloc(0, 60), free(0), alloc(1, 30), alloc(2, 30), alloc(3, 60), free(3), alloc(4, 30), alloc(5, 30),
-                      free(1), free(4), alloc(6, 30), free(2), alloc(7, 60))
+TWO_HALVES = trace_of(
+    alloc(0, 60),
+    free(0),
+    alloc(1, 30),
+    alloc(2, 30),
+    alloc(3, 60),
+    free(3),
+    alloc(4, 30),
+    alloc(5, 30),
+    free(1),
+    free(4),
+    alloc(6, 30),
+    free(2),
+    alloc(7, 60),
+)
 
 
 def test_a_setting_saves_the_run_where_the_default_dies():
@@ -66,7 +91,11 @@ def test_a_setting_saves_the_run_where_the_default_dies():
     assert not passes(CHIPPED, "", 1024 * MIB)
     assert answer.use and answer.needs_bytes == 0 and passes(CHIPPED, answer.use, 1024 * MIB)
     default = next(row for row in answer.rows if not row.settings)
-    assert not default.passes and default.first_oom == len(CHIPPED) - 1 and default.first_oom_bytes == 500 * MIB
+    assert (
+        not default.passes
+        and default.first_oom == len(CHIPPED) - 1
+        and default.first_oom_bytes == 500 * MIB
+    )
     expandable = next(row for row in answer.rows if row.settings == EXPANDABLE)
     assert expandable.passes and expandable.peak_reserved_bytes == 900 * MIB
     assert next(row for row in answer.rows if row.settings == "max_split_size_mb:512").passes
@@ -76,18 +105,36 @@ def test_a_setting_saves_the_run_where_the_default_dies():
 def test_the_table_is_in_order_and_its_figures_are_those_of_the_replay():
     answer = ask(CHIPPED, 1024)
     good = [row for row in answer.rows if row.passes]
-    assert answer.rows[:len(good)] == tuple(good)
-    keys = [(row.slow_calls, row.retries, row.peak_reserved_bytes, len(row.settings), row.settings) for row in good]
+    assert answer.rows[: len(good)] == tuple(good)
+    keys = [
+        (row.slow_calls, row.retries, row.peak_reserved_bytes, len(row.settings), row.settings)
+        for row in good
+    ]
     assert keys == sorted(keys)
     assert answer.use == good[0].settings
     for row in answer.rows[::7]:
         outcome = replay(CHIPPED, row.settings, Card(1024 * MIB), engine="plain")
-        assert (row.ooms, row.first_oom, row.peak_reserved_bytes, row.peak_allocated_bytes, row.retries, row.slow_calls) == (
-            outcome.ooms, outcome.first_oom, outcome.peak_reserved_bytes, outcome.peak_allocated_bytes,
-            outcome.counter("num_alloc_retries"), outcome.slow_calls)
+        assert (
+            row.ooms,
+            row.first_oom,
+            row.peak_reserved_bytes,
+            row.peak_allocated_bytes,
+            row.retries,
+            row.slow_calls,
+        ) == (
+            outcome.ooms,
+            outcome.first_oom,
+            outcome.peak_reserved_bytes,
+            outcome.peak_allocated_bytes,
+            outcome.counter("num_alloc_retries"),
+            outcome.slow_calls,
+        )
 
 
-@pytest.mark.parametrize(("trace", "torch"), [(COMB, "2.14.1"), (COMB, "2.6.0"), (TWO_HALVES, "2.6.0"), (CHIPPED, "2.14.1")])
+@pytest.mark.parametrize(
+    ("trace", "torch"),
+    [(COMB, "2.14.1"), (COMB, "2.6.0"), (TWO_HALVES, "2.6.0"), (CHIPPED, "2.14.1")],
+)
 def test_where_nothing_helps_the_missing_bytes_are_exact(trace, torch):
     capacity = lower_bound(trace, Card(1))[0] - 30 * MIB
     confs = ["", EXPANDABLE, "max_split_size_mb:64", "roundup_power2_divisions:4"]
@@ -105,18 +152,35 @@ def test_fragmentation_that_no_setting_cures_is_told_from_lack():
     answer = ask(COMB, 1024, confs=["", EXPANDABLE])
     assert answer.needs_bytes == 76 * MIB and answer.floor_bytes == 800 * MIB
     assert "arithmetic" not in answer.why
-    assert passes(COMB, "", 1100 * MIB) and not passes(COMB, "", 1098 * MIB) and not passes(COMB, EXPANDABLE, 1098 * MIB)
+    assert (
+        passes(COMB, "", 1100 * MIB)
+        and not passes(COMB, "", 1098 * MIB)
+        and not passes(COMB, EXPANDABLE, 1098 * MIB)
+    )
 
 
 def test_the_allocations_that_hold_the_most_are_named_with_their_stacks():
     frames = (("model.py:3 forward", "train.py:9 step"), ("cache.py:7 grow",))
-    trace = trace_of(alloc(0, 100), alloc(1, 300), alloc(2, 200), alloc(3, 250), free(0), alloc(4, 900),
-                     frame=np.array([0, 1, 1, 0, -1, 0], np.int32), frames=frames)
+    trace = trace_of(
+        alloc(0, 100),
+        alloc(1, 300),
+        alloc(2, 200),
+        alloc(3, 250),
+        free(0),
+        alloc(4, 900),
+        frame=np.array([0, 1, 1, 0, -1, 0], np.int32),
+        frames=frames,
+    )
     answer = ask(trace, 1024)
     assert [(one.id, one.size_bytes, one.index, one.frames) for one in answer.live] == [
-        (1, 300 * MIB, 1, frames[1]), (3, 250 * MIB, 3, frames[0]), (2, 200 * MIB, 2, frames[1])]
+        (1, 300 * MIB, 1, frames[1]),
+        (3, 250 * MIB, 3, frames[0]),
+        (2, 200 * MIB, 2, frames[1]),
+    ]
     assert [(group.frames, group.size_bytes, group.count) for group in answer.groups] == [
-        (frames[1], 500 * MIB, 2), (frames[0], 250 * MIB, 1)]
+        (frames[1], 500 * MIB, 2),
+        (frames[0], 250 * MIB, 1),
+    ]
     assert answer.needs_bytes == (750 + 900 - 1024) * MIB
     assert "cache.py:7 grow" in league_text(answer) and "no setting helps" in league_text(answer)
 
@@ -141,7 +205,9 @@ def test_a_change_is_recommended_where_it_saves_slow_calls_all_along():
     rows = [row for i in range(30) for row in (alloc(i, 66 + 2 * (i % 5)), free(i))]
     few = ask(trace_of(*rows), 1024, confs=["", "roundup_power2_divisions:2"])
     saved = {row.settings: row.slow_calls for row in few.rows}
-    assert saved[""] - saved["roundup_power2_divisions:2"] == 4 and few.use == ""  # four calls in the whole run buy nothing
+    assert (
+        saved[""] - saved["roundup_power2_divisions:2"] == 4 and few.use == ""
+    )  # four calls in the whole run buy nothing
     growing = [row for i in range(30) for row in (alloc(i, 66 + 2 * i), free(i))]
     many = ask(trace_of(*growing), 4096, confs=["", "roundup_power2_divisions:2"])
     assert many.use == "roundup_power2_divisions:2" and "slow calls" in many.why
@@ -179,14 +245,22 @@ def test_expandable_with_max_split_is_flagged_and_never_recommended():
 
 def test_a_garbage_collection_threshold_is_flagged_only_without_a_fraction():
     conf = "garbage_collection_threshold:0.5"
-    row, other = (next(row for row in ask(CHIPPED, 1024, confs=["", conf], fraction=fraction).rows if row.settings == conf)
-                  for fraction in (None, 0.9))
+    row, other = (
+        next(
+            row
+            for row in ask(CHIPPED, 1024, confs=["", conf], fraction=fraction).rows
+            if row.settings == conf
+        )
+        for fraction in (None, 0.9)
+    )
     assert row.flags and not other.flags
 
 
 def test_addresses_make_a_band_where_a_release_goes_by_them_and_none_later():
-    old, new = (next(row for row in ask(TWO_HALVES, 1024, torch=torch).rows if not row.settings)
-                for torch in ("2.6.0", "2.14.1"))
+    old, new = (
+        next(row for row in ask(TWO_HALVES, 1024, torch=torch).rows if not row.settings)
+        for torch in ("2.6.0", "2.14.1")
+    )
     assert (old.peak_reserved_low_bytes, old.peak_reserved_high_bytes) == (120 * MIB, 180 * MIB)
     assert new.peak_reserved_low_bytes == new.peak_reserved_high_bytes == new.peak_reserved_bytes
     assert old.addresses_agree and old.passes
@@ -202,30 +276,56 @@ def test_a_pass_by_luck_of_addresses_is_no_pass():
 
 
 def test_a_recorded_out_of_memory_is_asked_again():
-    trace = trace_of(alloc(0, 100), alloc(1, 80), alloc(2, 10), free(2), free(0),
-                     driver=(DriverCall(1, "oom", 0, 80 * MIB, 0),))
+    trace = trace_of(
+        alloc(0, 100),
+        alloc(1, 80),
+        alloc(2, 10),
+        free(2),
+        free(0),
+        driver=(DriverCall(1, "oom", 0, 80 * MIB, 0),),
+    )
     stream, origin, said = prepared(trace, Card(150 * MIB))
     assert stream.op.tolist() == [0, 0, 1, 0, 1, 1] and origin.tolist() == [0, 1, 1, 2, 3, 4]
     assert "asked again" in said[0]
     answer = ask(trace, 150)
-    assert answer.needs_bytes == 30 * MIB and answer.rows[0].first_oom == 1 and answer.rows[0].ooms == 1
+    assert (
+        answer.needs_bytes == 30 * MIB
+        and answer.rows[0].first_oom == 1
+        and answer.rows[0].ooms == 1
+    )
     enough = ask(trace, 190)
     assert enough.use == "" and enough.needs_bytes == 0
 
 
 def start_of(live: bool) -> tuple[StartSegment, ...]:
-    return (StartSegment(1 << 40, 60 * MIB, 0, False, 0, False, (StartBlock(0, 60 * MIB, 59 * MIB, "A", 0),)),
-            StartSegment(2 << 40, 50 * MIB, 0, False, 0, False,
-                         (StartBlock(0, 50 * MIB, 50 * MIB, "A" if live else "I", 1 if live else -1),)))
+    return (
+        StartSegment(
+            1 << 40, 60 * MIB, 0, False, 0, False, (StartBlock(0, 60 * MIB, 59 * MIB, "A", 0),)
+        ),
+        StartSegment(
+            2 << 40,
+            50 * MIB,
+            0,
+            False,
+            0,
+            False,
+            (StartBlock(0, 50 * MIB, 50 * MIB, "A" if live else "I", 1 if live else -1),),
+        ),
+    )
 
 
 def test_a_start_larger_than_the_card_loses_what_was_cached():
     trace = replace(trace_of(alloc(5, 30), free(0)), start=start_of(live=False))
-    for mib, anew, said in ((150, False, "they lie as recorded"), (100, False, "without a live block are left out"),
-                            (100, True, "allocated anew")):
+    for mib, anew, said in (
+        (150, False, "they lie as recorded"),
+        (100, False, "without a live block are left out"),
+        (100, True, "allocated anew"),
+    ):
         stream, origin, sentences = prepared(trace, Card(mib * MIB), anew)
         assert said in sentences[0]
-        assert (len(stream.start), len(stream), len(origin)) == {150: (2, 2, 2)}.get(mib, (0, 3, 3) if anew else (1, 2, 2))
+        assert (len(stream.start), len(stream), len(origin)) == {150: (2, 2, 2)}.get(
+            mib, (0, 3, 3) if anew else (1, 2, 2)
+        )
         assert ask(trace, mib, anew=anew).needs_bytes == 0
     empty = replace(trace_of(alloc(5, 30)), start=start_of(live=False)[1:])
     assert len(prepared(empty, Card(100 * MIB), anew=True)[0]) == 1
@@ -237,7 +337,9 @@ def test_a_start_larger_than_the_card_loses_what_was_cached():
 
 def test_a_start_that_a_setting_cannot_have_is_laid_anew_for_that_setting_alone():
     split = (StartBlock(0, 10 * MIB, 10 * MIB, "A", 0), StartBlock(10 * MIB, 50 * MIB, 0, "I", -1))
-    trace = replace(trace_of(alloc(5, 45)), start=(StartSegment(1 << 40, 60 * MIB, 0, False, 0, False, split),))
+    trace = replace(
+        trace_of(alloc(5, 45)), start=(StartSegment(1 << 40, 60 * MIB, 0, False, 0, False, split),)
+    )
     limited = "max_split_size_mb:32"
     answer = ask(trace, 90, confs=["", limited])
     peaks = {row.settings: row.peak_reserved_bytes for row in answer.rows}
@@ -259,14 +361,22 @@ def test_bad_input_is_one_line():
 
 def test_progress_counts_every_replay():
     seen: list[tuple[int, int]] = []
-    ask(TWO_HALVES, 1024, torch="2.6.0", confs=["", EXPANDABLE], progress=lambda done, of: seen.append((done, of)))
+    ask(
+        TWO_HALVES,
+        1024,
+        torch="2.6.0",
+        confs=["", EXPANDABLE],
+        progress=lambda done, of: seen.append((done, of)),
+    )
     assert seen == [(done, 6) for done in range(1, 7)]
 
 
 @pytest.mark.parametrize("mib", [1024, 700])
 def test_the_answer_has_the_fields_of_the_shape_and_goes_into_json(mib):
     shape = json.loads(json.dumps(to_shapes(ask(CHIPPED, mib))))
-    assert set(WhatIf.model_fields) - {"notes"} <= set(shape), "notes are the trace's, added by the command"
+    assert set(WhatIf.model_fields) - {"notes"} <= set(shape), (
+        "notes are the trace's, added by the command"
+    )
     assert set(Replay.model_fields) <= set(shape["rows"][0])
     failed = [row for row in shape["rows"] if row["ooms"]]
     assert failed and set(failed[0]["first_oom"]) == {"index", "size_bytes"}
@@ -283,7 +393,12 @@ def programs(draw) -> Trace:
     return trace_of(*rows)
 
 
-CONFS = ("", EXPANDABLE, "max_split_size_mb:21", "per_process_memory_fraction:0.9,garbage_collection_threshold:0.5")
+CONFS = (
+    "",
+    EXPANDABLE,
+    "max_split_size_mb:21",
+    "per_process_memory_fraction:0.9,garbage_collection_threshold:0.5",
+)
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
@@ -292,7 +407,9 @@ def test_the_smallest_card_is_what_trying_every_capacity_finds(trace, conf, held
     runs = Runs(trace, Card(1, held), engine="plain")
     found = smallest(runs, conf)
     assert runs.passes(conf, found.capacity_bytes)
-    every = [at for at in range(held + GRANULE, found.capacity_bytes, GRANULE) if runs.passes(conf, at)]
+    every = [
+        at for at in range(held + GRANULE, found.capacity_bytes, GRANULE) if runs.passes(conf, at)
+    ]
     assert found.capacity_bytes - GRANULE not in every
     if found.proved:
         assert not every

@@ -1,4 +1,5 @@
 """Set-up as a person meets it: the first use, the warm one, interruptions, wrong use, and what each verb becomes."""
+
 from __future__ import annotations
 
 import ast
@@ -67,11 +68,33 @@ def test_first_use_sets_up_shows_progress_and_records_what_it_found(bare: Checko
 
 
 @needs_pip
-def test_warm_use_starts_no_process_opens_no_connection_and_writes_nothing(warm: Checkout, tmp_path: Path) -> None:
-    audit, before = tmp_path / "audit", sorted((str(path), path.lstat().st_mtime_ns) for path in warm.root.rglob("*"))
-    env = warm.env(AUDIT=str(audit), PIP_FIND_LINKS="/nonexistent", PYTHONDONTWRITEBYTECODE="1", PATH="/nonexistent")
-    done = subprocess.run([sys.executable, "-c", AUDITED, "/nonexistent/python3", str(warm.root / "env/bootstrap.py"), "bench"],
-                          env=env, text=True, capture_output=True, check=False)
+def test_warm_use_starts_no_process_opens_no_connection_and_writes_nothing(
+    warm: Checkout, tmp_path: Path
+) -> None:
+    audit, before = (
+        tmp_path / "audit",
+        sorted((str(path), path.lstat().st_mtime_ns) for path in warm.root.rglob("*")),
+    )
+    env = warm.env(
+        AUDIT=str(audit),
+        PIP_FIND_LINKS="/nonexistent",
+        PYTHONDONTWRITEBYTECODE="1",
+        PATH="/nonexistent",
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            AUDITED,
+            "/nonexistent/python3",
+            str(warm.root / "env/bootstrap.py"),
+            "bench",
+        ],
+        env=env,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert audit.read_text().split() == ["os.exec"]
     assert done.stderr == ""
@@ -79,10 +102,21 @@ def test_warm_use_starts_no_process_opens_no_connection_and_writes_nothing(warm:
 
 
 @needs_pip
-def test_children_see_the_checkout_first_and_nobody_elses_packages(warm: Checkout, tmp_path: Path) -> None:
+def test_children_see_the_checkout_first_and_nobody_elses_packages(
+    warm: Checkout, tmp_path: Path
+) -> None:
     (tmp_path / "helpers.py").write_text("raise SystemExit('another helpers')\n")
-    said = told(warm.start_from(tmp_path, "bench", "--json", PYTHONPATH=str(tmp_path), PYTHONSTARTUP="/x", JUPYTER_PATH="/x",
-                           PYTHONOPTIMIZE="2"))
+    said = told(
+        warm.start_from(
+            tmp_path,
+            "bench",
+            "--json",
+            PYTHONPATH=str(tmp_path),
+            PYTHONSTARTUP="/x",
+            JUPYTER_PATH="/x",
+            PYTHONOPTIMIZE="2",
+        )
+    )
     assert said["argv"] == ["bench", "--json"]
     assert said["path"][0] == str(warm.root) == said["cwd"]
     assert str(tmp_path) not in said["path"]
@@ -93,19 +127,30 @@ def test_children_see_the_checkout_first_and_nobody_elses_packages(warm: Checkou
 
 
 @needs_pip
-@pytest.mark.parametrize(("words", "becomes"), [
-    (["diagnose", "--box", "cpu-only"], ["run", "notebooks/plans/quick.yaml", "--box", "cpu-only"]),
-    (["overnight", "plan.yaml", "--resume"], ["run", "plan.yaml", "--resume"]),
-    (["check-gpu", "--gpu", "0000:03:00.0"], ["check", "--gpu", "0000:03:00.0"]),
-])
-def test_verbs_become_commands_of_helpers(warm: Checkout, words: list[str], becomes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "becomes"),
+    [
+        (
+            ["diagnose", "--box", "cpu-only"],
+            ["run", "notebooks/plans/quick.yaml", "--box", "cpu-only"],
+        ),
+        (["overnight", "plan.yaml", "--resume"], ["run", "plan.yaml", "--resume"]),
+        (["check-gpu", "--gpu", "0000:03:00.0"], ["check", "--gpu", "0000:03:00.0"]),
+    ],
+)
+def test_verbs_become_commands_of_helpers(
+    warm: Checkout, words: list[str], becomes: list[str]
+) -> None:
     assert told(warm.start(*words))["argv"] == becomes
 
 
 @needs_pip
 def test_a_plan_is_found_from_the_callers_folder(warm: Checkout, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").touch()
-    assert told(warm.start_from(tmp_path, "overnight", "mine.yaml"))["argv"] == ["run", str(tmp_path / "mine.yaml")]
+    assert told(warm.start_from(tmp_path, "overnight", "mine.yaml"))["argv"] == [
+        "run",
+        str(tmp_path / "mine.yaml"),
+    ]
 
 
 @needs_pip
@@ -122,24 +167,33 @@ def test_a_closed_standard_input_is_no_trouble(warm: Checkout) -> None:
 
 @needs_pip
 def test_a_home_that_cannot_be_written_gets_folders_for_jupyter(warm: Checkout) -> None:
-    env = call.child_environment(warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"}, stamp.read(warm.venv))
+    env = call.child_environment(
+        warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"}, stamp.read(warm.venv)
+    )
     assert env["JUPYTER_RUNTIME_DIR"].endswith(f"casebook-{os.getuid()}/jupyter_runtime_dir")
     assert env["MPLCONFIGDIR"] == "/mine"
-    assert "JUPYTER_RUNTIME_DIR" not in call.child_environment(warm.root, {"HOME": str(warm.home)}, stamp.read(warm.venv))
+    assert "JUPYTER_RUNTIME_DIR" not in call.child_environment(
+        warm.root, {"HOME": str(warm.home)}, stamp.read(warm.venv)
+    )
 
 
-@pytest.mark.parametrize(("words", "seen"), [
-    (["frob"], "frob: no such verb"),
-    (["test", "--torch", "rocmm"], "--torch rocmm: expected one of cpu, rocm, cuda, none"),
-    (["test", "--torch"], "--torch (nothing)"),
-    (["setup", "--torch", "cpu", "--torch-python", "/x"], "once"),
-    (["setup", "--torch-python="], "expected the path of a Python"),
-    (["setup", "--torch-python", "/nonexistent/python"], "No such file"),
-    (["overnight"], "no plan seen"),
-    (["help", "me"], "takes no argument, seen: me"),
-    (["wheelhouse", "--torch", "cpu"], "does not use torch"),
-])
-def test_wrong_use_is_one_line_and_exit_2_and_changes_nothing(bare: Checkout, words: list[str], seen: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        (["frob"], "frob: no such verb"),
+        (["test", "--torch", "rocmm"], "--torch rocmm: expected one of cpu, rocm, cuda, none"),
+        (["test", "--torch"], "--torch (nothing)"),
+        (["setup", "--torch", "cpu", "--torch-python", "/x"], "once"),
+        (["setup", "--torch-python="], "expected the path of a Python"),
+        (["setup", "--torch-python", "/nonexistent/python"], "No such file"),
+        (["overnight"], "no plan seen"),
+        (["help", "me"], "takes no argument, seen: me"),
+        (["wheelhouse", "--torch", "cpu"], "does not use torch"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_2_and_changes_nothing(
+    bare: Checkout, words: list[str], seen: str
+) -> None:
     done = bare.start(*words)
     assert done.returncode == 2
     assert seen in done.stderr and len(done.stderr.splitlines()) == 1 and not done.stdout
@@ -204,18 +258,22 @@ def test_a_changed_lock_is_installed_and_only_that(mended: Checkout) -> None:
     assert mended.log == kept, "diagnose does not need the test set"
     assert mended.start("bench", "--torch=none").returncode == 0
     assert mended.imports("tiny_test") == "2.0"
-    assert mended.log[len(kept):].count("$ pip") == 1
+    assert mended.log[len(kept) :].count("$ pip") == 1
 
 
 @needs_pip
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 99}', '{"schema_version": 1, "made": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema_version": 99}', '{"schema_version": 1, "made": 3}']
+)
 def test_a_torn_record_is_written_again(warm: Checkout, tmp_path: Path, text: str) -> None:
     (tmp_path / "casebook.json").write_text(text)
     assert stamp.read(tmp_path) is None
 
 
 @needs_pip
-def test_a_copied_checkout_does_not_trust_the_record_it_came_with(warm: Checkout, tmp_path: Path) -> None:
+def test_a_copied_checkout_does_not_trust_the_record_it_came_with(
+    warm: Checkout, tmp_path: Path
+) -> None:
     shutil.copytree(warm.venv, tmp_path / ".venv", symlinks=True)
     assert stamp.read(tmp_path / ".venv") is None
 
@@ -233,7 +291,9 @@ def test_a_second_set_up_waits_for_the_first(bare: Checkout) -> None:
     assert child.returncode == 0 and stamp.read(bare.venv)
 
 
-def test_the_record_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = tmp_path / "casebook.json"
     kept.write_text("old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
@@ -249,8 +309,9 @@ def test_bootstrap_parses_on_python_3_8() -> None:
     ast.parse((ROOT / "env/bootstrap.py").read_text(), feature_version=(3, 8))
 
 
-def test_an_unsupported_python_hands_over_or_says_what_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsupported_python_hands_over_or_says_what_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import bootstrap
 
     shim, good = tmp_path / "shim/python3.13", tmp_path / "good/python3.12"
@@ -268,10 +329,17 @@ def test_an_unsupported_python_hands_over_or_says_what_works(monkeypatch: pytest
     monkeypatch.setenv("PATH", str(shim.parent))
     assert bootstrap.hand_over(["test"]) == 2
     said = capsys.readouterr().err
-    assert "3.10 to 3.13 expected" in said and "python3 -m helpers capture" in said and len(said.splitlines()) == 1
+    assert (
+        "3.10 to 3.13 expected" in said
+        and "python3 -m helpers capture" in said
+        and len(said.splitlines()) == 1
+    )
 
 
-@pytest.mark.parametrize(("version", "good"), [((3, 9, 2), False), ((3, 10, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)])
+@pytest.mark.parametrize(
+    ("version", "good"),
+    [((3, 9, 2), False), ((3, 10, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)],
+)
 def test_supported_pythons(version: tuple[int, ...], good: bool) -> None:
     import bootstrap
 
@@ -286,12 +354,20 @@ def test_capture_needs_no_set_up(bare: Checkout) -> None:
 
 def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
     shutil.rmtree(bare.root / "helpers")
-    shutil.copytree(ROOT / "helpers", bare.root / "helpers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "helpers", bare.root / "helpers", ignore=shutil.ignore_patterns("__pycache__")
+    )
     assert bare.start("capture.pyz").returncode == 0
     moved = shutil.move(bare.root / "capture.pyz", tmp_path / "moved.pyz")
     for python in [sys.executable, *filter(None, map(shutil.which, ("python3.8", "python3.9")))]:
         if subprocess.run([python, "-V"], capture_output=True, check=False).returncode == 0:
-            done = subprocess.run([python, "-I", moved, "--help"], cwd="/", text=True, capture_output=True, check=False)
+            done = subprocess.run(
+                [python, "-I", moved, "--help"],
+                cwd="/",
+                text=True,
+                capture_output=True,
+                check=False,
+            )
             assert done.returncode == 0 and "--out" in done.stdout, done.stderr
 
 
@@ -300,9 +376,22 @@ def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
 
 def dry_make(*words: str) -> subprocess.CompletedProcess[str]:
     """What make would do; under `make test` its own variables must not reach it."""
-    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "ARGS", "BOX", "PLAN", "GPU", "TORCH", "TORCH_PYTHON")
+    outer = (
+        "MAKEFLAGS",
+        "MAKELEVEL",
+        "MFLAGS",
+        "MAKEOVERRIDES",
+        "ARGS",
+        "BOX",
+        "PLAN",
+        "GPU",
+        "TORCH",
+        "TORCH_PYTHON",
+    )
     env = {name: value for name, value in os.environ.items() if name not in outer}
-    return subprocess.run(["make", "-n", *words], cwd=ROOT, env=env, text=True, capture_output=True, check=True)
+    return subprocess.run(
+        ["make", "-n", *words], cwd=ROOT, env=env, text=True, capture_output=True, check=True
+    )
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
@@ -316,14 +405,20 @@ def test_every_verb_is_one_line_of_make_over_bootstrap() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
-@pytest.mark.parametrize(("words", "becomes"), [
-    (["diagnose", "BOX=my box", "TORCH=none"], 'diagnose --torch "none"  --box "my box"'),
-    (["overnight", "PLAN=a b.yaml"], 'overnight   "a b.yaml"'),
-    (["check-gpu", "GPU=0000:03:00.0"], 'check-gpu   --gpu "0000:03:00.0"'),
-    (["setup", "TORCH_PYTHON=/opt/my env/bin/python"], 'setup  --torch-python "/opt/my env/bin/python"'),
-    (["test", "ARGS=-k probe"], "test   -k probe"),
-    (["test", "PYTHON=python3.12"], "test"),
-])
+@pytest.mark.parametrize(
+    ("words", "becomes"),
+    [
+        (["diagnose", "BOX=my box", "TORCH=none"], 'diagnose --torch "none"  --box "my box"'),
+        (["overnight", "PLAN=a b.yaml"], 'overnight   "a b.yaml"'),
+        (["check-gpu", "GPU=0000:03:00.0"], 'check-gpu   --gpu "0000:03:00.0"'),
+        (
+            ["setup", "TORCH_PYTHON=/opt/my env/bin/python"],
+            'setup  --torch-python "/opt/my env/bin/python"',
+        ),
+        (["test", "ARGS=-k probe"], "test   -k probe"),
+        (["test", "PYTHON=python3.12"], "test"),
+    ],
+)
 def test_make_variables_reach_the_verb(words: list[str], becomes: str) -> None:
     done = dry_make(*words)
     assert done.stdout.split("env/bootstrap.py ")[1].split() == becomes.split()
@@ -334,14 +429,29 @@ def test_ci_runs_the_test_command_from_anywhere(tmp_path: Path) -> None:
     make.write_text('#!/bin/sh\necho "$PWD: $*"\n')
     make.chmod(0o755)
     assert (ROOT / ".ci/run").stat().st_mode & stat.S_IXUSR
-    done = subprocess.run(["bash", str(ROOT / ".ci/run")], cwd="/", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, text=True,
-                          capture_output=True, stdin=subprocess.DEVNULL, check=True)
+    done = subprocess.run(
+        ["bash", str(ROOT / ".ci/run")],
+        cwd="/",
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        text=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
     assert done.stdout == f"{ROOT}: test\n"
 
 
-@pytest.mark.parametrize(("uid", "display", "extra"), [(0, "", {"--allow-root", "--no-browser"}), (1000, ":0", set())])
-def test_lab_stays_on_this_machine(uid: int, display: str, extra: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("uid", "display", "extra"), [(0, "", {"--allow-root", "--no-browser"}), (1000, ":0", set())]
+)
+def test_lab_stays_on_this_machine(
+    uid: int,
+    display: str,
+    extra: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     became: list[str] = []
     monkeypatch.setattr(call.Call, "become", lambda self, *argv: became.extend(argv))
     monkeypatch.setattr(os, "getuid", lambda: uid)
@@ -365,7 +475,9 @@ def test_the_kernel_is_this_python_and_not_one_of_the_users(tmp_path: Path) -> N
     theirs = {"HOME": str(tmp_path), "JUPYTER_PATH": str(tmp_path / ".local/share/jupyter")}
     env = call.child_environment(ROOT, {**os.environ, **theirs}, None)
     ask = "from jupyter_client.manager import KernelManager; print(KernelManager(kernel_name='python3').format_kernel_cmd()[0])"
-    done = subprocess.run([sys.executable, "-c", ask], env=env, text=True, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ask], env=env, text=True, capture_output=True, check=True
+    )
     assert done.stdout.strip() == sys.executable
 
 
@@ -373,29 +485,49 @@ def test_tests_end_with_what_did_not_run_and_why(tmp_path: Path) -> None:
     checkout = lay(tmp_path, ("run_tests.py",))
     (checkout.root / "tests").mkdir()
     (checkout.root / "notebooks").mkdir()
-    (checkout.root / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow: long"]\n')
+    (checkout.root / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\nmarkers = ["slow: long"]\n'
+    )
     (checkout.root / "tests/test_a.py").write_text(
         "import pytest\n\ndef test_runs():\n    pass\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_gpu(n):\n"
-        "    pytest.skip('no GPU on this machine')\n\n@pytest.mark.slow\ndef test_long():\n    pass\n")
+        "    pytest.skip('no GPU on this machine')\n\n@pytest.mark.slow\ndef test_long():\n    pass\n"
+    )
     env = checkout.env(PYTHONPATH=str(checkout.root))
-    done = subprocess.run([sys.executable, "env/run_tests.py"], cwd=checkout.root, env=env, text=True, capture_output=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "env/run_tests.py"],
+        cwd=checkout.root,
+        env=env,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     lines = done.stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if "not run because" in line)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "   2  no GPU on this machine" in lines[at + 1:] and any("make test-all" in line for line in lines[at + 1:])
+    assert "   2  no GPU on this machine" in lines[at + 1 :] and any(
+        "make test-all" in line for line in lines[at + 1 :]
+    )
     assert "1 passed, 2 skipped, 1 deselected" in lines[-1]
 
 
-@pytest.mark.parametrize(("words", "options"), [
-    ([], {"-m", "not slow", "tests", "notebooks"}), (["--all"], {"tests", "notebooks"}), (["-k", "x"], {"-k", "x", "tests"}),
-    (["tests/test_bootstrap.py::test_x"], {"tests/test_bootstrap.py::test_x", "not slow"}),
-])
-def test_what_pytest_is_given(words: list[str], options: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], {"-m", "not slow", "tests", "notebooks"}),
+        (["--all"], {"tests", "notebooks"}),
+        (["-k", "x"], {"-k", "x", "tests"}),
+        (["tests/test_bootstrap.py::test_x"], {"tests/test_bootstrap.py::test_x", "not slow"}),
+    ],
+)
+def test_what_pytest_is_given(
+    words: list[str], options: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import run_tests
 
     given: list[str] = []
     monkeypatch.setattr(pytest, "main", lambda argv, plugins: 0 if given.extend(argv) else 0)  # type: ignore[func-returns-value]
     assert run_tests.main(words) == 0
     assert {*options, "--nbval-lax", "--nbval-cell-timeout=120"} <= set(given)
-    assert ("not slow" in given) == ("--all" not in words) and ("tests" in given) == ("::" not in "".join(words))
+    assert ("not slow" in given) == ("--all" not in words) and ("tests" in given) == (
+        "::" not in "".join(words)
+    )

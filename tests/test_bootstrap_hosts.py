@@ -1,4 +1,5 @@
 """Set-up on hosts that lack a part, bend pip, have no network, no space or no right to write."""
+
 from __future__ import annotations
 
 import errno
@@ -10,7 +11,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from bare_checkout import NO_ENSUREPIP, NO_PIP, NO_VENV, NO_VIRTUALENV, OLD_PIP, Checkout, lay, needs_pip, told, wheel
+from bare_checkout import (
+    NO_ENSUREPIP,
+    NO_PIP,
+    NO_VENV,
+    NO_VIRTUALENV,
+    OLD_PIP,
+    Checkout,
+    lay,
+    needs_pip,
+    told,
+    wheel,
+)
 from setup import SetupError, offline, pip, ready, stamp, venv
 
 DEBIAN = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\n'
@@ -31,20 +43,33 @@ def virtualenv_on_path(checkout: Checkout) -> str:
 
     tool = checkout.home / "tools/virtualenv"
     tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\nfor last; do :; done\n"{sys.executable}" -m venv --without-pip "$last" || exit 1\n'
-                    f'cp -r "{Path(pip_of_tests.__file__).parent}" "$last"/lib/python3*/site-packages/\n')
+    tool.write_text(
+        f'#!/bin/sh\nfor last; do :; done\n"{sys.executable}" -m venv --without-pip "$last" || exit 1\n'
+        f'cp -r "{Path(pip_of_tests.__file__).parent}" "$last"/lib/python3*/site-packages/\n'
+    )
     tool.chmod(0o755)
     return f"{tool.parent}:{os.environ['PATH']}"
 
 
 @needs_pip
-@pytest.mark.parametrize(("lacks", "way"), [
-    ((), "venv"),
-    ((NO_ENSUREPIP, MANAGED), "venv --without-pip, the host's pip"),
-    ((NO_VENV, NO_VIRTUALENV, MANAGED), "pip install --target"),
-    ((NO_ENSUREPIP, OLD_PIP, NO_VIRTUALENV), "pip install --target"),
-], ids=["whole", "no ensurepip, externally managed", "no venv, externally managed", "pip before 22.3"])
-def test_each_way_of_making_venv_ends_with_the_packages(bare: Checkout, lacks: tuple[str, ...], way: str) -> None:
+@pytest.mark.parametrize(
+    ("lacks", "way"),
+    [
+        ((), "venv"),
+        ((NO_ENSUREPIP, MANAGED), "venv --without-pip, the host's pip"),
+        ((NO_VENV, NO_VIRTUALENV, MANAGED), "pip install --target"),
+        ((NO_ENSUREPIP, OLD_PIP, NO_VIRTUALENV), "pip install --target"),
+    ],
+    ids=[
+        "whole",
+        "no ensurepip, externally managed",
+        "no venv, externally managed",
+        "pip before 22.3",
+    ],
+)
+def test_each_way_of_making_venv_ends_with_the_packages(
+    bare: Checkout, lacks: tuple[str, ...], way: str
+) -> None:
     done = bare.lacking(*lacks).start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
     assert bare.record["made"]["way"] == way
@@ -52,32 +77,42 @@ def test_each_way_of_making_venv_ends_with_the_packages(bare: Checkout, lacks: t
     said = told(done)
     assert said["path"][0] == str(bare.root)
     for call in bare.calls():
-        assert not call.startswith("-m pip install") or "--target" in call, "nothing is ever installed for the host"
+        assert not call.startswith("-m pip install") or "--target" in call, (
+            "nothing is ever installed for the host"
+        )
     warm = bare.start("diagnose")
     assert warm.returncode == 0 and warm.stderr == "", warm.stderr
 
 
 @needs_pip
 def test_virtualenv_serves_where_ensurepip_and_pip_are_missing(bare: Checkout) -> None:
-    done = bare.lacking(NO_ENSUREPIP, NO_PIP, NO_VIRTUALENV).start("diagnose", "--torch=none", PATH=virtualenv_on_path(bare))
+    done = bare.lacking(NO_ENSUREPIP, NO_PIP, NO_VIRTUALENV).start(
+        "diagnose", "--torch=none", PATH=virtualenv_on_path(bare)
+    )
     assert done.returncode == 0, done.stderr
     assert bare.record["made"]["way"] == "virtualenv" and bare.imports("tiny") == "1.0"
 
 
 @needs_pip
 @pytest.mark.slow
-def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(bare: Checkout) -> None:
+def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(
+    bare: Checkout,
+) -> None:
     wheels = offline.pip_wheels()
     if not wheels:
         pytest.skip("this Python brings no wheel of pip")
     shutil.copytree(bare.wheels, bare.root / "wheelhouse")
     shutil.copy2(wheels[0], bare.root / "wheelhouse")
-    done = bare.lacking(NO_ENSUREPIP, NO_PIP, NO_VIRTUALENV).start("diagnose", "--torch=none", PIP_FIND_LINKS="/nonexistent")
+    done = bare.lacking(NO_ENSUREPIP, NO_PIP, NO_VIRTUALENV).start(
+        "diagnose", "--torch=none", PIP_FIND_LINKS="/nonexistent"
+    )
     assert done.returncode == 0, done.stderr
     assert bare.imports("tiny") == "1.0"
 
 
-def test_where_every_way_fails_one_line_names_the_package_and_one_what_works(bare: Checkout, tmp_path: Path) -> None:
+def test_where_every_way_fails_one_line_names_the_package_and_one_what_works(
+    bare: Checkout, tmp_path: Path
+) -> None:
     bare.lacking(NO_VENV, NO_PIP, NO_VIRTUALENV)
     done = bare.start("diagnose", PATH="/usr/bin:/bin")
     lines = done.stderr.strip().splitlines()
@@ -88,27 +123,39 @@ def test_where_every_way_fails_one_line_names_the_package_and_one_what_works(bar
     assert bare.lacking(NO_ENSUREPIP).start("capture").returncode == 0
 
 
-@pytest.mark.parametrize(("os_release", "package"), [
-    (DEBIAN, "apt-get install python3-venv"),
-    ('ID=ubuntu\nID_LIKE="debian"\n', "apt-get install python3-venv"),
-    ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt-get install python3-venv"),
-    ("ID=fedora\n", "dnf install python3-pip"),
-    ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "dnf install python3-pip"),
-    ("ID=arch\n", "pacman -S python-pip"),
-    ("ID=cachyos\nID_LIKE=arch\n", "pacman -S python-pip"),
-    ('ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\n', "zypper install python3-pip"),
-    ("ID=alpine\n", "apk add py3-pip"),
-    ("ID=unheardof\n", "with the package manager"),
-    ("", "with the package manager"),
-])
+@pytest.mark.parametrize(
+    ("os_release", "package"),
+    [
+        (DEBIAN, "apt-get install python3-venv"),
+        ('ID=ubuntu\nID_LIKE="debian"\n', "apt-get install python3-venv"),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt-get install python3-venv"),
+        ("ID=fedora\n", "dnf install python3-pip"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "dnf install python3-pip"),
+        ("ID=arch\n", "pacman -S python-pip"),
+        ("ID=cachyos\nID_LIKE=arch\n", "pacman -S python-pip"),
+        ('ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\n', "zypper install python3-pip"),
+        ("ID=alpine\n", "apk add py3-pip"),
+        ("ID=unheardof\n", "with the package manager"),
+        ("", "with the package manager"),
+    ],
+)
 def test_the_package_is_named_as_the_distribution_names_it(os_release: str, package: str) -> None:
     assert package in venv.package_to_install(os_release)
 
 
 # --- what bends pip
 
-BENDING = {"PIP_CONSTRAINT": "/nonexistent/c.txt", "PIP_USER": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PIP_TARGET": "/x/t",
-           "PIP_PREFIX": "/x/p", "PIP_NO_BINARY": ":all:", "PIP_DRY_RUN": "1", "PIP_PYTHON": "/x/python", "PIP_ROOT": "/x/r"}
+BENDING = {
+    "PIP_CONSTRAINT": "/nonexistent/c.txt",
+    "PIP_USER": "1",
+    "PIP_REQUIRE_VIRTUALENV": "1",
+    "PIP_TARGET": "/x/t",
+    "PIP_PREFIX": "/x/p",
+    "PIP_NO_BINARY": ":all:",
+    "PIP_DRY_RUN": "1",
+    "PIP_PYTHON": "/x/python",
+    "PIP_ROOT": "/x/r",
+}
 
 
 @needs_pip
@@ -117,7 +164,12 @@ def test_variables_that_bend_pip_and_python_do_not_reach_it(bare: Checkout, tmp_
     planted.mkdir()
     for name in ("pip.py", "tiny.py", "sitecustomize.py"):
         (planted / name).write_text("raise SystemExit('planted')\n")
-    env = {**BENDING, "PYTHONPATH": str(planted), "PYTHONHOME": sys.base_prefix, "PIP_TARGET": str(tmp_path / "target")}
+    env = {
+        **BENDING,
+        "PYTHONPATH": str(planted),
+        "PYTHONHOME": sys.base_prefix,
+        "PIP_TARGET": str(tmp_path / "target"),
+    }
     (planted / "sitecustomize.py").unlink()
     done = bare.start("diagnose", "--torch=none", **env)
     assert done.returncode == 0, done.stderr
@@ -126,10 +178,14 @@ def test_variables_that_bend_pip_and_python_do_not_reach_it(bare: Checkout, tmp_
 
 
 @needs_pip
-def test_a_pip_conf_that_bends_pip_is_read_for_its_sources_only(bare: Checkout, tmp_path: Path) -> None:
+def test_a_pip_conf_that_bends_pip_is_read_for_its_sources_only(
+    bare: Checkout, tmp_path: Path
+) -> None:
     conf = tmp_path / "pip.conf"
-    conf.write_text(f"[global]\nno-index = true\nfind-links = {bare.wheels}\nrequire-virtualenv = true\n"
-                    "[install]\nuser = true\nconstraint = /nonexistent/constraint.txt\nprefix = /x\n")
+    conf.write_text(
+        f"[global]\nno-index = true\nfind-links = {bare.wheels}\nrequire-virtualenv = true\n"
+        "[install]\nuser = true\nconstraint = /nonexistent/constraint.txt\nprefix = /x\n"
+    )
     bare.environ = {"PIP_CONFIG_FILE": str(conf), "PIP_FIND_LINKS": "", "PIP_NO_INDEX": ""}
     done = bare.start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
@@ -138,22 +194,40 @@ def test_a_pip_conf_that_bends_pip_is_read_for_its_sources_only(bare: Checkout, 
 
 @needs_pip
 def test_sources_are_kept_and_everything_else_is_left_out() -> None:
-    kept = {"PIP_INDEX_URL": "https://mirror.example/simple", "PIP_EXTRA_INDEX_URL": "https://a.example https://b.example",
-            "PIP_PROXY": "http://proxy.example:3128", "PIP_CERT": "/etc/own.pem", "PIP_FIND_LINKS": "/srv/wheels",
-            "PIP_TRUSTED_HOST": "mirror.example"}
-    around = {"HTTPS_PROXY": "http://proxy.example:3128", "SSL_CERT_FILE": "/etc/own.pem", "PATH": os.environ["PATH"]}
+    kept = {
+        "PIP_INDEX_URL": "https://mirror.example/simple",
+        "PIP_EXTRA_INDEX_URL": "https://a.example https://b.example",
+        "PIP_PROXY": "http://proxy.example:3128",
+        "PIP_CERT": "/etc/own.pem",
+        "PIP_FIND_LINKS": "/srv/wheels",
+        "PIP_TRUSTED_HOST": "mirror.example",
+    }
+    around = {
+        "HTTPS_PROXY": "http://proxy.example:3128",
+        "SSL_CERT_FILE": "/etc/own.pem",
+        "PATH": os.environ["PATH"],
+    }
     environ = {**kept, **BENDING, **around, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": "/x"}
     for asked in ([sys.executable, "-m", "pip"], ["/nonexistent/pip"]):
         env = pip.environment(environ, pip.settings(asked, environ), Path("/nonexistent"))
         assert {name: env.get(name) for name in [*kept, *around]} == {**kept, **around}
-        assert not set(BENDING) & set(env) and "PYTHONPATH" not in env and env["PIP_CONFIG_FILE"] == os.devnull
+        assert (
+            not set(BENDING) & set(env)
+            and "PYTHONPATH" not in env
+            and env["PIP_CONFIG_FILE"] == os.devnull
+        )
 
 
 # --- no network
 
 
 def test_no_network_says_how_to_bring_the_wheels(bare: Checkout) -> None:
-    bare.environ = {"PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
+    bare.environ = {
+        "PIP_NO_INDEX": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_RETRIES": "0",
+    }
     done = bare.start("diagnose")
     assert done.returncode == 1
     assert "no index that is reached has it: `make wheelhouse` under Python 3." in done.stderr
@@ -170,7 +244,11 @@ def test_a_wheelhouse_made_elsewhere_is_the_only_source(bare: Checkout, tmp_path
     assert {"tiny", "tiny_test", "tiny_needed", "torch"} <= names and not list(house.glob("*.log"))
     assert not (there.root / "wheelhouse.part").exists()
     shutil.copytree(house, bare.root / "wheelhouse")
-    bare.environ = {"PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    bare.environ = {
+        "PIP_NO_INDEX": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+    }
     done = bare.start("bench")
     assert done.returncode == 0, done.stderr
     assert bare.imports("tiny_needed") == "1.0" and bare.record["torch"] == "9.9.9+cpu"
@@ -191,7 +269,9 @@ def test_a_wheelhouse_that_lacks_a_wheel_is_named(bare: Checkout) -> None:
 def test_a_wheelhouse_without_torch_says_so(bare: Checkout) -> None:
     next(bare.wheels.glob("torch-*")).unlink()
     done = bare.start("wheelhouse")
-    assert done.returncode == 0 and "without torch 9.9.9+cpu: No matching distribution" in done.stderr
+    assert (
+        done.returncode == 0 and "without torch 9.9.9+cpu: No matching distribution" in done.stderr
+    )
 
 
 @needs_pip
@@ -200,24 +280,34 @@ def test_a_download_that_fails_leaves_the_old_wheelhouse(bare: Checkout) -> None
     (bare.root / "wheelhouse/old.whl").touch()
     next(bare.wheels.glob("tiny_test-*")).unlink()
     done = bare.start("wheelhouse")
-    assert done.returncode == 1 and "tiny_test==1.0" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 1
+        and "tiny_test==1.0" in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    )
     assert [path.name for path in (bare.root / "wheelhouse").iterdir()] == ["old.whl"]
 
 
 # --- no space, no right to write
 
 
-@pytest.mark.parametrize("words", ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"])
+@pytest.mark.parametrize(
+    "words", ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"]
+)
 def test_a_full_disk_is_one_line(bare: Checkout, words: str) -> None:
     full = f'case "$*" in *" install "*) echo "ERROR: Could not install packages due to an OSError: {words}"; exit 1;; esac\n'
     done = bare.lacking(NO_ENSUREPIP, full).start("diagnose")
     lines = done.stderr.strip().splitlines()
-    assert done.returncode == 1 and "no space left for" in lines[-2] and "GiB free" in lines[-2], done.stderr
+    assert done.returncode == 1 and "no space left for" in lines[-2] and "GiB free" in lines[-2], (
+        done.stderr
+    )
     assert not (bare.venv / "casebook.json").exists()
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_a_folder_that_cannot_be_made_is_one_line(bare: Checkout, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(
+    bare: Checkout, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: Path, *_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
@@ -241,9 +331,24 @@ def test_a_read_only_checkout_is_one_line_for_an_ordinary_user(bare: Checkout) -
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user")
 def test_an_ordinary_user_is_told_of_a_checkout_that_is_not_theirs(bare: Checkout) -> None:
     nobody = pwd.getpwnam("nobody")
-    python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3")
-                   if subprocess.run([path, "-c", "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))"],
-                                     user=nobody.pw_uid, capture_output=True, check=False).returncode == 0), None)
+    python = next(
+        (
+            path
+            for path in ("/usr/bin/python3", "/usr/local/bin/python3")
+            if subprocess.run(
+                [
+                    path,
+                    "-c",
+                    "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))",
+                ],
+                user=nobody.pw_uid,
+                capture_output=True,
+                check=False,
+            ).returncode
+            == 0
+        ),
+        None,
+    )
     if not python:
         pytest.skip("no Python that an ordinary user may run")
     for folder in [bare.root, *bare.root.parents]:
@@ -251,9 +356,21 @@ def test_an_ordinary_user_is_told_of_a_checkout_that_is_not_theirs(bare: Checkou
             folder.chmod(folder.stat().st_mode | 0o055)
     env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
     argv = [python, str(bare.root / "env/bootstrap.py"), "diagnose"]
-    done = subprocess.run(argv, user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[], env=env, text=True, cwd="/",
-                          capture_output=True, stdin=subprocess.DEVNULL, check=False)
-    assert done.returncode == 1 and "cannot be written (Permission denied)" in done.stderr, done.stderr
+    done = subprocess.run(
+        argv,
+        user=nobody.pw_uid,
+        group=nobody.pw_gid,
+        extra_groups=[],
+        env=env,
+        text=True,
+        cwd="/",
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 1 and "cannot be written (Permission denied)" in done.stderr, (
+        done.stderr
+    )
 
 
 def test_a_link_to_another_disk_is_filled_and_kept(tmp_path: Path) -> None:
@@ -263,12 +380,18 @@ def test_a_link_to_another_disk_is_filled_and_kept(tmp_path: Path) -> None:
     (disk / "link").symlink_to(tmp_path)
     link.symlink_to(disk)
     venv.empty(link)
-    assert link.is_symlink() and [path.name for path in disk.iterdir()] == [venv.MARK] and tmp_path.exists()
+    assert (
+        link.is_symlink()
+        and [path.name for path in disk.iterdir()] == [venv.MARK]
+        and tmp_path.exists()
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not list(Path("/usr/lib").glob("python3.1[0-3]/EXTERNALLY-MANAGED")),
-                    reason="no externally managed Python here")
+@pytest.mark.skipif(
+    not list(Path("/usr/lib").glob("python3.1[0-3]/EXTERNALLY-MANAGED")),
+    reason="no externally managed Python here",
+)
 def test_a_real_externally_managed_python_sets_up(bare: Checkout) -> None:
     bare.host = "/usr/bin/python3"
     done = bare.start("diagnose", "--torch=none")

@@ -1,4 +1,5 @@
 """Which torch is used: found without being imported, never changed, and no pip call that could pick a build by itself."""
+
 from __future__ import annotations
 
 import ast
@@ -19,12 +20,16 @@ from setup import interpreters, pip, torch_build
 BASE = os.path.realpath(sys.executable)
 MINOR = f"python3.{sys.version_info[1]}"
 
-ROCM = ("__version__ = '2.9.1+rocm6.4'\ndebug = False\ncuda: Optional[str] = None\ngit_version = 'd1'\n"
-        "hip: Optional[str] = '6.4.43484-123eb5128'\n")
+ROCM = (
+    "__version__ = '2.9.1+rocm6.4'\ndebug = False\ncuda: Optional[str] = None\ngit_version = 'd1'\n"
+    "hip: Optional[str] = '6.4.43484-123eb5128'\n"
+)
 CUDA = '__version__ = "2.13.0+cu130"\ncuda: str | None = "13.0"\nhip: str | None = None\n'
 OLD = "__version__ = '1.13.1+cu117'\ndebug = False\ncuda = '11.7'\ngit_version = '49'\nhip = None\n"
-NVIDIA = ("from typing import Optional\n\n__all__ = ['__version__']\n__version__ = '2.10.0a0+b4e4ee8'\n"
-          "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+NVIDIA = (
+    "from typing import Optional\n\n__all__ = ['__version__']\n__version__ = '2.10.0a0+b4e4ee8'\n"
+    "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+)
 
 
 @pytest.fixture
@@ -45,21 +50,36 @@ def owner(folder: Path, version: str = ROCM, python: str = sys.executable) -> Pa
 def content(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        digest.update(f"{path.relative_to(folder)} {path.lstat().st_mtime_ns} {path.lstat().st_mode}".encode())
+        digest.update(
+            f"{path.relative_to(folder)} {path.lstat().st_mtime_ns} {path.lstat().st_mode}".encode()
+        )
     return digest.hexdigest()
 
 
 # --- looking
 
 
-@pytest.mark.parametrize(("text", "torch", "cuda", "hip"), [
-    (ROCM, "2.9.1+rocm6.4", None, "6.4.43484-123eb5128"), (CUDA, "2.13.0+cu130", "13.0", None),
-    (OLD, "1.13.1+cu117", "11.7", None), (NVIDIA, "2.10.0a0+b4e4ee8", "13.0", None),
-    ("__version__ = '2.13.0+cpu'\ncuda = None\nhip = None\n", "2.13.0+cpu", None, None),
-    ("", None, None, None), ("__version__ = ''\ncuda = ''", None, None, None), ("version = 'x'\ncudart = '3'", None, None, None)
-])
-def test_version_text_is_read_as_torch_writes_it(text: str, torch: str | None, cuda: str | None, hip: str | None) -> None:
-    assert [interpreters.stated(text, name) for name in ("__version__", "cuda", "hip")] == [torch, cuda, hip]
+@pytest.mark.parametrize(
+    ("text", "torch", "cuda", "hip"),
+    [
+        (ROCM, "2.9.1+rocm6.4", None, "6.4.43484-123eb5128"),
+        (CUDA, "2.13.0+cu130", "13.0", None),
+        (OLD, "1.13.1+cu117", "11.7", None),
+        (NVIDIA, "2.10.0a0+b4e4ee8", "13.0", None),
+        ("__version__ = '2.13.0+cpu'\ncuda = None\nhip = None\n", "2.13.0+cpu", None, None),
+        ("", None, None, None),
+        ("__version__ = ''\ncuda = ''", None, None, None),
+        ("version = 'x'\ncudart = '3'", None, None, None),
+    ],
+)
+def test_version_text_is_read_as_torch_writes_it(
+    text: str, torch: str | None, cuda: str | None, hip: str | None
+) -> None:
+    assert [interpreters.stated(text, name) for name in ("__version__", "cuda", "hip")] == [
+        torch,
+        cuda,
+        hip,
+    ]
 
 
 @settings(max_examples=50, deadline=None)
@@ -70,17 +90,31 @@ def test_any_version_text_is_read_without_an_error(text: str) -> None:
 
 def test_a_torch_is_found_without_being_imported(tmp_path: Path) -> None:
     one = interpreters.probe(str(owner(tmp_path / "v")), "here", {})
-    assert (one.torch, one.hip, one.cuda, one.usable, one.why) == ("2.9.1+rocm6.4", "6.4.43484-123eb5128", None, True, "")
+    assert (one.torch, one.hip, one.cuda, one.usable, one.why) == (
+        "2.9.1+rocm6.4",
+        "6.4.43484-123eb5128",
+        None,
+        True,
+        "",
+    )
 
 
-@pytest.mark.parametrize(("script", "why"), [
-    ("#!/bin/sh\nexit 3\n", "exit 3: said nothing"),
-    ("#!/bin/sh\necho 'libpython3.so: cannot open' >&2\nexit 127\n", "exit 127: libpython3.so: cannot open"),
-    ("#!/bin/sh\necho hello\n", "exit 0: said nothing"),
-    ("#!/nonexistent/interpreter\n", "does not start: No such file or directory"),
-    ("\x7fELF nonsense", "does not start: Exec format error"),
-])
-def test_a_broken_interpreter_is_listed_with_the_reason(tmp_path: Path, script: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("#!/bin/sh\nexit 3\n", "exit 3: said nothing"),
+        (
+            "#!/bin/sh\necho 'libpython3.so: cannot open' >&2\nexit 127\n",
+            "exit 127: libpython3.so: cannot open",
+        ),
+        ("#!/bin/sh\necho hello\n", "exit 0: said nothing"),
+        ("#!/nonexistent/interpreter\n", "does not start: No such file or directory"),
+        ("\x7fELF nonsense", "does not start: Exec format error"),
+    ],
+)
+def test_a_broken_interpreter_is_listed_with_the_reason(
+    tmp_path: Path, script: str, why: str
+) -> None:
     path = tmp_path / "python3"
     path.write_text(script)
     path.chmod(0o755)
@@ -96,36 +130,61 @@ def test_an_interpreter_that_hangs_costs_its_limit_and_leaves_no_child(tmp_path:
     assert one.why == "did not answer within 0.5 s"
     child = int((tmp_path / "child").read_text())
     for _ in range(100):
-        if not Path(f"/proc/{child}/stat").exists() or ") Z" in Path(f"/proc/{child}/stat").read_text():
+        if (
+            not Path(f"/proc/{child}/stat").exists()
+            or ") Z" in Path(f"/proc/{child}/stat").read_text()
+        ):
             return
         time.sleep(0.05)
     pytest.fail("its child lives on")
 
 
-@pytest.mark.parametrize(("python", "version", "why"), [
-    ("3.8.18", ROCM, "too old"), ("3.10.1", "__version__ = '1.12.0'\nhip = '5.2'\n", "too old"),
-    ("3.9.1", OLD, ""), ("3.12.1", "__version__ = '2.13.0+cpu'\ncuda = None\n", interpreters.CPU_BUILD),
-    ("3.12.1", "", "names no version"),
-])
+@pytest.mark.parametrize(
+    ("python", "version", "why"),
+    [
+        ("3.8.18", ROCM, "too old"),
+        ("3.10.1", "__version__ = '1.12.0'\nhip = '5.2'\n", "too old"),
+        ("3.9.1", OLD, ""),
+        ("3.12.1", "__version__ = '2.13.0+cpu'\ncuda = None\n", interpreters.CPU_BUILD),
+        ("3.12.1", "", "names no version"),
+    ],
+)
 def test_what_speaks_against_a_torch_is_said(python: str, version: str, why: str) -> None:
-    said = {"python": python, "prefix": "/p", "at": "/p/torch", "text": version, "why": None, "user": None}
+    said = {
+        "python": python,
+        "prefix": "/p",
+        "at": "/p/torch",
+        "text": version,
+        "why": None,
+        "user": None,
+    }
     one = interpreters.judged("/p/bin/python", "here", said, {})
     assert (why in one.why) if why else one.usable
 
 
 def test_all_are_listed_in_order_each_once(tmp_path: Path) -> None:
-    active, opt, conda = (owner(tmp_path / name) for name in ("active", "system/opt/venv", "system/opt/conda/envs/py_3.10"))
+    active, opt, conda = (
+        owner(tmp_path / name)
+        for name in ("active", "system/opt/venv", "system/opt/conda/envs/py_3.10")
+    )
     broken = tmp_path / "system/opt/conda/envs/broken/bin/python"
     broken.parent.mkdir(parents=True)
     broken.symlink_to("/nonexistent")
     (tmp_path / "path").mkdir()
     (tmp_path / "path/python3").write_text(f'#!/bin/sh\nexec "{active}" "$@"\n')
     (tmp_path / "path/python3").chmod(0o755)
-    environ = {"VIRTUAL_ENV": str(tmp_path / "active"), "PATH": str(tmp_path / "path"), "HOME": str(tmp_path)}
+    environ = {
+        "VIRTUAL_ENV": str(tmp_path / "active"),
+        "PATH": str(tmp_path / "path"),
+        "HOME": str(tmp_path),
+    }
     found = interpreters.find(environ, tmp_path / ".venv", system=tmp_path / "system")
     assert [(one.path, one.how_found) for one in found][1:] == [
-        (str(active), "active, VIRTUAL_ENV"), (str(opt), "/opt/venv"), (str(broken), "/opt/conda/envs/broken"),
-        (str(conda), "/opt/conda/envs/py_3.10")]
+        (str(active), "active, VIRTUAL_ENV"),
+        (str(opt), "/opt/venv"),
+        (str(broken), "/opt/conda/envs/broken"),
+        (str(conda), "/opt/conda/envs/py_3.10"),
+    ]
     assert found[0].path == sys.executable
     chosen = torch_build.chosen([one for one in found if one.path != sys.executable], None)
     assert chosen and chosen.path == str(active)
@@ -133,12 +192,18 @@ def test_all_are_listed_in_order_each_once(tmp_path: Path) -> None:
 
 def test_the_workbooks_own_venv_is_no_candidate(tmp_path: Path) -> None:
     own = owner(tmp_path / ".venv")
-    environ = {"VIRTUAL_ENV": str(tmp_path / ".venv"), "PATH": str(own.parent), "HOME": str(tmp_path)}
+    environ = {
+        "VIRTUAL_ENV": str(tmp_path / ".venv"),
+        "PATH": str(own.parent),
+        "HOME": str(tmp_path),
+    }
     found = interpreters.find(environ, tmp_path / ".venv", system=tmp_path)
     assert [one.path for one in found] == [sys.executable]
 
 
-def test_a_torch_of_the_user_site_is_found_and_started_so_that_it_stays_found(tmp_path: Path) -> None:
+def test_a_torch_of_the_user_site_is_found_and_started_so_that_it_stays_found(
+    tmp_path: Path,
+) -> None:
     site = tmp_path / f".local/lib/{MINOR}/site-packages/torch"
     site.mkdir(parents=True)
     (site / "version.py").write_text(ROCM)
@@ -146,8 +211,14 @@ def test_a_torch_of_the_user_site_is_found_and_started_so_that_it_stays_found(tm
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / MINOR).symlink_to(BASE)
     environ = {"PATH": str(tmp_path / "path"), "HOME": str(tmp_path)}
-    one = next(one for one in interpreters.find(environ, tmp_path / ".venv", system=tmp_path) if one.usable)
-    assert (one.path, one.how_found, one.through) == (str(tmp_path / "path" / MINOR), "~/.local", "user site")
+    one = next(
+        one for one in interpreters.find(environ, tmp_path / ".venv", system=tmp_path) if one.usable
+    )
+    assert (one.path, one.how_found, one.through) == (
+        str(tmp_path / "path" / MINOR),
+        "~/.local",
+        "user site",
+    )
     assert starts(tmp_path, one, environ) == "theirs"
 
 
@@ -156,7 +227,11 @@ def test_a_torch_of_pythonpath_is_found_and_started_so_that_it_stays_found(tmp_p
     (theirs / "torch").mkdir(parents=True)
     (theirs / "torch/version.py").write_text(CUDA)
     (theirs / "torch/__init__.py").write_text("version = 'theirs'\n")
-    environ = {"PYTHONPATH": f"/nonexistent:{theirs}", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environ = {
+        "PYTHONPATH": f"/nonexistent:{theirs}",
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+    }
     one = interpreters.find(environ, tmp_path / ".venv", system=tmp_path)[0]
     assert one.usable and one.through == "PYTHONPATH"
     assert starts(tmp_path, one, environ) == "theirs"
@@ -169,9 +244,19 @@ def starts(folder: Path, one: interpreters.Interpreter, environ: dict[str, str])
     script = folder / "torch-python"
     script.write_text(interpreters.starter(one, environ))
     script.chmod(0o755)
-    env = {"HOME": environ["HOME"], "PATH": environ["PATH"], "PYTHONNOUSERSITE": "1", "PYTHONPATH": str(folder / "checkout")}
-    done = subprocess.run([str(script), "-c", "import helpers, torch; print(torch.version)"], env=env, text=True,
-                          capture_output=True, check=True)
+    env = {
+        "HOME": environ["HOME"],
+        "PATH": environ["PATH"],
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONPATH": str(folder / "checkout"),
+    }
+    done = subprocess.run(
+        [str(script), "-c", "import helpers, torch; print(torch.version)"],
+        env=env,
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -185,21 +270,33 @@ def test_the_users_torch_is_used_recorded_and_not_touched(bare: Checkout, tmp_pa
     done = bare.start("diagnose", VIRTUAL_ENV=str(tmp_path / "theirs"), PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stderr
     record = bare.record
-    assert (record["torch_python"], record["torch"], record["hip"]) == (str(theirs), "2.9.1+rocm6.4", "6.4.43484-123eb5128")
+    assert (record["torch_python"], record["torch"], record["hip"]) == (
+        str(theirs),
+        "2.9.1+rocm6.4",
+        "6.4.43484-123eb5128",
+    )
     assert record["how_found"] == "active, VIRTUAL_ENV" and len(record["all"]) >= 2
     assert content(tmp_path / "theirs") == before
-    assert "torch==" not in bare.log and "torch.txt" not in bare.log and not list(bare.venv.glob("lib/*/site-packages/torch"))
+    assert (
+        "torch==" not in bare.log
+        and "torch.txt" not in bare.log
+        and not list(bare.venv.glob("lib/*/site-packages/torch"))
+    )
     assert f"torch 2.9.1+rocm6.4 of {theirs}" in done.stderr
     (tmp_path / "theirs/bin/python").unlink()
     again = bare.start("diagnose")
-    assert "torch 9.9.9+cpu" in again.stderr and bare.record["torch"] == "9.9.9+cpu", "an owner that is gone is looked for anew"
+    assert "torch 9.9.9+cpu" in again.stderr and bare.record["torch"] == "9.9.9+cpu", (
+        "an owner that is gone is looked for anew"
+    )
 
 
 @needs_pip
 def test_torch_python_picks_and_is_kept(bare: Checkout, tmp_path: Path) -> None:
     theirs = owner(tmp_path / "their own", "__version__ = '2.13.0+cpu'\ncuda = None\nhip = None\n")
     assert bare.start("diagnose", "--torch", "none").returncode == 0
-    assert bare.record["torch_python"] is None and bare.record["why"] == "--torch none was asked for"
+    assert (
+        bare.record["torch_python"] is None and bare.record["why"] == "--torch none was asked for"
+    )
     log = bare.log
     done = bare.start("diagnose", "--torch-python", str(theirs))
     assert done.returncode == 0 and bare.log == log, "no pip call is needed for it"
@@ -218,10 +315,14 @@ def test_set_up_goes_on_without_torch_says_so_and_tries_again_when_asked(bare: C
     assert done.returncode == 0 and "no torch: nothing serves torch 9.9.9+cpu" in done.stderr
     assert "make setup TORCH=cpu" in done.stderr
     assert bare.record["torch_python"] is None and "nothing serves" in bare.record["why"]
-    attempts = [line for line in bare.log.splitlines() if line.startswith("$ pip") and "torch==" in line]
-    assert attempts == ["$ pip install --only-binary=:all: --no-deps torch==9.9.9+cpu",
-                        "$ pip install --only-binary=:all: --extra-index-url https://download.pytorch.org/whl/cpu --no-deps "
-                        "torch==9.9.9+cpu"]
+    attempts = [
+        line for line in bare.log.splitlines() if line.startswith("$ pip") and "torch==" in line
+    ]
+    assert attempts == [
+        "$ pip install --only-binary=:all: --no-deps torch==9.9.9+cpu",
+        "$ pip install --only-binary=:all: --extra-index-url https://download.pytorch.org/whl/cpu --no-deps "
+        "torch==9.9.9+cpu",
+    ]
     log = bare.log
     assert bare.start("diagnose").stderr == "" and bare.log == log, "a warm use does not try again"
     torch_wheel(bare.wheels)
@@ -230,15 +331,23 @@ def test_set_up_goes_on_without_torch_says_so_and_tries_again_when_asked(bare: C
 
 
 @needs_pip
-@pytest.mark.parametrize(("kind", "local"), [("cuda", "cu130"), pytest.param("rocm", "rocm7.2", marks=pytest.mark.slow)])
-def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(bare: Checkout, kind: str, local: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "local"), [("cuda", "cu130"), pytest.param("rocm", "rocm7.2", marks=pytest.mark.slow)]
+)
+def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(
+    bare: Checkout, kind: str, local: str
+) -> None:
     torch_wheel(bare.wheels, f"9.9.9+{local}")
     says = 'case "$*" in *torch==*) echo "pip is asked for torch" >> "$0.order";; esac\n'
     done = bare.lacking(NO_ENSUREPIP, says).start("diagnose", "--torch", kind)
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stderr.splitlines() if f"torch 9.9.9+{local}:" in line)
     assert "GB" in line and f"https://download.pytorch.org/whl/{local}" in line
-    asked = [line for line in bare.log.splitlines() if line.startswith("$ pip") and "torch" in line.split("/")[-1]]
+    asked = [
+        line
+        for line in bare.log.splitlines()
+        if line.startswith("$ pip") and "torch" in line.split("/")[-1]
+    ]
     assert asked == [f"$ pip install --only-binary=:all: torch==9.9.9+{local}"]
     assert bare.record["torch"] == f"9.9.9+{local}" and bare.record["asked"] == kind
 
@@ -248,9 +357,24 @@ def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(bare: 
 
 def test_no_torch_without_its_exact_build_gets_into_a_call(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
-    for line in ("torch", "torch>=2", "torch==2.13.0", "Torch==2.13.0", "torch~=2.13", "torch[a]==2.13.0+cpu", "torch==2.13.*",
-                 "torch @ https://example.org/torch.whl", "-r more.txt", "--index-url https://x", "https://x/torch-2-py3-none-any.whl",
-                 "torch==2.13.0+cu130", "torch==2.13.0+rocm7.2", "torch==2.13.0 ; python_version > '3'", "numpy", "numpy>=2"):
+    for line in (
+        "torch",
+        "torch>=2",
+        "torch==2.13.0",
+        "Torch==2.13.0",
+        "torch~=2.13",
+        "torch[a]==2.13.0+cpu",
+        "torch==2.13.*",
+        "torch @ https://example.org/torch.whl",
+        "-r more.txt",
+        "--index-url https://x",
+        "https://x/torch-2-py3-none-any.whl",
+        "torch==2.13.0+cu130",
+        "torch==2.13.0+rocm7.2",
+        "torch==2.13.0 ; python_version > '3'",
+        "numpy",
+        "numpy>=2",
+    ):
         lock.write_text(f"tiny==1.0\n{line}\n")
         with pytest.raises(ValueError):
             pip.command(["pip"], "install", [lock])
@@ -269,7 +393,10 @@ def test_whatever_follows_the_name_of_torch_is_exact_or_refused(rest: str) -> No
     except ValueError:
         return
     name = line.split("==")[0]
-    assert pip.EXACT_TORCH.fullmatch(line.split(";")[0].strip()) or name.replace("_", "-").replace(".", "-").lower() != "torch"
+    assert (
+        pip.EXACT_TORCH.fullmatch(line.split(";")[0].strip())
+        or name.replace("_", "-").replace(".", "-").lower() != "torch"
+    )
 
 
 def test_every_call_is_wheels_only_and_without_dependencies_but_for_a_gpu_build() -> None:
@@ -278,7 +405,10 @@ def test_every_call_is_wheels_only_and_without_dependencies_but_for_a_gpu_build(
     for action, lock in itertools.product(("install", "download"), locks):
         argv = pip.command(["pip"], action, [lock])
         assert argv == ["pip", action, "--only-binary=:all:", "-r", str(lock), "--no-deps"]
-    assert pip.command(["pip"], "install", torch="2.13.0+cpu")[-2:] == ["--no-deps", "torch==2.13.0+cpu"]
+    assert pip.command(["pip"], "install", torch="2.13.0+cpu")[-2:] == [
+        "--no-deps",
+        "torch==2.13.0+cpu",
+    ]
     for local in ("cu130", "rocm7.2"):
         argv = pip.command(["pip"], "install", torch=f"2.13.0+{local}")
         assert "--no-deps" not in argv and argv[-1] == f"torch==2.13.0+{local}"

@@ -10,8 +10,16 @@ from helpers.look import drm, framework, kfd, machine, nvidia, rocminfo, ttm
 from helpers.look.archive import BundleMissing
 from helpers.look.boxes import RECORDED, open_box, recorded_names
 
-NAMES = ["cpu-only", "cuda-24gb-tuning", "cuda-healthy", "rx7900xt-container", "strix-halo-1-found", "strix-halo-2-vm-size",
-         "strix-halo-3-gttsize", "strix-halo-4-ttm"]
+NAMES = [
+    "cpu-only",
+    "cuda-24gb-tuning",
+    "cuda-healthy",
+    "rx7900xt-container",
+    "strix-halo-1-found",
+    "strix-halo-2-vm-size",
+    "strix-halo-3-gttsize",
+    "strix-halo-4-ttm",
+]
 GIB, MIB = 1 << 30, 1 << 20
 
 
@@ -24,9 +32,15 @@ def test_the_folders_are_what_the_builder_writes(tmp_path):
     assert [path.name for path in built] and sorted(path.name for path in built) == NAMES
     for path in built:
         files = sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
-        kept = sorted(p.relative_to(RECORDED / path.name) for p in (RECORDED / path.name).rglob("*") if p.is_file())
+        kept = sorted(
+            p.relative_to(RECORDED / path.name)
+            for p in (RECORDED / path.name).rglob("*")
+            if p.is_file()
+        )
         assert files == kept, "run: python env/boxes/build.py"
-        assert filecmp.cmpfiles(path, RECORDED / path.name, [str(f) for f in files], shallow=False)[1:] == ([], [])
+        assert filecmp.cmpfiles(path, RECORDED / path.name, [str(f) for f in files], shallow=False)[
+            1:
+        ] == ([], [])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,20 +71,23 @@ def test_two_full_cards_with_no_holder_in_the_container():
     assert drm.clients(bundle) == ()
 
 
-@pytest.mark.parametrize(("name", "pages", "gtt_gib", "vm_size", "torch_gib"), [
-    ("strix-halo-1-found", 16393924, "62.54", -1, "62.54"),
-    ("strix-halo-2-vm-size", 16393924, "62.54", 131072, "62.54"),
-    ("strix-halo-3-gttsize", 16393924, "120.00", 131072, "62.54"),
-    ("strix-halo-4-ttm", 31457280, "120.00", 131072, "120.00"),
-])
+@pytest.mark.parametrize(
+    ("name", "pages", "gtt_gib", "vm_size", "torch_gib"),
+    [
+        ("strix-halo-1-found", 16393924, "62.54", -1, "62.54"),
+        ("strix-halo-2-vm-size", 16393924, "62.54", 131072, "62.54"),
+        ("strix-halo-3-gttsize", 16393924, "120.00", 131072, "62.54"),
+        ("strix-halo-4-ttm", 31457280, "120.00", 131072, "120.00"),
+    ],
+)
 def test_the_four_stages_of_the_strix_halo_box(name, pages, gtt_gib, vm_size, torch_gib):
     bundle = open_box(name)
     live = {(p.module, p.name): p.live.value for p in ttm.parameters(bundle)}
     assert live["ttm", "pages_limit"] == pages and live["amdgpu", "vm_size"] == vm_size
-    card, = drm.cards(bundle)
+    (card,) = drm.cards(bundle)
     node = next(node for node in kfd.nodes(bundle) if node.gfx)
     gpu = next(agent for agent in rocminfo.agents(bundle) if agent.kind == "gpu")
-    device, = framework.framework(bundle).devices
+    (device,) = framework.framework(bundle).devices
     assert card.vram_total.value == 536870912
     assert card.gtt_total.show() == f"{gtt_gib} GiB"
     assert node.gfx == "gfx1151" and node.framebuffer.value == gpu.memory.value == pages * 4096
@@ -80,7 +97,7 @@ def test_the_four_stages_of_the_strix_halo_box(name, pages, gtt_gib, vm_size, to
 
 def test_the_tuning_boxs_card_adds_up():
     bundle = open_box("cuda-24gb-tuning")
-    gpu, = nvidia.gpus(bundle)
+    (gpu,) = nvidia.gpus(bundle)
     xorg, job = nvidia.holders(bundle)
     capacity = gpu.total.value - gpu.reserved.value
     assert f"{capacity / GIB:.2f}" == "23.56" and f"{job.memory.value / GIB:.2f}" == "22.88"
@@ -91,7 +108,10 @@ def test_the_tuning_boxs_card_adds_up():
 
 
 def test_an_unknown_name_is_answered_with_the_names_there_are():
-    with pytest.raises(BundleMissing, match="expected live, a bundle's path, or one of cpu-only, .*strix-halo-4-ttm"):
+    with pytest.raises(
+        BundleMissing,
+        match="expected live, a bundle's path, or one of cpu-only, .*strix-halo-4-ttm",
+    ):
         open_box("strix-halo-5")
 
 

@@ -19,11 +19,29 @@ from hypothesis import strategies as st
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
 
 from helpers.look import archive
-from helpers.look.archive import BundleBroken, BundleError, BundleHostile, BundleMissing, BundleTooNew
+from helpers.look.archive import (
+    BundleBroken,
+    BundleError,
+    BundleHostile,
+    BundleMissing,
+    BundleTooNew,
+)
 from helpers.look.bundle import Bundle, BundleWriter, open_bundle
 
 QUICK = settings(max_examples=50, deadline=None)
-SOURCES = ["/proc/1", "/proc/1/status", "/a", "/a/b", "a", "../x", "/", "", "/~2/a", "n" * 400, "n" * 300]
+SOURCES = [
+    "/proc/1",
+    "/proc/1/status",
+    "/a",
+    "/a/b",
+    "a",
+    "../x",
+    "/",
+    "",
+    "/~2/a",
+    "n" * 400,
+    "n" * 300,
+]
 ENDINGS = ("", ".tar.gz", ".tgz")
 
 
@@ -51,7 +69,9 @@ def packed(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], **options: 
     return whole
 
 
-def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, to: str = "") -> tarfile.TarInfo:
+def member(
+    name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, to: str = ""
+) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
     made.size, made.type, made.linkname = size, kind, to
     return made
@@ -85,8 +105,14 @@ def test_absent_refused_and_empty_stay_apart(tmp_path: Path) -> None:
     made.add("file", "/refused", None, status="not_allowed", why="Permission denied (EACCES)")
     bundle = open_bundle(made.write(tmp_path / "b"))
     assert bundle.read("/empty").ok and bundle.read("/empty").text == ""
-    assert (bundle.read("/refused").status, bundle.read("/refused").why) == ("not_allowed", "Permission denied (EACCES)")
-    assert (bundle.read("/never").status, bundle.read("/never").why) == ("not_available", "not captured")
+    assert (bundle.read("/refused").status, bundle.read("/refused").why) == (
+        "not_allowed",
+        "Permission denied (EACCES)",
+    )
+    assert (bundle.read("/never").status, bundle.read("/never").why) == (
+        "not_available",
+        "not captured",
+    )
     assert bundle.read("/proc/odd").text.endswith("odd"), "a text that is no UTF-8 is still read"
     assert bundle.table("processes") == [{"pid": 1}, {"pid": 2}]
 
@@ -98,21 +124,39 @@ def test_two_packings_of_one_bundle_hold_the_same_members_in_the_same_order(tmp_
         assert one.getnames() == two.getnames() and one.getnames()[0] == "manifest.json"
 
 
-@pytest.mark.parametrize("kind", ["traversal", "absolute", "backslash", "symlink", "hardlink", "device", "character_device",
-                                  "fifo", "twice", "twice_by_spelling"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "traversal",
+        "absolute",
+        "backslash",
+        "symlink",
+        "hardlink",
+        "device",
+        "character_device",
+        "fifo",
+        "twice",
+        "twice_by_spelling",
+    ],
+)
 def test_an_archive_that_could_harm_is_refused(tmp_path: Path, kind: str) -> None:
     bad = {
-        "traversal": [(member("../../etc/cron.d/x", 1), b"x")], "absolute": [(member("/etc/passwd", 1), b"x")],
-        "backslash": [(member("a\\..\\b", 1), b"x")], "symlink": [(member("raw/l", 0, tarfile.SYMTYPE, "/etc/shadow"), b"")],
+        "traversal": [(member("../../etc/cron.d/x", 1), b"x")],
+        "absolute": [(member("/etc/passwd", 1), b"x")],
+        "backslash": [(member("a\\..\\b", 1), b"x")],
+        "symlink": [(member("raw/l", 0, tarfile.SYMTYPE, "/etc/shadow"), b"")],
         "hardlink": [(member("raw/h", 0, tarfile.LNKTYPE, "manifest.json"), b"")],
-        "device": [(member("raw/d", 0, tarfile.BLKTYPE), b"")], "fifo": [(member("raw/f", 0, tarfile.FIFOTYPE), b"")],
+        "device": [(member("raw/d", 0, tarfile.BLKTYPE), b"")],
+        "fifo": [(member("raw/f", 0, tarfile.FIFOTYPE), b"")],
         "character_device": [(member("raw/s", 0, tarfile.CHRTYPE), b"")],
         "twice": [(member("raw/t", 1), b"1"), (member("raw/t", 1), b"2")],
         "twice_by_spelling": [(member("raw/t", 1), b"1"), (member("raw/./t", 1), b"2")],
     }[kind]
     before = sorted(path.name for path in tmp_path.parent.iterdir())
     assert isinstance(refusal(packed(tmp_path, good_members() + bad)), BundleHostile)
-    assert sorted(path.name for path in tmp_path.parent.iterdir()) == before, "something was written"
+    assert sorted(path.name for path in tmp_path.parent.iterdir()) == before, (
+        "something was written"
+    )
 
 
 def test_a_declared_member_of_ten_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -122,22 +166,39 @@ def test_a_declared_member_of_ten_gigabytes_is_refused_before_it_is_read(tmp_pat
     assert isinstance(refusal(path), BundleHostile)
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"S",
-                                  b"?"])
-def test_a_header_that_is_itself_a_bomb_is_refused_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+        b"S",
+        b"?",
+    ],
+)
+def test_a_header_that_is_itself_a_bomb_is_refused_before_it_is_read(
+    tmp_path: Path, kind: bytes
+) -> None:
     path = tmp_path / "header.tar.gz"
-    path.write_bytes(gzip.compress(member("x", 4 << 30, kind).tobuf(tarfile.GNU_FORMAT) + bytes(4 << 20)))
+    path.write_bytes(
+        gzip.compress(member("x", 4 << 30, kind).tobuf(tarfile.GNU_FORMAT) + bytes(4 << 20))
+    )
     assert isinstance(refusal(path), BundleHostile)
 
 
 def test_headers_nested_without_end_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "nested.tar.gz"
-    one = member("x", 512, tarfile.XHDTYPE).tobuf(tarfile.GNU_FORMAT) + b"9 path=a\n".ljust(512, b"\0")
+    one = member("x", 512, tarfile.XHDTYPE).tobuf(tarfile.GNU_FORMAT) + b"9 path=a\n".ljust(
+        512, b"\0"
+    )
     path.write_bytes(gzip.compress(one * 5000))
     assert isinstance(refusal(path), BundleError)
 
 
-def test_a_bomb_costs_no_more_memory_than_a_bundle_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_costs_no_more_memory_than_a_bundle_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "BUNDLE_LIMIT_BYTES", 4 << 20)
     many = good_members() + [(member(f"raw/{n}", 1 << 20), bytes(1 << 20)) for n in range(12)]
     path = packed(tmp_path, many)
@@ -145,26 +206,39 @@ def test_a_bomb_costs_no_more_memory_than_a_bundle_may(tmp_path: Path, monkeypat
     assert "more than 4 MiB" in str(refusal(path))
 
 
-def test_a_member_larger_than_a_member_may_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_larger_than_a_member_may_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "MEMBER_LIMIT_BYTES", 1 << 20)
-    assert isinstance(refusal(packed(tmp_path, [*good_members(), (member("raw/m", 2 << 20), bytes(2 << 20))])), BundleHostile)
+    assert isinstance(
+        refusal(packed(tmp_path, [*good_members(), (member("raw/m", 2 << 20), bytes(2 << 20))])),
+        BundleHostile,
+    )
 
 
-def test_more_members_than_a_bundle_may_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_members_than_a_bundle_may_have_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "MEMBER_LIMIT_COUNT", 4)
     assert isinstance(refusal(packed(tmp_path, good_members())), BundleHostile)
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
 def test_an_archive_that_a_person_packed_with_tar_is_read(tmp_path: Path, form: int) -> None:
-    inside = [(member(f"my-capture/{one.name}", one.size), content) for one, content in good_members()]
+    inside = [
+        (member(f"my-capture/{one.name}", one.size), content) for one, content in good_members()
+    ]
     path = packed(tmp_path, [(member("my-capture", 0, tarfile.DIRTYPE), b""), *inside], format=form)
     assert open_bundle(path) == writer().bundle()
 
 
 def test_a_name_longer_than_a_plain_header_holds_is_read(tmp_path: Path) -> None:
     made = writer()
-    made.add("file", "/sys/fs/cgroup/" + "/".join(["a-rather-long-name-of-a-group"] * 8) + "/memory.max", "max\n")
+    made.add(
+        "file",
+        "/sys/fs/cgroup/" + "/".join(["a-rather-long-name-of-a-group"] * 8) + "/memory.max",
+        "max\n",
+    )
     assert open_bundle(made.write(tmp_path / "b.tar.gz")) == made.bundle()
 
 
@@ -178,7 +252,9 @@ def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
 
 @QUICK
 @given(data=st.data())
-def test_changed_bytes_never_give_other_content(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_changed_bytes_never_give_other_content(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("flip")
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
@@ -195,17 +271,28 @@ def test_changed_bytes_never_give_other_content(data: st.DataObject, tmp_path_fa
         assert "\n" not in str(error)
         return
     for item in opened.items:
-        assert not item.path or hashlib.sha256(opened.contents[item.path]).hexdigest() == item.sha256
+        assert (
+            not item.path or hashlib.sha256(opened.contents[item.path]).hexdigest() == item.sha256
+        )
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-                    max_leaves=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
 
 
 @QUICK
-@given(manifest=JSON | st.fixed_dictionaries(dict.fromkeys(("schema_version", "items", "box", "kind"), JSON)))
-def test_any_json_as_a_manifest_is_refused_in_one_line(manifest: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(
+    manifest=JSON
+    | st.fixed_dictionaries(dict.fromkeys(("schema_version", "items", "box", "kind"), JSON))
+)
+def test_any_json_as_a_manifest_is_refused_in_one_line(
+    manifest: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("m") / "b"
     path.mkdir()
     (path / "manifest.json").write_text(json.dumps(manifest))
@@ -213,17 +300,42 @@ def test_any_json_as_a_manifest_is_refused_in_one_line(manifest: object, tmp_pat
 
 
 @QUICK
-@given(key=st.sampled_from(["id", "kind", "source", "path", "status", "exit", "seconds", "bytes", "sha256", "constructed",
-                            "why"]), value=JSON)
-def test_a_wrong_type_in_an_item_is_refused(key: str, value: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(
+    key=st.sampled_from(
+        [
+            "id",
+            "kind",
+            "source",
+            "path",
+            "status",
+            "exit",
+            "seconds",
+            "bytes",
+            "sha256",
+            "constructed",
+            "why",
+        ]
+    ),
+    value=JSON,
+)
+def test_a_wrong_type_in_an_item_is_refused(
+    key: str, value: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("i") / "b"
     writer().write(path)
     manifest = json.loads((path / "manifest.json").read_text())
     before = manifest["items"][0][key]
     manifest["items"][0][key] = value
     (path / "manifest.json").write_text(json.dumps(manifest))
-    harmless: dict[str, Any] = {"exit": (int, type(None)), "seconds": (int, float), "bytes": (int,), "constructed": (bool,),
-                                "id": (str,), "source": (str,), "why": (str,)}
+    harmless: dict[str, Any] = {
+        "exit": (int, type(None)),
+        "seconds": (int, float),
+        "bytes": (int,),
+        "constructed": (bool,),
+        "id": (str,),
+        "source": (str,),
+        "why": (str,),
+    }
     if type(value) in harmless.get(key, ()) or value in (before, "") and key == "path":
         assert isinstance(open_bundle(path), Bundle)
     else:
@@ -243,11 +355,23 @@ def test_a_table_line_nested_without_end_is_left_out(tmp_path: Path) -> None:
     assert open_bundle(made.write(tmp_path / "b")).table("libraries") == [{"name": "kept"}]
 
 
-@pytest.mark.parametrize(("change", "expected"), [
-    ({"schema_version": 2}, BundleTooNew), ({"schema_version": 0}, BundleBroken), ({"schema_version": "1"}, BundleBroken),
-    ({"schema_version": True}, BundleBroken), ({"kind": "invented"}, BundleBroken), ({"items": {}}, BundleBroken),
-    ({"items": [1]}, BundleBroken), ({"items": [{"id": "x"}]}, BundleBroken), ({"box": None}, BundleBroken)])
-def test_a_manifest_this_reader_does_not_know_is_refused(tmp_path: Path, change: dict[str, object], expected: type) -> None:
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"schema_version": 2}, BundleTooNew),
+        ({"schema_version": 0}, BundleBroken),
+        ({"schema_version": "1"}, BundleBroken),
+        ({"schema_version": True}, BundleBroken),
+        ({"kind": "invented"}, BundleBroken),
+        ({"items": {}}, BundleBroken),
+        ({"items": [1]}, BundleBroken),
+        ({"items": [{"id": "x"}]}, BundleBroken),
+        ({"box": None}, BundleBroken),
+    ],
+)
+def test_a_manifest_this_reader_does_not_know_is_refused(
+    tmp_path: Path, change: dict[str, object], expected: type
+) -> None:
     path = tmp_path / "b"
     writer().write(path)
     (path / "manifest.json").write_text(json.dumps(manifest_of(writer(), **change)))
@@ -278,14 +402,18 @@ def test_a_path_with_nothing_there_is_refused(tmp_path: Path, name: str) -> None
         open_bundle(tmp_path / name)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04zip", b"\x28\xb5\x2f\xfdzstd", b"\x80\x04pickle", b"plain words\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04zip", b"\x28\xb5\x2f\xfdzstd", b"\x80\x04pickle", b"plain words\n"]
+)
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "b.tar.gz"
     path.write_bytes(content)
     assert isinstance(refusal(path), BundleBroken)
 
 
-def test_a_folder_with_a_link_or_a_pipe_in_it_is_refused_and_neither_is_opened(tmp_path: Path) -> None:
+def test_a_folder_with_a_link_or_a_pipe_in_it_is_refused_and_neither_is_opened(
+    tmp_path: Path,
+) -> None:
     for special in ("link", "pipe", "link_to_folder"):
         path = writer().write(tmp_path / special)
         if special == "pipe":
@@ -301,8 +429,10 @@ def test_a_bundle_that_may_not_be_read_says_so(open_folder: Path) -> None:  # no
     shutil.copytree(path, open_folder / "c")
     (path / "manifest.json").chmod(0)
     (open_folder / "c/raw/proc").chmod(0)
-    code = ("import json; from helpers.look.bundle import open_bundle; from helpers.look.archive import BundleMissing\n"
-            "try: open_bundle(sys.argv[1])\nexcept BundleMissing as error: print(json.dumps(str(error)))")
+    code = (
+        "import json; from helpers.look.bundle import open_bundle; from helpers.look.archive import BundleMissing\n"
+        "try: open_bundle(sys.argv[1])\nexcept BundleMissing as error: print(json.dumps(str(error)))"
+    )
     for name, word in (("b", "manifest.json"), ("c", "raw/proc")):
         said = as_nobody(code, open_folder / name)
         assert word in said and "Permission denied" in said and "\n" not in said
@@ -331,7 +461,9 @@ def test_force_never_replaces_a_folder_that_is_no_bundle_nor_a_link(tmp_path: Pa
     assert writer().write(bundle, force=True) == bundle
 
 
-def test_a_write_that_fails_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_nothing_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -341,17 +473,20 @@ def test_a_write_that_fails_leaves_nothing_and_says_why(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-@given(sources=st.lists(st.text(max_size=40) | st.sampled_from(SOURCES),
-                        unique=True, max_size=12))
+@given(sources=st.lists(st.text(max_size=40) | st.sampled_from(SOURCES), unique=True, max_size=12))
 @QUICK
-def test_any_source_can_be_kept_and_found_again(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_source_can_be_kept_and_found_again(
+    sources: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     made = BundleWriter("b", "live", "0", "now")
     for number, source in enumerate(sources):
         made.add("file" if number % 2 else "command", source, f"text {number}")
     folder = tmp_path_factory.mktemp("any")
     for out in (folder / "f", folder / "a.tar.gz"):
         bundle = open_bundle(made.write(out))
-        assert [bundle.read(source).text for source in sources] == [f"text {n}" for n in range(len(sources))]
+        assert [bundle.read(source).text for source in sources] == [
+            f"text {n}" for n in range(len(sources))
+        ]
 
 
 def test_a_text_that_no_file_could_hold_is_kept_as_near_as_can_be() -> None:

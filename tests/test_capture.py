@@ -57,24 +57,37 @@ def dies(pid: int) -> bool:
 
 # Commands
 
+
 def test_a_command_gives_its_text_its_words_on_stderr_and_its_exit() -> None:
     got = commands.run([SHELL, "-c", "echo out; echo err >&2; echo $LC_ALL; exit 3"])
-    assert (got.text, got.status, got.exit, got.why) == (b"out\nC\n--- stderr ---\nerr\n", "ok", 3, "")
+    assert (got.text, got.status, got.exit, got.why) == (
+        b"out\nC\n--- stderr ---\nerr\n",
+        "ok",
+        3,
+        "",
+    )
     assert commands.run([SHELL, "-c", "echo err >&2"]).text == b"--- stderr ---\nerr\n"
     assert commands.run([SHELL, "-c", "printf out"]).text == b"out"
 
 
-def test_a_program_that_is_missing_and_one_that_may_not_run_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_missing_and_one_that_may_not_run_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "closed-tool").write_text("#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert (commands.run(["no-such-tool"]).status, commands.run(["closed-tool"]).status) == ("not_available", "not_allowed")
+    assert (commands.run(["no-such-tool"]).status, commands.run(["closed-tool"]).status) == (
+        "not_available",
+        "not_allowed",
+    )
     (tmp_path / "broken-tool").write_text("no program at all")
     (tmp_path / "broken-tool").chmod(0o755)
     broken = commands.run(["broken-tool"])
     assert broken.status == "not_available" and "Exec format error" in broken.why
 
 
-def test_a_tool_beside_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_beside_the_current_folder_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path, "rocm-smi-planted", "echo planted")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f".{os.pathsep}{os.pathsep}/bin")
@@ -85,9 +98,14 @@ def test_stdin_is_closed() -> None:
     assert commands.run(["cat"]).status == "ok"
 
 
-@pytest.mark.parametrize("script", ["echo begun; sleep 60 & echo $!; wait",
-                                    "trap '' TERM INT HUP; echo begun; sleep 60 & echo $!; wait",
-                                    "echo begun; sleep 60 & echo $!; exec >&- 2>&-; wait"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo begun; sleep 60 & echo $!; wait",
+        "trap '' TERM INT HUP; echo begun; sleep 60 & echo $!; wait",
+        "echo begun; sleep 60 & echo $!; exec >&- 2>&-; wait",
+    ],
+)
 def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script: str) -> None:
     got = commands.run([SHELL, "-c", script], 0.3)
     assert (got.status, got.exit, got.why) == ("timeout", None, "stopped after 0.3 s")
@@ -115,7 +133,11 @@ def test_a_flood_is_cut_and_stopped() -> None:
     fifty = commands.run(["head", "-c", str(50 << 20), "/dev/zero"], 20, 1 << 20)
     assert (fifty.status, len(fifty.stdout)) == ("truncated", 1 << 20)
     errors = commands.run([SHELL, "-c", "head -c 5000000 /dev/zero >&2; echo done"], 20)
-    assert (errors.status, errors.stdout, len(errors.stderr)) == ("ok", b"done\n", commands.STDERR_LIMIT_BYTES)
+    assert (errors.status, errors.stdout, len(errors.stderr)) == (
+        "ok",
+        b"done\n",
+        commands.STDERR_LIMIT_BYTES,
+    )
 
 
 def test_a_command_killed_by_a_signal_and_one_that_speaks_no_utf8() -> None:
@@ -135,6 +157,7 @@ def test_commands_leave_no_descriptor_and_no_zombie() -> None:
 
 # Reads that may hang
 
+
 def odd_read(key: str) -> Any:
     if key.startswith("hang"):
         time.sleep(60)
@@ -149,8 +172,11 @@ def test_each_read_gives_its_answer_or_its_reason_in_order() -> None:
     keys = ["a", "hang", "b", "die", "raise", "big", "c"]
     got = list(watched.each(keys, odd_read, 0.3))
     assert [key for key, _, _ in got] == keys
-    assert {key: why for key, _, why in got if why} == {"hang": "hung for 0.3 s", "die": "the process that read it died",
-                                                         "raise": "ValueError: odd"}
+    assert {key: why for key, _, why in got if why} == {
+        "hang": "hung for 0.3 s",
+        "die": "the process that read it died",
+        "raise": "ValueError: odd",
+    }
     assert got[0][1] == ("a", b"\xff", [1, None]) and len(got[5][1][0]) == 600_000
 
 
@@ -158,9 +184,18 @@ def test_reading_goes_on_elsewhere_where_one_group_hangs_and_ends_where_all_do()
     keys = ["hang/1", "hang/2", "hang/3", "a/1", "hang/4", "a/2"]
     got = {key: why for key, _, why in watched.each(keys, odd_read, 0.1, group=os.path.dirname)}
     skipped = "not read: others of its kind hung or died before it"
-    assert [got[key] for key in keys] == ["hung for 0.1 s", "hung for 0.1 s", skipped, "", skipped, ""]
+    assert [got[key] for key in keys] == [
+        "hung for 0.1 s",
+        "hung for 0.1 s",
+        skipped,
+        "",
+        skipped,
+        "",
+    ]
     everywhere = [why for _, _, why in watched.each([f"hang{n}" for n in range(50)], odd_read, 0.1)]
-    assert everywhere == ["hung for 0.1 s"] * watched.LOST_LIMIT + [skipped] * (50 - watched.LOST_LIMIT)
+    assert everywhere == ["hung for 0.1 s"] * watched.LOST_LIMIT + [skipped] * (
+        50 - watched.LOST_LIMIT
+    )
 
 
 def test_a_reader_that_is_left_early_leaves_no_child() -> None:
@@ -177,14 +212,19 @@ def test_nothing_to_read_forks_nothing() -> None:
 
 # Files
 
-def test_files_are_found_in_natural_order_and_a_pattern_without_a_match_is_named(tmp_path: Path) -> None:
+
+def test_files_are_found_in_natural_order_and_a_pattern_without_a_match_is_named(
+    tmp_path: Path,
+) -> None:
     for number in (10, 2, 1):
         write(tmp_path, f"/sys/card{number}/used", str(number))
     write(tmp_path, "/sys/card3/other", "")
     write(tmp_path, "/sys/.card4/used", "")
     found = list(files.find(str(tmp_path), "/sys/*/used"))
     assert [f.source for f in found] == ["/sys/card1/used", "/sys/card2/used", "/sys/card10/used"]
-    assert list(files.find(str(tmp_path), "/sys/*/absent")) == [files.Found("/sys/*/absent", "not_available", "no such path")]
+    assert list(files.find(str(tmp_path), "/sys/*/absent")) == [
+        files.Found("/sys/*/absent", "not_available", "no such path")
+    ]
     assert list(files.find(str(tmp_path), "/nowhere/x*"))[0].why == "no such path"
 
 
@@ -198,8 +238,13 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         names = ("pipe", "folder", "loop", "broken", "socket", "absent")
         whys = {name: files.read(str(tmp_path), "/" + name) for name in names}
     assert {name: got[2] for name, got in whys.items()} == {
-        "pipe": "a pipe, not a regular file", "folder": "a folder, not a regular file", "loop": "a loop of links",
-        "broken": "no such file", "socket": "a socket, not a regular file", "absent": "no such file"}
+        "pipe": "a pipe, not a regular file",
+        "folder": "a folder, not a regular file",
+        "loop": "a loop of links",
+        "broken": "no such file",
+        "socket": "a socket, not a regular file",
+        "absent": "no such file",
+    }
     assert {got[:2] for got in whys.values()} == {(None, "not_available")}
     assert files.read("/", "/dev/zero")[2] == "a device, not a regular file"
 
@@ -233,12 +278,16 @@ def test_a_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
     assert files.read(str(tmp_path), "/exact")[1] == "ok"
 
 
-def test_a_folder_with_too_many_files_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_too_many_files_is_cut_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "MATCH_LIMIT", 3)
     for number in range(5):
         (tmp_path / f"f{number}").touch()
     found = list(files.find(str(tmp_path), "/f*"))
-    assert [f.status for f in found] == ["ok"] * 3 + ["not_available"] and "2 further matches" in found[-1].why
+    assert [f.status for f in found] == ["ok"] * 3 + [
+        "not_available"
+    ] and "2 further matches" in found[-1].why
 
 
 def test_a_folder_that_may_not_be_listed_is_refused_not_empty(open_folder: Path) -> None:  # noqa: F811
@@ -248,15 +297,22 @@ def test_a_folder_that_may_not_be_listed_is_refused_not_empty(open_folder: Path)
     (open_folder / "debug").chmod(0o700)
     (open_folder / "open/1").chmod(0o700)
     (open_folder / "open/0/vram").chmod(0o600)
-    code = ("import json; from helpers.look import files; root = sys.argv[1]\n"
-            "found = [[f.source, f.status] for p in ('/debug/dri/*/vram', '/open/*/vram') for f in files.find(root, p)]\n"
-            "print(json.dumps([found, files.read(root, '/open/0/vram')[1:]]))")
+    code = (
+        "import json; from helpers.look import files; root = sys.argv[1]\n"
+        "found = [[f.source, f.status] for p in ('/debug/dri/*/vram', '/open/*/vram') for f in files.find(root, p)]\n"
+        "print(json.dumps([found, files.read(root, '/open/0/vram')[1:]]))"
+    )
     found, read = as_nobody(code, open_folder)
-    assert found == [["/debug/dri/*/vram", "not_allowed"], ["/open/0/vram", "ok"], ["/open/1/vram", "not_allowed"]]
+    assert found == [
+        ["/debug/dri/*/vram", "not_allowed"],
+        ["/open/0/vram", "ok"],
+        ["/open/1/vram", "not_allowed"],
+    ]
     assert read == ["not_allowed", "Permission denied (EACCES)"]
 
 
 # Tables
+
 
 def fill(rows: Iterator[dict[str, Any]], **more: Any) -> Bundle:
     kept = capture.Taking(BundleWriter("b", "live", "0", "now"))
@@ -268,7 +324,11 @@ def test_a_table_that_outgrows_a_bundle_is_cut_and_says_so(monkeypatch: pytest.M
     assert capture.TABLE_LIMIT_BYTES < MEMBER_LIMIT_BYTES
     monkeypatch.setattr(capture, "TABLE_LIMIT_BYTES", 100)
     made = fill({"pid": number} for number in range(1000))
-    assert made.read("odd").status == "truncated" and len(made.read("odd").text) <= 100 and made.table("odd")[0] == {"pid": 0}
+    assert (
+        made.read("odd").status == "truncated"
+        and len(made.read("odd").text) <= 100
+        and made.table("odd")[0] == {"pid": 0}
+    )
 
 
 def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,49 +340,89 @@ def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch: pytest.Monkey
     assert "left out" in kept.writer.bundle().read("/f1").why
 
 
-def test_a_producer_that_hangs_dies_or_fails_costs_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {word: fill(capture.in_child(partial(odd_read, word), 0.3)).read("odd") for word in ("hang", "die", "raise")}
+def test_a_producer_that_hangs_dies_or_fails_costs_its_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {
+        word: fill(capture.in_child(partial(odd_read, word), 0.3)).read("odd")
+        for word in ("hang", "die", "raise")
+    }
     assert {word: (text.status, text.why) for word, text in found.items()} == {
-        "hang": ("timeout", "hung for 0.3 s"), "die": ("not_available", "the process that read it died"),
-        "raise": ("not_available", "ValueError: odd")}
+        "hang": ("timeout", "hung for 0.3 s"),
+        "die": ("not_available", "the process that read it died"),
+        "raise": ("not_available", "ValueError: odd"),
+    }
 
 
 def test_a_table_whose_only_row_says_why_says_so_itself() -> None:
     made = fill(iter([{"status": "not_available", "why": "no torch"}]), answer=True)
-    assert (made.read("odd").status, made.read("odd").why, len(made.table("odd"))) == ("not_available", "no torch", 1)
-    assert fill(iter([{"status": "not_available", "why": "gone", "pid": 1}])).read("odd").status == "ok"
+    assert (made.read("odd").status, made.read("odd").why, len(made.table("odd"))) == (
+        "not_available",
+        "no torch",
+        1,
+    )
+    assert (
+        fill(iter([{"status": "not_available", "why": "gone", "pid": 1}])).read("odd").status
+        == "ok"
+    )
     assert fill(iter(()), needs="/no-such-folder").read("odd").why == "no such file"
     assert fill(iter(())).read("odd").ok, "nothing there, and that was seen"
 
 
 # The whole
 
-def test_a_tree_is_captured_whole(tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+
+def test_a_tree_is_captured_whole(
+    tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--root", str(tree.root), "--out", str(tmp_path / "b.tar.gz")]) == 0
     said = capsys.readouterr()
-    assert said.err == "" and str(tmp_path / "b.tar.gz") in said.out and len(said.out.splitlines()) < 12
+    assert (
+        said.err == ""
+        and str(tmp_path / "b.tar.gz") in said.out
+        and len(said.out.splitlines()) < 12
+    )
     bundle = open_bundle(tmp_path / "b.tar.gz")
     assert bundle.kind == "recorded" and bundle.box.startswith("box-")
     assert bundle.read("/sys/class/drm/card1/device/mem_info_vram_total").text == f"{20 << 30}\n"
     assert bundle.sources("/sys/class/kfd/kfd/proc/*/vram_*") == [
-        f"/sys/class/kfd/kfd/proc/{pid}/vram_{41_000 + n}" for n, pid in enumerate(sorted(tree.held))]
+        f"/sys/class/kfd/kfd/proc/{pid}/vram_{41_000 + n}"
+        for n, pid in enumerate(sorted(tree.held))
+    ]
     assert len(processes(bundle)) == 20 and len(bundle.table("device_files")) == 8
     assert {row["pci"] for row in bundle.table("pci_devices")} >= {*tree.amd, *tree.nvidia}
-    for name in ("identity", "access", "environment", "limits", "torch", "nvml", "dmesg", "nvidia-smi -q -x"):
-        assert (bundle.read(name).status, "--root given" in bundle.read(name).why) == ("not_available", True), name
+    for name in (
+        "identity",
+        "access",
+        "environment",
+        "limits",
+        "torch",
+        "nvml",
+        "dmesg",
+        "nvidia-smi -q -x",
+    ):
+        assert (bundle.read(name).status, "--root given" in bundle.read(name).why) == (
+            "not_available",
+            True,
+        ), name
     assert str(tree.root) not in json.dumps([item.source for item in bundle.items])
 
 
 def test_two_captures_of_one_tree_are_the_same_but_for_the_clock(tree: Tree) -> None:
     one, two = (capture.capture(Options(str(tree.root))) for _ in range(2))
     assert [(i.id, i.status, i.why, i.sha256) for i in one.items if i.source != "host"] == [
-        (i.id, i.status, i.why, i.sha256) for i in two.items if i.source != "host"]
+        (i.id, i.status, i.why, i.sha256) for i in two.items if i.source != "host"
+    ]
 
 
 def test_a_hostile_tree_hangs_nothing_and_leads_nowhere(tmp_path: Path) -> None:
     os.makedirs(tmp_path / "t/proc/7/fd")
     os.makedirs(tmp_path / "t/sys/class/drm/card0/device")
-    for place in ("proc/meminfo", "proc/7/status", "sys/class/drm/card0/device/mem_info_vram_total"):
+    for place in (
+        "proc/meminfo",
+        "proc/7/status",
+        "sys/class/drm/card0/device/mem_info_vram_total",
+    ):
         os.mkfifo(tmp_path / "t" / place)
     link(tmp_path, "/t/sys/class/drm/card1", "card1")
     link(tmp_path, "/t/sys/class/drm/card2", "/sys")
@@ -331,29 +431,46 @@ def test_a_hostile_tree_hangs_nothing_and_leads_nowhere(tmp_path: Path) -> None:
     link(tmp_path, "/t/proc/7/fd/3", "/dev/kfd")
     bundle = capture.capture(Options(str(tmp_path / "t")))
     assert bundle.read("/proc/meminfo").why == "a pipe, not a regular file"
-    assert bundle.read("/etc/os-release").why == bundle.read("/proc/cmdline").why == "a link leads outside --root"
+    assert (
+        bundle.read("/etc/os-release").why
+        == bundle.read("/proc/cmdline").why
+        == "a link leads outside --root"
+    )
     assert bundle.table("processes")[0]["status"] == "not_available"
 
 
-def test_this_box_is_captured_with_torch_asked_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_this_box_is_captured_with_torch_asked_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "planted-secret")
     monkeypatch.setenv("MIOPEN_DB_TOKEN", "planted-secret")
     monkeypatch.setenv("HSA_XNACK", "0")
-    python = program(tmp_path, "python-with-torch", 'echo chatter; echo \'{"status": "ok", "torch": "9.9"}\'\n')
+    python = program(
+        tmp_path, "python-with-torch", 'echo chatter; echo \'{"status": "ok", "torch": "9.9"}\'\n'
+    )
     taken = measure(Options(torch_python=str(python)))
     assert taken.faults == [] and not taken.interrupted
     bundle = taken.writer.bundle()
     assert bundle.items[-1].source == "torch" and bundle.table("torch")[0]["torch"] == "9.9"
     kinds = [item.source for item in bundle.items]
-    assert kinds.index("processes") < kinds.index("access") < kinds.index("nvidia-smi -q -x") < kinds.index("nvml")
-    assert bundle.kind == "live" and {"name": "HSA_XNACK", "value": "0"} in bundle.table("environment")
+    assert (
+        kinds.index("processes")
+        < kinds.index("access")
+        < kinds.index("nvidia-smi -q -x")
+        < kinds.index("nvml")
+    )
+    assert bundle.kind == "live" and {"name": "HSA_XNACK", "value": "0"} in bundle.table(
+        "environment"
+    )
     assert b"planted-secret" not in b"".join(bundle.contents.values())
     assert os.uname().nodename not in bundle.box
     sources = [item.source for item in bundle.items]
     assert len(sources) == len(set(sources))
 
 
-def test_no_program_runs_and_no_torch_is_asked_where_that_was_wished(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_program_runs_and_no_torch_is_asked_where_that_was_wished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a program was run")
 
@@ -361,22 +478,32 @@ def test_no_program_runs_and_no_torch_is_asked_where_that_was_wished(monkeypatch
     taken = measure(Options(commands=False, torch=False))
     assert taken.faults == []
     assert taken.writer.bundle().read("torch").why == "--no-torch given"
-    assert taken.writer.bundle().read("nvml").why == taken.writer.bundle().read("dmesg").why == "--no-commands given"
+    assert (
+        taken.writer.bundle().read("nvml").why
+        == taken.writer.bundle().read("dmesg").why
+        == "--no-commands given"
+    )
 
 
 def test_a_device_node_is_never_opened_by_the_capturing_process(tmp_path: Path) -> None:
-    code = ("import os, sys; sys.path.insert(0, sys.argv[1])\nfrom helpers.look import access, capture\n"
-            "access.NODES = ('/dev/full',)\nopened, parent = [], os.getpid()\n"
-            "def note(event, args):\n    if event == 'open' and os.getpid() == parent: opened.append(str(args[0]))\n"
-            "sys.addaudithook(note)\n"
-            "row = capture.capture(capture.Options(torch=False)).table('access')[0]\n"
-            "assert row['status'] == 'ok', row\n"
-            "assert '/dev/full' not in opened and '/dev/null' in opened, opened\n")
-    ran = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=False)
+    code = (
+        "import os, sys; sys.path.insert(0, sys.argv[1])\nfrom helpers.look import access, capture\n"
+        "access.NODES = ('/dev/full',)\nopened, parent = [], os.getpid()\n"
+        "def note(event, args):\n    if event == 'open' and os.getpid() == parent: opened.append(str(args[0]))\n"
+        "sys.addaudithook(note)\n"
+        "row = capture.capture(capture.Options(torch=False)).table('access')[0]\n"
+        "assert row['status'] == 'ok', row\n"
+        "assert '/dev/full' not in opened and '/dev/null' in opened, opened\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_tool_that_hangs_is_not_asked_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_hangs_is_not_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path, "rocm-smi", "echo begun; sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
@@ -387,23 +514,39 @@ def test_a_tool_that_hangs_is_not_asked_for_ever(tmp_path: Path, monkeypatch: py
     assert taken.writer.bundle().read(found[0].source).text == "begun\n"
 
 
-def test_a_fault_in_one_reader_is_named_and_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_in_one_reader_is_named_and_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(limit: int) -> None:
         raise TypeError("odd log")
 
     monkeypatch.setattr(kernel_log, "collect", broken)
     assert main(["--no-torch", "--out", str(tmp_path / "b")]) == 0
     assert "kernel log: TypeError: odd log" in capsys.readouterr().out
-    assert open_bundle(tmp_path / "b").read("processes").ok and open_bundle(tmp_path / "b").read("nvml").why != "not captured"
+    assert (
+        open_bundle(tmp_path / "b").read("processes").ok
+        and open_bundle(tmp_path / "b").read("nvml").why != "not captured"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_capture_is_written_with_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_capture_is_written_with_what_it_has(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     program(tmp_path, "rocm-smi", f"echo $$ > {tmp_path}/began; sleep 60")
     env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    words = ["-m", "helpers", "capture", "--no-torch", "--out", str(tmp_path / "b.tar.gz"), "--json"]
-    running = subprocess.Popen([sys.executable, *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+    words = [
+        "-m",
+        "helpers",
+        "capture",
+        "--no-torch",
+        "--out",
+        str(tmp_path / "b.tar.gz"),
+        "--json",
+    ]
+    running = subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
+    )
     try:
         while not (tmp_path / "began").exists() or not (tmp_path / "began").read_text().strip():
             assert running.poll() is None
@@ -416,7 +559,9 @@ def test_an_interrupted_capture_is_written_with_what_it_has(tmp_path: Path, numb
     assert dies(int((tmp_path / "began").read_text()))
     bundle = open_bundle(tmp_path / "b.tar.gz")
     assert bundle.read("processes").ok
-    assert {bundle.read(name).why for name in ("nvml", "torch", "nvidia-smi -q -x")} == {"not captured: interrupted"}
+    assert {bundle.read(name).why for name in ("nvml", "torch", "nvidia-smi -q -x")} == {
+        "not captured: interrupted"
+    }
 
 
 def test_a_table_that_is_interrupted_keeps_its_rows() -> None:
@@ -434,12 +579,29 @@ def test_a_table_that_is_interrupted_keeps_its_rows() -> None:
     assert made.read("torch").why == "not captured: interrupted" and len(made.items) == 2
 
 
-@pytest.mark.parametrize("arguments", [
-    ["--nonsense"], ["extra"], ["--root", "/no/such/folder"], ["--root", "/etc/passwd"], ["--torch-python", "/no/such/python"],
-    ["--box", "../x"], ["--ou", "x"], ["--out", "b.zip"], ["--out", "/no/such/folder/b.tar.gz"], ["--out", "/dev/null"],
-    ["--out", "/dev/null", "--force"], ["--out"]])
-def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonsense"],
+        ["extra"],
+        ["--root", "/no/such/folder"],
+        ["--root", "/etc/passwd"],
+        ["--torch-python", "/no/such/python"],
+        ["--box", "../x"],
+        ["--ou", "x"],
+        ["--out", "b.zip"],
+        ["--out", "/no/such/folder/b.tar.gz"],
+        ["--out", "/dev/null"],
+        ["--out", "/dev/null", "--force"],
+        ["--out"],
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_2(
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(capture, "measure", lambda *_: pytest.fail("it measured before it refused"))
     assert main(arguments) == 2
@@ -448,7 +610,9 @@ def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], capsys: pytest.C
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bundle_is_replaced_only_by_force(tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_replaced_only_by_force(
+    tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "b"
     arguments = ["--root", str(tree.root), "--out", str(out), "--json"]
     assert main(arguments) == 0 and json.loads(capsys.readouterr().out)["counts"]["ok"] > 10
@@ -457,8 +621,9 @@ def test_a_bundle_is_replaced_only_by_force(tree: Tree, tmp_path: Path, capsys: 
     assert open_bundle(out).read("/proc/cmdline").ok
 
 
-def test_without_out_a_checkout_gets_it_in_outputs_and_others_here(tree: Tree, tmp_path: Path,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_a_checkout_gets_it_in_outputs_and_others_here(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout/pyproject.toml").touch()
     (tmp_path / "here").mkdir()
@@ -466,39 +631,67 @@ def test_without_out_a_checkout_gets_it_in_outputs_and_others_here(tree: Tree, t
     for place, folder in (("checkout", "checkout/outputs/captures"), ("none", "here")):
         monkeypatch.setattr(capture, "CHECKOUT", tmp_path / place)
         assert main(["--root", str(tree.root), "--box", "mine"]) == 0
-        written, = (tmp_path / folder).iterdir()
-        assert written.name.startswith("mine-2") and written.name.endswith("Z.tar.gz") and open_bundle(written).box == "mine"
+        (written,) = (tmp_path / folder).iterdir()
+        assert (
+            written.name.startswith("mine-2")
+            and written.name.endswith("Z.tar.gz")
+            and open_bundle(written).box == "mine"
+        )
 
 
-def test_torch_is_looked_for_where_it_was_told_or_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_looked_for_where_it_was_told_or_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(capture.framework, "collect", lambda python, *_: asked.append(python) or [])
     monkeypatch.setattr(capture, "CHECKOUT", tmp_path)
     python = str(program(tmp_path, "python-of-torch", ""))
     (tmp_path / ".venv").mkdir()
     capture._torch(Options())
-    for kept in ("{torn", "[]", '{"torch_python": null}', '{"torch_python": "/gone"}', json.dumps({"torch_python": python})):
+    for kept in (
+        "{torn",
+        "[]",
+        '{"torch_python": null}',
+        '{"torch_python": "/gone"}',
+        json.dumps({"torch_python": python}),
+    ):
         (tmp_path / ".venv/casebook.json").write_text(kept)
         capture._torch(Options())
     capture._torch(Options(torch_python="/told/python"))
-    assert asked[:5] == [asked[0]] * 5 and "python" in asked[0] and asked[5:] == [python, "/told/python"]
+    assert (
+        asked[:5] == [asked[0]] * 5
+        and "python" in asked[0]
+        and asked[5:] == [python, "/told/python"]
+    )
 
 
 def test_every_reader_that_names_sources_is_captured_for() -> None:
     folder = Path(capture.__file__).parent
-    names = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^(COMMANDS|FILES)\b", path.read_text())}
+    names = {
+        path.stem
+        for path in folder.glob("*.py")
+        if re.search(r"(?m)^(COMMANDS|FILES)\b", path.read_text())
+    }
     assert names == {reader.__name__.rsplit(".", 1)[-1] for reader in capture.READERS}
 
 
 def test_the_home_folder_is_not_kept_in_the_torch_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    row = {"status": "ok", "python": "/home/somebody/venv/bin/python", "path": "/home/somebody/venv/lib/torch"}
+    row = {
+        "status": "ok",
+        "python": "/home/somebody/venv/bin/python",
+        "path": "/home/somebody/venv/lib/torch",
+    }
     monkeypatch.setattr(capture.framework, "collect", lambda *_: [row])
-    assert capture._torch(Options()) == [{**row, "python": "~/venv/bin/python", "path": "~/venv/lib/torch"}]
+    assert capture._torch(Options()) == [
+        {**row, "python": "~/venv/bin/python", "path": "~/venv/lib/torch"}
+    ]
 
 
 @pytest.mark.parametrize("python", [f"python3.{minor}" for minor in range(8, 15)])
-def test_every_python_captures_from_a_bare_checkout_and_from_one_file(python: str, tree: Tree, tmp_path: Path) -> None:
+def test_every_python_captures_from_a_bare_checkout_and_from_one_file(
+    python: str, tree: Tree, tmp_path: Path
+) -> None:
     place = starts(python)
     if not place:
         pytest.skip(f"no {python} here")
@@ -506,18 +699,47 @@ def test_every_python_captures_from_a_bare_checkout_and_from_one_file(python: st
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     packed = tmp_path / "capture.pyz"
     with zipfile.ZipFile(packed, "w") as whole:
-        for source in [*(ROOT / "helpers").glob("*.py"), ROOT / "helpers/messages.json", *(ROOT / "helpers").glob("look/*.py"),
-                       *(ROOT / "helpers").glob("torchside/*.py")]:
+        for source in [
+            *(ROOT / "helpers").glob("*.py"),
+            ROOT / "helpers/messages.json",
+            *(ROOT / "helpers").glob("look/*.py"),
+            *(ROOT / "helpers").glob("torchside/*.py"),
+        ]:
             whole.write(source, str(source.relative_to(ROOT)))
-        whole.writestr("__main__.py", "import sys\nfrom helpers.look.capture import main\nsys.exit(main())\n")
+        whole.writestr(
+            "__main__.py", "import sys\nfrom helpers.look.capture import main\nsys.exit(main())\n"
+        )
     began = {"checkout": ["-m", "helpers", "capture"], "file": [str(packed)]}
     for name, words in began.items():
         out = tmp_path / f"{name}.tar.gz"
-        ran = subprocess.run([place, "-W", "error", *words, "--root", str(tree.root), "--out", str(out)], check=False, env=env,
-                             capture_output=True, text=True, cwd=ROOT if name == "checkout" else tmp_path)
+        ran = subprocess.run(
+            [place, "-W", "error", *words, "--root", str(tree.root), "--out", str(out)],
+            check=False,
+            env=env,
+            capture_output=True,
+            text=True,
+            cwd=ROOT if name == "checkout" else tmp_path,
+        )
         assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
     assert len(processes(open_bundle(tmp_path / "file.tar.gz"))) == 20
-    live = subprocess.run([place, "-W", "error", str(packed), "--no-torch", "--out", str(tmp_path / "live"), "--json"],
-                          capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
-    assert (live.returncode, live.stderr) == (0, "") and json.loads(live.stdout)["faults"] == [], live.stderr
+    live = subprocess.run(
+        [
+            place,
+            "-W",
+            "error",
+            str(packed),
+            "--no-torch",
+            "--out",
+            str(tmp_path / "live"),
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        cwd=tmp_path,
+    )
+    assert (live.returncode, live.stderr) == (0, "") and json.loads(live.stdout)["faults"] == [], (
+        live.stderr
+    )
     assert access.identity(open_bundle(tmp_path / "live"))

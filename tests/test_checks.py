@@ -23,7 +23,15 @@ from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
 from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
 from helpers.torchside import checks as torch_checks
-from helpers.torchside.device import Device, Failed, NotRun, gpu_trouble, host_available_bytes, pci_address, wrong_card
+from helpers.torchside.device import (
+    Device,
+    Failed,
+    NotRun,
+    gpu_trouble,
+    host_available_bytes,
+    pci_address,
+    wrong_card,
+)
 from helpers.torchside.ladder import STEP_BYTES, climb, stop_bytes
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -44,10 +52,21 @@ UNKNOWN = not_available("not captured", "bytes", "test")
 
 
 def card(pci="0000:03:00.0", driver="amdgpu", holders=(), unattributed=None, pools=(), **indices):
-    held = tuple(Holder(pci, pid, name, 1000, "S", memory, "DRM fdinfo", "") for pid, name, memory in holders)
-    return Gpu(pci, "AMD", seen("a card", "text", "test"), driver, False, {k.replace("_", " "): v for k, v in indices.items()},
-               tuple(Pool(pci, "sysfs VRAM", gib(20), used, UNKNOWN) for used in pools), held,
-               gib(0.1) if unattributed is None else unattributed, ())
+    held = tuple(
+        Holder(pci, pid, name, 1000, "S", memory, "DRM fdinfo", "") for pid, name, memory in holders
+    )
+    return Gpu(
+        pci,
+        "AMD",
+        seen("a card", "text", "test"),
+        driver,
+        False,
+        {k.replace("_", " "): v for k, v in indices.items()},
+        tuple(Pool(pci, "sysfs VRAM", gib(20), used, UNKNOWN) for used in pools),
+        held,
+        gib(0.1) if unattributed is None else unattributed,
+        (),
+    )
 
 
 def fake(monkeypatch, words):
@@ -68,13 +87,16 @@ def alive(pid):
 
 # Who may be checked.
 
+
 def test_a_free_gpu_may_be_checked():
     assert gate(card(), []) == ""
 
 
 def test_a_holder_keeps_the_checks_off_and_is_named():
     held = card(holders=[(77, "Xorg", gib(0.2)), (4242, "python3", gib(20.1)), (9, "vllm", gib(0))])
-    assert gate(held, []) == "not run because python3 (4242) holds 20.10 GiB, and 1 other holds some"
+    assert (
+        gate(held, []) == "not run because python3 (4242) holds 20.10 GiB, and 1 other holds some"
+    )
     assert gate(held, [], force=True) == ""
 
 
@@ -84,23 +106,37 @@ def test_a_process_that_only_opened_the_device_holds_nothing():
 
 def test_a_holder_of_an_unknown_amount_counts_as_a_holder():
     held = card(holders=[(9, "", not_allowed("another user's process", "bytes", "test"))])
-    assert gate(held, []) == "not run because a process (9) holds memory (not allowed: another user's process)"
+    assert (
+        gate(held, [])
+        == "not run because a process (9) holds memory (not allowed: another user's process)"
+    )
 
 
 def test_one_process_seen_by_two_sources_is_one_holder():
-    assert gate(card(holders=[(9, "vllm", gib(2)), (9, "vllm", gib(3))]), []) == "not run because vllm (9) holds 3.00 GiB"
+    assert (
+        gate(card(holders=[(9, "vllm", gib(2)), (9, "vllm", gib(3))]), [])
+        == "not run because vllm (9) holds 3.00 GiB"
+    )
 
 
-@pytest.mark.parametrize("hidden", [{"unattributed": gib(19.5)}, {"unattributed": UNKNOWN, "pools": (gib(0.1), gib(19.5))}])
+@pytest.mark.parametrize(
+    "hidden",
+    [{"unattributed": gib(19.5)}, {"unattributed": UNKNOWN, "pools": (gib(0.1), gib(19.5))}],
+)
 def test_memory_in_use_without_a_visible_process_keeps_the_checks_off(hidden):
-    assert gate(card(**hidden), []) == "not run because 19.50 GiB is used, by no process that can be seen from here"
+    assert (
+        gate(card(**hidden), [])
+        == "not run because 19.50 GiB is used, by no process that can be seen from here"
+    )
 
 
 def test_nothing_known_of_the_use_is_no_holder_seen():
     assert gate(card(unattributed=UNKNOWN, pools=(UNKNOWN,)), []) == ""
 
 
-@pytest.mark.parametrize("kind", ["gpu_reset", "vram_lost", "ring_timeout", "mes_hang", "vm_fault", "xid"])
+@pytest.mark.parametrize(
+    "kind", ["gpu_reset", "vram_lost", "ring_timeout", "mes_hang", "vm_fault", "xid"]
+)
 def test_a_fault_in_the_kernel_log_keeps_the_checks_off(kind):
     says = f"not run because the kernel log shows {kind.replace('_', ' ')}"
     assert gate(card(), [logged(kind, "11:00:00"), logged(kind)]) == says + " at 12:03:11"
@@ -109,7 +145,11 @@ def test_a_fault_in_the_kernel_log_keeps_the_checks_off(kind):
 
 
 def test_a_fault_of_another_card_or_boot_and_an_event_that_is_no_fault_do_not():
-    others = [logged("gpu_reset", pci="0000:83:00.0"), logged("gpu_reset", boot=-1), logged("oom_killer", pci="")]
+    others = [
+        logged("gpu_reset", pci="0000:83:00.0"),
+        logged("gpu_reset", boot=-1),
+        logged("oom_killer", pci=""),
+    ]
     assert gate(card(), others) == ""
 
 
@@ -119,8 +159,11 @@ def test_a_fault_that_names_no_card_counts_for_every_card():
 
 # How a child comes to see one GPU alone.
 
+
 def values(gpus, **environ):
-    return [(t.visible_variable, t.visible_value, t.refused) for t in gpu_targets(gpus, environ=environ)]
+    return [
+        (t.visible_variable, t.visible_value, t.refused) for t in gpu_targets(gpus, environ=environ)
+    ]
 
 
 def test_rocm_cards_take_torchs_own_number():
@@ -141,8 +184,13 @@ def test_cuda_cards_count_in_pci_order_whatever_order_torch_has():
 def test_a_choice_made_by_the_variable_is_kept_within():
     two = [card(), card("0000:83:00.0", torch="0")]
     assert values(two, HIP_VISIBLE_DEVICES="1") == [
-        ("HIP_VISIBLE_DEVICES", "", "not run because torch does not see this GPU (HIP_VISIBLE_DEVICES is set to '1')"),
-        ("HIP_VISIBLE_DEVICES", "1", "")]
+        (
+            "HIP_VISIBLE_DEVICES",
+            "",
+            "not run because torch does not see this GPU (HIP_VISIBLE_DEVICES is set to '1')",
+        ),
+        ("HIP_VISIBLE_DEVICES", "1", ""),
+    ]
     assert [refused != "" for _, _, refused in values(two, CUDA_VISIBLE_DEVICES="")] == [True, True]
 
 
@@ -156,13 +204,17 @@ def test_a_box_without_a_gpu_for_torch_is_checked_on_its_cpu():
 def test_one_gpu_can_be_asked_for_by_its_address():
     two = [card(torch="0", holders=[(5, "vllm", gib(9))]), card("0000:83:00.0", torch="1")]
     assert [t.pci for t in gpu_targets(two, only="0000:83:00.0")] == ["0000:83:00.0"]
-    assert gpu_targets(two, only="0000:03:00.0")[0].refused == "not run because vllm (5) holds 9.00 GiB"
+    assert (
+        gpu_targets(two, only="0000:03:00.0")[0].refused
+        == "not run because vllm (5) holds 9.00 GiB"
+    )
     assert gpu_targets(two, only="0000:03:00.0", force=True)[0].refused == ""
     with pytest.raises(ValueError, match="this box has 0000:03:00.0, 0000:83:00.0"):
         gpu_targets(two, only="0000:01:00.0")
 
 
 # On the CPU, with the real torch.
+
 
 def test_on_a_box_without_a_gpu_the_checks_run_on_the_cpu_and_say_so():
     heard = []
@@ -175,12 +227,22 @@ def test_on_a_box_without_a_gpu_the_checks_run_on_the_cpu_and_say_so():
         ["cpu", "alone", "not_run", "not run because it is about GPUs and this is the CPU"],
         ["cpu", "matmul_fp32", "passed", "equal to the CPU reference within 1.5e-05"],
         ["cpu", "matmul_bf16", "passed", "equal to the CPU reference within 7.8e-03"],
-        ["cpu", "network", "passed", "loss and gradients are finite and equal to the CPU's within 1.0e-04"],
+        [
+            "cpu",
+            "network",
+            "passed",
+            "loss and gradients are finite and equal to the CPU's within 1.0e-04",
+        ],
         ["cpu", "copy_pageable", "passed", "16 MiB there and back are bit equal"],
-        ["cpu", "copy_pinned", "not_run", "not run because pinned memory is about GPUs and this is the CPU"],
+        [
+            "cpu",
+            "copy_pinned",
+            "not_run",
+            "not run because pinned memory is about GPUs and this is the CPU",
+        ],
     ]
     named = by_name(results)
-    assert 0 < named["matmul_fp32"].max_error <= 2 ** -16 < named["matmul_bf16"].max_error
+    assert 0 < named["matmul_fp32"].max_error <= 2**-16 < named["matmul_bf16"].max_error
     assert named["network"].peak_bytes.status == "not_available"
     assert "1.5e-05" in as_rows(results, people=True)[3][3]
 
@@ -189,20 +251,34 @@ def test_a_wrong_product_a_hang_and_a_crash_cost_one_check_each(monkeypatch):
     fake(monkeypatch, "wrong-product hangs-in-product dies-in-network")
     results = by_name(run_checks(sys.executable, [Target()], limits=Limits(check_s=3, start_s=120)))
     states = {name: result.state for name, result in results.items()}
-    assert states == {"enumeration": "passed", "alone": "not_run", "matmul_fp32": "timed_out", "matmul_bf16": "failed",
-                      "network": "crashed", "copy_pageable": "passed", "copy_pinned": "not_run"}
+    assert states == {
+        "enumeration": "passed",
+        "alone": "not_run",
+        "matmul_fp32": "timed_out",
+        "matmul_bf16": "failed",
+        "network": "crashed",
+        "copy_pageable": "passed",
+        "copy_pinned": "not_run",
+    }
     hung, wrong, died = results["matmul_fp32"], results["matmul_bf16"], results["network"]
     assert hung.says == "the child did not end within 3 s"
     assert "odd_product" in hung.last_words and "state S" in hung.stacks
-    assert wrong.says == "differs from the CPU reference by more than 7.8e-03" and wrong.max_error > 2 ** -7
+    assert (
+        wrong.says == "differs from the CPU reference by more than 7.8e-03"
+        and wrong.max_error > 2**-7
+    )
     assert died.says == "the child died of SIGSEGV"
     assert "Segmentation fault" in died.message and "in network" in died.last_words
 
 
 def test_two_processes_sum_on_the_cpu_and_the_other_pair_checks_say_why_not():
     results = by_name(run_checks(sys.executable, [Target()], PAIRS))
-    assert results["all_reduce_gloo"].says == "the sum over two processes is right in both, on the CPU"
-    assert {results[name].says for name in PAIRS if name != "all_reduce_gloo"} == {"not run because this box has no GPU"}
+    assert (
+        results["all_reduce_gloo"].says == "the sum over two processes is right in both, on the CPU"
+    )
+    assert {results[name].says for name in PAIRS if name != "all_reduce_gloo"} == {
+        "not run because this box has no GPU"
+    }
     only = by_name(run_checks(sys.executable, [GPU], PAIRS))
     assert {only[name].says for name in PAIRS} == {"not run because this box has one GPU"}
 
@@ -217,10 +293,13 @@ def test_the_ladder_finds_where_allocation_is_refused(monkeypatch):
 
 # When torch is missing or broken.
 
+
 def test_a_python_without_torch_is_said_once_per_check(tmp_path):
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     results = run_checks(str(tmp_path / "bare" / "bin" / "python"), [Target()])
-    assert [(r.state, r.says) for r in results] == [("not_run", "not run because this Python has no torch")] * len(DEFAULT)
+    assert [(r.state, r.says) for r in results] == [
+        ("not_run", "not run because this Python has no torch")
+    ] * len(DEFAULT)
 
 
 def test_no_interpreter_at_all_is_not_an_error():
@@ -232,9 +311,15 @@ def test_no_interpreter_at_all_is_not_an_error():
 def test_a_torch_that_cannot_be_imported_gives_its_reason_without_a_traceback(monkeypatch):
     fake(monkeypatch, "no-library")
     first, *rest = run_checks(sys.executable, [GPU])
-    assert (first.check, first.state, first.says) == ("enumeration", "failed", "torch cannot be imported")
+    assert (first.check, first.state, first.says) == (
+        "enumeration",
+        "failed",
+        "torch cannot be imported",
+    )
     assert first.message.startswith("OSError: libamdhip64.so.6: cannot open shared object file")
-    assert {(r.state, r.says) for r in rest} == {("not_run", "not run because torch cannot be imported")}
+    assert {(r.state, r.says) for r in rest} == {
+        ("not_run", "not run because torch cannot be imported")
+    }
 
 
 def test_a_torch_that_dies_at_import_is_tried_once(monkeypatch):
@@ -247,10 +332,13 @@ def test_a_torch_that_dies_at_import_is_tried_once(monkeypatch):
 def test_a_cpu_build_on_a_box_with_a_gpu_says_so():
     first, *rest = run_checks(sys.executable, [GPU])
     assert (first.state, first.says) == ("failed", "this torch is a CPU build and cannot use a GPU")
-    assert {r.says for r in rest} == {"not run because this torch is a CPU build and cannot use a GPU"}
+    assert {r.says for r in rest} == {
+        "not run because this torch is a CPU build and cannot use a GPU"
+    }
 
 
 # On a GPU (the CPU under its name).
+
 
 def test_on_a_gpu_memory_is_limited_and_counted(monkeypatch):
     fake(monkeypatch, "gpu raises-in-network")
@@ -266,38 +354,70 @@ def test_on_a_gpu_memory_is_limited_and_counted(monkeypatch):
 
 def test_a_card_that_is_not_the_one_asked_for_is_not_touched(monkeypatch):
     fake(monkeypatch, "gpu")
-    results = by_name(run_checks(sys.executable, [replace(GPU, visible_value="1")], limits=Limits(gpu_s=60)))
+    results = by_name(
+        run_checks(sys.executable, [replace(GPU, visible_value="1")], limits=Limits(gpu_s=60))
+    )
     wrong = "torch sees 0000:83:00.0 here and should see 0000:03:00.0"
     assert (results["alone"].state, results["alone"].says) == ("failed", wrong)
-    assert {results[name].says for name in DEFAULT if name not in LOOKS} == {"not run because " + wrong}
+    assert {results[name].says for name in DEFAULT if name not in LOOKS} == {
+        "not run because " + wrong
+    }
 
 
 def test_a_hang_uses_up_the_time_of_its_gpu_and_the_rest_is_not_run(monkeypatch):
     fake(monkeypatch, "gpu hangs-in-product")
     results = by_name(run_checks(sys.executable, [GPU], limits=Limits(gpu_s=1)))
-    assert (results["matmul_fp32"].state, results["matmul_fp32"].says) == ("timed_out", "the child did not end within 1 s")
+    assert (results["matmul_fp32"].state, results["matmul_fp32"].says) == (
+        "timed_out",
+        "the child did not end within 1 s",
+    )
     assert {results[name].says for name in DEFAULT[3:]} == {
-        "not run because the 1 s that the checks may take of one GPU are used up"}
+        "not run because the 1 s that the checks may take of one GPU are used up"
+    }
 
 
 def test_two_gpus_are_checked_as_a_pair(monkeypatch):
     fake(monkeypatch, "gpu")
     other = replace(GPU, pci="0000:83:00.0", visible_value="1")
-    results = run_checks(sys.executable, [GPU, other], ["peer_access", "pair_copy", "all_reduce_nccl"])
+    results = run_checks(
+        sys.executable, [GPU, other], ["peer_access", "pair_copy", "all_reduce_nccl"]
+    )
     assert as_rows(results)[1:] == [
-        ["0000:03:00.0 and 0000:83:00.0", "peer_access", "passed", "only the first can reach the other's memory"],
-        ["0000:03:00.0 and 0000:83:00.0", "pair_copy", "passed", "16 MiB copied each way are bit equal"],
-        ["0000:03:00.0 and 0000:83:00.0", "all_reduce_nccl", "not_run", "not run because this torch was built without nccl"],
+        [
+            "0000:03:00.0 and 0000:83:00.0",
+            "peer_access",
+            "passed",
+            "only the first can reach the other's memory",
+        ],
+        [
+            "0000:03:00.0 and 0000:83:00.0",
+            "pair_copy",
+            "passed",
+            "16 MiB copied each way are bit equal",
+        ],
+        [
+            "0000:03:00.0 and 0000:83:00.0",
+            "all_reduce_nccl",
+            "not_run",
+            "not run because this torch was built without nccl",
+        ],
     ]
     assert results[0].figures == {"first_to_second": True, "second_to_first": False}
 
 
 def test_a_held_gpu_keeps_its_pairs_off_too():
-    held = replace(GPU, pci="0000:83:00.0", visible_value="1", refused="not run because vllm (5) holds 9.00 GiB")
+    held = replace(
+        GPU,
+        pci="0000:83:00.0",
+        visible_value="1",
+        refused="not run because vllm (5) holds 9.00 GiB",
+    )
     results = run_checks(sys.executable, [held], ["alone", "ladder"])
     assert {r.says for r in results} == {held.refused}
     pair = run_checks(sys.executable, [GPU, held], ["data_parallel"])
-    assert [(r.pci, r.peer, r.says) for r in pair] == [("0000:03:00.0", "0000:83:00.0", held.refused)]
+    assert [(r.pci, r.peer, r.says) for r in pair] == [
+        ("0000:03:00.0", "0000:83:00.0", held.refused)
+    ]
 
 
 def test_an_unknown_check_is_refused():
@@ -311,13 +431,25 @@ def test_the_program_has_every_check_that_the_parent_names():
 
 # The device, with a stand-in for torch.
 
+
 def stand_in(count=1, **more):
-    bus = {"pci_domain_id": 0, "pci_device_id": 0, "name": "a card", "total_memory": 20 * GIB, "is_integrated": 0}
-    cuda = types.SimpleNamespace(init=lambda: None, device_count=lambda: count, OutOfMemoryError=MemoryError,
-                                 get_device_properties=lambda index: types.SimpleNamespace(pci_bus_id=3 + index, **bus),
-                                 mem_get_info=lambda index: (19 * GIB, 20 * GIB), synchronize=lambda index: None,
-                                 set_per_process_memory_fraction=lambda fraction, index: None,
-                                 reset_peak_memory_stats=lambda index: None)
+    bus = {
+        "pci_domain_id": 0,
+        "pci_device_id": 0,
+        "name": "a card",
+        "total_memory": 20 * GIB,
+        "is_integrated": 0,
+    }
+    cuda = types.SimpleNamespace(
+        init=lambda: None,
+        device_count=lambda: count,
+        OutOfMemoryError=MemoryError,
+        get_device_properties=lambda index: types.SimpleNamespace(pci_bus_id=3 + index, **bus),
+        mem_get_info=lambda index: (19 * GIB, 20 * GIB),
+        synchronize=lambda index: None,
+        set_per_process_memory_fraction=lambda fraction, index: None,
+        reset_peak_memory_stats=lambda index: None,
+    )
     for name, value in more.items():
         setattr(cuda, name, value)
     return types.SimpleNamespace(version=types.SimpleNamespace(cuda="12.4", hip=None), cuda=cuda)
@@ -329,7 +461,9 @@ def spec(**more):
 
 def test_a_gpu_build_that_sees_no_gpu_gives_the_drivers_reason():
     def refuses():
-        raise RuntimeError("Found no NVIDIA driver on your system.\nPlease check that you have an NVIDIA GPU")
+        raise RuntimeError(
+            "Found no NVIDIA driver on your system.\nPlease check that you have an NVIDIA GPU"
+        )
 
     says = "torch, built for CUDA, sees no GPU"
     assert gpu_trouble(stand_in(init=refuses)) == (says, "Found no NVIDIA driver on your system.")
@@ -354,22 +488,38 @@ def test_a_card_that_cannot_be_told_is_used_only_where_it_is_the_only_one():
     assert wrong_card(blank, spec(several=True)) == "which GPU torch sees cannot be told"
 
 
-@pytest.mark.parametrize(("free", "state", "says"), [
-    (19 * GIB, "not_run", "not run because it needs more than the 256 MiB that a check may take"),
-    (100 * MIB, "failed", "there is not enough memory for it")])
+@pytest.mark.parametrize(
+    ("free", "state", "says"),
+    [
+        (
+            19 * GIB,
+            "not_run",
+            "not run because it needs more than the 256 MiB that a check may take",
+        ),
+        (100 * MIB, "failed", "there is not enough memory for it"),
+    ],
+)
 def test_out_of_memory_tells_the_limit_of_the_check_from_a_full_card(free, state, says):
     def check(device):
         raise MemoryError("HIP out of memory. Tried to allocate 384.00 MiB")
 
     device = Device(stand_in(mem_get_info=lambda index: (free, 20 * GIB)), spec())
     assert torch_checks._outcome(device, check, looks=False)[:2] == (
-        state, {"says": says, "message": "MemoryError: HIP out of memory. Tried to allocate 384.00 MiB"})
+        state,
+        {"says": says, "message": "MemoryError: HIP out of memory. Tried to allocate 384.00 MiB"},
+    )
 
 
 def test_the_memory_limit_is_set_before_a_check_and_not_before_one_that_only_looks():
     told = []
-    device = Device(stand_in(set_per_process_memory_fraction=lambda fraction, index: told.append((fraction, index)),
-                             max_memory_allocated=lambda index: 8, max_memory_reserved=lambda index: 20), spec())
+    device = Device(
+        stand_in(
+            set_per_process_memory_fraction=lambda fraction, index: told.append((fraction, index)),
+            max_memory_allocated=lambda index: 8,
+            max_memory_reserved=lambda index: 20,
+        ),
+        spec(),
+    )
 
     def check(device):
         told.append("check")
@@ -377,7 +527,10 @@ def test_the_memory_limit_is_set_before_a_check_and_not_before_one_that_only_loo
 
     assert torch_checks._outcome(device, check, looks=True) == ("passed", {"says": "fine"}, False)
     assert torch_checks._outcome(device, check, looks=False) == (
-        "passed", {"says": "fine", "allocated_bytes": 8, "reserved_bytes": 20}, False)
+        "passed",
+        {"says": "fine", "allocated_bytes": 8, "reserved_bytes": 20},
+        False,
+    )
     device.limit_memory(1 << 62)
     assert told == ["check", (256 * MIB / (20 * GIB), 0), "check", (1.0, 0)]
 
@@ -401,19 +554,26 @@ def test_tf32_accuracy_is_not_fp32_accuracy(monkeypatch):
     torch, real = device.torch, device.torch.matmul
 
     def short(x):
-        return (x.view(torch.int32) & ~0x1FFF).view(torch.float32) if x.dtype == torch.float32 else x
+        return (
+            (x.view(torch.int32) & ~0x1FFF).view(torch.float32) if x.dtype == torch.float32 else x
+        )
 
     monkeypatch.setattr(torch, "matmul", lambda a, b: real(short(a), short(b)))
     with pytest.raises(Failed, match="1.5e-05"):
         torch_checks.matmul(device, "float32")
 
 
-@pytest.mark.parametrize(("factor", "says"), [(1.001, "differ from the CPU's"), (float("inf"), "are not finite")])
+@pytest.mark.parametrize(
+    ("factor", "says"), [(1.001, "differ from the CPU's"), (float("inf"), "are not finite")]
+)
 def test_wrong_gradients_fail(monkeypatch, factor, says):
     device = real_cpu()
     real = device.torch.nn.functional.cross_entropy
-    monkeypatch.setattr(device.torch.nn.functional, "cross_entropy",
-                        lambda x, y: real(x, y) * (factor if x.dtype == device.torch.float32 else 1))
+    monkeypatch.setattr(
+        device.torch.nn.functional,
+        "cross_entropy",
+        lambda x, y: real(x, y) * (factor if x.dtype == device.torch.float32 else 1),
+    )
     with pytest.raises(Failed, match=says):
         torch_checks.network(device)
 
@@ -437,6 +597,7 @@ def test_a_copy_that_loses_a_bit_fails(monkeypatch):
 
 # The ladder.
 
+
 @given(limit=st.integers(0, 1 << 36), stop=st.integers(STEP_BYTES, 1 << 35))
 @settings(max_examples=60)
 def test_the_ladder_ends_next_to_the_largest_size_that_fits(limit, stop):
@@ -459,10 +620,27 @@ def test_the_ladder_leaves_half_and_two_gib_to_others():
     assert stop_bytes(64 * GIB, gpu=False) == 2 * GIB
 
 
-@pytest.mark.parametrize(("group", "files"), [
-    ("0::/box/task", {"box/memory.max": "1000000", "box/memory.current": "400000", "box/task/memory.max": "max",
-                      "box/task/memory.current": "1"}),
-    ("4:cpu,memory:/task", {"memory/task/memory.limit_in_bytes": "1000000", "memory/task/memory.usage_in_bytes": "400000"})])
+@pytest.mark.parametrize(
+    ("group", "files"),
+    [
+        (
+            "0::/box/task",
+            {
+                "box/memory.max": "1000000",
+                "box/memory.current": "400000",
+                "box/task/memory.max": "max",
+                "box/task/memory.current": "1",
+            },
+        ),
+        (
+            "4:cpu,memory:/task",
+            {
+                "memory/task/memory.limit_in_bytes": "1000000",
+                "memory/task/memory.usage_in_bytes": "400000",
+            },
+        ),
+    ],
+)
 def test_a_control_groups_limit_counts_wherever_above_it_is_set(tmp_path, group, files):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal: 8000 kB\nMemAvailable: 4000 kB\n")
@@ -476,6 +654,7 @@ def test_a_control_groups_limit_counts_wherever_above_it_is_set(tmp_path, group,
 
 
 # A child.
+
 
 def test_a_child_that_ends_well_has_said_every_line():
     lines = []
@@ -494,13 +673,21 @@ def test_a_flood_is_read_to_its_end_and_only_its_end_is_kept():
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL"])
 def test_the_signal_that_ended_a_child_is_named(name):
     ended = watch([*MISBEHAVE, "dies", name], 30)
-    assert (ended.how, ended.exit_code, ended.signal, ended.last_words) == ("signalled", None, name, "about to fall")
+    assert (ended.how, ended.exit_code, ended.signal, ended.last_words) == (
+        "signalled",
+        None,
+        name,
+        "about to fall",
+    )
 
 
 def test_an_exit_code_and_a_program_that_cannot_be_run_are_told_apart():
     assert watch([*MISBEHAVE, "exits", "3"], 30).exit_code == 3
     none = watch(["/nowhere/program"], 30)
-    assert none.exit_code == 127 and none.last_words == "/nowhere/program: cannot be run: No such file or directory"
+    assert (
+        none.exit_code == 127
+        and none.last_words == "/nowhere/program: cannot be run: No such file or directory"
+    )
 
 
 def test_a_hang_ends_at_the_limit_with_the_threads_as_they_were():
@@ -537,15 +724,35 @@ def test_a_child_that_cannot_be_killed_is_left_behind_and_named(monkeypatch):
 
 
 def test_a_stuck_child_keeps_the_other_checks_off_its_gpu(monkeypatch):
-    told = child.Ended("stuck", None, "", 5.0, "", "pid 7 thread 7 python: state D, waits in amdgpu_fence_wait", (7,))
-    monkeypatch.setattr("helpers.load.checks.watch", lambda *args, on_line, **more: (
-        on_line('{"event": "ready"}'), on_line('{"event": "start", "check": "enumeration"}'), told)[-1])
+    told = child.Ended(
+        "stuck",
+        None,
+        "",
+        5.0,
+        "",
+        "pid 7 thread 7 python: state D, waits in amdgpu_fence_wait",
+        (7,),
+    )
+    monkeypatch.setattr(
+        "helpers.load.checks.watch",
+        lambda *args, on_line, **more: (
+            on_line('{"event": "ready"}'),
+            on_line('{"event": "start", "check": "enumeration"}'),
+            told,
+        )[-1],
+    )
     other = replace(GPU, pci="0000:83:00.0", visible_value="1")
     results = run_checks(sys.executable, [GPU, other], ["enumeration", "alone", "pair_copy"])
     says = {(r.pci, r.peer, r.check): r.says for r in results}
     held = "not run because a child that waits in the kernel still holds this GPU (pid 7)"
-    assert says["0000:03:00.0", "", "alone"] == held == says["0000:03:00.0", "0000:83:00.0", "pair_copy"]
-    assert says["0000:83:00.0", "", "enumeration"].endswith("cannot be killed: it waits in the kernel")
+    assert (
+        says["0000:03:00.0", "", "alone"]
+        == held
+        == says["0000:03:00.0", "0000:83:00.0", "pair_copy"]
+    )
+    assert says["0000:83:00.0", "", "enumeration"].endswith(
+        "cannot be killed: it waits in the kernel"
+    )
 
 
 def test_an_interrupted_parent_leaves_no_child():
@@ -569,12 +776,19 @@ def arguments(pid):
 
 
 def test_a_child_dies_with_its_parent():
-    code = ("import sys; sys.path.insert(0, sys.argv[1]); from helpers.child import watch; "
-            "watch([*sys.argv[2:], 'deaf'], 60, on_line=lambda line: print(line, flush=True))")
-    parent = subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).resolve().parents[1]), *MISBEHAVE],
-                              stdout=subprocess.PIPE, text=True)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from helpers.child import watch; "
+        "watch([*sys.argv[2:], 'deaf'], 60, on_line=lambda line: print(line, flush=True))"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(Path(__file__).resolve().parents[1]), *MISBEHAVE],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert parent.stdout.readline() == "began\n" and parent.stdout.readline() == "ready\n"
-    children = [pid for pid in all_pids() if "deaf" in arguments(pid) and "watch" not in arguments(pid)]
+    children = [
+        pid for pid in all_pids() if "deaf" in arguments(pid) and "watch" not in arguments(pid)
+    ]
     parent.kill()
     parent.wait()
     parent.stdout.close()
@@ -586,7 +800,12 @@ def test_a_child_dies_with_its_parent():
 
 def test_watching_works_beside_other_threads():
     ended = []
-    threads = [threading.Thread(target=lambda: ended.append(watch([*MISBEHAVE, "exits", "0"], 30).exit_code)) for _ in range(4)]
+    threads = [
+        threading.Thread(
+            target=lambda: ended.append(watch([*MISBEHAVE, "exits", "0"], 30).exit_code)
+        )
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -17,11 +17,24 @@ BATCH = "20260101T220000Z-night"
 def batch(folder, box, states, name=BATCH, boot="b00t"):
     """A batch's folder as a box leaves it."""
     for number, state in enumerate(states):
-        run = Run(run_id=f"{number:03d}-probe-0a1b2c3d", batch_id=name, box=box, notebook="p.ipynb", parameters={"n": number})
+        run = Run(
+            run_id=f"{number:03d}-probe-0a1b2c3d",
+            batch_id=name,
+            box=box,
+            notebook="p.ipynb",
+            parameters={"n": number},
+        )
         if state == "skipped":
             run = move(run, "skipped", cause="interrupted (SIGINT)")
         elif state != "planned":
-            run = move(run, "started", node=box, boot_id=f"{boot}-{box}", pid=100 + number, started_at="2026-01-01T22:00:00Z")
+            run = move(
+                run,
+                "started",
+                node=box,
+                boot_id=f"{boot}-{box}",
+                pid=100 + number,
+                started_at="2026-01-01T22:00:00Z",
+            )
             run = run if state == "started" else move(run, state, seconds=1.0)
         here = folder / name / run.run_id
         here.mkdir(parents=True)
@@ -39,10 +52,17 @@ def states(view):
 def test_the_same_plan_on_two_boxes_does_not_collide(tmp_path):
     found = [batch(tmp_path / box, box, ["answered", "died"]) for box in ("oak", "elm")]
     done = collect(found, tmp_path / "all")
-    assert states(done) == {f"{box}.{BATCH}.{number}-probe-0a1b2c3d": state for box in ("oak", "elm")
-                            for number, state in (("000", "answered"), ("001", "died"))}
-    assert (done.folder / f"elm.{BATCH}.001-probe-0a1b2c3d" / "notebook.ipynb").read_text() == "died on elm"
-    assert (done.folder / "batches" / f"oak.{BATCH}" / "plan.yaml").read_text() == "name: night  # oak"
+    assert states(done) == {
+        f"{box}.{BATCH}.{number}-probe-0a1b2c3d": state
+        for box in ("oak", "elm")
+        for number, state in (("000", "answered"), ("001", "died"))
+    }
+    assert (
+        done.folder / f"elm.{BATCH}.001-probe-0a1b2c3d" / "notebook.ipynb"
+    ).read_text() == "died on elm"
+    assert (
+        done.folder / "batches" / f"oak.{BATCH}" / "plan.yaml"
+    ).read_text() == "name: night  # oak"
     assert (done.same, done.unreadable) == (0, ())
 
 
@@ -51,7 +71,9 @@ def test_what_was_merged_is_read_by_status_and_drawn_on_one_page(tmp_path):
         batch(tmp_path / "in" / box, box, ["answered", "skipped"])
     done = collect([tmp_path / "in" / "oak", tmp_path / "in" / "elm"], tmp_path / "all")
     text = status_text(read_batch(done.folder))
-    assert "2 answered" in text and "2 skipped" in text and f"elm.{BATCH}.000-probe-0a1b2c3d" in text
+    assert (
+        "2 answered" in text and "2 skipped" in text and f"elm.{BATCH}.000-probe-0a1b2c3d" in text
+    )
     assert f"oak.{BATCH}.001-probe-0a1b2c3d" in write_index(done.folder).read_text()
 
 
@@ -65,7 +87,9 @@ def test_collecting_again_recognises_what_is_there(tmp_path):
     collect([found], tmp_path / "all")
     before = sorted(path.relative_to(tmp_path) for path in (tmp_path / "all").rglob("*"))
     done = collect([found, found], tmp_path / "all")
-    assert done.same == 6 and before == sorted(path.relative_to(tmp_path) for path in (tmp_path / "all").rglob("*"))
+    assert done.same == 6 and before == sorted(
+        path.relative_to(tmp_path) for path in (tmp_path / "all").rglob("*")
+    )
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
@@ -111,13 +135,22 @@ def test_what_a_lost_node_kept_is_found_with_its_run(tmp_path):
     (left / ".lock").write_text("for a batch on desk\n")
     done = collect([left, home], tmp_path / "all")
     assert states(done) == {f"desk.{BATCH}.000-probe-0a1b2c3d": "node_lost"}
-    assert {path.read_text() for path in done.folder.rglob("notebook.ipynb")} == {"node_lost on oak", "started on oak"}
+    assert {path.read_text() for path in done.folder.rglob("notebook.ipynb")} == {
+        "node_lost on oak",
+        "started on oak",
+    }
 
 
 def test_a_merge_of_merges_keeps_the_names(tmp_path):
-    halves = [collect([batch(tmp_path / box, box, ["answered"])], tmp_path / f"half-{box}").folder for box in ("oak", "elm")]
+    halves = [
+        collect([batch(tmp_path / box, box, ["answered"])], tmp_path / f"half-{box}").folder
+        for box in ("oak", "elm")
+    ]
     done = collect(halves, tmp_path / "all")
-    assert sorted(states(done)) == [f"elm.{BATCH}.000-probe-0a1b2c3d", f"oak.{BATCH}.000-probe-0a1b2c3d"]
+    assert sorted(states(done)) == [
+        f"elm.{BATCH}.000-probe-0a1b2c3d",
+        f"oak.{BATCH}.000-probe-0a1b2c3d",
+    ]
     assert (done.folder / "batches" / f"elm.{BATCH}" / "plan.yaml").exists()
 
 
@@ -157,14 +190,35 @@ def test_a_merge_that_was_killed_loses_nothing(tmp_path):
 
 
 @settings(max_examples=25)
-@given(st.lists(st.tuples(st.sampled_from(["oak", "elm"]), st.lists(st.sampled_from(
-    ["planned", "skipped", "started", "answered", "died", "node_lost"]), min_size=1, max_size=3)), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["oak", "elm"]),
+            st.lists(
+                st.sampled_from(["planned", "skipped", "started", "answered", "died", "node_lost"]),
+                min_size=1,
+                max_size=3,
+            ),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_whatever_is_merged_no_ended_run_is_lost(tmp_path_factory, boxes):
     folder = tmp_path_factory.mktemp("boxes")
     found = [batch(folder / str(number), box, states) for number, (box, states) in enumerate(boxes)]
     done = collect(found, folder / "all")
-    expected = {(box, n): state for box, states in boxes for n, state in enumerate(states) if state in ("answered", "died")}
-    ended = {(run.run_id.split(".")[0], run.parameters["n"]) for run in done.runs if run.state in ("answered", "died")}
+    expected = {
+        (box, n): state
+        for box, states in boxes
+        for n, state in enumerate(states)
+        if state in ("answered", "died")
+    }
+    ended = {
+        (run.run_id.split(".")[0], run.parameters["n"])
+        for run in done.runs
+        if run.state in ("answered", "died")
+    }
     assert ended == set(expected) and done.unreadable == ()
     texts = {path.read_text() for path in done.folder.rglob("notebook.ipynb")}
     assert texts == {f"{state} on {box}" for box, states in boxes for state in states}

@@ -16,9 +16,11 @@ from helpers.load.training import PathResult
 from helpers.tell.criteria import criteria_table
 
 CRASHES, SAVED = "it ends without a crash", "the model's files are saved and load again"
-OOM = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU 0 has a total capacity of 15.98 GiB of which "
-       "12.00 MiB is free. Of the allocated memory 14.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
-       "unallocated.\n")
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU 0 has a total capacity of 15.98 GiB of which "
+    "12.00 MiB is free. Of the allocated memory 14.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
+    "unallocated.\n"
+)
 ASSERT = "RuntimeError: CUDA error: device-side assert triggered\n"
 THREAD = "Loss.cu:250: kernel: block: [0,0,0], thread: [{},0,0] Assertion `t < n_classes` failed.\n"
 
@@ -34,13 +36,21 @@ def storage_of(tmp_path, trials, studies=("one",)):
     path = tmp_path / "study.db"
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE studies (study_id INTEGER PRIMARY KEY, study_name TEXT)")
-        database.execute("CREATE TABLE trials (trial_id INTEGER PRIMARY KEY, number INTEGER, study_id INTEGER, state TEXT)")
-        database.execute("CREATE TABLE trial_user_attributes (trial_id INTEGER, key TEXT, value_json TEXT)")
-        database.executemany("INSERT INTO studies (study_name) VALUES (?)", [(name,) for name in studies])
+        database.execute(
+            "CREATE TABLE trials (trial_id INTEGER PRIMARY KEY, number INTEGER, study_id INTEGER, state TEXT)"
+        )
+        database.execute(
+            "CREATE TABLE trial_user_attributes (trial_id INTEGER, key TEXT, value_json TEXT)"
+        )
+        database.executemany(
+            "INSERT INTO studies (study_name) VALUES (?)", [(name,) for name in studies]
+        )
         for number, (state, attributes) in enumerate(trials):
             database.execute("INSERT INTO trials VALUES (?, ?, 1, ?)", (number + 1, number, state))
-            database.executemany("INSERT INTO trial_user_attributes VALUES (?, ?, ?)",
-                                 [(number + 1, key, value) for key, value in attributes.items()])
+            database.executemany(
+                "INSERT INTO trial_user_attributes VALUES (?, ?, ?)",
+                [(number + 1, key, value) for key, value in attributes.items()],
+            )
     return path
 
 
@@ -49,7 +59,10 @@ def states(found):
 
 
 def test_every_repeat_of_a_message_counts(tmp_path):
-    text = "".join(OOM.format(size % 7) + f"step {size}\n" for size in range(500)) + "except torch.OutOfMemoryError:\n"
+    text = (
+        "".join(OOM.format(size % 7) + f"step {size}\n" for size in range(500))
+        + "except torch.OutOfMemoryError:\n"
+    )
     assert count_log(log_of(tmp_path, text)).oom == 500
 
 
@@ -67,15 +80,29 @@ def test_a_message_across_two_blocks_counts_once(tmp_path, shift):
 
 def test_assert_errors_count_and_the_kernels_own_lines_do_not_count_twice(tmp_path):
     burst = "".join(THREAD.format(thread) for thread in range(64))
-    text = burst + ASSERT + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n" + "ok\n" * 9000 + burst
+    text = (
+        burst
+        + ASSERT
+        + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+        + "ok\n" * 9000
+        + burst
+    )
     assert count_log(log_of(tmp_path, text)).asserts == 2
 
 
 def test_restarts_count_and_what_denies_one_does_not(tmp_path):
-    text = ("Restarting worker in 2 s\nsupervisor: restart attempt 2\nwill not restart\nmax restarts: 5\n"
-            "all restart attempts exhausted\nWorker 3 recycled after 50 trials\nEpoch 2/10\nEpoch 3/10\n")
+    text = (
+        "Restarting worker in 2 s\nsupervisor: restart attempt 2\nwill not restart\nmax restarts: 5\n"
+        "all restart attempts exhausted\nWorker 3 recycled after 50 trials\nEpoch 2/10\nEpoch 3/10\n"
+    )
     counts = count_log(log_of(tmp_path, text))
-    assert (counts.restarts, counts.exhausted, counts.recycled, counts.epoch, counts.epochs) == (2, 1, 1, 3, 10)
+    assert (counts.restarts, counts.exhausted, counts.recycled, counts.epoch, counts.epochs) == (
+        2,
+        1,
+        1,
+        3,
+        10,
+    )
 
 
 def test_a_log_without_lines_is_read_in_pieces(tmp_path):
@@ -85,8 +112,15 @@ def test_a_log_without_lines_is_read_in_pieces(tmp_path):
 
 
 def test_a_storage_is_counted_and_left_as_it_is(tmp_path):
-    path = storage_of(tmp_path, [("COMPLETE", {"peak_bytes": "5"}), ("FAIL", {"outcome": '"oom"'}), ("RUNNING", {}),
-                                 ("PRUNED", {})])
+    path = storage_of(
+        tmp_path,
+        [
+            ("COMPLETE", {"peak_bytes": "5"}),
+            ("FAIL", {"outcome": '"oom"'}),
+            ("RUNNING", {}),
+            ("PRUNED", {}),
+        ],
+    )
     path.chmod(0o444)
     before = (path.read_bytes(), path.stat().st_mtime_ns, sorted(tmp_path.iterdir()))
     found = read_study(f"sqlite:///{path}")
@@ -126,7 +160,14 @@ def test_what_is_no_storage_is_one_line(tmp_path):
     text = log_of(tmp_path, "no database, only text that is long enough to be looked at\n" * 20)
     with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE a (b)")
-    for url in (tmp_path / "absent.db", several, text, tmp_path / "other.db", "mysql://host/db", f"{several}#three"):
+    for url in (
+        tmp_path / "absent.db",
+        several,
+        text,
+        tmp_path / "other.db",
+        "mysql://host/db",
+        f"{several}#three",
+    ):
         with pytest.raises(ValueError, match="expected|give") as error:
             read_study(str(url))
         assert "\n" not in str(error.value)
@@ -142,7 +183,9 @@ def test_growth_needs_its_interval_above_zero_and_two_percent():
     assert growth(noisy).says == "stable"
     grown = growth([(at, size + at * 1e6) for at, size in noisy])
     assert grown.says == "grows" and grown.low < 1e6 + 5e3 < grown.high + 1e4
-    assert growth([(at, size + at * 5e4) for at, size in noisy]).says == "stable"  # above 0, and 1 % in all
+    assert (
+        growth([(at, size + at * 5e4) for at, size in noisy]).says == "stable"
+    )  # above 0, and 1 % in all
     assert growth([(at, 1e9 + rng.gauss(0, 3e8)) for at in range(9)]).says == "unclear"
     assert growth(noisy[:5]) is None
 
@@ -158,14 +201,24 @@ def test_the_table_says_met_not_met_or_why_not_measured(tmp_path):
     assert found["the GPU's memory is reset every 50 trials"] == "not met"
     asserts = found["500 trials in a row without a device-side assert"]
     assert asserts.startswith("not measured because 60 of 500") and len(found) == 15
-    assert all(state.startswith("not measured because") for state in states(criteria(None, None)).values())
-    assert all(state.startswith("not measured because") for state in states(criteria(log_of(tmp_path, ""), None)).values())
+    assert all(
+        state.startswith("not measured because") for state in states(criteria(None, None)).values()
+    )
+    assert all(
+        state.startswith("not measured because")
+        for state in states(criteria(log_of(tmp_path, ""), None)).values()
+    )
 
 
 def test_every_criterion_has_its_measure_or_says_why_it_never_can():
     for row in asked():
-        assert {"case", "criterion", "expected"} <= set(row) and ("measure" in row) != ("never" in row)
-        assert set(row.get("needs", [])) <= {"log", "study"} and row.get("runs", "ended") in ("ended", "resumed")
+        assert {"case", "criterion", "expected"} <= set(row) and ("measure" in row) != (
+            "never" in row
+        )
+        assert set(row.get("needs", [])) <= {"log", "study"} and row.get("runs", "ended") in (
+            "ended",
+            "resumed",
+        )
 
 
 def test_asserts_are_told_by_the_outcomes_of_the_trials_where_they_have_them(tmp_path):
@@ -173,22 +226,39 @@ def test_asserts_are_told_by_the_outcomes_of_the_trials_where_they_have_them(tmp
     name = "500 trials in a row without a device-side assert"
     assert states(criteria(None, str(storage_of(tmp_path, [bad, *[ok] * 500]))))[name] == "met"
     (tmp_path / "b").mkdir()
-    assert states(criteria(None, str(storage_of(tmp_path / "b", [*[ok] * 300, bad, *[ok] * 300]))))[name] == "not met"
+    assert (
+        states(criteria(None, str(storage_of(tmp_path / "b", [*[ok] * 300, bad, *[ok] * 300]))))[
+            name
+        ]
+        == "not met"
+    )
 
 
 def test_what_the_training_paths_show_fills_only_rows_that_no_file_measured(tmp_path):
     def path(name, state="ran", equal="bitwise"):
         return PathResult(name, state, "", 1.0, 6, None, None, 0.5, equal, "")
 
-    results = [path("single device", equal="not applicable"), path("resume after a kill"), path("DataParallel", "not_run")]
+    results = [
+        path("single device", equal="not applicable"),
+        path("resume after a kill"),
+        path("DataParallel", "not_run"),
+    ]
     found = {row.criterion: row for row in with_runs(criteria(None, None).rows, results)}
-    assert (found[CRASHES].state, found[CRASHES].seen) == ("met", "0 of 2 training paths failed here")
+    assert (found[CRASHES].state, found[CRASHES].seen) == (
+        "met",
+        "0 of 2 training paths failed here",
+    )
     assert found[SAVED].state == "met" and "resume after a kill" in found[SAVED].seen
     assert sum(row.state == "met" for row in found.values()) == 2
-    worse = with_runs(criteria(None, None).rows, [path("DDP", "failed"), path("resume after a kill", equal="no")])
+    worse = with_runs(
+        criteria(None, None).rows, [path("DDP", "failed"), path("resume after a kill", equal="no")]
+    )
     assert {row.criterion for row in worse if row.state == "not met"} == {CRASHES, SAVED}
     logged = criteria(log_of(tmp_path, "Traceback (most recent call last):\nValueError: x\n"), None)
-    assert next(row for row in with_runs(logged.rows, results) if row.criterion == CRASHES).state == "not met"
+    assert (
+        next(row for row in with_runs(logged.rows, results) if row.criterion == CRASHES).state
+        == "not met"
+    )
     assert with_runs(criteria(None, None).rows, []) == criteria(None, None).rows
     text = criteria_table(results=results)
     assert "not measured because no log was given" in text and "0 of 2 training paths" in text

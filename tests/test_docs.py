@@ -33,7 +33,9 @@ def test_every_make_target_is_in_the_readme_and_no_other():
 
 
 def test_every_notebook_and_plan_is_in_the_readme():
-    assert rows("What each notebook answers") == [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    assert rows("What each notebook answers") == [
+        path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    ]
     for plan in (ROOT / "notebooks" / "plans").glob("*.yaml"):
         assert plan.name in README
 
@@ -44,37 +46,69 @@ def test_every_recorded_box_is_in_the_readme():
 
 @pytest.mark.parametrize("verb", sorted(_parser()[1]))
 def test_every_verb_has_help_and_a_json_twin(verb):
-    done = subprocess.run([sys.executable, "-m", "helpers", verb, "--help"], cwd=ROOT, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers", verb, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0 and "--json" in done.stdout
 
 
 def test_every_command_that_the_project_advises_exists():
     said = {}
-    for path in [*ROOT.glob("helpers/**/*.py"), *ROOT.glob("notebooks/*.ipynb"), ROOT / "README.md", *ROOT.glob("env/*.yml")]:
-        said.update({verb: path.name for verb in re.findall(r"-m helpers ([a-z][\w-]*)", path.read_text())})
+    for path in [
+        *ROOT.glob("helpers/**/*.py"),
+        *ROOT.glob("notebooks/*.ipynb"),
+        ROOT / "README.md",
+        *ROOT.glob("env/*.yml"),
+    ]:
+        said.update(
+            {verb: path.name for verb in re.findall(r"-m helpers ([a-z][\w-]*)", path.read_text())}
+        )
     assert {verb: name for verb, name in said.items() if verb not in _parser()[1]} == {}
 
 
 def test_every_file_that_the_readme_names_is_there():
-    for path in re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r"`((?:notebooks|helpers|env)/[\w./-]+)`", README):
+    for path in re.findall(r"\]\(([^)#]+)\)", README) + re.findall(
+        r"`((?:notebooks|helpers|env)/[\w./-]+)`", README
+    ):
         assert (ROOT / path).exists(), path
 
 
 def test_the_version_is_the_same_everywhere():
-    version = re.search(r'__version__ = "(.+)"', (ROOT / "helpers" / "__init__.py").read_text()).group(1)
+    version = re.search(
+        r'__version__ = "(.+)"', (ROOT / "helpers" / "__init__.py").read_text()
+    ).group(1)
     assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_nothing_in_the_project_names_a_place_on_one_machine():
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True,
-                            check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if listed.returncode:
         pytest.skip("not a git checkout")
     places = [f"{place}/" for place in {str(ROOT), sys.base_prefix} if place.count("/") > 1]
     for name in listed.stdout.splitlines():
         path = ROOT / name
-        if path.is_file() and path.suffix in (".py", ".md", ".txt", ".in", ".yml", ".yaml", ".toml", ".ipynb", ".json", ""):
+        if path.is_file() and path.suffix in (
+            ".py",
+            ".md",
+            ".txt",
+            ".in",
+            ".yml",
+            ".yaml",
+            ".toml",
+            ".ipynb",
+            ".json",
+            "",
+        ):
             text = path.read_text(errors="replace")
             assert [place for place in places if place in text] == [], name

@@ -17,7 +17,10 @@ def arm(memory=(100.0,) * 5, time=(1.0,) * 5, outcomes=("ok",) * 5, losses=()):
     return Arm(tuple(outcomes), tuple(losses), {"memory": tuple(memory), "time": tuple(time)})
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (9, 3.250), (30, 2.750)])
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (9, 3.250), (30, 2.750)],
+)
 def test_quantiles_are_those_of_the_printed_tables(freedom, quantile):
     assert student(0.99, freedom) == pytest.approx(quantile, abs=5e-4)
 
@@ -52,18 +55,28 @@ def test_a_pair_without_a_measurement_is_left_out():
 
 @given(SIZES, SIZES, st.floats(0.1, 10))
 def test_a_ratio_does_not_depend_on_the_unit_and_turns_over_with_the_arms(control, treated, unit):
-    one, scaled = effect("time", control, treated), effect("time", [x * unit for x in control], [x * unit for x in treated])
+    one, scaled = (
+        effect("time", control, treated),
+        effect("time", [x * unit for x in control], [x * unit for x in treated]),
+    )
     other = effect("time", treated, control)
     assert scaled.ratio == pytest.approx(one.ratio) and scaled.low == pytest.approx(one.low)
     assert other.ratio == pytest.approx(1 / one.ratio) and other.high == pytest.approx(1 / one.low)
-    assert {"less": "more", "more": "less"}.get(one.says, one.says) == other.says or math.isclose(one.high, 1, rel_tol=1e-9)
+    assert {"less": "more", "more": "less"}.get(one.says, one.says) == other.says or math.isclose(
+        one.high, 1, rel_tol=1e-9
+    )
 
 
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.05, 0.15])
 @pytest.mark.parametrize("what", ["memory", "time"])
 def test_of_two_thousand_alike_comparisons_at_most_two_in_a_hundred_alarm(what, spread):
     rng = random.Random(7)
-    assert resampled([math.exp(rng.gauss(0, spread)) for _ in range(40)], what, pairs=5, draws=2000, seed=1) <= 0.02
+    assert (
+        resampled(
+            [math.exp(rng.gauss(0, spread)) for _ in range(40)], what, pairs=5, draws=2000, seed=1
+        )
+        <= 0.02
+    )
 
 
 def test_a_remedy_that_saves_memory_helps_and_its_cost_is_told():
@@ -83,7 +96,9 @@ def test_no_change_is_no_effect():
 
 def test_a_remedy_that_changes_the_answer_is_none():
     losses = [(1.0, 0.5)] * 5
-    told = compare(arm(losses=losses), arm(memory=(50.0,) * 5, losses=[(1.0, 0.51)] * 5), answer="close")
+    told = compare(
+        arm(losses=losses), arm(memory=(50.0,) * 5, losses=[(1.0, 0.51)] * 5), answer="close"
+    )
     assert told.verdict == "harmful" and told.same_answer is False
     nearly = arm(memory=(50.0,) * 5, losses=[(1.0, 0.50001)] * 5)
     assert compare(arm(losses=losses), nearly, answer="close").verdict == "helps"

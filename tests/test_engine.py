@@ -22,20 +22,76 @@ ROOT = Path(__file__).resolve().parents[1]
 # notebook, limit of a cell -> state, signal, how the cause begins, status of each cell of the source notebook
 C, F, P = "completed", "failed", "pending"
 FAULTS = [
-    ("kills_itself", 30, "died", "SIGKILL", "the kernel was killed by SIGKILL; cause unknown", [C, C, F, P]),
+    (
+        "kills_itself",
+        30,
+        "died",
+        "SIGKILL",
+        "the kernel was killed by SIGKILL; cause unknown",
+        [C, C, F, P],
+    ),
     ("segfaults", 30, "died", "SIGSEGV", "the kernel was killed by SIGSEGV", [C, C, F, P]),
-    ("writes_to_fd_2_and_aborts", 30, "died", "SIGABRT", "the kernel was killed by SIGABRT; see its last words", [C, C, F, P]),
-    ("exits_with_status_3", 30, "died", "", "the kernel ended by itself with exit status 3", [C, C, F, P]),
+    (
+        "writes_to_fd_2_and_aborts",
+        30,
+        "died",
+        "SIGABRT",
+        "the kernel was killed by SIGABRT; see its last words",
+        [C, C, F, P],
+    ),
+    (
+        "exits_with_status_3",
+        30,
+        "died",
+        "",
+        "the kernel ended by itself with exit status 3",
+        [C, C, F, P],
+    ),
     ("raises", 30, "failed", "", "ValueError: no such card", [C, C, F, P]),
     ("runs_out_of_memory_in_python", 30, "failed", "", "MemoryError", [C, C, F, P]),
     ("calls_sys_exit_with_3", 30, "failed", "", "SystemExit: 3", [C, C, F, P]),
     ("calls_sys_exit_with_0", 30, "failed", "", "SystemExit: 0", [C, C, F, P]),
-    ("loops_for_ever", 1, "timed_out", "", "passed the limit of 1 s of cell 2 (while True:)", [C, C, F, P]),
-    ("stays_in_one_c_call", 1, "timed_out", "", "passed the limit of 1 s of cell 2 (sum(range(10**13)))", [C, C, F, P]),
-    ("ignores_sigint_and_sigterm", 1, "timed_out", "", "passed the limit of 1 s of cell 2", [C, C, F, P]),
-    ("has_a_limit_of_its_own", 30, "timed_out", "", "passed the limit of 1 s of cell 2 (time.sleep(60))", [C, C, F, P]),
+    (
+        "loops_for_ever",
+        1,
+        "timed_out",
+        "",
+        "passed the limit of 1 s of cell 2 (while True:)",
+        [C, C, F, P],
+    ),
+    (
+        "stays_in_one_c_call",
+        1,
+        "timed_out",
+        "",
+        "passed the limit of 1 s of cell 2 (sum(range(10**13)))",
+        [C, C, F, P],
+    ),
+    (
+        "ignores_sigint_and_sigterm",
+        1,
+        "timed_out",
+        "",
+        "passed the limit of 1 s of cell 2",
+        [C, C, F, P],
+    ),
+    (
+        "has_a_limit_of_its_own",
+        30,
+        "timed_out",
+        "",
+        "passed the limit of 1 s of cell 2 (time.sleep(60))",
+        [C, C, F, P],
+    ),
     ("leaves_a_child", 30, "died", "SIGKILL", "the kernel was killed by SIGKILL", [C, C, F, P]),
-    ("leaves_a_child_in_its_own_session", 1, "timed_out", "", "passed the limit of 1 s of cell 2", [C, C, F, P]),
+    (
+        "leaves_a_child_in_its_own_session",
+        1,
+        "timed_out",
+        "",
+        "passed the limit of 1 s of cell 2",
+        [C, C, F, P],
+    ),
 ]
 GOOD = ["prints_20_mb", "answers_with_a_figure"]
 BY_NAME = {row[0]: row for row in FAULTS}
@@ -50,7 +106,9 @@ class Ran:
         (folder / "helpers").mkdir()
         (folder / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
         try:
-            _, self.left_behind = engine.execute(NOTEBOOKS / f"{name}.ipynb", folder / "notebook.ipynb", cell_s=cell_s)
+            _, self.left_behind = engine.execute(
+                NOTEBOOKS / f"{name}.ipynb", folder / "notebook.ipynb", cell_s=cell_s
+            )
         except RunFault as fault:
             self.fault, self.left_behind = fault, fault.left_behind
         self.nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
@@ -58,18 +116,31 @@ class Ran:
 
     @property
     def cells(self):
-        return [cell for cell in self.nb.cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
+        return [
+            cell
+            for cell in self.nb.cells
+            if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])
+        ]
 
     @property
     def statuses(self):
         return [cell.metadata.papermill.status for cell in self.cells]
 
     def errors(self):
-        return [output for cell in self.cells for output in cell.get("outputs", []) if output.output_type == "error"]
+        return [
+            output
+            for cell in self.cells
+            for output in cell.get("outputs", [])
+            if output.output_type == "error"
+        ]
 
     def text(self):
-        return "".join(output.text for cell in self.cells for output in cell.get("outputs", [])
-                       if output.output_type == "stream")
+        return "".join(
+            output.text
+            for cell in self.cells
+            for output in cell.get("outputs", [])
+            if output.output_type == "stream"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +234,15 @@ def test_a_run_passes_its_own_limit_whatever_its_cells_may(tmp_path):
 
 
 def test_a_kernel_that_cannot_start_is_a_death_at_the_first_cell(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel, "ARGV", [sys.executable, "-c", "import no_such_module", "{connection_file}"])
+    monkeypatch.setattr(
+        kernel, "ARGV", [sys.executable, "-c", "import no_such_module", "{connection_file}"]
+    )
     with pytest.raises(RunFault) as caught:
         engine.execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
     assert caught.value.state == "died"
-    assert caught.value.cause.startswith("the kernel ended by itself with exit status 1; before cell 0")
+    assert caught.value.cause.startswith(
+        "the kernel ended by itself with exit status 1; before cell 0"
+    )
     assert "No module named 'no_such_module'" in caught.value.last_words
     nb = nbformat.read(tmp_path / "n.ipynb", as_version=4)
     assert [c.metadata.papermill.status for c in nb.cells if c.cell_type == "code"] == [F, P]
@@ -175,6 +250,7 @@ def test_a_kernel_that_cannot_start_is_a_death_at_the_first_cell(tmp_path, monke
 
 def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_path, monkeypatch):
     """As for a process that waits inside a driver: it never reads as ended, and no signal ends it."""
+
     async def never(*args, **kwargs):
         return None
 
@@ -182,11 +258,16 @@ def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_pa
         monkeypatch.setattr(client.LocalProvisioner, name, never)
     monkeypatch.setattr(client, "STOP_S", 0.2)
     sweep = kernel.sweep
-    monkeypatch.setattr(kernel, "sweep", lambda mark, adopted: (sweep(mark, adopted)[1], ["python (4711)"]))
+    monkeypatch.setattr(
+        kernel, "sweep", lambda mark, adopted: (sweep(mark, adopted)[1], ["python (4711)"])
+    )
     with pytest.raises(RunFault) as caught:
         engine.execute(NOTEBOOKS / "loops_for_ever.ipynb", tmp_path / "n.ipynb", cell_s=1)
     assert caught.value.state == "stuck"
-    assert caught.value.cause == "passed the limit of 1 s of cell 2 (while True:); SIGKILL does not end python (4711)"
+    assert (
+        caught.value.cause
+        == "passed the limit of 1 s of cell 2 (while True:); SIGKILL does not end python (4711)"
+    )
 
 
 STOPPED = """
@@ -201,11 +282,17 @@ except RunFault as fault:
 """
 
 
-@pytest.mark.parametrize(("name", "number"), [("loops_for_ever", signal.SIGINT),
-                                              ("ignores_sigint_and_sigterm", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("loops_for_ever", signal.SIGINT), ("ignores_sigint_and_sigterm", signal.SIGTERM)],
+)
 def test_an_interrupt_to_us_stops_the_cell_and_says_so(tmp_path, name, number):
-    process = subprocess.Popen([sys.executable, "-c", STOPPED, str(NOTEBOOKS / f"{name}.ipynb"), str(tmp_path)], cwd=ROOT,
-                               stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, str(NOTEBOOKS / f"{name}.ipynb"), str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     while process.stdout.readline().strip() != "2":
         assert process.poll() is None
     time.sleep(0.5)
@@ -220,7 +307,9 @@ def test_no_other_kernel_startup_file_or_startup_variable_gets_in(tmp_path, monk
     home = tmp_path / "home"
     spec = home / ".local/share/jupyter/kernels/python3"
     spec.mkdir(parents=True)
-    (spec / "kernel.json").write_text(json.dumps({"argv": ["/bin/false"], "display_name": "x", "language": "python"}))
+    (spec / "kernel.json").write_text(
+        json.dumps({"argv": ["/bin/false"], "display_name": "x", "language": "python"})
+    )
     startup = home / ".ipython/profile_default/startup"
     startup.mkdir(parents=True)
     (startup / "0.py").write_text("raise SystemExit('startup ran')\n")
@@ -244,30 +333,41 @@ def test_a_long_folder_for_temporary_files_still_gives_short_sockets(tmp_path, m
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(("returncode", "before", "now", "words", "said"), [
-    (-9, 0, 1, "", "killed by SIGKILL; the cgroup counted 1 OOM kill"),
-    (-9, 3, 5, "", "killed by SIGKILL; the cgroup counted 2 OOM kills"),
-    (-9, 3, 3, "", "killed by SIGKILL; cause unknown"),
-    (-9, 3, 3, "words", "killed by SIGKILL; cause unknown"),
-    (-9, None, None, "", "killed by SIGKILL; cause unknown; no OOM counter can be read here"),
-    (-11, 0, 0, "", "killed by SIGSEGV; cause unknown; it left no last words"),
-    (-6, None, None, "words", "killed by SIGABRT; see its last words"),
-    (-6, 0, 1, "words", "killed by SIGABRT; the cgroup counted 1 OOM kill"),
-    (1, 0, 1, "", "ended by itself with exit status 1"),
-])
+@pytest.mark.parametrize(
+    ("returncode", "before", "now", "words", "said"),
+    [
+        (-9, 0, 1, "", "killed by SIGKILL; the cgroup counted 1 OOM kill"),
+        (-9, 3, 5, "", "killed by SIGKILL; the cgroup counted 2 OOM kills"),
+        (-9, 3, 3, "", "killed by SIGKILL; cause unknown"),
+        (-9, 3, 3, "words", "killed by SIGKILL; cause unknown"),
+        (-9, None, None, "", "killed by SIGKILL; cause unknown; no OOM counter can be read here"),
+        (-11, 0, 0, "", "killed by SIGSEGV; cause unknown; it left no last words"),
+        (-6, None, None, "words", "killed by SIGABRT; see its last words"),
+        (-6, 0, 1, "words", "killed by SIGABRT; the cgroup counted 1 OOM kill"),
+        (1, 0, 1, "", "ended by itself with exit status 1"),
+    ],
+)
 def test_a_death_is_explained_only_by_what_proves_it(returncode, before, now, words, said):
     assert kernel.how_it_ended(returncode, before, now, words)[0] == said
 
 
-@pytest.mark.parametrize(("cgroup", "file", "text", "expected"), [
-    ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\nmax 4\noom 1\noom_kill 1\n", 1),
-    ("0::/host/path\n", "sys/fs/cgroup/memory.events", "oom_kill 7\n", 7),
-    ("4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", 2),
-    ("4:cpu,memory:/x\n", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill 0\n", 0),
-    ("0::/\n", "sys/fs/cgroup/memory.events", "nonsense", None),
-    ("0::/\n", "elsewhere", "oom_kill 1\n", None),
-    ("", "elsewhere", "", None),
-])
+@pytest.mark.parametrize(
+    ("cgroup", "file", "text", "expected"),
+    [
+        ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\nmax 4\noom 1\noom_kill 1\n", 1),
+        ("0::/host/path\n", "sys/fs/cgroup/memory.events", "oom_kill 7\n", 7),
+        (
+            "4:memory:/x\n0::/\n",
+            "sys/fs/cgroup/memory/x/memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+            2,
+        ),
+        ("4:cpu,memory:/x\n", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill 0\n", 0),
+        ("0::/\n", "sys/fs/cgroup/memory.events", "nonsense", None),
+        ("0::/\n", "elsewhere", "oom_kill 1\n", None),
+        ("", "elsewhere", "", None),
+    ],
+)
 def test_oom_kills_are_read_in_every_layout_of_cgroups(tmp_path, cgroup, file, text, expected):
     for name, content in (("proc/self/cgroup", cgroup), (file, text)):
         path = tmp_path / name
@@ -281,10 +381,12 @@ def test_oom_kills_without_proc_are_unknown_not_zero(tmp_path):
 
 
 def test_the_engine_leaves_papermills_own_files_as_they_are():
-    code = ("from papermill.iorw import papermill_io\n"
-            "before = [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n"
-            "import helpers.run.engine\n"
-            "assert before == [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n")
+    code = (
+        "from papermill.iorw import papermill_io\n"
+        "before = [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n"
+        "import helpers.run.engine\n"
+        "assert before == [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

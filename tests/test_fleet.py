@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("distributed", reason="the package distributed, which fleets need, is not installed")
+pytest.importorskip(
+    "distributed", reason="the package distributed, which fleets need, is not installed"
+)
 
 from fleet_stand_in import Loopback, soon, stand_in
 
@@ -30,18 +32,37 @@ class Batch:
     """A batch's folder with planned runs of the stand-in."""
 
     def __init__(self, folder, fleet):
-        self.folder, self.fleet, self.futures, self.ticks = folder / "20260101T000000Z-night", fleet, {}, []
+        self.folder, self.fleet, self.futures, self.ticks = (
+            folder / "20260101T000000Z-night",
+            fleet,
+            {},
+            [],
+        )
         self.log = folder / "log"
         self.folder.mkdir(parents=True)
 
     def submit(self, name, *, danger="looks", gpu="", box="", given=(), **parameters):
-        run = Run(run_id=name, batch_id=self.folder.name, box=box, notebook="stand_in.ipynb", danger=danger, gpu=gpu)
+        run = Run(
+            run_id=name,
+            batch_id=self.folder.name,
+            box=box,
+            notebook="stand_in.ipynb",
+            danger=danger,
+            gpu=gpu,
+        )
         folder = self.folder / name
         folder.mkdir()
         write_run(folder, run)
-        job = {"source": str(NOTEBOOKS / "answers_with_a_figure.ipynb"), "cell_s": 60, "run_s": 90, "mark": f"m{name}",
-               "parameters": {"log": str(self.log), **dict(given), **parameters}}
-        self.futures[name] = self.fleet.submit(folder, run, job, lambda *word: self.ticks.append((name, *word)))
+        job = {
+            "source": str(NOTEBOOKS / "answers_with_a_figure.ipynb"),
+            "cell_s": 60,
+            "run_s": 90,
+            "mark": f"m{name}",
+            "parameters": {"log": str(self.log), **dict(given), **parameters},
+        }
+        self.futures[name] = self.fleet.submit(
+            folder, run, job, lambda *word: self.ticks.append((name, *word))
+        )
         return self.futures[name]
 
     def starts(self):
@@ -73,6 +94,7 @@ def batch(calm, tmp_path):
 
 def joined(address, count, **options):
     """A fleet of so many workers, which may still be starting."""
+
     def try_it():
         try:
             fleet = Fleet(address, **options)
@@ -101,7 +123,11 @@ def test_a_run_comes_home_with_its_record_and_its_files(batch):
     assert (batch.folder / "000-a" / "sub" / "small.bin").read_bytes() == b"s" * 1000
     assert ("000-a", 1, 2) in {word[:3] for word in batch.ticks}
     out = Path(json.loads((batch.folder / "000-a" / "said.json").read_text())["out"])
-    assert out.name == "000-a" and out.parent.name.startswith(f"{batch.folder.name}.") and batch.folder not in out.parents
+    assert (
+        out.name == "000-a"
+        and out.parent.name.startswith(f"{batch.folder.name}.")
+        and batch.folder not in out.parents
+    )
     assert run.notes == [f"big.bin (300000 bytes) was left on {node()} in {out}"]
     assert (out / "big.bin").stat().st_size == 300_000
 
@@ -118,8 +144,9 @@ def test_what_came_home_whole_is_removed_from_the_node(batch, calm):
     out = Path(json.loads((batch.folder / "000-a" / "said.json").read_text())["log"])
     assert out == batch.log
     batch.fleet.close()
-    assert not list(calm.folder.glob(f"*/dask-scratch-space*/casebook/{batch.folder.name}*")) or \
-        all("big" in str(list(path.rglob("*"))) for path in calm.folder.glob("*/*/casebook/*"))
+    assert not list(
+        calm.folder.glob(f"*/dask-scratch-space*/casebook/{batch.folder.name}*")
+    ) or all("big" in str(list(path.rglob("*"))) for path in calm.folder.glob("*/*/casebook/*"))
 
 
 def test_on_storage_that_the_node_sees_too_nothing_is_copied(batch):
@@ -135,7 +162,10 @@ def test_the_start_is_in_the_record_while_the_run_goes_on_and_a_stop_reaches_the
     assert record.node == node() and record.boot_id and record.pid is None
     batch.fleet.stop.signal, batch.fleet.stop.times = "SIGINT", 1
     later = batch.submit("001-b")
-    assert future.result(20).cause == "interrupted by SIGINT" and "stopped 000-a" in batch.log.read_text()
+    assert (
+        future.result(20).cause == "interrupted by SIGINT"
+        and "stopped 000-a" in batch.log.read_text()
+    )
     assert (later.result(20).state, later.result().stopped_by) == ("skipped", "interrupt")
 
 
@@ -144,7 +174,9 @@ def test_a_run_that_loads_goes_only_where_there_is_a_gpu(batch):
         batch.submit(f"00{number}-a", danger="loads")
     for name, future in batch.futures.items():
         assert future.result(60).state == "answered"
-        assert {line.split()[1] for line in batch.log.read_text().splitlines()} == {str(batch.record(name).pid)}
+        assert {line.split()[1] for line in batch.log.read_text().splitlines()} == {
+            str(batch.record(name).pid)
+        }
 
 
 def test_what_no_worker_has_is_refused_before_anything_is_submitted(batch):
@@ -152,9 +184,14 @@ def test_what_no_worker_has_is_refused_before_anything_is_submitted(batch):
         run = Run(run_id="000-a", batch_id="b", box="", notebook="n", danger="looks", gpu=gpu)
         return SimpleNamespace(plan=Plan(name="p", runs=[{"notebook": "n"}]), steps=[run])
 
-    assert [needs(plan(gpu).steps[0]) for gpu in ("0000:43:00.0", "")] == [{"GPU": 1, "0000:43:00.0": 1}, {}]
+    assert [needs(plan(gpu).steps[0]) for gpu in ("0000:43:00.0", "")] == [
+        {"GPU": 1, "0000:43:00.0": 1},
+        {},
+    ]
     batch.fleet.check(plan("0000:03:00.0"))
-    with pytest.raises(FleetError, match="000-a: seen no worker with GPU=1,0000:43:00.0=1 among 2; expected one") as refused:
+    with pytest.raises(
+        FleetError, match="000-a: seen no worker with GPU=1,0000:43:00.0=1 among 2; expected one"
+    ) as refused:
         batch.fleet.check(plan("0000:43:00.0"))
     assert "\n" not in str(refused.value)
 
@@ -179,9 +216,21 @@ def test_a_notebook_answers_on_a_node_as_it_does_here(calm, tmp_path):
         not_shared(batch)
         folder = batch.folder / "000-real"
         folder.mkdir()
-        run = Run(run_id="000-real", batch_id=batch.folder.name, box="", notebook="answers_with_a_figure.ipynb", danger="looks")
+        run = Run(
+            run_id="000-real",
+            batch_id=batch.folder.name,
+            box="",
+            notebook="answers_with_a_figure.ipynb",
+            danger="looks",
+        )
         write_run(folder, run)
-        job = {"source": str(NOTEBOOKS / run.notebook), "parameters": {}, "cell_s": 60, "run_s": 90, "mark": "real" * 8}
+        job = {
+            "source": str(NOTEBOOKS / run.notebook),
+            "parameters": {},
+            "cell_s": 60,
+            "run_s": 90,
+            "mark": "real" * 8,
+        }
         ended = fleet.submit(folder, run, job, lambda *word: None).result(120)
     finally:
         fleet.close()
@@ -200,7 +249,9 @@ def test_a_worker_that_imported_torch_or_has_another_workbook_is_unfit(monkeypat
 
 def test_what_runs_in_a_worker_imports_no_torch_and_no_notebook_engine():
     code = "import sys, helpers.run.fleet_worker; print(sorted({'torch', 'papermill', 'nbclient'} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert out.strip() == "[]"
 
 
@@ -251,11 +302,25 @@ def night(tmp_path_factory):
         soon(lambda: "stopped 004-cut" in batch.log.read_text())
         for name in ("012-on", "013-on", "014-waits"):
             batch.submit(name, seconds=60)
-        soon(lambda: sum(batch.record(name).state == "started" for name in ("012-on", "013-on", "014-waits")) == 2)
+        soon(
+            lambda: (
+                sum(
+                    batch.record(name).state == "started"
+                    for name in ("012-on", "013-on", "014-waits")
+                )
+                == 2
+            )
+        )
         grid.send("scheduler", signal.SIGKILL)
-        late = {name: future.result(60) for name, future in batch.futures.items() if name not in early}
-        stopped = soon(lambda: batch.log.read_text().count("stopped 01") == 2 or
-                       all(grid.processes[name].poll() is not None for name in ("well", "fine")))
+        late = {
+            name: future.result(60) for name, future in batch.futures.items() if name not in early
+        }
+        stopped = soon(
+            lambda: (
+                batch.log.read_text().count("stopped 01") == 2
+                or all(grid.processes[name].poll() is not None for name in ("well", "fine"))
+            )
+        )
         yield batch, early, late, slots, stopped
     finally:
         if fleet:
@@ -265,18 +330,32 @@ def night(tmp_path_factory):
 
 def test_the_run_of_a_lost_node_says_so_with_the_nodes_last_word(night):
     batch, early, _, _, _ = night
-    for name, why in (("000-kills", "its connection to the scheduler ended"), ("001-freezes", "no word for 4 s"),
-                      ("004-cut", "no word for 4 s")):
+    for name, why in (
+        ("000-kills", "its connection to the scheduler ended"),
+        ("001-freezes", "no word for 4 s"),
+        ("004-cut", "no word for 4 s"),
+    ):
         run = early[name]
-        assert (run.state, run.node, run.strikes) == ("node_lost", node(), 1) and run == batch.record(name)
+        assert (run.state, run.node, run.strikes) == (
+            "node_lost",
+            node(),
+            1,
+        ) and run == batch.record(name)
         assert why in run.cause and "last word" in run.cause and "\n" not in run.cause
-    assert "cut (tcp://127.0.0.1:" in early["004-cut"].cause and "cell 1 of 2 after" in early["004-cut"].cause
+    assert (
+        "cut (tcp://127.0.0.1:" in early["004-cut"].cause
+        and "cell 1 of 2 after" in early["004-cut"].cause
+    )
 
 
 def test_no_run_is_started_twice_and_the_others_go_elsewhere(night):
     batch, early, late, slots, _ = night
     assert len(batch.starts()) == len(set(batch.starts()))
-    assert {run.state for name, run in early.items() if name not in ("000-kills", "001-freezes", "004-cut")} == {"answered"}
+    assert {
+        run.state
+        for name, run in early.items()
+        if name not in ("000-kills", "001-freezes", "004-cut")
+    } == {"answered"}
     assert slots == 2
 
 
@@ -294,7 +373,9 @@ def test_when_no_worker_is_left_the_rest_is_skipped_with_the_reason(tmp_path):
         fleet.gates = Gates(disk_free_bytes=1 << 60, settle_s=0)
         batch = Batch(tmp_path / "unclean", fleet)
         assert batch.submit("000-a").result(30).state == "answered"
-        assert batch.record("000-a").quarantined == "box" and batch.record("000-a").gate.startswith("box: ")
+        assert batch.record("000-a").quarantined == "box" and batch.record("000-a").gate.startswith(
+            "box: "
+        )
         assert "only (tcp://127.0.0.1:" in batch.submit("001-b").result(30).cause
         assert "closed after 000-a: box: " in batch.futures["001-b"].result().cause
         fleet.close()
@@ -303,8 +384,15 @@ def test_when_no_worker_is_left_the_rest_is_skipped_with_the_reason(tmp_path):
         batch.submit("000-kills", do="SIGKILL")
         later = batch.submit("001-a")
         assert batch.futures["000-kills"].result(30).state == "node_lost"
-        assert (later.result(30).state, later.result().stopped_by, fleet.slots) == ("skipped", "quarantine", 1)
-        assert "no worker that may run it is left; only (tcp" in later.result().cause and batch.starts() == ["000-kills"]
+        assert (later.result(30).state, later.result().stopped_by, fleet.slots) == (
+            "skipped",
+            "quarantine",
+            1,
+        )
+        assert (
+            "no worker that may run it is left; only (tcp" in later.result().cause
+            and batch.starts() == ["000-kills"]
+        )
         fleet.close()
     finally:
         grid.end()

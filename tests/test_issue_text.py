@@ -14,37 +14,68 @@ from helpers.shapes import Evidence, Missing, NextStep, Verdict
 from helpers.tell.issue_text import MOST_LINES, TRACKERS, Case, issue_text
 
 FIELDS = {
-    "rocm": ["### Problem Description", "### Operating System", "### CPU", "### GPU", "### ROCm Version", "### ROCm Component",
-             "### Steps to Reproduce", "### (Optional for Linux users) Output of /opt/rocm/bin/rocminfo --support",
-             "### Additional Information"],
+    "rocm": [
+        "### Problem Description",
+        "### Operating System",
+        "### CPU",
+        "### GPU",
+        "### ROCm Version",
+        "### ROCm Component",
+        "### Steps to Reproduce",
+        "### (Optional for Linux users) Output of /opt/rocm/bin/rocminfo --support",
+        "### Additional Information",
+    ],
     "pytorch": ["### \N{BUG} Describe the bug", "### Versions"],
-    "linux-amdgpu": ["## Brief summary of the problem:", "## Hardware description:", " - CPU: ", " - GPU: ",
-                     " - System Memory: ", " - Display(s): ", " - Type of Display Connection: ",
-                     "## System information:", " - Distro name and Version: ", " - Kernel version: ",
-                     " - Custom kernel: ", " - AMD official driver version: ",
-                     "## How to reproduce the issue:", "## Attached files:"]}
+    "linux-amdgpu": [
+        "## Brief summary of the problem:",
+        "## Hardware description:",
+        " - CPU: ",
+        " - GPU: ",
+        " - System Memory: ",
+        " - Display(s): ",
+        " - Type of Display Connection: ",
+        "## System information:",
+        " - Distro name and Version: ",
+        " - Kernel version: ",
+        " - Custom kernel: ",
+        " - AMD official driver version: ",
+        "## How to reproduce the issue:",
+        "## Attached files:",
+    ],
+}
 FIELDS["rocm-systems"] = FIELDS["rocm"]
 EVIDENCE = "Evidence bundle: `x.bundle.tar.gz`, redacted, SHA-256 `" + "ab" * 32 + "`"
 
 
 def report(tracker, box="strix-halo-1-found", **changes):
-    given_ = {"verdict": VERDICT, "bundle": open_box(box), "steps": ("03_ttm.ipynb",), "evidence": EVIDENCE, **changes}
+    given_ = {
+        "verdict": VERDICT,
+        "bundle": open_box(box),
+        "steps": ("03_ttm.ipynb",),
+        "evidence": EVIDENCE,
+        **changes,
+    }
     return issue_text(tracker, Case(**given_))
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_the_fields_stand_in_the_order_of_the_trackers_form_and_none_is_empty(tracker):
     lines = report(tracker).split("\n")
-    places = [next(i for i, line in enumerate(lines) if line.startswith(field)) for field in FIELDS[tracker]]
+    places = [
+        next(i for i, line in enumerate(lines) if line.startswith(field))
+        for field in FIELDS[tracker]
+    ]
     assert places == sorted(places)
     for place, field in zip(places, FIELDS[tracker], strict=True):
-        inside = " ".join(lines[place:place + 3])[len(field):]
+        inside = " ".join(lines[place : place + 3])[len(field) :]
         assert inside.strip(), field
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 @pytest.mark.parametrize("box", recorded_names())
-def test_every_report_is_short_and_has_versions_hardware_evidence_and_the_bundles_digest(tracker, box):
+def test_every_report_is_short_and_has_versions_hardware_evidence_and_the_bundles_digest(
+    tracker, box
+):
     text = report(tracker, box)
     assert len(text.split("\n")) <= MOST_LINES and "ab" * 32 in text
     for words in ("Seen:", "Expected:", "15.24 GiB", "/sys/module/ttm/parameters/pages_limit"):
@@ -53,21 +84,37 @@ def test_every_report_is_short_and_has_versions_hardware_evidence_and_the_bundle
 
 def test_what_the_bundle_tells_stands_in_the_fields():
     text = report("rocm")
-    for words in ("`Fedora Linux 42`", "`AMD RYZEN AI MAX+ 395 w/ Radeon 8060S`", "`AMD Radeon 8060S Graphics`", "7.0.2",
-                  "PyTorch version: 2.10.0a0+rocm7.10.0a20251015", "ROCK-Kernel-Driver", "6.17.4-200.fc42.x86_64"):
+    for words in (
+        "`Fedora Linux 42`",
+        "`AMD RYZEN AI MAX+ 395 w/ Radeon 8060S`",
+        "`AMD Radeon 8060S Graphics`",
+        "7.0.2",
+        "PyTorch version: 2.10.0a0+rocm7.10.0a20251015",
+        "ROCK-Kernel-Driver",
+        "6.17.4-200.fc42.x86_64",
+    ):
         assert words in text
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_without_a_bundle_and_a_verdict_every_field_says_why_it_is_empty(tracker):
     text = issue_text(tracker, Case(None, None, "no bundle lies beside it"))
-    assert text.count("not available because") >= 4 and "no run came to a verdict" in text and "None" not in text
+    assert (
+        text.count("not available because") >= 4
+        and "no run came to a verdict" in text
+        and "None" not in text
+    )
 
 
 def verdict(words):
-    return Verdict(cause="other", confidence="weak", summary=words, next_step=NextStep(what=words),
-                   evidence=[Evidence(id="e", reading=seen(words, "text", words), says=words)],
-                   missing=[Missing(reading=words, how=words)])
+    return Verdict(
+        cause="other",
+        confidence="weak",
+        summary=words,
+        next_step=NextStep(what=words),
+        evidence=[Evidence(id="e", reading=seen(words, "text", words), says=words)],
+        missing=[Missing(reading=words, how=words)],
+    )
 
 
 def outside_code(text):
@@ -81,19 +128,34 @@ def outside_code(text):
 def test_no_words_of_a_box_can_call_link_or_format(words):
     mark = "Q7" + words + "Q7"
     for tracker in TRACKERS:
-        text = issue_text(tracker, Case(verdict(mark), None, "none", steps=(mark,), evidence=EVIDENCE))
+        text = issue_text(
+            tracker, Case(verdict(mark), None, "none", steps=(mark,), evidence=EVIDENCE)
+        )
         head, _, body = text.partition("-->")
-        assert "Q7" not in outside_code(body) and head.startswith("<!--") and head.endswith("Read it before you send it. ")
+        assert (
+            "Q7" not in outside_code(body)
+            and head.startswith("<!--")
+            and head.endswith("Read it before you send it. ")
+        )
 
 
 def test_hostile_words_stay_on_one_line_and_in_code():
     text = report("pytorch", verdict=verdict(HOSTILE))
-    assert "\x1b" not in text and "\u202e" not in text and "<script>" not in outside_code(text.partition("-->")[2])
-    assert text.startswith("<!-- For github.com/pytorch/pytorch/issues.") and "<script>" not in text.partition("-->")[0]
+    assert (
+        "\x1b" not in text
+        and "\u202e" not in text
+        and "<script>" not in outside_code(text.partition("-->")[2])
+    )
+    assert (
+        text.startswith("<!-- For github.com/pytorch/pytorch/issues.")
+        and "<script>" not in text.partition("-->")[0]
+    )
 
 
 def test_a_long_case_is_cut_with_its_fences_closed_and_its_digest_kept():
-    many = [Evidence(id=f"e{i}", reading=seen(i, "count", "x"), says=f"line {i}") for i in range(200)]
+    many = [
+        Evidence(id=f"e{i}", reading=seen(i, "count", "x"), says=f"line {i}") for i in range(200)
+    ]
     long = replace(verdict("w"), evidence=many, against=many)
     for tracker in TRACKERS:
         text = report(tracker, verdict=long, steps=tuple(f"step {i}" for i in range(150)))
@@ -102,5 +164,8 @@ def test_a_long_case_is_cut_with_its_fences_closed_and_its_digest_kept():
 
 
 def test_an_unknown_tracker_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="tracker 'jira': expected one of rocm, rocm-systems, pytorch, linux-amdgpu"):
+    with pytest.raises(
+        ValueError,
+        match="tracker 'jira': expected one of rocm, rocm-systems, pytorch, linux-amdgpu",
+    ):
         issue_text("jira", Case(None, None))

@@ -32,13 +32,17 @@ def kinds(book):
 
 
 def nvidia_box(*, total, used, free, reserved=None, processes=()):
-    rows = "".join(f"<process_info><pid>{pid}</pid><type>C</type><process_name>/usr/bin/job{pid}</process_name>"
-                   f"<used_memory>{mib if mib is None or isinstance(mib, str) else f'{mib} MiB'}</used_memory></process_info>"
-                   for pid, mib in processes)
+    rows = "".join(
+        f"<process_info><pid>{pid}</pid><type>C</type><process_name>/usr/bin/job{pid}</process_name>"
+        f"<used_memory>{mib if mib is None or isinstance(mib, str) else f'{mib} MiB'}</used_memory></process_info>"
+        for pid, mib in processes
+    )
     kept = "" if reserved is None else f"<reserved>{reserved} MiB</reserved>"
-    text = (f"<?xml version=\"1.0\" ?><nvidia_smi_log><gpu id=\"00000000:01:00.0\"><product_name>Card</product_name>"
-            f"<fb_memory_usage><total>{total} MiB</total>{kept}<used>{used} MiB</used><free>{free} MiB</free></fb_memory_usage>"
-            f"<processes>{rows}</processes></gpu></nvidia_smi_log>\n")
+    text = (
+        f'<?xml version="1.0" ?><nvidia_smi_log><gpu id="00000000:01:00.0"><product_name>Card</product_name>'
+        f"<fb_memory_usage><total>{total} MiB</total>{kept}<used>{used} MiB</used><free>{free} MiB</free></fb_memory_usage>"
+        f"<processes>{rows}</processes></gpu></nvidia_smi_log>\n"
+    )
     writer = BundleWriter("made", "constructed", "0", "")
     writer.add("command", "nvidia-smi -q -x", text)
     return writer.bundle()
@@ -49,36 +53,75 @@ def balanced(book):
 
 
 @settings(max_examples=60, deadline=None)
-@given(used=st.integers(0, 20 * GIB), fdinfo=st.lists(st.tuples(st.integers(2, 9), st.integers(1, 5), st.integers(0, 8 * MIB)),
-                                                      max_size=5),
-       kfd=st.lists(st.tuples(st.integers(2, 20), st.integers(0, 8 * GIB)), max_size=4, unique_by=lambda p: p[0]),
-       inside=st.booleans(), refused=st.lists(st.integers(30, 40), max_size=1))
+@given(
+    used=st.integers(0, 20 * GIB),
+    fdinfo=st.lists(
+        st.tuples(st.integers(2, 9), st.integers(1, 5), st.integers(0, 8 * MIB)), max_size=5
+    ),
+    kfd=st.lists(
+        st.tuples(st.integers(2, 20), st.integers(0, 8 * GIB)), max_size=4, unique_by=lambda p: p[0]
+    ),
+    inside=st.booleans(),
+    refused=st.lists(st.integers(30, 40), max_size=1),
+)
 def test_the_rows_of_any_amd_box_add_up_to_what_is_in_use(used, fdinfo, kfd, inside, refused):
-    book, = ledger(amd_box(used=used, fdinfo=fdinfo, kfd=kfd, identity=INSIDE if inside else None, refused=refused))
+    (book,) = ledger(
+        amd_box(
+            used=used, fdinfo=fdinfo, kfd=kfd, identity=INSIDE if inside else None, refused=refused
+        )
+    )
     assert book.used.value == used and balanced(book)
     negative = [row for row in book.rows if row.bytes.ok and row.bytes.value < 0]
-    assert all(row.kind == "unattributed" for row in negative) and bool(negative) <= bool(book.contradictions)
+    assert all(row.kind == "unattributed" for row in negative) and bool(negative) <= bool(
+        book.contradictions
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(parts=st.lists(st.tuples(st.integers(2, 99), st.one_of(st.integers(0, 9000), st.just("N/A"))), max_size=5,
-                      unique_by=lambda p: p[0]),
-       free=st.integers(0, 24000), reserved=st.one_of(st.none(), st.integers(0, 700)), more=st.integers(0, 900))
+@given(
+    parts=st.lists(
+        st.tuples(st.integers(2, 99), st.one_of(st.integers(0, 9000), st.just("N/A"))),
+        max_size=5,
+        unique_by=lambda p: p[0],
+    ),
+    free=st.integers(0, 24000),
+    reserved=st.one_of(st.none(), st.integers(0, 700)),
+    more=st.integers(0, 900),
+)
 def test_the_rows_of_any_nvidia_box_add_up_to_what_is_in_use(parts, free, reserved, more):
     used = sum(mib for _, mib in parts if mib != "N/A") + more
-    book, = ledger(nvidia_box(total=used + free + (reserved or 0), used=used, free=free, reserved=reserved, processes=parts))
+    (book,) = ledger(
+        nvidia_box(
+            total=used + free + (reserved or 0),
+            used=used,
+            free=free,
+            reserved=reserved,
+            processes=parts,
+        )
+    )
     assert balanced(book) and book.used.value == (used + (reserved or 0)) * MIB
     assert book.sum_bytes("reserved") == (reserved or 0) * MIB
     assert sum(not row.bytes.ok for row in book.rows) == sum(mib == "N/A" for _, mib in parts)
 
 
-QUANTITY = st.builds(lambda n, p: Quantity(n, p, f"{n} B"), st.integers(0, 48 * GIB), st.integers(0, 10 * MIB))
+QUANTITY = st.builds(
+    lambda n, p: Quantity(n, p, f"{n} B"), st.integers(0, 48 * GIB), st.integers(0, 10 * MIB)
+)
 MAYBE = st.one_of(st.none(), QUANTITY)
 
 
 @settings(max_examples=150, deadline=None)
-@given(capacity=MAYBE, free=MAYBE, process=MAYBE, allocated=MAYBE, reserved_unallocated=MAYBE, reserved_total=MAYBE,
-       non_torch=MAYBE, private_pools=MAYBE, others=st.lists(QUANTITY, max_size=3).map(tuple))
+@given(
+    capacity=MAYBE,
+    free=MAYBE,
+    process=MAYBE,
+    allocated=MAYBE,
+    reserved_unallocated=MAYBE,
+    reserved_total=MAYBE,
+    non_torch=MAYBE,
+    private_pools=MAYBE,
+    others=st.lists(QUANTITY, max_size=3).map(tuple),
+)
 def test_the_rows_of_any_message_add_up_to_what_it_says_is_in_use(**said):
     for book in ledger(None, oom(**said)):
         assert book.account == MESSAGE and book.pci == "" and balanced(book)
@@ -88,44 +131,86 @@ def test_the_rows_of_any_message_add_up_to_what_it_says_is_in_use(**said):
 def test_the_rows_of_every_recorded_box_add_up(name):
     bundle = open_box(name)
     books = ledger(bundle)
-    assert [book.pci for book in books] == [gpu.pci for gpu in gpus(bundle)] and all(map(balanced, books))
+    assert [book.pci for book in books] == [gpu.pci for gpu in gpus(bundle)] and all(
+        map(balanced, books)
+    )
 
 
 def test_a_message_is_split_into_tensors_cache_context_and_others():
-    book, = ledger(None, oom(capacity=gib(15.75), free=gib(0.25), process=gib(14.00), allocated=gib(12.50),
-                             reserved_unallocated=gib(0.75), others=(gib(1.25),), pids=(4711,)))
+    (book,) = ledger(
+        None,
+        oom(
+            capacity=gib(15.75),
+            free=gib(0.25),
+            process=gib(14.00),
+            allocated=gib(12.50),
+            reserved_unallocated=gib(0.75),
+            others=(gib(1.25),),
+            pids=(4711,),
+        ),
+    )
     sizes = {row.words: round(row.bytes.value / GIB, 2) for row in book.rows}
-    assert sizes == {"this process: tensors": 12.5, "this process: cached by torch and unused": 0.75,
-                     "this process: context and libraries": 0.75, "another process that the message names: 4711": 1.25,
-                     "held by others or by nobody: the message counts only what it names": 0.25}
+    assert sizes == {
+        "this process: tensors": 12.5,
+        "this process: cached by torch and unused": 0.75,
+        "this process: context and libraries": 0.75,
+        "another process that the message names: 4711": 1.25,
+        "held by others or by nobody: the message counts only what it names": 0.25,
+    }
     assert book.contradictions == ()
 
 
 def test_an_old_message_gives_the_cache_as_a_total_and_leaves_the_context_in_the_rest():
-    book, = ledger(None, oom(capacity=gib(10.00), free=gib(0.50), allocated=gib(7.00), reserved_total=gib(8.00)))
+    (book,) = ledger(
+        None,
+        oom(capacity=gib(10.00), free=gib(0.50), allocated=gib(7.00), reserved_total=gib(8.00)),
+    )
     assert [round((size or 0) / GIB, 2) for _, size in kinds(book)] == [7.0, 1.0, 1.5]
     assert "beside torch" in book.rows[-1].words
 
 
 def test_memory_that_no_torch_process_holds_is_the_rest_of_a_full_card():
-    book, = ledger(None, oom(capacity=gib(15.98), free=Quantity(0, 0, "0 bytes")))
+    (book,) = ledger(None, oom(capacity=gib(15.98), free=Quantity(0, 0, "0 bytes")))
     assert kinds(book) == [("unattributed", round(15.98 * GIB))]
 
 
 def test_a_message_that_names_its_own_process_among_the_others_counts_it_once():
-    book, = ledger(None, oom(capacity=gib(24.00), free=gib(1.00), process=gib(20.00), allocated=gib(18.00),
-                             reserved_unallocated=gib(1.00), others=(gib(20.00), gib(3.00)), pids=(9001, 9002)))
+    (book,) = ledger(
+        None,
+        oom(
+            capacity=gib(24.00),
+            free=gib(1.00),
+            process=gib(20.00),
+            allocated=gib(18.00),
+            reserved_unallocated=gib(1.00),
+            others=(gib(20.00), gib(3.00)),
+            pids=(9001, 9002),
+        ),
+    )
     assert book.sum_bytes("other_process") == 3 * GIB and not book.contradictions
 
 
-@pytest.mark.parametrize(("said", "word"), [
-    ({"capacity": gib(8), "free": gib(9)}, "above capacity"),
-    ({"capacity": gib(8), "free": gib(1), "process": gib(17179869184.0)}, "on a device of"),
-    ({"capacity": gib(8), "free": gib(1), "process": gib(2), "allocated": gib(5)}, "that the driver gives"),
-    ({"capacity": gib(8), "free": gib(1), "allocated": gib(5), "reserved_total": gib(4)}, "reserved is below allocated"),
-    ({"capacity": gib(8), "free": gib(4), "process": gib(6), "allocated": gib(5)}, "more than is in use")])
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ({"capacity": gib(8), "free": gib(9)}, "above capacity"),
+        ({"capacity": gib(8), "free": gib(1), "process": gib(17179869184.0)}, "on a device of"),
+        (
+            {"capacity": gib(8), "free": gib(1), "process": gib(2), "allocated": gib(5)},
+            "that the driver gives",
+        ),
+        (
+            {"capacity": gib(8), "free": gib(1), "allocated": gib(5), "reserved_total": gib(4)},
+            "reserved is below allocated",
+        ),
+        (
+            {"capacity": gib(8), "free": gib(4), "process": gib(6), "allocated": gib(5)},
+            "more than is in use",
+        ),
+    ],
+)
 def test_what_a_message_says_against_itself_is_named(said, word):
-    book, = ledger(None, oom(**said))
+    (book,) = ledger(None, oom(**said))
     assert any(word in against for against in book.contradictions) and balanced(book)
 
 
@@ -134,135 +219,234 @@ def test_a_message_without_amounts_has_no_ledger():
 
 
 def test_a_process_seen_by_two_sources_counts_once_and_the_rest_has_a_row():
-    book, = ledger(amd_box(fdinfo=[(10, 1, 1024 * KIB)], kfd=[(10, 3 * GIB)]))
+    (book,) = ledger(amd_box(fdinfo=[(10, 1, 1024 * KIB)], kfd=[(10, 3 * GIB)]))
     assert kinds(book) == [("other_process", 3 * GIB), ("unattributed", GIB)]
 
 
 def test_what_kfd_counts_beyond_a_containers_processes_is_outside():
-    book, = ledger(amd_box(used=12 * GIB, fdinfo=[(10, 1, 2 * MIB)], kfd=[(901, 2 * GIB), (902, 9 * GIB)], identity=INSIDE))
+    (book,) = ledger(
+        amd_box(
+            used=12 * GIB,
+            fdinfo=[(10, 1, 2 * MIB)],
+            kfd=[(901, 2 * GIB), (902, 9 * GIB)],
+            identity=INSIDE,
+        )
+    )
     assert kinds(book) == [("other_process", 2 * GIB), ("outside", 9 * GIB), ("unattributed", GIB)]
     assert "901" not in book.rows[1].words
 
 
 def test_a_holder_whom_only_kfd_lists_is_outside_a_container_that_holds_nothing():
-    book, = ledger(amd_box(used=9 * GIB, kfd=[(901, 9 * GIB)], identity=INSIDE))
+    (book,) = ledger(amd_box(used=9 * GIB, kfd=[(901, 9 * GIB)], identity=INSIDE))
     assert kinds(book) == [("outside", 9 * GIB)] and book.rows[0].source == "KFD"
 
 
 def test_a_host_pid_is_not_called_outside_where_files_were_refused():
-    book, = ledger(amd_box(used=9 * GIB, kfd=[(901, 9 * GIB)], identity=INSIDE, refused=[12]))
+    (book,) = ledger(amd_box(used=9 * GIB, kfd=[(901, 9 * GIB)], identity=INSIDE, refused=[12]))
     assert book.rows[0].kind == "other_process" and "host PID" in book.rows[0].words
 
 
 def test_processes_that_hold_more_than_is_in_use_are_a_contradiction():
-    book, = ledger(amd_box(used=GIB, fdinfo=[(10, 1, 2 * MIB), (11, 2, MIB)]))
+    (book,) = ledger(amd_box(used=GIB, fdinfo=[(10, 1, 2 * MIB), (11, 2, MIB)]))
     assert kinds(book)[-1] == ("unattributed", -2 * GIB)
     assert any("more than the 1.00 GiB in use" in against for against in book.contradictions)
 
 
 def test_an_unmeasured_process_has_no_zero_and_the_rest_says_so():
-    book, = ledger(nvidia_box(total=8192, used=4000, free=4192, processes=[(7, "N/A")]))
-    assert [row.bytes.ok for row in book.rows] == [False, True] and "not measured" in book.rows[1].words
+    (book,) = ledger(nvidia_box(total=8192, used=4000, free=4192, processes=[(7, "N/A")]))
+    assert [row.bytes.ok for row in book.rows] == [False, True] and "not measured" in book.rows[
+        1
+    ].words
 
 
 def test_the_drivers_reserve_is_a_row_of_what_is_in_use():
-    book, = ledger(nvidia_box(total=8192, used=1000, free=6900, reserved=292, processes=[(7, 900)]))
-    assert kinds(book) == [("other_process", 900 * MIB), ("reserved", 292 * MIB), ("unattributed", 100 * MIB)]
+    (book,) = ledger(
+        nvidia_box(total=8192, used=1000, free=6900, reserved=292, processes=[(7, 900)])
+    )
+    assert kinds(book) == [
+        ("other_process", 900 * MIB),
+        ("reserved", 292 * MIB),
+        ("unattributed", 100 * MIB),
+    ]
     assert book.used.value == 1292 * MIB
 
 
 def test_an_apus_two_pools_are_in_use_together_and_its_total_is_the_compute_pool():
-    book, = ledger(open_box("strix-halo-3-gttsize"))
+    (book,) = ledger(open_box("strix-halo-3-gttsize"))
     assert book.used.value == 189722624 + 48 * MIB and book.total.value == 16393924 * 4096
     assert "alternatives" in book.notes[0]
 
 
 def test_the_one_process_that_the_message_fits_is_split_and_others_are_not():
-    box = nvidia_box(total=24564, used=23000, free=1100, reserved=464, processes=[(31, 21504), (32, 1400)])
-    message = oom(backend="cuda", device=0, capacity=gib(23.5), free=gib(1.0), process=gib(21.00), allocated=gib(19.00),
-                  reserved_unallocated=gib(1.50))
+    box = nvidia_box(
+        total=24564, used=23000, free=1100, reserved=464, processes=[(31, 21504), (32, 1400)]
+    )
+    message = oom(
+        backend="cuda",
+        device=0,
+        capacity=gib(23.5),
+        free=gib(1.0),
+        process=gib(21.00),
+        allocated=gib(19.00),
+        reserved_unallocated=gib(1.50),
+    )
     own, told = ledger(box, message)
     assert (own.account, told.account) == (DRIVER, MESSAGE) and balanced(own) and told.pci == GREEN
     assert [row.words for row in own.rows if row.kind == "process"] == [
-        "job31 (31): tensors", "job31 (31): cached by torch and unused", "job31 (31): context and libraries"]
+        "job31 (31): tensors",
+        "job31 (31): cached by torch and unused",
+        "job31 (31): context and libraries",
+    ]
     assert any(row.words.startswith("job32") and row.kind == "other_process" for row in own.rows)
     two = nvidia_box(total=24564, used=43100, free=0, processes=[(31, 21504), (32, 21504)])
     assert not any(row.kind == "process" for row in ledger(two, message)[0].rows)
 
 
 def test_a_message_of_another_moment_is_kept_apart_and_said():
-    own, told = ledger(amd_box(used=GIB), oom(backend="hip", capacity=gib(20.00), free=gib(0.01), allocated=gib(19.00),
-                                              reserved_unallocated=gib(0.50)))
+    own, told = ledger(
+        amd_box(used=GIB),
+        oom(
+            backend="hip",
+            capacity=gib(20.00),
+            free=gib(0.01),
+            allocated=gib(19.00),
+            reserved_unallocated=gib(0.50),
+        ),
+    )
     assert own.sum_bytes("process") == 0 and any("Two moments" in note for note in told.notes)
 
 
 def test_a_message_that_fits_two_cards_belongs_to_none():
-    books = ledger(open_box("rx7900xt-container"), oom(backend="hip", capacity=gib(19.98), free=Quantity(0, 0, "0 bytes")))
+    books = ledger(
+        open_box("rx7900xt-container"),
+        oom(backend="hip", capacity=gib(19.98), free=Quantity(0, 0, "0 bytes")),
+    )
     assert [book.pci for book in books] == ["0000:03:00.0", "0000:0a:00.0", ""]
 
 
 def torch_on(box, **fields):
     device = {"index": 0, "pci": PCI, "name": "x", **fields}
-    box.add("file", "torch", json.dumps({"status": "ok", "torch": "2.9.0", "hip": "7", "devices_taken": True,
-                                         "devices": [device]}) + "\n")
+    box.add(
+        "file",
+        "torch",
+        json.dumps(
+            {
+                "status": "ok",
+                "torch": "2.9.0",
+                "hip": "7",
+                "devices_taken": True,
+                "devices": [device],
+            }
+        )
+        + "\n",
+    )
     return box.bundle()
 
 
 def amd_writer(bank, used=0):
     writer = BundleWriter("made", "constructed", "0", "")
     base = "/sys/class/drm/card1/device/"
-    for name, text in {"uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={PCI}\n", "vendor": "0x1002\n", "device": "0x744c\n",
-                       "mem_info_vram_total": f"{16 * GIB}\n", "mem_info_vram_used": f"{used}\n"}.items():
+    for name, text in {
+        "uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={PCI}\n",
+        "vendor": "0x1002\n",
+        "device": "0x744c\n",
+        "mem_info_vram_total": f"{16 * GIB}\n",
+        "mem_info_vram_used": f"{used}\n",
+    }.items():
         writer.add("file", base + name, text)
     node = "/sys/class/kfd/kfd/topology/nodes/1/"
     writer.add("file", node + "gpu_id", "9\n")
-    writer.add("file", node + "properties", "simd_count 96\ngfx_target_version 110000\nlocation_id 768\ndomain 0\n")
+    writer.add(
+        "file",
+        node + "properties",
+        "simd_count 96\ngfx_target_version 110000\nlocation_id 768\ndomain 0\n",
+    )
     writer.add("file", node + "mem_banks/0/properties", f"heap_type 1\nsize_in_bytes {bank}\n")
     return writer
 
 
-@pytest.mark.parametrize(("bank", "used", "fields", "word"), [
-    (16 * GIB, 0, {"total_bytes": 16 * GIB, "free_bytes": 30 * GIB}, "free 30.00 GiB is more than the total"),
-    (16 * GIB, 0, {"total_bytes": 8 * GIB}, "KFD's bank 16.00 GiB"),
-    (16 * GIB, 6 * GIB, {"total_bytes": 16 * GIB, "free_bytes": 15 * GIB}, "HIP calls 15.00 GiB free, sysfs 10.00 GiB"),
-    (16 * GIB, 17 * GIB, {"total_bytes": 16 * GIB}, "used 17.00 GiB is more than the total")])
+@pytest.mark.parametrize(
+    ("bank", "used", "fields", "word"),
+    [
+        (
+            16 * GIB,
+            0,
+            {"total_bytes": 16 * GIB, "free_bytes": 30 * GIB},
+            "free 30.00 GiB is more than the total",
+        ),
+        (16 * GIB, 0, {"total_bytes": 8 * GIB}, "KFD's bank 16.00 GiB"),
+        (
+            16 * GIB,
+            6 * GIB,
+            {"total_bytes": 16 * GIB, "free_bytes": 15 * GIB},
+            "HIP calls 15.00 GiB free, sysfs 10.00 GiB",
+        ),
+        (16 * GIB, 17 * GIB, {"total_bytes": 16 * GIB}, "used 17.00 GiB is more than the total"),
+    ],
+)
 def test_figures_that_cannot_both_be_right_are_named(bank, used, fields, word):
-    book, = ledger(torch_on(amd_writer(bank, used), **fields))
+    (book,) = ledger(torch_on(amd_writer(bank, used), **fields))
     assert any(word in against for against in book.contradictions)
 
 
 def test_layers_that_agree_are_no_contradiction():
-    book, = ledger(torch_on(amd_writer(16 * GIB, GIB), total_bytes=16 * GIB - MIB, free_bytes=15 * GIB))
+    (book,) = ledger(
+        torch_on(amd_writer(16 * GIB, GIB), total_bytes=16 * GIB - MIB, free_bytes=15 * GIB)
+    )
     assert book.contradictions == ()
 
 
 def test_a_box_where_nothing_says_what_is_in_use_has_no_rest():
     writer = BundleWriter("made", "constructed", "0", "")
-    writer.add("file", "pci_devices", json.dumps({"pci": PCI, "class": "0x030000", "vendor": "0x1002", "device": "0x744c",
-                                                  "driver": "", "path": ""}) + "\n")
-    book, = ledger(writer.bundle())
+    writer.add(
+        "file",
+        "pci_devices",
+        json.dumps(
+            {
+                "pci": PCI,
+                "class": "0x030000",
+                "vendor": "0x1002",
+                "device": "0x744c",
+                "driver": "",
+                "path": "",
+            }
+        )
+        + "\n",
+    )
+    (book,) = ledger(writer.bundle())
     assert not book.used.ok and book.rows == () and replace(book, rows=()).sum_bytes() == 0
 
 
 def test_a_difference_that_rounding_explains_is_no_contradiction():
-    book, = ledger(nvidia_box(total=8192, used=1000, free=7192, processes=[(7, 1001)]))
+    (book,) = ledger(nvidia_box(total=8192, used=1000, free=7192, processes=[(7, 1001)]))
     assert book.contradictions == () and kinds(book) == [("other_process", 1001 * MIB)]
-    box = amd_box(used=2 * GIB + MIB, fdinfo=[(10, 1, 2 * MIB)], kfd=[(901, 2 * GIB + MIB)], identity=INSIDE)
+    box = amd_box(
+        used=2 * GIB + MIB, fdinfo=[(10, 1, 2 * MIB)], kfd=[(901, 2 * GIB + MIB)], identity=INSIDE
+    )
     assert [row.kind for row in ledger(box)[0].rows] == ["other_process", "unattributed"]
 
 
 def test_figures_of_nvidia_smi_that_leave_a_gap_are_named():
-    book, = ledger(nvidia_box(total=8192, used=1000, free=5000))
+    (book,) = ledger(nvidia_box(total=8192, used=1000, free=5000))
     assert any("2.14 GiB of 8.00 GiB unexplained" in against for against in book.contradictions)
 
 
 def test_a_tool_whose_total_is_another_is_named():
     box = amd_writer(16 * GIB)
-    box.add("command", "rocm-smi --showbus --showproductname --showuniqueid --json",
-            json.dumps({"card0": {"PCI Bus": PCI}}) + "\n")
-    box.add("command", "rocm-smi --showmeminfo all --json",
-            json.dumps({"card0": {"VRAM Total Memory (B)": str(4 * GIB), "VRAM Total Used Memory (B)": "0"}}) + "\n")
-    book, = ledger(box.bundle())
+    box.add(
+        "command",
+        "rocm-smi --showbus --showproductname --showuniqueid --json",
+        json.dumps({"card0": {"PCI Bus": PCI}}) + "\n",
+    )
+    box.add(
+        "command",
+        "rocm-smi --showmeminfo all --json",
+        json.dumps(
+            {"card0": {"VRAM Total Memory (B)": str(4 * GIB), "VRAM Total Used Memory (B)": "0"}}
+        )
+        + "\n",
+    )
+    (book,) = ledger(box.bundle())
     assert any("rocm-smi VRAM 4.00 GiB" in against for against in book.contradictions)
 
 
@@ -270,12 +454,16 @@ def test_a_message_of_another_card_is_named_and_the_drivers_reserve_is_no_differ
     box = amd_writer(16 * GIB).bundle()
     told = ledger(box, oom(backend="hip", capacity=gib(12.00), free=gib(12.00)))[1]
     assert any("another GPU or another boot" in against for against in told.contradictions)
-    assert not ledger(box, oom(backend="hip", capacity=gib(16.00), free=gib(16.00)))[1].contradictions
+    assert not ledger(box, oom(backend="hip", capacity=gib(16.00), free=gib(16.00)))[
+        1
+    ].contradictions
     green = nvidia_box(total=24564, used=20480, free=3620, reserved=464, processes=[(31, 20480)])
     told = ledger(green, oom(backend="cuda", capacity=gib(23.5), free=gib(3.5)))[1]
     assert told.notes == ()
 
 
 def test_an_absurd_size_of_the_process_is_not_taken_into_the_sum():
-    book, = ledger(None, oom(capacity=gib(8), free=gib(1), allocated=gib(5), process=gib(17179869184.0)))
+    (book,) = ledger(
+        None, oom(capacity=gib(8), free=gib(1), allocated=gib(5), process=gib(17179869184.0))
+    )
     assert book.sum_bytes() == 7 * GIB and book.rows[0].bytes.value == 5 * GIB

@@ -81,7 +81,7 @@ def test_the_form_of_torch_2_gives_every_number_with_its_precision() -> None:
     ("text", "expected", "device", "backend"),
     [
         (
-            "CUDA out of memory. Tried to allocate 74.00 MiB (GPU 1; 7.77 GiB total capacity; 6.31 GiB already allocated; 40.19 MiB "  # noqa: E501
+            "CUDA out of memory. Tried to allocate 74.00 MiB (GPU 1; 7.77 GiB total capacity; 6.31 GiB already allocated; 40.19 MiB "
             "free; "
             "312.45 MiB cached)",
             {
@@ -95,7 +95,7 @@ def test_the_form_of_torch_2_gives_every_number_with_its_precision() -> None:
             "cuda",
         ),
         (
-            "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.77 GiB total capacity; 6.31 GiB already allocated; 0 bytes "  # noqa: E501
+            "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.77 GiB total capacity; 6.31 GiB already allocated; 0 bytes "
             "free; 6.90 GiB allowed; 6.80 GiB reserved in total by PyTorch)",
             {
                 "requested": "20.00 MiB",
@@ -109,7 +109,7 @@ def test_the_form_of_torch_2_gives_every_number_with_its_precision() -> None:
             "cuda",
         ),
         (
-            "HIP out of memory. Tried to allocate 58.00 MiB. GPU 1 has a total capacty of 11.98 GiB of which 1.06 GiB is free. 8.00 "  # noqa: E501
+            "HIP out of memory. Tried to allocate 58.00 MiB. GPU 1 has a total capacty of 11.98 GiB of which 1.06 GiB is free. 8.00 "
             "GiB allowed; "
             "Of the allocated memory 7.90 GiB is allocated by PyTorch, and 12.00 KiB is reserved by PyTorch but unallocated.",
             {
@@ -130,7 +130,7 @@ def test_the_form_of_torch_2_gives_every_number_with_its_precision() -> None:
             "hip",
         ),
         (
-            "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU \x01 has a total capacity of 23.00 GiB of which 5.00 MiB is free. "  # noqa: E501
+            "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU \x01 has a total capacity of 23.00 GiB of which 5.00 MiB is free. "
             "Including 310.00 MiB non-PyTorch memory",
             {
                 "requested": "1024.00 MiB",
@@ -142,9 +142,9 @@ def test_the_form_of_torch_2_gives_every_number_with_its_precision() -> None:
             "cuda",
         ),
         (
-            "torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory. (out of memory)\nCurrently allocated     : "  # noqa: E501
+            "torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory. (out of memory)\nCurrently allocated     : "
             "9.13 GiB\n"
-            "Requested               : 27.00 MiB\nDevice limit            : 11.76 GiB\nFree (according to CUDA): 17.25 MiB\nPyTorch "  # noqa: E501
+            "Requested               : 27.00 MiB\nDevice limit            : 11.76 GiB\nFree (according to CUDA): 17.25 MiB\nPyTorch "
             "limit (set by user-supplied memory fraction)\n                        : 10.00 GiB",
             {
                 "allocated": "9.13 GiB",
@@ -157,7 +157,7 @@ def test_the_form_of_torch_2_gives_every_number_with_its_precision() -> None:
             "cuda",
         ),
         (
-            "... Process has 8.20 GiB memory in use. Of the allocated memory 7.00 GiB is allocated by PyTorch, and 900.00 MiB is "  # noqa: E501
+            "... Process has 8.20 GiB memory in use. Of the allocated memory 7.00 GiB is allocated by PyTorch, and 900.00 MiB is "
             "reserved by "
             "PyTorch but unallocated",
             {"process": "8.20 GiB", "allocated": "7.00 GiB", "reserved_unallocated": "900.00 MiB"},
@@ -1056,7 +1056,10 @@ def test_a_failure_with_all_of_its_footers_says_what_it_says_without_them() -> N
     ],
 )
 def test_a_denial_or_a_bare_signal_is_no_proof_of_a_kill_for_memory(text: str) -> None:
-    assert all(message.event in ("sigkill", "note", "not-killed") for message in read_message(text).messages)
+    assert all(
+        message.event in ("sigkill", "note", "not-killed")
+        for message in read_message(text).messages
+    )
 
 
 def test_a_pasted_kernel_log_is_read_by_the_kernels_own_reader() -> None:
@@ -1080,7 +1083,7 @@ def test_a_pasted_kernel_log_is_read_by_the_kernels_own_reader() -> None:
 
 
 def test_the_same_thing_in_other_words_is_one_message() -> None:
-    text = "failed (exitcode: -9) local_rank: 0 (pid: 438) of binary: python3\n traceback : Signal 9 (SIGKILL) received by PID 438"  # noqa: E501
+    text = "failed (exitcode: -9) local_rank: 0 (pid: 438) of binary: python3\n traceback : Signal 9 (SIGKILL) received by PID 438"
     assert one(text).pids == (438,)
 
 

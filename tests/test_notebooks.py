@@ -36,7 +36,12 @@ def text_of(cell):
 
 @by_name
 def test_a_notebook_has_the_houses_sections_in_order(path):
-    heads = [line.lstrip("# ") for cell in cells(path, "markdown") for line in cell.source.splitlines() if line.startswith("#")]
+    heads = [
+        line.lstrip("# ")
+        for cell in cells(path, "markdown")
+        for line in cell.source.splitlines()
+        if line.startswith("#")
+    ]
     assert heads[0].endswith("?"), "the title is a question"
     assert [head for head in heads if head in SECTIONS] == SECTIONS
     assert re.search(r"\*\*Safety: (looks|loads|provokes)\.\*\*", cells(path, "markdown")[0].source)
@@ -56,15 +61,34 @@ def test_its_parameters_are_annotated_commented_and_few(path):
 def test_its_cells_are_thin(path):
     for cell in cells(path, "code")[1:]:
         tree = ast.parse(cell.source)
-        assert len([line for line in cell.source.splitlines() if line.strip() and not line.startswith("#")]) <= 5, cell.source
-        banned = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While)
+        assert (
+            len(
+                [
+                    line
+                    for line in cell.source.splitlines()
+                    if line.strip() and not line.startswith("#")
+                ]
+            )
+            <= 5
+        ), cell.source
+        banned = (
+            ast.FunctionDef,
+            ast.AsyncFunctionDef,
+            ast.ClassDef,
+            ast.Lambda,
+            ast.For,
+            ast.While,
+        )
         assert not [node for node in ast.walk(tree) if isinstance(node, banned)], cell.source
 
 
 @pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES], ids=lambda path: path.stem)
 def test_one_cell_is_tagged_as_the_one_that_tells_the_machine(path):
-    told, = [cell for cell in cells(path, "code") if "machine" in cell.metadata.get("tags", [])]
-    assert machine_line(nbformat.read(path, 4)) == text_of(told).splitlines()[0] and "machine_line(" in told.source
+    (told,) = [cell for cell in cells(path, "code") if "machine" in cell.metadata.get("tags", [])]
+    assert (
+        machine_line(nbformat.read(path, 4)) == text_of(told).splitlines()[0]
+        and "machine_line(" in told.source
+    )
 
 
 def bound(source):
@@ -82,7 +106,9 @@ def test_no_cell_binds_a_name_that_another_has_bound(path):
     first = {}
     for number, cell in enumerate(cells(path, "code")):
         for name in set(bound(cell.source)):
-            assert first.setdefault(name, number) == number, f"code cell {number} binds {name}, as cell {first[name]} did"
+            assert first.setdefault(name, number) == number, (
+                f"code cell {number} binds {name}, as cell {first[name]} did"
+            )
 
 
 LOOKS = [path for path in NOTEBOOKS if "**Safety: looks.**" in cells(path, "markdown")[0].source]
@@ -94,7 +120,12 @@ def test_every_cell_can_be_run_again_and_prints_the_same(path):
     own = [cell for cell in notebook.cells if cell.cell_type == "code"]
     again = [nbformat.v4.new_code_cell(cell.source) for cell in own[1:]]
     notebook.cells = own + again
-    client = NotebookClient(notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})
+    client = NotebookClient(
+        notebook,
+        timeout=200,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+    )
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
     for before, after in zip(own[1:], again, strict=True):
         assert text_of(after) == text_of(before), before.source
@@ -104,7 +135,9 @@ def test_every_cell_can_be_run_again_and_prints_the_same(path):
 def test_every_cell_was_executed_in_order_without_an_error(path):
     counts = [cell.execution_count for cell in cells(path, "code")]
     assert counts == list(range(1, len(counts) + 1))
-    assert not [out for cell in cells(path, "code") for out in cell.outputs if out.output_type == "error"]
+    assert not [
+        out for cell in cells(path, "code") for out in cell.outputs if out.output_type == "error"
+    ]
 
 
 @by_name
@@ -114,8 +147,9 @@ def test_nbval_compares_its_verdict_and_a_table(path):
     for cell in checked:
         text = text_of(cell)
         assert text.strip(), "nothing was stored, so nothing would be compared"
-        assert not re.search(r"\d{4}-\d\d-\d\dT|(?<![\w/])/(sys|proc|opt|usr|home|tmp)/\w", text.split("Missing")[0]), \
-            "times and paths differ from box to box"
+        assert not re.search(
+            r"\d{4}-\d\d-\d\dT|(?<![\w/])/(sys|proc|opt|usr|home|tmp)/\w", text.split("Missing")[0]
+        ), "times and paths differ from box to box"
 
 
 @by_name
@@ -127,7 +161,12 @@ def test_what_it_shows_names_no_place_on_the_machine_that_ran_it(path):
 
 @by_name
 def test_its_figures_have_words(path):
-    pictures = [out for cell in cells(path, "code") for out in cell.outputs if "image/png" in out.get("data", {})]
+    pictures = [
+        out
+        for cell in cells(path, "code")
+        for out in cell.outputs
+        if "image/png" in out.get("data", {})
+    ]
     assert pictures
     for out in pictures:
         assert len(out.metadata["image/png"]["alt"]) > 20
@@ -141,7 +180,14 @@ def mutated_box(folder):
         text = bundle.contents[item.path].decode() if item.path else None
         if item.source == "/sys/class/drm/card1/device/mem_info_vram_used":
             text = f"{int(text) - (64 << 20)}\n"
-        writer.add(item.kind, item.source, text, status=item.status, why=item.why, constructed=item.constructed)
+        writer.add(
+            item.kind,
+            item.source,
+            text,
+            status=item.status,
+            why=item.why,
+            constructed=item.constructed,
+        )
     return writer.write(folder / "mutated")
 
 
@@ -150,9 +196,25 @@ def nbval(folder, box):
     book = nbformat.read(ROOT / "notebooks" / "01_hardware_probe.ipynb", 4)
     book.cells[1].source = book.cells[1].source.replace('"rx7900xt-container"', repr(str(box)))
     nbformat.write(book, folder / "copy.ipynb")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env",
-                           "--nbval-cell-timeout=60", str(folder / "copy.ipynb")], cwd=folder, capture_output=True, text=True,
-                          check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--nbval-lax",
+            "--nbval-current-env",
+            "--nbval-cell-timeout=60",
+            str(folder / "copy.ipynb"),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     return done.returncode, done.stdout
 
 
@@ -174,18 +236,28 @@ def test_notebooks_about_a_box_answer_on_a_card_an_apu_and_none(tmp_path):
     (tmp_path / "some.yaml").write_text(yaml.safe_dump(plan))
     result = run_plan(tmp_path / "some.yaml", tmp_path / "out")
     assert len(result.runs) == 4 * 3 and {run.box for run in result.runs} == set(some)
-    assert [(run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"] == []
+    assert [
+        (run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"
+    ] == []
     assert all(run.figures and run.verdict for run in result.runs)
 
 
 @pytest.mark.slow
 def test_every_notebook_answers_on_every_recorded_box(tmp_path):
     result = run_plan(ROOT / "notebooks" / "plans" / "boxes.yaml", tmp_path)
-    not_about_the_box = {"02_allocator_stress.ipynb": ["cpu-only", "rx7900xt-container"],
-                         "04_vpoc_chunking.ipynb": ["cpu-only", "cuda-healthy"],
-                         "05_fix_validation.ipynb": ["cuda-24gb-tuning", "rx7900xt-container"],
-                         "06_training_paths.ipynb": ["cpu-only"]}
-    expected = {(path.name, box) for path in NOTEBOOKS for box in not_about_the_box.get(path.name, recorded_names())}
+    not_about_the_box = {
+        "02_allocator_stress.ipynb": ["cpu-only", "rx7900xt-container"],
+        "04_vpoc_chunking.ipynb": ["cpu-only", "cuda-healthy"],
+        "05_fix_validation.ipynb": ["cuda-24gb-tuning", "rx7900xt-container"],
+        "06_training_paths.ipynb": ["cpu-only"],
+    }
+    expected = {
+        (path.name, box)
+        for path in NOTEBOOKS
+        for box in not_about_the_box.get(path.name, recorded_names())
+    }
     assert {(run.notebook, run.box) for run in result.runs} == expected
-    assert [(run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"] == []
+    assert [
+        (run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"
+    ] == []
     assert all(run.figures and run.verdict for run in result.runs)

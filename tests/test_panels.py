@@ -23,7 +23,9 @@ from helpers.tell import message, ttm
 from helpers.tell.panels import allocator, ceilings, chunks, frame, ledger, reader, remedies, runs
 
 ROOT = Path(__file__).resolve().parents[1]
-PLANNER = chunks.Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
+PLANNER = chunks.Planner(
+    Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +90,16 @@ def test_ledger_rows_are_filtered_and_accounts_are_not_added_up(books):
     every = ledger.Browser(books)
     assert len(every.rows()) == sum(len(book.rows) for book in books)
     assert every.says().count("rows shown make") == len(books) == 2
-    sizes = [ledger.size(row.bytes) for _, row in ledger.Browser(books, order="largest first").rows()]
+    sizes = [
+        ledger.size(row.bytes) for _, row in ledger.Browser(books, order="largest first").rows()
+    ]
     known = [one for one in sizes if one is not None]
-    assert known == sorted(known, reverse=True) and sizes[len(known):] == [None] * (len(sizes) - len(known))
-    assert {row.kind for _, row in ledger.Browser(books, kind="unattributed").rows()} == {"unattributed"}
+    assert known == sorted(known, reverse=True) and sizes[len(known) :] == [None] * (
+        len(sizes) - len(known)
+    )
+    assert {row.kind for _, row in ledger.Browser(books, kind="unattributed").rows()} == {
+        "unattributed"
+    }
 
 
 def test_the_ledger_panel_follows_its_controls(books):
@@ -107,7 +115,10 @@ def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
     before = says()
     controls["Reserve, GiB"].value = 32
     assert "A reserve of 32.00 GiB leaves a limit of 93.08 GiB" in says() and says() != before
-    limits = [ceilings.Reserve(reserve.stack, reserve.what_if, gib).planned().row("ttm").pending_bytes for gib in (4, 8, 32)]
+    limits = [
+        ceilings.Reserve(reserve.stack, reserve.what_if, gib).planned().row("ttm").pending_bytes
+        for gib in (4, 8, 32)
+    ]
     assert limits == sorted(limits, reverse=True) and len(set(limits)) == 3
 
 
@@ -126,7 +137,12 @@ def test_the_allocator_panel_starts_at_the_failure_and_steps_over_events():
     while at != walked[-1]:
         walked.append(at)
         at = bench.event(at, True)
-    assert walked == [0, 1, 2, 4, 5] and [bench.event(n, False) for n in (5, 4, 2, 1)] == [4, 2, 1, 0]
+    assert walked == [0, 1, 2, 4, 5] and [bench.event(n, False) for n in (5, 4, 2, 1)] == [
+        4,
+        2,
+        1,
+        0,
+    ]
     assert bench.event(0, False) == 0
 
 
@@ -134,7 +150,11 @@ def test_another_card_or_setting_is_replayed_and_a_wrong_one_is_said():
     panel, controls, says = opened(allocator, allocator.Bench(made.small_study()))
     assert "requests that fail: 1" in says() and controls["Operation"].value == 5
     controls["Event before"].click()
-    assert controls["Operation"].value == 4 and "operation 4" in says() and "img alt=&#x27;" not in says()
+    assert (
+        controls["Operation"].value == 4
+        and "operation 4" in says()
+        and "img alt=&#x27;" not in says()
+    )
     controls["Settings"].value = "nonsense:1"
     assert "not done: " in panel.line.value and "nonsense" in panel.line.value
     controls["Settings"].value = ""
@@ -144,7 +164,13 @@ def test_another_card_or_setting_is_replayed_and_a_wrong_one_is_said():
     assert "expected bytes or a number with a unit" in panel.line.value
 
 
-@given(st.integers(1, 10**9), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 1 << 40), st.booleans())
+@given(
+    st.integers(1, 10**9),
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.integers(1, 1 << 40),
+    st.booleans(),
+)
 def test_every_chunk_plan_is_a_sentence(trades, sessions, bins, free, gpu):
     asked = PLANNER.asked(trades, sessions, bins, str(free), gpu)
     assert 1 <= asked.shape.longest <= trades and asked.free.bytes == free
@@ -167,7 +193,11 @@ def test_fixes_are_ordered_by_effect_with_the_unmeasured_last_and_found_by_a_wor
     assert [row.remedy for row in sorter.rows()][:2] == ["big-help", "small-help"]
     panel, controls, says = opened(remedies, sorter)
     controls["With the word"].value = "EXPANDABLE"
-    assert "1 of 4 remedies" in says() and "harmful: it fails there" in says() and controls["In full"].value == "harm"
+    assert (
+        "1 of 4 remedies" in says()
+        and "harmful: it fails there" in says()
+        and controls["In full"].value == "harm"
+    )
     controls["Verdict"].value = "helps"
     assert "0 of 4 remedies" in says() and "No remedy is shown" in says()
 
@@ -192,7 +222,10 @@ def test_an_empty_folder_of_runs_says_how_one_is_made(tmp_path):
 
 def test_opening_a_panel_again_closes_the_one_before():
     ended = []
-    first = frame.open_panel("one name", lambda one: one.ends.append(lambda: ended.append(1)) or [one.field("Text", "a", "")])
+    first = frame.open_panel(
+        "one name",
+        lambda one: one.ends.append(lambda: ended.append(1)) or [one.field("Text", "a", "")],
+    )
     other = frame.open_panel("another name", lambda made: [])
     second = frame.open_panel("one name", lambda made: [])
     assert first.closed and ended == [1] and not second.closed and not other.closed
@@ -201,28 +234,45 @@ def test_opening_a_panel_again_closes_the_one_before():
 
 
 def test_every_control_has_a_label_and_waits_until_it_is_left(books, reserve, tmp_path):
-    states = {reader: (reader.Reader(),), ledger: (ledger.Browser(books),), ceilings: (reserve,), chunks: (PLANNER,),
-              allocator: (allocator.Bench(made.small_study()),), remedies: (remedies.Sorter(made.fix_study()),),
-              runs: (runs.Runs(made.batches(tmp_path)), "")}
+    states = {
+        reader: (reader.Reader(),),
+        ledger: (ledger.Browser(books),),
+        ceilings: (reserve,),
+        chunks: (PLANNER,),
+        allocator: (allocator.Bench(made.small_study()),),
+        remedies: (remedies.Sorter(made.fix_study()),),
+        runs: (runs.Runs(made.batches(tmp_path)), ""),
+    }
     for module, state in states.items():
         panel, controls, says = opened(module, *state)
         assert controls and "role='status'" in panel.line.value
         for one in controls.values():
-            assert not getattr(one, "continuous_update", False) and one.tabbable in (None, True), (module, one.description)
+            assert not getattr(one, "continuous_update", False) and one.tabbable in (None, True), (
+                module,
+                one.description,
+            )
 
 
 def test_under_a_runner_every_panel_is_its_twin_in_words(tmp_path):
     cells = [made.PRELUDE, *(cell for _, cell in made.CELLS.values())]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbformat.write(book, tmp_path / "panels.ipynb")
-    code = ("import sys, nbformat; from nbclient import NotebookClient; path = sys.argv[1]; book = nbformat.read(path, 4); "
-            "NotebookClient(book, timeout=100, resources={'metadata': {'path': sys.argv[2]}}).execute(); "
-            "nbformat.write(book, path)")
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "panels.ipynb"), str(tmp_path)], check=False,
-                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT),
-                                                               "CASEBOOK_TESTS": str(ROOT / "tests")})
+    code = (
+        "import sys, nbformat; from nbclient import NotebookClient; path = sys.argv[1]; book = nbformat.read(path, 4); "
+        "NotebookClient(book, timeout=100, resources={'metadata': {'path': sys.argv[2]}}).execute(); "
+        "nbformat.write(book, path)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "panels.ipynb"), str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CASEBOOK_TESTS": str(ROOT / "tests")},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    for name, cell in zip(made.CELLS, nbformat.read(tmp_path / "panels.ipynb", 4).cells[1:], strict=True):
+    for name, cell in zip(
+        made.CELLS, nbformat.read(tmp_path / "panels.ipynb", 4).cells[1:], strict=True
+    ):
         text = "".join(out.get("text", "") for out in cell.outputs)
         assert text.strip() and "widget" not in json.dumps(cell.outputs), name
 

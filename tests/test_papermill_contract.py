@@ -18,7 +18,12 @@ NOTEBOOKS = Path(__file__).parent / "notebooks"
 def test_stock_papermill_still_marks_a_dead_kernels_notebook_completed(tmp_path):
     out = tmp_path / "out.ipynb"
     with pytest.raises(DeadKernelError):
-        papermill.execute_notebook(str(NOTEBOOKS / "kills_itself.ipynb"), str(out), progress_bar=False, kernel_name="python3")
+        papermill.execute_notebook(
+            str(NOTEBOOKS / "kills_itself.ipynb"),
+            str(out),
+            progress_bar=False,
+            kernel_name="python3",
+        )
     nb = nbformat.read(out, as_version=4)
     assert [cell.metadata.papermill.status for cell in nb.cells] == ["completed"] * 4
     assert nb.metadata.papermill.exception is None
@@ -46,7 +51,11 @@ def test_plain_papermill_runs_our_engine_by_name(tmp_path):
     import helpers.run.engine  # noqa: F401
 
     with pytest.raises(papermill.PapermillExecutionError) as caught:
-        papermill.execute_notebook(str(NOTEBOOKS / "kills_itself.ipynb"), str(tmp_path / "out.ipynb"), engine_name="casebook",
-                                   progress_bar=False)
+        papermill.execute_notebook(
+            str(NOTEBOOKS / "kills_itself.ipynb"),
+            str(tmp_path / "out.ipynb"),
+            engine_name="casebook",
+            progress_bar=False,
+        )
     assert caught.value.ename == "Died"
     assert "killed by SIGKILL" in caught.value.evalue

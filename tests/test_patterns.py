@@ -16,12 +16,19 @@ from helpers.load.patterns import PATTERNS, generate, ops
 COLUMNS = ("op", "id", "size", "stream", "pool", "frame")
 NAMES = sorted(PATTERNS)
 # Small enough to be generated fifty times, with everything in it that the whole one has.
-SMALL = {"volume_profiles": {"sessions": 60, "chunk_sessions": 25}, "growing_batches": {"batches": 3, "layers": 2},
-         "tuning_trials": {"trials": 12}, "mixed_survivors": {"requests": 300}, "key_value_cache": {"requests": 4, "layers": 2}}
+SMALL = {
+    "volume_profiles": {"sessions": 60, "chunk_sessions": 25},
+    "growing_batches": {"batches": 3, "layers": 2},
+    "tuning_trials": {"trials": 12},
+    "mixed_survivors": {"requests": 300},
+    "key_value_cache": {"requests": 4, "layers": 2},
+}
 
 
 def same(one, other):
-    return one.frames == other.frames and all(np.array_equal(getattr(one, c), getattr(other, c)) for c in COLUMNS)
+    return one.frames == other.frames and all(
+        np.array_equal(getattr(one, c), getattr(other, c)) for c in COLUMNS
+    )
 
 
 def rounds(trace, what):
@@ -33,7 +40,9 @@ def rounds(trace, what):
 def sizes_of(trace, what):
     """The requests of one name in bytes, in order."""
     rows = zip(trace.size.tolist(), trace.frame.tolist(), strict=True)
-    return [size for size, frame in rows if frame >= 0 and trace.frames[frame][0].endswith(f" {what}")]
+    return [
+        size for size, frame in rows if frame >= 0 and trace.frames[frame][0].endswith(f" {what}")
+    ]
 
 
 def live_at_end(trace):
@@ -42,7 +51,7 @@ def live_at_end(trace):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(seed=st.integers(0, 2 ** 40), scale=st.floats(1e-6, 4))
+@given(seed=st.integers(0, 2**40), scale=st.floats(1e-6, 4))
 @settings(max_examples=15)
 def test_every_seed_gives_a_possible_trace_twice_the_same(name, seed, scale):
     trace = generate(name, seed, scale, **SMALL[name])
@@ -69,9 +78,18 @@ def test_different_seeds_give_different_traces(name):
 
 def test_a_trace_is_the_same_on_every_machine_and_python():
     # Made once; a change of these is a change of the patterns, whose figures in the docstrings are then measured again.
-    sums = {name: (len(trace), int(trace.size.sum()) % 1_000_003) for name in NAMES for trace in [generate(name, 7)]}
-    assert sums == {"growing_batches": (17768, 154177), "key_value_cache": (63844, 500502), "mixed_survivors": (7683, 598662),
-                    "tuning_trials": (37071, 125025), "volume_profiles": (6506, 36488)}
+    sums = {
+        name: (len(trace), int(trace.size.sum()) % 1_000_003)
+        for name in NAMES
+        for trace in [generate(name, 7)]
+    }
+    assert sums == {
+        "growing_batches": (17768, 154177),
+        "key_value_cache": (63844, 500502),
+        "mixed_survivors": (7683, 598662),
+        "tuning_trials": (37071, 125025),
+        "volume_profiles": (6506, 36488),
+    }
 
 
 def test_volume_profiles_take_1014_sessions_in_chunks_of_50_and_join_them_at_the_end():
@@ -90,7 +108,10 @@ def test_tuning_has_268_trials_of_differing_models_whose_best_and_leaks_outlive_
     trace = generate("tuning_trials")
     assert rounds(trace, "weight") == list(range(268))
     assert len(set(sizes_of(trace, "weight"))) == 9
-    left = {trace.frames[trace.frame[trace.op == Op.ALLOC][i]][0].split(" ")[1] for i in live_at_end(trace)}
+    left = {
+        trace.frames[trace.frame[trace.op == Op.ALLOC][i]][0].split(" ")[1]
+        for i in live_at_end(trace)
+    }
     assert left == {"best_state", "leaked_activation"}
     assert 40 < int((trace.op == Op.EMPTY_CACHE).sum()) < 100
 
@@ -106,7 +127,15 @@ def test_mixed_survivors_keep_only_what_survives_for_good_and_use_a_second_strea
 
 
 def test_a_key_value_cache_grows_by_one_token_and_is_gone_with_its_request():
-    trace = generate("key_value_cache", requests=1, layers=1, low_prompt=10, high_prompt=10, low_answer=3, high_answer=3)
+    trace = generate(
+        "key_value_cache",
+        requests=1,
+        layers=1,
+        low_prompt=10,
+        high_prompt=10,
+        low_answer=3,
+        high_answer=3,
+    )
     assert sizes_of(trace, "keys") == [tokens * 4096 * 2 for tokens in (10, 11, 12, 13)]
     assert len(live_at_end(trace)) == 1
 
@@ -174,12 +203,16 @@ def test_as_many_events_as_asked_for_also_more_than_the_program_has(name, events
     assert np.array_equal(trace.size[:both], whole.size[:both])
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("no_such",), "pattern 'no_such': expected one of volume_profiles"),
-    (("tuning_trials", 0, 0), "scale of tuning_trials is 0: expected a number above 0"),
-    (("tuning_trials", 0, "1"), "scale of tuning_trials is '1': expected a number above 0"),
-    (("tuning_trials", 0, float("nan")), "scale of tuning_trials is nan"),
-    (("tuning_trials", 0, 1.0, 0), "events of tuning_trials is 0")])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("no_such",), "pattern 'no_such': expected one of volume_profiles"),
+        (("tuning_trials", 0, 0), "scale of tuning_trials is 0: expected a number above 0"),
+        (("tuning_trials", 0, "1"), "scale of tuning_trials is '1': expected a number above 0"),
+        (("tuning_trials", 0, float("nan")), "scale of tuning_trials is nan"),
+        (("tuning_trials", 0, 1.0, 0), "events of tuning_trials is 0"),
+    ],
+)
 def test_wrong_use_is_one_line(arguments, says):
     with pytest.raises(ValueError, match=says):
         generate(*arguments)
@@ -188,12 +221,19 @@ def test_wrong_use_is_one_line(arguments, says):
 def test_parameters_are_in_the_programs_terms_and_others_are_refused():
     assert PATTERNS["tuning_trials"].parameters["trials"] == 268
     assert rounds(generate("tuning_trials", trials=5, leak_share=0.0), "weight") == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match="parameter 'epochs' of tuning_trials: expected one of trials, steps"):
+    with pytest.raises(
+        ValueError, match="parameter 'epochs' of tuning_trials: expected one of trials, steps"
+    ):
         generate("tuning_trials", epochs=3)
     for wrong in (-1, 0, 2.5, "12"):
-        with pytest.raises(ValueError, match=f"trials of tuning_trials is {wrong!r}: expected a whole number above 0"):
+        with pytest.raises(
+            ValueError,
+            match=f"trials of tuning_trials is {wrong!r}: expected a whole number above 0",
+        ):
             generate("tuning_trials", trials=wrong)
-    with pytest.raises(ValueError, match="leak_share of tuning_trials is 1.5: expected a number from 0 to 1"):
+    with pytest.raises(
+        ValueError, match="leak_share of tuning_trials is 1.5: expected a number from 0 to 1"
+    ):
         generate("tuning_trials", leak_share=1.5)
 
 
@@ -209,20 +249,47 @@ def test_operations_as_lines_say_the_same_as_the_trace(name):
     trace = generate(name, 2, **SMALL[name])
     again = from_oracle(json.dumps(op) for op in ops(trace))
     frees = trace.op == Op.FREE
-    assert np.array_equal(again.op, trace.op) and np.array_equal(again.id, trace.id) and np.array_equal(again.size, trace.size)
+    assert (
+        np.array_equal(again.op, trace.op)
+        and np.array_equal(again.id, trace.id)
+        and np.array_equal(again.size, trace.size)
+    )
     assert np.array_equal(again.stream[~frees], trace.stream[~frees])
 
 
 def test_operations_of_every_kind_become_the_oracles_lines():
-    rows = [(Op.ALLOC, 0, 512, 0x1000), (Op.RECORD_STREAM, 0, 0, 0x2000), (Op.FREE_REQUESTED, 0, 0, 0),
-            (Op.FREE_COMPLETED, 0, 0, 0), (Op.SET_FRACTION, -1, 0, 0), (Op.SET_CONF, -1, 1, 0), (Op.EVENTS_HOLD, -1, 1, 0),
-            (Op.FOREIGN, -1, 4096, 0), (Op.FAIL_NEXT, -1, 2, 0), (Op.SYNCHRONIZE, -1, 0, 0)]
+    rows = [
+        (Op.ALLOC, 0, 512, 0x1000),
+        (Op.RECORD_STREAM, 0, 0, 0x2000),
+        (Op.FREE_REQUESTED, 0, 0, 0),
+        (Op.FREE_COMPLETED, 0, 0, 0),
+        (Op.SET_FRACTION, -1, 0, 0),
+        (Op.SET_CONF, -1, 1, 0),
+        (Op.EVENTS_HOLD, -1, 1, 0),
+        (Op.FOREIGN, -1, 4096, 0),
+        (Op.FAIL_NEXT, -1, 2, 0),
+        (Op.SYNCHRONIZE, -1, 0, 0),
+    ]
     op, ids, sizes, streams = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    trace = Trace(op.astype(np.int8), ids, sizes, streams, np.zeros(len(rows), np.int32), values=(0.5, "max_split_size_mb:32"))
+    trace = Trace(
+        op.astype(np.int8),
+        ids,
+        sizes,
+        streams,
+        np.zeros(len(rows), np.int32),
+        values=(0.5, "max_split_size_mb:32"),
+    )
     assert list(ops(trace)) == [
-        {"op": "alloc", "id": 0, "size": 512, "stream": 1}, {"op": "record_stream", "id": 0, "stream": 2},
-        {"op": "free", "id": 0}, {"op": "set_fraction", "fraction": 0.5}, {"op": "set_conf", "conf": "max_split_size_mb:32"},
-        {"op": "events_hold", "on": True}, {"op": "foreign", "bytes": 4096}, {"op": "fail_next", "n": 2}, {"op": "synchronize"}]
+        {"op": "alloc", "id": 0, "size": 512, "stream": 1},
+        {"op": "record_stream", "id": 0, "stream": 2},
+        {"op": "free", "id": 0},
+        {"op": "set_fraction", "fraction": 0.5},
+        {"op": "set_conf", "conf": "max_split_size_mb:32"},
+        {"op": "events_hold", "on": True},
+        {"op": "foreign", "bytes": 4096},
+        {"op": "fail_next", "n": 2},
+        {"op": "synchronize"},
+    ]
 
 
 def test_a_trace_that_begins_in_the_middle_cannot_be_run():

@@ -21,7 +21,11 @@ HARM = ("dangerous", "contradictory", "debug_only", "unsupported")
 
 def lint(preset):
     """What is wrong with a preset, a line each: words missing, names that nothing reads, a status that the audit refutes."""
-    wrong = [f"no line # {field}:" for field in FIELDS if not preset.fields.get(field) and field != "claims"]
+    wrong = [
+        f"no line # {field}:"
+        for field in FIELDS
+        if not preset.fields.get(field) and field != "claims"
+    ]
     status = preset.fields.get("status", "")
     if status and status not in STATUSES:
         wrong.append(f"status {status!r}; expected {', '.join(STATUSES)}")
@@ -33,11 +37,21 @@ def lint(preset):
         wrong.append("it sets nothing")
     said = findings(preset)
     for one in said:
-        refused = WRONG if status == "use" else ("misspelt", "dangerous") if status == "inert" else ("misspelt",)
+        refused = (
+            WRONG
+            if status == "use"
+            else ("misspelt", "dangerous")
+            if status == "inert"
+            else ("misspelt",)
+        )
         if one.verdict in refused:
-            wrong.append(f"{one.name}={one.value} is {one.verdict} there, and the status is {status}: {one.says}")
+            wrong.append(
+                f"{one.name}={one.value} is {one.verdict} there, and the status is {status}: {one.says}"
+            )
     if status == "harmful" and not any(one.verdict in HARM for one in said):
-        wrong.append("the status is harmful, and the audit finds no harm on the box it is checked for")
+        wrong.append(
+            "the status is harmful, and the audit finds no harm on the box it is checked for"
+        )
     return wrong
 
 
@@ -46,7 +60,9 @@ def test_a_bundled_preset_keeps_its_word(name):
     assert lint(load(name)) == []
 
 
-@pytest.mark.parametrize("case", ["case-000-allocator", "case-001", "case-002", "case-003", "case-004"])
+@pytest.mark.parametrize(
+    "case", ["case-000-allocator", "case-001", "case-002", "case-003", "case-004"]
+)
 def test_every_case_study_with_settings_has_its_preset(case):
     assert case in names()
 
@@ -54,7 +70,13 @@ def test_every_case_study_with_settings_has_its_preset(case):
 def test_a_shell_and_the_trial_read_the_same_from_every_preset():
     show = f"{sys.executable} -S -c 'import json, os; print(json.dumps(dict(os.environ)))'"
     script = "\n".join(f"( . '{presets.FOLDER / name}.env'; {show} )" for name in names())
-    done = subprocess.run(["sh", "-euc", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-euc", script],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(told) == len(names()) > 25
     for name, environ in zip(names(), told, strict=True):
@@ -96,8 +118,17 @@ def test_a_variable_that_no_table_knows_is_kept_and_named():
     assert lint(preset) == ["MY_OWN: no table of settings knows it"]
 
 
-@pytest.mark.parametrize("line", ["HSA_XNACK=1", "export HSA_XNACK", "export A=1 B=2", "export A=$HOME", "rm -r x",
-                                  "export A='x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HSA_XNACK=1",
+        "export HSA_XNACK",
+        "export A=1 B=2",
+        "export A=$HOME",
+        "rm -r x",
+        "export A='x",
+    ],
+)
 def test_a_line_that_is_no_plain_assignment_is_refused_with_its_number(line):
     with pytest.raises(PresetError, match="line 2: .*expected export NAME=value"):
         parse(f"# why: w\n{line}\n", "mine")
@@ -117,13 +148,16 @@ def test_no_preset_is_the_control():
     assert load("none") is load("") is presets.NONE and not presets.NONE.environ
 
 
-@pytest.mark.parametrize(("status", "line", "said"), [
-    ("use", "HSA_XNACK=1", "is unsupported there, and the status is use"),
-    ("use", "AMD_SERIALIZE_KERNEL=3", "is debug_only there"),
-    ("inert", "PYTORCH_HIP_ALLOC_CONF=max_split_size_mb:8", "is dangerous there"),
-    ("harmful", "HIP_FORCE_DEV_KERNARG=1", "the audit finds no harm"),
-    ("good", "HSA_XNACK=1", "status 'good'"),
-])
+@pytest.mark.parametrize(
+    ("status", "line", "said"),
+    [
+        ("use", "HSA_XNACK=1", "is unsupported there, and the status is use"),
+        ("use", "AMD_SERIALIZE_KERNEL=3", "is debug_only there"),
+        ("inert", "PYTORCH_HIP_ALLOC_CONF=max_split_size_mb:8", "is dangerous there"),
+        ("harmful", "HIP_FORCE_DEV_KERNARG=1", "the audit finds no harm"),
+        ("good", "HSA_XNACK=1", "status 'good'"),
+    ],
+)
 def test_a_status_that_the_audit_does_not_bear_out_is_told(status, line, said):
     assert any(said in one for one in lint(parse(f"{HEAD.format(status)}export {line}\n", "mine")))
 
@@ -136,4 +170,6 @@ def test_missing_words_and_unknown_claims_are_told():
 def test_a_preset_is_judged_on_the_box_that_is_asked_about():
     preset = load("cuda-expandable")
     assert {one.verdict for one in findings(preset)} == {"effective"}
-    assert {one.verdict for one in findings(preset, "2.9.1+rocm6.3", "rocm", "gfx1100")} == {"unsupported"}
+    assert {one.verdict for one in findings(preset, "2.9.1+rocm6.3", "rocm", "gfx1100")} == {
+        "unsupported"
+    }

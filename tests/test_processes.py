@@ -43,7 +43,9 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """A tree that no test changes."""
-    return make_tree(tmp_path_factory.mktemp("still"), processes=20, device_files=8, amd=1, nvidia=1)
+    return make_tree(
+        tmp_path_factory.mktemp("still"), processes=20, device_files=8, amd=1, nvidia=1
+    )
 
 
 def test_every_process_of_a_tree_is_read(still: Tree) -> None:
@@ -54,17 +56,25 @@ def test_every_process_of_a_tree_is_read(still: Tree) -> None:
     expected = (1, 3, [first["pid"], first["pid"] - 90], 1000 + first["pid"])
     assert (first["ppid"], first["threads"], first["nspid"], first["start_ticks"]) == expected
     named = [row for row in rows if row["name"] == "shell (1)"]
-    assert named and all(row["start_ticks"] == 1000 + row["pid"] for row in named), "a bracket in a name shifts no field"
+    assert named and all(row["start_ticks"] == 1000 + row["pid"] for row in named), (
+        "a bracket in a name shifts no field"
+    )
     for row in rows:
         if "rss_bytes" in row:
-            assert row["rss_bytes"] == row["rss_anon_bytes"] + row["rss_file_bytes"] and row["swap_bytes"] == 0
+            assert (
+                row["rss_bytes"] == row["rss_anon_bytes"] + row["rss_file_bytes"]
+                and row["swap_bytes"] == 0
+            )
 
 
 def test_a_zombie_has_no_memory_which_is_not_zero_memory(still: Tree) -> None:
     found = processes(bundle("processes", collect_processes(still.root, False)))
     zombies = [p for p in found if p.state == "Z"]
     assert len(zombies) == 2 and sum(p.state == "D" for p in found) == 2
-    assert all(p.rss_anon_bytes.value is None and p.rss_anon_bytes.status == "not_available" for p in zombies)
+    assert all(
+        p.rss_anon_bytes.value is None and p.rss_anon_bytes.status == "not_available"
+        for p in zombies
+    )
 
 
 def test_arguments_are_kept_only_where_asked_for(still: Tree) -> None:
@@ -73,11 +83,16 @@ def test_arguments_are_kept_only_where_asked_for(still: Tree) -> None:
     assert first["args"] == [first["name"], "--pid", str(first["pid"])]
 
 
-def test_a_process_that_ends_while_it_is_looked_at_says_so(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_while_it_is_looked_at_says_so(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.rmtree(tree.root / "proc" / str(tree.pids[3]))
     (tree.root / "proc" / str(tree.pids[3])).mkdir()
     rows = {row["pid"]: row for row in collect_processes(tree.root, False)}
-    assert (rows[tree.pids[3]]["status"], rows[tree.pids[3]]["why"]) == ("not_available", "ended while it was looked at")
+    assert (rows[tree.pids[3]]["status"], rows[tree.pids[3]]["why"]) == (
+        "not_available",
+        "ended while it was looked at",
+    )
     assert sum(row["status"] == "ok" for row in rows.values()) == 19
     held = [row["pid"] for row in collect_device_files(tree.root)]
     assert tree.pids[3] not in held
@@ -91,7 +106,12 @@ def test_a_tree_without_proc_is_an_error_of_the_caller(tmp_path: Path) -> None:
 def test_only_gpu_files_are_listed_with_their_fdinfo(still: Tree) -> None:
     found = collect_device_files(still.root)
     assert len(found) == still.fds == 8
-    assert {row["target"] for row in found} == {"/dev/kfd", "/dev/dri/renderD128", "/dev/nvidiactl", "/dev/nvidia0"}
+    assert {row["target"] for row in found} == {
+        "/dev/kfd",
+        "/dev/dri/renderD128",
+        "/dev/nvidiactl",
+        "/dev/nvidia0",
+    }
     drm = [row for row in found if row["target"].startswith("/dev/dri")]
     assert all(f"drm-pdev:\t{still.amd[0]}" in row["fdinfo"] for row in drm)
 
@@ -107,19 +127,25 @@ def test_odd_entries_in_proc_change_nothing(tree: Tree) -> None:
 
 
 def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree: Tree) -> None:
-    first = next(row for row in collect_device_files(tree.root) if row["target"].startswith("/dev/dri"))
+    first = next(
+        row for row in collect_device_files(tree.root) if row["target"].startswith("/dev/dri")
+    )
     info = tree.root / f"proc/{first['pid']}/fdinfo/{first['fd']}"
     info.unlink()
     os.mkfifo(info)
     rows = collect_device_files(tree.root)
     odd = [row for row in rows if row["status"] != "ok"]
-    assert len(rows) == 8 and [(row["fd"], row["why"]) for row in odd] == [(first["fd"], "a pipe, not a regular file")]
+    assert len(rows) == 8 and [(row["fd"], row["why"]) for row in odd] == [
+        (first["fd"], "a pipe, not a regular file")
+    ]
 
 
 def test_a_name_that_is_no_utf8_is_kept_readable(tree: Tree) -> None:
     path = tree.root / f"proc/{tree.pids[0]}/status"
     path.write_bytes(path.read_bytes().replace(b"Name:\t", b"Name:\t\xff\xfe"))
-    assert processes(bundle("processes", collect_processes(tree.root, False)))[0].name.startswith("\ufffd\ufffd")
+    assert processes(bundle("processes", collect_processes(tree.root, False)))[0].name.startswith(
+        "\ufffd\ufffd"
+    )
 
 
 def hangs(root: str, source: str, limit: int = 0, at: str = "", real: Any = files.read) -> Any:
@@ -128,12 +154,20 @@ def hangs(root: str, source: str, limit: int = 0, at: str = "", real: Any = file
     return real(root, source, limit)
 
 
-def test_a_read_that_hangs_costs_its_row_and_its_limit(still: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_hangs_costs_its_row_and_its_limit(
+    still: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watched, "READ_LIMIT_S", 0.3)
-    first = next(row for row in collect_device_files(still.root) if row["target"].startswith("/dev/dri"))
-    monkeypatch.setattr(files, "read", partial(hangs, at=f"/proc/{first['pid']}/fdinfo/{first['fd']}"))
+    first = next(
+        row for row in collect_device_files(still.root) if row["target"].startswith("/dev/dri")
+    )
+    monkeypatch.setattr(
+        files, "read", partial(hangs, at=f"/proc/{first['pid']}/fdinfo/{first['fd']}")
+    )
     rows = collect_device_files(still.root)
-    assert [(row["target"], row["why"]) for row in rows if row["status"] != "ok"] == [(first["target"], "hung for 0.3 s")]
+    assert [(row["target"], row["why"]) for row in rows if row["status"] != "ok"] == [
+        (first["target"], "hung for 0.3 s")
+    ]
     assert len(rows) == 8
     monkeypatch.setattr(files, "read", partial(hangs, at=f"/proc/{still.pids[2]}/status"))
     states = [row["status"] for row in collect_processes(still.root, False)]
@@ -148,13 +182,18 @@ def test_what_another_user_may_not_see_is_refused_not_missing(open_folder: Path)
     kernel_thread = proc / f"{tree.pids[7]}/stat"
     kernel_thread.write_text(kernel_thread.read_text().replace(" 4194304 ", " 2129984 "))
     (proc / f"{tree.pids[7]}/fd").chmod(0o500)
-    code = ("import json; from helpers.look.processes import *\n"
-            "print(json.dumps([list(walk_processes(sys.argv[1], True)), list(walk_device_files(sys.argv[1]))]))")
+    code = (
+        "import json; from helpers.look.processes import *\n"
+        "print(json.dumps([list(walk_processes(sys.argv[1], True)), list(walk_device_files(sys.argv[1]))]))"
+    )
     seen, held = as_nobody(code, tree.root)
     refused = [row for row in seen if row["status"] != "ok"]
     assert [(row["pid"], row["status"], row["why"]) for row in refused] == [
-        (tree.pids[5], "not_allowed", "Permission denied (EACCES)")]
-    assert [row["pid"] for row in held if row["status"] == "not_allowed"] == [tree.pids[0]], "a kernel thread holds nothing"
+        (tree.pids[5], "not_allowed", "Permission denied (EACCES)")
+    ]
+    assert [row["pid"] for row in held if row["status"] == "not_allowed"] == [tree.pids[0]], (
+        "a kernel thread holds nothing"
+    )
     assert processes(bundle("processes", seen))[5].rss_anon_bytes.status == "not_allowed"
 
 
@@ -165,9 +204,27 @@ def test_this_process_sees_itself() -> None:
     assert next(row for row in rows if row["pid"] == own.pid)["nspid"][:1] == [own.pid]
 
 
-VALUES = (st.none() | st.booleans() | st.integers() | st.text(max_size=5)
-          | st.lists(st.integers() | st.text(max_size=3), max_size=3))
-KEYS = ["pid", "fd", "status", "why", "name", "uid", "rss_anon_bytes", "nspid", "args", "target", "fdinfo", "state"]
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.lists(st.integers() | st.text(max_size=3), max_size=3)
+)
+KEYS = [
+    "pid",
+    "fd",
+    "status",
+    "why",
+    "name",
+    "uid",
+    "rss_anon_bytes",
+    "nspid",
+    "args",
+    "target",
+    "fdinfo",
+    "state",
+]
 ROWS = st.lists(VALUES | st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6), max_size=4)
 
 

@@ -16,7 +16,10 @@ from helpers.run.shapes import STATES, Run
 
 
 def runs(count, **about):
-    return [Run(run_id=f"{n:03d}", batch_id="b", box="apu", notebook=f"{n % 2}.ipynb", **about) for n in range(count)]
+    return [
+        Run(run_id=f"{n:03d}", batch_id="b", box="apu", notebook=f"{n % 2}.ipynb", **about)
+        for n in range(count)
+    ]
 
 
 def ended(run, state="answered", seconds=10.0):
@@ -34,7 +37,9 @@ def play(told, planned, folder):
     told.run_ended(1, ended(planned[1], "died"))
     told.run_ended(0, ended(planned[0]))
     told.run_ended(2, ended(planned[2]))
-    told.run_ended(3, planned[3].model_copy(update={"state": "skipped", "cause": "interrupted (SIGINT)"}))
+    told.run_ended(
+        3, planned[3].model_copy(update={"state": "skipped", "cause": "interrupted (SIGINT)"})
+    )
     told.ended(BatchResult(folder, tuple(planned)))
 
 
@@ -43,8 +48,12 @@ def test_lines_name_each_run_side_by_side_and_sum_up(tmp_path):
     play(Plain(out), runs(4), tmp_path)
     lines = out.getvalue().splitlines()
     assert lines[0] == f"4 runs into {tmp_path}"
-    assert [line for line in lines if line.endswith("cell 3 of 9, 4 s")] == ["run 3 of 4: cell 3 of 9, 4 s"]
-    assert any(line.startswith("run 2 of 4: 1.ipynb on apu: died (10.0 s); about") for line in lines)
+    assert [line for line in lines if line.endswith("cell 3 of 9, 4 s")] == [
+        "run 3 of 4: cell 3 of 9, 4 s"
+    ]
+    assert any(
+        line.startswith("run 2 of 4: 1.ipynb on apu: died (10.0 s); about") for line in lines
+    )
     assert lines[-1] == "2 answered, 1 died, 1 skipped"
 
 
@@ -61,7 +70,12 @@ def test_the_live_table_shows_every_run_that_goes_on_with_counts_time_and_memory
     with told.console.capture() as shown:
         told.console.print(told._table())
     text = shown.get()
-    assert "1.ipynb on apu" in text and "cell 2 of 12" in text and "14 s" in text and "and 2 more" in text
+    assert (
+        "1.ipynb on apu" in text
+        and "cell 2 of 12" in text
+        and "14 s" in text
+        and "and 2 more" in text
+    )
     assert "18 running, 20 planned, 2 answered; about 16 s left" in text
     told.ended(BatchResult(tmp_path, ()))
 
@@ -92,8 +106,13 @@ def test_a_log_takes_over_in_the_middle_with_the_time_of_day_and_keeps_what_was_
     told.tick(1, 1, 5, 130.0)  # of a run that began before the log
     told.run_ended(1, ended(planned[1], "died"))
     lines = (tmp_path / "batch.log").read_text().splitlines()
-    assert lines[0] == "before" and lines[1].endswith(f" 3 runs into {tmp_path}, 1 of them ended before")
-    assert lines[2].endswith("run 2 of 3: cell 1 of 5, 130 s") and "died (10.0 s); about 10 s left" in lines[3]
+    assert lines[0] == "before" and lines[1].endswith(
+        f" 3 runs into {tmp_path}, 1 of them ended before"
+    )
+    assert (
+        lines[2].endswith("run 2 of 3: cell 1 of 5, 130 s")
+        and "died (10.0 s); about 10 s left" in lines[3]
+    )
     assert all(re.match(r"\d\d:\d\d:\d\dZ ", line) for line in lines[1:])
 
 
@@ -117,7 +136,12 @@ def test_the_time_left_comes_from_runs_like_it_then_from_the_plan_then_from_any_
     assert tally.left_s() == (6 + 0 + 60) / 2
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sampled_from(STATES)), max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sampled_from(STATES)),
+        max_size=30,
+    )
+)
 @settings(max_examples=50)
 def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
     tally = Tally()
@@ -135,7 +159,9 @@ def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
 def test_memory_is_that_of_the_cards_that_sysfs_shows_else_of_the_host(tmp_path):
     device = tmp_path / "drm" / "card1" / "device"
     device.mkdir(parents=True)
-    (tmp_path / "meminfo").write_text("MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n")
+    (tmp_path / "meminfo").write_text(
+        "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n"
+    )
     memory = Memory(tmp_path / "drm", tmp_path / "meminfo", smi="")
     assert memory.line() == "host memory 6.0 of 8.0 GiB"
     for name, count in (("vram_used", 3 << 30), ("vram_total", 20 << 30), ("gtt_used", 1 << 29)):
@@ -146,9 +172,14 @@ def test_memory_is_that_of_the_cards_that_sysfs_shows_else_of_the_host(tmp_path)
     assert memory.line() == ""
 
 
-@pytest.mark.parametrize(("says", "shown"), [
-    ("echo '0, 3072, 143771'; echo '1, [N/A], 143771'", "GPU 0 3.0 of 140.4 GiB"), ("echo 'No devices were found'; exit 6", ""),
-    ("exec sleep 60", "")])
+@pytest.mark.parametrize(
+    ("says", "shown"),
+    [
+        ("echo '0, 3072, 143771'; echo '1, [N/A], 143771'", "GPU 0 3.0 of 140.4 GiB"),
+        ("echo 'No devices were found'; exit 6", ""),
+        ("exec sleep 60", ""),
+    ],
+)
 def test_nvidia_smi_is_asked_in_a_child_and_never_waited_for(tmp_path, says, shown):
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\n{says}\n")
@@ -159,7 +190,9 @@ def test_nvidia_smi_is_asked_in_a_child_and_never_waited_for(tmp_path, says, sho
     if "sleep" not in says:
         child.wait(20)
     try:
-        assert (first, memory.line()) == ("", shown) and (memory._child is child) == ("sleep" in says)
+        assert (first, memory.line()) == ("", shown) and (memory._child is child) == (
+            "sleep" in says
+        )
     finally:
         for one in {child, memory._child}:
             one.kill()
@@ -167,7 +200,9 @@ def test_nvidia_smi_is_asked_in_a_child_and_never_waited_for(tmp_path, says, sho
             one.stdout.close()
 
 
-@pytest.mark.parametrize(("danger", "asked"), [("looks", True), ("loads", False), ("provokes", False), ("", False)])
+@pytest.mark.parametrize(
+    ("danger", "asked"), [("looks", True), ("loads", False), ("provokes", False), ("", False)]
+)
 def test_nvidia_smi_is_started_only_beside_runs_that_look(tmp_path, monkeypatch, danger, asked):
     """A run that loads a card is measured: nothing else may start a driver's tool meanwhile."""
     smi, called = tmp_path / "nvidia-smi", tmp_path / "called"
@@ -185,7 +220,9 @@ def test_nvidia_smi_is_started_only_beside_runs_that_look(tmp_path, monkeypatch,
     assert called.exists() == asked
 
 
-@pytest.mark.parametrize(("seconds", "words"), [
-    (0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5300, "88 min"), (11400, "3 h 10 min")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5300, "88 min"), (11400, "3 h 10 min")],
+)
 def test_a_time_is_said_as_roughly_as_it_is_known(seconds, words):
     assert short_time(seconds) == words and progress.REFRESH_S < 1

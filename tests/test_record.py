@@ -29,7 +29,9 @@ def run(tmp_path, monkeypatch):
     def start(text, *arguments, options=(), **asked):
         program = tmp_path / "plain" / "program.py"
         program.write_text(textwrap.dedent(text))
-        return record([sys.executable, *options, str(program), *arguments], tmp_path / "trace.pickle", **asked)
+        return record(
+            [sys.executable, *options, str(program), *arguments], tmp_path / "trace.pickle", **asked
+        )
 
     return start
 
@@ -43,6 +45,7 @@ def kept(recording):
 
 
 # Unchanged.
+
 
 def test_exit_code_output_arguments_and_path_are_the_programs_own(run, capfd, tmp_path):
     text = """
@@ -63,9 +66,13 @@ def test_every_form_of_a_python_program_is_recorded(form, tmp_path, monkeypatch)
     program = tmp_path / "program.py"
     program.write_text(f"#!{sys.executable}\n{USES_GPU}")
     program.chmod(0o755)
-    command = {"script": [sys.executable, str(program)], "module": [sys.executable, "-m", "program"],
-               "text": [sys.executable, "-c", USES_GPU], "console script": [str(program)],
-               "shell": ["sh", "-c", f"{sys.executable} {program}; exit 3"]}[form]
+    command = {
+        "script": [sys.executable, str(program)],
+        "module": [sys.executable, "-m", "program"],
+        "text": [sys.executable, "-c", USES_GPU],
+        "console script": [str(program)],
+        "shell": ["sh", "-c", f"{sys.executable} {program}; exit 3"],
+    }[form]
     recording = record(command, tmp_path / "out.pickle")
     assert recording.exit_code == (3 if form == "shell" else 0)
     assert recording.kind == "gpu snapshot" and events(recording.trace) == ["alloc"]
@@ -80,8 +87,10 @@ def test_the_programs_own_sitecustomize_still_runs(run, tmp_path, monkeypatch, c
 
 
 def test_asking_whether_there_is_a_torch_imports_and_records_nothing(run):
-    recording = run("import importlib.util, sys\nassert importlib.util.find_spec('torch')\nassert 'torch' not in sys.modules\n"
-                    "assert not [name for name in sys.modules if 'casebook' in name]\n")
+    recording = run(
+        "import importlib.util, sys\nassert importlib.util.find_spec('torch')\nassert 'torch' not in sys.modules\n"
+        "assert not [name for name in sys.modules if 'casebook' in name]\n"
+    )
     assert recording.exit_code == 0 and recording.processes == ()
     assert recording.why_no_trace == "no Python of it imported torch"
 
@@ -90,11 +99,17 @@ def test_asking_whether_there_is_a_torch_imports_and_records_nothing(run):
 def test_a_python_that_nothing_can_be_put_into_runs_and_is_said(run, option):
     recording = run("print('ran')", options=[option])
     assert recording.exit_code == 0 and recording.trace is None
-    assert "python -I, -E and -S" in recording.why_no_trace and "helpers.torchside.recording" in recording.why_no_trace
+    assert (
+        "python -I, -E and -S" in recording.why_no_trace
+        and "helpers.torchside.recording" in recording.why_no_trace
+    )
 
 
 def test_a_program_that_is_no_python_is_said(tmp_path):
-    assert "no Python of it loaded the recorder" in record(["true"], tmp_path / "t.pickle").why_no_trace
+    assert (
+        "no Python of it loaded the recorder"
+        in record(["true"], tmp_path / "t.pickle").why_no_trace
+    )
 
 
 def test_an_import_of_torch_that_fails_fails_as_ever_and_is_said(run, monkeypatch, capfd):
@@ -106,12 +121,21 @@ def test_an_import_of_torch_that_fails_fails_as_ever_and_is_said(run, monkeypatc
 
 # What is kept.
 
+
 def test_the_history_starts_with_the_programs_own_first_use_and_is_kept_at_the_end(run):
-    recording = run("import torch\nassert not torch.cuda._initialized and torch.cuda.memory.history is None\n"
-                    "torch.cuda.init()\nassert torch.cuda.memory.history == 'all'\n" + USES_GPU)
-    assert recording.exit_code == 0 and kept(recording) == ["exit"] and events(recording.trace) == ["alloc"]
+    recording = run(
+        "import torch\nassert not torch.cuda._initialized and torch.cuda.memory.history is None\n"
+        "torch.cuda.init()\nassert torch.cuda.memory.history == 'all'\n" + USES_GPU
+    )
+    assert (
+        recording.exit_code == 0
+        and kept(recording) == ["exit"]
+        and events(recording.trace) == ["alloc"]
+    )
     row = json.loads((recording.folder / "record.json").read_text())["processes"][0]
-    assert row["torch"]["version"] == "2.7.0+standin" and row["devices"][0]["total_bytes"] == 1 << 20
+    assert (
+        row["torch"]["version"] == "2.7.0+standin" and row["devices"][0]["total_bytes"] == 1 << 20
+    )
     assert row["ended"] == "exit"
 
 
@@ -127,7 +151,9 @@ def test_a_cpu_build_says_so_and_names_the_way_out(run, monkeypatch):
 
 
 def test_an_out_of_memory_that_the_program_catches_is_the_trace_and_the_first_alone_counts(run):
-    text = USES_GPU + """
+    text = (
+        USES_GPU
+        + """
 for size in (2 << 20, 3 << 20):
     try:
         torch.cuda.allocate(size)
@@ -135,6 +161,7 @@ for size in (2 << 20, 3 << 20):
         pass
 torch.cuda.allocate(512)
 """
+    )
     recording = run(text)
     assert recording.exit_code == 0 and kept(recording) == ["exit", "oom"]
     assert events(recording.trace) == ["alloc", "oom"] and recording.processes[0]["ooms"] == 2
@@ -145,29 +172,44 @@ def test_a_history_that_cannot_be_had_costs_the_program_nothing(run, monkeypatch
     monkeypatch.setenv("SICK_HISTORY", "1")
     recording = run(USES_GPU)
     assert recording.exit_code == 0
-    assert "not available because RuntimeError: cudaMallocAsync does not yet support" in recording.why_no_trace
+    assert (
+        "not available because RuntimeError: cudaMallocAsync does not yet support"
+        in recording.why_no_trace
+    )
 
 
 def test_a_full_ring_buffer_is_said(run):
     recording = run(USES_GPU * 8, max_events=5)
-    assert len(events(recording.trace)) == 5 and any("ring buffer of 5 events was full" in note for note in recording.notes)
+    assert len(events(recording.trace)) == 5 and any(
+        "ring buffer of 5 events was full" in note for note in recording.notes
+    )
 
 
 # Ends.
 
+
 def test_an_exception_ends_it_as_ever(run, capfd):
     recording = run(USES_GPU + "raise ValueError('mine')")
-    assert recording.exit_code == 1 and "ValueError: mine" in capfd.readouterr().err and kept(recording) == ["exit"]
+    assert (
+        recording.exit_code == 1
+        and "ValueError: mine" in capfd.readouterr().err
+        and kept(recording) == ["exit"]
+    )
 
 
 def test_os_exit_keeps_its_code_and_a_snapshot(run):
     recording = run(USES_GPU + "import os\nos._exit(9)")
-    assert recording.exit_code == 9 and kept(recording) == ["os._exit"] and recording.trace is not None
+    assert (
+        recording.exit_code == 9 and kept(recording) == ["os._exit"] and recording.trace is not None
+    )
 
 
 @pytest.mark.parametrize("waits", ["time.sleep(30)", "threading.Event().wait(30)"])
 def test_sigterm_ends_it_by_the_signal_with_a_snapshot(run, waits):
-    text = USES_GPU + f"import os, signal, threading, time\nthreading.Timer(0.1, os.kill, (os.getpid(), 15)).start()\n{waits}"
+    text = (
+        USES_GPU
+        + f"import os, signal, threading, time\nthreading.Timer(0.1, os.kill, (os.getpid(), 15)).start()\n{waits}"
+    )
     recording = run(text)
     assert recording.signal == "SIGTERM" and recording.exit_code == 143
     assert kept(recording) == ["SIGTERM"] and events(recording.trace) == ["alloc"]
@@ -191,13 +233,16 @@ def test_handlers_of_the_program_are_its_own_and_a_snapshot_is_kept_beside_them(
 
 def test_sigusr1_to_the_recording_reaches_the_program(run, tmp_path):
     ready, done = tmp_path / "ready", tmp_path / "done"
-    text = USES_GPU + f"""
+    text = (
+        USES_GPU
+        + f"""
 import pathlib, time
 pathlib.Path({str(ready)!r}).touch()
 until = time.time() + 20
 while not pathlib.Path({str(done)!r}).exists() and time.time() < until:
     time.sleep(0.02)
 """
+    )
 
     def person():
         wait_for(ready.exists)
@@ -219,20 +264,26 @@ def wait_for(ready, limit_s=20):
 
 # Several processes.
 
+
 def test_a_forked_child_that_leaves_by_os_exit_leaves_its_parents_record_alone(run):
-    text = USES_GPU + """
+    text = (
+        USES_GPU
+        + """
 import os
 for _ in range(2):
     if not os.fork():
         os._exit(0)
     os.wait()
 """
+    )
     recording = run(text)
     assert len(recording.processes) == 1 and kept(recording) == ["exit"]
 
 
 def test_a_forked_child_that_is_terminated_dies_alone(run):
-    text = USES_GPU + """
+    text = (
+        USES_GPU
+        + """
 import os, signal, sys, time
 child = os.fork()
 if not child:
@@ -241,6 +292,7 @@ time.sleep(0.1)
 os.kill(child, 15)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) + 20)
 """
+    )
     assert run(text).exit_code == 5
 
 
@@ -264,8 +316,11 @@ def test_each_process_that_uses_the_gpu_has_its_own_files(run, method):
 
 # Quiet spells.
 
+
 def test_a_program_that_spins_leaves_stacks_a_snapshot_and_a_sentence(run):
-    text = USES_GPU + """
+    text = (
+        USES_GPU
+        + """
 import time
 def spins():
     until = time.monotonic() + 1.2
@@ -273,26 +328,35 @@ def spins():
         pass
 spins()
 """
+    )
     recording = run(text, hang_after_s=0.4)
     assert recording.exit_code == 0 and kept(recording) == ["exit", "hang"]
     (hang,) = recording.processes[0]["hangs"]
-    assert hang["says"].startswith("no allocation on the GPU and no output for 0.") and "in spins" in stacks(recording, hang)
+    assert hang["says"].startswith(
+        "no allocation on the GPU and no output for 0."
+    ) and "in spins" in stacks(recording, hang)
     assert any("its stacks are in" in note for note in recording.notes)
 
 
 @pytest.mark.parametrize("life", ["torch.cuda.allocate(1)", "print(1, flush=True)"])
 def test_a_program_that_allocates_or_writes_is_not_hung(run, life):
-    recording = run(USES_GPU + f"import time\nfor _ in range(10):\n    time.sleep(0.1)\n    {life}\n", hang_after_s=0.6)
+    recording = run(
+        USES_GPU + f"import time\nfor _ in range(10):\n    time.sleep(0.1)\n    {life}\n",
+        hang_after_s=0.6,
+    )
     assert recording.processes[0]["hangs"] == [] and not list(recording.folder.glob("*.stacks"))
 
 
 def test_a_call_that_holds_the_interpreter_leaves_stacks_too(run):
-    text = USES_GPU + """
+    text = (
+        USES_GPU
+        + """
 import ctypes
 def in_a_driver():
     ctypes.PyDLL(None).usleep(900_000)
 in_a_driver()
 """
+    )
     recording = run(text, hang_after_s=0.2)
     assert recording.exit_code == 0
     assert "in_a_driver" in next(recording.folder.glob("*-stuck.stacks")).read_text()
@@ -305,11 +369,15 @@ def stacks(recording, hang):
 
 # Wrong use, and what is shown.
 
+
 def test_wrong_use_is_one_line_and_runs_nothing(tmp_path):
     (tmp_path / "there.pickle").touch()
-    for command, out, asked, says in (([], "a.pickle", {}, "no command"), (["no-such-program"], "a.pickle", {}, "No such file"),
-                                      (["true"], "there.pickle", {}, "is there already"),
-                                      (["true"], "a.pickle", {"max_events": 0}, "above zero")):
+    for command, out, asked, says in (
+        ([], "a.pickle", {}, "no command"),
+        (["no-such-program"], "a.pickle", {}, "No such file"),
+        (["true"], "there.pickle", {}, "is there already"),
+        (["true"], "a.pickle", {"max_events": 0}, "above zero"),
+    ):
         with pytest.raises(RecordError, match=says):
             record(command, tmp_path / out, **asked)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there.pickle"]
@@ -324,23 +392,76 @@ def test_another_python_takes_the_place_of_the_one_that_is_named():
 
 def test_secrets_and_the_home_folder_are_not_shown(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
-    shown = redacted(["python", "/home/ada/t.py", "--api-key", "abc", "--token=xyz", "--lr", "0.1", "--out=/home/ada/o",
-                      "hf_abcdefgh", "https://ada:pw@host/x", "WANDB_API_KEY=1", "--tokenizer", "gpt2"])
-    assert shown == ["python", "~/t.py", "--api-key", "***", "--token=***", "--lr", "0.1", "--out=~/o", "***",
-                     "https://***@host/x", "WANDB_API_KEY=***", "--tokenizer", "gpt2"]
+    shown = redacted(
+        [
+            "python",
+            "/home/ada/t.py",
+            "--api-key",
+            "abc",
+            "--token=xyz",
+            "--lr",
+            "0.1",
+            "--out=/home/ada/o",
+            "hf_abcdefgh",
+            "https://ada:pw@host/x",
+            "WANDB_API_KEY=1",
+            "--tokenizer",
+            "gpt2",
+        ]
+    )
+    assert shown == [
+        "python",
+        "~/t.py",
+        "--api-key",
+        "***",
+        "--token=***",
+        "--lr",
+        "0.1",
+        "--out=~/o",
+        "***",
+        "https://***@host/x",
+        "WANDB_API_KEY=***",
+        "--tokenizer",
+        "gpt2",
+    ]
 
 
-@pytest.mark.parametrize("words", [
-    ["--max-tokens", "512"], ["--max-new-tokens=64"], ["--author", "ada"], ["--key-frames", "8"], ["--num_keys=4"],
-    ["--monkey-patch", "on"], ["--pad-token", "<pad>"], ["--bypass", "yes"], ["eos_token_id=2"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max-tokens", "512"],
+        ["--max-new-tokens=64"],
+        ["--author", "ada"],
+        ["--key-frames", "8"],
+        ["--num_keys=4"],
+        ["--monkey-patch", "on"],
+        ["--pad-token", "<pad>"],
+        ["--bypass", "yes"],
+        ["eos_token_id=2"],
+    ],
+)
 def test_an_option_that_only_looks_like_a_secret_keeps_its_value(words):
     assert redacted(words) == words
 
 
-@pytest.mark.parametrize("name", ["--api-key", "--hf-token", "--dbPassword", "--api-keys", "--secretkey", "--auth",
-                                  "--PGPASSWORD", "--aws-access-key-id", "--refresh-tokens"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "--api-key",
+        "--hf-token",
+        "--dbPassword",
+        "--api-keys",
+        "--secretkey",
+        "--auth",
+        "--PGPASSWORD",
+        "--aws-access-key-id",
+        "--refresh-tokens",
+    ],
+)
 def test_an_option_that_names_a_secret_loses_its_value(name):
-    assert redacted([name, "value-1"]) == [name, "***"] and redacted([f"{name}=value-1"]) == [f"{name}=***"]
+    assert redacted([name, "value-1"]) == [name, "***"] and redacted([f"{name}=value-1"]) == [
+        f"{name}=***"
+    ]
 
 
 def test_nothing_but_the_recording_is_left_behind(run):
@@ -365,23 +486,34 @@ def prove_under_oracle(torch_folder, out, text=RUNS_OUT, **asked):
     from oracle import build
 
     folder = out.parent
-    environment = build.environment(torch_folder, [*build.fakes(folder / "fakes"), build.stubs(torch_folder, folder / "stubs")])
+    environment = build.environment(
+        torch_folder, [*build.fakes(folder / "fakes"), build.stubs(torch_folder, folder / "stubs")]
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**environment, "FAKE_VRAM_BYTES": str(1 << 30)}.items():
             patch.setenv(name, value)
         return record([sys.executable, "-c", text], out, **asked)
 
 
-@pytest.mark.skipif("CASEBOOK_ORACLE_TORCH" not in os.environ, reason="CASEBOOK_ORACLE_TORCH names no torch folder")
+@pytest.mark.skipif(
+    "CASEBOOK_ORACLE_TORCH" not in os.environ, reason="CASEBOOK_ORACLE_TORCH names no torch folder"
+)
 def test_a_program_that_runs_out_of_real_memory_is_recorded_to_its_last_request(tmp_path, capfd):
-    recording = prove_under_oracle(Path(os.environ["CASEBOOK_ORACLE_TORCH"]), tmp_path / "oom.pickle")
+    recording = prove_under_oracle(
+        Path(os.environ["CASEBOOK_ORACLE_TORCH"]), tmp_path / "oom.pickle"
+    )
     snapshot = pickle.loads(recording.trace.read_bytes())
     trace = snapshot["device_traces"][0]
     assert recording.exit_code == 1 and "OutOfMemoryError" in capfd.readouterr().err
     assert kept(recording) == ["exit", "oom"]
     assert (trace[-1]["action"], trace[-1]["size"]) == ("oom", 70 << 20)
-    assert sum(one["action"] == "alloc" for one in trace) - sum(one["action"] == "free_completed" for one in trace) == sum(
-        block["state"] == "active_allocated" for segment in snapshot["segments"] for block in segment["blocks"])
+    assert sum(one["action"] == "alloc" for one in trace) - sum(
+        one["action"] == "free_completed" for one in trace
+    ) == sum(
+        block["state"] == "active_allocated"
+        for segment in snapshot["segments"]
+        for block in segment["blocks"]
+    )
     assert recording.processes[0]["devices"][0]["total_bytes"] == 1 << 30
 
 

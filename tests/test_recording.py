@@ -58,32 +58,45 @@ def shape(rows):
 def inside(tmp_path_factory):
     """One program that knows us: tensors live before, three steps, a second recording, an exception; each trace, its notes."""
     folder = tmp_path_factory.mktemp("inside")
-    text = TRAINS + f"""
+    text = (
+        TRAINS
+        + f"""
 import helpers.torchside, json
 old = torch.ones(1000)
-with helpers.torchside.recording({str(folder / 'steps')!r}) as r:
+with helpers.torchside.recording({str(folder / "steps")!r}) as r:
     train(3)
     del old
-with helpers.torchside.recording({str(folder / 'again.pickle')!r}, max_events=40) as second:
+with helpers.torchside.recording({str(folder / "again.pickle")!r}, max_events=40) as second:
     train(1)
 try:
-    with helpers.torchside.recording({str(folder / 'fails')!r}) as third:
+    with helpers.torchside.recording({str(folder / "fails")!r}) as third:
         torch.ones(5)
         raise KeyError("mine")
 except KeyError:
     pass
 print(json.dumps([[r.trace, r.notes], [second.trace, second.notes], [third.trace, third.notes]]))
 """
-    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_training_step_is_a_closed_trace_whose_bytes_are_the_profilers_own(inside):
     header, rows = read(inside[0][0])
-    assert header["label"] == LABEL and header["job"]["device"] == "cpu" and header["torch"].startswith("2.")
+    assert (
+        header["label"] == LABEL
+        and header["job"]["device"] == "cpu"
+        and header["torch"].startswith("2.")
+    )
     assert header["orphans"] == header["inferred_frees"] == 0
-    before = sum(row["size"] for row in rows[:header["live_before"]])
+    before = sum(row["size"] for row in rows[: header["live_before"]])
     assert closed(rows) - before == header["net_bytes"] == header["profiler_net_bytes"]
     # AdamW keeps two figures per parameter, and each parameter has a gradient after a step.
     parameters = 4 * (64 * 128 + 128 + 128 * 10 + 10)
@@ -97,12 +110,16 @@ def test_every_step_after_the_first_has_the_same_shape(inside):
     assert second - first > 50
     # The first step asks for what the second does, and for the optimizer's own state beside that.
     again = {(row["size"], *row["frames"]) for row in rows[first:second] if row["op"] == "alloc"}
-    assert again <= {(row["size"], *row["frames"]) for row in rows[header["live_before"]:first] if row["op"] == "alloc"}
+    assert again <= {
+        (row["size"], *row["frames"])
+        for row in rows[header["live_before"] : first]
+        if row["op"] == "alloc"
+    }
 
 
 def test_tensors_of_before_stand_at_the_start_and_are_said(inside):
     header, rows = read(inside[0][0])
-    sizes = sorted(row["size"] for row in rows[:header["live_before"]])
+    sizes = sorted(row["size"] for row in rows[: header["live_before"]])
     assert sizes == sorted([4000, 4 * 64 * 128, 4 * 128, 4 * 128 * 10, 4 * 10])
     assert any("5 tensors of " in note for note in inside[0][1])
 
@@ -117,22 +134,34 @@ def test_a_second_recording_of_one_process_accounts_for_the_first_and_a_cut_is_s
 
 def test_an_exception_leaves_the_trace_and_goes_on(inside):
     header, rows = read(inside[2][0])
-    assert [row["size"] for row in rows[header["live_before"]:] if row["op"] == "alloc"][0] == 20
+    assert [row["size"] for row in rows[header["live_before"] :] if row["op"] == "alloc"][0] == 20
 
 
 def test_a_program_that_knows_nothing_is_traced_for_its_first_steps(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(TRAINS + "train(8)\nprint('trained')\nsys.exit(3)\n")
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(f"""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(f"""
         import sys
         from helpers.load.record import record
-        recording = record([sys.executable, {str(program)!r}], {str(tmp_path / 't.jsonl')!r}, cpu_profile=True)
+        recording = record([sys.executable, {str(program)!r}], {str(tmp_path / "t.jsonl")!r}, cpu_profile=True)
         sys.exit(recording.exit_code)
-        """)], cwd=ROOT, capture_output=True, text=True, check=False)
+        """),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, "trained\n", "")
     header, rows = read(tmp_path / "t.jsonl")
     assert len(header["steps"]) == STEPS and header["orphans"] == 0
-    assert closed(rows) == header["net_bytes"] + sum(row["size"] for row in rows[:header["live_before"]])
+    assert closed(rows) == header["net_bytes"] + sum(
+        row["size"] for row in rows[: header["live_before"]]
+    )
     assert header["net_bytes"] == header["profiler_net_bytes"]
     assert any(f"ends after {STEPS} optimizer steps" in note for note in header["notes"])
 
@@ -140,7 +169,11 @@ def test_a_program_that_knows_nothing_is_traced_for_its_first_steps(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["os._exit(5)", "os.kill(os.getpid(), 15)", "raise KeyError(1)"])
 def test_a_profiled_program_keeps_its_trace_however_it_ends(tmp_path, end, capfd):
-    recording = record([sys.executable, "-c", TRAINS + f"import os\ntrain(1)\n{end}"], tmp_path / "t.jsonl", cpu_profile=True)
+    recording = record(
+        [sys.executable, "-c", TRAINS + f"import os\ntrain(1)\n{end}"],
+        tmp_path / "t.jsonl",
+        cpu_profile=True,
+    )
     capfd.readouterr()
     assert recording.exit_code == {"o": 5, "r": 1}.get(end[0] if "kill" not in end else "", 143)
     assert recording.kind == "cpu profile" and len(read(recording.trace)[0]["steps"]) == 1
@@ -159,7 +192,7 @@ import sys, helpers.torchside
 assert "torch" not in sys.modules
 import torch
 torch.cuda.allocate(512)
-with helpers.torchside.recording({str(tmp_path / 'part.jsonl')!r}) as r:
+with helpers.torchside.recording({str(tmp_path / "part.jsonl")!r}) as r:
     address = torch.cuda.allocate(256)
     try:
         torch.cuda.allocate(1 << 21)
@@ -169,12 +202,23 @@ assert torch.cuda.memory.history is None
 torch.cuda.allocate(1)
 print(r.trace, r.facts["ooms"], [one["action"] for one in torch.cuda.memory.entries])
 """
-    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True,
-                          env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{STANDIN}"})
-    assert done.stdout.split(maxsplit=2) == [str(tmp_path / "part-oom.pickle"), "1", "['alloc', 'oom', 'free_completed']\n"]
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{STANDIN}"},
+    )
+    assert done.stdout.split(maxsplit=2) == [
+        str(tmp_path / "part-oom.pickle"),
+        "1",
+        "['alloc', 'oom', 'free_completed']\n",
+    ]
 
 
 # The trace's own rules.
+
 
 def seen(*events):
     total, found = 0, []
@@ -199,7 +243,10 @@ def test_an_address_given_out_twice_was_freed_unseen():
 def test_what_only_the_profiler_knew_of_is_one_lump():
     header, rows = trace_rows([(1, 10, 1010, 0, [])], {7: 300}, [], 99)
     assert [row["size"] for row in rows] == [300, 700, 10] and header["live_before"] == 2
-    assert any("700 bytes were live before the trace that no Python tensor holds" in note for note in header["notes"])
+    assert any(
+        "700 bytes were live before the trace that no Python tensor holds" in note
+        for note in header["notes"]
+    )
 
 
 def test_a_tensor_of_before_is_freed_where_its_address_is_seen_again():
@@ -211,8 +258,11 @@ def test_nothing_at_all_is_an_empty_trace():
     assert trace_rows([], {}, [], 99)[1] == []
 
 
-@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 100), st.booleans()), max_size=60),
-       st.dictionaries(st.integers(1, 9), st.integers(1, 100)), st.integers(1, 80))
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 100), st.booleans()), max_size=60),
+    st.dictionaries(st.integers(1, 9), st.integers(1, 100)),
+    st.integers(1, 80),
+)
 def test_any_sequence_of_events_gives_a_closed_trace(events, before, max_events):
     found = seen(*((address, -size if free else size) for address, size, free in events))
     header, rows = trace_rows(found, before, [3, 5], max_events)
@@ -225,9 +275,18 @@ def test_the_facts_of_a_device_are_read_without_torch_of_a_gpu(tmp_path):
     from helpers.torchside.recorder import Recorder
 
     stats = {"allocated_bytes.all.peak": 5}
-    cuda = SimpleNamespace(device_count=lambda: 1, memory_stats=lambda index: {**stats, "allocated_bytes.small.peak": 1},
-                           get_device_properties=lambda index: SimpleNamespace(name="a card", total_memory=9))
+    cuda = SimpleNamespace(
+        device_count=lambda: 1,
+        memory_stats=lambda index: {**stats, "allocated_bytes.small.peak": 1},
+        get_device_properties=lambda index: SimpleNamespace(name="a card", total_memory=9),
+    )
     recorder = Recorder(str(tmp_path / "r"), whole_program=False)
     recorder.torch = SimpleNamespace(cuda=cuda, _C=SimpleNamespace())
     (device,) = recorder._devices()
-    assert device == {"index": 0, "name": "a card", "total_bytes": 9, "fraction": None, "stats": stats}
+    assert device == {
+        "index": 0,
+        "name": "a card",
+        "total_bytes": 9,
+        "fraction": None,
+        "stats": stats,
+    }

@@ -46,7 +46,14 @@ def notebook(first, form=None):
         return FORMS[form or forms[(n + first) % len(forms)]](told(kind, value))
 
     nb, count = places(text)
-    nb["cells"].append({"cell_type": "markdown", "id": "z", "metadata": {}, "source": "\n".join(told(*one) for one in chosen)})
+    nb["cells"].append(
+        {
+            "cell_type": "markdown",
+            "id": "z",
+            "metadata": {},
+            "source": "\n".join(told(*one) for one in chosen),
+        }
+    )
     return nb, chosen, count
 
 
@@ -62,7 +69,9 @@ def test_a_value_goes_in_every_way_to_write_it(known, form):
             continue
         redact_text(told(kind, value), known)
         written = FORMS[form](told(kind, value))
-        assert survives(value, written if form != "upper" else written.lower()), "the test would see it"
+        assert survives(value, written if form != "upper" else written.lower()), (
+            "the test would see it"
+        )
         clean = redact_text(written, known)
         assert not survives(value, clean), (kind, form)
         assert redact_text(clean, known) == clean
@@ -115,7 +124,10 @@ def test_one_value_has_one_name_over_text_notebook_and_case(known):
 
 def test_a_value_told_once_is_found_before_and_after():
     text = "qwibble ran\nhome is /home/qwibble/x\nstrace of QWIBBLE_train.py\nqwibbler"
-    assert redact_text(text, Known()) == "user-1 ran\nhome is /home/user-1/x\nstrace of user-1_train.py\nqwibbler"
+    assert (
+        redact_text(text, Known())
+        == "user-1 ran\nhome is /home/user-1/x\nstrace of user-1_train.py\nqwibbler"
+    )
 
 
 def test_colours_tags_and_lines_around_a_value_stay(known):
@@ -133,18 +145,37 @@ def test_words_and_small_numbers_are_not_taken_for_people(known):
     assert box.common > 0 and len(box) == 0
 
 
-@pytest.mark.parametrize(("line", "gone"), [
-    ("Nov 21 09:42:19 {} kernel: amdgpu: hello", "vexobar9"), ("Linux {} 6.14.0-24-generic #24", "vexobar9"),
-    ("alice@{}:~/x$ ls", "vexobar9"), ("{}:/export/home /mnt nfs4 rw", "vexobar9"), ("//{}/share /mnt cifs rw", "vexobar9"),
-    ("SLURM_JOB_NODELIST={}", "vexobar9"), ("http://{}:8888/tree", "vexobar9"), ("ping {}.corp.lan now", "vexobar9"),
-    ("uid=1000({}) gid=1000", "qwixfen"), ("C:\\Users\\{}\\x", "qwixfen"), ('{{"USER": "{}"}}', "qwixfen"),
-    ("Author: {} <a@b.org>", "Qwix Fen"), ('ESSID:"{}"', "Fen Upstairs"), ("serial number: {}", "PKX0471123"),
-    ('{{"name": "HF_TOKEN", "value": "{}"}}', "abcdefghij12"), ("--api-key {}", "abcdefghij12"), ("PASSWORD={}", "hunterly"),
-    ("Authorization: Basic {}", "cXdpeDpmZW4="), ("s3://{}/data", "qwix-fen-bucket"), ("Cookie: {}", "session=abc; id=9"),
-    ("SHA256:{} key", "Q" * 43), ("container_id: {}", "a1b2c3d4e5f6"), ("ip-{}.ec2", "10-1-2-77"),
-    ("wwn-{}", "0x5000c500a1b2c3d4"),
-    ("<tr><td>HF_TOKEN</td><td>{}</td></tr>", "abcdefghij12"), ("machine x login y password {}", "hunterly9"),
-])
+@pytest.mark.parametrize(
+    ("line", "gone"),
+    [
+        ("Nov 21 09:42:19 {} kernel: amdgpu: hello", "vexobar9"),
+        ("Linux {} 6.14.0-24-generic #24", "vexobar9"),
+        ("alice@{}:~/x$ ls", "vexobar9"),
+        ("{}:/export/home /mnt nfs4 rw", "vexobar9"),
+        ("//{}/share /mnt cifs rw", "vexobar9"),
+        ("SLURM_JOB_NODELIST={}", "vexobar9"),
+        ("http://{}:8888/tree", "vexobar9"),
+        ("ping {}.corp.lan now", "vexobar9"),
+        ("uid=1000({}) gid=1000", "qwixfen"),
+        ("C:\\Users\\{}\\x", "qwixfen"),
+        ('{{"USER": "{}"}}', "qwixfen"),
+        ("Author: {} <a@b.org>", "Qwix Fen"),
+        ('ESSID:"{}"', "Fen Upstairs"),
+        ("serial number: {}", "PKX0471123"),
+        ('{{"name": "HF_TOKEN", "value": "{}"}}', "abcdefghij12"),
+        ("--api-key {}", "abcdefghij12"),
+        ("PASSWORD={}", "hunterly"),
+        ("Authorization: Basic {}", "cXdpeDpmZW4="),
+        ("s3://{}/data", "qwix-fen-bucket"),
+        ("Cookie: {}", "session=abc; id=9"),
+        ("SHA256:{} key", "Q" * 43),
+        ("container_id: {}", "a1b2c3d4e5f6"),
+        ("ip-{}.ec2", "10-1-2-77"),
+        ("wwn-{}", "0x5000c500a1b2c3d4"),
+        ("<tr><td>HF_TOKEN</td><td>{}</td></tr>", "abcdefghij12"),
+        ("machine x login y password {}", "hunterly9"),
+    ],
+)
 def test_what_stands_before_a_value_tells_it(line, gone):
     clean = redact_text(line.format(gone), Known())
     assert gone not in clean
@@ -160,7 +191,14 @@ def test_a_password_field_of_a_widget_goes():
 def picture(where, words="nothing"):
     data = {"image/png": base64.b64encode(png("x")).decode(), "text/plain": where}
     output = {"output_type": "display_data", "metadata": {}, "data": data}
-    cell = {"cell_type": "code", "id": "p", "execution_count": 1, "metadata": {}, "source": words, "outputs": [output]}
+    cell = {
+        "cell_type": "code",
+        "id": "p",
+        "execution_count": 1,
+        "metadata": {},
+        "source": words,
+        "outputs": [output],
+    }
     return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
 
 
@@ -170,14 +208,22 @@ def test_a_picture_that_may_show_a_value_is_left_out_unless_told(known):
         clean, replaced = redact_notebook(nb, known)
         assert "image/png" not in clean["cells"][0]["outputs"][0]["data"]
         assert any("left out" in note for note in replaced.notes)
-        assert "image/png" in redact_notebook(nb, known, allow_binary=True)[0]["cells"][0]["outputs"][0]["data"]
-    assert "image/png" in redact_notebook(picture("A figure"), known)[0]["cells"][0]["outputs"][0]["data"]
+        assert (
+            "image/png"
+            in redact_notebook(nb, known, allow_binary=True)[0]["cells"][0]["outputs"][0]["data"]
+        )
+    assert (
+        "image/png"
+        in redact_notebook(picture("A figure"), known)[0]["cells"][0]["outputs"][0]["data"]
+    )
 
 
 def test_data_that_cannot_be_read_is_left_out(known):
     nb = picture("A page")
-    nb["cells"][0]["outputs"][0]["data"] = {"application/pdf": base64.b64encode(b"%PDF-1.7 x").decode(),
-                                            "text/html": "x " + base64.b64encode(b"\x1f\x8b\x08" + bytes(range(60))).decode()}
+    nb["cells"][0]["outputs"][0]["data"] = {
+        "application/pdf": base64.b64encode(b"%PDF-1.7 x").decode(),
+        "text/html": "x " + base64.b64encode(b"\x1f\x8b\x08" + bytes(range(60))).decode(),
+    }
     data = redact_notebook(nb, known)[0]["cells"][0]["outputs"][0]["data"]
     assert "application/pdf" not in data and data["text/html"] == "x payload-1"
 
@@ -191,8 +237,17 @@ def test_any_text_comes_through_twice_the_same(text):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from([told(*one) for one in ALL[::7]]), st.sampled_from(MUST_KEEP), st.text(max_size=12)),
-                max_size=12), st.sampled_from([" ", "\n", "\t", ", ", "</td><td>"]))
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([told(*one) for one in ALL[::7]]),
+            st.sampled_from(MUST_KEEP),
+            st.text(max_size=12),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([" ", "\n", "\t", ", ", "</td><td>"]),
+)
 def test_secrets_between_other_words_go_and_a_second_time_changes_nothing(words, between):
     box = Known()
     learn("\n".join(words), box)
@@ -213,19 +268,32 @@ def test_the_second_scan_finds_what_was_planted_and_nothing_after(known):
     nb, _, _ = notebook(180, "plain")
     clean, _ = redact_notebook(nb, known)
     assert redact.second_scan({"before": json.dumps(nb, indent=1)})
-    assert redact.second_scan({"after": json.dumps(clean, indent=1), "keep": "\n".join(MUST_KEEP)}) == []
+    assert (
+        redact.second_scan({"after": json.dumps(clean, indent=1), "keep": "\n".join(MUST_KEEP)})
+        == []
+    )
 
 
 def test_the_second_scan_says_why_it_did_not_run():
-    code = ("import sys; sys.modules['detect_secrets'] = None; sys.modules['detect_secrets.core.scan'] = None\n"
-            "from helpers.tell.redact import second_scan; print(second_scan({'a': 'b'}))")
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True,
-                          check=True)
+    code = (
+        "import sys; sys.modules['detect_secrets'] = None; sys.modules['detect_secrets.core.scan'] = None\n"
+        "from helpers.tell.redact import second_scan; print(second_scan({'a': 'b'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "second scan not run because detect-secrets is not installed"
 
 
 def test_a_long_log_keeps_every_line_without_a_value(known):
-    lines = [f"[{n:>5}.0] amdgpu 0000:03:00.0: page {n * 4096:#x} of {random.Random(n).choice(MUST_KEEP)}" for n in range(600)]
+    lines = [
+        f"[{n:>5}.0] amdgpu 0000:03:00.0: page {n * 4096:#x} of {random.Random(n).choice(MUST_KEEP)}"
+        for n in range(600)
+    ]
     lines[300] = f"hello {MADE['user'][1]}"
     clean = redact_text("\n".join(lines), known).split("\n")
     assert [n for n, (a, b) in enumerate(zip(lines, clean, strict=True)) if a != b] == [300]

@@ -25,13 +25,37 @@ from helpers.settings.presets import Preset
 
 MIB = 1 << 20
 CARD = devices.device("4090")
-QUIET = {"pid": 1, "forks": 0, "error": "", "message": "", "frames": [], "missing": [], "counts": {"launches": 5, "cudnn": 0},
-         "reads": []}
+QUIET = {
+    "pid": 1,
+    "forks": 0,
+    "error": "",
+    "message": "",
+    "frames": [],
+    "missing": [],
+    "counts": {"launches": 5, "cudnn": 0},
+    "reads": [],
+}
 
 
 def ran(size=CARD.total_bytes, fits=True, **more):
-    made = Rehearsal(replace(CARD, total_bytes=size), "2.14.1", "", int(not fits), 1.0, 10, 20 * MIB, 0, int(not fits), None,
-                     None, "", "", True, (), ())
+    made = Rehearsal(
+        replace(CARD, total_bytes=size),
+        "2.14.1",
+        "",
+        int(not fits),
+        1.0,
+        10,
+        20 * MIB,
+        0,
+        int(not fits),
+        None,
+        None,
+        "",
+        "",
+        True,
+        (),
+        (),
+    )
     return replace(made, **more)
 
 
@@ -45,10 +69,16 @@ def test_every_card_has_a_source_and_figures_that_can_be():
         assert 70 <= card.capability <= 120 and card.multiprocessors > 20 and card.l2_mib > 0
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("5000",), "expected one of t4"), (("", ""), "no card"), (("", "much"), "size 'much'"),
-    (("t4", "", "20GiB"), "nothing is left"),
-    (("", "8GiB", "-1"), "size '-1'")])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("5000",), "expected one of t4"),
+        (("", ""), "no card"),
+        (("", "much"), "size 'much'"),
+        (("t4", "", "20GiB"), "nothing is left"),
+        (("", "8GiB", "-1"), "size '-1'"),
+    ],
+)
 def test_a_card_that_cannot_be_is_refused_in_one_line(arguments, says):
     with pytest.raises(devices.DeviceError) as error:
         devices.device(*arguments)
@@ -72,10 +102,17 @@ def test_the_card_of_a_box_has_the_boxs_size_and_what_is_in_use():
 # The command's arguments.
 
 
-@given(before=st.lists(st.sampled_from(["python", "train.py", "--lr", "0.1", "x=1"]), max_size=4), value=st.integers(1, 999),
-       new=st.integers(1, 999), joined=st.booleans(), dashes=st.sampled_from(["", "--"]))
+@given(
+    before=st.lists(st.sampled_from(["python", "train.py", "--lr", "0.1", "x=1"]), max_size=4),
+    value=st.integers(1, 999),
+    new=st.integers(1, 999),
+    joined=st.booleans(),
+    dashes=st.sampled_from(["", "--"]),
+)
 @settings(max_examples=50, deadline=None)
-def test_an_argument_is_found_read_and_changed_and_nothing_else_is(before, value, new, joined, dashes):
+def test_an_argument_is_found_read_and_changed_and_nothing_else_is(
+    before, value, new, joined, dashes
+):
     words = [*before, *([f"--batch={value}"] if joined else ["--batch", str(value)]), "--last"]
     assert study.start_of(words, dashes + "batch") == value
     changed = study.with_argument(words, dashes + "batch", new)
@@ -83,7 +120,10 @@ def test_an_argument_is_found_read_and_changed_and_nothing_else_is(before, value
     assert sum(old != now for old, now in zip(words, changed, strict=True)) == int(new != value)
 
 
-@pytest.mark.parametrize("words", [["train.py"], ["--batch"], ["train.py", "--batch", "eight"], ["train.py", "--batch", "0"]])
+@pytest.mark.parametrize(
+    "words",
+    [["train.py"], ["--batch"], ["train.py", "--batch", "eight"], ["train.py", "--batch", "0"]],
+)
 def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
     with pytest.raises(study.SearchError, match="--find-batch batch"):
         study.start_of(words, "batch")
@@ -108,7 +148,9 @@ def test_no_batch_fits():
 @settings(max_examples=50, deadline=None)
 def test_the_smallest_card_finishes_and_one_granule_less_does_not(needs, peak, held):
     needs, peak, held = 2 * MIB * (needs + held), 2 * MIB * (needs + peak), 2 * MIB * held
-    found = study.find_capacity(lambda size: ran(size, size >= needs, peak_reserved_bytes=peak), held)
+    found = study.find_capacity(
+        lambda size: ran(size, size >= needs, peak_reserved_bytes=peak), held
+    )
     assert found.best == needs and found.beyond == needs - 2 * MIB
 
 
@@ -121,13 +163,33 @@ def test_a_program_that_fails_for_another_reason_is_no_out_of_memory():
 
 def test_presets_are_given_as_settings_and_fill_the_fix_tables_column():
     seen = []
-    runs = study.against(lambda conf, extra: seen.append((conf, dict(extra))) or ran(fits=bool(conf)),
-                          [Preset("a", {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": "1"}, {}, ())])
+    runs = study.against(
+        lambda conf, extra: seen.append((conf, dict(extra))) or ran(fits=bool(conf)),
+        [
+            Preset(
+                "a",
+                {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": "1"},
+                {},
+                (),
+            )
+        ],
+    )
     assert seen == [("", {}), ("expandable_segments:True", {"OMP_NUM_THREADS": "1"})]
-    column = study.measured_column([Remedy("one", "says", "predicted", preset="a"), Remedy("two", "says", "predicted")], runs)
-    assert list(column) == ["one"] and "measured by the real allocator" in column["one"] and "runs out" in column["one"]
-    rows = [FixRow(name, "", (), "predicted", "not tried", "", "predicted") for name in ("one", "two")]
-    assert [row.measured for row in study.with_measured(rows, column)] == [column["one"], "not tried"]
+    column = study.measured_column(
+        [Remedy("one", "says", "predicted", preset="a"), Remedy("two", "says", "predicted")], runs
+    )
+    assert (
+        list(column) == ["one"]
+        and "measured by the real allocator" in column["one"]
+        and "runs out" in column["one"]
+    )
+    rows = [
+        FixRow(name, "", (), "predicted", "not tried", "", "predicted") for name in ("one", "two")
+    ]
+    assert [row.measured for row in study.with_measured(rows, column)] == [
+        column["one"],
+        "not tried",
+    ]
 
 
 # What it is told of the program.
@@ -141,35 +203,59 @@ def read(op, sizes=False, inside="", where="train.py:3 step", times=1):
     return {"op": op, "sizes": sizes, "inside": inside, "where": where, "times": times}
 
 
-@pytest.mark.parametrize(("more", "says"), [
-    ({"reads": [read("nonzero", True)]}, "NOT TO BE TRUSTED from train.py:3 step on: the size of what nonzero gives"),
-    ({"reads": [read("_local_scalar_dense", where="", times=4)]}, "the backward pass (local_scalar_dense, 4 times)"),
-    ({"reads": [read("_local_scalar_dense", inside="grad_scaler.py")]}, "assumed: the loss scaler read no overflow"),
-    ({"missing": ["ncclGetVersion", "ncclGetUniqueId"]}, "not rehearsed: NCCL"),
-    ({"missing": ["cufftCreate"]}, "not rehearsed: cuFFT"),
-    ({"error": "AcceleratorError", "message": "CUDA error: invalid device ordinal"}, "it asked for a second GPU"),
-    ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls needs 0 bytes"),
-    ({"forks": 3}, "3 processes were forked")])
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            {"reads": [read("nonzero", True)]},
+            "NOT TO BE TRUSTED from train.py:3 step on: the size of what nonzero gives",
+        ),
+        (
+            {"reads": [read("_local_scalar_dense", where="", times=4)]},
+            "the backward pass (local_scalar_dense, 4 times)",
+        ),
+        (
+            {"reads": [read("_local_scalar_dense", inside="grad_scaler.py")]},
+            "assumed: the loss scaler read no overflow",
+        ),
+        ({"missing": ["ncclGetVersion", "ncclGetUniqueId"]}, "not rehearsed: NCCL"),
+        ({"missing": ["cufftCreate"]}, "not rehearsed: cuFFT"),
+        (
+            {"error": "AcceleratorError", "message": "CUDA error: invalid device ordinal"},
+            "it asked for a second GPU",
+        ),
+        ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls needs 0 bytes"),
+        ({"forks": 3}, "3 processes were forked"),
+    ],
+)
 def test_what_a_rehearsal_cannot_know_is_named(more, says):
     assert any(says in line for line in told(**more)), told(**more)
 
 
 def test_a_quiet_program_leaves_only_what_is_always_so():
     assert len(told()) == 1 and "outside of torch's allocator" in told()[0]
-    assert values.exact([QUIET]) and not values.exact([QUIET, {**QUIET, "reads": [read("nonzero", True)]}])
+    assert values.exact([QUIET]) and not values.exact(
+        [QUIET, {**QUIET, "reads": [read("nonzero", True)]}]
+    )
     assert told(missing=["cuptiGetVersion", "ncclGetVersion", "cudaGetDriverEntryPoint"]) == told()
 
 
 def test_streams_several_processes_and_rocm_are_said():
     rocm = devices.device("7900xtx")
     lines = "\n".join(values.trust([QUIET, QUIET], rocm, 3))
-    assert "3 streams" in lines and "2 processes used the GPU" in lines and "stands in for ROCm" in lines
+    assert (
+        "3 streams" in lines
+        and "2 processes used the GPU" in lines
+        and "stands in for ROCm" in lines
+    )
 
 
 def test_the_answer_names_card_torch_failure_and_trust():
-    words = ("CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 10.00 MiB is "
-             "free. Of the allocated memory 23.00 GiB is allocated by PyTorch, and 1.00 MiB is reserved by PyTorch but "
-             "unallocated.")
+    words = (
+        "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 10.00 MiB is "
+        "free. Of the allocated memory 23.00 GiB is allocated by PyTorch, and 1.00 MiB is reserved by PyTorch but "
+        "unallocated."
+    )
     out = Oom(256 * MIB, 10 * MIB, ("train.py:3 step",), words)
     lines = "\n".join(command.told(ran(fits=False, oom=out, trust=("trust me",))))
     assert "rehearsed on NVIDIA GeForce RTX 4090, 23.64 GiB, torch 2.14.1: does not fit" in lines
@@ -196,7 +282,7 @@ def arguments(tmp_path, *words):
 def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(tmp_path):
     bare = tmp_path / "bin" / "python3"
     bare.parent.mkdir()
-    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -S -I \"$@\"\n")
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
     with pytest.raises(WrongUse) as error:
         arguments(tmp_path, "--gpu", "t4", "--", str(bare), "-c", "1")
@@ -205,14 +291,19 @@ def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(tmp_path):
     assert ("--setup" in told and "GB" in told) or "is missing" in told
 
 
-@pytest.mark.parametrize(("words", "says"), [((), "no command"), (("--torch-python", "/no/python", "--", "python", "x"), "")])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [((), "no command"), (("--torch-python", "/no/python", "--", "python", "x"), "")],
+)
 def test_wrong_use_is_one_line(tmp_path, words, says):
     with pytest.raises(WrongUse) as error:
         arguments(tmp_path, *words)
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
-def test_everything_is_taken_away_by_one_command_and_only_what_rehearsals_put_there(tmp_path, capsys):
+def test_everything_is_taken_away_by_one_command_and_only_what_rehearsals_put_there(
+    tmp_path, capsys
+):
     (tmp_path / "cache" / "torch-2.14.1-cp311").mkdir(parents=True)
     (tmp_path / "cache" / "torch-2.14.1-cp311" / "a.so").write_bytes(b"0" * (3 << 20))
     assert arguments(tmp_path, "--remove") == 0 and not (tmp_path / "cache").exists()
@@ -231,7 +322,9 @@ def test_the_list_of_cards_needs_nothing(tmp_path, capsys):
 
 def wheel(folder, version="2.14.1+cu130", cuda="'13.0'"):
     (folder / "torch" / "lib").mkdir(parents=True)
-    (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda: Optional[str] = {cuda}\n")
+    (folder / "torch" / "version.py").write_text(
+        f"__version__ = '{version}'\ncuda: Optional[str] = {cuda}\n"
+    )
     (folder / "torch" / "lib" / "libtorch_cuda.so").write_bytes(b"")
     return folder
 
@@ -250,7 +343,9 @@ def test_the_program_keeps_its_environment_and_this_one_is_not_touched(tmp_path,
     before = dict(os.environ)
     torch = build.Torch(tmp_path, "2.14.1", own=False)
     made = environment(torch, [tmp_path / "libdevice.so"], CARD, tmp_path, None)
-    assert made["LD_PRELOAD"].endswith("libdevice.so /usr/lib/theirs.so") and made["PYTHONPATH"].endswith(f"{tmp_path}:/theirs")
+    assert made["LD_PRELOAD"].endswith("libdevice.so /usr/lib/theirs.so") and made[
+        "PYTHONPATH"
+    ].endswith(f"{tmp_path}:/theirs")
     assert made["CUDA_VISIBLE_DEVICES"] == "0" and made["FAKE_VRAM_BYTES"] == str(CARD.total_bytes)
     assert "PYTORCH_CUDA_ALLOC_CONF" not in made
     assert environment(torch, [], CARD, tmp_path, "")["PYTORCH_CUDA_ALLOC_CONF"] == ""
@@ -262,8 +357,12 @@ def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_pa
     monkeypatch.setattr(study.build, "own_torch", lambda python: (None, "cp311"))
     header, row = study.on_cards({"training": workload("training")}, ["t4"])
     assert len(header) == len(row) and row[2].startswith("not run because")
-    rows = study.measured_rows([FixRow("one", "", (), "p", "not tried", "", "predicted")],
-                               [Remedy("one", "says", "predicted", preset="cuda-expandable")], workload("training"), 1 << 30)
+    rows = study.measured_rows(
+        [FixRow("one", "", (), "p", "not tried", "", "predicted")],
+        [Remedy("one", "says", "predicted", preset="cuda-expandable")],
+        workload("training"),
+        1 << 30,
+    )
     assert rows[0].measured.startswith("not rehearsed because")
 
 
@@ -308,8 +407,19 @@ print(json.dumps(said))
 
 
 def test_the_device_counts_bytes_moves_them_and_says_who_reads(library):
-    env = {**os.environ, "FAKE_VRAM_BYTES": str(12 << 20), "FAKE_FOREIGN_BYTES": str(2 << 20), "FAKE_NAME": "A card of mine"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(library)], env=env, capture_output=True, text=True, check=True)
+    env = {
+        **os.environ,
+        "FAKE_VRAM_BYTES": str(12 << 20),
+        "FAKE_FOREIGN_BYTES": str(2 << 20),
+        "FAKE_NAME": "A card of mine",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(library)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     said = json.loads(done.stdout)
     assert (said["first"], said["second"], said["free"], said["total"]) == (0, 2, 4 << 20, 12 << 20)
     assert said["back"] == "abcd" and said["zero"] == [0, 0, 0, 0] and said["heard"] == [["", 4]]
@@ -330,18 +440,37 @@ raise ValueError('the end')
 def test_the_witness_tells_reads_by_line_and_the_error_that_ended_it(library, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(READER)
-    env = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(WITNESS), "CASEBOOK_REHEARSE": str(tmp_path)}
-    done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=False)
+    env = {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "PYTHONPATH": str(WITNESS),
+        "CASEBOOK_REHEARSE": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, str(program)], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1 and done.stderr.rstrip().endswith("ValueError: the end")
     [kept] = tmp_path.glob("rehearsal_*.told")
     said = json.loads(kept.read_text())
-    assert said["reads"] == [{"op": "copy", "sizes": False, "inside": "", "where": "train.py:5 step", "times": 2}]
-    assert (said["error"], said["message"], said["frames"]) == ("ValueError", "the end", ["train.py:8 <module>"])
+    assert said["reads"] == [
+        {"op": "copy", "sizes": False, "inside": "", "where": "train.py:5 step", "times": 2}
+    ]
+    assert (said["error"], said["message"], said["frames"]) == (
+        "ValueError",
+        "the end",
+        ["train.py:8 <module>"],
+    )
 
 
 def test_the_witness_is_silent_where_there_is_no_device(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(WITNESS), "CASEBOOK_REHEARSE": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", "print('as ever')"], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "print('as ever')"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert (done.stdout, done.stderr) == ("as ever\n", "") and not list(tmp_path.iterdir())
 
 
@@ -352,8 +481,12 @@ def test_the_proof_names_every_model_precision_optimizer_and_feature():
     finally:
         sys.path.pop(0)
     rows = proof.rows()
-    assert {row[:3] for row in rows} >= {(m, p, o) for m in proof.MODELS for p in proof.PRECISIONS for o in proof.OPTIMIZERS}
-    assert {(row[0], row[3]) for row in rows} == {(m, f) for m in proof.MODELS for f in proof.FEATURES}
+    assert {row[:3] for row in rows} >= {
+        (m, p, o) for m in proof.MODELS for p in proof.PRECISIONS for o in proof.OPTIMIZERS
+    }
+    assert {(row[0], row[3]) for row in rows} == {
+        (m, f) for m in proof.MODELS for f in proof.FEATURES
+    }
 
 
 def test_no_compiler_is_one_line(tmp_path, monkeypatch):
@@ -366,4 +499,3 @@ def test_too_little_room_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
     with pytest.raises(build.NotReady, match="5 MiB free"):
         build.install(sys.executable, "2.14.1", tmp_path / "torch-2.14.1-cp311")
-

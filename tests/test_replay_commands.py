@@ -15,8 +15,13 @@ LOOP = TRACES / "growing-loop.parquet"
 
 
 def run(*argv, cwd=ROOT):
-    done = subprocess.run([sys.executable, "-m", "helpers", *map(str, argv)], cwd=cwd, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers", *map(str, argv)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -26,7 +31,11 @@ def small_trace(folder, *ops):
     return path
 
 
-ALLOCS = ({"op": "alloc", "id": 1, "size": 3 << 20}, {"op": "alloc", "id": 2, "size": 30 << 20}, {"op": "free", "id": 1})
+ALLOCS = (
+    {"op": "alloc", "id": 1, "size": 3 << 20},
+    {"op": "alloc", "id": 2, "size": 30 << 20},
+    {"op": "free", "id": 1},
+)
 
 
 def test_the_bundled_recording_is_replayed_address_by_address():
@@ -34,8 +43,15 @@ def test_the_bundled_recording_is_replayed_address_by_address():
     found = json.loads(out)
     check = found.pop("agreement")
     assert code == 0 and check["allocations"] == check["same_address"] > 5000
-    assert check["segment_calls"] == check["same_segment_calls"] and check["reserved_bytes"] == check["recorded_reserved_bytes"]
-    assert found["first_oom"]["size_bytes"] == 440 << 20 and found["proved"] == "oracle" and found.pop("notes")
+    assert (
+        check["segment_calls"] == check["same_segment_calls"]
+        and check["reserved_bytes"] == check["recorded_reserved_bytes"]
+    )
+    assert (
+        found["first_oom"]["size_bytes"] == 440 << 20
+        and found["proved"] == "oracle"
+        and found.pop("notes")
+    )
     Replay.model_validate(found)
 
 
@@ -44,7 +60,11 @@ def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
     assert run("replay", trace, "--capacity", "1GiB", "--results", out)[0] == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line.get("out") for line in lines] == [None, "ok", "ok", "ok", None]
-    assert lines[1]["drv"] == [["malloc", 0, 0, 20 << 20]] and lines[2]["res"] == 50 << 20 and "final" in lines[-1]
+    assert (
+        lines[1]["drv"] == [["malloc", 0, 0, 20 << 20]]
+        and lines[2]["res"] == 50 << 20
+        and "final" in lines[-1]
+    )
     code, _, err = run("replay", trace, "--capacity", "1GiB", "--results", out)
     assert code == 2 and "is there already" in err and err.count("\n") == 1
 
@@ -59,28 +79,47 @@ def test_whatif_finds_the_setting_that_saves_the_run(tmp_path):
 
 
 def test_whatif_sweeps_releases_and_cards_and_finds_the_smallest():
-    code, out, _ = run("whatif", LOOP, "--only", "--conf", "expandable_segments:True", "--torch", "2.6.0,2.14.1", "--capacity",
-                       "20GiB,12GiB")
-    assert code == 0 and len(out.splitlines()) >= 6 and out.count("needs") == 2 and out.count("2.6.0") == 2
-    code, out, _ = run("whatif", LOOP, "--only", "--conf", "expandable_segments:True", "--smallest", "--json")
+    code, out, _ = run(
+        "whatif",
+        LOOP,
+        "--only",
+        "--conf",
+        "expandable_segments:True",
+        "--torch",
+        "2.6.0,2.14.1",
+        "--capacity",
+        "20GiB,12GiB",
+    )
+    assert (
+        code == 0
+        and len(out.splitlines()) >= 6
+        and out.count("needs") == 2
+        and out.count("2.6.0") == 2
+    )
+    code, out, _ = run(
+        "whatif", LOOP, "--only", "--conf", "expandable_segments:True", "--smallest", "--json"
+    )
     sizes = json.loads(out)
     assert code == 0 and sizes["expandable_segments:True"] < 16 << 30 < 20 << 30 < sizes[""]
 
 
-@pytest.mark.parametrize(("argv", "told"), [
-    (["replay", "no-such-file"], "No such file"),
-    (["replay", LOOP, "--conf", "max_split_size_mb:5"], "too small"),
-    (["replay", LOOP, "--conf", "quux:1"], "unrecognized key"),
-    (["replay", LOOP, "--torch", "1.12"], "1.12"),
-    (["replay", LOOP, "--torch", "soon"], "soon"),
-    (["replay", LOOP, "--fraction", "1.5"], "expected a number from 0 to 1"),
-    (["replay", LOOP, "--capacity", "many"], "many"),
-    (["whatif", LOOP, "--capacity", "20GiB", "--only", "--conf", "quux:1"], "unrecognized key"),
-    (["whatif", TRACES / "cpu-training-step.parquet"], "--capacity"),
-    (["record"], "expected: record"),
-    (["record", "--", "no-such-program"], "no-such-program"),
-    (["replay", ROOT / "README.md"], "expected a torch memory snapshot"),
-])
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["replay", "no-such-file"], "No such file"),
+        (["replay", LOOP, "--conf", "max_split_size_mb:5"], "too small"),
+        (["replay", LOOP, "--conf", "quux:1"], "unrecognized key"),
+        (["replay", LOOP, "--torch", "1.12"], "1.12"),
+        (["replay", LOOP, "--torch", "soon"], "soon"),
+        (["replay", LOOP, "--fraction", "1.5"], "expected a number from 0 to 1"),
+        (["replay", LOOP, "--capacity", "many"], "many"),
+        (["whatif", LOOP, "--capacity", "20GiB", "--only", "--conf", "quux:1"], "unrecognized key"),
+        (["whatif", TRACES / "cpu-training-step.parquet"], "--capacity"),
+        (["record"], "expected: record"),
+        (["record", "--", "no-such-program"], "no-such-program"),
+        (["replay", ROOT / "README.md"], "expected a torch memory snapshot"),
+    ],
+)
 def test_bad_input_gets_one_line_and_exit_2(argv, told, tmp_path):
     if argv[0] == "record":
         argv = ["record", "--out", tmp_path / "t", *argv[1:]]

@@ -1,4 +1,5 @@
 """The pins: one source of truth, nothing that could bring a GPU build, and conda users get the same."""
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -20,26 +21,48 @@ ENV = ROOT / "env"
 PYTHONS = ("3.10.12", "3.11.2", "3.11.9", "3.12.3", "3.13.1")
 PROCESSORS = ("x86_64", "aarch64")
 LOCKS = ("requirements.txt", "requirements-test.txt", "requirements-maintain.txt", "torch.txt")
-SOURCES = {"requirements.in": "requirements.txt", "requirements-test.in": "requirements-test.txt", "torch.in": "torch.txt"}
-GPU_PACKAGES = re.compile(r"nvidia-(?!ml-py$)|triton|pytorch-|torch(?!$)|cuda|rocm|hip|cupy|jax|tensorflow")
+SOURCES = {
+    "requirements.in": "requirements.txt",
+    "requirements-test.in": "requirements-test.txt",
+    "torch.in": "torch.txt",
+}
+GPU_PACKAGES = re.compile(
+    r"nvidia-(?!ml-py$)|triton|pytorch-|torch(?!$)|cuda|rocm|hip|cupy|jax|tensorflow"
+)
 
 
 def held(lock: str, python: str = "3.11.9", processor: str = "x86_64") -> list[tuple[str, str]]:
     """(name, version) of every pin that holds on Linux under a Python and processor."""
-    around = {"python_version": ".".join(python.split(".")[:2]), "python_full_version": python, "platform_machine": processor,
-              "sys_platform": "linux", "os_name": "posix", "platform_system": "Linux", "implementation_name": "cpython",
-              "platform_python_implementation": "CPython"}
+    around = {
+        "python_version": ".".join(python.split(".")[:2]),
+        "python_full_version": python,
+        "platform_machine": processor,
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "platform_system": "Linux",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
     wanted = [Requirement(line) for line in pip.pins(ENV / lock)]
-    return [(canonicalize_name(one.name), str(one.specifier).removeprefix("==")) for one in wanted
-            if one.marker is None or one.marker.evaluate(around)]
+    return [
+        (canonicalize_name(one.name), str(one.specifier).removeprefix("=="))
+        for one in wanted
+        if one.marker is None or one.marker.evaluate(around)
+    ]
 
 
 def direct(source: str) -> list[str]:
     lines = [line.strip() for line in (ENV / source).read_text().splitlines()]
-    return [canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith(("#", "-"))]
+    return [
+        canonicalize_name(Requirement(line).name)
+        for line in lines
+        if line and not line.startswith(("#", "-"))
+    ]
 
 
-@pytest.mark.parametrize(("lock", "python", "processor"), [*itertools.product(LOCKS, PYTHONS, PROCESSORS)])
+@pytest.mark.parametrize(
+    ("lock", "python", "processor"), [*itertools.product(LOCKS, PYTHONS, PROCESSORS)]
+)
 def test_a_lock_names_each_package_once(lock: str, python: str, processor: str) -> None:
     names = [name for name, _ in held(lock, python, processor)]
     assert len(names) == len(set(names)) > 0
@@ -63,11 +86,17 @@ def test_no_pin_is_or_brings_a_gpu_build(lock: str) -> None:
     for line in pip.pins(ENV / lock):
         name = canonicalize_name(Requirement(line).name)
         assert not GPU_PACKAGES.match(name), line
-        assert name != "torch" or (lock == "torch.txt" and re.fullmatch(r"torch==[0-9.]+\+cpu", line)), line
+        assert name != "torch" or (
+            lock == "torch.txt" and re.fullmatch(r"torch==[0-9.]+\+cpu", line)
+        ), line
 
 
 def test_every_lock_belongs_to_a_set_and_the_other_way_round() -> None:
-    assert sorted(itertools.chain(*stamp.SETS.values())) == sorted(LOCKS) == sorted(path.name for path in ENV.glob("*.txt"))
+    assert (
+        sorted(itertools.chain(*stamp.SETS.values()))
+        == sorted(LOCKS)
+        == sorted(path.name for path in ENV.glob("*.txt"))
+    )
 
 
 def test_torch_brings_what_its_own_record_asks_for() -> None:
@@ -76,7 +105,9 @@ def test_torch_brings_what_its_own_record_asks_for() -> None:
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("no torch in .venv")
     here = {name for name, _ in held("torch.txt")}
-    assert {canonicalize_name(one.name) for one in map(Requirement, wanted) if one.marker is None} <= here
+    assert {
+        canonicalize_name(one.name) for one in map(Requirement, wanted) if one.marker is None
+    } <= here
 
 
 def test_what_is_installed_here_is_what_the_locks_pin() -> None:
@@ -84,14 +115,23 @@ def test_what_is_installed_here_is_what_the_locks_pin() -> None:
         pytest.skip("these tests do not run in the .venv of set-up")
     for lock in LOCKS[:2]:
         wanted = held(lock, platform.python_version(), platform.machine())
-        wrong = {name: version for name, version in wanted if importlib.metadata.version(name) != version}
+        wrong = {
+            name: version for name, version in wanted if importlib.metadata.version(name) != version
+        }
         assert not wrong, lock
 
 
 def test_environment_yml_agrees_with_the_locks() -> None:
     said = yaml.safe_load((ROOT / "environment.yml").read_text())
     assert said["channels"][0] == "conda-forge"
-    python = next(item for item in said["dependencies"] if isinstance(item, str) and item.startswith("python="))[7:] + ".9"
+    python = (
+        next(
+            item
+            for item in said["dependencies"]
+            if isinstance(item, str) and item.startswith("python=")
+        )[7:]
+        + ".9"
+    )
     pinned = dict(held("requirements.txt", python) + held("torch.txt", python))
     lines = said["dependencies"][-1]["pip"]
     named = [pip.checked(line).split("==") for line in lines if not line.startswith("-")]
@@ -99,10 +139,21 @@ def test_environment_yml_agrees_with_the_locks() -> None:
     assert sorted(given) == sorted(direct("requirements.in") + direct("torch.in"))
     assert given == {name: pinned[name] for name in given}
     assert [line for line in lines if line.startswith("-")] == [
-        "-c env/requirements.txt", "-c env/torch.txt", "--extra-index-url https://download.pytorch.org/whl/cpu"]
+        "-c env/requirements.txt",
+        "-c env/torch.txt",
+        "--extra-index-url https://download.pytorch.org/whl/cpu",
+    ]
     assert "not solved by any test" in (ROOT / "environment.yml").read_text()
 
 
 def test_check_pins_says_what_it_expected() -> None:
-    done = subprocess.run([sys.executable, str(ENV / "check_pins.py"), "frob"], text=True, capture_output=True, check=False)
-    assert done.returncode == 2 and done.stderr == "check_pins: frob seen, expected one of lock, check\n"
+    done = subprocess.run(
+        [sys.executable, str(ENV / "check_pins.py"), "frob"],
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (
+        done.returncode == 2
+        and done.stderr == "check_pins: frob seen, expected one of lock, check\n"
+    )

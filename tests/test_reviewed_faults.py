@@ -485,14 +485,18 @@ def test_the_box_of_a_unified_memory_machine_names_the_page_cache_too():
     error = oom(
         "4.00 GiB", "119.64 GiB", "1.02 GiB", "59.00 GiB", "200.00 MiB", process="60.31 GiB"
     )
-    assert diagnose(evidence_from_bundle(gb10(60 << 20, 1_070_000, error))).cause == "metric-misreport"
+    assert (
+        diagnose(evidence_from_bundle(gb10(60 << 20, 1_070_000, error))).cause == "metric-misreport"
+    )
 
 
 def test_a_cuda_total_that_no_card_has_is_shared_memory_whose_page_cache_counts_as_used():
     error = oom("1.50 GiB", "119.70 GiB", "0.90 GiB", "40.00 GiB", "64.00 MiB", process="40.60 GiB")
     verdict = judged(error)
     assert verdict.cause == "metric-misreport" and "MemAvailable" in verdict.next_step.what
-    on_a_card = oom("1.50 GiB", "139.80 GiB", "0.90 GiB", "40.00 GiB", "64.00 MiB", process="40.60 GiB")
+    on_a_card = oom(
+        "1.50 GiB", "139.80 GiB", "0.90 GiB", "40.00 GiB", "64.00 MiB", process="40.60 GiB"
+    )
     assert judged(on_a_card).cause == "external-holder"
 
 
@@ -511,7 +515,9 @@ def test_a_buffer_above_the_total_that_a_tool_prints_beside_it_is_the_end_of_tha
 
 
 def test_the_kernel_log_is_not_asked_for_where_a_line_of_it_was_just_given():
-    verdict = judged("[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Not enough memory for command submission!")
+    verdict = judged(
+        "[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Not enough memory for command submission!"
+    )
     assert verdict.cause == "cannot-tell" and "dmesg" not in verdict.next_step.command
 
 

@@ -13,7 +13,11 @@ from helpers.look.bundle import Bundle, BundleWriter, Text
 from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE, Reading
 
 SAMPLES = Path(__file__).parent / "samples"
-OLD, NEW, APU = SAMPLES / "rocm-smi-1.4-rocm-3.9", SAMPLES / "rocm-smi-3.0-rocm-6.3", SAMPLES / "rocm-smi-4.0-rocm-7.1"
+OLD, NEW, APU = (
+    SAMPLES / "rocm-smi-1.4-rocm-3.9",
+    SAMPLES / "rocm-smi-3.0-rocm-6.3",
+    SAMPLES / "rocm-smi-4.0-rocm-7.1",
+)
 
 
 def bundle(contents: dict[str, str | Path], **missing: tuple[str, str]) -> Bundle:
@@ -30,7 +34,9 @@ def text(words: str) -> Text:
 
 
 def test_cards_carry_their_address_name_and_pools() -> None:
-    first, second = rocm.cards(bundle({rocm.BUS: NEW / "bus.json", rocm.MEMORY_JSON: NEW / "memory.json"}))
+    first, second = rocm.cards(
+        bundle({rocm.BUS: NEW / "bus.json", rocm.MEMORY_JSON: NEW / "memory.json"})
+    )
     assert (first.index, first.pci.value) == (0, "0000:0c:00.0")
     assert first.name.value == "Radeon RX 7900 XTX"
     assert second.pci.value == "0001:43:00.0"
@@ -43,12 +49,26 @@ def test_cards_carry_their_address_name_and_pools() -> None:
 def test_text_and_json_tell_the_same_memory() -> None:
     spoken = rocm.parse_memory(text((NEW / "memory.txt").read_text()))
     coded = rocm.parse_memory(text((NEW / "memory.json").read_text()))
-    assert {(card, pool, reading.value) for card, pools in spoken.items() for pool, reading in pools.items()} \
-        == {(card, pool, reading.value) for card, pools in coded.items() for pool, reading in pools.items()}
+    assert {
+        (card, pool, reading.value)
+        for card, pools in spoken.items()
+        for pool, reading in pools.items()
+    } == {
+        (card, pool, reading.value)
+        for card, pools in coded.items()
+        for pool, reading in pools.items()
+    }
 
 
 def test_the_text_form_fills_in_where_json_failed() -> None:
-    found = rocm.cards(bundle({rocm.MEMORY: NEW / "memory.txt", rocm.MEMORY_JSON: "Traceback (most recent call last):\n"}))
+    found = rocm.cards(
+        bundle(
+            {
+                rocm.MEMORY: NEW / "memory.txt",
+                rocm.MEMORY_JSON: "Traceback (most recent call last):\n",
+            }
+        )
+    )
     assert [card.pools["gtt total"].value for card in found] == [67441152000, 67441152000]
     assert found[0].pci.why == "no PCI address reported"
 
@@ -64,14 +84,19 @@ def test_the_old_names_of_fields_are_read() -> None:
     assert card.pools["vram total"].why == "not captured"
 
 
-@pytest.mark.parametrize(("sample", "expected"), [
-    (NEW / "pids.txt", [(71802, "python3", 24612175872), (70114, "amd-smi exporte", 0)]),
-    (NEW / "pids.json", [(71802, "python3", 24612175872), (70114, "amd-smi exporte", 0)]),
-    (OLD / "pids.txt", [(40211, "python3", 6442450944), (40377, "miner worker", 1048576)]),
-    (OLD / "pids.json", [(40211, "python3", 6442450944), (40377, "miner", 1048576)]),
-    (APU / "pids.txt", [(918221, "", None)]),
-])
-def test_kfd_processes_of_every_generation(sample: Path, expected: list[tuple[object, ...]]) -> None:
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        (NEW / "pids.txt", [(71802, "python3", 24612175872), (70114, "amd-smi exporte", 0)]),
+        (NEW / "pids.json", [(71802, "python3", 24612175872), (70114, "amd-smi exporte", 0)]),
+        (OLD / "pids.txt", [(40211, "python3", 6442450944), (40377, "miner worker", 1048576)]),
+        (OLD / "pids.json", [(40211, "python3", 6442450944), (40377, "miner", 1048576)]),
+        (APU / "pids.txt", [(918221, "", None)]),
+    ],
+)
+def test_kfd_processes_of_every_generation(
+    sample: Path, expected: list[tuple[object, ...]]
+) -> None:
     found, counted = rocm.parse_pids(text(sample.read_text()))
     assert [(p.pid, p.name, p.vram.value) for p in found] == expected
     assert counted.value == len(expected)
@@ -82,21 +107,31 @@ def test_an_unknown_amount_is_not_measured() -> None:
     assert process.vram.status == NOT_AVAILABLE and "UNKNOWN" in process.vram.why
 
 
-@pytest.mark.parametrize("words", [(APU / "pids_none.txt").read_text(), "--- stderr ---\nWARNING: No JSON data to report\n"])
+@pytest.mark.parametrize(
+    "words",
+    [(APU / "pids_none.txt").read_text(), "--- stderr ---\nWARNING: No JSON data to report\n"],
+)
 def test_no_process_is_a_true_zero(words: str) -> None:
     found, counted = rocm.parse_pids(text(words))
     assert found == () and counted.value == 0
 
 
-@pytest.mark.parametrize(("words", "status", "why"), [
-    ("ERROR:root:Driver not initialized (amdgpu not found in modules)\n", NOT_AVAILABLE, "Driver not initialized"),
-    ("ERROR: ROCm SMI returned 8 (the expected value is 0)\n", NOT_AVAILABLE, "returned 8"),
-    ("Unable to open /dev/kfd: Permission denied\n", NOT_ALLOWED, "Permission denied"),
-    ("", NOT_AVAILABLE, "it printed nothing"),
-    ("libfoo: something new\n", NOT_AVAILABLE, "it begins: libfoo"),
-])
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (
+            "ERROR:root:Driver not initialized (amdgpu not found in modules)\n",
+            NOT_AVAILABLE,
+            "Driver not initialized",
+        ),
+        ("ERROR: ROCm SMI returned 8 (the expected value is 0)\n", NOT_AVAILABLE, "returned 8"),
+        ("Unable to open /dev/kfd: Permission denied\n", NOT_ALLOWED, "Permission denied"),
+        ("", NOT_AVAILABLE, "it printed nothing"),
+        ("libfoo: something new\n", NOT_AVAILABLE, "it begins: libfoo"),
+    ],
+)
 def test_a_tool_that_failed_says_why_and_never_zero(words: str, status: str, why: str) -> None:
-    card, = rocm.cards(bundle({rocm.BUS: '{"card0": {}}', rocm.MEMORY_JSON: words}))
+    (card,) = rocm.cards(bundle({rocm.BUS: '{"card0": {}}', rocm.MEMORY_JSON: words}))
     for reading in (rocm.parse_pids(text(words))[1], card.pools["vram total"]):
         assert reading.status == status and why in reading.why
 
@@ -114,8 +149,10 @@ def test_releases_of_rocm_trees_are_read() -> None:
     writer = BundleWriter("test", "constructed", "0", "now")
     writer.add("file", "/opt/rocm/.info/version", "6.3.2-66\n")
     writer.add("file", "/opt/rocm-6.3.2/.info/version-dev", "6.3.2-66\n")
-    assert [(r.value, r.source) for r in rocm.rocm_versions(writer.bundle())] \
-        == [("6.3.2-66", "/opt/rocm-6.3.2/.info/version-dev"), ("6.3.2-66", "/opt/rocm/.info/version")]
+    assert [(r.value, r.source) for r in rocm.rocm_versions(writer.bundle())] == [
+        ("6.3.2-66", "/opt/rocm-6.3.2/.info/version-dev"),
+        ("6.3.2-66", "/opt/rocm/.info/version"),
+    ]
     assert rocm.rocm_versions(bundle({}))[0].status == NOT_AVAILABLE
 
 
@@ -125,9 +162,28 @@ def test_no_command_of_ours_can_write() -> None:
     assert all(word == "all" or word == "--json" or word.startswith("--show") for word in words)
 
 
-PIECES = st.sampled_from(["GPU[0]\t\t: ", "GPU[", "VRAM Total Memory (B)", ": ", "12", "PID", "\tPROCESS NAME\t", "GPU(s)",
-                          "\n", "=", "UNKNOWN", '{"system": ', '{"card0": ', '"PID12": "a, 1, 2"', "}", "null",
-                          "9" * 30, "\x1b[31m"])
+PIECES = st.sampled_from(
+    [
+        "GPU[0]\t\t: ",
+        "GPU[",
+        "VRAM Total Memory (B)",
+        ": ",
+        "12",
+        "PID",
+        "\tPROCESS NAME\t",
+        "GPU(s)",
+        "\n",
+        "=",
+        "UNKNOWN",
+        '{"system": ',
+        '{"card0": ',
+        '"PID12": "a, 1, 2"',
+        "}",
+        "null",
+        "9" * 30,
+        "\x1b[31m",
+    ]
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -141,7 +197,10 @@ def test_any_text_is_read_or_refused_with_a_reason(words: str) -> None:
 
 def test_the_short_form_that_people_post_is_read_too() -> None:
     writer = BundleWriter("made", "constructed", "0", "")
-    writer.add("command", "rocm-smi --showmeminfo vram",
-               "GPU[0]  : VRAM Total Memory (B): 536870912\nGPU[0]  : VRAM Total Used Memory (B): 1048576\n")
-    card, = rocm.cards(writer.bundle())
+    writer.add(
+        "command",
+        "rocm-smi --showmeminfo vram",
+        "GPU[0]  : VRAM Total Memory (B): 536870912\nGPU[0]  : VRAM Total Used Memory (B): 1048576\n",
+    )
+    (card,) = rocm.cards(writer.bundle())
     assert (card.pools["vram total"].value, card.pools["vram used"].value) == (536870912, 1048576)

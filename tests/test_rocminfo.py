@@ -26,8 +26,16 @@ def bundle(content: str | Path) -> Bundle:
 def test_discrete_gpus_carry_address_chip_and_pools() -> None:
     cpu, first, second = rocminfo.agents(bundle(DISCRETE / "two_gpus.txt"))
     assert (cpu.kind, cpu.memory.value, cpu.integrated) == ("cpu", 131776420 * KIB, None)
-    assert (first.kind, first.name.value, first.pci.value, first.integrated) == ("gpu", "gfx1100", "0000:0c:00.0", False)
-    assert (first.marketing_name.value, first.memory.value) == ("Radeon RX 7900 XTX", 25149440 * KIB)
+    assert (first.kind, first.name.value, first.pci.value, first.integrated) == (
+        "gpu",
+        "gfx1100",
+        "0000:0c:00.0",
+        False,
+    )
+    assert (first.marketing_name.value, first.memory.value) == (
+        "Radeon RX 7900 XTX",
+        25149440 * KIB,
+    )
     assert second.pci.value == "0000:83:02.1"
     assert rocminfo.agent_count(bundle(DISCRETE / "two_gpus.txt")).value == 2
 
@@ -35,24 +43,48 @@ def test_discrete_gpus_carry_address_chip_and_pools() -> None:
 def test_an_apu_is_integrated_and_its_npu_is_no_gpu() -> None:
     box = bundle(APU / "apu_with_npu.txt")
     _, gpu, npu = rocminfo.agents(box)
-    assert (gpu.integrated, gpu.memory.value, gpu.pci.value) == (True, 49020928 * KIB, "0000:c3:00.0")
-    assert (npu.kind, npu.name.value, npu.integrated, npu.pci.status) == ("npu", "aie2p", None, NOT_AVAILABLE)
+    assert (gpu.integrated, gpu.memory.value, gpu.pci.value) == (
+        True,
+        49020928 * KIB,
+        "0000:c3:00.0",
+    )
+    assert (npu.kind, npu.name.value, npu.integrated, npu.pci.status) == (
+        "npu",
+        "aie2p",
+        None,
+        NOT_AVAILABLE,
+    )
     assert rocminfo.agent_count(box).value == 1
 
 
 def test_a_gpu_under_wsl_has_no_address() -> None:
     gpu = rocminfo.agents(bundle(DISCRETE / "wsl.txt"))[1]
-    assert (gpu.name.value, gpu.memory.value, gpu.pci.status) == ("gfx1101", 16686504 * KIB, NOT_AVAILABLE)
+    assert (gpu.name.value, gpu.memory.value, gpu.pci.status) == (
+        "gfx1101",
+        16686504 * KIB,
+        NOT_AVAILABLE,
+    )
     assert gpu.integrated is None
 
 
-@pytest.mark.parametrize(("sample", "status", "says"), [
-    ("kfd_refused.txt", NOT_ALLOWED, ("Permission denied", 'mira is not member of "render" group')),
-    ("kfd_refused_to_member.txt", NOT_ALLOWED, ("Permission denied", "mira is member of render group")),
-    ("kfd_missing.txt", NOT_AVAILABLE, ("No such file or directory",)),
-    ("no_module.txt", NOT_AVAILABLE, ("ROCk module is NOT loaded",)),
-    ("hsa_failure.txt", NOT_AVAILABLE, ("HSA_STATUS_ERROR_OUT_OF_RESOURCES",)),
-])
+@pytest.mark.parametrize(
+    ("sample", "status", "says"),
+    [
+        (
+            "kfd_refused.txt",
+            NOT_ALLOWED,
+            ("Permission denied", 'mira is not member of "render" group'),
+        ),
+        (
+            "kfd_refused_to_member.txt",
+            NOT_ALLOWED,
+            ("Permission denied", "mira is member of render group"),
+        ),
+        ("kfd_missing.txt", NOT_AVAILABLE, ("No such file or directory",)),
+        ("no_module.txt", NOT_AVAILABLE, ("ROCk module is NOT loaded",)),
+        ("hsa_failure.txt", NOT_AVAILABLE, ("HSA_STATUS_ERROR_OUT_OF_RESOURCES",)),
+    ],
+)
 def test_why_it_was_kept_out_is_quoted(sample: str, status: str, says: tuple[str, ...]) -> None:
     box = bundle(DISCRETE / sample)
     assert rocminfo.agents(box) == ()
@@ -86,10 +118,26 @@ def test_an_output_that_was_cut_keeps_what_is_there() -> None:
         assert len(found) <= 3 and all(agent.name.ok or agent.name.why for agent in found)
 
 
-LINES = st.sampled_from(["Agent 1", "Agent 2", "  Name: gfx1100", "  Device Type: GPU", "  Pool Info:", "    Pool 1",
-                         "  BDFID: 99999999", "      Size: 12(0xc) KB", "      Size: x KB", "  ISA Info:",
-                         "      Segment: GLOBAL; FLAGS: COARSE GRAINED", "  Memory Properties: APU",
-                         "ROCk module is loaded", "  BDFID: 768", "  Node: -1", "  Uuid:"])
+LINES = st.sampled_from(
+    [
+        "Agent 1",
+        "Agent 2",
+        "  Name: gfx1100",
+        "  Device Type: GPU",
+        "  Pool Info:",
+        "    Pool 1",
+        "  BDFID: 99999999",
+        "      Size: 12(0xc) KB",
+        "      Size: x KB",
+        "  ISA Info:",
+        "      Segment: GLOBAL; FLAGS: COARSE GRAINED",
+        "  Memory Properties: APU",
+        "ROCk module is loaded",
+        "  BDFID: 768",
+        "  Node: -1",
+        "  Uuid:",
+    ]
+)
 
 
 @settings(max_examples=80, deadline=None)

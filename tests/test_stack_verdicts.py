@@ -16,7 +16,9 @@ from helpers.judge.statements import read_statements
 from helpers.shapes import Verdict
 
 BARE = "RuntimeError: CUDA error: out of memory"
-NOT_STARTED = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+NOT_STARTED = (
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+)
 FAULT = "Memory access fault by GPU node-1 (Agent handle: 0x2f10) on address 0x7e00. Reason: Page not present."
 EXPANDABLE = {"env_vars": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 
@@ -97,7 +99,9 @@ def test_a_build_without_code_for_the_card_is_that_even_where_its_cuda_is_older_
 
 
 def test_an_older_cuda_than_the_chip_is_a_mismatch_where_a_library_fails():
-    error = "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    error = (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    )
     machine = {"gpu": "RTX 4080", "cuda": "11.0.3"}
     assert judged(error, environment=machine).cause == "version-mismatch"
 
@@ -194,7 +198,10 @@ def test_a_fault_that_comes_first_is_read_in_any_words(text):
 
 
 def test_numbers_of_memory_and_updates_of_weights_are_no_versions():
-    for text in ("Since step 4 it holds 2.88 GiB more.", "After the second weight update memory stays high."):
+    for text in (
+        "Since step 4 it holds 2.88 GiB more.",
+        "After the second weight update memory stays high.",
+    ):
         assert not said(text) & {"changed-with-version", "works-with-another-version"}
 
 

@@ -47,36 +47,80 @@ def free(i):
 
 
 def test_operations_are_done_in_order_on_their_streams(tiny):
-    trace = trace_of(alloc(0, 1000), alloc(1, 5000, 2), alloc(2, 700, 1), (Op.RECORD_STREAM, 0, 0, 2), free(0),
-                     (Op.EMPTY_CACHE, -1, 0, 0), alloc(3, 512, 2), (Op.FOREIGN, -1, 4096, 0), (Op.SYNCHRONIZE, -1, 0, 0),
-                     free(2))
+    trace = trace_of(
+        alloc(0, 1000),
+        alloc(1, 5000, 2),
+        alloc(2, 700, 1),
+        (Op.RECORD_STREAM, 0, 0, 2),
+        free(0),
+        (Op.EMPTY_CACHE, -1, 0, 0),
+        alloc(3, 512, 2),
+        (Op.FOREIGN, -1, 4096, 0),
+        (Op.SYNCHRONIZE, -1, 0, 0),
+        free(2),
+    )
     result = stress(sys.executable, trace, 100 * MIB, 30)
-    assert (result.status, result.why, result.done, result.ooms, result.skipped) == ("ok", "", 10, 0, 0)
+    assert (result.status, result.why, result.done, result.ooms, result.skipped) == (
+        "ok",
+        "",
+        10,
+        0,
+        0,
+    )
     calls = [call for call in tiny() if call[0] != "fraction"][:9]
     # Stream 2 is made first, so it is the stand-in's first.
-    assert calls == [["empty", "1000", "0"], ["empty", "5000", "1"], ["empty", "700", "2"], ["record_stream", "1"],
-                     ["free", "1024"], ["empty_cache"], ["empty", "512", "1"], ["synchronize"], ["free", "1024"]]
+    assert calls == [
+        ["empty", "1000", "0"],
+        ["empty", "5000", "1"],
+        ["empty", "700", "2"],
+        ["record_stream", "1"],
+        ["free", "1024"],
+        ["empty_cache"],
+        ["empty", "512", "1"],
+        ["synchronize"],
+        ["free", "1024"],
+    ]
     assert result.left_out == {"foreign": 1}
-    assert result.streams == {0: 0, 2: 0x7000, 1: 0xe000}
-    assert (result.torch, result.build, result.device, result.total_bytes) == ("9.9.9+tiny", "cuda", "Tiny GPU", 1 << 30)
+    assert result.streams == {0: 0, 2: 0x7000, 1: 0xE000}
+    assert (result.torch, result.build, result.device, result.total_bytes) == (
+        "9.9.9+tiny",
+        "cuda",
+        "Tiny GPU",
+        1 << 30,
+    )
 
 
 def test_no_more_than_the_limit_is_held_and_the_first_refusal_is_told(tiny, tmp_path):
-    trace = trace_of(alloc(0, 6 * MIB), alloc(1, 6 * MIB), free(1), alloc(2, 3 * MIB), alloc(3, 6 * MIB), free(0),
-                     alloc(4, MIB))
+    trace = trace_of(
+        alloc(0, 6 * MIB),
+        alloc(1, 6 * MIB),
+        free(1),
+        alloc(2, 3 * MIB),
+        alloc(3, 6 * MIB),
+        free(0),
+        alloc(4, MIB),
+    )
     kept = tmp_path / "kept.pickle"
     result = stress(sys.executable, trace, 10 * MIB, 30, snapshot=kept, rows=True)
     assert (result.status, result.ooms, result.skipped, result.done) == ("ok", 2, 1, 7)
-    assert result.first_oom == (1, 6 * MIB) and "Tried to allocate 6291456 bytes" in result.oom_message
+    assert (
+        result.first_oom == (1, 6 * MIB) and "Tried to allocate 6291456 bytes" in result.oom_message
+    )
     assert result.limit_bytes == 10 * MIB and result.fraction == 10 / 1024
     assert [row[1] for row in result.rows] == ["ok", "oom", "skipped", "ok", "oom", "ok", "ok"]
     assert [row[2] for row in result.rows] == [n * MIB for n in (6, 6, 6, 9, 9, 3, 4)]
     assert max(row[3] for row in result.rows) <= 10 * MIB
     assert result.oom_stats["allocated_bytes.all.current"] == 6 * MIB
-    assert result.stats == {"allocated_bytes.all.current": 4 * MIB, "allocated_bytes.all.peak": 9 * MIB}
+    assert result.stats == {
+        "allocated_bytes.all.current": 4 * MIB,
+        "allocated_bytes.all.peak": 9 * MIB,
+    }
     assert result.snapshot == kept and result.oom_snapshot == tmp_path / "kept.oom.pickle"
     assert pickle.loads(kept.read_bytes())["stats"]["allocated_bytes.all.peak"] == 9 * MIB
-    assert pickle.loads(result.oom_snapshot.read_bytes())["stats"]["allocated_bytes.all.current"] == 6 * MIB
+    assert (
+        pickle.loads(result.oom_snapshot.read_bytes())["stats"]["allocated_bytes.all.current"]
+        == 6 * MIB
+    )
     assert ["history", "all", "None"] in tiny()
 
 
@@ -109,9 +153,13 @@ def test_the_time_ends_it_between_two_operations(tiny):
     assert (result.status, result.why) == ("time", "") and result.done < len(trace) and result.stats
 
 
-@pytest.mark.parametrize(("words", "why"), [
-    ("cpu-build", "this torch is a CPU build and cannot use a GPU"),
-    ("async", "the allocator is cudaMallocAsync, which keeps no segments")])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("cpu-build", "this torch is a CPU build and cannot use a GPU"),
+        ("async", "the allocator is cudaMallocAsync, which keeps no segments"),
+    ],
+)
 def test_where_nothing_can_be_stressed_it_says_why(tiny, monkeypatch, words, why):
     monkeypatch.setenv("TINY_TORCH", words)
     result = stress(sys.executable, trace_of(alloc(0, MIB)))
@@ -119,15 +167,25 @@ def test_where_nothing_can_be_stressed_it_says_why(tiny, monkeypatch, words, why
 
 
 def test_on_a_box_without_torch_it_is_not_available(monkeypatch, tmp_path):
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    (tmp_path / "torch.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     result = stress(sys.executable, trace_of(alloc(0, MIB)))
-    assert result.status == "not_available" and "torch cannot be imported: ModuleNotFoundError" in result.why
+    assert (
+        result.status == "not_available"
+        and "torch cannot be imported: ModuleNotFoundError" in result.why
+    )
     assert stress(str(tmp_path / "no-python"), trace_of(alloc(0, MIB))).status == "not_available"
 
 
-@pytest.mark.parametrize(("word", "status", "why"), [
-    ("driver-error", "failed", "an illegal memory access"), ("dies-at-once", "crashed", "SIGABRT")])
+@pytest.mark.parametrize(
+    ("word", "status", "why"),
+    [
+        ("driver-error", "failed", "an illegal memory access"),
+        ("dies-at-once", "crashed", "SIGABRT"),
+    ],
+)
 def test_an_error_of_the_driver_is_told_and_a_death_outlived(tiny, monkeypatch, word, status, why):
     monkeypatch.setenv("TINY_TORCH", word)
     result = stress(sys.executable, trace_of(alloc(0, MIB)), MIB, 20)
@@ -136,7 +194,7 @@ def test_an_error_of_the_driver_is_told_and_a_death_outlived(tiny, monkeypatch, 
 
 def test_the_settings_are_those_asked_for_and_caching_stays_on(tiny, monkeypatch, tmp_path):
     probe = tmp_path / "python"
-    probe.write_text('#!/bin/sh\nenv | grep ^PYTORCH_ | sort >&2\n')
+    probe.write_text("#!/bin/sh\nenv | grep ^PYTORCH_ | sort >&2\n")
     probe.chmod(0o755)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:77")
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
@@ -152,19 +210,38 @@ def test_a_limit_or_time_that_cannot_be_is_refused(wrong):
         stress(sys.executable, trace_of(alloc(0, MIB)), **wrong)
 
 
-@pytest.mark.parametrize("started", [["-m", "helpers.torchside.stress"], [str(ROOT / "helpers" / "torchside" / "stress.py")]])
+@pytest.mark.parametrize(
+    "started",
+    [["-m", "helpers.torchside.stress"], [str(ROOT / "helpers" / "torchside" / "stress.py")]],
+)
 def test_the_program_runs_alone_and_reads_its_lines_from_stdin(tiny, started, tmp_path):
-    lines = "".join(json.dumps(op) + "\n" for op in ops(trace_of(alloc(0, 2 * MIB), alloc(1, 2 * MIB), free(0))))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TINY), str(ROOT)] if started[0] == "-m" else [str(TINY)])}
-    ran = subprocess.run([sys.executable, *started, "--limit-bytes", str(3 * MIB), "--seconds", "9"], input=lines, text=True,
-                         capture_output=True, env=env, cwd=tmp_path, check=True)
+    lines = "".join(
+        json.dumps(op) + "\n" for op in ops(trace_of(alloc(0, 2 * MIB), alloc(1, 2 * MIB), free(0)))
+    )
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            [str(TINY), str(ROOT)] if started[0] == "-m" else [str(TINY)]
+        ),
+    }
+    ran = subprocess.run(
+        [sys.executable, *started, "--limit-bytes", str(3 * MIB), "--seconds", "9"],
+        input=lines,
+        text=True,
+        capture_output=True,
+        env=env,
+        cwd=tmp_path,
+        check=True,
+    )
     told = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [message["event"] for message in told] == ["ready", "oom", "end"]
     assert told[-1]["status"] == "ok" and told[-1]["ooms"] == 1
     assert "a library prints on stdout" in ran.stderr
 
 
-@pytest.mark.parametrize(("path", "beside"), [("", ""), ("/a/b.pickle", "/a/b.oom.pickle"), ("/a/b", "/a/b.oom")])
+@pytest.mark.parametrize(
+    ("path", "beside"), [("", ""), ("/a/b.pickle", "/a/b.oom.pickle"), ("/a/b", "/a/b.oom")]
+)
 def test_the_snapshot_of_the_first_refusal_lies_beside_the_last(path, beside):
     assert oom_path(path) == beside
 
@@ -172,11 +249,14 @@ def test_the_snapshot_of_the_first_refusal_lies_beside_the_last(path, beside):
 @pytest.fixture(scope="module")
 def fake_device(tmp_path_factory):
     """The newest CUDA wheel that `make oracle` left, on a fake device of 24 GiB: its version and environment."""
-    wheels = sorted((ROOT / ".oracle" / "run").glob("torch-*/torch/version.py"),
-                    key=lambda path: [int(number) for number in re.findall(r"\d+", path.parents[1].name)])
+    wheels = sorted(
+        (ROOT / ".oracle" / "run").glob("torch-*/torch/version.py"),
+        key=lambda path: [int(number) for number in re.findall(r"\d+", path.parents[1].name)],
+    )
     if not wheels:
         pytest.skip("no CUDA wheel under .oracle: make oracle puts one there")
     from tests.oracle import build
+
     folder = tmp_path_factory.mktemp("fakes")
     target = wheels[-1].parents[1]
     env = build.environment(target, [*build.fakes(folder), build.stubs(target, folder / "stubs")])
@@ -191,8 +271,14 @@ def test_the_model_says_what_the_real_allocator_did_to_a_pattern(fake_device, na
     trace = generate(name, 5)
     real = stress(sys.executable, trace, trace.header["vram"], 100, conf=conf, rows=True, env=env)
     assert (real.status, real.done, real.torch.partition("+")[0]) == ("ok", len(trace), torch)
-    model = replay(trace, conf, Card(real.total_bytes), torch=torch, fraction=real.fraction, timeline=True)
-    columns = zip(*(model.column(name).tolist() for name in ("out", "allocated", "reserved")), strict=True)
-    assert [(("ok", "oom", "skipped")[out], *sizes) for out, *sizes in columns] == [tuple(row[1:]) for row in real.rows]
+    model = replay(
+        trace, conf, Card(real.total_bytes), torch=torch, fraction=real.fraction, timeline=True
+    )
+    columns = zip(
+        *(model.column(name).tolist() for name in ("out", "allocated", "reserved")), strict=True
+    )
+    assert [(("ok", "oom", "skipped")[out], *sizes) for out, *sizes in columns] == [
+        tuple(row[1:]) for row in real.rows
+    ]
     assert model.first_oom == (real.first_oom and real.first_oom[0])
     assert model.counter("num_alloc_retries") == real.stats["num_alloc_retries"]

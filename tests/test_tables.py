@@ -30,8 +30,15 @@ def test_control_characters_are_spelt_out_not_dropped():
 
 
 def test_a_reading_without_a_value_says_why_below_the_table_and_each_reason_once():
-    text = tables.table([["a", NOT_THERE], ["b", not_allowed("permission denied", "bytes", "/sys/y")], ["c", NOT_THERE],
-                         ["d", seen(0, "bytes", "/sys/z")]], ["pool", "total"])
+    text = tables.table(
+        [
+            ["a", NOT_THERE],
+            ["b", not_allowed("permission denied", "bytes", "/sys/y")],
+            ["c", NOT_THERE],
+            ["d", seen(0, "bytes", "/sys/z")],
+        ],
+        ["pool", "total"],
+    )
     assert text.splitlines() == [
         "pool              total",
         "----  -----------------",
@@ -40,16 +47,23 @@ def test_a_reading_without_a_value_says_why_below_the_table_and_each_reason_once
         "c     not available (a)",
         "d                   0 B",
         "(a) not available: no such file",
-        "(b) not allowed: permission denied"]
+        "(b) not allowed: permission denied",
+    ]
 
 
 def test_rows_keep_the_order_they_are_given_in():
     rows = [["z", 3], ["a", 1], ["m", 2]]
-    assert [line.split()[0] for line in tables.table(rows, ["name", "n"]).splitlines()[2:]] == ["z", "a", "m"]
+    assert [line.split()[0] for line in tables.table(rows, ["name", "n"]).splitlines()[2:]] == [
+        "z",
+        "a",
+        "m",
+    ]
 
 
 def test_wide_and_combining_characters_do_not_shift_a_column():
-    lines = tables.table([["計算", 1], ["e\u0301", 22], ["plain", 333]], ["process", "n"]).splitlines()
+    lines = tables.table(
+        [["計算", 1], ["e\u0301", 22], ["plain", 333]], ["process", "n"]
+    ).splitlines()
     assert {tables.columns_of(line) for line in lines} == {tables.columns_of(lines[0])}
 
 
@@ -85,8 +99,15 @@ def test_pools_without_sources_hold_no_path():
 def test_holders_name_what_nobody_seen_holds_and_what_cannot_be_seen():
     text = tables.holders_table([*CARDS, BLIND])
     rows = [line for line in text.splitlines() if "no visible process" in line]
-    assert [" 12.07 GiB " in rows[0], " 20.48 MiB " in rows[1], "not available" in rows[2]] == [True, True, True]
-    assert "Not seen on 0000:03:00.0: fdinfo of 212 processes: not allowed (needs CAP_SYS_PTRACE)" in text
+    assert [" 12.07 GiB " in rows[0], " 20.48 MiB " in rows[1], "not available" in rows[2]] == [
+        True,
+        True,
+        True,
+    ]
+    assert (
+        "Not seen on 0000:03:00.0: fdinfo of 212 processes: not allowed (needs CAP_SYS_PTRACE)"
+        in text
+    )
     assert "\x1b" not in text and "\\x1b[31m<script>" in text
 
 
@@ -94,7 +115,10 @@ def test_events_can_leave_out_their_times():
     assert "1 h 07 min 02 s" in tables.events_table(EVENTS)
     without = tables.events_table(EVENTS, times=False)
     assert "min" not in without and "GPU page fault" in without
-    assert [line for line in without.splitlines() if "page fault (src" in line][0].split()[:2] == ["0", "12"]
+    assert [line for line in without.splitlines() if "page fault (src" in line][0].split()[:2] == [
+        "0",
+        "12",
+    ]
 
 
 def test_every_kind_the_kernel_log_reader_knows_has_words():
@@ -102,10 +126,21 @@ def test_every_kind_the_kernel_log_reader_knows_has_words():
     assert set(tables.HARMLESS) < set(tables.KIND_WORDS)
 
 
-@pytest.mark.parametrize(("when", "words"), [
-    (at(0.84), "0.8 s"), (at(59.4), "59 s"), (at(245), "4 min 05 s"), (at(11241), "3 h 07 min 21 s"),
-    (at(195_000), "2 d 06 h 10 min"), (at("Nov 21 03:11:02"), "Nov 21 03:11:02"),
-    (not_available("the line has no time", "count", "dmesg"), "not available: the line has no time")])
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        (at(0.84), "0.8 s"),
+        (at(59.4), "59 s"),
+        (at(245), "4 min 05 s"),
+        (at(11241), "3 h 07 min 21 s"),
+        (at(195_000), "2 d 06 h 10 min"),
+        (at("Nov 21 03:11:02"), "Nov 21 03:11:02"),
+        (
+            not_available("the line has no time", "count", "dmesg"),
+            "not available: the line has no time",
+        ),
+    ],
+)
 def test_a_moment_reads_as_a_person_says_it(when, words):
     assert tables.since_boot(when) == words
 
@@ -114,17 +149,32 @@ def test_a_process_that_several_sources_saw_counts_once_with_the_most_that_was_s
     def holder(pid, memory, source):
         return Holder("0000:03:00.0", pid, "python", 0, "S", memory, source, "")
 
-    chosen = tables.one_each([
-        holder(1, NOT_THERE, "kfd"), holder(2, read(MIB, "kfd"), "kfd"), holder(1, read(GIB, "x"), "fdinfo"),
-        holder(2, read(3 * GIB, "x"), "fdinfo"), holder(3, seen(0, "bytes", "x"), "fdinfo")])
+    chosen = tables.one_each(
+        [
+            holder(1, NOT_THERE, "kfd"),
+            holder(2, read(MIB, "kfd"), "kfd"),
+            holder(1, read(GIB, "x"), "fdinfo"),
+            holder(2, read(3 * GIB, "x"), "fdinfo"),
+            holder(3, seen(0, "bytes", "x"), "fdinfo"),
+        ]
+    )
     assert [(h.pid, h.source) for h in chosen] == [(2, "fdinfo"), (1, "fdinfo"), (3, "fdinfo")]
 
 
 def test_sources_in_one_folder_are_named_together_and_those_of_a_sum_are_taken_apart():
-    a, b = read(1, "/sys/device/vram_total"), read(1, "/sys/device/vram_total - /sys/device/vram_used")
+    a, b = (
+        read(1, "/sys/device/vram_total"),
+        read(1, "/sys/device/vram_total - /sys/device/vram_used"),
+    )
     assert tables.one_source([a, b]) == "/sys/device/{vram_total, vram_used}"
-    assert tables.one_source([read(1, "/proc/meminfo"), read(1, "/proc/meminfo - /proc/meminfo")]) == "/proc/meminfo"
-    assert tables.one_source([read(1, "rocm-smi --json"), a]) == "rocm-smi --json; /sys/device/vram_total"
+    assert (
+        tables.one_source([read(1, "/proc/meminfo"), read(1, "/proc/meminfo - /proc/meminfo")])
+        == "/proc/meminfo"
+    )
+    assert (
+        tables.one_source([read(1, "rocm-smi --json"), a])
+        == "rocm-smi --json; /sys/device/vram_total"
+    )
 
 
 def test_a_process_named_in_the_log_is_shown_with_its_number():

@@ -1,5 +1,5 @@
 """What people tell of holders, leaks, ranks, access and caches, in words of many kinds, and the tables that "
-        "they post with it."""
+"they post with it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,10 @@ def test_a_pod_that_was_killed_for_its_limit_is_host_memory():
 
 
 def test_two_interfaces_of_one_apu_tell_the_carve_out_from_the_shared_memory():
-    tools = {"ROCm log": "8192 MiB of free device memory", "Vulkan log": "60000 MiB of free device memory"}
+    tools = {
+        "ROCm log": "8192 MiB of free device memory",
+        "Vulkan log": "60000 MiB of free device memory",
+    }
     assert verdict(HALO, **tools).cause in ("carveout-only", "hsa-pool-cap")
 
 
@@ -86,14 +89,20 @@ def test_a_tool_alone_that_gives_the_carve_out_is_no_more_than_a_weak_answer():
 
 
 def test_a_limit_that_another_interface_reaches_is_live():
-    tools = {"kernel command line": "ttm.pages_limit=15728640", "Vulkan log": "61440 MiB of free device memory"}
+    tools = {
+        "kernel command line": "ttm.pages_limit=15728640",
+        "Vulkan log": "61440 MiB of free device memory",
+    }
     answer = verdict(HALO, "The firmware gives 8 GB.", **tools, **{"ROCm log": "8192 MiB visible"})
     assert answer.cause == "carveout-only"
 
 
 @pytest.mark.parametrize("shown", ["4 GB", "4095 MiB", "4.0 GiB"])
 def test_a_card_of_which_windows_shows_4_gib_is_a_32_bit_figure(shown):
-    assert verdict({"gpu": "RX 9070 XT", "os": "Windows 11"}, inventory=shown).cause == "metric-misreport"
+    assert (
+        verdict({"gpu": "RX 9070 XT", "os": "Windows 11"}, inventory=shown).cause
+        == "metric-misreport"
+    )
 
 
 def test_a_total_above_the_size_that_is_stated_for_each_card_is_a_wrong_figure():

@@ -24,26 +24,48 @@ QUICK = Limits(seconds=20, silent_s=5)
 
 
 def run(code, tmp_path, limits=QUICK, preset=NONE, step="", **more):
-    return trial(command([sys.executable, "-c", code], step), preset, python=sys.executable, seed=1, limits=limits,
-                 out=tmp_path, **more)
+    return trial(
+        command([sys.executable, "-c", code], step),
+        preset,
+        python=sys.executable,
+        seed=1,
+        limits=limits,
+        out=tmp_path,
+        **more,
+    )
 
 
 def built_in(name, tmp_path, limits=Limits(seconds=100), **parameters):  # noqa: B008
-    return trial(workload(name, **parameters), NONE, python=sys.executable, seed=1, limits=limits, out=tmp_path)
+    return trial(
+        workload(name, **parameters),
+        NONE,
+        python=sys.executable,
+        seed=1,
+        limits=limits,
+        out=tmp_path,
+    )
 
 
 def test_a_command_that_ends_well_is_ok_and_its_steps_and_losses_are_read(tmp_path):
-    found = run("import time\nfor i in range(4): print('loss=%g' % (1 / (i + 1)), flush=True); time.sleep(.05)", tmp_path,
-                step=r"loss=([0-9.]+)")
+    found = run(
+        "import time\nfor i in range(4): print('loss=%g' % (1 / (i + 1)), flush=True); time.sleep(.05)",
+        tmp_path,
+        step=r"loss=([0-9.]+)",
+    )
     assert (found.outcome, found.complete, found.steps) == ("ok", True, 4)
     assert found.loss == [1.0, 0.5, 0.333333, 0.25] and 0.04 < found.step_seconds < 1
-    assert found.evidence[0].reading.status == "not_available" and "CPU" in found.evidence[0].reading.why
+    assert (
+        found.evidence[0].reading.status == "not_available"
+        and "CPU" in found.evidence[0].reading.why
+    )
 
 
 def test_a_workload_that_cannot_be_imported_is_named(tmp_path):
     found = run("import nowhere_to_be_found", tmp_path)
     assert found.outcome == "crashed" and found.exit_code == 1
-    assert found.message == "exit code 1: ModuleNotFoundError: No module named 'nowhere_to_be_found'"
+    assert (
+        found.message == "exit code 1: ModuleNotFoundError: No module named 'nowhere_to_be_found'"
+    )
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):
@@ -61,26 +83,45 @@ def test_a_hang_is_told_from_slowness_and_keeps_the_stacks(tmp_path):
     found = run(code, tmp_path, Limits(seconds=20, silent_s=1), step="step")
     assert found.outcome == "hung" and found.message == "no word for 1 s, after 2 steps"
     assert "state S" in found.stacks and "thread" in found.stacks
-    slow = run("import time\nwhile 1: print('step', flush=True); time.sleep(.1)", tmp_path, Limits(seconds=1.5, silent_s=1),
-               step="step")
-    assert (slow.outcome, slow.complete) == ("ok", False) and "slow, not hung" in slow.message and slow.steps > 3
+    slow = run(
+        "import time\nwhile 1: print('step', flush=True); time.sleep(.1)",
+        tmp_path,
+        Limits(seconds=1.5, silent_s=1),
+        step="step",
+    )
+    assert (
+        (slow.outcome, slow.complete) == ("ok", False)
+        and "slow, not hung" in slow.message
+        and slow.steps > 3
+    )
 
 
 def test_a_program_of_which_no_word_is_expected_may_be_silent(tmp_path):
-    found = run("import time; time.sleep(30)", tmp_path, Limits(seconds=0.7, silent_s=None, start_s=0.1))
-    assert (found.outcome, found.complete) == ("ok", False) and "progress was not watched" in found.message
+    found = run(
+        "import time; time.sleep(30)", tmp_path, Limits(seconds=0.7, silent_s=None, start_s=0.1)
+    )
+    assert (found.outcome, found.complete) == (
+        "ok",
+        False,
+    ) and "progress was not watched" in found.message
 
 
 def test_running_into_the_host_memory_limit_is_an_out_of_memory(tmp_path):
-    found = run("held = []\nwhile True: held.append(bytearray(10 << 20))", tmp_path, Limits(seconds=20, host_bytes=200 * MIB))
+    found = run(
+        "held = []\nwhile True: held.append(bytearray(10 << 20))",
+        tmp_path,
+        Limits(seconds=20, host_bytes=200 * MIB),
+    )
     assert found.outcome == "oom" and found.message.startswith("MemoryError")
     assert 100 * MIB < found.rss_anon_bytes < 210 * MIB
 
 
 def test_a_message_of_a_program_that_ran_out_is_kept_and_read(tmp_path):
-    words = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 GiB "
-             "of which 1.00 GiB is free. Of the allocated memory 21.00 GiB is allocated by PyTorch, and 300.00 MiB is reserved "
-             "by PyTorch but unallocated.")
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 GiB "
+        "of which 1.00 GiB is free. Of the allocated memory 21.00 GiB is allocated by PyTorch, and 300.00 MiB is reserved "
+        "by PyTorch but unallocated."
+    )
     found = run(f"import sys; sys.exit({words!r})", tmp_path)
     assert found.outcome == "oom" and "Tried to allocate 2.00 GiB" in found.message
     assert next(one for one in found.evidence if one.id == "oom_message").reading.value == 2 << 30
@@ -91,9 +132,11 @@ def test_the_kernels_oom_killer_is_told_apart_from_a_crash(tmp_path):
     if not group.path:
         pytest.skip(f"no memory limit for several processes can be set here: {group.why}")
     assert group.remove() == ""
-    code = ("import subprocess, sys\nchild = 'b = bytearray(150 << 20)\\nfor i in range(0, len(b), 4096): b[i] = 1\\n"
-            "import time; time.sleep(1)'\nparts = [subprocess.Popen([sys.executable, '-c', child]) for _ in range(2)]\n"
-            "sys.exit(max(part.wait() != 0 for part in parts))")
+    code = (
+        "import subprocess, sys\nchild = 'b = bytearray(150 << 20)\\nfor i in range(0, len(b), 4096): b[i] = 1\\n"
+        "import time; time.sleep(1)'\nparts = [subprocess.Popen([sys.executable, '-c', child]) for _ in range(2)]\n"
+        "sys.exit(max(part.wait() != 0 for part in parts))"
+    )
     found = run(code, tmp_path, Limits(seconds=20, host_bytes=200 * MIB))
     assert found.outcome == "host_oom" and found.clean == ""
     assert next(one for one in found.evidence if one.id == "oom_kill").reading.value >= 1
@@ -101,17 +144,31 @@ def test_the_kernels_oom_killer_is_told_apart_from_a_crash(tmp_path):
 
 def test_one_that_outlives_sigkill_is_stuck_and_not_waited_for(tmp_path, monkeypatch):
     def stuck(argv, limit_s, **more):
-        return Ended("stuck", None, "", 1.0, "", "pid 9 thread 9 x: state D, waits in fence_wait", (9,))
+        return Ended(
+            "stuck", None, "", 1.0, "", "pid 9 thread 9 x: state D, waits in fence_wait", (9,)
+        )
 
     monkeypatch.setattr(trials, "watch", stuck)
     found = run("", tmp_path)
-    assert found.outcome == "stuck" and "fence_wait" in found.message and found.left_pids == [9] and found.clean
+    assert (
+        found.outcome == "stuck"
+        and "fence_wait" in found.message
+        and found.left_pids == [9]
+        and found.clean
+    )
 
 
 def test_what_a_trial_leaves_running_is_ended_and_the_box_is_clean(tmp_path):
     code = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); open(sys.argv[1], 'w').write(str(p.pid))"
     where = tmp_path / "pid"
-    found = trial(command([sys.executable, "-c", code, str(where)]), NONE, python="", seed=1, limits=QUICK, out=tmp_path)
+    found = trial(
+        command([sys.executable, "-c", code, str(where)]),
+        NONE,
+        python="",
+        seed=1,
+        limits=QUICK,
+        out=tmp_path,
+    )
     assert found.outcome == "ok" and found.clean == ""
     stat = f"/proc/{where.read_text()}/stat"
     assert not os.path.exists(stat) or open(stat).read().rpartition(")")[2].split()[0] == "Z"
@@ -122,8 +179,10 @@ def test_only_the_presets_settings_reach_the_trial(tmp_path, monkeypatch):
     monkeypatch.setenv("HSA_ENABLE_SDMA", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     preset = parse("export GPU_MAX_HW_QUEUES=2\nexport MY_OWN=1\n", "mine")
-    check = ("import os, sys; e = os.environ; sys.exit(0 if e.get('GPU_MAX_HW_QUEUES') == '2' and 'HSA_ENABLE_SDMA' not in e "
-             "and 'PYTORCH_CUDA_ALLOC_CONF' not in e and e['CUDA_VISIBLE_DEVICES'] == '1' else 3)")
+    check = (
+        "import os, sys; e = os.environ; sys.exit(0 if e.get('GPU_MAX_HW_QUEUES') == '2' and 'HSA_ENABLE_SDMA' not in e "
+        "and 'PYTORCH_CUDA_ALLOC_CONF' not in e and e['CUDA_VISIBLE_DEVICES'] == '1' else 3)"
+    )
     found = run(check, tmp_path, preset=preset)
     assert found.outcome == "ok", found.message
     assert found.settings == {"GPU_MAX_HW_QUEUES": "2", "MY_OWN": "1"}
@@ -144,7 +203,9 @@ def test_a_program_that_changed_is_run_again(tmp_path, monkeypatch):
     wanted = command([sys.executable, "train.py"])
 
     def outcome():
-        return trial(wanted, NONE, python=sys.executable, seed=1, limits=QUICK, out=tmp_path / "kept").outcome
+        return trial(
+            wanted, NONE, python=sys.executable, seed=1, limits=QUICK, out=tmp_path / "kept"
+        ).outcome
 
     assert outcome() == outcome() == "ok" and len(list((tmp_path / "kept").iterdir())) == 1
     (tmp_path / "part.py").write_text("raise SystemExit('broken')\n")
@@ -162,13 +223,21 @@ def test_another_torch_is_another_trial(tmp_path, monkeypatch):
     keys = set()
     for folder in ("old", "new"):
         python = tmp_path / f"python-{folder}"
-        python.write_text(f"#!/bin/sh\nPYTHONPATH={tmp_path / folder} exec {sys.executable} \"$@\"\n")
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path / folder} exec {sys.executable} "$@"\n')
         python.chmod(0o755)
         (tmp_path / "python").unlink(missing_ok=True)
         (tmp_path / "python").symlink_to(python)
         torch_files.cache_clear()
-        keys.add(trial(command([str(tmp_path / "python"), "-c", ""]), NONE, python="", seed=1, limits=QUICK,
-                       out=tmp_path / "kept").key)
+        keys.add(
+            trial(
+                command([str(tmp_path / "python"), "-c", ""]),
+                NONE,
+                python="",
+                seed=1,
+                limits=QUICK,
+                out=tmp_path / "kept",
+            ).key
+        )
     assert len(keys) == 2
 
 
@@ -179,23 +248,39 @@ def test_a_users_package_called_helpers_is_the_users(tmp_path, monkeypatch):
     program = tmp_path / "prog.py"
     program.write_text("from helpers import mine\n")
     monkeypatch.setenv("PYTHONPATH", str(site.parent))
-    found = trial(command([sys.executable, str(program)]), NONE, python="", seed=1, limits=QUICK, out=tmp_path / "kept")
+    found = trial(
+        command([sys.executable, str(program)]),
+        NONE,
+        python="",
+        seed=1,
+        limits=QUICK,
+        out=tmp_path / "kept",
+    )
     assert found.outcome == "ok", found.message
 
 
 @pytest.mark.parametrize("where", ["cwd", "PYTHONPATH"])
-def test_a_package_called_helpers_that_lies_about_is_not_taken_for_the_workbooks(tmp_path, monkeypatch, where):
+def test_a_package_called_helpers_that_lies_about_is_not_taken_for_the_workbooks(
+    tmp_path, monkeypatch, where
+):
     (tmp_path / "helpers").mkdir()
     (tmp_path / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
     if where == "PYTHONPATH":
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     argv = child.program(sys.executable, "helpers.torchside.workloads", "no such thing")
-    ended = child.watch(argv, 60, cwd=tmp_path if where == "cwd" else None, env=targets.environment())
+    ended = child.watch(
+        argv, 60, cwd=tmp_path if where == "cwd" else None, env=targets.environment()
+    )
     assert "the other helpers" not in ended.last_words and "JSONDecodeError" in ended.last_words
 
 
 def test_settings_under_which_no_limit_holds_reach_no_child(monkeypatch):
-    for name in ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+    for name in (
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_HIP_ALLOC_CONF",
+        "PYTORCH_ALLOC_CONF",
+    ):
         monkeypatch.setenv(name, "1")
     assert not [name for name in targets.environment() if name.startswith("PYTORCH_")]
 
@@ -218,7 +303,10 @@ def test_a_cgroup_limits_swap_too_and_its_own_kills_alone_count(tmp_path, monkey
     assert Group(None, tmp_path).kills() == 2
     monkeypatch.setattr(Path, "mkdir", as_the_kernel_does)
     group = Group(64 * MIB, tmp_path)
-    assert (Path(group.path, "memory.max").read_text(), Path(group.path, "memory.swap.max").read_text()) == (str(64 * MIB), "0")
+    assert (
+        Path(group.path, "memory.max").read_text(),
+        Path(group.path, "memory.swap.max").read_text(),
+    ) == (str(64 * MIB), "0")
     assert group.kills() == 0
 
 
@@ -229,8 +317,15 @@ def test_a_kill_that_nothing_proves_to_be_the_kernels_is_a_crash(tmp_path, monke
 
 
 def test_what_differs_in_anything_given_is_another_trial(tmp_path):
-    keys = {run("", tmp_path, **more).key for more in (
-        {}, {"repeat": 1}, {"limits": Limits(seconds=21, silent_s=5)}, {"preset": Preset("none", {"A": "1"}, {})})}
+    keys = {
+        run("", tmp_path, **more).key
+        for more in (
+            {},
+            {"repeat": 1},
+            {"limits": Limits(seconds=21, silent_s=5)},
+            {"preset": Preset("none", {"A": "1"}, {})},
+        )
+    }
     assert len(keys) == 4
 
 
@@ -246,13 +341,21 @@ def test_a_disk_that_is_full_when_the_record_is_written_loses_no_measurement(tmp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RecordNotKept, match="No space left on device; the trial was measured") as caught:
+    with pytest.raises(
+        RecordNotKept, match="No space left on device; the trial was measured"
+    ) as caught:
         run("print('loss=2')", tmp_path, step="loss=([0-9]+)")
     assert caught.value.record.loss == [2.0] and list(tmp_path.iterdir()) == []
 
 
 def test_a_gpu_that_must_be_left_alone_is_not_touched(tmp_path):
-    target = Target("0000:03:00.0", "HIP_VISIBLE_DEVICES", "0", "cuda:0", refused="not run because train (7) holds 3.00 GiB")
+    target = Target(
+        "0000:03:00.0",
+        "HIP_VISIBLE_DEVICES",
+        "0",
+        "cuda:0",
+        refused="not run because train (7) holds 3.00 GiB",
+    )
     with pytest.raises(TrialRefused, match=r"GPU 0000:03:00.0: not run because train \(7\) holds"):
         run("", tmp_path, target=target)
 
@@ -268,7 +371,7 @@ def test_memory_the_driver_counts_is_read_outside_the_process(tmp_path):
 
 def test_py_spy_is_asked_where_it_is_there(tmp_path, monkeypatch):
     fake = tmp_path / "py-spy"
-    fake.write_text("#!/bin/sh\necho \"asked $*\"\n")
+    fake.write_text('#!/bin/sh\necho "asked $*"\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert f"asked dump --pid {os.getpid()}" in child.stacks_of(os.getsid(0), [os.getpid()])
@@ -279,30 +382,55 @@ def test_a_gpu_that_is_demanded_of_a_torch_without_one_is_refused(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("this torch has a GPU")
     with pytest.raises(TrialRefused, match="churn: this torch is a CPU build|sees no GPU"):
-        trial(workload("churn"), NONE, python=sys.executable, seed=1, limits=Limits(), out=tmp_path,
-              target=Target("0000:03:00.0", "CUDA_VISIBLE_DEVICES", "0", "cuda:0"))
+        trial(
+            workload("churn"),
+            NONE,
+            python=sys.executable,
+            seed=1,
+            limits=Limits(),
+            out=tmp_path,
+            target=Target("0000:03:00.0", "CUDA_VISIBLE_DEVICES", "0", "cuda:0"),
+        )
 
 
 def test_chunks_give_the_same_profile_in_less_memory(tmp_path):
     pytest.importorskip("torch")
     whole = built_in("volume", tmp_path, steps=3, ticks=60_000)
     chunked = built_in("volume", tmp_path, steps=3, ticks=60_000, chunk=6000)
-    assert whole.outcome == chunked.outcome == "ok" and whole.loss == chunked.loss and len(whole.loss) == 3
+    assert (
+        whole.outcome == chunked.outcome == "ok"
+        and whole.loss == chunked.loss
+        and len(whole.loss) == 3
+    )
     assert chunked.work_bytes < 0.6 * whole.work_bytes
-    assert whole.build == "cpu" and whole.torch and whole.device == "cpu" and whole.peak_reserved_bytes is None
+    assert (
+        whole.build == "cpu"
+        and whole.torch
+        and whole.device == "cpu"
+        and whole.peak_reserved_bytes is None
+    )
 
 
 def test_torchs_own_out_of_memory_on_the_host_is_read(tmp_path):
     pytest.importorskip("torch")
-    found = built_in("churn", tmp_path, Limits(seconds=60, host_bytes=700 * MIB), live_mib=2000, steps=3)
+    found = built_in(
+        "churn", tmp_path, Limits(seconds=60, host_bytes=700 * MIB), live_mib=2000, steps=3
+    )
     assert found.outcome == "oom" and "DefaultCPUAllocator" in found.message
     assert next(one for one in found.evidence if one.id == "oom_message").reading.ok
 
 
-@pytest.mark.parametrize(("name", "parameters", "said"), [
-    ("trainig", {}, "expected one of training, volume"), ("training", {"bacth": 8}, "parameter 'bacth' is not known"),
-    ("training", {"batch": "8"}, "batch is '8'"), ("training", {"batch": -1}, "batch is -1"),
-    ("training", {"batch": 1.5}, "batch is 1.5"), ("training", {"optimizer": 3}, "optimizer is 3")])
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("trainig", {}, "expected one of training, volume"),
+        ("training", {"bacth": 8}, "parameter 'bacth' is not known"),
+        ("training", {"batch": "8"}, "batch is '8'"),
+        ("training", {"batch": -1}, "batch is -1"),
+        ("training", {"batch": 1.5}, "batch is 1.5"),
+        ("training", {"optimizer": 3}, "optimizer is 3"),
+    ],
+)
 def test_a_workload_that_does_not_exist_is_answered_with_those_that_do(name, parameters, said):
     with pytest.raises(WorkloadError, match=said):
         workload(name, **parameters)
@@ -326,10 +454,16 @@ def test_the_parameters_named_here_are_those_of_the_programs():
     from helpers.load.workloads import BUILT_IN
     from helpers.torchside import workloads as programs
 
-    keep, planted = {"empty_cache_every": 0, "gc_every": 0, "double": 0}, {"ballast_mib": 0, "slow": 1.0}
+    keep, planted = (
+        {"empty_cache_every": 0, "gc_every": 0, "double": 0},
+        {"ballast_mib": 0, "slow": 1.0},
+    )
     for name, known in BUILT_IN.items():
-        found = {key: one.default for key, one in inspect.signature(programs.PROGRAMS[name]).parameters.items()
-                 if one.kind is one.KEYWORD_ONLY and key not in ("seed", "first")}
+        found = {
+            key: one.default
+            for key, one in inspect.signature(programs.PROGRAMS[name]).parameters.items()
+            if one.kind is one.KEYWORD_ONLY and key not in ("seed", "first")
+        }
         found |= keep if "empty_cache_every" in known.parameters else {}
         found |= {"recycle_every": 0, "parallel": 1} if name == "tuning" else {}
         assert {**found, **planted} == dict(known.parameters)
@@ -345,7 +479,9 @@ def test_fresh_processes_make_the_same_steps_and_hold_less(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [{"accumulate": 4}, {"checkpointing": 1}, {"optimizer": "fused"}])
+@pytest.mark.parametrize(
+    "change", [{"accumulate": 4}, {"checkpointing": 1}, {"optimizer": "fused"}]
+)
 def test_what_saves_memory_in_training_learns_the_same(tmp_path, change):
     pytest.importorskip("torch")
     plain = built_in("training", tmp_path, steps=3)

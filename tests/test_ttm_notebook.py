@@ -26,7 +26,9 @@ def test_every_recorded_box_has_its_text_table_and_figure(name):
     bundle = open_box(name)
     stack = ceilings(bundle)[0]
     text = tell.as_text(ttm(bundle))
-    assert "Plan:" in text and "The one that binds:" in text and "pages_limit alone is enough" in text
+    assert (
+        "Plan:" in text and "The one that binds:" in text and "pages_limit alone is enough" in text
+    )
     assert max(map(len, tell.ceilings_table(stack, sources=False).splitlines())) <= 120
     picture, width, height = png(tell.ceilings_figure(stack))
     assert picture.startswith(b"\x89PNG") and width > 300 and height > 40
@@ -48,7 +50,9 @@ def test_the_figure_says_in_words_which_layer_binds():
 
 def test_the_four_states_stand_side_by_side():
     text = tell.states_table(tell.four_states()).splitlines()
-    assert len(text) == 6 and [line.split()[0] for line in text[2:]] == [n for n in recorded_names() if n.startswith("strix")]
+    assert len(text) == 6 and [line.split()[0] for line in text[2:]] == [
+        n for n in recorded_names() if n.startswith("strix")
+    ]
     assert text[4].count("62.54 GiB") == 3 and text[4].count("120.00 GiB") == 1
     assert text[5].count("120.00 GiB") == 4 and max(map(len, text)) <= 88
 
@@ -61,7 +65,10 @@ def test_a_pending_limit_is_drawn_and_tabled():
 def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_state():
     found = state("strix-halo-1-found")
     eight = found.at(8)
-    assert eight.limit_bytes == (134299025408 - 8 * GIB) // 4096 * 4096 and f"{eight.parameters_billion:.1f}" == "62.9"
+    assert (
+        eight.limit_bytes == (134299025408 - 8 * GIB) // 4096 * 4096
+        and f"{eight.parameters_billion:.1f}" == "62.9"
+    )
     sizes = [choice.parameters_billion for choice in found.choices()]
     assert sizes == sorted(sizes, reverse=True) and len(sizes) == len(tell.RESERVES_GIB)
     assert "62.9 billion parameters" in eight.words() and "62.9" in tell.what_if_table(found)
@@ -70,26 +77,44 @@ def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_sta
 
 @pytest.mark.parametrize("name", ["rx7900xt-container", "cpu-only", "cuda-healthy"])
 def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
-    assert "No reserve to choose here." in tell.what_if_table(state(name)) == tell.what_if_alt(state(name))
+    assert (
+        "No reserve to choose here."
+        in tell.what_if_table(state(name))
+        == tell.what_if_alt(state(name))
+    )
     assert png(tell.what_if_figure(state(name)))[0]
 
 
 def test_verification_in_words():
-    text = tell.verify_text(verify(open_box("strix-halo-1-found"), open_box("strix-halo-3-gttsize")))
+    text = tell.verify_text(
+        verify(open_box("strix-halo-1-found"), open_box("strix-halo-3-gttsize"))
+    )
     assert text.count("  did not take") == 4 and "Intended: the plan for the earlier bundle" in text
     assert "no earlier bundle was given" in tell.verify_with(open_box("cpu-only"), "")
-    assert "It took: 120.00 GiB" in tell.verify_with(open_box("strix-halo-4-ttm"), "strix-halo-1-found")
+    assert "It took: 120.00 GiB" in tell.verify_with(
+        open_box("strix-halo-4-ttm"), "strix-halo-1-found"
+    )
 
 
 def test_names_from_the_box_cannot_move_the_terminal():
-    bundle = apu(files={"/sys/module/amdgpu/parameters/gttsize": "-1\n",
-                        "/etc/modprobe.d/a.conf": "options amdgpu gtt\x1b[2Jsize=1\n"})
+    bundle = apu(
+        files={
+            "/sys/module/amdgpu/parameters/gttsize": "-1\n",
+            "/etc/modprobe.d/a.conf": "options amdgpu gtt\x1b[2Jsize=1\n",
+        }
+    )
     assert "\x1b" not in tell.as_text(ttm(bundle))
 
 
 def test_the_committed_notebook_shows_the_case():
     shown = " ".join(" ".join(text_of(cell) for cell in cells(NOTEBOOK, "code")).split())
-    for words in ("strix-halo-4-ttm", "this one binds", "ttm-gtt-cap; likely", "grubby", "It took: 120.00 GiB"):
+    for words in (
+        "strix-halo-4-ttm",
+        "this one binds",
+        "ttm-gtt-cap; likely",
+        "grubby",
+        "It took: 120.00 GiB",
+    ):
         assert words in shown, words
     tags = [cell.metadata.get("tags", []) for cell in nbformat.read(NOTEBOOK, 4).cells]
     assert ["parameters"] in tags and ["machine"] in tags

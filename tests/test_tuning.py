@@ -21,7 +21,7 @@ from helpers.load.tuning import outcome_of
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = "from helpers.torchside.tuning_trial import main; main()"
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-OBJECTIVE = '''
+OBJECTIVE = """
 import os, sys, time
 seen = []
 def plain(p):
@@ -51,8 +51,8 @@ def dies(p):
 def slow(p):
     time.sleep(30 if p["x"] > 0.5 else 0)
     return p["x"]
-'''
-SUPERVISOR = '''
+"""
+SUPERVISOR = """
 import sys, json, os, signal, optuna, sqlalchemy
 from pathlib import Path
 from helpers.load.tuning import tune, Settings
@@ -67,27 +67,58 @@ space = {"x": optuna.distributions.FloatDistribution(0, 1)}
 done = tune(folder / "s.db", [python, "-c", worker, str(folder / "objective.py") + ":plain"], space, 12,
             Settings(parallel=1, recycle_after=5, seed=3, limit_s=20))
 print(json.dumps([done.best, [[one["slot"], one["params"]["x"], one["value"]] for one in done.results]]))
-'''
+"""
 
 
 def made(tmp_path):
     (tmp_path / "objective.py").write_text(OBJECTIVE)
-    return lambda function: [sys.executable, "-c", WORKER, f"{tmp_path / 'objective.py'}:{function}"]
+    return lambda function: [
+        sys.executable,
+        "-c",
+        WORKER,
+        f"{tmp_path / 'objective.py'}:{function}",
+    ]
 
 
-@pytest.mark.parametrize(("told", "outcome"), [
-    ({"value": 1.0, "context": "alive"}, "ok"),
-    ({"value": 1.0, "context": "dead"}, "device_assert"),
-    ({"message": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "context": "alive"}, "oom"),
-    ({"message": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"}, "oom"),
-    # The words say memory, the context is dead: an assert came first.
-    ({"message": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "context": "dead"}, "device_assert"),
-    ({"message": "CUDA error: device-side assert triggered"}, "device_assert"),
-    ({"message": "HIP error: device-side assert triggered. HIP out of memory. Tried to allocate 2.00 MiB"}, "device_assert"),
-    # A text that speaks of an assert does not cost a living context.
-    ({"message": "ValueError: device-side assert triggered, says the log", "context": "alive"}, "error"),
-    ({"message": "ValueError: wrong"}, "error"),
-])
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        ({"value": 1.0, "context": "alive"}, "ok"),
+        ({"value": 1.0, "context": "dead"}, "device_assert"),
+        (
+            {
+                "message": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+                "context": "alive",
+            },
+            "oom",
+        ),
+        ({"message": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"}, "oom"),
+        # The words say memory, the context is dead: an assert came first.
+        (
+            {
+                "message": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+                "context": "dead",
+            },
+            "device_assert",
+        ),
+        ({"message": "CUDA error: device-side assert triggered"}, "device_assert"),
+        (
+            {
+                "message": "HIP error: device-side assert triggered. HIP out of memory. Tried to allocate 2.00 MiB"
+            },
+            "device_assert",
+        ),
+        # A text that speaks of an assert does not cost a living context.
+        (
+            {
+                "message": "ValueError: device-side assert triggered, says the log",
+                "context": "alive",
+            },
+            "error",
+        ),
+        ({"message": "ValueError: wrong"}, "error"),
+    ],
+)
 def test_an_assert_is_not_taken_for_memory_nor_memory_for_an_assert(told, outcome):
     assert outcome_of(told) == outcome
 
@@ -99,12 +130,30 @@ def test_each_failure_is_told_as_what_it_is_and_costs_only_the_worker_it_must(tm
 
     argv, storage, lines = made(tmp_path)("fails"), tmp_path / "s.db", []
     kinds, by_slot = ["fine", "oom", "assert", "error"], optuna.samplers.PartialFixedSampler
-    space, env = {"k": optuna.distributions.CategoricalDistribution(kinds)}, {**ENV, "DONE": str(tmp_path / "done")}
-    done = tune(storage, argv, space, 4, Settings(backoff_s=0.01), env=env, on_line=lines.append,
-                sampler=lambda seed: by_slot({"k": kinds[seed]}, optuna.samplers.RandomSampler()))
+    space, env = (
+        {"k": optuna.distributions.CategoricalDistribution(kinds)},
+        {**ENV, "DONE": str(tmp_path / "done")},
+    )
+    done = tune(
+        storage,
+        argv,
+        space,
+        4,
+        Settings(backoff_s=0.01),
+        env=env,
+        on_line=lines.append,
+        sampler=lambda seed: by_slot({"k": kinds[seed]}, optuna.samplers.RandomSampler()),
+    )
     assert sorted((one["params"]["k"], one["outcome"]) for one in done.results) == [
-        ("assert", "device_assert"), ("error", "error"), ("fine", "ok"), ("oom", "oom")]
-    assert (done.restarts, done.gave_up) == (2, "")  # the worker that was killed in its first trial, and the poisoned one
+        ("assert", "device_assert"),
+        ("error", "error"),
+        ("fine", "ok"),
+        ("oom", "oom"),
+    ]
+    assert (done.restarts, done.gave_up) == (
+        2,
+        "",
+    )  # the worker that was killed in its first trial, and the poisoned one
     assert any("SIGKILL" in line and "tried again" in line for line in lines)
     found = read_study(str(storage))
     assert (found.complete, found.failed, found.running) == (1, 3, 0)
@@ -116,9 +165,16 @@ def test_a_worker_is_recycled_by_count_and_a_finished_study_is_not_run_again(tmp
     from helpers.load.tuning import Settings, tune
 
     argv, storage, done_file = made(tmp_path)("plain"), tmp_path / "s.db", tmp_path / "done"
-    space, env = {"x": optuna.distributions.FloatDistribution(0, 1)}, {**ENV, "DONE": str(done_file)}
+    space, env = (
+        {"x": optuna.distributions.FloatDistribution(0, 1)},
+        {**ENV, "DONE": str(done_file)},
+    )
     first = tune(storage, argv, space, 5, Settings(parallel=2, recycle_after=1), env=env)
-    assert first.recycled == 5 and first.restarts == 0 and [one["slot"] for one in first.results] == list(range(5))
+    assert (
+        first.recycled == 5
+        and first.restarts == 0
+        and [one["slot"] for one in first.results] == list(range(5))
+    )
     again = tune(storage, argv, space, 5, Settings(parallel=2), env=env)
     assert again.results == first.results and len(done_file.read_text().splitlines()) == 5
     assert finished_in(storage) == {one["number"]: one["value"] for one in first.results}
@@ -130,8 +186,15 @@ def test_a_worker_that_keeps_memory_is_recycled_once_it_has_grown(tmp_path):
     from helpers.load.tuning import Settings, tune
 
     lines, space = [], {"x": optuna.distributions.FloatDistribution(0, 1)}
-    done = tune(tmp_path / "s.db", made(tmp_path)("leaks"), space, 6, Settings(growth_bytes=50 << 20), env=ENV,
-                on_line=lines.append)
+    done = tune(
+        tmp_path / "s.db",
+        made(tmp_path)("leaks"),
+        space,
+        6,
+        Settings(growth_bytes=50 << 20),
+        env=ENV,
+        on_line=lines.append,
+    )
     assert done.recycled == 2 and done.restarts == 0
     assert all("after 3 trials" in line and "left after cleanup" in line for line in lines)
 
@@ -141,8 +204,15 @@ def test_a_worker_that_always_dies_makes_the_supervisor_give_up_with_a_growing_w
     from helpers.load.tuning import Settings, tune
 
     lines = []
-    done = tune(tmp_path / "s.db", made(tmp_path)("dies"), {"x": optuna.distributions.FloatDistribution(0, 1)}, 9,
-                Settings(restarts=3, backoff_s=0.01), env=ENV, on_line=lines.append)
+    done = tune(
+        tmp_path / "s.db",
+        made(tmp_path)("dies"),
+        {"x": optuna.distributions.FloatDistribution(0, 1)},
+        9,
+        Settings(restarts=3, backoff_s=0.01),
+        env=ENV,
+        on_line=lines.append,
+    )
     assert done.gave_up and done.restarts == 4 and done.best is None
     assert [line.split(" in ")[1].split(" s:")[0] for line in lines[:3]] == ["0.0", "0.0", "0.0"]
     assert read_study(str(tmp_path / "s.db")).running == 0
@@ -153,11 +223,21 @@ def test_a_trial_that_passes_its_time_is_stopped_and_said_and_the_others_go_on(t
     from helpers.load.tuning import Settings, tune
 
     space = {"x": optuna.distributions.FloatDistribution(0, 1)}
-    done = tune(tmp_path / "s.db", made(tmp_path)("slow"), space, 4, Settings(parallel=2, limit_s=2, backoff_s=0.01), env=ENV,
-                sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed))
+    done = tune(
+        tmp_path / "s.db",
+        made(tmp_path)("slow"),
+        space,
+        4,
+        Settings(parallel=2, limit_s=2, backoff_s=0.01),
+        env=ENV,
+        sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed),
+    )
     outcomes = {one["outcome"] for one in done.results if one["params"]["x"] > 0.5}
-    assert len(done.results) == 4 and outcomes <= {"timed_out"} and done.restarts == sum(
-        one["outcome"] == "timed_out" for one in done.results)
+    assert (
+        len(done.results) == 4
+        and outcomes <= {"timed_out"}
+        and done.restarts == sum(one["outcome"] == "timed_out" for one in done.results)
+    )
     assert {one["outcome"] for one in done.results if one["params"]["x"] <= 0.5} <= {"ok"}
 
 
@@ -167,7 +247,9 @@ def test_workers_killed_at_random_moments_cost_no_trial(tmp_path, monkeypatch):
     from helpers.load import tuning
 
     rng, pids, killed, wrote, watch = random.Random(5), [], [], tmp_path / "done", tuning.watch
-    monkeypatch.setattr(tuning, "watch", lambda *given, **more: watch(*given, **more, on_start=pids.append))
+    monkeypatch.setattr(
+        tuning, "watch", lambda *given, **more: watch(*given, **more, on_start=pids.append)
+    )
 
     def kill():
         begun = set()  # no trial loses more than one worker, so that none uses up its tries
@@ -181,10 +263,18 @@ def test_workers_killed_at_random_moments_cost_no_trial(tmp_path, monkeypatch):
 
     storage, thread = tmp_path / "s.db", threading.Thread(target=kill, daemon=True)
     thread.start()
-    done = tuning.tune(storage, made(tmp_path)("plain"), {"x": optuna.distributions.FloatDistribution(0, 1)}, 20,
-                       tuning.Settings(backoff_s=0.01, restarts=9), env={**ENV, "DONE": str(wrote), "NAP": "0.25"})
+    done = tuning.tune(
+        storage,
+        made(tmp_path)("plain"),
+        {"x": optuna.distributions.FloatDistribution(0, 1)},
+        20,
+        tuning.Settings(backoff_s=0.01, restarts=9),
+        env={**ENV, "DONE": str(wrote), "NAP": "0.25"},
+    )
     thread.join(20)
-    assert len(killed) == 5 and done.restarts in (4, 5) and done.gave_up == ""  # one may have been idle, at its end
+    assert (
+        len(killed) == 5 and done.restarts in (4, 5) and done.gave_up == ""
+    )  # one may have been idle, at its end
     rows = [(one["slot"], one["number"], one["outcome"]) for one in done.results]
     assert rows == [(slot, slot, "ok") for slot in range(20)]
     assert {one["number"]: one["value"] for one in done.results} == finished_in(storage)
@@ -194,15 +284,35 @@ def test_the_command_runs_a_study_and_goes_on_with_it(tmp_path, capsys, monkeypa
     pytest.importorskip("optuna")
     from helpers import cli
 
-    (tmp_path / "mine.py").write_text("def loss(p):\n    print('noise')\n    return p['x'] ** 2 + p['n'] + (p['k'] == 'bad')\n")
-    given = ["tune", f"{tmp_path / 'mine.py'}:loss", "--study", str(tmp_path / "s.db"), "--param", "x=-1.0..1.0",
-             "--param", "n=1..3", "--param", "k=good,bad", "--torch-python", sys.executable, "--json"]
+    (tmp_path / "mine.py").write_text(
+        "def loss(p):\n    print('noise')\n    return p['x'] ** 2 + p['n'] + (p['k'] == 'bad')\n"
+    )
+    given = [
+        "tune",
+        f"{tmp_path / 'mine.py'}:loss",
+        "--study",
+        str(tmp_path / "s.db"),
+        "--param",
+        "x=-1.0..1.0",
+        "--param",
+        "n=1..3",
+        "--param",
+        "k=good,bad",
+        "--torch-python",
+        sys.executable,
+        "--json",
+    ]
     assert cli.main([*given, "--trials", "2"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert cli.main([*given, "--trials", "4"]) == 0
     second = json.loads(capsys.readouterr().out)
-    assert [row["outcome"] for row in second["results"]] == ["ok"] * 4 and second["results"][:2] == first["results"]
-    assert all(isinstance(row["params"]["n"], int) and row["params"]["k"] in ("good", "bad") for row in second["results"])
+    assert [row["outcome"] for row in second["results"]] == ["ok"] * 4 and second["results"][
+        :2
+    ] == first["results"]
+    assert all(
+        isinstance(row["params"]["n"], int) and row["params"]["k"] in ("good", "bad")
+        for row in second["results"]
+    )
     assert second["best"] == min(row["value"] for row in second["results"])
     assert cli.main(["tune", "nowhere.py:f", "--study", str(tmp_path / "t.db")]) == 2
 
@@ -219,8 +329,13 @@ def test_what_is_no_storage_is_refused(tmp_path):
 def lived(folder, kill_after_s=60.0, nap=0.0, commit=0):
     """A supervisor's life: what it printed at its end, or None where it was killed before."""
     env = {**ENV, "DONE": str(folder / "done"), "NAP": str(nap), "KILL_AT_COMMIT": str(commit)}
-    process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(folder), WORKER], env=env, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(folder), WORKER],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         out, _ = process.communicate(timeout=kill_after_s)
     except subprocess.TimeoutExpired:
@@ -236,8 +351,11 @@ def finished_in(storage):
     if not storage.exists():
         return {}
     with closing(sqlite3.connect(storage)) as database:
-        return dict(database.execute(
-            "SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) WHERE t.state = 'COMPLETE'"))
+        return dict(
+            database.execute(
+                "SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) WHERE t.state = 'COMPLETE'"
+            )
+        )
 
 
 def check_nothing_lost_or_repeated(folder, ended, undisturbed, kills):
@@ -246,7 +364,9 @@ def check_nothing_lost_or_repeated(folder, ended, undisturbed, kills):
     finished = finished_in(folder / "s.db")
     assert len(finished) == 12
     evaluated = (folder / "done").read_text().splitlines()
-    assert len(set(evaluated)) == 12 and len(evaluated) <= 12 + kills  # each kill redoes at most the one trial in hand
+    assert (
+        len(set(evaluated)) == 12 and len(evaluated) <= 12 + kills
+    )  # each kill redoes at most the one trial in hand
     assert read_study(str(folder / "s.db")).running == 0
 
 
@@ -267,11 +387,17 @@ def test_a_study_killed_before_its_writes_and_with_whole_processes_is_that_of_th
     import kill_study
 
     found = kill_study.failpoint_kills(30)
-    assert found["boundaries"] > 300 and found["kills"] >= 30 and found["boundaries_killed_at"] == 30
+    assert (
+        found["boundaries"] > 300 and found["kills"] >= 30 and found["boundaries_killed_at"] == 30
+    )
     assert (found["identical"], found["lost"], found["repeated"]) == (30, 0, 0)
     assert {"storage pwrite64", "storage unlink", "os rename"} <= set(found["of"])
     whole = kill_study.process_kills(4)
-    assert whole["kills"] == 4 and (whole["identical"], whole["lost"], whole["repeated"]) == (whole["studies"], 0, 0)
+    assert whole["kills"] == 4 and (whole["identical"], whole["lost"], whole["repeated"]) == (
+        whole["studies"],
+        0,
+        0,
+    )
 
 
 @pytest.mark.slow
@@ -280,7 +406,7 @@ def test_a_supervisor_killed_at_random_moments_loses_and_repeats_nothing(two):
     began = datetime.now()
     undisturbed = lived(plain, nap=0.2)
     with closing(sqlite3.connect(plain / "s.db")) as database:
-        (first,), = database.execute("SELECT MIN(datetime_complete) FROM trials").fetchall()
+        ((first,),) = database.execute("SELECT MIN(datetime_complete) FROM trials").fetchall()
     start_s = (datetime.fromisoformat(first) - began).total_seconds() - 0.2
     rng, finished, ended = random.Random(11), {}, None
     for _ in range(5):

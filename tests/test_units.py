@@ -6,13 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.units import GIB, MIB, near, parse_size, pci_address, printed_size, printed_unit, show_bytes
+from helpers.units import (
+    GIB,
+    MIB,
+    near,
+    parse_size,
+    pci_address,
+    printed_size,
+    printed_unit,
+    show_bytes,
+)
 
 
-@pytest.mark.parametrize(("words", "typed", "printed"), [
-    ("8 GB", 8 * 10**9, 8 * GIB), ("8GiB", 8 * GIB, 8 * GIB), ("512M", 512 * MIB, 512 * MIB), ("3 kB", 3000, 3072),
-    ("2TB", 2 * 10**12, 2 << 40), ("7", 7, 7),
-])
+@pytest.mark.parametrize(
+    ("words", "typed", "printed"),
+    [
+        ("8 GB", 8 * 10**9, 8 * GIB),
+        ("8GiB", 8 * GIB, 8 * GIB),
+        ("512M", 512 * MIB, 512 * MIB),
+        ("3 kB", 3000, 3072),
+        ("2TB", 2 * 10**12, 2 << 40),
+        ("7", 7, 7),
+    ],
+)
 def test_a_typed_size_is_decimal_and_a_printed_one_binary(words, typed, printed):
     assert (parse_size(words), printed_size(words)) == (typed, printed)
 
@@ -23,7 +39,9 @@ def test_a_printed_size_may_leave_its_unit_to_a_column_and_part_thousands():
     assert printed_unit("parsecs") is None and printed_unit("") == 1
 
 
-@pytest.mark.parametrize("words", ["", "MiB", "-5 MiB", "1e9", "12 parsecs", "9" * 5000, "1.2.3 GiB"])
+@pytest.mark.parametrize(
+    "words", ["", "MiB", "-5 MiB", "1e9", "12 parsecs", "9" * 5000, "1.2.3 GiB"]
+)
 def test_what_is_no_printed_size_is_refused(words):
     with pytest.raises(ValueError, match="is no size|is unknown"):
         printed_size(words)
@@ -44,14 +62,36 @@ def test_a_shown_size_reads_back_as_a_printed_one(size):
     assert abs(printed_size(show_bytes(size)) - size) <= size / 150
 
 
-@pytest.mark.parametrize("text", ["0000:03:00.0", "03:00.0", "3:0.0", "00000000:03:00.0", "PCI:0000:03:00", " 0000:03:00.0 "])
+@pytest.mark.parametrize(
+    "text",
+    ["0000:03:00.0", "03:00.0", "3:0.0", "00000000:03:00.0", "PCI:0000:03:00", " 0000:03:00.0 "],
+)
 def test_one_address_however_it_is_written(text):
     assert pci_address(text) == "0000:03:00.0"
-    assert pci_address("0000000F:C4:1f.7") == "000f:c4:1f.7" and pci_address("10000:E1:00.1") == "10000:e1:00.1"
+    assert (
+        pci_address("0000000F:C4:1f.7") == "000f:c4:1f.7"
+        and pci_address("10000:E1:00.1") == "10000:e1:00.1"
+    )
 
 
-@pytest.mark.parametrize("text", [None, "", "N/A", "card0", "12:34:56.0", "10:00:30.5", "10:00:10.5", "12:10",
-                                  "bus 0000:03:00.0 here", "[0000:03:00.0]", "0000:03:00.9", "0000:03:20.0", "x" * 9999])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "N/A",
+        "card0",
+        "12:34:56.0",
+        "10:00:30.5",
+        "10:00:10.5",
+        "12:10",
+        "bus 0000:03:00.0 here",
+        "[0000:03:00.0]",
+        "0000:03:00.9",
+        "0000:03:20.0",
+        "x" * 9999,
+    ],
+)
 def test_what_is_no_address_is_empty(text):
     assert pci_address(text) == ""
 

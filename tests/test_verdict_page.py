@@ -13,15 +13,24 @@ from helpers.shapes import CAUSES, Confidence, Evidence, NextStep, Verdict, from
 from helpers.tell import verdict as words
 from helpers.tell.notebook_html import Prose
 
-BARE = Verdict(cause="cannot-tell", confidence="weak", next_step=NextStep(what="Run make diagnose as root."))
+BARE = Verdict(
+    cause="cannot-tell", confidence="weak", next_step=NextStep(what="Run make diagnose as root.")
+)
 EVIL = Verdict(
-    cause="other", confidence="weak", summary=HOSTILE,
+    cause="other",
+    confidence="weak",
+    summary=HOSTILE,
     evidence=[Evidence(id=HOSTILE, reading=not_allowed(HOSTILE, "bytes", HOSTILE), says=HOSTILE)],
-    next_step=NextStep(what=HOSTILE, command="```\n" + HOSTILE, precondition=HOSTILE, blast_radius=HOSTILE))
+    next_step=NextStep(
+        what=HOSTILE, command="```\n" + HOSTILE, precondition=HOSTILE, blast_radius=HOSTILE
+    ),
+)
 
 
 def test_every_cause_and_confidence_has_its_own_words():
-    assert set(words.CAUSE_WORDS) == set(CAUSES) and len(set(words.CAUSE_WORDS.values())) == len(CAUSES)
+    assert set(words.CAUSE_WORDS) == set(CAUSES) and len(set(words.CAUSE_WORDS.values())) == len(
+        CAUSES
+    )
     assert set(words.CONFIDENCE_WORDS) == set(get_args(Confidence))
 
 
@@ -36,12 +45,20 @@ def test_a_cause_outside_the_list_is_headed_by_what_was_said_of_it():
 def test_the_text_holds_all_of_the_verdict():
     text = words.as_text(VERDICT)
     lines = [line.strip() for line in text.splitlines()]
-    for said in ("The kernel's TTM or GTT limit is below what the machine could give", "sudo update-initramfs -u",
-                 "e1: TTM allows the GPU this much of the RAM in all.", "124.90 GiB   from /proc/meminfo",
-                 "422.00 MiB   from /sys/class/drm/card1/device/mem_info_gtt_used",
-                 "Before it: No other job runs here; a reboot follows."):
+    for said in (
+        "The kernel's TTM or GTT limit is below what the machine could give",
+        "sudo update-initramfs -u",
+        "e1: TTM allows the GPU this much of the RAM in all.",
+        "124.90 GiB   from /proc/meminfo",
+        "422.00 MiB   from /sys/class/drm/card1/device/mem_info_gtt_used",
+        "Before it: No other job runs here; a reboot follows.",
+    ):
         assert said in lines
-    assert "(ttm-gtt-cap; likely: " in text and "(carveout-only, weak)" in text and "What it may harm: A limit above" in text
+    assert (
+        "(ttm-gtt-cap; likely: " in text
+        and "(carveout-only, weak)" in text
+        and "What it may harm: A limit above" in text
+    )
     assert max(map(len, lines)) <= words.WIDE
 
 
@@ -52,12 +69,18 @@ def test_without_sources_the_text_names_no_path_of_a_reading():
 
 def test_the_same_verdict_gives_the_same_words():
     again = from_json(Verdict, to_json(VERDICT))
-    assert words.as_text(VERDICT) == words.as_text(again) and words.as_markdown(VERDICT) == words.as_markdown(again)
+    assert words.as_text(VERDICT) == words.as_text(again) and words.as_markdown(
+        VERDICT
+    ) == words.as_markdown(again)
 
 
 def test_a_verdict_with_nothing_in_it_says_so_in_every_section():
     text = words.as_text(BARE)
-    assert words.NOTHING_AGAINST in text and words.NOTHING_MISSING in text and "Evidence\n  None." in text
+    assert (
+        words.NOTHING_AGAINST in text
+        and words.NOTHING_MISSING in text
+        and "Evidence\n  None." in text
+    )
     assert words.NOTHING_AGAINST in words.as_markdown(BARE)
     assert words.against(BARE).strip() == words.NOTHING_AGAINST
 
@@ -66,7 +89,8 @@ def test_what_speaks_against_it_can_be_shown_alone():
     assert words.against(VERDICT).splitlines() == [
         "  a1: Memory that no process accounts for is small: not a leak.",
         "      422.00 MiB   from /sys/class/drm/card1/device/mem_info_gtt_used",
-        "  Still open: Only the firmware's VRAM carve-out is in use (carveout-only, weak)"]
+        "  Still open: Only the firmware's VRAM carve-out is in use (carveout-only, weak)",
+    ]
 
 
 @pytest.mark.parametrize("view", [words.as_text, words.as_markdown])
@@ -77,7 +101,21 @@ def test_no_text_from_a_box_steers_the_terminal(view):
 def test_no_text_from_a_box_becomes_markup():
     html = str(Prose().html(words.as_markdown(EVIL)))
     assert set(re.findall(r"<(/?[a-z0-9]+)", html)) <= {
-        "p", "/p", "strong", "/strong", "code", "/code", "ul", "/ul", "li", "/li", "div", "/div", "pre", "/pre"}
+        "p",
+        "/p",
+        "strong",
+        "/strong",
+        "code",
+        "/code",
+        "ul",
+        "/ul",
+        "li",
+        "/li",
+        "div",
+        "/div",
+        "pre",
+        "/pre",
+    }
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 10
     assert "not allowed: \\x1b[31m&lt;script&gt;" in html
 
@@ -90,7 +128,9 @@ def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monke
     [(data, raw)] = shown
     assert raw and set(data) == {MIME, "text/markdown", "text/plain"}
     assert from_json(Verdict, data[MIME]) == VERDICT
-    assert data["text/plain"] == words.as_text(VERDICT) and data["text/markdown"] == words.as_markdown(VERDICT)
+    assert data["text/plain"] == words.as_text(VERDICT) and data[
+        "text/markdown"
+    ] == words.as_markdown(VERDICT)
 
 
 def test_outside_a_notebook_the_text_is_printed(capsys):

@@ -20,8 +20,13 @@ CASE = Shape(trades=1014 * 20_000, sessions=1014, longest=20_000, bins=1000)
 
 
 def run(*argv):
-    done = subprocess.run([sys.executable, "-m", "helpers", "vpoc", *map(str, argv)], cwd=ROOT, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers", "vpoc", *map(str, argv)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -32,19 +37,32 @@ def csv(folder, *rows):
 
 
 def test_profiles_of_a_file_are_written_and_bad_rows_are_counted_and_kept(tmp_path):
-    path = csv(tmp_path, "2024-03-01T15:00:00Z,5100.25,3", "2024-03-01T15:00:01Z,5100.5,9", "2024-03-01T15:00:02Z,5100.5,nan",
-               "2024-03-01T23:30:00Z,5101.0,1")
+    path = csv(
+        tmp_path,
+        "2024-03-01T15:00:00Z,5100.25,3",
+        "2024-03-01T15:00:01Z,5100.5,9",
+        "2024-03-01T15:00:02Z,5100.5,nan",
+        "2024-03-01T23:30:00Z,5101.0,1",
+    )
     code, out, _ = run(path, "--tick", "ES", "--out", tmp_path / "got", "--json")
     (told,) = json.loads(out)
     assert code == 0 and [row["poc"] for row in told["sessions"]] == [5100.5, 5101.0]
     assert any("1 rows set aside" in note for note in told["notes"])
-    assert (tmp_path / "got.levels.parquet").exists() and (tmp_path / "trades.csv.aside.csv").exists()
+    assert (tmp_path / "got.levels.parquet").exists() and (
+        tmp_path / "trades.csv.aside.csv"
+    ).exists()
     code, _, err = run(path, "--tick", "ES", "--out", tmp_path / "got")
     assert code == 2 and "exists" in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("argv", "told"), [(["no-such.csv"], "no-such.csv"), (["{}", "--tick", "zero"], "tick 'zero'"),
-                                            (["{}", "--strategy", "magic"], "strategy 'magic'")])
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["no-such.csv"], "no-such.csv"),
+        (["{}", "--tick", "zero"], "tick 'zero'"),
+        (["{}", "--strategy", "magic"], "strategy 'magic'"),
+    ],
+)
 def test_bad_input_gets_one_line_and_exit_2(tmp_path, argv, told):
     path = csv(tmp_path, "2024-03-01T15:00:00Z,5100.25,3")
     code, out, err = run(*[word.format(path) for word in argv], "--out", tmp_path / "got")
@@ -55,17 +73,23 @@ def test_the_cases_result_is_4_megabytes_and_its_one_hot_300_gigabytes():
     found = answer.verdict(CASE, Free(20 << 30, "free on the card", gpu=True), [])
     by_id = {line.id: line.reading.value for line in found.evidence}
     assert by_id["result"] == 1014 * 1000 * 4 and by_id["one-hot"] > 300e9
-    assert found.cause == "true-capacity" and "preallocated" in found.next_step.what and found.missing
+    assert (
+        found.cause == "true-capacity" and "preallocated" in found.next_step.what and found.missing
+    )
 
 
 def test_a_full_card_is_told_to_stream_and_a_free_one_has_a_plan():
     full = answer.verdict(CASE, Free(1 << 20, "free on the card", gpu=True), [])
     assert "stream" in full.next_step.command and "does not" not in full.summary
     fits = dict(answer.plans(CASE, Free(20 << 30, "free on the card", gpu=True)))
-    assert isinstance(fits["one_hot"], answer.Plan) and fits["one_hot"].chunks > 1, "in chunks even one-hot fits"
+    assert isinstance(fits["one_hot"], answer.Plan) and fits["one_hot"].chunks > 1, (
+        "in chunks even one-hot fits"
+    )
 
 
-@pytest.mark.parametrize("name", ["rx7900xt-container", "cuda-healthy", "cpu-only", "strix-halo-4-ttm"])
+@pytest.mark.parametrize(
+    "name", ["rx7900xt-container", "cuda-healthy", "cpu-only", "strix-halo-4-ttm"]
+)
 def test_every_box_says_what_it_has_free(name):
     free = answer.free_of(open_box(name))
     assert free.bytes > 0 and free.says
@@ -73,7 +97,9 @@ def test_every_box_says_what_it_has_free(name):
 
 def test_an_unequal_strategy_speaks_against_the_answer():
     row = {"strategy": "fused", "measured_bytes": 1, "equal": False}
-    assert [line.id for line in answer.verdict(CASE, Free(20 << 30, "x"), [row]).against] == ["unequal-fused"]
+    assert [line.id for line in answer.verdict(CASE, Free(20 << 30, "x"), [row]).against] == [
+        "unequal-fused"
+    ]
 
 
 def test_every_figure_is_drawn_and_has_words():
@@ -81,17 +107,36 @@ def test_every_figure_is_drawn_and_has_words():
     layout = trades.survey(some)
     counts = histogram.profiles(some, layout)
     found = profile.levels(counts, layout)
-    rows = [{"strategy": name, "seconds": 0.01 * k, "measured_bytes": k << 20, "predicted_bytes": k << 20,
-             "chunk_trades": 10 ** k, "times_limit": k, "equal": True, "status": "ok"}
-            for k, name in enumerate(("fused", "one_hot", "flat"), 1)]
+    rows = [
+        {
+            "strategy": name,
+            "seconds": 0.01 * k,
+            "measured_bytes": k << 20,
+            "predicted_bytes": k << 20,
+            "chunk_trades": 10**k,
+            "times_limit": k,
+            "equal": True,
+            "status": "ok",
+        }
+        for k, name in enumerate(("fused", "one_hot", "flat"), 1)
+    ]
     for figure, words in (
-            (vpoc_figures.profile_figure(some, layout, counts, found), vpoc_figures.profile_alt(some, layout, counts, found)),
-            (vpoc_figures.strategies_figure(rows, 1e-3, 1 << 30), vpoc_figures.strategies_alt(rows, 1e-3, 1 << 30)),
-            (vpoc_figures.predicted_figure(rows), vpoc_figures.predicted_alt(rows)),
-            (vpoc_figures.curve_figure(rows), vpoc_figures.curve_alt(rows))):
+        (
+            vpoc_figures.profile_figure(some, layout, counts, found),
+            vpoc_figures.profile_alt(some, layout, counts, found),
+        ),
+        (
+            vpoc_figures.strategies_figure(rows, 1e-3, 1 << 30),
+            vpoc_figures.strategies_alt(rows, 1e-3, 1 << 30),
+        ),
+        (vpoc_figures.predicted_figure(rows), vpoc_figures.predicted_alt(rows)),
+        (vpoc_figures.curve_figure(rows), vpoc_figures.curve_alt(rows)),
+    ):
         data, width, height = png(figure)
         assert data.startswith(b"\x89PNG") and width > 300 and height > 150 and len(words) > 40
-    assert f"{int(counts[0].sum())} contracts" in vpoc_figures.profile_alt(some, layout, counts, found)
+    assert f"{int(counts[0].sum())} contracts" in vpoc_figures.profile_alt(
+        some, layout, counts, found
+    )
     assert "same bits" in vpoc.strategies_table(rows) and "4.06 MB" in vpoc.case_table()
 
 
@@ -99,5 +144,7 @@ def test_trades_are_chosen_by_name(tmp_path):
     assert sample.choose("generated", 2, 50).sessions == 2
     with pytest.raises(trades.TradesError, match="expected generated, real, resampled or a file"):
         sample.choose("nowhere")
-    path = csv(tmp_path, *[f"2024-03-01T15:00:{at:02d}Z,{5100 + at / 4},{at + 1}" for at in range(12)])
+    path = csv(
+        tmp_path, *[f"2024-03-01T15:00:{at:02d}Z,{5100 + at / 4},{at + 1}" for at in range(12)]
+    )
     assert np.array_equal(sample.choose(str(path)).volume, np.arange(1, 13))

@@ -16,15 +16,30 @@ from helpers.load.vpoc.study import measure
 from helpers.load.vpoc.trades import open_store, survey, write_store
 from helpers.look.reading import GIB, MIB
 
-SHAPES = st.builds(Shape, st.integers(1, 10 ** 9), st.integers(1, 2000), st.integers(1, 10 ** 6), st.integers(1, 5000),
-                   st.sampled_from(["int32", "float32", "float64"]), st.sampled_from(["int32", "int64", "float32", "float64"]),
-                   st.sampled_from(["int32", "int64", "float32", "float64"]))
+SHAPES = st.builds(
+    Shape,
+    st.integers(1, 10**9),
+    st.integers(1, 2000),
+    st.integers(1, 10**6),
+    st.integers(1, 5000),
+    st.sampled_from(["int32", "float32", "float64"]),
+    st.sampled_from(["int32", "int64", "float32", "float64"]),
+    st.sampled_from(["int32", "int64", "float32", "float64"]),
+)
 
 
 @settings(max_examples=300)
-@given(SHAPES, st.sampled_from(sorted(STRATEGIES)), st.integers(0, 64 * GIB), st.integers(0, 256 * MIB), st.booleans(),
-       st.booleans())
-def test_a_plan_never_takes_more_than_its_share_of_what_is_free(shape, strategy, free, cache, gpu, resident):
+@given(
+    SHAPES,
+    st.sampled_from(sorted(STRATEGIES)),
+    st.integers(0, 64 * GIB),
+    st.integers(0, 256 * MIB),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_plan_never_takes_more_than_its_share_of_what_is_free(
+    shape, strategy, free, cache, gpu, resident
+):
     try:
         chosen = plan(strategy, shape, Free(free, "a test", cache, gpu), resident)
     except PlanError as error:
@@ -43,7 +58,9 @@ def test_a_plan_never_takes_more_than_its_share_of_what_is_free(shape, strategy,
 @given(SHAPES, st.integers(0, 4 * GIB))
 def test_more_memory_never_makes_a_chunk_smaller(shape, free):
     assume(predicted_bytes("preallocated", shape, 1) <= planner.SHARE * free)
-    small, large = (plan("preallocated", shape, Free(size, "a test", 32 * MIB)) for size in (free, 2 * free))
+    small, large = (
+        plan("preallocated", shape, Free(size, "a test", 32 * MIB)) for size in (free, 2 * free)
+    )
     assert small.chunk_trades <= large.chunk_trades
 
 
@@ -59,26 +76,38 @@ def test_the_chunk_is_counted_in_trades_and_bound_by_the_cache():
 def test_free_memory_is_the_least_of_ram_and_control_groups(tmp_path):
     def tree(name, limit, used):
         root = tmp_path / name
-        for path, text in {"proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable:    4194304 kB\n", "proc/self/cgroup": "0::/\n",
-                           "sys/fs/cgroup/memory.max": limit, "sys/fs/cgroup/memory.current": used,
-                           "sys/devices/system/cpu/cpu0/cache/index3/size": "32768K"}.items():
+        for path, text in {
+            "proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable:    4194304 kB\n",
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/memory.max": limit,
+            "sys/fs/cgroup/memory.current": used,
+            "sys/devices/system/cpu/cpu0/cache/index3/size": "32768K",
+        }.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text + "\n")
         return free_here(root)
 
     unlimited, limited = tree("a", "max", "1000"), tree("b", str(GIB), str(GIB // 2))
-    assert (unlimited.bytes, unlimited.says) == (4 * GIB, "available RAM") and unlimited.cache_bytes == 32 * MIB
+    assert (unlimited.bytes, unlimited.says) == (
+        4 * GIB,
+        "available RAM",
+    ) and unlimited.cache_bytes == 32 * MIB
     assert (limited.bytes, limited.says) == (GIB // 2, "the memory control group's rest")
     assert free_here().bytes > 0
 
 
-@pytest.mark.parametrize("room_mib", [24, pytest.param(80, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "room_mib",
+    [24, pytest.param(80, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", ["preallocated", "chunks_bincount"])
 def test_a_planned_chunk_passes_under_the_hard_limit_it_was_planned_for(tmp_path, name, room_mib):
     store = write_store(tmp_path / "s", [sample.generated(64, 20_000)], 1000)
     shape = shape_of(store.trades, store.layout)
     chosen = plan(name, shape, Free(room_mib * MIB, "a test"), inputs_resident=False)
-    got = measure(name, store, chunk_trades=chosen.chunk_trades, limit_bytes=room_mib * MIB, counts=True)
+    got = measure(
+        name, store, chunk_trades=chosen.chunk_trades, limit_bytes=room_mib * MIB, counts=True
+    )
     if got.status == "not_available":
         pytest.skip(got.why)
     assert got.status == "ok", got.why
@@ -100,10 +129,23 @@ def sparse_store(folder, sessions=1014, trades=200_000):
             file.truncate(sessions * trades * 4)
     for s, at in enumerate(place):
         lows[at], widths[at], totals[at] = layout.lows[s], layout.widths[s], layout.totals[s]
-    for name, values in (("starts", np.arange(sessions + 1) * trades), ("lows", lows), ("widths", widths)):
+    for name, values in (
+        ("starts", np.arange(sessions + 1) * trades),
+        ("lows", lows),
+        ("widths", widths),
+    ):
         values.astype(np.int64 if name == "starts" else np.int32).tofile(folder / f"{name}.bin")
-    about = {"price": "int32", "volume": "int32", "tick": 0.25, "counts": "int32", "labels": [str(s) for s in range(sessions)],
-             "bins": 1000, "totals": totals.tolist(), "notes": [], "wider": []}
+    about = {
+        "price": "int32",
+        "volume": "int32",
+        "tick": 0.25,
+        "counts": "int32",
+        "labels": [str(s) for s in range(sessions)],
+        "bins": 1000,
+        "totals": totals.tolist(),
+        "notes": [],
+        "wider": [],
+    }
     (folder / "layout.json").write_text(json.dumps(about))
     return open_store(folder)
 
@@ -111,7 +153,9 @@ def sparse_store(folder, sessions=1014, trades=200_000):
 @pytest.mark.parametrize("name", ["stream_read", "stream_mapped"])
 def test_streams_pass_at_64_mebibytes_on_a_file_of_1_6_gigabytes(tmp_path, name):
     store = sparse_store(tmp_path / "s")
-    assert sum((store.folder / f"{part}.bin").stat().st_size for part in ("price", "volume")) > 1.6e9
+    assert (
+        sum((store.folder / f"{part}.bin").stat().st_size for part in ("price", "volume")) > 1.6e9
+    )
     got = measure(name, store, limit_bytes=64 * MIB, counts=True)
     assert got.status == "ok", got.why
     assert np.array_equal(got.counts.sum(1), store.layout.totals)
@@ -119,9 +163,14 @@ def test_streams_pass_at_64_mebibytes_on_a_file_of_1_6_gigabytes(tmp_path, name)
         assert got.peak_bytes <= 20 * MIB
 
 
-@pytest.mark.parametrize(("name", "says"), [
-    ("flat_bincount", "Unable to allocate 774. MiB"), pytest.param("one_hot", "DefaultCPUAllocator", marks=pytest.mark.slow),
-    pytest.param("list_cat", "DefaultCPUAllocator", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("flat_bincount", "Unable to allocate 774. MiB"),
+        pytest.param("one_hot", "DefaultCPUAllocator", marks=pytest.mark.slow),
+        pytest.param("list_cat", "DefaultCPUAllocator", marks=pytest.mark.slow),
+    ],
+)
 def test_what_takes_all_is_refused_in_the_allocators_words(tmp_path, name, says):
     got = measure(name, sparse_store(tmp_path / "s"), limit_bytes=64 * MIB)
     if got.status == "not_available":
@@ -130,7 +179,9 @@ def test_what_takes_all_is_refused_in_the_allocators_words(tmp_path, name, says)
 
 
 def test_what_a_library_writes_among_the_answers_is_no_answer(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text("print('{ chatty'); print('[1]'); print('{\"status\": \"warming up\"'); ")
+    (tmp_path / "sitecustomize.py").write_text(
+        "print('{ chatty'); print('[1]'); print('{\"status\": \"warming up\"'); "
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     got = measure("flat_bincount", write_store(tmp_path / "s", [sample.generated(4, 1000)]))
     assert got.status == "ok", got.why
@@ -151,7 +202,9 @@ def test_list_and_cat_holds_more_than_it_uses_and_the_control_does_not(tmp_path)
 def test_the_strategy_table_and_the_limits_matrix_have_every_row(tmp_path):
     store = write_store(tmp_path / "s", [sample.generated(40, 20_000)], 1000)
     rows = study.strategies(store, chunk_trades=200_000, repeats=1)
-    assert all(row["equal"] for row in rows if row["status"] == "ok") and any(row["strategy"] == "one_hot" for row in rows)
+    assert all(row["equal"] for row in rows if row["status"] == "ok") and any(
+        row["strategy"] == "one_hot" for row in rows
+    )
     matrix = study.refusals(store, ("flat_bincount", "stream_read"), (8, 64))
     assert [row["status"] for row in matrix] == ["out_of_memory", "ok", "ok", "ok"]
     assert len(study.chunk_curve(store, [10_000, 100_000], ("chunks_bincount",), repeats=1)) == 2

@@ -36,7 +36,9 @@ def test_every_price_of_a_product_becomes_its_own_tick(product, kind):
 
 def test_floor_would_misplace_prices_that_rint_does_not():
     ticks = np.arange(1, 100_000)
-    assert (np.floor(ticks * 0.10 / 0.10) != ticks).any() or (np.floor(np.round(ticks * 0.1, 10) / 0.1) != ticks).any()
+    assert (np.floor(ticks * 0.10 / 0.10) != ticks).any() or (
+        np.floor(np.round(ticks * 0.1, 10) / 0.1) != ticks
+    ).any()
     assert np.array_equal(to_ticks(np.round(ticks * 0.1, 10), 0.1), ticks)
     assert to_price([3, 7], 0.1).tolist() == [0.3, 0.7]
 
@@ -81,8 +83,11 @@ def slow_levels(row, rule):
         return None
     first, last, best = used[0], used[-1], max(row)
     tied = [k for k in used if row[k] == best]
-    poc = {"lowest": tied[0], "highest": tied[-1],
-           "centre": min(tied, key=lambda k: (abs(k - (first + last) / 2), k))}[rule.tie]
+    poc = {
+        "lowest": tied[0],
+        "highest": tied[-1],
+        "centre": min(tied, key=lambda k: (abs(k - (first + last) / 2), k)),
+    }[rule.tie]
     inside, step = [poc], 2 if rule.value_area == "two-row" else 1
     while sum(row[k] for k in inside) * 10_000 < sum(row) * round(rule.share * 10_000):
         above = [k for k in range(max(inside) + 1, max(inside) + 1 + step) if k <= last]
@@ -94,7 +99,12 @@ def slow_levels(row, rule):
     return poc, min(inside), max(inside)
 
 
-RULES = [Rule(tie, area, share) for tie in profile.TIES for area in profile.VALUE_AREAS for share in (0.7, 0.682, 1.0)]
+RULES = [
+    Rule(tie, area, share)
+    for tie in profile.TIES
+    for area in profile.VALUE_AREAS
+    for share in (0.7, 0.682, 1.0)
+]
 
 
 @settings(max_examples=60)
@@ -102,8 +112,13 @@ RULES = [Rule(tie, area, share) for tie in profile.TIES for area in profile.VALU
 def test_levels_are_those_of_the_slow_twin_under_every_rule(rows):
     bins = max(map(len, rows))
     counts = np.array([row + [0] * (bins - len(row)) for row in rows], np.int32)
-    layout = Layout(np.full(len(rows), 100, np.int32), np.array([len(row) for row in rows], np.int32), bins, "int32",
-                    counts.sum(1))
+    layout = Layout(
+        np.full(len(rows), 100, np.int32),
+        np.array([len(row) for row in rows], np.int32),
+        bins,
+        "int32",
+        counts.sum(1),
+    )
     for rule in RULES:
         found = levels(counts, layout, rule)
         for s, row in enumerate(rows):
@@ -131,7 +146,9 @@ def test_a_rule_that_is_none_is_refused():
 
 
 def test_a_table_says_poc_and_value_area_under_each_rule_and_window():
-    trades = from_sessions([(np.array([1, 2, 2, 3], np.int32), np.array([1, 2, 2, 1], np.int32))], 0.25, ["day"])
+    trades = from_sessions(
+        [(np.array([1, 2, 2, 3], np.int32), np.array([1, 2, 2, 1], np.int32))], 0.25, ["day"]
+    )
     rows = profile.by_rule({"all": trades, "RTH": trades.take(0, 1)})
     assert len(rows) == 12 and {row["poc"] for row in rows} == {0.5}
 
@@ -143,14 +160,21 @@ def test_high_nodes_are_peaks_of_their_neighbourhood_and_low_nodes_lie_between()
 
 
 def ns(text, zone):
-    return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()) * 10 ** 9
+    return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()) * 10**9
 
 
-@pytest.mark.parametrize(("wall", "day"), [
-    ("2024-03-08T16:59:59", "2024-03-08"), ("2024-03-08T17:00:00", "2024-03-09"),   # the Friday before the clocks change
-    ("2024-03-10T16:59:59", "2024-03-10"), ("2024-03-10T17:00:00", "2024-03-11"),   # the Sunday they changed
-    ("2024-11-03T16:59:59", "2024-11-03"), ("2024-11-03T17:00:00", "2024-11-04"),
-    ("2024-07-01T00:00:00", "2024-07-01")])
+@pytest.mark.parametrize(
+    ("wall", "day"),
+    [
+        ("2024-03-08T16:59:59", "2024-03-08"),
+        ("2024-03-08T17:00:00", "2024-03-09"),  # the Friday before the clocks change
+        ("2024-03-10T16:59:59", "2024-03-10"),
+        ("2024-03-10T17:00:00", "2024-03-11"),  # the Sunday they changed
+        ("2024-11-03T16:59:59", "2024-11-03"),
+        ("2024-11-03T17:00:00", "2024-11-04"),
+        ("2024-07-01T00:00:00", "2024-07-01"),
+    ],
+)
 def test_the_trade_date_begins_at_five_in_chicago_summer_and_winter(wall, day):
     times = np.array([ns(wall, "America/Chicago")])
     trades = reading.by_date(np.ones(1, np.int32), np.ones(1, np.int32), times, 0.25)
@@ -158,14 +182,22 @@ def test_the_trade_date_begins_at_five_in_chicago_summer_and_winter(wall, day):
 
 
 @settings(max_examples=50)
-@given(st.lists(st.integers(1_500_000_000, 1_800_000_000), min_size=1, max_size=30),
-       st.sampled_from(["America/Chicago", "Europe/London", "Asia/Tokyo", "Australia/Lord_Howe", "UTC"]))
+@given(
+    st.lists(st.integers(1_500_000_000, 1_800_000_000), min_size=1, max_size=30),
+    st.sampled_from(
+        ["America/Chicago", "Europe/London", "Asia/Tokyo", "Australia/Lord_Howe", "UTC"]
+    ),
+)
 def test_wall_clocks_are_those_of_the_time_zone_database(seconds, zone):
-    utc = np.array(seconds, np.int64) * 10 ** 9
+    utc = np.array(seconds, np.int64) * 10**9
     local = reading.utc_to_local(utc, zone)
     for second, wall in zip(seconds, local, strict=True):
-        want = datetime.fromtimestamp(second, timezone.utc).astimezone(ZoneInfo(zone)).replace(tzinfo=timezone.utc)
-        assert wall == int(want.timestamp()) * 10 ** 9
+        want = (
+            datetime.fromtimestamp(second, timezone.utc)
+            .astimezone(ZoneInfo(zone))
+            .replace(tzinfo=timezone.utc)
+        )
+        assert wall == int(want.timestamp()) * 10**9
     back, twice = reading.local_to_utc(local, zone)
     assert ((back == utc) | (twice > 0)).all()
 
@@ -180,21 +212,39 @@ def test_the_hour_that_a_clock_shows_twice_is_counted():
 def test_regular_hours_follow_the_clock_through_the_year():
     window = reading.WINDOWS["RTH 15:15"]
     for day in ("2024-01-10", "2024-07-10"):
-        times = np.array([ns(f"{day}T{hour}", "America/Chicago") for hour in ("08:29:59", "08:30:00", "15:14:59", "15:15:00")])
+        times = np.array(
+            [
+                ns(f"{day}T{hour}", "America/Chicago")
+                for hour in ("08:29:59", "08:30:00", "15:14:59", "15:15:00")
+            ]
+        )
         assert reading.in_window(times, window).tolist() == [False, True, True, False]
-    assert reading.in_window(np.array([ns("2024-01-10T23:00:00", "America/Chicago")]), ("17:00", "08:30")).tolist() == [True]
+    assert reading.in_window(
+        np.array([ns("2024-01-10T23:00:00", "America/Chicago")]), ("17:00", "08:30")
+    ).tolist() == [True]
 
 
 def test_trades_out_of_order_are_sorted_and_said():
-    times = np.array([ns(f"2024-07-10T{hour}:00:00", "America/Chicago") for hour in ("18", "10", "11")])
+    times = np.array(
+        [ns(f"2024-07-10T{hour}:00:00", "America/Chicago") for hour in ("18", "10", "11")]
+    )
     trades = reading.by_date(np.array([3, 1, 2], np.int32), np.ones(3, np.int32), times, 0.25)
     assert trades.labels == ("2024-07-10", "2024-07-11")
     assert trades.price.tolist() == [1, 2, 3] and "1 trades are earlier" in trades.notes[0]
 
 
 def test_sessions_of_a_column_keep_the_order_in_which_they_first_come():
-    trades = reading.group(np.arange(5, dtype=np.int32), np.ones(5, np.int32), np.array(["b", "b", "a", "b", "a"]), 0.25)
-    assert trades.labels == ("b", "a") and trades.price.tolist() == [0, 1, 3, 2, 4] and trades.starts.tolist() == [0, 3, 5]
+    trades = reading.group(
+        np.arange(5, dtype=np.int32),
+        np.ones(5, np.int32),
+        np.array(["b", "b", "a", "b", "a"]),
+        0.25,
+    )
+    assert (
+        trades.labels == ("b", "a")
+        and trades.price.tolist() == [0, 1, 3, 2, 4]
+        and trades.starts.tolist() == [0, 3, 5]
+    )
     assert "sorted by session" in trades.notes[0]
 
 

@@ -17,8 +17,16 @@ class Toy:
         self.next_segment = 0x7F0000000000
 
     def say(self, action, address, size, **more):
-        self.events.append({"action": action, "addr": address, "size": size, "stream": self.stream,
-                            "time_us": next(self.clock), **more})
+        self.events.append(
+            {
+                "action": action,
+                "addr": address,
+                "size": size,
+                "stream": self.stream,
+                "time_us": next(self.clock),
+                **more,
+            }
+        )
 
     def alloc(self, requested, frames=None):
         size = max(512, -(-requested // 512) * 512)
@@ -28,9 +36,15 @@ class Toy:
                 for at, block in enumerate(blocks):
                     if block[3] == "inactive" and block[1] >= size:
                         return self.hand_out(blocks, at, size, requested, frames)
-        total = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
-        blocks = self.segments[self.next_segment] = [[self.next_segment, total, 0, "inactive", small]]
-        self.say("segment_alloc", self.next_segment, total, **({"frames": frames} if frames else {}))
+        total = (
+            2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        )
+        blocks = self.segments[self.next_segment] = [
+            [self.next_segment, total, 0, "inactive", small]
+        ]
+        self.say(
+            "segment_alloc", self.next_segment, total, **({"frames": frames} if frames else {})
+        )
         self.next_segment += total + 2 * MIB * (total % 3)
         return self.hand_out(blocks, 0, size, requested, frames)
 
@@ -63,34 +77,77 @@ class Toy:
     def empty_cache(self, frames=None):
         for address, blocks in list(self.segments.items()):
             if len(blocks) == 1 and blocks[0][3] == "inactive":
-                self.say("segment_free", address, blocks[0][1], **({"frames": frames} if frames else {}))
+                self.say(
+                    "segment_free", address, blocks[0][1], **({"frames": frames} if frames else {})
+                )
                 del self.segments[address]
 
     def block(self, address):
-        return next(block for blocks in self.segments.values() for block in blocks if block[0] == address)
+        return next(
+            block for blocks in self.segments.values() for block in blocks if block[0] == address
+        )
 
     def layout(self):
         """[(segment address, [(block address, size, requested, state letter), ...]), ...], as a Trace's start says it."""
         letter = {"active_allocated": "A", "active_awaiting_free": "P", "inactive": "I"}
-        return [(place, [(address, size, requested if state != "inactive" else 0, letter[state])
-                         for address, size, requested, state, _ in self.segments[place]]) for place in sorted(self.segments)]
+        return [
+            (
+                place,
+                [
+                    (address, size, requested if state != "inactive" else 0, letter[state])
+                    for address, size, requested, state, _ in self.segments[place]
+                ],
+            )
+            for place in sorted(self.segments)
+        ]
 
     def snapshot(self, events=None):
         """What torch.cuda.memory._snapshot() gives."""
         segments = []
         for place, blocks in sorted(self.segments.items()):
-            segments.append({
-                "device": 0, "address": place, "total_size": sum(block[1] for block in blocks), "stream": self.stream,
-                "segment_type": "small" if blocks[0][4] else "large", "segment_pool_id": (0, 0), "is_expandable": False,
-                "blocks": [{"address": address, "size": size, "requested_size": requested, "state": state, "frames": []}
-                           for address, size, requested, state, _ in blocks]})
-        return {"segments": segments, "device_traces": [list(self.events if events is None else events)],
-                "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
-                                       "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)}},
-                "external_annotations": []}
+            segments.append(
+                {
+                    "device": 0,
+                    "address": place,
+                    "total_size": sum(block[1] for block in blocks),
+                    "stream": self.stream,
+                    "segment_type": "small" if blocks[0][4] else "large",
+                    "segment_pool_id": (0, 0),
+                    "is_expandable": False,
+                    "blocks": [
+                        {
+                            "address": address,
+                            "size": size,
+                            "requested_size": requested,
+                            "state": state,
+                            "frames": [],
+                        }
+                        for address, size, requested, state, _ in blocks
+                    ],
+                }
+            )
+        return {
+            "segments": segments,
+            "device_traces": [list(self.events if events is None else events)],
+            "allocator_settings": {
+                "PYTORCH_CUDA_ALLOC_CONF": "",
+                "max_split_size": -1,
+                "garbage_collection_threshold": 0.0,
+                "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)},
+            },
+            "external_annotations": [],
+        }
 
 
 def layout_of(segments):
     """The start state of a Trace in the form of Toy.layout."""
-    return [(segment.address, [(segment.address + block.offset, block.size, block.requested, block.state)
-                               for block in segment.blocks]) for segment in segments]
+    return [
+        (
+            segment.address,
+            [
+                (segment.address + block.offset, block.size, block.requested, block.state)
+                for block in segment.blocks
+            ],
+        )
+        for segment in segments
+    ]

@@ -26,14 +26,23 @@ class Tree:
     fds: int
 
 
-def make_tree(root: Path, processes: int = 20, device_files: int = 40, amd: int = 1, nvidia: int = 0, seed: int = 0) -> Tree:
+def make_tree(
+    root: Path,
+    processes: int = 20,
+    device_files: int = 40,
+    amd: int = 1,
+    nvidia: int = 0,
+    seed: int = 0,
+) -> Tree:
     """Write a tree under ``root``: a tenth of the processes hold GPU files, the others hold none."""
     dice = random.Random(seed)
     amd_pci = tuple(f"0000:{3 + 0x10 * number:02x}:00.0" for number in range(amd))
     nvidia_pci = tuple(f"0000:{0x81 + 0x10 * number:02x}:00.0" for number in range(nvidia))
-    cards = [("amd", *card) for card in enumerate(amd_pci)] + [("nvidia", *card) for card in enumerate(nvidia_pci)]
+    cards = [("amd", *card) for card in enumerate(amd_pci)] + [
+        ("nvidia", *card) for card in enumerate(nvidia_pci)
+    ]
     pids = tuple(range(FIRST_PID, FIRST_PID + processes))
-    holders = pids[:max(1, processes // 10)] if device_files and cards else ()
+    holders = pids[: max(1, processes // 10)] if device_files and cards else ()
     held: dict[int, int] = {}
     used = dict.fromkeys(amd_pci, 0)
     by_kfd: dict[int, tuple[str, int]] = {}
@@ -74,23 +83,43 @@ def link(root: Path, path: str, target: str) -> None:
 def _process(root: Path, pid: int, holds: bool, dice: random.Random) -> None:
     folder = f"/proc/{pid}"
     anon, shared = dice.randrange(100, 500_000), dice.randrange(100, 20_000)
-    state = {7: "Z (zombie)", 8: "D (disk sleep)"}.get(pid % 10, "S (sleeping)") if not holds else "S (sleeping)"
-    memory = "" if state.startswith("Z") else (f"VmRSS:\t{anon + shared} kB\nRssAnon:\t{anon} kB\nRssFile:\t{shared} kB\n"
-                                               "RssShmem:\t0 kB\nVmSwap:\t0 kB\n")
+    state = (
+        {7: "Z (zombie)", 8: "D (disk sleep)"}.get(pid % 10, "S (sleeping)")
+        if not holds
+        else "S (sleeping)"
+    )
+    memory = (
+        ""
+        if state.startswith("Z")
+        else (
+            f"VmRSS:\t{anon + shared} kB\nRssAnon:\t{anon} kB\nRssFile:\t{shared} kB\n"
+            "RssShmem:\t0 kB\nVmSwap:\t0 kB\n"
+        )
+    )
     uid = dice.choice([0, 1000, 1001])
     name = dice.choice(["trainer", "shell (1)", "render server", "python3"])
-    write(root, f"{folder}/status", f"Name:\t{name}\nUmask:\t0022\nState:\t{state}\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t1\n"
-          f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\t{pid - 90}\n"
-          f"{memory}Threads:\t3\n")
+    write(
+        root,
+        f"{folder}/status",
+        f"Name:\t{name}\nUmask:\t0022\nState:\t{state}\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t1\n"
+        f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\t{pid - 90}\n"
+        f"{memory}Threads:\t3\n",
+    )
     ticks = 1000 + pid
-    write(root, f"{folder}/stat", f"{pid} ({name}) {state[0]} 1 {pid} {pid} 0 -1 4194304 9 0 0 0 1 1 0 0 20 0 3 0 {ticks} "
-          "8192 25 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n")
+    write(
+        root,
+        f"{folder}/stat",
+        f"{pid} ({name}) {state[0]} 1 {pid} {pid} 0 -1 4194304 9 0 0 0 1 1 0 0 20 0 3 0 {ticks} "
+        "8192 25 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
+    )
     write(root, f"{folder}/cmdline", f"{name}\0--pid\0{pid}\0")
     link(root, f"{folder}/fd/0", f"socket:[{pid * 10}]")
     write(root, f"{folder}/fdinfo/0", "pos:\t0\nflags:\t02\nmnt_id:\t9\nino:\t77\n")
 
 
-def _device_files(root: Path, pid: int, count: int, kind: str, index: int, pci: str, size: int) -> None:
+def _device_files(
+    root: Path, pid: int, count: int, kind: str, index: int, pci: str, size: int
+) -> None:
     for number in range(count):
         fd = 3 + number
         text = "pos:\t0\nflags:\t02100002\nmnt_id:\t27\nino:\t412\n"
@@ -99,49 +128,99 @@ def _device_files(root: Path, pid: int, count: int, kind: str, index: int, pci: 
             target = "/dev/kfd" if number == 0 and count > 1 else f"/dev/dri/renderD{128 + index}"
             if target != "/dev/kfd":
                 kib = size >> 10
-                text += (f"drm-driver:\tamdgpu\ndrm-client-id:\t{pid}\ndrm-pdev:\t{pci}\npasid:\t{32768 + pid}\n"
-                         "drm-total-cpu:\t0\ndrm-total-gtt:\t2048 KiB\ndrm-resident-gtt:\t2048 KiB\n"
-                         f"drm-total-vram:\t{kib} KiB\n"
-                         f"drm-shared-vram:\t0\ndrm-active-vram:\t0\ndrm-resident-vram:\t{kib} KiB\ndrm-purgeable-vram:\t0\n"
-                         f"drm-memory-vram:\t{kib} KiB\ndrm-memory-gtt: \t2048 KiB\ndrm-memory-cpu: \t0 KiB\n"
-                         f"amd-evicted-vram:\t0 KiB\namd-requested-vram:\t{kib} KiB\ndrm-engine-gfx:\t81200345 ns\n")
+                text += (
+                    f"drm-driver:\tamdgpu\ndrm-client-id:\t{pid}\ndrm-pdev:\t{pci}\npasid:\t{32768 + pid}\n"
+                    "drm-total-cpu:\t0\ndrm-total-gtt:\t2048 KiB\ndrm-resident-gtt:\t2048 KiB\n"
+                    f"drm-total-vram:\t{kib} KiB\n"
+                    f"drm-shared-vram:\t0\ndrm-active-vram:\t0\ndrm-resident-vram:\t{kib} KiB\ndrm-purgeable-vram:\t0\n"
+                    f"drm-memory-vram:\t{kib} KiB\ndrm-memory-gtt: \t2048 KiB\ndrm-memory-cpu: \t0 KiB\n"
+                    f"amd-evicted-vram:\t0 KiB\namd-requested-vram:\t{kib} KiB\ndrm-engine-gfx:\t81200345 ns\n"
+                )
         link(root, f"/proc/{pid}/fd/{fd}", target)
         write(root, f"/proc/{pid}/fdinfo/{fd}", text)
 
 
 def _machine(root: Path) -> None:
-    write(root, "/proc/meminfo", "MemTotal: 65536000 kB\nMemFree: 30000000 kB\nMemAvailable: 50000000 kB\n"
-          "SwapTotal: 8388608 kB\nSwapFree: 8388608 kB\nHugetlb: 0 kB\n")
-    write(root, "/proc/cmdline", "BOOT_IMAGE=/vmlinuz-6.8.0-invented root=/dev/nvme0n1p2 ro quiet\n")
-    write(root, "/proc/modules", "amdgpu 17500000 4 - Live 0x0000000000000000\n"
-          "amdttm 110592 1 amdgpu, Live 0x0000000000000000\nttm 106496 0 - Live 0x0000000000000000\n")
-    write(root, "/proc/version", "Linux version 6.8.0-invented (nobody@nowhere) (gcc 13) #1 SMP PREEMPT_DYNAMIC\n")
-    write(root, "/proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: An Invented CPU\n\n")
+    write(
+        root,
+        "/proc/meminfo",
+        "MemTotal: 65536000 kB\nMemFree: 30000000 kB\nMemAvailable: 50000000 kB\n"
+        "SwapTotal: 8388608 kB\nSwapFree: 8388608 kB\nHugetlb: 0 kB\n",
+    )
+    write(
+        root, "/proc/cmdline", "BOOT_IMAGE=/vmlinuz-6.8.0-invented root=/dev/nvme0n1p2 ro quiet\n"
+    )
+    write(
+        root,
+        "/proc/modules",
+        "amdgpu 17500000 4 - Live 0x0000000000000000\n"
+        "amdttm 110592 1 amdgpu, Live 0x0000000000000000\nttm 106496 0 - Live 0x0000000000000000\n",
+    )
+    write(
+        root,
+        "/proc/version",
+        "Linux version 6.8.0-invented (nobody@nowhere) (gcc 13) #1 SMP PREEMPT_DYNAMIC\n",
+    )
+    write(
+        root,
+        "/proc/cpuinfo",
+        "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: An Invented CPU\n\n",
+    )
     write(root, "/proc/sys/kernel/osrelease", "6.8.0-invented\n")
     write(root, "/proc/sys/kernel/random/boot_id", "5f2b7f1e-0000-4000-8000-1a2b3c4d5e6f\n")
     write(root, "/etc/os-release", 'PRETTY_NAME="Invented Linux 24"\nID=invented\n')
     write(root, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     write(root, "/etc/modprobe.d/ttm.conf", "options ttm pages_limit=8388608\n")
-    for name, value in (("pages_limit", "8192000"), ("page_pool_size", "8192000"), ("dma32_pages_limit", "524288")):
+    for name, value in (
+        ("pages_limit", "8192000"),
+        ("page_pool_size", "8192000"),
+        ("dma32_pages_limit", "524288"),
+    ):
         write(root, f"/sys/module/ttm/parameters/{name}", value + "\n")
-    for name, value in (("gttsize", "-1"), ("vm_size", "-1"), ("no_system_mem_limit", "N"), ("gpu_recovery", "-1")):
+    for name, value in (
+        ("gttsize", "-1"),
+        ("vm_size", "-1"),
+        ("no_system_mem_limit", "N"),
+        ("gpu_recovery", "-1"),
+    ):
         write(root, f"/sys/module/amdgpu/parameters/{name}", value + "\n")
 
 
 def _pci(root: Path, pci: str, vendor: str, device: str, driver: str) -> str:
     bridge = f"0000:00:{int(pci[5:7], 16) % 32:02x}.0"
     folder = f"/sys/devices/pci0000:00/{bridge}/{pci}"
-    for name, value in (("class", "0x060400"), ("vendor", "0x1022"), ("device", "0x14ed"),
-                        ("current_link_speed", "16.0 GT/s PCIe"), ("current_link_width", "16")):
+    for name, value in (
+        ("class", "0x060400"),
+        ("vendor", "0x1022"),
+        ("device", "0x14ed"),
+        ("current_link_speed", "16.0 GT/s PCIe"),
+        ("current_link_width", "16"),
+    ):
         write(root, f"/sys/devices/pci0000:00/{bridge}/{name}", value + "\n")
-    for name, value in (("class", "0x030000"), ("vendor", vendor), ("device", device), ("subsystem_vendor", "0x1eae"),
-                        ("subsystem_device", "0x7901"), ("revision", "0xc8"), ("current_link_speed", "16.0 GT/s PCIe"),
-                        ("current_link_width", "16"), ("max_link_speed", "16.0 GT/s PCIe"), ("max_link_width", "16"),
-                        ("boot_vga", "1"), ("numa_node", "-1"),
-                        ("uevent", f"DRIVER={driver}\nPCI_CLASS=30000\nPCI_ID={vendor[2:].upper()}:{device[2:].upper()}\n"
-                                   f"PCI_SLOT_NAME={pci}"),
-                        ("resource", "0x0000007800000000 0x0000007bffffffff 0x000000000014220c\n"
-                                     "0x0000000000000000 0x0000000000000000 0x0000000000000000")):
+    for name, value in (
+        ("class", "0x030000"),
+        ("vendor", vendor),
+        ("device", device),
+        ("subsystem_vendor", "0x1eae"),
+        ("subsystem_device", "0x7901"),
+        ("revision", "0xc8"),
+        ("current_link_speed", "16.0 GT/s PCIe"),
+        ("current_link_width", "16"),
+        ("max_link_speed", "16.0 GT/s PCIe"),
+        ("max_link_width", "16"),
+        ("boot_vga", "1"),
+        ("numa_node", "-1"),
+        (
+            "uevent",
+            f"DRIVER={driver}\nPCI_CLASS=30000\nPCI_ID={vendor[2:].upper()}:{device[2:].upper()}\n"
+            f"PCI_SLOT_NAME={pci}",
+        ),
+        (
+            "resource",
+            "0x0000007800000000 0x0000007bffffffff 0x000000000014220c\n"
+            "0x0000000000000000 0x0000000000000000 0x0000000000000000",
+        ),
+    ):
         write(root, f"{folder}/{name}", value + "\n")
     os.makedirs(f"{root}/sys/bus/pci/drivers/{driver}", exist_ok=True)
     link(root, f"{folder}/driver", f"../../../../bus/pci/drivers/{driver}")
@@ -152,21 +231,33 @@ def _pci(root: Path, pci: str, vendor: str, device: str, driver: str) -> str:
 
 def _amd_card(root: Path, index: int, pci: str, used: int) -> None:
     folder = _pci(root, pci, "0x1002", "0x744c", "amdgpu")
-    for name, value in (("vram_total", 20 * GIB), ("vram_used", used + (256 << 20)), ("vis_vram_total", 20 * GIB),
-                        ("vis_vram_used", used), ("gtt_total", 31 * GIB), ("gtt_used", 64 << 20)):
+    for name, value in (
+        ("vram_total", 20 * GIB),
+        ("vram_used", used + (256 << 20)),
+        ("vis_vram_total", 20 * GIB),
+        ("vis_vram_used", used),
+        ("gtt_total", 31 * GIB),
+        ("gtt_used", 64 << 20),
+    ):
         write(root, f"{folder}/mem_info_{name}", f"{value}\n")
     for node in (f"card{index}", f"renderD{128 + index}"):
         write(root, f"{folder}/drm/{node}/dev", "226:0\n")
         link(root, f"{folder}/drm/{node}/device", f"../../../{pci}")
-        link(root, f"/sys/class/drm/{node}", "../../" + folder[len("/sys/"):] + f"/drm/{node}")
+        link(root, f"/sys/class/drm/{node}", "../../" + folder[len("/sys/") :] + f"/drm/{node}")
 
 
 def _nvidia_card(root: Path, index: int, pci: str) -> None:
     _pci(root, pci, "0x10de", "0x2684", "nvidia")
-    write(root, f"/proc/driver/nvidia/gpus/{pci}/information",
-          f"Model: \t\t NVIDIA Invented 24\nIRQ:   \t\t {100 + index}\nBus Location: \t {pci}\nDevice Minor: \t {index}\n")
-    write(root, "/proc/driver/nvidia/version",
-          "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.99.07  Mon Jan  1 00:00:00 UTC 2024\n")
+    write(
+        root,
+        f"/proc/driver/nvidia/gpus/{pci}/information",
+        f"Model: \t\t NVIDIA Invented 24\nIRQ:   \t\t {100 + index}\nBus Location: \t {pci}\nDevice Minor: \t {index}\n",
+    )
+    write(
+        root,
+        "/proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.99.07  Mon Jan  1 00:00:00 UTC 2024\n",
+    )
 
 
 def _kfd(root: Path, amd: tuple[str, ...], held: dict[int, tuple[str, int]]) -> None:
@@ -175,17 +266,29 @@ def _kfd(root: Path, amd: tuple[str, ...], held: dict[int, tuple[str, int]]) -> 
     top = "/sys/devices/virtual/kfd/kfd"
     write(root, f"{top}/topology/generation_id", "2\n")
     write(root, f"{top}/topology/nodes/0/gpu_id", "0\n")
-    write(root, f"{top}/topology/nodes/0/properties", "cpu_cores_count 32\nsimd_count 0\nmem_banks_count 1\n")
+    write(
+        root,
+        f"{top}/topology/nodes/0/properties",
+        "cpu_cores_count 32\nsimd_count 0\nmem_banks_count 1\n",
+    )
     ids = {pci: 41_000 + number for number, pci in enumerate(amd)}
     for number, pci in enumerate(amd):
         node = f"{top}/topology/nodes/{number + 1}"
         bus = int(pci[5:7], 16)
         write(root, f"{node}/gpu_id", f"{ids[pci]}\n")
         write(root, f"{node}/name", "ip discovery\n")
-        write(root, f"{node}/properties", "cpu_cores_count 0\nsimd_count 168\nmem_banks_count 1\nvendor_id 4098\n"
-              f"device_id 29772\nlocation_id {bus << 8}\ndomain 0\ndrm_render_minor {128 + number}\n"
-              "gfx_target_version 110000\n")
-        write(root, f"{node}/mem_banks/0/properties", f"heap_type 1\nsize_in_bytes {20 * GIB}\nwidth 320\n")
+        write(
+            root,
+            f"{node}/properties",
+            "cpu_cores_count 0\nsimd_count 168\nmem_banks_count 1\nvendor_id 4098\n"
+            f"device_id 29772\nlocation_id {bus << 8}\ndomain 0\ndrm_render_minor {128 + number}\n"
+            "gfx_target_version 110000\n",
+        )
+        write(
+            root,
+            f"{node}/mem_banks/0/properties",
+            f"heap_type 1\nsize_in_bytes {20 * GIB}\nwidth 320\n",
+        )
     for pid, (pci, size) in held.items():
         write(root, f"{top}/proc/{pid}/vram_{ids[pci]}", f"{size}\n")
         write(root, f"{top}/proc/{pid}/sdma_{ids[pci]}", "0\n")

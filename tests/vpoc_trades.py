@@ -13,14 +13,23 @@ def as_type(trades, kind, tick=0.25):
     """The same trades with prices in points and volumes of a type; int32 stays ticks and whole volumes."""
     if kind == "int32":
         return replace(trades, tick=tick)
-    return replace(trades, price=(trades.price * tick).astype(kind), volume=trades.volume.astype(kind), tick=tick)
+    return replace(
+        trades,
+        price=(trades.price * tick).astype(kind),
+        volume=trades.volume.astype(kind),
+        tick=tick,
+    )
 
 
 def slow_profiles(trades, layout):
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
     for s in range(trades.sessions):
         part = slice(trades.starts[s], trades.starts[s + 1])
-        for tick, volume in zip(ticks_of(trades.price[part], trades.tick).tolist(), trades.volume[part].tolist(), strict=True):
+        for tick, volume in zip(
+            ticks_of(trades.price[part], trades.tick).tolist(),
+            trades.volume[part].tolist(),
+            strict=True,
+        ):
             out[s, tick - layout.lows[s]] += volume
     return out
 
@@ -30,5 +39,7 @@ def parquet_of(trades, path):
     from pyarrow import parquet
 
     keys = np.repeat(np.array(trades.labels), np.diff(trades.starts))
-    parquet.write_table(pa.table({"session": keys, "price": trades.price, "volume": trades.volume}), path)
+    parquet.write_table(
+        pa.table({"session": keys, "price": trades.price, "volume": trades.volume}), path
+    )
     return path

@@ -1,4 +1,5 @@
 """One use of a verb, and the environment that the workbook's own children get."""
+
 from __future__ import annotations
 
 import os
@@ -31,11 +32,17 @@ class Call:
         """Turn this process into the command, so that signals and the exit code are the command's own."""
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(self.python, [self.python, *argv], child_environment(self.root, self.environ, self.stamp))
+        os.execve(
+            self.python,
+            [self.python, *argv],
+            child_environment(self.root, self.environ, self.stamp),
+        )
 
     def call(self, *argv: str) -> int:
         """Run one command of several and return its exit code; an interrupt is left to the child to answer."""
-        child = subprocess.Popen([self.python, *argv], env=child_environment(self.root, self.environ, self.stamp))
+        child = subprocess.Popen(
+            [self.python, *argv], env=child_environment(self.root, self.environ, self.stamp)
+        )
         while True:
             try:
                 return child.wait()
@@ -43,18 +50,32 @@ class Call:
                 continue
 
 
-def child_environment(root: Path, environ: Mapping[str, str], stamp: Stamp | None) -> dict[str, str]:
+def child_environment(
+    root: Path, environ: Mapping[str, str], stamp: Stamp | None
+) -> dict[str, str]:
     """The environment of the workbook's own children: the checkout first on sys.path, nobody else's packages or kernels."""
     env = pip.clean(environ)
     site = stamp.made.site if stamp else None
-    env |= {"PYTHONPATH": os.pathsep.join([str(root), *([site] if site else [])]), "PYTHONNOUSERSITE": "1",
-            "JUPYTER_PREFER_ENV_PATH": "1"}
+    env |= {
+        "PYTHONPATH": os.pathsep.join([str(root), *([site] if site else [])]),
+        "PYTHONNOUSERSITE": "1",
+        "JUPYTER_PREFER_ENV_PATH": "1",
+    }
     env.pop("JUPYTER_PATH", None)
     if site:
-        env |= {"JUPYTER_PATH": f"{site}/share/jupyter", "JUPYTERLAB_DIR": f"{site}/share/jupyter/lab"}
+        env |= {
+            "JUPYTER_PATH": f"{site}/share/jupyter",
+            "JUPYTERLAB_DIR": f"{site}/share/jupyter/lab",
+        }
     if not os.access(env.get("HOME") or "/nonexistent", os.W_OK):
         # A container started with a bare uid: HOME is / or missing, and Jupyter, IPython and matplotlib must write.
         own = os.path.join(tempfile.gettempdir(), f"casebook-{os.getuid()}")
-        names = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "MPLCONFIGDIR")
+        names = (
+            "JUPYTER_RUNTIME_DIR",
+            "JUPYTER_DATA_DIR",
+            "JUPYTER_CONFIG_DIR",
+            "IPYTHONDIR",
+            "MPLCONFIGDIR",
+        )
         env = {name: f"{own}/{name.lower()}" for name in names} | env
     return env

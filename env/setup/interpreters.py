@@ -1,4 +1,5 @@
 """Which Python on this box owns a torch that can drive a GPU? Answered without importing torch."""
+
 from __future__ import annotations
 
 import json
@@ -64,7 +65,9 @@ class Interpreter:
     def line(self) -> str:
         kind = f", HIP {self.hip}" if self.hip else f", CUDA {self.cuda}" if self.cuda else ""
         says = [f"torch {self.torch}{kind}"] if self.torch else []
-        return f"{self.path} ({self.how_found}): " + "; ".join([*says, *([self.why] if self.why else [])])
+        return f"{self.path} ({self.how_found}): " + "; ".join(
+            [*says, *([self.why] if self.why else [])]
+        )
 
     def record(self) -> dict[str, object]:
         return asdict(self)
@@ -72,7 +75,9 @@ class Interpreter:
 
 def stated(text: str, name: str) -> str | None:
     """What torch/version.py assigns to a name, as text; None for None or no such line."""
-    found = re.search(rf"^{name}\s*(?::[^=\n]+)?=\s*(?:'([^'\n]*)'|\"([^\"\n]*)\")", text, re.MULTILINE)
+    found = re.search(
+        rf"^{name}\s*(?::[^=\n]+)?=\s*(?:'([^'\n]*)'|\"([^\"\n]*)\")", text, re.MULTILINE
+    )
     return (found[1] or found[2] or None) if found else None
 
 
@@ -82,14 +87,27 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def user_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which the user's own torch is found: theirs, without what would bend another Python."""
-    return {name: value for name, value in environ.items() if name not in ("PYTHONHOME", "PYTHONSTARTUP")}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in ("PYTHONHOME", "PYTHONSTARTUP")
+    }
 
 
-def probe(path: str, how_found: str, environ: Mapping[str, str], limit_s: float = PROBE_LIMIT_S) -> Interpreter:
+def probe(
+    path: str, how_found: str, environ: Mapping[str, str], limit_s: float = PROBE_LIMIT_S
+) -> Interpreter:
     """Look at one interpreter in a child with a time limit; a broken or silent one is answered with the reason."""
     try:
-        child = subprocess.Popen([path, "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd="/",
-                                 stderr=subprocess.PIPE, env=user_environment(environ), start_new_session=True)
+        child = subprocess.Popen(
+            [path, "-c", PROBE],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            cwd="/",
+            stderr=subprocess.PIPE,
+            env=user_environment(environ),
+            start_new_session=True,
+        )
     except OSError as error:
         return Interpreter(path, how_found, why=f"does not start: {error.strerror or error}")
     try:
@@ -103,11 +121,17 @@ def probe(path: str, how_found: str, environ: Mapping[str, str], limit_s: float 
     answer = [line for line in out.decode(errors="replace").splitlines() if line.startswith(MARK)]
     if child.returncode or not answer:
         words = err.decode(errors="replace").strip().splitlines()
-        return Interpreter(path, how_found, why=f"exit {child.returncode}: {words[-1] if words else 'said nothing'}")
-    return judged(path, how_found, json.loads(answer[-1][len(MARK):]), environ)
+        return Interpreter(
+            path,
+            how_found,
+            why=f"exit {child.returncode}: {words[-1] if words else 'said nothing'}",
+        )
+    return judged(path, how_found, json.loads(answer[-1][len(MARK) :]), environ)
 
 
-def judged(path: str, how_found: str, said: Mapping[str, str | None], environ: Mapping[str, str]) -> Interpreter:
+def judged(
+    path: str, how_found: str, said: Mapping[str, str | None], environ: Mapping[str, str]
+) -> Interpreter:
     text, at, python = said["text"] or "", said["at"], said["python"] or "0"
     torch, cuda, hip = stated(text, "__version__"), stated(text, "cuda"), stated(text, "hip")
     if said["why"]:
@@ -120,13 +144,19 @@ def judged(path: str, how_found: str, said: Mapping[str, str | None], environ: M
         why = "too old: Python 3.9 and torch 1.13 are the oldest that can be used"
     else:
         why = "" if cuda or hip else CPU_BUILD
-    listed = [os.path.abspath(entry) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    listed = [
+        os.path.abspath(entry) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry
+    ]
     home = os.path.dirname(os.path.abspath(at)) if at else ""
-    through = "PYTHONPATH" if home in listed else "user site" if home and home == said["user"] else ""
+    through = (
+        "PYTHONPATH" if home in listed else "user site" if home and home == said["user"] else ""
+    )
     return Interpreter(path, how_found, python, said["prefix"], torch, cuda, hip, at, through, why)
 
 
-def candidates(environ: Mapping[str, str], venv: Path, system: Path = Path("/")) -> Iterator[tuple[str, str]]:
+def candidates(
+    environ: Mapping[str, str], venv: Path, system: Path = Path("/")
+) -> Iterator[tuple[str, str]]:
     """(path, how it was found) in the order of preference. The workbook's own .venv is not one of them."""
     yield sys.executable, "the running python3"
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -135,7 +165,11 @@ def candidates(environ: Mapping[str, str], venv: Path, system: Path = Path("/"))
     on_path = shutil.which("python3", path=environ.get("PATH"))
     if on_path:
         yield on_path, "python3 on PATH"
-    for folder in (system / "opt/venv", system / "opt/conda", *sorted((system / "opt/conda/envs").glob("*"))):
+    for folder in (
+        system / "opt/venv",
+        system / "opt/conda",
+        *sorted((system / "opt/conda/envs").glob("*")),
+    ):
         yield str(folder / "bin/python"), f"/{folder.relative_to(system)}"
     home = Path(environ.get("HOME") or "/nonexistent")
     for torch in sorted(home.glob(".local/lib/python3.*/site-packages/torch"), reverse=True):
@@ -144,14 +178,23 @@ def candidates(environ: Mapping[str, str], venv: Path, system: Path = Path("/"))
             yield owner, "~/.local"
 
 
-def find(environ: Mapping[str, str], venv: Path, asked: str | None = None, system: Path = Path("/"),
-         limit_s: float = PROBE_LIMIT_S) -> list[Interpreter]:
+def find(
+    environ: Mapping[str, str],
+    venv: Path,
+    asked: str | None = None,
+    system: Path = Path("/"),
+    limit_s: float = PROBE_LIMIT_S,
+) -> list[Interpreter]:
     """Every interpreter that was looked at, in the order of preference, each environment (sys.prefix) once."""
     found: list[Interpreter] = []
     paths, prefixes = set(), {str(venv), os.path.realpath(venv)}
     first = [(asked, "--torch-python")] if asked else []
     for path, how in [*first, *candidates(environ, venv, system)]:
-        if path in paths or path.startswith(f"{venv}{os.sep}") or not (os.path.lexists(path) or path == asked):
+        if (
+            path in paths
+            or path.startswith(f"{venv}{os.sep}")
+            or not (os.path.lexists(path) or path == asked)
+        ):
             continue
         paths.add(path)
         seen = probe(path, how, environ, limit_s)
@@ -167,6 +210,11 @@ def starter(one: Interpreter, environ: Mapping[str, str]) -> str:
     The workbook's own children run with PYTHONNOUSERSITE and a PYTHONPATH of their own.
     """
     theirs = shlex.quote(environ.get("PYTHONPATH", "")) if one.through == "PYTHONPATH" else ""
-    lines = ["#!/bin/sh", f"# Restores what {one.path} finds its torch through: the {one.through}.", "unset PYTHONNOUSERSITE",
-             f'PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{theirs} exec {shlex.quote(one.path)} "$@"', ""]
+    lines = [
+        "#!/bin/sh",
+        f"# Restores what {one.path} finds its torch through: the {one.through}.",
+        "unset PYTHONNOUSERSITE",
+        f'PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{theirs} exec {shlex.quote(one.path)} "$@"',
+        "",
+    ]
     return "\n".join(lines)

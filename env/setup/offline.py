@@ -1,4 +1,5 @@
 """What is carried to a box without a network: the folder of wheels, and capture as one file."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -34,7 +35,9 @@ def wheelhouse(call: Call) -> int:
     try:
         own = venv.pip_of_host(host, root, call.environ)
     except venv.Lacks as lack:
-        raise SetupError(f"wheelhouse: {host} has no pip ({lack}): use a Python that has one, PYTHON=..") from lack
+        raise SetupError(
+            f"wheelhouse: {host} has no pip ({lack}): use a Python that has one, PYTHON=.."
+        ) from lack
     folder = root / "wheelhouse"
     part = root / "wheelhouse.part"
     part.mkdir(exist_ok=True)
@@ -45,7 +48,9 @@ def wheelhouse(call: Call) -> int:
     progress = pip.Progress("wheels", sum(len(pip.pins(lock)) for lock in locks))
     # One call a lock: pip refuses a pin that two locks name.
     for lock in locks:
-        outcome = pip.run(pip.command(own, "download", [lock], options=("--dest", str(part))), env, progress, log)
+        outcome = pip.run(
+            pip.command(own, "download", [lock], options=("--dest", str(part))), env, progress, log
+        )
         if outcome.code:
             raise SetupError(f"wheelhouse: pip stopped ({outcome.said}); see {log}")
     name = f"{torch_build.version(root)}+cpu"
@@ -54,7 +59,9 @@ def wheelhouse(call: Call) -> int:
         outcome = pip.run(argv, env | {"PIP_RETRIES": "1"}, pip.Progress(f"torch {name}", 1), log)
         if outcome.code == 0:
             env |= {"PIP_FIND_LINKS": f"{kept.get('PIP_FIND_LINKS', '')} {part}"}
-            argv = pip.command(own, "download", [root / "env/torch.txt"], options=("--dest", str(part)))
+            argv = pip.command(
+                own, "download", [root / "env/torch.txt"], options=("--dest", str(part))
+            )
             outcome = pip.run(argv, env, progress, log)
             break
     if outcome.code:
@@ -66,8 +73,10 @@ def wheelhouse(call: Call) -> int:
         shutil.rmtree(folder)
     os.replace(part, folder)
     wheels = list(folder.glob("*.whl"))
-    print(f"{folder}: {len(wheels)} wheels, {sum(wheel.stat().st_size for wheel in wheels) / 2**20:.0f} MiB, for Python "
-          f"{sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}; copy it beside env/ on the other box")
+    print(
+        f"{folder}: {len(wheels)} wheels, {sum(wheel.stat().st_size for wheel in wheels) / 2**20:.0f} MiB, for Python "
+        f"{sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}; copy it beside env/ on the other box"
+    )
     return 0
 
 
@@ -89,7 +98,11 @@ def capture_pyz(call: Call) -> int:
                 shutil.copy2(call.root / "helpers" / name, package)
         for name in ("look", "torchside"):
             if (call.root / "helpers" / name).is_dir():
-                shutil.copytree(call.root / "helpers" / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    call.root / "helpers" / name,
+                    package / name,
+                    ignore=shutil.ignore_patterns("__pycache__"),
+                )
         Path(work, "__main__.py").write_text(CAPTURE_MAIN, encoding="utf-8")
         whole = target.with_suffix(".part")
         zipapp.create_archive(work, whole, interpreter="/usr/bin/env python3", compressed=True)

@@ -3,6 +3,7 @@
 No call can pick a torch build by itself: torch is only ever named with an exact local version ("2.13.0+cpu"), and what is
 installed from a lock comes without its dependencies, so that no other package can pull torch in either.
 """
+
 from __future__ import annotations
 
 import ast
@@ -19,17 +20,42 @@ from pathlib import Path
 from .stamp import Made
 
 EXACT_TORCH = re.compile(r"torch==\d+(\.\d+)+\+(cpu|cu\d+|rocm\d+(\.\d+)*)")
-PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONPLATLIBDIR",
-                    "PYTHONEXECUTABLE", "PYTHONSAFEPATH")
+PYTHON_VARIABLES = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONINSPECT",
+    "PYTHONOPTIMIZE",
+    "PYTHONPLATLIBDIR",
+    "PYTHONEXECUTABLE",
+    "PYTHONSAFEPATH",
+)
 # What says where packages come from and how to get there. All else (user, target, prefix, constraint, require-virtualenv,
 # no-binary, ...) would put packages elsewhere or choose other ones, and is left out.
-KEPT_SETTINGS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "proxy", "cert", "client-cert",
-                 "timeout", "default-timeout", "retries", "cache-dir", "no-cache-dir", "keyring-provider", "use-feature",
-                 "use-deprecated")
+KEPT_SETTINGS = (
+    "index-url",
+    "extra-index-url",
+    "find-links",
+    "no-index",
+    "trusted-host",
+    "proxy",
+    "cert",
+    "client-cert",
+    "timeout",
+    "default-timeout",
+    "retries",
+    "cache-dir",
+    "no-cache-dir",
+    "keyring-provider",
+    "use-feature",
+    "use-deprecated",
+)
 INDEX_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX")
-NO_NETWORK = re.compile(r"NewConnectionError|NameResolutionError|name resolution|Name or service not known|Connection refused"
-                        r"|Network is unreachable|timed out|ProxyError|SSLError|No route to host|from versions: none",
-                        re.IGNORECASE)
+NO_NETWORK = re.compile(
+    r"NewConnectionError|NameResolutionError|name resolution|Name or service not known|Connection refused"
+    r"|Network is unreachable|timed out|ProxyError|SSLError|No route to host|from versions: none",
+    re.IGNORECASE,
+)
 NO_SPACE = re.compile(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
 
 
@@ -58,27 +84,54 @@ def settings(pip: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     carried over, and the installing pip reads no file at all.
     """
     try:
-        listed = subprocess.run([*pip, "config", "list"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-                                env=clean(environ), check=True).stdout
+        listed = subprocess.run(
+            [*pip, "config", "list"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=clean(environ),
+            check=True,
+        ).stdout
     except (OSError, subprocess.SubprocessError):
-        listed = "".join(f":env:.{name[4:].lower().replace('_', '-')}={value!r}\n" for name, value in environ.items()
-                         if name.startswith("PIP_"))
+        listed = "".join(
+            f":env:.{name[4:].lower().replace('_', '-')}={value!r}\n"
+            for name, value in environ.items()
+            if name.startswith("PIP_")
+        )
     found: dict[tuple[int, str], str] = {}
     for line in listed.splitlines():
         shape = re.fullmatch(r"(global|install|:env:)\.([a-z-]+)=(.*)", line)
         if shape and shape[2] in KEPT_SETTINGS:
-            found[("global", "install", ":env:").index(shape[1]), shape[2]] = str(ast.literal_eval(shape[3]))
-    return {f"PIP_{name.upper().replace('-', '_')}": value for (_, name), value in sorted(found.items()) if value}
+            found[("global", "install", ":env:").index(shape[1]), shape[2]] = str(
+                ast.literal_eval(shape[3])
+            )
+    return {
+        f"PIP_{name.upper().replace('-', '_')}": value
+        for (_, name), value in sorted(found.items())
+        if value
+    }
 
 
-def environment(environ: Mapping[str, str], kept: Mapping[str, str], wheelhouse: Path) -> dict[str, str]:
+def environment(
+    environ: Mapping[str, str], kept: Mapping[str, str], wheelhouse: Path
+) -> dict[str, str]:
     """What an installing pip runs with; where there is a wheelhouse folder, it is the only source."""
     bare = {name: value for name, value in clean(environ).items() if not name.startswith("PIP_")}
-    fixed = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1",
-             "PIP_ROOT_USER_ACTION": "ignore", "PIP_PROGRESS_BAR": "off", "PYTHONNOUSERSITE": "1"}
+    fixed = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INPUT": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "PIP_PROGRESS_BAR": "off",
+        "PYTHONNOUSERSITE": "1",
+    }
     kept = {"PIP_RETRIES": "2", **kept}
     if wheelhouse.is_dir():
-        kept = {name: value for name, value in kept.items() if name not in INDEX_SETTINGS} | {"PIP_NO_INDEX": "1"}
+        kept = {name: value for name, value in kept.items() if name not in INDEX_SETTINGS} | {
+            "PIP_NO_INDEX": "1"
+        }
     return bare | kept | fixed
 
 
@@ -88,7 +141,9 @@ def checked(line: str) -> str:
     pin = line.split(";")[0].strip()
     if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!_-]+", pin):
         raise ValueError(f"a lock holds exact pins only, seen: {line}")
-    if re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() == "torch" and not EXACT_TORCH.fullmatch(pin):
+    if re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() == "torch" and not EXACT_TORCH.fullmatch(
+        pin
+    ):
         raise ValueError(f"torch must be named with its exact local version, seen: {line}")
     return line
 
@@ -99,8 +154,13 @@ def pins(lock: Path) -> list[str]:
     return [checked(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
-def command(pip: Sequence[str], action: str, locks: Iterable[Path] = (), torch: str | None = None,
-            options: Sequence[str] = ()) -> list[str]:
+def command(
+    pip: Sequence[str],
+    action: str,
+    locks: Iterable[Path] = (),
+    torch: str | None = None,
+    options: Sequence[str] = (),
+) -> list[str]:
     """The argv of `pip install` or `pip download`: wheels only, locks without dependencies, torch by its exact build.
 
     A GPU build of torch needs the runtime packages it names, so that one call, which the user has to ask for, is the only
@@ -151,19 +211,33 @@ class Progress:
         self.shown = now
         count = min(self.count if done is None else done, self.total)
         how_far = "done" if final else f"{count} of {self.total} packages"
-        line = f"  {self.label}: {how_far}, {now - self.began:.0f} s" + (f", {self.last}" if self.last and not final else "")
+        line = f"  {self.label}: {how_far}, {now - self.began:.0f} s" + (
+            f", {self.last}" if self.last and not final else ""
+        )
         end = "\n" if final or not self.terminal else ""
         print(f"\r\033[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], progress: Progress, log: Path, site: Path | None = None) -> Outcome:
+def run(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    progress: Progress,
+    log: Path,
+    site: Path | None = None,
+) -> Outcome:
     """Run one pip call, show how far it is, keep all it says in `log`; the child never outlives this call.
 
     pip says nothing while it unpacks, so the packages that have arrived in `site` are counted instead.
     """
     with open(log, "a", encoding="utf-8") as kept:
-        kept.write(f"$ pip {' '.join(argv[argv.index('--only-binary=:all:') - 1:])}\n")
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
+        kept.write(f"$ pip {' '.join(argv[argv.index('--only-binary=:all:') - 1 :])}\n")
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+        )
         assert child.stdout is not None
         lines, rest = [], b""
         before = arrived(site)
@@ -180,7 +254,9 @@ def run(argv: Sequence[str], env: Mapping[str, str], progress: Progress, log: Pa
                             progress.read(lines[-1])
                         if not chunk:
                             break
-                    progress.show(arrived(site) - before if progress.last == "unpacking" and site else None)
+                    progress.show(
+                        arrived(site) - before if progress.last == "unpacking" and site else None
+                    )
                 child.wait()
             finally:
                 if child.poll() is None:
@@ -197,7 +273,9 @@ def run(argv: Sequence[str], env: Mapping[str, str], progress: Progress, log: Pa
     said = (errors or [line for line in lines if line.strip()] or ["pip said nothing"])[-1]
     text = "\n".join(lines)
     said = said.removeprefix("ERROR: ").strip()
-    return Outcome(child.returncode, said, bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text)))
+    return Outcome(
+        child.returncode, said, bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text))
+    )
 
 
 def arrived(site: Path | None) -> int:

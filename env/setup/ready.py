@@ -1,4 +1,5 @@
 """Brings .venv to what a verb needs. A warm one is only looked at: no child process, no lock, nothing written."""
+
 from __future__ import annotations
 
 import contextlib
@@ -18,10 +19,18 @@ from .stamp import Made, Stamp
 from .venv import WORKS_NOW
 
 OS_RELEASE = Path("/etc/os-release")
-LAB_SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+LAB_SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}
+}
 
 
-def ready(root: Path, needs: tuple[str, ...], asked: str | None, environ: Mapping[str, str], again: bool = False) -> Stamp:
+def ready(
+    root: Path,
+    needs: tuple[str, ...],
+    asked: str | None,
+    environ: Mapping[str, str],
+    again: bool = False,
+) -> Stamp:
     """The record of a .venv that holds the sets in `needs`, set up first where it does not.
 
     `asked` is --torch or --torch-python, `again` looks for torch anew. Raises SetupError, with one line for the user.
@@ -43,12 +52,19 @@ def ready(root: Path, needs: tuple[str, ...], asked: str | None, environ: Mappin
 
 
 def wanting(root: Path, found: Stamp, needs: tuple[str, ...], asked: str | None) -> bool:
-    return (not found.stands() or bool(found.missing(root, needs)) or asked not in (None, found.torch.asked)
-            or ("base" in needs and torch_gone(found)))
+    return (
+        not found.stands()
+        or bool(found.missing(root, needs))
+        or asked not in (None, found.torch.asked)
+        or ("base" in needs and torch_gone(found))
+    )
 
 
 def torch_gone(found: Stamp) -> bool:
-    return any(path is not None and not os.path.exists(path) for path in (found.torch.torch_python, found.torch.owner))
+    return any(
+        path is not None and not os.path.exists(path)
+        for path in (found.torch.torch_python, found.torch.owner)
+    )
 
 
 @contextlib.contextmanager
@@ -59,17 +75,31 @@ def only_one(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("another set-up of this checkout is running; waiting for it", file=sys.stderr, flush=True)
+            print(
+                "another set-up of this checkout is running; waiting for it",
+                file=sys.stderr,
+                flush=True,
+            )
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError as error:
-            print(f"no lock here ({error.strerror}): run one set-up at a time", file=sys.stderr, flush=True)
+            print(
+                f"no lock here ({error.strerror}): run one set-up at a time",
+                file=sys.stderr,
+                flush=True,
+            )
         yield
     finally:
         os.close(handle)
 
 
-def set_up(root: Path, needs: tuple[str, ...], asked: str | None, environ: Mapping[str, str], found: Stamp | None,
-           again: bool) -> Stamp:
+def set_up(
+    root: Path,
+    needs: tuple[str, ...],
+    asked: str | None,
+    environ: Mapping[str, str],
+    found: Stamp | None,
+    again: bool,
+) -> Stamp:
     """Make or mend .venv, a set at a time; each is recorded when it is whole, so an interruption costs the set at hand."""
     folder = root / ".venv"
     torch_build.check(asked, environ, folder)
@@ -77,8 +107,17 @@ def set_up(root: Path, needs: tuple[str, ...], asked: str | None, environ: Mappi
     venv.own(folder)
     made = venv.resume(folder, environ) if found is None or found.stands() else None
     if not made:
-        print(f"setting up {folder} (once; it can be interrupted and goes on from there)", file=sys.stderr, flush=True)
-        made = venv.make(host_python(folder), root, environ, OS_RELEASE.read_text() if OS_RELEASE.exists() else "")
+        print(
+            f"setting up {folder} (once; it can be interrupted and goes on from there)",
+            file=sys.stderr,
+            flush=True,
+        )
+        made = venv.make(
+            host_python(folder),
+            root,
+            environ,
+            OS_RELEASE.read_text() if OS_RELEASE.exists() else "",
+        )
         print(f"  made with {made.way}, Python {made.version}", file=sys.stderr, flush=True)
         found = None
     now = found or Stamp(made, os.path.realpath(made.python))
@@ -91,7 +130,11 @@ def set_up(root: Path, needs: tuple[str, ...], asked: str | None, environ: Mappi
             now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
         now = replace(now, sets={**now.sets, name: stamp.fingerprint(root, name, made.version)})
         stamp.write(folder, now)
-    if "base" in needs and "base" not in missing and (again or asked != now.torch.asked or torch_gone(now)):
+    if (
+        "base" in needs
+        and "base" not in missing
+        and (again or asked != now.torch.asked or torch_gone(now))
+    ):
         now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
         stamp.write(folder, now)
     return now
@@ -103,15 +146,22 @@ def host_python(folder: Path) -> str:
     return str(getattr(sys, "_base_executable", sys.executable)) if inside else sys.executable
 
 
-def fill(root: Path, made: Made, name: str, environ: Mapping[str, str], kept: Mapping[str, str]) -> None:
+def fill(
+    root: Path, made: Made, name: str, environ: Mapping[str, str], kept: Mapping[str, str]
+) -> None:
     """Install the first lock of a set into .venv; SetupError says in one line why it could not be."""
     # What maintainers need wants the network anyway, and is in no wheelhouse.
     wheelhouse = root / ("wheelhouse" if name != "maintain" else "no wheelhouse")
     lock = root / "env" / stamp.SETS[name][0]
     progress = pip.Progress(f"{name} packages", len(pip.pins(lock)))
     argv = pip.command(made.pip, "install", [lock], options=pip.places(made, wheelhouse))
-    outcome = pip.run(argv, pip.environment(environ, kept, wheelhouse), progress, root / ".venv/setup.log",
-                      venv.packages_folder(root / ".venv", made))
+    outcome = pip.run(
+        argv,
+        pip.environment(environ, kept, wheelhouse),
+        progress,
+        root / ".venv/setup.log",
+        venv.packages_folder(root / ".venv", made),
+    )
     if outcome.code == 0:
         progress.show(final=True)
         return
@@ -138,9 +188,13 @@ def explained(error: OSError, folder: Path) -> str:
     """One line for an error of the file system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(folder if folder.exists() else folder.parent).free / 2**30
-        return (f"set-up: no space left for {folder} or the temporary folder ({free:.1f} GiB free seen, 2 GiB expected with "
-                f"the CPU build of torch, 0.8 without): make room, set TMPDIR or link .venv to another disk\n{WORKS_NOW}")
+        return (
+            f"set-up: no space left for {folder} or the temporary folder ({free:.1f} GiB free seen, 2 GiB expected with "
+            f"the CPU build of torch, 0.8 without): make room, set TMPDIR or link .venv to another disk\n{WORKS_NOW}"
+        )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return (f"set-up: {error.filename or folder} cannot be written ({error.strerror}): copy the checkout to a folder of "
-                f"your own and run this there\n{WORKS_NOW}")
+        return (
+            f"set-up: {error.filename or folder} cannot be written ({error.strerror}): copy the checkout to a folder of "
+            f"your own and run this there\n{WORKS_NOW}"
+        )
     return f"set-up: {error}\n{WORKS_NOW}"

@@ -1,4 +1,5 @@
 """What does .venv hold, and is it what this checkout asks for? The record is .venv/casebook.json, written last."""
+
 from __future__ import annotations
 
 import hashlib
@@ -58,11 +59,18 @@ class Stamp:
 
     def stands(self) -> bool:
         """Whether the Python under .venv is still the one it was made with (a distribution's upgrade may change it)."""
-        return os.path.exists(self.made.python) and os.path.realpath(self.made.python) == self.python_real
+        return (
+            os.path.exists(self.made.python)
+            and os.path.realpath(self.made.python) == self.python_real
+        )
 
     def missing(self, root: Path, needs: tuple[str, ...]) -> list[str]:
         """The sets that are not installed as this checkout asks for; no child process, four small files read."""
-        return [name for name in needs if self.sets.get(name) != fingerprint(root, name, self.made.version)]
+        return [
+            name
+            for name in needs
+            if self.sets.get(name) != fingerprint(root, name, self.made.version)
+        ]
 
 
 def made_from(said: dict[str, Any]) -> Made:
@@ -93,8 +101,13 @@ def write_whole(path: Path, text: str) -> None:
 
 def write(venv: Path, stamp: Stamp) -> None:
     torch = asdict(stamp.torch)
-    text = {"schema_version": SCHEMA_VERSION, **torch, "made": asdict(stamp.made), "python_real": stamp.python_real,
-            "sets": stamp.sets}
+    text = {
+        "schema_version": SCHEMA_VERSION,
+        **torch,
+        "made": asdict(stamp.made),
+        "python_real": stamp.python_real,
+        "sets": stamp.sets,
+    }
     write_whole(venv / "casebook.json", json.dumps(text, indent=1) + "\n")
 
 

@@ -1,4 +1,5 @@
 """Which torch do the programs that need one run under? The user's own where it can drive a GPU, else the CPU build in .venv."""
+
 from __future__ import annotations
 
 import sys
@@ -40,10 +41,14 @@ def check(asked: str | None, environ: Mapping[str, str], venv: Path) -> None:
     one = interpreters.probe(asked, "--torch-python", environ)
     why = "is the workbook's own" if asked.startswith(f"{venv}/") else one.why
     if why and why != interpreters.CPU_BUILD:
-        raise WrongUse(f"--torch-python {asked}: {why}; expected a Python 3.9 or newer that has torch 1.13 or newer")
+        raise WrongUse(
+            f"--torch-python {asked}: {why}; expected a Python 3.9 or newer that has torch 1.13 or newer"
+        )
 
 
-def settle(root: Path, made: Made, asked: str | None, environ: Mapping[str, str], kept: Mapping[str, str]) -> Torch:
+def settle(
+    root: Path, made: Made, asked: str | None, environ: Mapping[str, str], kept: Mapping[str, str]
+) -> Torch:
     """Find the interpreter that owns torch, or put a build into .venv, and say which it is."""
     found = interpreters.find(environ, root / ".venv", asked if asked not in KINDS else None)
     seen = [one.record() for one in found]
@@ -53,8 +58,17 @@ def settle(root: Path, made: Made, asked: str | None, environ: Mapping[str, str]
         if one.through:
             write_whole(python, interpreters.starter(one, environ))
             python.chmod(0o755)
-        torch = Torch(str(python) if one.through else one.path, one.path, one.torch, one.cuda, one.hip, one.how_found, "",
-                      asked, seen)
+        torch = Torch(
+            str(python) if one.through else one.path,
+            one.path,
+            one.torch,
+            one.cuda,
+            one.hip,
+            one.how_found,
+            "",
+            asked,
+            seen,
+        )
     elif asked == "none":
         torch = Torch(why="--torch none was asked for", asked=asked, all=seen)
     else:
@@ -62,8 +76,21 @@ def settle(root: Path, made: Made, asked: str | None, environ: Mapping[str, str]
         own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
         why = "" if own.torch == name else install(root, made, asked or "cpu", environ, kept)
         own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
-        torch = Torch(why=why, asked=asked, all=seen) if why else Torch(
-            made.python, made.python, own.torch, own.cuda, own.hip, own.how_found, "", asked, seen)
+        torch = (
+            Torch(why=why, asked=asked, all=seen)
+            if why
+            else Torch(
+                made.python,
+                made.python,
+                own.torch,
+                own.cuda,
+                own.hip,
+                own.how_found,
+                "",
+                asked,
+                seen,
+            )
+        )
     print("\n".join(report(torch)), file=sys.stderr, flush=True)
     return torch
 
@@ -71,12 +98,17 @@ def settle(root: Path, made: Made, asked: str | None, environ: Mapping[str, str]
 def report(torch: Torch) -> list[str]:
     """The choice and every interpreter that was looked at, a line each."""
     others = [Interpreter(**one) for one in torch.all]
-    head = (f"  torch {torch.torch} of {torch.owner} ({torch.how_found}) is used" if torch.torch_python
-            else f"  no torch: {torch.why}. What needs it is left out; `make setup TORCH=cpu` tries again")
+    head = (
+        f"  torch {torch.torch} of {torch.owner} ({torch.how_found}) is used"
+        if torch.torch_python
+        else f"  no torch: {torch.why}. What needs it is left out; `make setup TORCH=cpu` tries again"
+    )
     return [head, *(f"    seen: {one.line()}" for one in others if one.path != torch.owner)]
 
 
-def install(root: Path, made: Made, kind: str, environ: Mapping[str, str], kept: Mapping[str, str]) -> str:
+def install(
+    root: Path, made: Made, kind: str, environ: Mapping[str, str], kept: Mapping[str, str]
+) -> str:
     """Put a build of torch into .venv. The answer is empty, or why nothing served it; set-up goes on either way."""
     local, size = BUILDS[kind]
     name, index = f"{version(root)}+{local}", f"{TORCH_INDEX}/{local}"
@@ -97,6 +129,11 @@ def install(root: Path, made: Made, kind: str, environ: Mapping[str, str], kept:
             break
     if outcome.code == 0 and kind == "cpu":
         progress = pip.Progress("what torch needs", 12)
-        outcome = pip.run(pip.command(made.pip, "install", [root / "env/torch.txt"], options=places),
-                          pip.environment(environ, kept, wheelhouse), progress, log, site)
+        outcome = pip.run(
+            pip.command(made.pip, "install", [root / "env/torch.txt"], options=places),
+            pip.environment(environ, kept, wheelhouse),
+            progress,
+            log,
+            site,
+        )
     return "" if outcome.code == 0 else f"nothing serves torch {name} ({outcome.said})"

@@ -1,4 +1,5 @@
 """How is .venv made on this host? The ordinary way, or one of three others where the host lacks a part."""
+
 from __future__ import annotations
 
 import errno
@@ -18,9 +19,14 @@ from .stamp import Made, made_from, write_whole
 STEP_LIMIT_S = 600
 MARK = "made-by-bootstrap"
 PACKAGES = {
-    "debian": "apt-get install python3-venv", "ubuntu": "apt-get install python3-venv",
-    "fedora": "dnf install python3-pip", "rhel": "dnf install python3-pip", "centos": "dnf install python3-pip",
-    "arch": "pacman -S python-pip", "suse": "zypper install python3-pip", "opensuse": "zypper install python3-pip",
+    "debian": "apt-get install python3-venv",
+    "ubuntu": "apt-get install python3-venv",
+    "fedora": "dnf install python3-pip",
+    "rhel": "dnf install python3-pip",
+    "centos": "dnf install python3-pip",
+    "arch": "pacman -S python-pip",
+    "suse": "zypper install python3-pip",
+    "opensuse": "zypper install python3-pip",
     "alpine": "apk add py3-pip",
 }
 WORKS_NOW = "Works right now, with nothing installed: python3 -m helpers capture"
@@ -45,8 +51,17 @@ def package_to_install(os_release: str) -> str:
 def step(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     """Run one step of making .venv and return what it printed; raise Lacks with its last line where it fails."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              errors="replace", env=quiet(environ), timeout=STEP_LIMIT_S, check=False)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=quiet(environ),
+            timeout=STEP_LIMIT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Lacks(str(error)) from error
     if NO_SPACE.search(done.stdout):
@@ -58,17 +73,32 @@ def step(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "No module named" in line or "ensurepip is not available" in line),
-                lines[-1] if lines else "no word of why")
+    return next(
+        (
+            line
+            for line in lines
+            if "No module named" in line or "ensurepip is not available" in line
+        ),
+        lines[-1] if lines else "no word of why",
+    )
 
 
 def quiet(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in clean(environ).items() if not name.startswith(("PIP_", "VIRTUALENV_"))}
+    return {
+        name: value
+        for name, value in clean(environ).items()
+        if not name.startswith(("PIP_", "VIRTUALENV_"))
+    }
 
 
-def pip_of_host(host: str, root: Path, environ: Mapping[str, str], options: Sequence[str] = ()) -> list[str]:
+def pip_of_host(
+    host: str, root: Path, environ: Mapping[str, str], options: Sequence[str] = ()
+) -> list[str]:
     """The pip that the host's Python can run, and that knows the options: its own, or the wheel of pip in wheelhouse/."""
-    tried = [[host, "-m", "pip"], *([host, str(wheel / "pip")] for wheel in sorted((root / "wheelhouse").glob("pip-*.whl")))]
+    tried = [
+        [host, "-m", "pip"],
+        *([host, str(wheel / "pip")] for wheel in sorted((root / "wheelhouse").glob("pip-*.whl"))),
+    ]
     words = []
     for pip in tried:
         try:
@@ -80,7 +110,9 @@ def pip_of_host(host: str, root: Path, environ: Mapping[str, str], options: Sequ
 
 
 def version_of(python: str, environ: Mapping[str, str]) -> str:
-    return step([python, "-c", "import platform; print(platform.python_version())"], environ).strip()
+    return step(
+        [python, "-c", "import platform; print(platform.python_version())"], environ
+    ).strip()
 
 
 def by_venv(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
@@ -95,7 +127,9 @@ def by_pip_of_host(host: str, root: Path, venv: Path, environ: Mapping[str, str]
     python = str(venv / "bin/python")
     step([host, "-m", "venv", "--without-pip", str(venv)], environ)
     pip = pip_of_host(host, root, environ, ("--python", python))
-    return Made("venv --without-pip, the host's pip", python, version_of(python, environ), tuple(pip))
+    return Made(
+        "venv --without-pip, the host's pip", python, version_of(python, environ), tuple(pip)
+    )
 
 
 def by_virtualenv(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
@@ -120,14 +154,20 @@ def by_target(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> 
     python.parent.mkdir(exist_ok=True)
     python.unlink(missing_ok=True)
     path = f'"${{PYTHONPATH:+$PYTHONPATH:}}"{shlex.quote(str(site))}'
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={path} PYTHONNOUSERSITE=1 exec {shlex.quote(host)} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={path} PYTHONNOUSERSITE=1 exec {shlex.quote(host)} "$@"\n'
+    )
     python.chmod(0o755)
-    return Made("pip install --target", str(python), version_of(str(python), environ), tuple(pip), str(site))
+    return Made(
+        "pip install --target", str(python), version_of(str(python), environ), tuple(pip), str(site)
+    )
 
 
 WAYS: tuple[tuple[str, Callable[[str, Path, Path, Mapping[str, str]], Made]], ...] = (
-    ("python -m venv", by_venv), ("venv --without-pip with the host's pip", by_pip_of_host),
-    ("virtualenv", by_virtualenv), ("pip install --target", by_target),
+    ("python -m venv", by_venv),
+    ("venv --without-pip with the host's pip", by_pip_of_host),
+    ("virtualenv", by_virtualenv),
+    ("pip install --target", by_target),
 )
 
 
@@ -145,7 +185,9 @@ def empty(venv: Path) -> None:
 def own(venv: Path) -> None:
     """Make the folder .venv, or refuse one that somebody else filled."""
     if venv.is_dir() and not (venv / MARK).exists() and any(venv.iterdir()):
-        raise SetupError(f"set-up: {venv} was not made by env/bootstrap.py and is left as it is: move it away, run this again")
+        raise SetupError(
+            f"set-up: {venv} was not made by env/bootstrap.py and is left as it is: move it away, run this again"
+        )
     venv.mkdir(exist_ok=True)
     if not (venv / MARK).exists():
         (venv / MARK).touch()
@@ -156,7 +198,9 @@ def resume(venv: Path, environ: Mapping[str, str]) -> Made | None:
     try:
         made = made_from(json.loads((venv / MARK).read_text(encoding="utf-8")))
         step([*made.pip, "--version"], environ)
-        if version_of(made.python, environ) != made.version or not made.python.startswith(f"{venv}{os.sep}"):
+        if version_of(made.python, environ) != made.version or not made.python.startswith(
+            f"{venv}{os.sep}"
+        ):
             return None
     except (OSError, ValueError, KeyError, TypeError, Lacks):
         return None
@@ -168,7 +212,11 @@ def resume(venv: Path, environ: Mapping[str, str]) -> Made | None:
 
 
 def packages_folder(venv: Path, made: Made) -> Path:
-    return Path(made.site) if made.site else next(iter(sorted(venv.glob("lib/python3.*/site-packages"))), venv)
+    return (
+        Path(made.site)
+        if made.site
+        else next(iter(sorted(venv.glob("lib/python3.*/site-packages"))), venv)
+    )
 
 
 def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> Made:
@@ -184,4 +232,6 @@ def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> 
         write_whole(venv / MARK, json.dumps(asdict(made)))
         return made
     empty(venv)
-    raise SetupError(f"set-up: cannot make .venv ({'; '.join(lacks)}). Do: {package_to_install(os_release)}\n{WORKS_NOW}")
+    raise SetupError(
+        f"set-up: cannot make .venv ({'; '.join(lacks)}). Do: {package_to_install(os_release)}\n{WORKS_NOW}"
+    )

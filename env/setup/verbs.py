@@ -1,4 +1,5 @@
 """The verbs: what each needs of .venv, and the command it becomes."""
+
 from __future__ import annotations
 
 import getpass
@@ -34,8 +35,12 @@ def test_all(call: Call) -> int:
 def check(call: Call) -> int:
     """Style, types, layers and docs; every one runs, also after one has failed."""
     close = [path for path in CLOSE_TESTS if (call.root / path).exists()]
-    commands = {"ruff": ["-m", "ruff", "check", "."], "mypy": ["-m", "mypy"],
-                "layers and docs": ["-m", "pytest", "-q", *close] if close else []}
+    commands = {
+        "ruff": ["-m", "ruff", "check", "."],
+        "format": ["-m", "ruff", "format", "--check", "."],
+        "mypy": ["-m", "mypy"],
+        "layers and docs": ["-m", "pytest", "-q", *close] if close else [],
+    }
     failed = []
     for name, argv in commands.items():
         print(f"== {name}", flush=True)
@@ -48,16 +53,25 @@ def check(call: Call) -> int:
 def lab(call: Call) -> int:
     notebook = next((path for path in NOTEBOOKS if (call.root / path).exists()), "")
     port = free_port()
-    argv = ["-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
-            f"--ServerApp.root_dir={call.root}", f"--LabApp.default_url=/lab/tree/{notebook}",
-            "--LabApp.extension_manager=readonly",
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    argv = [
+        "-m",
+        "jupyterlab",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={call.root}",
+        f"--LabApp.default_url=/lab/tree/{notebook}",
+        "--LabApp.extension_manager=readonly",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
     if os.getuid() == 0:
         print("running as root: --allow-root is passed to JupyterLab")
         argv.append("--allow-root")
     if not (call.environ.get("DISPLAY") or call.environ.get("WAYLAND_DISPLAY")):
         argv.append("--no-browser")
-    print(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user()}@{socket.gethostname()}, then open the address below")
+    print(
+        f"from another machine: ssh -L {port}:127.0.0.1:{port} {user()}@{socket.gethostname()}, then open the address below"
+    )
     return call.become(*argv, *call.arguments)
 
 
@@ -69,7 +83,9 @@ def free_port() -> int:
                 return port
             except OSError:
                 continue
-    raise SetupError(f"lab: no free port seen from {LAB_PORTS[0]} to {LAB_PORTS[-1]}: stop another server")
+    raise SetupError(
+        f"lab: no free port seen from {LAB_PORTS[0]} to {LAB_PORTS[-1]}: stop another server"
+    )
 
 
 def user() -> str:
@@ -91,9 +107,17 @@ def pin_tool(verb: str) -> Callable[[Call], int]:
 
 
 def help_text(call: Call) -> int:
-    print("\n".join(["python3 env/bootstrap.py VERB [ARGS], or make VERB; the first use sets up .venv", "",
-                     *(f"  {name:<13} {verb.says}" for name, verb in VERBS.items()), "",
-                     "which torch: --torch cpu|rocm|cuda|none, --torch-python PATH (make: TORCH=, TORCH_PYTHON=)"]))
+    print(
+        "\n".join(
+            [
+                "python3 env/bootstrap.py VERB [ARGS], or make VERB; the first use sets up .venv",
+                "",
+                *(f"  {name:<13} {verb.says}" for name, verb in VERBS.items()),
+                "",
+                "which torch: --torch cpu|rocm|cuda|none, --torch-python PATH (make: TORCH=, TORCH_PYTHON=)",
+            ]
+        )
+    )
     return 0
 
 
@@ -107,34 +131,74 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "help": Verb("this list", help_text, takes_arguments=False),
-    "diagnose": Verb("looks at this box and ends with the path of a page (make: BOX=)",
-                     helpers("run", "notebooks/plans/quick.yaml"), ("base",)),
+    "diagnose": Verb(
+        "looks at this box and ends with the path of a page (make: BOX=)",
+        helpers("run", "notebooks/plans/quick.yaml"),
+        ("base",),
+    ),
     "capture": Verb("writes an evidence bundle of this box; needs nothing installed", help_text),
     "lab": Verb("opens the notebooks in JupyterLab on this machine", lab, ("base",)),
     "overnight": Verb("runs a plan (make: PLAN=)", helpers("run"), ("base",)),
-    "check-gpu": Verb("runs the checks that allocate on a GPU (make: GPU=pci address)", helpers("check"), ("base",)),
+    "check-gpu": Verb(
+        "runs the checks that allocate on a GPU (make: GPU=pci address)",
+        helpers("check"),
+        ("base",),
+    ),
     "bench": Verb("measures the workbook itself", helpers("bench"), ("base", "test")),
     "test": Verb("the tests and the notebooks, without what takes long", test, ("base", "test")),
     "test-all": Verb("all tests", test_all, ("base", "test")),
-    "test-browser": Verb("every panel in JupyterLab, in a headless Chromium",
-                         lambda call: call.become("-m", "pytest", "-q", "tests/browser", *call.arguments), ("base", "test")),
-    "faults": Verb("breaks batches in some forty ways and checks what their records say (ARGS=--real: real kernels, once each)",
-                   lambda call: call.become("tests/fault_campaign.py", *call.arguments), ("base", "test")),
-    "cases": Verb("scores the diagnosis on the shared cases, where they lie beside the checkout",
-                  lambda call: call.become("tests/cases.py", *call.arguments), ("base", "test")),
-    "oracle": Verb("holds the allocator model against torch's own (fetches CUDA wheels; ARGS=\"--torch 2.14.1\")",
-                   lambda call: call.become("-m", "tests.oracle", *call.arguments), ("base", "test")),
-    "gpu-proof": Verb("on a machine with a GPU: the model against the card, in under 8 minutes, as one JSON record",
-                      lambda call: call.become("tests/gpu_proof.py", *call.arguments), ("base",)),
-    "rehearse-proof": Verb("every kind of training on a card that is not there (fetches two CUDA wheels)",
-                           lambda call: call.become("tests/rehearse_proof.py", *call.arguments), ("base", "test")),
+    "test-browser": Verb(
+        "every panel in JupyterLab, in a headless Chromium",
+        lambda call: call.become("-m", "pytest", "-q", "tests/browser", *call.arguments),
+        ("base", "test"),
+    ),
+    "faults": Verb(
+        "breaks batches in some forty ways and checks what their records say (ARGS=--real: real kernels, once each)",
+        lambda call: call.become("tests/fault_campaign.py", *call.arguments),
+        ("base", "test"),
+    ),
+    "cases": Verb(
+        "scores the diagnosis on the shared cases, where they lie beside the checkout",
+        lambda call: call.become("tests/cases.py", *call.arguments),
+        ("base", "test"),
+    ),
+    "oracle": Verb(
+        'holds the allocator model against torch\'s own (fetches CUDA wheels; ARGS="--torch 2.14.1")',
+        lambda call: call.become("-m", "tests.oracle", *call.arguments),
+        ("base", "test"),
+    ),
+    "gpu-proof": Verb(
+        "on a machine with a GPU: the model against the card, in under 8 minutes, as one JSON record",
+        lambda call: call.become("tests/gpu_proof.py", *call.arguments),
+        ("base",),
+    ),
+    "rehearse-proof": Verb(
+        "every kind of training on a card that is not there (fetches two CUDA wheels)",
+        lambda call: call.become("tests/rehearse_proof.py", *call.arguments),
+        ("base", "test"),
+    ),
     "check": Verb("ruff, mypy, layers, docs", check, ("base", "test"), takes_arguments=False),
-    "setup": Verb("sets up .venv and says which torch is used", set_up, ("base",), takes_arguments=False),
-    "wheelhouse": Verb("downloads every package to wheelhouse/, for a box without a network", offline.wheelhouse,
-                       takes_arguments=False),
-    "capture.pyz": Verb("packs capture into one file for Python 3.8 or newer", offline.capture_pyz, takes_arguments=False),
-    "lock": Verb("pins the newest packages that fit (ARGS=--upgrade)", pin_tool("lock"), ("maintain",)),
-    "check-pins": Verb("proves that the pins install on every Python and processor", pin_tool("check"), ("maintain",)),
+    "setup": Verb(
+        "sets up .venv and says which torch is used", set_up, ("base",), takes_arguments=False
+    ),
+    "wheelhouse": Verb(
+        "downloads every package to wheelhouse/, for a box without a network",
+        offline.wheelhouse,
+        takes_arguments=False,
+    ),
+    "capture.pyz": Verb(
+        "packs capture into one file for Python 3.8 or newer",
+        offline.capture_pyz,
+        takes_arguments=False,
+    ),
+    "lock": Verb(
+        "pins the newest packages that fit (ARGS=--upgrade)", pin_tool("lock"), ("maintain",)
+    ),
+    "check-pins": Verb(
+        "proves that the pins install on every Python and processor",
+        pin_tool("check"),
+        ("maintain",),
+    ),
 }
 
 
@@ -150,7 +214,9 @@ def split(arguments: Sequence[str]) -> tuple[str, str | None, list[str]]:
         if asked:
             raise WrongUse(f"{option} {value}: expected --torch or --torch-python once")
         if option == "--torch" and value not in torch_build.KINDS:
-            raise WrongUse(f"--torch {value or '(nothing)'}: expected one of {', '.join(torch_build.KINDS)}")
+            raise WrongUse(
+                f"--torch {value or '(nothing)'}: expected one of {', '.join(torch_build.KINDS)}"
+            )
         if not value:
             raise WrongUse("--torch-python (nothing): expected the path of a Python")
         asked = value if option == "--torch" else os.path.abspath(value)
@@ -161,7 +227,9 @@ def split(arguments: Sequence[str]) -> tuple[str, str | None, list[str]]:
     if rest and not VERBS[verb].takes_arguments:
         raise WrongUse(f"{verb}: takes no argument, seen: {' '.join(rest)}")
     if verb == "overnight" and (not rest or rest[0].startswith("-")):
-        raise WrongUse("overnight: no plan seen, expected one: make overnight PLAN=notebooks/plans/overnight.yaml")
+        raise WrongUse(
+            "overnight: no plan seen, expected one: make overnight PLAN=notebooks/plans/overnight.yaml"
+        )
     if asked and "base" not in VERBS[verb].needs:
         raise WrongUse(f"{verb}: does not use torch, seen: {asked}; give it to setup")
     return verb, asked, rest

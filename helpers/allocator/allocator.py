@@ -68,7 +68,11 @@ def malloc(a, requested, stream, private):
         if collects_garbage(a):
             garbage_collect(a)
         block = alloc_block(a, pool, size, stream)
-        if block.at == NONE and not a.rejected and release_available_cached_blocks(a, pool, size, stream):
+        if (
+            block.at == NONE
+            and not a.rejected
+            and release_available_cached_blocks(a, pool, size, stream)
+        ):
             block = alloc_block(a, pool, size, stream)
         if block.at == NONE and not a.rejected and not private:
             release_cached_blocks(a, 0)
@@ -94,7 +98,11 @@ def get_free_block(a, pool, size, stream):
     if is_expandable(a, block):
         after = after_in_set(a, block)
         if conf(a).expandable:
-            while is_expandable(a, block) and after.stream == stream and reach(a, after) < reach(a, block):
+            while (
+                is_expandable(a, block)
+                and after.stream == stream
+                and reach(a, after) < reach(a, block)
+            ):
                 block, after = after, after_in_set(a, after)
         else:
             while after.stream == stream and is_expandable(a, after):
@@ -279,7 +287,9 @@ def unmap_block(a, block):
 # giving memory back: empty_cache, the steps before an out-of-memory, garbage collection -----------------------------------
 def release_block(a, block):
     """cudaFree of a whole free segment. A part of one, which torch too would end at, tears the replay."""
-    if is_split(block):  # part of an expandable segment (2.4), or of one split before max_split_size_mb became smaller
+    if is_split(
+        block
+    ):  # part of an expandable segment (2.4), or of one split before max_split_size_mb became smaller
         a.status = BROKEN
         return
     segment = segment_at(a, block.segment)
@@ -336,7 +346,9 @@ def release_available_cached_blocks(a, pool, size, stream):
     if limit >= UNLIMITED:
         return False
     wanted, last, count = max(size, limit), -1, list_blocks(a, pool)
-    while last + 1 < count and precedes(block_at(a, block_at(a, last + 1).listed), stream, wanted, -1, -1):
+    while last + 1 < count and precedes(
+        block_at(a, block_at(a, last + 1).listed), stream, wanted, -1, -1
+    ):
         last += 1
     if last + 1 < count:
         block = block_at(a, block_at(a, last + 1).listed)

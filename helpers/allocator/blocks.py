@@ -35,13 +35,17 @@ from helpers.settings.text import (
 )
 
 # Figures of torch.cuda.memory_stats in the order of a row of the timeline, and the counters beside them.
-NAMES = tuple("allocated_bytes reserved_bytes active_bytes requested_bytes inactive_split_bytes allocation active segment "
-              "inactive_split".split())
+NAMES = tuple(
+    "allocated_bytes reserved_bytes active_bytes requested_bytes inactive_split_bytes allocation active segment "
+    "inactive_split".split()
+)
 ALLOCATED_BYTES, RESERVED_BYTES, ACTIVE_BYTES, REQUESTED_BYTES, INACTIVE_SPLIT_BYTES = range(5)
 ALLOCATION, ACTIVE, SEGMENTS, INACTIVE_SPLIT = range(5, len(NAMES))
 POOLS = ("all", "small_pool", "large_pool")
 OVERSIZE_ALLOCATIONS, OVERSIZE_SEGMENTS = range(3 * len(NAMES), 3 * len(NAMES) + 2)
-COUNTERS = tuple("num_alloc_retries num_ooms num_device_alloc num_device_free num_sync_all_streams num_oom_rejections".split())
+COUNTERS = tuple(
+    "num_alloc_retries num_ooms num_device_alloc num_device_free num_sync_all_streams num_oom_rejections".split()
+)
 STATES = ("I", "A", "P")  # of a block: free, allocated, awaiting events
 INACTIVE, LIVE, PENDING = range(len(STATES))
 
@@ -161,7 +165,9 @@ def piece_of(a, block, address, size):
     if a.order == BY_BLOCK:
         a.numbers += 1
         number = a.numbers
-    return new_block(a, segment_at(a, block.segment), block.pool, block.stream, address, size, number)
+    return new_block(
+        a, segment_at(a, block.segment), block.pool, block.stream, address, size, number
+    )
 
 
 def drop_block(a, block):
@@ -353,7 +359,9 @@ def process_events(a, all_of_them):
     if a.use_count:
         for place in range(1, a.queue_count + 1):
             queue = queue_at(a, place)
-            while queue.first != NONE and (all_of_them or use_at(a, queue.first).event <= a.events_done):
+            while queue.first != NONE and (
+                all_of_them or use_at(a, queue.first).event <= a.events_done
+            ):
                 use = use_at(a, queue.first)
                 a.events_done = max(a.events_done, use.event)
                 queue.first = use.next
@@ -405,7 +413,9 @@ def restore(a):
         part = part_at(a, place)
         if part.begins:
             segment, before = restore_segment(a, part), NONE
-        block = new_block(a, segment, part.pool, part.stream, part.base + part.offset, part.size, segment.number)
+        block = new_block(
+            a, segment, part.pool, part.stream, part.base + part.offset, part.size, segment.number
+        )
         splice(a, block, before, NONE)
         before = block.at
         block.requested, block.mapped = part.requested, part.mapped

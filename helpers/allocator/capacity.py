@@ -42,22 +42,42 @@ class Runs:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        return BY_ADDRESS if behaviour(self.torch, self.build).order == "address" else BY_ADDRESS[:1]
+        return (
+            BY_ADDRESS if behaviour(self.torch, self.build).order == "address" else BY_ADDRESS[:1]
+        )
 
     def one(self, conf: str, capacity_bytes: int, policy: str = "firstfit") -> Outcome:
         card = replace(self.card, capacity_bytes=capacity_bytes, policy=policy)
-        return replay(self.of(conf), conf, card, torch=self.torch, build=self.build, fraction=self.fraction, engine=self.engine)
+        return replay(
+            self.of(conf),
+            conf,
+            card,
+            torch=self.torch,
+            build=self.build,
+            fraction=self.fraction,
+            engine=self.engine,
+        )
 
     def passes(self, conf: str, capacity_bytes: int) -> bool:
         """Whether nothing runs out of memory, under any of the rules for addresses."""
-        room = capacity_bytes - self.card.held_bytes - sum(segment.size for segment in self.of(conf).start)
-        return room >= 0 and all(self.one(conf, capacity_bytes, policy).ooms == 0 for policy in self.policies)
+        room = (
+            capacity_bytes
+            - self.card.held_bytes
+            - sum(segment.size for segment in self.of(conf).start)
+        )
+        return room >= 0 and all(
+            self.one(conf, capacity_bytes, policy).ooms == 0 for policy in self.policies
+        )
 
-    def map(self, work: Callable[[Runs, Any], Any], items: Sequence, progress: Progress | None = None) -> list:
+    def map(
+        self, work: Callable[[Runs, Any], Any], items: Sequence, progress: Progress | None = None
+    ) -> list:
         """work(runs, item) of each item, in order, compiled on all cores; progress(done, all) after each."""
         done: list = []
         runs = replace(self, engine=choose(self.engine, len(self.trace) * len(items)))
-        pool = ThreadPoolExecutor(self.threads or os.cpu_count() if runs.engine == "compiled" else 1)
+        pool = ThreadPoolExecutor(
+            self.threads or os.cpu_count() if runs.engine == "compiled" else 1
+        )
         try:
             for result in pool.map(partial(work, runs), items):
                 done.append(result)
@@ -88,10 +108,14 @@ class Smallest:
 
 def live_bytes(trace: Trace) -> np.ndarray:
     """Bytes that must be on the card after each operation, whatever the settings: live requests, each rounded to 512."""
-    rounded = np.where(trace.size > 0, -(-np.maximum(trace.size, 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES, 0)
+    rounded = np.where(
+        trace.size > 0, -(-np.maximum(trace.size, 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES, 0
+    )
     alloc = (trace.op == Op.ALLOC) & (trace.id >= 0)
     of_id = np.zeros(trace.ids + 1, np.int64)
-    for block in (block for segment in trace.start for block in segment.blocks if block.state == "A"):
+    for block in (
+        block for segment in trace.start for block in segment.blocks if block.state == "A"
+    ):
         of_id[block.id] = block.size
     before = of_id.sum()
     of_id[trace.id[alloc]] = rounded[alloc]
@@ -113,14 +137,20 @@ def lower_bound(trace: Trace, card: Card) -> tuple[int, int]:
     return int(need[worst]), worst
 
 
-def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None, neighbours: int = 4) -> Smallest:
+def smallest(
+    runs: Runs, conf: str, *, above: int = 0, below: int | None = None, neighbours: int = 4
+) -> Smallest:
     """The smallest card, to 2 MiB, on which the trace passes under one setting.
 
     By bisection from the peak of a replay with room to spare, then as many granules below as `neighbours` says. `above` is a
     capacity known to fail: only larger ones are looked at; `below` one known to pass. ValueError where no capacity passes.
     """
     held, trace = runs.card.held_bytes, runs.of(conf)
-    floor = max(lower_bound(trace, runs.card)[0], held + sum(segment.size for segment in trace.start), above + 1)
+    floor = max(
+        lower_bound(trace, runs.card)[0],
+        held + sum(segment.size for segment in trace.start),
+        above + 1,
+    )
     under = held + round_up(floor - held, GRANULE_BYTES) - GRANULE_BYTES
     low, high = under, held + round_up((below or _enough(runs, conf, floor)) - held, GRANULE_BYTES)
     while True:
@@ -144,8 +174,10 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
         if not any(outcome.ooms for outcome in outcomes):
             peak = max(runs.card.held_bytes + outcome.peak_reserved_bytes for outcome in outcomes)
             return peak if floor <= peak < room and runs.passes(conf, peak) else room
-    raise ValueError(f"under {conf or 'the default settings'!r} the trace fails on a card of {room:,} bytes still: it fails "
-                     "for another reason than capacity (a call made to fail, or a fraction near 0)")
+    raise ValueError(
+        f"under {conf or 'the default settings'!r} the trace fails on a card of {room:,} bytes still: it fails "
+        "for another reason than capacity (a call made to fail, or a fraction near 0)"
+    )
 
 
 def _passes(capacity_bytes: int, runs: Runs, conf: str) -> bool:

@@ -36,16 +36,23 @@ def function(body: Callable[..., Any]) -> Any:
 
 def accessor(name: str) -> Any:
     """The record at a place of the table whose address the allocator's record holds under this name."""
-    made, each, offset = from_dtype(TABLES[name]), TABLES[name].itemsize, dict(ALLOCATOR.fields or {})[name][1]
+    made, each, offset = (
+        from_dtype(TABLES[name]),
+        TABLES[name].itemsize,
+        dict(ALLOCATOR.fields or {})[name][1],
+    )
 
     @intrinsic
     def record_at(context: Any, a: Any, place: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             word = ir.IntType(64)
             held = builder.ptrtoint(arguments[0], word)
-            address = builder.load(builder.inttoptr(builder.add(held, word(offset)), word.as_pointer()))
+            address = builder.load(
+                builder.inttoptr(builder.add(held, word(offset)), word.as_pointer())
+            )
             place = builder.add(address, builder.mul(arguments[1], word(each)))
             return builder.inttoptr(place, context.get_value_type(made))
+
         return made(a, types.int64), build
 
     return record_at
@@ -73,7 +80,9 @@ def _kernel(sources: int) -> Any:
 
     def advance(head, ops, idents, sizes, streams, pools, timeline, begin, stop):
         """steps.advance."""
-        return _steps(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop) + 0 * sources
+        return (
+            _steps(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop) + 0 * sources
+        )
 
     try:
         return njit(advance, nogil=True, error_model="numpy", cache=True)
@@ -81,18 +90,31 @@ def _kernel(sources: int) -> Any:
         return njit(advance, nogil=True, error_model="numpy")
 
 
-_SOURCES = [Path(str(module.__file__)) for module in (*MODULES, trace, text)]  # the last two for their numbers
+_SOURCES = [
+    Path(str(module.__file__)) for module in (*MODULES, trace, text)
+]  # the last two for their numbers
 advance = _kernel(zlib.crc32(b"".join(path.read_bytes() for path in _SOURCES)))
 _ARRAYS: tuple[np.ndarray, ...] = (np.zeros(0, np.int8), *[np.zeros(0, np.int64)] * 4)
 for _array in _ARRAYS:
     _array.flags.writeable = False
-_SIGNATURE = tuple(typeof(kind) for kind in (
-    np.zeros(1, ALLOCATOR).view(np.recarray), *_ARRAYS, np.zeros((0, 0), np.int64), 0, 0))
+_SIGNATURE = tuple(
+    typeof(kind)
+    for kind in (
+        np.zeros(1, ALLOCATOR).view(np.recarray),
+        *_ARRAYS,
+        np.zeros((0, 0), np.int64),
+        0,
+        0,
+    )
+)
 
 
 def ready() -> bool:
     """Whether the machine code is there: made by this process, or kept on disk."""
-    return bool(advance.signatures) or advance._cache.load_overload(_SIGNATURE, advance.targetctx) is not None
+    return (
+        bool(advance.signatures)
+        or advance._cache.load_overload(_SIGNATURE, advance.targetctx) is not None
+    )
 
 
 def make() -> None:

@@ -25,16 +25,20 @@ def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_
         head = file.read(64)
     kind = _kind(path.name, head)
     if (size := path.stat().st_size) > max_bytes:
-        raise TraceError(f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; allow more with max_bytes={size}")
+        raise TraceError(
+            f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; allow more with max_bytes={size}"
+        )
     if kind == "pickle":
         return rewind(snapshot.load(path, device, max_bytes))
     if kind == "parquet":
         return from_parquet(path)
-    with (lzma.open(path) if kind == "xz" else path.open("rb")) as file:
+    with lzma.open(path) if kind == "xz" else path.open("rb") as file:
         try:
             return from_oracle(_lines(file, max_bytes))
         except (lzma.LZMAError, EOFError) as error:
-            raise TraceError(f"{path.name} is a damaged .xz file ({error}); copy it again") from None
+            raise TraceError(
+                f"{path.name} is a damaged .xz file ({error}); copy it again"
+            ) from None
 
 
 def _kind(name: str, head: bytes) -> str:
@@ -46,8 +50,10 @@ def _kind(name: str, head: bytes) -> str:
         return "xz"
     if head.lstrip()[:1] == b"{":
         return "lines"
-    raise TraceError(f"{name} begins with {head[:8]!r}: expected a torch memory snapshot (.pickle), the oracle's JSON lines "
-                     "(.jsonl, .jsonl.xz) or a Parquet trace; record one with: casebook record -- COMMAND")
+    raise TraceError(
+        f"{name} begins with {head[:8]!r}: expected a torch memory snapshot (.pickle), the oracle's JSON lines "
+        "(.jsonl, .jsonl.xz) or a Parquet trace; record one with: casebook record -- COMMAND"
+    )
 
 
 def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
@@ -56,9 +62,13 @@ def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
     while block := file.read(_BLOCK_BYTES):
         seen += len(block)
         if seen > max_bytes:
-            raise TraceError(f"the text is longer than the limit of {max_bytes:,} bytes; allow more with max_bytes=N")
+            raise TraceError(
+                f"the text is longer than the limit of {max_bytes:,} bytes; allow more with max_bytes=N"
+            )
         *lines, rest = (rest + block).split(b"\n")
         if len(rest) > _LINE_BYTES:
-            raise TraceError(f"a line is longer than {_LINE_BYTES:,} bytes: these are not the oracle's JSON lines")
+            raise TraceError(
+                f"a line is longer than {_LINE_BYTES:,} bytes: these are not the oracle's JSON lines"
+            )
         yield from lines
     yield rest

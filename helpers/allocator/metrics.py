@@ -21,8 +21,10 @@ from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
 from helpers.settings.releases import Behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings
 
-MISLEADS = ("1 - allocated/reserved misleads: it is the same for cached segments, which the allocator gives back before it "
-            "fails, and for holes between live blocks, which it cannot give back; stranded counts only the holes.")
+MISLEADS = (
+    "1 - allocated/reserved misleads: it is the same for cached segments, which the allocator gives back before it "
+    "fails, and for holes between live blocks, which it cannot give back; stranded counts only the holes."
+)
 MAX_SAMPLES = 60
 
 
@@ -61,8 +63,15 @@ class Metrics:
         return max((size for _, private, size in self.largest_requests if not private), default=0)
 
 
-def metrics(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour, *, fraction: float | None = None,
-            largest: bool = True) -> Metrics:
+def metrics(
+    blocks: np.ndarray,
+    settings: Settings,
+    card: Card,
+    rules: Behaviour,
+    *,
+    fraction: float | None = None,
+    largest: bool = True,
+) -> Metrics:
     """The figures of a block table. largest=False leaves the search for the largest requests out."""
     kind, ordinal, _, offset, size, requested, state, stream, small, private, mapped = blocks.T
     is_mapped = mapped == 1
@@ -82,12 +91,23 @@ def metrics(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour
             return int(of[rows & which].sum())
 
         reserved, in_use, given = total(is_mapped), total(active), total(is_mapped, releasable)
-        return Share(reserved, total(state == STATES.index("A")), in_use, total(state == STATES.index("P")),
-                     total(active, requested), in_use - total(active, requested), given, reserved - in_use - given,
-                     total(~is_mapped), int(size[rows & free].max(initial=0)))
+        return Share(
+            reserved,
+            total(state == STATES.index("A")),
+            in_use,
+            total(state == STATES.index("P")),
+            total(active, requested),
+            in_use - total(active, requested),
+            given,
+            reserved - in_use - given,
+            total(~is_mapped),
+            int(size[rows & free].max(initial=0)),
+        )
 
     keys = sorted(set(zip(stream.tolist(), private.tolist(), (small == 1).tolist(), strict=True)))
-    parts = {key: share((stream == key[0]) & (private == key[1]) & (small == key[2])) for key in keys}
+    parts = {
+        key: share((stream == key[0]) & (private == key[1]) & (small == key[2])) for key in keys
+    }
     everything = share(np.ones(len(blocks), bool))
     pools = sorted({(a, b) for a, b, _ in keys}) or [(0, 0)]
     now = State(state_of(blocks), settings, card, rules, fraction)
@@ -96,7 +116,9 @@ def metrics(blocks: np.ndarray, settings: Settings, card: Card, rules: Behaviour
     used += sum(round_up(one.size, card.granule_bytes) for one in now.start if not one.expandable)
     reserved = everything.reserved_bytes
     ratio = 1 - everything.allocated_bytes / reserved if reserved else 0.0
-    return Metrics(everything, parts, requests, max(card.capacity_bytes - card.held_bytes - used, 0), ratio)
+    return Metrics(
+        everything, parts, requests, max(card.capacity_bytes - card.held_bytes - used, 0), ratio
+    )
 
 
 def state_of(blocks: np.ndarray) -> tuple[StartSegment, ...]:
@@ -128,7 +150,9 @@ class State:
     def after(self, op: Op, size: int = 0, stream: int = 0, private: int = 0) -> Outcome:
         """What one operation more makes of it."""
         ids = max((block.id for segment in self.start for block in segment.blocks), default=-1)
-        ops, ident, sizes, streams, pools = np.array([[op], [ids + 1], [size], [stream], [private]], np.int64)
+        ops, ident, sizes, streams, pools = np.array(
+            [[op], [ids + 1], [size], [stream], [private]], np.int64
+        )
         trace = Trace(ops, ident, sizes, streams, pools, start=self.start)
         card = replace(self.card, policy="monotonic")
         return run(trace, [self.settings], {}, self.rules, card, fraction=self.fraction)
@@ -145,8 +169,12 @@ class State:
         """
         limit = self.card.capacity_bytes // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
         split = self.settings.max_split_bytes
-        marks = {SMALL_MAX_BYTES, MIN_LARGE_BYTES - MIN_BLOCK_BYTES, split - MIN_BLOCK_BYTES,
-                 round_size(max(limit, 1), self.settings.roundup_divisions)}
+        marks = {
+            SMALL_MAX_BYTES,
+            MIN_LARGE_BYTES - MIN_BLOCK_BYTES,
+            split - MIN_BLOCK_BYTES,
+            round_size(max(limit, 1), self.settings.roundup_divisions),
+        }
         # As it stands, and after everything cached was given back.
         for start in (self.start, state_of(self.after(Op.EMPTY_CACHE).blocks)):
             for segment in start:
@@ -160,7 +188,9 @@ class State:
             if low < high and self.succeeds(low, stream, private):
                 while high - low > MIN_BLOCK_BYTES:
                     middle = (low + high) // 2 // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
-                    low, high = (middle, high) if self.succeeds(middle, stream, private) else (low, middle)
+                    low, high = (
+                        (middle, high) if self.succeeds(middle, stream, private) else (low, middle)
+                    )
                 return low
         return 0
 
@@ -179,18 +209,34 @@ def _most(settings: Settings, rounded: int, limit: int) -> int:
     """The largest request, in steps of 512 bytes and up to limit, whose rounded size is at most that."""
     steps = range(min(rounded, limit) // MIN_BLOCK_BYTES + 1)
     divisions = settings.roundup_divisions
-    above = bisect_right(steps, rounded, key=lambda step: round_size(step * MIN_BLOCK_BYTES, divisions))
+    above = bisect_right(
+        steps, rounded, key=lambda step: round_size(step * MIN_BLOCK_BYTES, divisions)
+    )
     return (above - 1) * MIN_BLOCK_BYTES
 
 
-def stranded_over_time(trace: Trace, conf: str, card: Card, *, samples: int = 40, **how: Any) -> list[tuple[int, Share]]:
+def stranded_over_time(
+    trace: Trace, conf: str, card: Card, *, samples: int = 40, **how: Any
+) -> list[tuple[int, Share]]:
     """(operation, figures after it) at evenly spaced points, the last operation among them; `how` goes to replay.
 
     Each point is a replay of its own, so this costs half of samples replays of the whole; more than MAX_SAMPLES are not taken.
     """
     from helpers.settings.releases import behaviour
     from helpers.settings.text import parse
+
     rules = behaviour(how.get("torch", "2.14.1"), how.get("build", "cuda"))
     points = np.unique(np.linspace(0, len(trace), min(samples, MAX_SAMPLES) + 1).astype(int))[1:]
-    return [(int(stop) - 1, metrics(replay(trace, conf, card, stop=int(stop), **how).blocks, parse(conf, rules), card, rules,
-                                    largest=False).all) for stop in points]
+    return [
+        (
+            int(stop) - 1,
+            metrics(
+                replay(trace, conf, card, stop=int(stop), **how).blocks,
+                parse(conf, rules),
+                card,
+                rules,
+                largest=False,
+            ).all,
+        )
+        for stop in points
+    ]

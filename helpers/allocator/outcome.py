@@ -13,8 +13,10 @@ from helpers.allocator.driver import CALLS, MALLOC_BASE, RESERVE_BASE
 from helpers.allocator.steps import ERROR, OUTCOMES
 from helpers.allocator.trace import STREAM_STEP
 
-COLUMNS = ("out kind ordinal offset size address allocated reserved active requested inactive_split allocations actives "
-           "segments inactive_splits " + " ".join(COUNTERS)).split()
+COLUMNS = (
+    "out kind ordinal offset size address allocated reserved active requested inactive_split allocations actives "
+    "segments inactive_splits " + " ".join(COUNTERS)
+).split()
 """Of a row of the timeline. kind is 0 for a cudaMalloc segment, 1 for an expandable one, -1 where nothing was handed out;
 size is that of the block; figures in bytes or counts as they stand after the operation."""
 
@@ -27,8 +29,10 @@ BLOCK_COLUMNS = "kind ordinal base offset size requested state stream small pool
 (free, allocated, awaiting events). Rows are in order of kind, ordinal and offset."""
 
 
-TORN = ("a part of a segment would be given back, as max_split_size_mb became smaller on the way or an old release mixes it "
-        "with expandable segments: torch itself fails there; leave that setting out")
+TORN = (
+    "a part of a segment would be given back, as max_split_size_mb became smaller on the way or an old release mixes it "
+    "with expandable segments: torch itself fails there; leave that setting out"
+)
 
 
 class ReplayError(ValueError):
@@ -58,7 +62,13 @@ class Outcome:
 
     def figure(self, name: str, which: str = "current", pool: str = "all") -> int:
         """One statistic in bytes or a count; which is current, peak, allocated or freed."""
-        return int(self.figures[NAMES.index(name), POOLS.index(pool), ("current", "peak", "allocated", "freed").index(which)])
+        return int(
+            self.figures[
+                NAMES.index(name),
+                POOLS.index(pool),
+                ("current", "peak", "allocated", "freed").index(which),
+            ]
+        )
 
     def counter(self, name: str) -> int:
         return int(self.counters[COUNTERS.index(name)])
@@ -105,16 +115,32 @@ def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
             continue
         offset, pool = of["offset"], "small" if of["small"] else "large"
         if last != (of["kind"], of["ordinal"], offset):
-            entries.append({"seg": "mx"[of["kind"]] + str(of["ordinal"]), "off": offset, "size": 0,
-                            "stream": of["stream"] // STREAM_STEP, "pool": pool, "blocks": []})
+            entries.append(
+                {
+                    "seg": "mx"[of["kind"]] + str(of["ordinal"]),
+                    "off": offset,
+                    "size": 0,
+                    "stream": of["stream"] // STREAM_STEP,
+                    "pool": pool,
+                    "blocks": [],
+                }
+            )
         entry = entries[-1]
-        entry["blocks"].append([offset - entry["off"], of["size"], of["requested"], STATES[of["state"]]])
+        entry["blocks"].append(
+            [offset - entry["off"], of["size"], of["requested"], STATES[of["state"]]]
+        )
         entry["size"] += of["size"]
         last = (of["kind"], of["ordinal"], offset + of["size"])
     return entries
 
 
-_LINE = {"allocated": "alloc", "reserved": "res", "active": "act", "requested": "req", "inactive_split": "isplit"}
+_LINE = {
+    "allocated": "alloc",
+    "reserved": "res",
+    "active": "act",
+    "requested": "req",
+    "inactive_split": "isplit",
+}
 
 
 def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str, Any]]:
@@ -130,7 +156,9 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
         out = f"error: {errors[index]}" if of["out"] == ERROR else OUTCOMES[of["out"]]
         line = {**op, "i": index, "out": out}
         if of["kind"] >= 0:
-            line.update(seg="mx"[of["kind"]] + str(of["ordinal"]), off=of["offset"], bsize=of["size"])
+            line.update(
+                seg="mx"[of["kind"]] + str(of["ordinal"]), off=of["offset"], bsize=of["size"]
+            )
         line |= {word: of[name] for name, word in _LINE.items()}
         line |= {"n": row[first:counters], "c": row[counters:]}
         if index in called:
@@ -141,6 +169,13 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
 
 def final(outcome: Outcome) -> dict[str, Any]:
     """Every statistic in the oracle's words."""
-    figures = {name: {pool: outcome.figures[i, j].tolist() for j, pool in enumerate(POOLS)} for i, name in enumerate(NAMES)}
-    return {**dict(zip(COUNTERS, outcome.counters.tolist(), strict=True)), **figures,
-            "oversize_allocations": outcome.oversize[0].tolist(), "oversize_segments": outcome.oversize[1].tolist()}
+    figures = {
+        name: {pool: outcome.figures[i, j].tolist() for j, pool in enumerate(POOLS)}
+        for i, name in enumerate(NAMES)
+    }
+    return {
+        **dict(zip(COUNTERS, outcome.counters.tolist(), strict=True)),
+        **figures,
+        "oversize_allocations": outcome.oversize[0].tolist(),
+        "oversize_segments": outcome.oversize[1].tolist(),
+    }

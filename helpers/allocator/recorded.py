@@ -47,20 +47,29 @@ class Agreement(NamedTuple):
     @property
     def exact(self) -> bool:
         """Every address, every segment call and the reserved bytes at the end are those of the recording."""
-        return (self.allocations == self.same_address and self.segment_calls == self.same_segment_calls
-                and self.recorded_reserved_bytes in (None, self.reserved_bytes))
+        return (
+            self.allocations == self.same_address
+            and self.segment_calls == self.same_segment_calls
+            and self.recorded_reserved_bytes in (None, self.reserved_bytes)
+        )
 
 
 def with_record(trace: Trace, path: Path) -> Trace:
     """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's size and the fraction."""
     try:
-        found = json.loads(path.with_suffix(".record").joinpath("record.json").read_text(encoding="utf-8"))
+        found = json.loads(
+            path.with_suffix(".record").joinpath("record.json").read_text(encoding="utf-8")
+        )
         process = next(process for process in found["processes"] if process.get("devices"))
         torch, device = process["torch"], process["devices"][int(trace.header.get("device") or 0)]
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return trace  # no such record, or none of a GPU: the trace alone speaks
-    head = {"torch": torch.get("version"), "vram": device.get("total_bytes"), "fraction": device.get("fraction"),
-            "build": "rocm" + ".".join(str(torch["hip"]).split(".")[:2]) if torch.get("hip") else None}
+    head = {
+        "torch": torch.get("version"),
+        "vram": device.get("total_bytes"),
+        "fraction": device.get("fraction"),
+        "build": "rocm" + ".".join(str(torch["hip"]).split(".")[:2]) if torch.get("hip") else None,
+    }
     said = {key for key, value in trace.header.items() if value is not None}
     known = {key: value for key, value in head.items() if value is not None and key not in said}
     notes = (*trace.notes, found["rehearsed"]) if found.get("rehearsed") else trace.notes
@@ -72,7 +81,9 @@ def circumstances(trace: Trace) -> Circumstances:
     head, notes = trace.header, []
     known = trace.address is not None and bool((trace.address >= 0).any())
     torch = str(head.get("torch") or "")
-    build = str(head.get("build") or ("rocm" + torch.split("+rocm")[1] if "+rocm" in torch else "cuda"))
+    build = str(
+        head.get("build") or ("rocm" + torch.split("+rocm")[1] if "+rocm" in torch else "cuda")
+    )
     if not torch:
         torch = NEWEST_CHECKED
         if known:
@@ -82,8 +93,17 @@ def circumstances(trace: Trace) -> Circumstances:
             notes.append(f"the recording does not name its torch: {torch} is taken")
     capacity = int(head.get("vram") or 0)
     policy = "recorded" if known else str(head.get("policy") or "firstfit")
-    return Circumstances(str(head.get("conf") or ""), torch, build, capacity, int(head.get("foreign") or 0),
-                         head.get("fraction"), policy, sum(segment.size for segment in trace.start), tuple(notes))
+    return Circumstances(
+        str(head.get("conf") or ""),
+        torch,
+        build,
+        capacity,
+        int(head.get("foreign") or 0),
+        head.get("fraction"),
+        policy,
+        sum(segment.size for segment in trace.start),
+        tuple(notes),
+    )
 
 
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
@@ -91,7 +111,9 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
     found = {}
     for torch in CANDIDATES:
         try:
-            outcome = replay(trace, conf, Card(AMPLE_BYTES, policy="recorded"), torch=torch, timeline=True)
+            outcome = replay(
+                trace, conf, Card(AMPLE_BYTES, policy="recorded"), torch=torch, timeline=True
+            )
         except ReplayError:
             continue  # where the program lowers max_split_size_mb, another order may meet a segment in parts: it is not the one
         check = agreement(trace, outcome)
@@ -100,12 +122,17 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
         if check.exact:
             break
     if not found:
-        return NEWEST_CHECKED, f"the recording names no torch, and no block order replays it: {NEWEST_CHECKED} is taken"
+        return (
+            NEWEST_CHECKED,
+            f"the recording names no torch, and no block order replays it: {NEWEST_CHECKED} is taken",
+        )
     best = max(found, key=lambda torch: found[torch].same_address)
     check = found[best]
     order = {"2.11.0": "2.4 to 2.11", "2.12.1": "2.12", NEWEST_CHECKED: "2.13 and later"}[best]
-    return best, (f"the recording does not name its torch: the block order of {order} gives {check.same_address} of "
-                  f"{check.allocations} recorded addresses and is taken ({best})")
+    return best, (
+        f"the recording does not name its torch: the block order of {order} gives {check.same_address} of "
+        f"{check.allocations} recorded addresses and is taken ({best})"
+    )
 
 
 def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
@@ -115,22 +142,35 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
     stop = outcome.events
     compared = (trace.op[:stop] == Op.ALLOC) & (trace.address[:stop] >= 0)
     same = outcome.column("address")[compared] == trace.address[:stop][compared]
-    recorded = sorted((call.event, call.action, call.size) for call in trace.driver
-                      if call.event < stop and call.action != "oom")
+    recorded = sorted(
+        (call.event, call.action, call.size)
+        for call in trace.driver
+        if call.event < stop and call.action != "oom"
+    )
     modelled, sizes = [], _freed_sizes(trace, outcome)
     for event, call, ordinal, _, size in outcome.calls.tolist():
         if call in (MALLOC, FREE, MAP, UNMAP):
             modelled.append((event, CALLS[call], sizes.get(ordinal, 0) if call == FREE else size))
     common = sum((Counter(recorded) & Counter(modelled)).values())
-    return Agreement(int(compared.sum()), int(same.sum()), max(len(recorded), len(modelled)), common,
-                     outcome.figure("reserved_bytes"), trace.header.get("final_reserved_bytes"))
+    return Agreement(
+        int(compared.sum()),
+        int(same.sum()),
+        max(len(recorded), len(modelled)),
+        common,
+        outcome.figure("reserved_bytes"),
+        trace.header.get("final_reserved_bytes"),
+    )
 
 
 def _freed_sizes(trace: Trace, outcome: Outcome) -> dict[int, int]:
     """Bytes of each segment by its ordinal: those of the start come first."""
-    sizes = {i: segment.size for i, segment in enumerate(s for s in trace.start if not s.expandable)}
+    sizes = {
+        i: segment.size for i, segment in enumerate(s for s in trace.start if not s.expandable)
+    }
     assert outcome.calls is not None
-    return sizes | {ordinal: size for _, call, ordinal, _, size in outcome.calls.tolist() if call == MALLOC}
+    return sizes | {
+        ordinal: size for _, call, ordinal, _, size in outcome.calls.tolist() if call == MALLOC
+    }
 
 
 def op_lines(trace: Trace) -> list[dict[str, Any]]:

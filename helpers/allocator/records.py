@@ -14,9 +14,14 @@ import numpy as np
 NONE, GONE = 0, -1
 NO_LIMIT = (1 << 63) - 1
 LEVELS = 8  # of the sorted sets in blocks.py
-FINE, GROW, EXHAUSTED, BROKEN = range(4)  # status: may go on, needs larger tables, has no addresses left, is torn
+FINE, GROW, EXHAUSTED, BROKEN = range(
+    4
+)  # status: may go on, needs larger tables, has no addresses left, is torn
 BY_ADDRESS, BY_BLOCK, BY_SEGMENT = range(3)  # order, as settings.releases.Behaviour tells it
-MEMORY, RESERVED = 1, 2  # places of RANGE: in front of the free addresses for cudaMalloc, and for reserved ranges
+MEMORY, RESERVED = (
+    1,
+    2,
+)  # places of RANGE: in front of the free addresses for cudaMalloc, and for reserved ranges
 
 
 def record(names: str, *more: tuple) -> np.dtype:
@@ -25,8 +30,11 @@ def record(names: str, *more: tuple) -> np.dtype:
 
 
 # ``at``: a record's own place. ``spare``: the next record that is not in use; that of place 0 is the first one.
-BLOCK = record("at spare used segment pool stream address size requested prev next allocated mapped event_count uses number "
-               "gc_base listed", ("forward", np.int64, (LEVELS,)))
+BLOCK = record(
+    "at spare used segment pool stream address size requested prev next allocated mapped event_count uses number "
+    "gc_base listed",
+    ("forward", np.int64, (LEVELS,)),
+)
 """Block in C++. ``uses``: the first USE of another stream; ``number``: what tells equal blocks apart before their addresses do;
 ``forward``: the next block of its set, on each level; ``listed``: the block that the list in progress has at this place."""
 SEGMENT = record("at spare address size expandable ordinal number page_bytes")
@@ -34,8 +42,11 @@ SEGMENT = record("at spare address size expandable ordinal number page_bytes")
 POOL = record("private small get_calls free unmapped")
 """BlockPool in C++. ``free`` and ``unmapped``: the places of the blocks that stand in front of its two sets."""
 STAT = record("current peak allocated freed")
-SETTING = record("max_split_bytes non_split_rounding_bytes expandable large_segment_bytes throw_on_oom fraction_bytes",
-                 ("gc_threshold", np.float64), ("roundup_divisions", np.int64, (16,)))
+SETTING = record(
+    "max_split_bytes non_split_rounding_bytes expandable large_segment_bytes throw_on_oom fraction_bytes",
+    ("gc_threshold", np.float64),
+    ("roundup_divisions", np.int64, (16,)),
+)
 """settings.text.Settings. ``fraction_bytes``: what the fraction that the string names allows, NO_LIMIT where it names none."""
 USE = record("at spare stream event block next")
 """A stream that uses a block; once the block is freed, an event that it waits for, in the stream's queue."""
@@ -46,11 +57,25 @@ has not yet completed (``pending``); these lie in a ring through place 0."""
 RANGE = record("at spare low high next")
 CALL = record("event call ordinal address size")
 """outcome.CALL_COLUMNS."""
-PART = record("begins pool stream base span expandable page_bytes whole offset size requested state mapped ident")
+PART = record(
+    "begins pool stream base span expandable page_bytes whole offset size requested state mapped ident"
+)
 """A block of the starting state; the one that ``begins`` a segment stands first. ``whole``: it is all of its segment."""
 ADDRESS = record("value")
-TABLES = {"blocks": BLOCK, "segments": SEGMENT, "pools": POOL, "stats": STAT, "settings": SETTING, "uses": USE,
-          "queues": QUEUE, "idents": IDENT, "ranges": RANGE, "calls": CALL, "parts": PART, "recorded": ADDRESS}
+TABLES = {
+    "blocks": BLOCK,
+    "segments": SEGMENT,
+    "pools": POOL,
+    "stats": STAT,
+    "settings": SETTING,
+    "uses": USE,
+    "queues": QUEUE,
+    "idents": IDENT,
+    "ranges": RANGE,
+    "calls": CALL,
+    "parts": PART,
+    "recorded": ADDRESS,
+}
 ALLOCATOR = record(
     "num_alloc_retries num_ooms num_device_alloc num_device_free num_sync_all_streams num_oom_rejections "
     # The present setting, limits in bytes (NO_LIMIT: none), total_allocated_memory, how the release behaves.
@@ -59,12 +84,15 @@ ALLOCATOR = record(
     "total capacity held used granule topdown reuses fail_next mallocs reserves next_recorded events events_done events_held "
     # The replay: records in use, room, where it is, what failed; how high the sorted sets are.
     "block_count segment_last use_count queue_count recorded_count part_count call_count block_room use_room call_room logs "
-    "operation status ooms first_oom first_oom_bytes chance levels " + " ".join(TABLES), ("path", np.int64, (LEVELS,)))
+    "operation status ooms first_oom first_oom_bytes chance levels " + " ".join(TABLES),
+    ("path", np.int64, (LEVELS,)),
+)
 """DeviceCachingAllocator in C++, the card under it, and the tables."""
 
 
 def accessor(name: str) -> Any:
     """The record at a place of this table."""
+
     def at(a: Any, place: int) -> Any:
         return getattr(a, name)[place]
 

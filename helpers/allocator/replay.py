@@ -18,7 +18,9 @@ from helpers.settings.text import Settings, SettingsError, parse
 ENGINES = ("auto", "compiled", "plain")
 
 
-def resolve(trace: Trace, conf: str, rules: Behaviour) -> tuple[list[Settings], dict[int, int], tuple[tuple[int, str], ...]]:
+def resolve(
+    trace: Trace, conf: str, rules: Behaviour
+) -> tuple[list[Settings], dict[int, int], tuple[tuple[int, str], ...]]:
     """The settings that hold in turn: all of them, which one from which operation on, and the refusals.
 
     A refusal changes settings too; its place is given as -1 - number. Raises SettingsError where torch refuses `conf` itself.
@@ -35,8 +37,18 @@ def resolve(trace: Trace, conf: str, rules: Behaviour) -> tuple[list[Settings], 
     return settings, at, tuple(errors)
 
 
-def replay(trace: Trace, conf: str, card: Card, *, torch: str = "2.14.1", build: str = "cuda", fraction: float | None = None,
-           stop: int | None = None, timeline: bool = False, engine: str = "auto") -> Outcome:
+def replay(
+    trace: Trace,
+    conf: str,
+    card: Card,
+    *,
+    torch: str = "2.14.1",
+    build: str = "cuda",
+    fraction: float | None = None,
+    stop: int | None = None,
+    timeline: bool = False,
+    engine: str = "auto",
+) -> Outcome:
     """What the allocator of that torch does with the trace under `conf` (a PYTORCH_CUDA_ALLOC_CONF string) on that card.
 
     fraction is set_per_process_memory_fraction; stop ends after so many operations; timeline keeps a row an operation. engine
@@ -48,8 +60,18 @@ def replay(trace: Trace, conf: str, card: Card, *, torch: str = "2.14.1", build:
     recorded = trace.driver if card.policy == "recorded" else ()
     addresses = tuple(call.address for call in recorded if call.action == "malloc")
     stop = len(trace) if stop is None else min(stop, len(trace))
-    outcome = run(trace, settings, at, rules, card, fraction=fraction, stop=stop, timeline=timeline, addresses=addresses,
-                  compiled=choose(engine, stop) == "compiled")
+    outcome = run(
+        trace,
+        settings,
+        at,
+        rules,
+        card,
+        fraction=fraction,
+        stop=stop,
+        timeline=timeline,
+        addresses=addresses,
+        compiled=choose(engine, stop) == "compiled",
+    )
     if errors:
         object.__setattr__(outcome, "errors", errors)
     return outcome
@@ -77,7 +99,10 @@ def choose(engine: str, operations: int) -> str:
         if compiled.ready():
             return "compiled"
         if engine == "compiled" or _plain + operations > COMPILE_S * PLAIN_A_SECOND:
-            print(f"casebook: compiling the allocator, once: about {COMPILE_S} s on an idle machine", file=sys.stderr)
+            print(
+                f"casebook: compiling the allocator, once: about {COMPILE_S} s on an idle machine",
+                file=sys.stderr,
+            )
             compiled.make()
             return "compiled"
     _plain += operations
@@ -95,15 +120,24 @@ def has_numba(needed: bool = False) -> bool:
     return True
 
 
-def rows(job: dict[str, Any], ops: Iterable[dict[str, Any]], torch: str, engine: str = "auto") -> Iterator[dict[str, Any]]:
+def rows(
+    job: dict[str, Any], ops: Iterable[dict[str, Any]], torch: str, engine: str = "auto"
+) -> Iterator[dict[str, Any]]:
     """The oracle's result lines of a job {conf, vram, fraction, policy, foreign} over operations, by the allocator."""
     yield {"job": job, "torch": torch}
     ops = list(ops)
     trace = from_oracle(json.dumps(op) for op in ops)
     card = Card(job["vram"], job.get("foreign") or 0, job.get("policy") or "firstfit")
     try:
-        outcome = replay(trace, job.get("conf") or "", card, torch=torch, fraction=job.get("fraction"), timeline=True,
-                         engine=engine)
+        outcome = replay(
+            trace,
+            job.get("conf") or "",
+            card,
+            torch=torch,
+            fraction=job.get("fraction"),
+            timeline=True,
+            engine=engine,
+        )
     except SettingsError as error:
         yield {"config_error": str(error)}
         return

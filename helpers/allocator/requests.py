@@ -16,7 +16,13 @@ from helpers.allocator.snapshot import MIB, Event, Snapshot
 from helpers.allocator.trace import DriverCall, Op, StartSegment, Trace, TraceError
 from helpers.settings.table import CONF_NAMES
 
-_CALLS = {"segment_alloc": "malloc", "segment_free": "free", "segment_map": "map", "segment_unmap": "unmap", "oom": "oom"}
+_CALLS = {
+    "segment_alloc": "malloc",
+    "segment_free": "free",
+    "segment_map": "map",
+    "segment_unmap": "unmap",
+    "oom": "oom",
+}
 _GIVES = ("segment_free", "segment_unmap")
 
 
@@ -24,21 +30,30 @@ def check(events: Sequence[Event], kinds: set[str]) -> None:
     """Passes where each address is allocated and freed in turn; else TraceError names the first event at fault."""
     frees = kinds & {"free_requested", "free_completed"}
     if "alloc" not in kinds and any(_reuses(events, kind) for kind in frees):
-        raise TraceError("addresses are freed twice and no alloc is recorded: allocs were skipped; record again without "
-                         "skip_actions")
+        raise TraceError(
+            "addresses are freed twice and no alloc is recorded: allocs were skipped; record again without "
+            "skip_actions"
+        )
     if not frees and _reuses(events, "alloc"):
-        raise TraceError("addresses are allocated twice and no free is recorded: frees were skipped; record again without "
-                         "skip_actions")
+        raise TraceError(
+            "addresses are allocated twice and no free is recorded: frees were skipped; record again without "
+            "skip_actions"
+        )
     last: dict[int, Event] = {}
     for event in events:
         action, before = event.action, last.get(event.address)
         was = before.action if before else ""
         if action == "alloc":
             if was == "alloc" or was == "free_requested" and "free_completed" in kinds:
-                raise _fault(event, f"is at an address where the block of event {before.number if before else 0} still lives")
+                raise _fault(
+                    event,
+                    f"is at an address where the block of event {before.number if before else 0} still lives",
+                )
         elif action == "free_requested":
             if was.startswith("free"):
-                raise _fault(event, f"frees what event {before.number if before else 0} freed already")
+                raise _fault(
+                    event, f"frees what event {before.number if before else 0} freed already"
+                )
         elif action == "free_completed":
             if was == "free_completed" or was == "alloc" and "free_requested" in kinds:
                 raise _fault(event, "completes a free that nobody requested")
@@ -53,22 +68,39 @@ def _reuses(events: Sequence[Event], action: str) -> bool:
 
 
 def _fault(event: Event, why: str) -> TraceError:
-    return TraceError(f"event {event.number} ({event.action} of {event.size:,} bytes at {event.address:#x}) {why}: such a "
-                      "trace cannot have happened; record it again")
+    return TraceError(
+        f"event {event.number} ({event.action} of {event.size:,} bytes at {event.address:#x}) {why}: such a "
+        "trace cannot have happened; record it again"
+    )
 
 
 class _Builder:
     """Collects the columns of the trace."""
 
-    def __init__(self, snapshot: Snapshot, kinds: set[str], start: Sequence[StartSegment], pool_of: dict[int, int]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        kinds: set[str],
+        start: Sequence[StartSegment],
+        pool_of: dict[int, int],
+    ) -> None:
         self.snapshot, self.kinds, self.pool_of = snapshot, kinds, pool_of
         self.rows: list[tuple[int, ...]] = []  # op id size stream pool address frame time
         self.driver: list[DriverCall] = []
         self.waiting: list[Event] = []  # segment events since the last request
-        self.ids = {segment.address + block.offset: block.id for segment in start for block in segment.blocks if block.id >= 0}
+        self.ids = {
+            segment.address + block.offset: block.id
+            for segment in start
+            for block in segment.blocks
+            if block.id >= 0
+        }
         self.made = len(self.ids)
-        self.pending = {segment.address + block.offset for segment in snapshot.segments for block in segment.blocks
-                        if block.state == "P"}
+        self.pending = {
+            segment.address + block.offset
+            for segment in snapshot.segments
+            for block in segment.blocks
+            if block.state == "P"
+        }
         self.guessed = 0
         self.reserved = sum(segment.size for segment in start)
         self.room = _room(snapshot.events, start)
@@ -86,9 +118,13 @@ class _Builder:
     def call(self, events: Sequence[Event]) -> None:
         """The events belong to the request that was added last."""
         for event in events:
-            call = DriverCall(len(self.rows) - 1, _CALLS[event.action], event.address, event.size, event.stream)
+            call = DriverCall(
+                len(self.rows) - 1, _CALLS[event.action], event.address, event.size, event.stream
+            )
             self.driver.append(call)
-            self.reserved += {"malloc": call.size, "map": call.size, "oom": 0}.get(call.action, -call.size)
+            self.reserved += {"malloc": call.size, "map": call.size, "oom": 0}.get(
+                call.action, -call.size
+            )
 
     def build(self) -> None:
         """One row for each request, in order."""
@@ -104,9 +140,13 @@ class _Builder:
                 self._give_back()
                 ident = self.ids[event.address]
                 if event.action == "free_completed":
-                    self.row(Op.FREE_COMPLETED if "free_requested" in self.kinds else Op.FREE, event, ident)
+                    self.row(
+                        Op.FREE_COMPLETED if "free_requested" in self.kinds else Op.FREE,
+                        event,
+                        ident,
+                    )
                     continue
-                after = [(one.action, one.address) for one in events[at:at + 1]]
+                after = [(one.action, one.address) for one in events[at : at + 1]]
                 done = after == [("free_completed", event.address)]
                 at += done
                 skipped = "free_completed" not in self.kinds and event.address not in self.pending
@@ -145,54 +185,98 @@ class _Builder:
         """Whether the segments were given back for this allocation, and not by an empty_cache before it."""
         frames = self.snapshot.frames
         if given[0].frame >= 0 and event.frame >= 0:
-            return given[0].frame == event.frame and not any(line.endswith(" empty_cache") for line in frames[event.frame])
+            return given[0].frame == event.frame and not any(
+                line.endswith(" empty_cache") for line in frames[event.frame]
+            )
         if event.action == "oom":
             return True
         if not rest:
             return False
         self.guessed += 1
-        return self.room is not None and self.reserved + sum(other.size for other in rest) > self.room
+        return (
+            self.room is not None and self.reserved + sum(other.size for other in rest) > self.room
+        )
 
 
-def trace(snapshot: Snapshot, kinds: set[str], start: tuple[StartSegment, ...], pool_of: dict[int, int],
-          notes: Sequence[str]) -> Trace:
+def trace(
+    snapshot: Snapshot,
+    kinds: set[str],
+    start: tuple[StartSegment, ...],
+    pool_of: dict[int, int],
+    notes: Sequence[str],
+) -> Trace:
     """The trace of the snapshot from the given start. ``pool_of``: the private pool of the events that are allocations."""
     builder = _Builder(snapshot, kinds, start, pool_of)
     builder.build()
     columns = list(zip(*builder.rows, strict=True)) or [()] * 8
-    op, ident, size, stream, pool, address, frame, time = (np.array(column, np.int64) for column in columns)
+    op, ident, size, stream, pool, address, frame, time = (
+        np.array(column, np.int64) for column in columns
+    )
     timed = bool(snapshot.events) and all(event.time_us is not None for event in snapshot.events)
     header = _header(snapshot)
     capacity, said = _capacity(builder, start)
     if capacity:
         header["vram"] = capacity
     more = (
-        (builder.guessed,
-         f"{builder.guessed} times segments were given back just before a new one: without stacks it is a guess which of them "
-         "were an empty_cache and which the retry of a refused allocation"),
-        (builder.waiting, f"the last {len(builder.waiting)} segment events belong to an allocation that is not recorded"))
+        (
+            builder.guessed,
+            f"{builder.guessed} times segments were given back just before a new one: without stacks it is a guess which of them "
+            "were an empty_cache and which the retry of a refused allocation",
+        ),
+        (
+            builder.waiting,
+            f"the last {len(builder.waiting)} segment events belong to an allocation that is not recorded",
+        ),
+    )
     notes = [*notes, *said, *(note for holds, note in more if holds)]
     for kind, has in (("free_completed", "free_requested"), ("free_requested", "free_completed")):
         if has in kinds and kind not in kinds and not builder.pending:
             notes.append(f"no {kind} is recorded: each free is taken to be complete at its {has}")
     if snapshot.pools:
-        notes.append(f"{len(snapshot.pools)} private pools, numbered from 1 in the order of their ids' first sight")
-    return Trace(op.astype(np.int8), ident, size, stream, pool.astype(np.int32), time_ns=time if timed else None, start=start,
-                 address=address, driver=tuple(builder.driver), frame=frame.astype(np.int32) if snapshot.frames else None,
-                 frames=snapshot.frames, header=header, notes=tuple(notes))
+        notes.append(
+            f"{len(snapshot.pools)} private pools, numbered from 1 in the order of their ids' first sight"
+        )
+    return Trace(
+        op.astype(np.int8),
+        ident,
+        size,
+        stream,
+        pool.astype(np.int32),
+        time_ns=time if timed else None,
+        start=start,
+        address=address,
+        driver=tuple(builder.driver),
+        frame=frame.astype(np.int32) if snapshot.frames else None,
+        frames=snapshot.frames,
+        header=header,
+        notes=tuple(notes),
+    )
 
 
 def conf_of(snapshot: Snapshot) -> str:
     """The settings string of the recorded process."""
-    return next((text for key in CONF_NAMES if type(text := snapshot.settings.get(key)) is str and text), "")
+    return next(
+        (text for key in CONF_NAMES if type(text := snapshot.settings.get(key)) is str and text), ""
+    )
 
 
 def _header(snapshot: Snapshot) -> dict[str, Any]:
-    live = [block for segment in snapshot.segments for block in segment.blocks if block.state != "I"]
-    return {"label": "recorded on a GPU", "device": snapshot.device, "conf": conf_of(snapshot), "vram": None, "fraction": None,
-            "torch": None, "foreign": 0, "env": {}, "final_reserved_bytes": sum(segment.size for segment in snapshot.segments),
-            "final_active_bytes": sum(block.size for block in live),
-            "final_allocated_bytes": sum(block.size for block in live if block.state == "A")}
+    live = [
+        block for segment in snapshot.segments for block in segment.blocks if block.state != "I"
+    ]
+    return {
+        "label": "recorded on a GPU",
+        "device": snapshot.device,
+        "conf": conf_of(snapshot),
+        "vram": None,
+        "fraction": None,
+        "torch": None,
+        "foreign": 0,
+        "env": {},
+        "final_reserved_bytes": sum(segment.size for segment in snapshot.segments),
+        "final_active_bytes": sum(block.size for block in live),
+        "final_allocated_bytes": sum(block.size for block in live if block.state == "A"),
+    }
 
 
 def _room(events: Sequence[Event], start: Sequence[StartSegment]) -> int | None:
@@ -224,13 +308,22 @@ def _capacity(builder: _Builder, start: Sequence[StartSegment]) -> tuple[int | N
             refused.append(reserved + taken - 2 * MIB)
         reserved += taken - given
         peak = max(peak, reserved)
-    limited = sum(call.action == "oom" and call.address > max(2 * call.size, 64 * MIB) for call in builder.driver)
-    notes = [f"{limited} out-of-memory errors came while the driver had room: a memory fraction or another limit of the "
-             "process refused them; give it with --fraction"][:limited]
+    limited = sum(
+        call.action == "oom" and call.address > max(2 * call.size, 64 * MIB)
+        for call in builder.driver
+    )
+    notes = [
+        f"{limited} out-of-memory errors came while the driver had room: a memory fraction or another limit of the "
+        "process refused them; give it with --fraction"
+    ][:limited]
     if builder.room is not None:
-        notes.append("the capacity for this process is inferred: bytes reserved plus bytes free at the out-of-memory")
+        notes.append(
+            "the capacity for this process is inferred: bytes reserved plus bytes free at the out-of-memory"
+        )
         return max(peak, builder.room), notes
     if refused and not builder.collects:
-        notes.append("the capacity for this process is inferred: segments were given back to make room for a new one")
+        notes.append(
+            "the capacity for this process is inferred: segments were given back to make room for a new one"
+        )
         return max(peak, min(refused)), notes
     return None, notes

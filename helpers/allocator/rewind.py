@@ -16,10 +16,24 @@ from helpers.allocator.blocks import round_size
 from helpers.allocator.snapshot import MIB, Event, Snapshot
 from helpers.allocator.trace import StartBlock, StartSegment, Trace, TraceError
 from helpers.settings.releases import NEWEST, behaviour
-from helpers.settings.text import SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, UNLIMITED, Settings, SettingsError, parse
+from helpers.settings.text import (
+    SMALL_MAX_BYTES,
+    SMALL_SEGMENT_BYTES,
+    UNLIMITED,
+    Settings,
+    SettingsError,
+    parse,
+)
 
-_VERBS = {"alloc": "allocates", "free_requested": "frees", "free_completed": "frees", "segment_alloc": "makes",
-          "segment_free": "gives back", "segment_map": "maps", "segment_unmap": "unmaps"}
+_VERBS = {
+    "alloc": "allocates",
+    "free_requested": "frees",
+    "free_completed": "frees",
+    "segment_alloc": "makes",
+    "segment_free": "gives back",
+    "segment_map": "maps",
+    "segment_unmap": "unmaps",
+}
 
 
 @dataclass
@@ -60,8 +74,11 @@ def _held(snapshot: Snapshot) -> Settings:
     except SettingsError as error:
         named = error.left or parse("", rules)
     limit = snapshot.settings.get("max_split_size")
-    return replace(named, roundup_divisions=snapshot.divisions,
-                   max_split_bytes=limit if type(limit) is int and limit > 0 else UNLIMITED)
+    return replace(
+        named,
+        roundup_divisions=snapshot.divisions,
+        max_split_bytes=limit if type(limit) is int and limit > 0 else UNLIMITED,
+    )
 
 
 class _State:
@@ -78,7 +95,9 @@ class _State:
         self.unlike = 0
         self.unmade = 0
         for one in snapshot.segments:
-            self._add(one.address, _Range(one.size, one.stream, one.small, one.pool, one.expandable))
+            self._add(
+                one.address, _Range(one.size, one.stream, one.small, one.pool, one.expandable)
+            )
             for block in (block for block in one.blocks if block.state != "I"):
                 live = _Live(block.size, block.requested, block.state, True)
                 self._put(one.address + block.offset, live)
@@ -88,7 +107,9 @@ class _State:
         action, address, size = event.action, event.address, event.size
         if action == "alloc":
             if (block := self.live.get(address)) is None:
-                raise _impossible(event, "a block that is neither freed later nor in the final segments")
+                raise _impossible(
+                    event, "a block that is neither freed later nor in the final segments"
+                )
             if block.survived and block.requested != size:
                 self.unlike += 1
             self._take(address)
@@ -96,14 +117,18 @@ class _State:
             self.pool_of[event.number] = event.pool or (home.pool if home else 0)
         elif action == "free_completed":
             if address in self.live:
-                raise _impossible(event, "a block that is live afterwards without an allocation in between")
+                raise _impossible(
+                    event, "a block that is live afterwards without an allocation in between"
+                )
             self._carve(event, "P" if "free_requested" in self.kinds else "A")
         elif action == "free_requested":
             block = self.live.get(address)
             if block is None and "free_completed" not in self.kinds:
                 self._carve(event, "A")
             elif block is None or block.state != "P":
-                raise _impossible(event, "a block that is not waiting afterwards and whose free never completes")
+                raise _impossible(
+                    event, "a block that is not waiting afterwards and whose free never completes"
+                )
             else:
                 block.state = "A"
         elif action in ("segment_alloc", "segment_map"):
@@ -127,12 +152,17 @@ class _State:
                 if not block.survived and not home.small and not home.expandable:
                     after = min(end, self.places[at]) if at < len(self.places) else end
                     gap = after - place - block.size
-                    if block.size >= self.settings.max_split_bytes and gap < self.settings.non_split_rounding_bytes:
+                    if (
+                        block.size >= self.settings.max_split_bytes
+                        and gap < self.settings.non_split_rounding_bytes
+                    ):
                         block.size += gap
                     unsure += gap > MIB and block.size == self.round_size(block.requested)
                 if place > here:
                     blocks.append(StartBlock(here - address, place - here, 0, "I", -1))
-                blocks.append(StartBlock(place - address, block.size, block.requested, block.state, number))
+                blocks.append(
+                    StartBlock(place - address, block.size, block.requested, block.state, number)
+                )
                 number += 1
                 here = place + block.size
             if here < end:
@@ -145,20 +175,39 @@ class _State:
 
     def _notes(self, segments: list[StartSegment], live: int, unsure: int) -> list[str]:
         if live != len(self.places):
-            raise TraceError(f"{len(self.places) - live} blocks that were live when the recording began lie in segments that "
-                             "it does not show: record again with the segment events (without skip_actions)")
+            raise TraceError(
+                f"{len(self.places) - live} blocks that were live when the recording began lie in segments that "
+                "it does not show: record again with the segment events (without skip_actions)"
+            )
         silent = not any(kind.startswith("segment_") for kind in self.kinds)
         said = (
-            (segments and self.snapshot.events,
-             f"{len(segments)} segments with {live} live blocks were there before the first event; their order of creation is "
-             "not recorded and is taken to be the order of their addresses, and the ages for garbage collection begin at 0"),
-            (unsure, f"{unsure} blocks live at the start may have kept up to 1 MiB more than they are taken to: nothing "
-                     "recorded tells"),
-            (self.snapshot.events and silent,
-             "no segment event is recorded: the driver was asked for nothing, or such events were skipped"),
-            (self.unseen, f"{self.unseen} allocations lie in segments that the recording does not show"),
-            (self.unmade, f"{self.unmade} segments were made and are gone without a recorded segment_free"),
-            (self.unlike, f"{self.unlike} allocations differ in size from what the final segments say was requested there"))
+            (
+                segments and self.snapshot.events,
+                f"{len(segments)} segments with {live} live blocks were there before the first event; their order of creation is "
+                "not recorded and is taken to be the order of their addresses, and the ages for garbage collection begin at 0",
+            ),
+            (
+                unsure,
+                f"{unsure} blocks live at the start may have kept up to 1 MiB more than they are taken to: nothing "
+                "recorded tells",
+            ),
+            (
+                self.snapshot.events and silent,
+                "no segment event is recorded: the driver was asked for nothing, or such events were skipped",
+            ),
+            (
+                self.unseen,
+                f"{self.unseen} allocations lie in segments that the recording does not show",
+            ),
+            (
+                self.unmade,
+                f"{self.unmade} segments were made and are gone without a recorded segment_free",
+            ),
+            (
+                self.unlike,
+                f"{self.unlike} allocations differ in size from what the final segments say was requested there",
+            ),
+        )
         return [note for holds, note in said if holds]
 
     def _range_at(self, address: int) -> _Range | None:
@@ -182,7 +231,9 @@ class _State:
         at = bisect_right(self.places, address) - 1
         if at >= 0 and self.places[at] + self.live[self.places[at]].size > address:
             return self.places[at]
-        return self.places[at + 1] if at + 1 < len(self.places) and self.places[at + 1] < end else None
+        return (
+            self.places[at + 1] if at + 1 < len(self.places) and self.places[at + 1] < end else None
+        )
 
     def _carve(self, event: Event, state: str) -> None:
         """The block that the event freed is live again."""
@@ -261,5 +312,7 @@ class _State:
 
 
 def _impossible(event: Event, what: str) -> TraceError:
-    return TraceError(f"event {event.number} ({event.action} at {event.address:#x}, {event.size:,} bytes) "
-                      f"{_VERBS[event.action]} {what}: such a trace cannot have happened; record it again")
+    return TraceError(
+        f"event {event.number} ({event.action} at {event.address:#x}, {event.size:,} bytes) "
+        f"{_VERBS[event.action]} {what}: such a trace cannot have happened; record it again"
+    )

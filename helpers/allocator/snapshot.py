@@ -16,10 +16,24 @@ from helpers.allocator import unpickle
 from helpers.allocator.trace import MAX_FILE_BYTES, StartBlock, StartSegment, TraceError
 
 FRAMES_KEPT, FRAMES_SEEN = 8, 256
-ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom")
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+)
 _SAID_NOTHING_OF = {"snapshot", "annotate", "user_defined"}
 """A snapshot was taken; a note of the program (2.14): neither is asked of the allocator."""
-_STATES = {"active_allocated": "A", "active_awaiting_free": "P", "active_pending_free": "P", "inactive": "I"}
+_STATES = {
+    "active_allocated": "A",
+    "active_awaiting_free": "P",
+    "active_pending_free": "P",
+    "inactive": "I",
+}
 _LIMIT = 1 << 62
 MIB = 1 << 20
 
@@ -54,13 +68,19 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def load(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES,
-         max_opcodes: int = unpickle.MAX_OPCODES) -> Snapshot:
+def load(
+    path: str | Path,
+    device: int | None = None,
+    max_bytes: int = MAX_FILE_BYTES,
+    max_opcodes: int = unpickle.MAX_OPCODES,
+) -> Snapshot:
     """One device of a snapshot file: ``device``, or the one with most events. Raises TraceError in one line."""
     path = Path(path)
     if (size := path.stat().st_size) > max_bytes:
-        raise TraceError(f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; record fewer entries "
-                         f"(max_entries=100000), or allow more with max_bytes={size}")
+        raise TraceError(
+            f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; record fewer entries "
+            f"(max_entries=100000), or allow more with max_bytes={size}"
+        )
     return parse(unpickle.load(path, max_opcodes), device)
 
 
@@ -69,34 +89,56 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     notes: list[str] = []
     if type(content) is list:
         content = {"segments": content}
-        notes.append("the file holds segments only, no events: there is a state to look at and nothing to replay")
+        notes.append(
+            "the file holds segments only, no events: there is a state to look at and nothing to replay"
+        )
     if type(content) is not dict or "segments" not in content:
-        raise TraceError(f"the pickle holds a {type(content).__name__} without segments: expected what "
-                         "torch.cuda.memory._dump_snapshot writes")
+        raise TraceError(
+            f"the pickle holds a {type(content).__name__} without segments: expected what "
+            "torch.cuda.memory._dump_snapshot writes"
+        )
     segments = _list(content["segments"], "segments")
-    traces = [_list(entries, "device_traces") for entries in _list(content.get("device_traces", []), "device_traces")]
+    traces = [
+        _list(entries, "device_traces")
+        for entries in _list(content.get("device_traces", []), "device_traces")
+    ]
     for segment in segments:
         if type(segment) is not dict:
             raise TraceError(f"segments holds a {type(segment).__name__}: expected a dict each")
     device = _device(device, segments, traces, notes)
     if any(content.get(key) for key in ("host_segments", "host_traces")):
-        notes.append("pinned host memory (host_segments, host_traces) is left out: it takes no device memory")
+        notes.append(
+            "pinned host memory (host_segments, host_traces) is left out: it takes no device memory"
+        )
     pools: dict[tuple[int, int], int] = {(0, 0): 0}
     mine = [_segment(segment, pools) for segment in segments if segment.get("device", 0) == device]
     mine.sort(key=lambda segment: segment.address)
     for one, other in zip(mine, mine[1:], strict=False):
         if one.address + one.size > other.address:
-            raise TraceError(f"the segments at {one.address:#x} and {other.address:#x} overlap: no allocator has such a state")
+            raise TraceError(
+                f"the segments at {one.address:#x} and {other.address:#x} overlap: no allocator has such a state"
+            )
     reader = _Events(pools)
-    events = tuple(event for index, entry in enumerate(traces[device] if device < len(traces) else [])
-                   if (event := reader.event(index, entry)))
+    events = tuple(
+        event
+        for index, entry in enumerate(traces[device] if device < len(traces) else [])
+        if (event := reader.event(index, entry))
+    )
     for action, count in sorted(reader.left_out.items()):
         if action not in _SAID_NOTHING_OF:
             notes.append(f"{count} events of the unknown kind {action!r} are left out")
     settings = content.get("allocator_settings")
     settings = settings if type(settings) is dict else {}
-    return Snapshot(device, tuple(mine), events, tuple(reader.frames), settings, _divisions(settings), tuple(pools)[1:],
-                    tuple(notes))
+    return Snapshot(
+        device,
+        tuple(mine),
+        events,
+        tuple(reader.frames),
+        settings,
+        _divisions(settings),
+        tuple(pools)[1:],
+        tuple(notes),
+    )
 
 
 def _list(value: Any, name: str) -> list[Any]:
@@ -108,17 +150,25 @@ def _list(value: Any, name: str) -> list[Any]:
 def _whole(entry: dict[Any, Any], key: str, where: str, default: int | None = None) -> int:
     value = entry.get(key, default)
     if type(value) is not int or not 0 <= value < _LIMIT:
-        seen = f"{value:,}" if type(value) is int and abs(value) < 1 << 70 else f"a {type(value).__name__}"
+        seen = (
+            f"{value:,}"
+            if type(value) is int and abs(value) < 1 << 70
+            else f"a {type(value).__name__}"
+        )
         raise TraceError(f"{where} has {key} {seen}: expected a whole number from 0 up")
     return value
 
 
-def _device(asked: int | None, segments: list[Any], traces: list[list[Any]], notes: list[str]) -> int:
+def _device(
+    asked: int | None, segments: list[Any], traces: list[list[Any]], notes: list[str]
+) -> int:
     busy = [number for number, entries in enumerate(traces) if entries]
     holding = sorted({_whole(segment, "device", "a segment", 0) for segment in segments})
     if asked is not None:
         if asked not in range(len(traces)) and asked not in holding:
-            raise TraceError(f"device {asked} is not in the snapshot: it has devices {sorted({*range(len(traces)), *holding})}")
+            raise TraceError(
+                f"device {asked} is not in the snapshot: it has devices {sorted({*range(len(traces)), *holding})}"
+            )
         return asked
     if len(busy) > 1:
         chosen = max(busy, key=lambda number: len(traces[number]))
@@ -131,7 +181,11 @@ def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) 
     """The number of a private pool, in order of first sight; 0 for the default pools."""
     for key in keys:
         value = entry.get(key)
-        if isinstance(value, tuple | list) and len(value) == 2 and all(type(part) is int for part in value):
+        if (
+            isinstance(value, tuple | list)
+            and len(value) == 2
+            and all(type(part) is int for part in value)
+        ):
             return pools.setdefault((value[0], value[1]), len(pools))
     return 0
 
@@ -142,32 +196,51 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
     blocks, at = [], 0
     for block in _list(entry.get("blocks"), "blocks"):
         if type(block) is not dict:
-            raise TraceError(f"{where} holds a block that is a {type(block).__name__}: expected a dict")
+            raise TraceError(
+                f"{where} holds a block that is a {type(block).__name__}: expected a dict"
+            )
         length = _whole(block, "size", where)
         state = block.get("state")
         if type(state) is not str or state not in _STATES:
-            raise TraceError(f"{where} has a block whose state is {str(state)[:40] if type(state) is str else 'no text'}: "
-                             f"expected one of {', '.join(_STATES)}")
+            raise TraceError(
+                f"{where} has a block whose state is {str(state)[:40] if type(state) is str else 'no text'}: "
+                f"expected one of {', '.join(_STATES)}"
+            )
         if _whole(block, "address", where, address + at) != address + at or not length:
-            raise TraceError(f"{where} has blocks that do not lie one after another: no allocator has such a state")
+            raise TraceError(
+                f"{where} has blocks that do not lie one after another: no allocator has such a state"
+            )
         history = block.get("history")  # torch 2.0: the newest use first
-        first: dict[Any, Any] = history[0] if type(history) is list and history and type(history[0]) is dict else {}
+        first: dict[Any, Any] = (
+            history[0] if type(history) is list and history and type(history[0]) is dict else {}
+        )
         requested = _whole(block, "requested_size", where, first.get("real_size", length))
         live = _STATES[state] != "I"
         blocks.append(StartBlock(at, length, requested if live else 0, _STATES[state], -1))
         at += length
     if at != size:
-        raise TraceError(f"{where} has {size:,} bytes and its blocks {at:,}: the snapshot is damaged")
+        raise TraceError(
+            f"{where} has {size:,} bytes and its blocks {at:,}: the snapshot is damaged"
+        )
     small = entry.get("segment_type") == "small"
-    return StartSegment(address, size, _whole(entry, "stream", where, 0), small, _pool(entry, pools, "segment_pool_id"),
-                        entry.get("is_expandable") is True, tuple(blocks))
+    return StartSegment(
+        address,
+        size,
+        _whole(entry, "stream", where, 0),
+        small,
+        _pool(entry, pools, "segment_pool_id"),
+        entry.get("is_expandable") is True,
+        tuple(blocks),
+    )
 
 
 def _divisions(settings: dict[Any, Any]) -> tuple[int, ...]:
     table = settings.get("roundup_power2_divisions")
     if type(table) is not dict:
         return (0,) * 16
-    return tuple(_whole(table, str(1 << power), "roundup_power2_divisions", 0) for power in range(16))
+    return tuple(
+        _whole(table, str(1 << power), "roundup_power2_divisions", 0) for power in range(16)
+    )
 
 
 class _Events:
@@ -183,7 +256,9 @@ class _Events:
 
     def event(self, index: int, entry: Any) -> Event | None:
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
-            raise TraceError(f"event {index} is a {type(entry).__name__} without an action: expected a dict, as torch writes")
+            raise TraceError(
+                f"event {index} is a {type(entry).__name__} without an action: expected a dict, as torch writes"
+            )
         if action not in ACTIONS:
             self.left_out[action[:40]] += 1
             return None
@@ -194,9 +269,16 @@ class _Events:
             address = _whole(entry, "addr", where)
         time = _whole(entry, "time_us", where) if "time_us" in entry else None
         frames = entry.get("frames")
-        return Event(index, action, address, _whole(entry, "size", where), _whole(entry, "stream", where, 0), time,
-                     _pool(entry, self.pools, "pool_id", "segment_pool_id"),
-                     self._frame(frames) if type(frames) is list and frames else -1)
+        return Event(
+            index,
+            action,
+            address,
+            _whole(entry, "size", where),
+            _whole(entry, "stream", where, 0),
+            time,
+            _pool(entry, self.pools, "pool_id", "segment_pool_id"),
+            self._frame(frames) if type(frames) is list and frames else -1,
+        )
 
     def _frame(self, frames: list[Any]) -> int:
         """The number of the innermost Python frames; a stack is often one object in many entries."""
@@ -223,7 +305,13 @@ def _frame_text(frame: Any) -> str:
     if type(frame) is not dict:
         return ""
     file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
-    if type(file) is not str or type(line) is not int or type(name) is not str or not file.endswith(".py") and file[:1] != "<":
+    if (
+        type(file) is not str
+        or type(line) is not int
+        or type(name) is not str
+        or not file.endswith(".py")
+        and file[:1] != "<"
+    ):
         return ""
     shown = file.replace("\\", "/").rsplit("/", 1)[-1]
     return " ".join(f"{shown[:80]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())

@@ -29,7 +29,9 @@ from helpers.allocator.trace import Op
 
 OUTCOMES = ("ok", "oom", "skipped", "error")
 OK, OOM, SKIPPED, ERROR = range(len(OUTCOMES))
-EDGE = 16  # calls to the driver, and new blocks, that an operation makes however few blocks there are
+EDGE = (
+    16  # calls to the driver, and new blocks, that an operation makes however few blocks there are
+)
 
 
 def has_room(a):
@@ -97,7 +99,10 @@ def allocate_for(a, ident, size, stream, private):
         place = malloc(a, size, stream, private).at
         if place == NONE:
             if not a.ooms:
-                a.first_oom, a.first_oom_bytes = a.operation, round_size(size, conf(a).roundup_divisions)
+                a.first_oom, a.first_oom_bytes = (
+                    a.operation,
+                    round_size(size, conf(a).roundup_divisions),
+                )
             a.ooms += 1
             return OOM, NONE
     ident_at(a, ident + 1).block = place

@@ -59,7 +59,9 @@ def unused(name: str, count: int, first: int = 0, then: int = NONE) -> np.ndarra
 class Memory:
     """The allocator's record, ``a``, and its tables: lists of objects, or arrays whose addresses ``a`` has."""
 
-    def __init__(self, tables: dict[str, np.ndarray], values: dict[str, int], compiled: bool) -> None:
+    def __init__(
+        self, tables: dict[str, np.ndarray], values: dict[str, int], compiled: bool
+    ) -> None:
         self.compiled = compiled
         self.tables: dict[str, Any] = {name: self._kept(made) for name, made in tables.items()}
         self.head = self._kept(np.zeros(1, ALLOCATOR))
@@ -75,7 +77,10 @@ class Memory:
         for name, kept in self.tables.items():
             setattr(self.a, name, kept.ctypes.data if self.compiled else kept)
         self.a.block_room = len(self.tables["blocks"]) - TO_SPARE - 2 * len(self.tables["pools"])
-        self.a.use_room, self.a.call_room = len(self.tables["uses"]) - 1, len(self.tables["calls"]) - 1
+        self.a.use_room, self.a.call_room = (
+            len(self.tables["uses"]) - 1,
+            len(self.tables["calls"]) - 1,
+        )
 
     def grow(self) -> None:
         """Make each table that may be too short for an operation twice as long."""
@@ -85,7 +90,11 @@ class Memory:
                 more = unused(name, count, count, getattr(kept[NONE], "spare", NONE))
                 if hasattr(kept[NONE], "spare"):
                     kept[NONE].spare = count
-                self.tables[name] = np.concatenate((kept, more)).view(np.recarray) if self.compiled else kept + rows(more)
+                self.tables[name] = (
+                    np.concatenate((kept, more)).view(np.recarray)
+                    if self.compiled
+                    else kept + rows(more)
+                )
         self._place()
 
     def columns(self, name: str, words: str) -> np.ndarray:
@@ -93,4 +102,6 @@ class Memory:
         kept, fields = self.tables[name], words.split()
         if self.compiled:
             return np.stack([kept[field] for field in fields], axis=1)
-        return np.array([[getattr(row, field) for field in fields] for row in kept], np.int64).reshape(-1, len(fields))
+        return np.array(
+            [[getattr(row, field) for field in fields] for row in kept], np.int64
+        ).reshape(-1, len(fields))

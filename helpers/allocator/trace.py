@@ -144,10 +144,14 @@ def _parsed(batch: list[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]
             try:
                 rows.append(json.loads(text))
             except (ValueError, RecursionError) as error:
-                raise TraceError(f"line {number} is not JSON ({str(error)[:80]}): expected one object a line") from None
+                raise TraceError(
+                    f"line {number} is not JSON ({str(error)[:80]}): expected one object a line"
+                ) from None
     for (number, _), row in zip(batch, rows, strict=True):
         if type(row) is not dict:
-            raise TraceError(f"line {number} is a JSON {type(row).__name__}: expected one object a line")
+            raise TraceError(
+                f"line {number} is a JSON {type(row).__name__}: expected one object a line"
+            )
         yield number, row
 
 
@@ -174,12 +178,16 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             continue
         size, ident, stream = 0, -1, 0
         if type(kind) is not str or kind not in _ASKED:
-            raise TraceError(f"line {number} has the unknown operation {str(kind)[:40]!r}: expected alloc, free, ...")
+            raise TraceError(
+                f"line {number} has the unknown operation {str(kind)[:40]!r}: expected alloc, free, ..."
+            )
         if kind == "alloc":
             name, size = _id(row, number), _whole(row, "size", number)
             stream = _whole(row, "stream", number, 0)
             if name in live:
-                raise TraceError(f"line {number} allocates id {name!r}, which is still live: free it first or use a new id")
+                raise TraceError(
+                    f"line {number} allocates id {name!r}, which is still live: free it first or use a new id"
+                )
             ident = latest[name] = made
             made += 1
             if row.get("out", "ok") == "ok":
@@ -187,7 +195,9 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
         elif kind in ("free", "record_stream"):
             name = _id(row, number)
             if name not in latest:
-                raise TraceError(f"line {number} ({kind}) names id {name!r}, which was not allocated before")
+                raise TraceError(
+                    f"line {number} ({kind}) names id {name!r}, which was not allocated before"
+                )
             ident = latest[name]
             if kind == "free":
                 live.discard(name)
@@ -203,15 +213,28 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             size = len(values)
             values.append(_value(row, kind, number))
         time, names = row.get("time_ns"), row.get("frames")
-        stack = stacks.setdefault(tuple(map(str, names)), len(stacks)) if type(names) is list else -1
+        stack = (
+            stacks.setdefault(tuple(map(str, names)), len(stacks)) if type(names) is list else -1
+        )
         time = time if type(time) is int else -1
         rows.append((OP_NAMES[kind], ident, size, stream * STREAM_STEP, time, stack))
-    op, ids, sizes, streams, times, frame = map(np.ascontiguousarray, np.array(rows, np.int64).reshape(-1, 6).T)
+    op, ids, sizes, streams, times, frame = map(
+        np.ascontiguousarray, np.array(rows, np.int64).reshape(-1, 6).T
+    )
     said = top.pop("notes", ())
-    return Trace(op.astype(np.int8), ids, sizes, streams, np.zeros(len(op), np.int32), tuple(values),
-                 times if times.min(initial=-1 if not rows else 0) >= 0 else None,
-                 frame=frame.astype(np.int32) if stacks else None, frames=tuple(stacks), header=top,
-                 notes=tuple(map(str, said)) if isinstance(said, list) else ())
+    return Trace(
+        op.astype(np.int8),
+        ids,
+        sizes,
+        streams,
+        np.zeros(len(op), np.int32),
+        tuple(values),
+        times if times.min(initial=-1 if not rows else 0) >= 0 else None,
+        frame=frame.astype(np.int32) if stacks else None,
+        frames=tuple(stacks),
+        header=top,
+        notes=tuple(map(str, said)) if isinstance(said, list) else (),
+    )
 
 
 OP_NAMES = {op.name.lower(): int(op) for op in Op}
@@ -231,7 +254,9 @@ def _whole(row: dict[str, Any], key: str, number: int, default: int | None = Non
     value = row.get(key, default)
     if type(value) is int and 0 <= value < _LARGEST >> (12 if key == "stream" else 0):
         return value
-    raise TraceError(f"line {number} has {key} {str(value)[:40]}: expected a whole number from 0 up")
+    raise TraceError(
+        f"line {number} has {key} {str(value)[:40]}: expected a whole number from 0 up"
+    )
 
 
 def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
@@ -241,7 +266,9 @@ def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
     if kind == "set_fraction" and isinstance(value, int | float) and type(value) is not bool:
         return float(value)
     expected = "a text" if kind == "set_conf" else "a number"
-    raise TraceError(f"line {number} ({kind}) has {kind[4:]} {str(value)[:40]}: expected {expected}")
+    raise TraceError(
+        f"line {number} ({kind}) has {kind[4:]} {str(value)[:40]}: expected {expected}"
+    )
 
 
 def possible(trace: Trace) -> Trace:
@@ -256,12 +283,16 @@ def possible(trace: Trace) -> Trace:
     first = made[np.maximum(trace.id, 0)]
     named = np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM))
     valued = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
-    for wrong, why in (((trace.op < 0) | (trace.op > max(Op)), "is of an unknown kind"),
-                       ((trace.size < 0) | (trace.size >= _LARGEST), "has a size that is no number of bytes"),
-                       ((alloc | named) & (trace.id < 0), "names no block"),
-                       (named & (first >= at), "names a block that was not allocated before"),
-                       (alloc & (first != at), "allocates a block that exists already"),
-                       (valued & (trace.size >= values), "names a setting that the trace does not have")):
+    for wrong, why in (
+        ((trace.op < 0) | (trace.op > max(Op)), "is of an unknown kind"),
+        ((trace.size < 0) | (trace.size >= _LARGEST), "has a size that is no number of bytes"),
+        ((alloc | named) & (trace.id < 0), "names no block"),
+        (named & (first >= at), "names a block that was not allocated before"),
+        (alloc & (first != at), "allocates a block that exists already"),
+        (valued & (trace.size >= values), "names a setting that the trace does not have"),
+    ):
         if wrong.any():
-            raise TraceError(f"operation {int(wrong.argmax())} {why}: such a trace cannot have happened; record it again")
+            raise TraceError(
+                f"operation {int(wrong.argmax())} {why}: such a trace cannot have happened; record it again"
+            )
     return trace

@@ -22,20 +22,62 @@ MAX_OPCODES = 60_000_000
 MAX_DEPTH = 32
 _LOOK_AHEAD_BYTES = 1 << 20
 _CODES = {code.code.encode("latin-1")[0]: code for code in pickletools.opcodes}
-_RUNS_CODE = frozenset(("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "PERSID",
-                        "BINPERSID", "EXT1", "EXT2", "EXT4"))
+_RUNS_CODE = frozenset(
+    (
+        "GLOBAL",
+        "STACK_GLOBAL",
+        "REDUCE",
+        "BUILD",
+        "INST",
+        "OBJ",
+        "NEWOBJ",
+        "NEWOBJ_EX",
+        "PERSID",
+        "BINPERSID",
+        "EXT1",
+        "EXT2",
+        "EXT4",
+    )
+)
 # What an opcode does, and the bytes of its argument; below 0: those of the length before a counted argument.
-(_SCALAR, _CONTAINER, _TUPLE, _MARK, _MARKED_TUPLE, _ONE, _MANY, _SET_ONE, _SET_MANY, _PUT, _MEMOIZE, _GET, _SKIP,
- _STOP) = range(14)
+(
+    _SCALAR,
+    _CONTAINER,
+    _TUPLE,
+    _MARK,
+    _MARKED_TUPLE,
+    _ONE,
+    _MANY,
+    _SET_ONE,
+    _SET_MANY,
+    _PUT,
+    _MEMOIZE,
+    _GET,
+    _SKIP,
+    _STOP,
+) = range(14)
 _WORDS = {
     _SCALAR: "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINUNICODE -1 "
-             "BINUNICODE -4 BINUNICODE8 -8 SHORT_BINBYTES -1 BINBYTES -4 SHORT_BINSTRING -1",
-    _CONTAINER: "EMPTY_LIST 0 EMPTY_DICT 0 EMPTY_TUPLE 0", _TUPLE: "TUPLE1 0 TUPLE2 0 TUPLE3 0", _MARK: "MARK 0",
-    _MARKED_TUPLE: "TUPLE 0", _ONE: "APPEND 0", _MANY: "APPENDS 0", _SET_ONE: "SETITEM 0", _SET_MANY: "SETITEMS 0",
-    _PUT: "BINPUT 1 LONG_BINPUT 4", _MEMOIZE: "MEMOIZE 0", _GET: "BINGET 1 LONG_BINGET 4", _SKIP: "PROTO 1 FRAME 8",
-    _STOP: "STOP 0"}
-_PLAIN = {name: (action, max(int(width), 0), max(-int(width), 0)) for action, words in _WORDS.items()
-          for name, width in zip(words.split()[::2], words.split()[1::2], strict=True)}
+    "BINUNICODE -4 BINUNICODE8 -8 SHORT_BINBYTES -1 BINBYTES -4 SHORT_BINSTRING -1",
+    _CONTAINER: "EMPTY_LIST 0 EMPTY_DICT 0 EMPTY_TUPLE 0",
+    _TUPLE: "TUPLE1 0 TUPLE2 0 TUPLE3 0",
+    _MARK: "MARK 0",
+    _MARKED_TUPLE: "TUPLE 0",
+    _ONE: "APPEND 0",
+    _MANY: "APPENDS 0",
+    _SET_ONE: "SETITEM 0",
+    _SET_MANY: "SETITEMS 0",
+    _PUT: "BINPUT 1 LONG_BINPUT 4",
+    _MEMOIZE: "MEMOIZE 0",
+    _GET: "BINGET 1 LONG_BINGET 4",
+    _SKIP: "PROTO 1 FRAME 8",
+    _STOP: "STOP 0",
+}
+_PLAIN = {
+    name: (action, max(int(width), 0), max(-int(width), 0))
+    for action, words in _WORDS.items()
+    for name, width in zip(words.split()[::2], words.split()[1::2], strict=True)
+}
 _TABLE = [_PLAIN.get(_CODES[byte].name) if byte in _CODES else None for byte in range(256)]
 
 
@@ -43,26 +85,43 @@ def load(path: Path, max_opcodes: int = MAX_OPCODES) -> Any:
     """The plain objects in the pickle file. Raises TraceError, naming what it asks for, where it holds anything else."""
     data = path.read_bytes()
     if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        raise TraceError(f"{path.name} has pickle protocol {data[1] if len(data) > 1 else 'none'}: expected 2 to 5")
+        raise TraceError(
+            f"{path.name} has pickle protocol {data[1] if len(data) > 1 else 'none'}: expected 2 to 5"
+        )
     try:
         _scan(path.name, data, max_opcodes)
         return _Plain(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, IndexError, ValueError, TypeError, AttributeError, KeyError, OverflowError,
-            MemoryError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        IndexError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        OverflowError,
+        MemoryError,
+    ) as error:
         if isinstance(error, TraceError):
             raise
-        raise TraceError(f"{path.name} is no whole pickle ({type(error).__name__}: {str(error)[:80]}); copy it again") from None
+        raise TraceError(
+            f"{path.name} is no whole pickle ({type(error).__name__}: {str(error)[:80]}); copy it again"
+        ) from None
 
 
 class _Plain(pickle.Unpickler):
     """Builds objects and never finds a class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise TraceError(f"the pickle asks for {module}.{name}: a memory snapshot holds plain data only, so it is refused and "
-                         "nothing of it was run; do not open this file with pickle.load")
+        raise TraceError(
+            f"the pickle asks for {module}.{name}: a memory snapshot holds plain data only, so it is refused and "
+            "nothing of it was run; do not open this file with pickle.load"
+        )
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise TraceError("the pickle holds a persistent id: a memory snapshot holds plain data only, so it is refused")
+        raise TraceError(
+            "the pickle holds a persistent id: a memory snapshot holds plain data only, so it is refused"
+        )
 
 
 def _scan(name: str, data: bytes, max_opcodes: int) -> None:
@@ -80,11 +139,15 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
         action, width, counted = rule
         at += 1
         if counted:
-            width = counted + int.from_bytes(data[at:at + counted], "little")
+            width = counted + int.from_bytes(data[at : at + counted], "little")
         if at + width > end:
-            raise TraceError(f"{name} claims a value of {width:,} bytes at byte {at:,} and {end - at:,} follow: cut or forged")
+            raise TraceError(
+                f"{name} claims a value of {width:,} bytes at byte {at:,} and {end - at:,} follow: cut or forged"
+            )
         if action == _GET:
-            depths.append(memo[data[at] if width == 1 else int.from_bytes(data[at:at + width], "little")])
+            depths.append(
+                memo[data[at] if width == 1 else int.from_bytes(data[at : at + width], "little")]
+            )
             at += width
             continue
         if action == _SCALAR:
@@ -94,9 +157,11 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
         if action == _MEMOIZE:
             memo.append(depths[-1])
         elif action == _PUT:
-            if (index := int.from_bytes(data[at:at + width], "little")) > len(memo):
-                raise TraceError(f"{name} numbers value {len(memo):,} as {index:,} at byte {at:,}: forged to fill the memory")
-            memo[index:index + 1] = depths[-1:]
+            if (index := int.from_bytes(data[at : at + width], "little")) > len(memo):
+                raise TraceError(
+                    f"{name} numbers value {len(memo):,} as {index:,} at byte {at:,}: forged to fill the memory"
+                )
+            memo[index : index + 1] = depths[-1:]
         elif action == _CONTAINER:
             depths.append(1)
         elif action == _MARK:
@@ -108,7 +173,9 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
             if action == _MARKED_TUPLE:
                 depths.append(1)
             elif action == _SET_MANY and any(inner[::2]):
-                raise TraceError(f"{name} has a container as a key at byte {at:,}: no memory snapshot has one")
+                raise TraceError(
+                    f"{name} has a container as a key at byte {at:,}: no memory snapshot has one"
+                )
             depths[-1] = max(depths[-1], 1 + max(inner, default=0))
         elif action == _TUPLE:
             size = data[at - 1] - 0x84
@@ -118,15 +185,21 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
         elif action in (_ONE, _SET_ONE):
             deepest = depths.pop()
             if action == _SET_ONE and depths.pop():
-                raise TraceError(f"{name} has a container as a key at byte {at:,}: no memory snapshot has one")
+                raise TraceError(
+                    f"{name} has a container as a key at byte {at:,}: no memory snapshot has one"
+                )
             depths[-1] = max(depths[-1], 1 + deepest)
         elif action == _STOP:
             return
         if len(marks) > MAX_DEPTH or depths and depths[-1] > MAX_DEPTH:
-            raise TraceError(f"{name} is nested deeper than {MAX_DEPTH} at byte {at:,}: no memory snapshot is")
+            raise TraceError(
+                f"{name} is nested deeper than {MAX_DEPTH} at byte {at:,}: no memory snapshot is"
+            )
         at += width
-    raise TraceError(f"{name} has more than {max_opcodes:,} pickle opcodes; record fewer entries (max_entries=100000), or "
-                     "allow more with max_opcodes=N at about 80 bytes of memory each")
+    raise TraceError(
+        f"{name} has more than {max_opcodes:,} pickle opcodes; record fewer entries (max_entries=100000), or "
+        "allow more with max_opcodes=N at about 80 bytes of memory each"
+    )
 
 
 def _refuse(name: str, data: bytes, at: int) -> NoReturn:
@@ -135,18 +208,26 @@ def _refuse(name: str, data: bytes, at: int) -> NoReturn:
     what = code.name if code else f"0x{data[at]:02x}"
     place = at
     try:
-        for later, arg, offset in pickletools.genops(data[at:at + _LOOK_AHEAD_BYTES]):
+        for later, arg, offset in pickletools.genops(data[at : at + _LOOK_AHEAD_BYTES]):
             if later.name in _RUNS_CODE:
                 what, place = later.name, at + (offset or 0)
                 if later.name in ("GLOBAL", "INST"):
                     what += f" ({str(arg)[:200].replace(' ', '.')})"
                 elif later.name == "STACK_GLOBAL":
-                    texts = [str(text) for _, text, _ in pickletools.genops(data[:place] + b".") if isinstance(text, str)]
+                    texts = [
+                        str(text)
+                        for _, text, _ in pickletools.genops(data[:place] + b".")
+                        if isinstance(text, str)
+                    ]
                     what += f" ({'.'.join(texts[-2:])[:200]})"
-                raise TraceError(f"{name} asks for code to be run: {what} at byte {place:,}; it is refused and nothing of it "
-                                 "was run. A memory snapshot holds plain data only; do not open this file with pickle.load")
+                raise TraceError(
+                    f"{name} asks for code to be run: {what} at byte {place:,}; it is refused and nothing of it "
+                    "was run. A memory snapshot holds plain data only; do not open this file with pickle.load"
+                )
     except TraceError:
         raise
     except (ValueError, IndexError, OverflowError):
         pass  # what follows is no pickle: the opcode itself is named
-    raise TraceError(f"{name} holds {what} at byte {at:,}: expected a torch memory snapshot, a pickle (2 to 5) of plain data")
+    raise TraceError(
+        f"{name} holds {what} at byte {at:,}: expected a torch memory snapshot, a pickle (2 to 5) of plain data"
+    )

@@ -89,9 +89,19 @@ class Answer:
     warnings: tuple[str, ...]
 
 
-def whatif(trace: Trace, card: Card, *, torch: str = "2.14.1", build: str = "cuda", confs: Sequence[str] | None = None,
-           fraction: float | None = None, progress: Progress | None = None, threads: int | None = None,
-           engine: str = "auto", anew: bool = False) -> Answer:
+def whatif(
+    trace: Trace,
+    card: Card,
+    *,
+    torch: str = "2.14.1",
+    build: str = "cuda",
+    confs: Sequence[str] | None = None,
+    fraction: float | None = None,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    engine: str = "auto",
+    anew: bool = False,
+) -> Answer:
     """Which setting avoids the out-of-memory on that card, and what it costs.
 
     confs are the settings to try, by default the grid of this build and what the trace was recorded under. Recorded addresses
@@ -99,7 +109,9 @@ def whatif(trace: Trace, card: Card, *, torch: str = "2.14.1", build: str = "cud
     or a card smaller than what was live on it at the start.
     """
     if not len(trace):
-        raise ValueError("the trace has no operation: expected at least one allocation; record again from the program's start")
+        raise ValueError(
+            "the trace has no operation: expected at least one allocation; record again from the program's start"
+        )
     rules = behaviour(torch, build)
     warnings = [rules.note] if rules.note else []
     confs, said = _confs(trace, rules, confs)
@@ -109,43 +121,80 @@ def whatif(trace: Trace, card: Card, *, torch: str = "2.14.1", build: str = "cud
     other, other_origin, _ = prepared(trace, card, anew=True) if apart else (stream, origin, [])
     warnings += [*said, *more]
     if apart:
-        warnings.append(f"under {len(apart)} settings with max_split_size_mb the start cannot lie as recorded, with larger "
-                        "segments split: there its live blocks are allocated anew, in the order of their addresses")
+        warnings.append(
+            f"under {len(apart)} settings with max_split_size_mb the start cannot lie as recorded, with larger "
+            "segments split: there its live blocks are allocated anew, in the order of their addresses"
+        )
     origins = {conf: other_origin if conf in apart else origin for conf in confs}
     runs = Runs(stream, card, torch, build, fraction, engine, threads, dict.fromkeys(apart, other))
     floor, floor_at = lower_bound(stream, card)
     jobs = [(conf, policy) for conf in confs for policy in runs.policies]
-    outcomes = runs.map(lambda those, job: those.one(job[0], card.capacity_bytes, job[1]), jobs, progress)
+    outcomes = runs.map(
+        lambda those, job: those.one(job[0], card.capacity_bytes, job[1]), jobs, progress
+    )
     found = dict(zip(jobs, outcomes, strict=True))
     tried = {conf: [found[conf, policy] for policy in runs.policies] for conf in confs}
-    rows = tuple(sorted((_row(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs), key=_rank))
+    rows = tuple(
+        sorted(
+            (_row(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs),
+            key=_rank,
+        )
+    )
     use, why = choose(rows)
     needs, needs_settings, live, groups = 0, "", (), ()  # type: int, str, tuple[Live, ...], tuple[Group, ...]
     if use is None:
         allowed = [row.settings for row in rows if not row.flags]
         if not allowed:
-            raise ValueError(f"none of the settings given may be recommended ({rows[0].flags[0]}): add the default, ''")
+            raise ValueError(
+                f"none of the settings given may be recommended ({rows[0].flags[0]}): add the default, ''"
+            )
         best = smallest_of(runs, allowed, above=card.capacity_bytes)
         needs, needs_settings = best.capacity_bytes - card.capacity_bytes, best.settings
         failed = next(one.first_oom for one in tried[needs_settings] if one.first_oom is not None)
         live, groups = live_at(runs.of(needs_settings), origins[needs_settings], failed)
         why = f"it needs {needs:,} more bytes, and then {needs_settings or 'the default settings'}"
         if floor > card.capacity_bytes:
-            why += (f"; arithmetic alone shows it: {floor:,} bytes are live or held at operation {int(origin[floor_at])}, "
-                    f"{floor - card.capacity_bytes:,} more than the card has")
-    warnings += [f"{row.settings} passes, but is not recommended: {row.flags[0]}" for row in rows if row.passes and row.flags]
+            why += (
+                f"; arithmetic alone shows it: {floor:,} bytes are live or held at operation {int(origin[floor_at])}, "
+                f"{floor - card.capacity_bytes:,} more than the card has"
+            )
+    warnings += [
+        f"{row.settings} passes, but is not recommended: {row.flags[0]}"
+        for row in rows
+        if row.passes and row.flags
+    ]
     if any(not row.addresses_agree for row in rows):
-        warnings.append("on this release some settings pass or fail by the addresses that the driver returns; only those that "
-                        "pass under every rule tried count as passing")
+        warnings.append(
+            "on this release some settings pass or fail by the addresses that the driver returns; only those that "
+            "pass under every rule tried count as passing"
+        )
     if rules.proved != "oracle":
         warnings.insert(0, NOT_COMPARED if rules.build == "cuda" else NOT_ON_HIP)
     if engine != "plain" and find_spec("numba") is None:
-        warnings.append("replayed by plain Python on one core: numba, which compiles it, is not there")
-    return Answer(card.capacity_bytes, card.held_bytes, torch, rules.build, rows, use or "", why, needs, needs_settings, floor,
-                  int(origin[floor_at]), live, groups, tuple(warnings))
+        warnings.append(
+            "replayed by plain Python on one core: numba, which compiles it, is not there"
+        )
+    return Answer(
+        card.capacity_bytes,
+        card.held_bytes,
+        torch,
+        rules.build,
+        rows,
+        use or "",
+        why,
+        needs,
+        needs_settings,
+        floor,
+        int(origin[floor_at]),
+        live,
+        groups,
+        tuple(warnings),
+    )
 
 
-def _confs(trace: Trace, rules: Behaviour, confs: Sequence[str] | None) -> tuple[list[str], list[str]]:
+def _confs(
+    trace: Trace, rules: Behaviour, confs: Sequence[str] | None
+) -> tuple[list[str], list[str]]:
     """The settings to try, each once, and what is to be said about the recorded one."""
     if confs is not None:
         return list(dict.fromkeys(confs)) or [""], []
@@ -159,19 +208,45 @@ def _confs(trace: Trace, rules: Behaviour, confs: Sequence[str] | None) -> tuple
     return [*tried, recorded], []
 
 
-def _row(settings: Settings, outcomes: Sequence[Outcome], rules: Behaviour, fraction: float | None,
-         origin: np.ndarray) -> Row:
+def _row(
+    settings: Settings,
+    outcomes: Sequence[Outcome],
+    rules: Behaviour,
+    fraction: float | None,
+    origin: np.ndarray,
+) -> Row:
     first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
-    flags = [text for text in settings.warnings if fraction is None or not text.startswith("garbage_collection_threshold:")]
+    flags = [
+        text
+        for text in settings.warnings
+        if fraction is None or not text.startswith("garbage_collection_threshold:")
+    ]
     if settings.conf and replace(settings, conf="", ignored=()) == parse("", rules):
         flags.append("it changes nothing here" + "".join(f"; {text}" for text in settings.ignored))
-    worst = min((o for o in outcomes if o.first_oom is not None), key=lambda o: o.first_oom or 0, default=first)
-    return Row(settings.conf, first.events, max(outcome.ooms for outcome in outcomes),
-               None if worst.first_oom is None else int(origin[worst.first_oom]), worst.first_oom_bytes,
-               first.peak_allocated_bytes, first.peak_reserved_bytes, min(peaks), max(peaks),
-               max(outcome.counter("num_alloc_retries") for outcome in outcomes), first.counter("num_device_alloc"),
-               max(outcome.slow_calls for outcome in outcomes), all(passed), len(set(passed)) == 1, tuple(flags), rules.proved)
+    worst = min(
+        (o for o in outcomes if o.first_oom is not None),
+        key=lambda o: o.first_oom or 0,
+        default=first,
+    )
+    return Row(
+        settings.conf,
+        first.events,
+        max(outcome.ooms for outcome in outcomes),
+        None if worst.first_oom is None else int(origin[worst.first_oom]),
+        worst.first_oom_bytes,
+        first.peak_allocated_bytes,
+        first.peak_reserved_bytes,
+        min(peaks),
+        max(peaks),
+        max(outcome.counter("num_alloc_retries") for outcome in outcomes),
+        first.counter("num_device_alloc"),
+        max(outcome.slow_calls for outcome in outcomes),
+        all(passed),
+        len(set(passed)) == 1,
+        tuple(flags),
+        rules.proved,
+    )
 
 
 def _rank(row: Row) -> tuple:
@@ -179,7 +254,13 @@ def _rank(row: Row) -> tuple:
     simple = (len(row.settings), row.settings)
     if row.passes:
         return (0, row.slow_calls, row.retries, row.peak_reserved_high_bytes, *simple)
-    return (1, -(row.first_oom if row.first_oom is not None else UNLIMITED), row.ooms, row.peak_reserved_high_bytes, *simple)
+    return (
+        1,
+        -(row.first_oom if row.first_oom is not None else UNLIMITED),
+        row.ooms,
+        row.peak_reserved_high_bytes,
+        *simple,
+    )
 
 
 def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
@@ -192,23 +273,40 @@ def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
     if not passing:
         return None, ""
     top = passing[0]
-    alike = [row for row in passing if row.retries == top.retries
-             and row.slow_calls <= 1.5 * top.slow_calls + max(10, top.events // 100)]
+    alike = [
+        row
+        for row in passing
+        if row.retries == top.retries
+        and row.slow_calls <= 1.5 * top.slow_calls + max(10, top.events // 100)
+    ]
     best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
     if default is None:
-        return best.settings, "it passes" + (", the default settings do not" if any(not r.settings for r in rows) else "")
+        return best.settings, "it passes" + (
+            ", the default settings do not" if any(not r.settings for r in rows) else ""
+        )
     saved = default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
     if best.retries < default.retries or saved > max(10, default.events // 100):
-        return best.settings, (f"the default settings pass too, with {default.retries} retries and {default.slow_calls} slow "
-                               f"calls; this has {best.retries} and {best.slow_calls}")
-    return "", "the default settings pass, and no other saves a retry or a slow call in a hundred operations"
+        return best.settings, (
+            f"the default settings pass too, with {default.retries} retries and {default.slow_calls} slow "
+            f"calls; this has {best.retries} and {best.slow_calls}"
+        )
+    return (
+        "",
+        "the default settings pass, and no other saves a retry or a slow call in a hundred operations",
+    )
 
 
-def live_at(trace: Trace, origin: np.ndarray, index: int) -> tuple[tuple[Live, ...], tuple[Group, ...]]:
+def live_at(
+    trace: Trace, origin: np.ndarray, index: int
+) -> tuple[tuple[Live, ...], tuple[Group, ...]]:
     """The live allocations before an operation that hold the most, and all of them by stack."""
-    known = {block.id: (block.requested or block.size, -1) for segment in trace.start for block in segment.blocks
-             if block.state == "A"}
+    known = {
+        block.id: (block.requested or block.size, -1)
+        for segment in trace.start
+        for block in segment.blocks
+        if block.state == "A"
+    }
     moves = np.isin(trace.op[:index], (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED))
     for at in np.flatnonzero(moves).tolist():
         if trace.op[at] == Op.ALLOC:
@@ -224,7 +322,10 @@ def live_at(trace: Trace, origin: np.ndarray, index: int) -> tuple[tuple[Live, .
     sums: dict[tuple[str, ...], list[int]] = {}
     for one in held:
         sums.setdefault(one.frames, []).append(one.size_bytes)
-    groups = sorted((Group(frames, sum(sizes), len(sizes)) for frames, sizes in sums.items()), key=lambda g: -g.size_bytes)
+    groups = sorted(
+        (Group(frames, sum(sizes), len(sizes)) for frames, sizes in sums.items()),
+        key=lambda g: -g.size_bytes,
+    )
     return tuple(held[:TOP]), tuple(groups[:TOP])
 
 
@@ -233,6 +334,8 @@ def to_shapes(answer: Answer) -> dict[str, Any]:
     shape = {"schema_version": 1, **asdict(answer)}
     for row, known in zip(shape["rows"], answer.rows, strict=True):
         size = row.pop("first_oom_bytes")
-        row["first_oom"] = None if known.first_oom is None else {"index": known.first_oom, "size_bytes": size}
+        row["first_oom"] = (
+            None if known.first_oom is None else {"index": known.first_oom, "size_bytes": size}
+        )
         row.update(schema_version=1, torch=answer.torch, build=answer.build)
     return shape

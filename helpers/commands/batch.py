@@ -11,24 +11,56 @@ from helpers.commands.use import ROOT, Verb, WrongUse, print_json
 
 def register(verb: Verb) -> None:
     """run, status and report."""
-    run = verb("run", _run, "run a plan: every notebook of it, one record each, and one page at the end")
+    run = verb(
+        "run", _run, "run a plan: every notebook of it, one record each, and one page at the end"
+    )
     run.add_argument("plan", help="a plan file, such as notebooks/plans/quick.yaml")
-    run.add_argument("--box", default="", help="run the plan's live runs on this bundle or recorded box instead")
-    run.add_argument("--out", default="", metavar="FOLDER", help="where batches go (default: outputs)")
-    run.add_argument("--dry-run", action="store_true",
-                     help="print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing")
-    run.add_argument("--resume", nargs="?", const="", metavar="BATCH",
-                     help="go on with a batch of this plan that was stopped (default: the newest)")
-    run.add_argument("--again", action="append", default=[], metavar="RUN",
-                     help="with --resume: repeat this run whatever it did; may be given more than once")
-    run.add_argument("--scheduler", default="", metavar="ADDRESS",
-                     help="carry the runs out on the workers of a dask scheduler (tcp://host:8786; see env/FLEET.md)")
-    run.add_argument("--print-service", action="store_true",
-                     help="with --resume: print how to go on by itself after a logout or a reboot; run nothing")
-    status = verb("status", _status, "the state of every run of a batch, read from its records alone")
-    status.add_argument("batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)")
+    run.add_argument(
+        "--box", default="", help="run the plan's live runs on this bundle or recorded box instead"
+    )
+    run.add_argument(
+        "--out", default="", metavar="FOLDER", help="where batches go (default: outputs)"
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing",
+    )
+    run.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="BATCH",
+        help="go on with a batch of this plan that was stopped (default: the newest)",
+    )
+    run.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="with --resume: repeat this run whatever it did; may be given more than once",
+    )
+    run.add_argument(
+        "--scheduler",
+        default="",
+        metavar="ADDRESS",
+        help="carry the runs out on the workers of a dask scheduler (tcp://host:8786; see env/FLEET.md)",
+    )
+    run.add_argument(
+        "--print-service",
+        action="store_true",
+        help="with --resume: print how to go on by itself after a logout or a reboot; run nothing",
+    )
+    status = verb(
+        "status", _status, "the state of every run of a batch, read from its records alone"
+    )
+    status.add_argument(
+        "batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)"
+    )
     report = verb("report", _report, "write the page of a batch, partial batches included")
-    report.add_argument("batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)")
+    report.add_argument(
+        "batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -57,15 +89,27 @@ def _run(arguments: argparse.Namespace) -> int:
             from helpers.run.fleet import Fleet
 
             carrier = Fleet(arguments.scheduler, stop=stop)
-        result = run_plan(plan, outputs, box=arguments.box, capture=_capture_into, progress=for_terminal(), gate=gate,
-                          carrier=carrier, resume=resume, again=arguments.again, stop=stop)
+        result = run_plan(
+            plan,
+            outputs,
+            box=arguments.box,
+            capture=_capture_into,
+            progress=for_terminal(),
+            gate=gate,
+            carrier=carrier,
+            resume=resume,
+            again=arguments.again,
+            stop=stop,
+        )
     except PlanError as error:
         raise WrongUse(str(error)) from error
     view = read_batch(result.folder)
     try:
         page = str(write_index(result.folder))
     except OSError as error:
-        page = f"no page: {error.strerror}; make room, then: python -m helpers report {result.folder}"
+        page = (
+            f"no page: {error.strerror}; make room, then: python -m helpers report {result.folder}"
+        )
     if arguments.json:
         print_json({**status_json(view), "unrecorded": list(result.unrecorded), "page": page})
     else:
@@ -77,7 +121,9 @@ def _run(arguments: argparse.Namespace) -> int:
 def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     """The batch to go on with, or None for a new one."""
     if arguments.resume is None:
-        given = "--again" if arguments.again else "--print-service" if arguments.print_service else ""
+        given = (
+            "--again" if arguments.again else "--print-service" if arguments.print_service else ""
+        )
         if given:
             raise WrongUse(f"{given}: expected --resume beside it; add --resume, or --resume BATCH")
         return None
@@ -87,7 +133,9 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     batches = sorted(outputs.glob("*/plan.yaml"), key=lambda path: path.stat().st_mtime)
     same = [path for path in batches if path.read_bytes() == text]
     if not same:
-        raise WrongUse(f"--resume: no batch of {arguments.plan} as it stands below {outputs}; name the batch, or run without")
+        raise WrongUse(
+            f"--resume: no batch of {arguments.plan} as it stands below {outputs}; name the batch, or run without"
+        )
     return same[-1].parent
 
 
@@ -109,7 +157,9 @@ def _outputs(out: str) -> Path:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise WrongUse(f"{folder}: {error.strerror}; expected a folder to write batches into; choose another --out") from error
+        raise WrongUse(
+            f"{folder}: {error.strerror}; expected a folder to write batches into; choose another --out"
+        ) from error
     return folder
 
 

@@ -18,23 +18,74 @@ if TYPE_CHECKING:
 
 def register(verb: Verb) -> None:
     """diagnose, ttm, boxes and check."""
-    diagnose = verb("diagnose", _diagnose, "the cause of a failure with its evidence, from a box, an error message, or both")
-    diagnose.add_argument("box", nargs="?", default="", help="live (default), a bundle, a name from env/boxes, or a snapshot")
-    diagnose.add_argument("--message", default="", metavar="FILE", help="an error text or a log; - reads standard input")
-    diagnose.add_argument("--case", default="", metavar="FILE", help="a posted case as JSON, in place of a box")
-    diagnose.add_argument("--wide", action="store_true", help="below the verdict the tables that it stands on")
-    ttm = verb("ttm", _ttm, "every ceiling between the RAM and torch, the one that binds, and a safe way to raise it")
-    ttm.add_argument("box", nargs="?", default="live", help="live (default), a bundle, or a name from env/boxes")
-    ttm.add_argument("--reserve", default="", metavar="SIZE", help="RAM to keep for the system, such as 8GiB")
-    ttm.add_argument("--target", default="", metavar="SIZE", help="the limit itself, such as 120GiB")
-    ttm.add_argument("--verify", default="", metavar="EARLIER", help="a bundle from before the change: did it take?")
+    diagnose = verb(
+        "diagnose",
+        _diagnose,
+        "the cause of a failure with its evidence, from a box, an error message, or both",
+    )
+    diagnose.add_argument(
+        "box",
+        nargs="?",
+        default="",
+        help="live (default), a bundle, a name from env/boxes, or a snapshot",
+    )
+    diagnose.add_argument(
+        "--message",
+        default="",
+        metavar="FILE",
+        help="an error text or a log; - reads standard input",
+    )
+    diagnose.add_argument(
+        "--case", default="", metavar="FILE", help="a posted case as JSON, in place of a box"
+    )
+    diagnose.add_argument(
+        "--wide", action="store_true", help="below the verdict the tables that it stands on"
+    )
+    ttm = verb(
+        "ttm",
+        _ttm,
+        "every ceiling between the RAM and torch, the one that binds, and a safe way to raise it",
+    )
+    ttm.add_argument(
+        "box", nargs="?", default="live", help="live (default), a bundle, or a name from env/boxes"
+    )
+    ttm.add_argument(
+        "--reserve", default="", metavar="SIZE", help="RAM to keep for the system, such as 8GiB"
+    )
+    ttm.add_argument(
+        "--target", default="", metavar="SIZE", help="the limit itself, such as 120GiB"
+    )
+    ttm.add_argument(
+        "--verify",
+        default="",
+        metavar="EARLIER",
+        help="a bundle from before the change: did it take?",
+    )
     verb("boxes", _boxes, "the recorded boxes")
-    check = verb("check", _check, "functional checks of torch on this box, each in a child process with limits")
-    check.add_argument("--gpu", default="", metavar="PCI", help="only this GPU, and even if somebody holds it")
-    check.add_argument("--ladder", action="store_true", help="find the largest single allocation (loads the card)")
-    check.add_argument("--pairs", action="store_true", help="peer access, copies, all-reduce and DataParallel per pair of GPUs")
-    check.add_argument("--to-the-limit", action="store_true", help="let the ladder go beyond half of the free memory")
-    check.add_argument("--torch-python", default="", metavar="PATH", help="the interpreter that owns torch")
+    check = verb(
+        "check",
+        _check,
+        "functional checks of torch on this box, each in a child process with limits",
+    )
+    check.add_argument(
+        "--gpu", default="", metavar="PCI", help="only this GPU, and even if somebody holds it"
+    )
+    check.add_argument(
+        "--ladder", action="store_true", help="find the largest single allocation (loads the card)"
+    )
+    check.add_argument(
+        "--pairs",
+        action="store_true",
+        help="peer access, copies, all-reduce and DataParallel per pair of GPUs",
+    )
+    check.add_argument(
+        "--to-the-limit",
+        action="store_true",
+        help="let the ladder go beyond half of the free memory",
+    )
+    check.add_argument(
+        "--torch-python", default="", metavar="PATH", help="the interpreter that owns torch"
+    )
 
 
 def _boxes(arguments: argparse.Namespace) -> int:
@@ -56,14 +107,20 @@ def _diagnose(arguments: argparse.Namespace) -> int:
         return 0
     print(verdict.as_text(answer))
     if evidence.not_text:
-        other = "; a memory snapshot is read by: python -m helpers diagnose FILE" if "pickle" in evidence.not_text else ""
+        other = (
+            "; a memory snapshot is read by: python -m helpers diagnose FILE"
+            if "pickle" in evidence.not_text
+            else ""
+        )
         print(f"\nNot text: {arguments.message or 'the message'} is {evidence.not_text}{other}")
     if unused := not_used(evidence, answer):
         print("\nNot used: " + unused)
     for number, step in enumerate(recovery(answer, evidence), 1):
-        print(("\nIf it comes to that, mildest first (printed, never run)\n" if number == 1 else "")
-              + f"  {number}. {step.what}: {step.command}\n"
-              f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
+        print(
+            ("\nIf it comes to that, mildest first (printed, never run)\n" if number == 1 else "")
+            + f"  {number}. {step.what}: {step.command}\n"
+            f"     before it: {step.precondition}; it may harm: {step.blast_radius}"
+        )
     if arguments.wide:
         print("\n" + "\n\n".join(_tables(evidence)))
     return 0
@@ -79,9 +136,13 @@ def _tables(evidence: CaseEvidence) -> list[str]:
     if evidence.bundle is not None:
         found = gpus(evidence.bundle)
         books = message.books(evidence)
-        shown += [words.machine_line(evidence.bundle), tables.gpus_table(found),
-                  tables.pools_table([*found, *host_pools(evidence.bundle)]), tables.holders_table(found),
-                  *([words.ledger_table(books)] if books else [])]
+        shown += [
+            words.machine_line(evidence.bundle),
+            tables.gpus_table(found),
+            tables.pools_table([*found, *host_pools(evidence.bundle)]),
+            tables.holders_table(found),
+            *([words.ledger_table(books)] if books else []),
+        ]
     return shown or ["No table to show: no box, and no message with numbers."]
 
 
@@ -117,7 +178,9 @@ def _bundle(name: str) -> Bundle:
         if os.path.isfile(name):
             with open(name, "rb") as file:
                 if not not_text(file.read(4096)):
-                    raise WrongUse(f"{error}; an error text is read by: diagnose --message {name}") from error
+                    raise WrongUse(
+                        f"{error}; an error text is read by: diagnose --message {name}"
+                    ) from error
         raise
 
 
@@ -194,9 +257,17 @@ def _check(arguments: argparse.Namespace) -> int:
 
     bundle = capture(Options(torch=False, torch_python=arguments.torch_python))
     try:
-        results = check_box(bundle, gpu=arguments.gpu, ladder=arguments.ladder, pairs=arguments.pairs,
-                            to_the_limit=arguments.to_the_limit, torch_python=arguments.torch_python,
-                            on_result=lambda result: print(f"{result.pci} {result.check}: {result.state}", file=sys.stderr))
+        results = check_box(
+            bundle,
+            gpu=arguments.gpu,
+            ladder=arguments.ladder,
+            pairs=arguments.pairs,
+            to_the_limit=arguments.to_the_limit,
+            torch_python=arguments.torch_python,
+            on_result=lambda result: print(
+                f"{result.pci} {result.check}: {result.state}", file=sys.stderr
+            ),
+        )
     except ValueError as error:
         raise WrongUse(str(error)) from error
     if arguments.json:

@@ -10,20 +10,51 @@ from helpers.commands.use import ROOT, Verb, WrongUse, print_json
 
 def register(verb: Verb) -> None:
     """compare, collect, history, schema and bench."""
-    compare = verb("compare", _compare, "what moved between two batches, runs or evidence bundles, and what did not")
+    compare = verb(
+        "compare",
+        _compare,
+        "what moved between two batches, runs or evidence bundles, and what did not",
+    )
     compare.add_argument("before", help="a batch, the folder of a run, or a bundle")
     compare.add_argument("after", help="another of the same kind")
-    collect = verb("collect", _collect, "merge the batches of several boxes into one, for one page over all")
-    collect.add_argument("folders", nargs="+", metavar="DIR", help="batch folders, or folders that hold some")
-    collect.add_argument("--out", required=True, metavar="FOLDER", help="where the merge goes; may hold an earlier one")
+    collect = verb(
+        "collect", _collect, "merge the batches of several boxes into one, for one page over all"
+    )
+    collect.add_argument(
+        "folders", nargs="+", metavar="DIR", help="batch folders, or folders that hold some"
+    )
+    collect.add_argument(
+        "--out",
+        required=True,
+        metavar="FOLDER",
+        help="where the merge goes; may hold an earlier one",
+    )
     history = verb("history", _history, "questions over the records of many nights (DuckDB)")
-    history.add_argument("question", nargs="?", default="", help="the name of a question, or SQL (default: the names)")
-    history.add_argument("--out", default="", metavar="FOLDER", help="the folder that holds the batches (default: outputs)")
-    schema = verb("schema", _schema, "the JSON Schema of a shape that commands print and files hold")
+    history.add_argument(
+        "question",
+        nargs="?",
+        default="",
+        help="the name of a question, or SQL (default: the names)",
+    )
+    history.add_argument(
+        "--out",
+        default="",
+        metavar="FOLDER",
+        help="the folder that holds the batches (default: outputs)",
+    )
+    schema = verb(
+        "schema", _schema, "the JSON Schema of a shape that commands print and files hold"
+    )
     schema.add_argument("shape", nargs="?", default="", help="one shape (default: their names)")
-    schema.add_argument("--write", action="store_true", help="write all of them into helpers/run/schema")
+    schema.add_argument(
+        "--write", action="store_true", help="write all of them into helpers/run/schema"
+    )
     bench = verb("bench", _bench, "figures as ratios within one run")
-    bench.add_argument("what", nargs="*", help="which: capture, imports, judge, batch, replay, vpoc, monitor (default: all)")
+    bench.add_argument(
+        "what",
+        nargs="*",
+        help="which: capture, imports, judge, batch, replay, vpoc, monitor (default: all)",
+    )
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -68,11 +99,24 @@ def _history(arguments: argparse.Namespace) -> int:
     except HistoryError as error:
         raise WrongUse(str(error)) from error
     if arguments.json:
-        print_json({"rows": [dict(zip(answer.columns, row, strict=True)) for row in answer.rows], "read": history.read,
-                    "unreadable": list(history.unreadable)})
+        print_json(
+            {
+                "rows": [dict(zip(answer.columns, row, strict=True)) for row in answer.rows],
+                "read": history.read,
+                "unreadable": list(history.unreadable),
+            }
+        )
         return 0
-    print(table([["" if value is None else value for value in row] for row in answer.rows], list(answer.columns)))
-    print("".join(f"not readable: {line}\n" for line in history.unreadable) + f"{history.read} records read")
+    print(
+        table(
+            [["" if value is None else value for value in row] for row in answer.rows],
+            list(answer.columns),
+        )
+    )
+    print(
+        "".join(f"not readable: {line}\n" for line in history.unreadable)
+        + f"{history.read} records read"
+    )
     return 0
 
 

@@ -25,25 +25,91 @@ if TYPE_CHECKING:
 
 def register(verb: Verb) -> None:
     """rehearse."""
-    parser = verb("rehearse", _rehearse, "run your program on a card that is not there: does it fit, and with which settings?")
+    parser = verb(
+        "rehearse",
+        _rehearse,
+        "run your program on a card that is not there: does it fit, and with which settings?",
+    )
     add = parser.add_argument
-    add("--gpu", default="", metavar="NAME", help="the card, such as 4090 or a100-40; `--gpu list` names all")
+    add(
+        "--gpu",
+        default="",
+        metavar="NAME",
+        help="the card, such as 4090 or a100-40; `--gpu list` names all",
+    )
     add("--capacity", default="", metavar="SIZE", help="its memory, such as 20GiB")
-    add("--box", default="", metavar="B", help="the largest card of that box or bundle, and what others hold on it")
-    add("--held", default="", metavar="SIZE", help="what the context and others hold, such as 500MiB")
-    add("--conf", default=None, metavar="STR", help="PYTORCH_CUDA_ALLOC_CONF (default: the program's own)")
-    add("--cudnn-workspace", default="0", metavar="SIZE", help="what each cuDNN call takes, unknown here (default: 0)")
-    add("--torch", default="", metavar="VER", help="its release (default: your own CUDA torch, else 2.14.1)")
-    add("--torch-python", default="", metavar="PATH", help="in place of a leading `python` of COMMAND")
+    add(
+        "--box",
+        default="",
+        metavar="B",
+        help="the largest card of that box or bundle, and what others hold on it",
+    )
+    add(
+        "--held",
+        default="",
+        metavar="SIZE",
+        help="what the context and others hold, such as 500MiB",
+    )
+    add(
+        "--conf",
+        default=None,
+        metavar="STR",
+        help="PYTORCH_CUDA_ALLOC_CONF (default: the program's own)",
+    )
+    add(
+        "--cudnn-workspace",
+        default="0",
+        metavar="SIZE",
+        help="what each cuDNN call takes, unknown here (default: 0)",
+    )
+    add(
+        "--torch",
+        default="",
+        metavar="VER",
+        help="its release (default: your own CUDA torch, else 2.14.1)",
+    )
+    add(
+        "--torch-python",
+        default="",
+        metavar="PATH",
+        help="in place of a leading `python` of COMMAND",
+    )
     add("--out", default="", metavar="TRACE", help="the trace file (default: in outputs)")
     asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--find-capacity", action="store_true", help="the smallest card that it finishes on")
-    asked.add_argument("--find-batch", default="", metavar="ARG", help="the largest value of an argument that fits: batch")
-    asked.add_argument("--against", nargs="+", default=[], metavar="PRESET", help="once for each preset of env/presets")
+    asked.add_argument(
+        "--find-capacity", action="store_true", help="the smallest card that it finishes on"
+    )
+    asked.add_argument(
+        "--find-batch",
+        default="",
+        metavar="ARG",
+        help="the largest value of an argument that fits: batch",
+    )
+    asked.add_argument(
+        "--against",
+        nargs="+",
+        default=[],
+        metavar="PRESET",
+        help="once for each preset of env/presets",
+    )
     add("--setup", action="store_true", help="install what is missing without asking")
-    add("--remove", action="store_true", help="take away everything that was installed for rehearsals")
-    add("--cache", default="", metavar="FOLDER", help="where that is (default: vram-casebook in XDG_CACHE_HOME)")
-    add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+    add(
+        "--remove",
+        action="store_true",
+        help="take away everything that was installed for rehearsals",
+    )
+    add(
+        "--cache",
+        default="",
+        metavar="FOLDER",
+        help="where that is (default: vram-casebook in XDG_CACHE_HOME)",
+    )
+    add(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="the program and its arguments",
+    )
 
 
 def _rehearse(given: argparse.Namespace) -> int:
@@ -60,9 +126,25 @@ def _rehearse(given: argparse.Namespace) -> int:
         if given.remove:
             print(f"{build.remove(place) >> 20} MiB removed from {place}")
         elif given.gpu == "list":
-            print(table([[key, one.name, one.total_bytes >> 20, one.capability / 10, one.multiprocessors, one.l2_mib,
-                          one.blas_mib, one.source] for key, one in TABLE.items()],
-                        ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"], widest=90))
+            print(
+                table(
+                    [
+                        [
+                            key,
+                            one.name,
+                            one.total_bytes >> 20,
+                            one.capability / 10,
+                            one.multiprocessors,
+                            one.l2_mib,
+                            one.blas_mib,
+                            one.source,
+                        ]
+                        for key, one in TABLE.items()
+                    ],
+                    ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"],
+                    widest=90,
+                )
+            )
         elif not command and not given.setup:
             raise WrongUse("rehearse: no command; expected: rehearse --gpu 4090 -- python train.py")
         else:
@@ -80,11 +162,17 @@ def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
 
     build.tools()
     first = under(given.torch_python, command)[0]
-    python = first if os.path.basename(first).startswith("python") and shutil.which(first) else torch_interpreter()
+    python = (
+        first
+        if os.path.basename(first).startswith("python") and shutil.which(first)
+        else torch_interpreter()
+    )
     found, where = build.find(python, given.torch, place)
     if found is None:
-        line = (f"{python} has no CUDA build of torch {given.torch}".rstrip() +
-                f"; a rehearsal needs one alone, {build.SIZE_WORDS}, in {place}")
+        line = (
+            f"{python} has no CUDA build of torch {given.torch}".rstrip()
+            + f"; a rehearsal needs one alone, {build.SIZE_WORDS}, in {place}"
+        )
         if not given.setup and not (sys.stdin.isatty() and sys.stderr.isatty() and _agreed(line)):
             raise build.NotReady(f"{line}; run again with --setup (and --remove to take it away)")
         found = build.install(python, given.torch, where)
@@ -108,23 +196,44 @@ def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: T
         return 0
     ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
     bundle = open_named_box(given.box) if given.box else None
-    card = device(given.gpu, str(search.AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
+    card = device(
+        given.gpu, str(search.AMPLE_BYTES) if ample else given.capacity, given.held, bundle
+    )
     try:
         workspace = parse_size(given.cudnn_workspace)
     except ValueError as error:
         raise WrongUse(f"--cudnn-workspace: {error}") from error
-    run = partial(rehearse, torch=torch, cache=place, python=given.torch_python, cudnn_workspace_bytes=workspace)
+    run = partial(
+        rehearse,
+        torch=torch,
+        cache=place,
+        python=given.torch_python,
+        cudnn_workspace_bytes=workspace,
+    )
     if given.find_capacity or given.find_batch or given.against:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _several(given, command, card, run, Path(folder))
-    out = Path(given.out) if given.out else ROOT / "outputs" / f"rehearsal-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = (
+        Path(given.out)
+        if given.out
+        else ROOT / "outputs" / f"rehearsal-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     done = run(command, card, out, conf=given.conf)
-    print(json.dumps(_shape(done), indent=1, default=str) if given.json else _lines(told(done)), file=sys.stderr)
+    print(
+        json.dumps(_shape(done), indent=1, default=str) if given.json else _lines(told(done)),
+        file=sys.stderr,
+    )
     return done.exit_code
 
 
-def _several(given: argparse.Namespace, command: list[str], card: Device, run: Callable[..., Rehearsal], folder: Path) -> int:
+def _several(
+    given: argparse.Namespace,
+    command: list[str],
+    card: Device,
+    run: Callable[..., Rehearsal],
+    folder: Path,
+) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
     from helpers.load.rehearse import study as search
     from helpers.look.reading import show_bytes
@@ -140,32 +249,68 @@ def _several(given: argparse.Namespace, command: list[str], card: Device, run: C
 
     end, code, argument = "", 0, given.find_batch
     if given.against:
-        runs = search.against(lambda conf, extra: one(command, card, conf, extra), [load(name) for name in given.against])
+        runs = search.against(
+            lambda conf, extra: one(command, card, conf, extra),
+            [load(name) for name in given.against],
+        )
         names = [f"{name} {kept.conf}".strip() for name, kept in runs.items()]
     else:
         if argument:
             start = search.start_of(command, argument)
             found = search.find_batch(
-                lambda value: one(search.with_argument(command, argument, value), card, given.conf), start)
+                lambda value: one(search.with_argument(command, argument, value), card, given.conf),
+                start,
+            )
         else:
             found = search.find_capacity(
-                lambda size: one(command, replace(card, total_bytes=size), given.conf), card.held_bytes)
+                lambda size: one(command, replace(card, total_bytes=size), given.conf),
+                card.held_bytes,
+            )
 
         def show(value: int) -> str:
-            return f"{argument} {value}" if argument else f"a card of {show_bytes(value)} ({value:,} bytes)"
+            return (
+                f"{argument} {value}"
+                if argument
+                else f"a card of {show_bytes(value)} ({value:,} bytes)"
+            )
 
         names, code = [show(value) for value, _ in found.runs], int(found.best is None)
         end = f"{show(found.best)} finishes; " if found.best is not None else ""
-        end += f"{show(found.beyond)} runs out" if found.beyond is not None else "larger was not tried"
+        end += (
+            f"{show(found.beyond)} runs out" if found.beyond is not None else "larger was not tried"
+        )
     if given.json:
-        print(json.dumps({"runs": {name: _shape(kept) for name, kept in zip(names, made, strict=True)}, "says": end},
-                         indent=1, default=str))
+        print(
+            json.dumps(
+                {
+                    "runs": {name: _shape(kept) for name, kept in zip(names, made, strict=True)},
+                    "says": end,
+                },
+                indent=1,
+                default=str,
+            )
+        )
         return code
-    rows = [[name, "fits" if kept.fits else "runs out" if kept.ooms else f"ended with {kept.exit_code}",
-             f"{kept.peak_reserved_bytes:,}", kept.retries, f"{kept.seconds:.1f}"]
-            for name, kept in zip(names, made, strict=True)]
+    rows = [
+        [
+            name,
+            "fits" if kept.fits else "runs out" if kept.ooms else f"ended with {kept.exit_code}",
+            f"{kept.peak_reserved_bytes:,}",
+            kept.retries,
+            f"{kept.seconds:.1f}",
+        ]
+        for name, kept in zip(names, made, strict=True)
+    ]
     print(table(rows, ["tried", "outcome", "peak reserved", "retries", "seconds"], widest=70))
-    print(_lines([*filter(None, [end]), f"measured by the real allocator, {made[-1].label}", *made[-1].trust]))
+    print(
+        _lines(
+            [
+                *filter(None, [end]),
+                f"measured by the real allocator, {made[-1].label}",
+                *made[-1].trust,
+            ]
+        )
+    )
     return code
 
 
@@ -184,18 +329,34 @@ def told(done: Rehearsal) -> list[str]:
     from helpers.tell.message import gathered
     from helpers.tell.verdict import headline
 
-    outcome = "fits" if done.fits else "does not fit" if done.ooms else f"ended with {done.exit_code}, not for want of memory"
+    outcome = (
+        "fits"
+        if done.fits
+        else "does not fit"
+        if done.ooms
+        else f"ended with {done.exit_code}, not for want of memory"
+    )
     outcome += "" if done.exact else ", as far as that can be told: see what is not to be trusted"
-    lines = [f"{done.label}: {outcome}; peak allocated {show_bytes(done.peak_allocated_bytes)}, reserved "
-             f"{show_bytes(done.peak_reserved_bytes)}, {done.retries} retries, {done.ooms} times out of memory, "
-             f"{done.seconds:.1f} s"]
+    lines = [
+        f"{done.label}: {outcome}; peak allocated {show_bytes(done.peak_allocated_bytes)}, reserved "
+        f"{show_bytes(done.peak_reserved_bytes)}, {done.retries} retries, {done.ooms} times out of memory, "
+        f"{done.seconds:.1f} s"
+    ]
     if done.oom:
-        lines.append(f"first out of memory: {show_bytes(done.oom.requested_bytes)} asked of the card, "
-                     f"{show_bytes(done.oom.free_bytes)} free; {' < '.join(done.oom.frames[:6]) or 'no Python frame'}")
-        lines.append(f"read as: {headline(diagnose(gathered(done.oom.message, '')[0]))}" if done.oom.message else
-                     "the program caught it, so its words are not here")
+        lines.append(
+            f"first out of memory: {show_bytes(done.oom.requested_bytes)} asked of the card, "
+            f"{show_bytes(done.oom.free_bytes)} free; {' < '.join(done.oom.frames[:6]) or 'no Python frame'}"
+        )
+        lines.append(
+            f"read as: {headline(diagnose(gathered(done.oom.message, '')[0]))}"
+            if done.oom.message
+            else "the program caught it, so its words are not here"
+        )
     elif done.error:
         lines.append(f"it ended by {done.error}")
-    lines.append(f"trace: {done.trace}; next: python -m helpers whatif {done.trace}" if done.trace else
-                 f"no trace: {done.why_no_trace}")
+    lines.append(
+        f"trace: {done.trace}; next: python -m helpers whatif {done.trace}"
+        if done.trace
+        else f"no trace: {done.why_no_trace}"
+    )
     return [*lines, *done.notes, *done.trust]

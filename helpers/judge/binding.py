@@ -276,7 +276,9 @@ def _posted(n: Numbers, torch: int) -> Decision | None:
     if far(n.other_total, torch):
         return row("builds_differ", n, torch, "likely")
     large = f"the RAM of {show_bytes(ram or 0)}" if far(ram, 3 * torch) else ""
-    large = large or (f"what Vulkan is given, {show_bytes(n.vulkan or 0)}" if far(n.vulkan, torch) else "")
+    large = large or (
+        f"what Vulkan is given, {show_bytes(n.vulkan or 0)}" if far(n.vulkan, torch) else ""
+    )
     if n.kind == APU and menu and n.vram is None and large:
         return row("carveout_size", n, torch, "likely", beside=large)
     if far(n.vulkan, torch):

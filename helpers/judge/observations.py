@@ -28,7 +28,9 @@ _TOOL = lazy(
     r"smi|(?<!slab)(?<!\bs)top\b|monitor|get|(?<!vm)(?<!,)stat|(?<!mem)info|shows|vram ?%|vitals|manager",
     re.IGNORECASE,
 )  # of a GPU: slabtop, vmstat and meminfo are of the host
-_FIGURE = lazy(r"\d ?(?:[KMGT]i?B?\b|%)|%\)?: ?\d|\?\?|N/A|not supported|(?<!\w)0(?!\w)", re.IGNORECASE)
+_FIGURE = lazy(
+    r"\d ?(?:[KMGT]i?B?\b|%)|%\)?: ?\d|\?\?|N/A|not supported|(?<!\w)0(?!\w)", re.IGNORECASE
+)
 _STATISTIC = lazy(
     r"\b(allocated|reserved)\b[^\n:=]{0,40}[:=] {0,8}(\d{1,6}(?:\.\d{1,3})?) ?([GM])i?B",
     re.IGNORECASE,

@@ -89,7 +89,9 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
         # ROCm runs on no card of so little memory (parts.json).
         least = [f for f in figures if f.pool == "runtime" and (f.bytes or 0) <= GIB]
         found += _carve_outs(least)
-    posted = figures if kind not in (APU, UNIFIED) else []  # where RAM is shared, a total may be a limit
+    posted = (
+        figures if kind not in (APU, UNIFIED) else []
+    )  # where RAM is shared, a total may be a limit
     found += _above_the_named_card(evidence, names, posted)
     return [*found, *_ceilings(evidence, figures, kind)]
 

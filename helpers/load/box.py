@@ -10,7 +10,16 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from helpers.load.checks import DEFAULT, FORCED, LADDER, PAIRS, CheckResult, Limits, as_rows, run_checks
+from helpers.load.checks import (
+    DEFAULT,
+    FORCED,
+    LADDER,
+    PAIRS,
+    CheckResult,
+    Limits,
+    as_rows,
+    run_checks,
+)
 from helpers.load.targets import gpu_targets
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
@@ -34,10 +43,14 @@ def torch_files(python: str) -> tuple[str, str]:
 
     Empty where there is none, and both where there is no such interpreter.
     """
-    code = ("import importlib.util as u, sys; s = u.find_spec('torch'); print('torch:', s.origin if s and s.origin else '');"
-            "print('cp%d%d' % sys.version_info[:2])")
+    code = (
+        "import importlib.util as u, sys; s = u.find_spec('torch'); print('torch:', s.origin if s and s.origin else '');"
+        "print('cp%d%d' % sys.version_info[:2])"
+    )
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         return "", ""
     origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")
@@ -50,11 +63,21 @@ def is_this_box(bundle: Bundle) -> bool:
         booted = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return False
-    return bundle.kind == "live" and any(row.get("boot_id") == booted for row in bundle.table("host"))
+    return bundle.kind == "live" and any(
+        row.get("boot_id") == booted for row in bundle.table("host")
+    )
 
 
-def check_box(bundle: Bundle, *, gpu: str = "", ladder: bool = False, pairs: bool = False, to_the_limit: bool = False,
-              torch_python: str = "", on_result: Callable[[CheckResult], None] | None = None) -> list[CheckResult]:
+def check_box(
+    bundle: Bundle,
+    *,
+    gpu: str = "",
+    ladder: bool = False,
+    pairs: bool = False,
+    to_the_limit: bool = False,
+    torch_python: str = "",
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> list[CheckResult]:
     """Run the checks on every GPU of this box that nobody else uses, or on ``gpu`` alone and in any case.
 
     Empty for a box that is not this machine. Raises ValueError when ``gpu`` is no GPU of this box.

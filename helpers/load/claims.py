@@ -48,17 +48,27 @@ def claims() -> tuple[Claim, ...]:
         ident = str(row.get("id", ""))
         case = ident[:3]
         # A plain true or false in YAML is not a word.
-        row = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in row.items()}
+        row = {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in row.items()
+        }
         if case not in files or set(row) != {"id", *FIELDS} or row["verdict"] not in VERDICTS:
-            raise ValueError(f"{PATH.name}: claim {ident!r}: expected id of a case, {', '.join(FIELDS)}, and a verdict of "
-                             + ", ".join(VERDICTS))
-        found.append(Claim(ident, case, file=files[case], **{field: row[field] for field in FIELDS}))
+            raise ValueError(
+                f"{PATH.name}: claim {ident!r}: expected id of a case, {', '.join(FIELDS)}, and a verdict of "
+                + ", ".join(VERDICTS)
+            )
+        found.append(
+            Claim(ident, case, file=files[case], **{field: row[field] for field in FIELDS})
+        )
     return tuple(found)
 
 
 def cases() -> tuple[Case, ...]:
     """The case studies, by number."""
-    return tuple(Case(number, row["file"], row["about"], tuple(row["boxes"])) for number, row in _content()["cases"].items())
+    return tuple(
+        Case(number, row["file"], row["about"], tuple(row["boxes"]))
+        for number, row in _content()["cases"].items()
+    )
 
 
 def claims_for(box_name: str) -> tuple[Claim, ...]:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from helpers.load.log_counts import LogCounts, count_log
-from helpers.load.study_counts import FEWEST_TRIALS, MEMORY_KEYS, Growth, StudyCounts, growth, read_study
+from helpers.load.study_counts import (
+    FEWEST_TRIALS,
+    MEMORY_KEYS,
+    Growth,
+    StudyCounts,
+    growth,
+    read_study,
+)
 from helpers.load.training import PathResult
 from helpers.look.reading import show_bytes
 
@@ -57,7 +64,9 @@ def criteria(log: Path | None, study: str | None) -> Criteria:
     counts = count_log(log) if log is not None else None
     trials = read_study(study) if study is not None else None
     found = _Found(counts, trials, growth(trials.memory) if trials else None)
-    rows = [Row(row["case"], row["criterion"], row["expected"], *found.state(row)) for row in asked()]
+    rows = [
+        Row(row["case"], row["criterion"], row["expected"], *found.state(row)) for row in asked()
+    ]
     return Criteria(tuple(rows), counts, trials, found.growth)
 
 
@@ -95,13 +104,19 @@ class _Found:
     def state(self, row: Mapping[str, Any]) -> tuple[str, str]:
         """What was seen, and the state in words."""
         lacks = {"log": self.no_log, "study": "" if self.study else "no Optuna storage was given"}
-        why = row.get("never") or next((lacks[name] for name in row.get("needs", ()) if lacks[name]), "")
+        why = row.get("never") or next(
+            (lacks[name] for name in row.get("needs", ()) if lacks[name]), ""
+        )
         seen, met = ("", why) if why else getattr(self, row["measure"])(row)
-        return seen, f"{NOT_MEASURED} {met}" if isinstance(met, str) else "met" if met else "not met"
+        return seen, f"{NOT_MEASURED} {met}" if isinstance(
+            met, str
+        ) else "met" if met else "not met"
 
     @property
     def no_log(self) -> str:
-        return "no log was given" if self.log is None else "" if self.log.bytes else "the log is empty"
+        return (
+            "no log was given" if self.log is None else "" if self.log.bytes else "the log is empty"
+        )
 
     def none_of(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         count = getattr(self.log, row["of"])
@@ -122,7 +137,10 @@ class _Found:
     def growth_of_memory(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         found, trials = self.growth, len(self.study.memory)
         if found is None:
-            return "", f"{trials} trials say their memory (user attribute {MEMORY_KEYS[0]}), expected {FEWEST_TRIALS}"
+            return (
+                "",
+                f"{trials} trials say their memory (user attribute {MEMORY_KEYS[0]}), expected {FEWEST_TRIALS}",
+            )
         low, slope, high = (size / 1024 for size in (found.low, found.slope, found.high))
         seen = f"{slope:+.1f} KiB a trial ({low:+.1f} to {high:+.1f}), {found.total:+.1%} over {found.trials} trials"
         return seen, {"grows": False, "stable": True}.get(found.says, "the interval is too wide")
@@ -138,7 +156,10 @@ class _Found:
             return ("", self.no_log) if self.no_log else (f"{self.log.asserts} asserts", False)
         if not self.study:
             return "0 asserts", "no Optuna storage was given"
-        done, few = self.study.finished, f"{self.study.finished} of {row['count']} trials have finished"
+        done, few = (
+            self.study.finished,
+            f"{self.study.finished} of {row['count']} trials have finished",
+        )
         return f"0 asserts, {done} trials finished", True if done >= row["count"] else few
 
     def resets(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
@@ -148,7 +169,10 @@ class _Found:
         return f"{resets} in {trials} trials", resets >= trials // row["count"]
 
     def gave_up(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        return f"{self.log.restarts} restarts, gave up {self.log.exhausted} times", not self.log.exhausted
+        return (
+            f"{self.log.restarts} restarts, gave up {self.log.exhausted} times",
+            not self.log.exhausted,
+        )
 
     def complete(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         one = self.study

@@ -13,7 +13,15 @@ LEAST = {"memory": 0.02, "time": 0.10}
 """The least effect that matters: a change of less is called none."""
 LEVEL = 0.99
 FEWEST_PAIRS = 3
-VERDICTS = ("helps", "no_effect", "harmful", "not_supported", "ineffective", "not_enough_evidence", "predicted")
+VERDICTS = (
+    "helps",
+    "no_effect",
+    "harmful",
+    "not_supported",
+    "ineffective",
+    "not_enough_evidence",
+    "predicted",
+)
 # How close the losses must be: the same bits, or the same within what another order of sums and a shorter number allow.
 TOLERANCE = {"bitwise": 0.0, "close": 1e-4, "half": 5e-2}
 
@@ -64,7 +72,11 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
 
     A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three pairs nothing is said.
     """
-    logs = [math.log(b / a) for a, b in zip(control, treated, strict=False) if a and b and a > 0 and b > 0]
+    logs = [
+        math.log(b / a)
+        for a, b in zip(control, treated, strict=False)
+        if a and b and a > 0 and b > 0
+    ]
     if not logs:
         return Effect(what, math.nan, math.nan, math.nan, 0, "unclear")
     mean = math.fsum(logs) / len(logs)
@@ -110,18 +122,27 @@ def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> fl
     bad, total = control_bad + treated_bad, control + treated
     ways = math.comb(total, bad)
     fewest = max(0, bad - treated)
-    chances = [math.comb(control, k) * math.comb(treated, bad - k) / ways for k in range(fewest, min(bad, control) + 1)]
+    chances = [
+        math.comb(control, k) * math.comb(treated, bad - k) / ways
+        for k in range(fewest, min(bad, control) + 1)
+    ]
     seen = chances[control_bad - fewest]
     return sum(chance for chance in chances if chance <= seen * (1 + 1e-9))
 
 
-def same_answer(control: Sequence[Sequence[float]], treated: Sequence[Sequence[float]], tolerance: str) -> bool | None:
+def same_answer(
+    control: Sequence[Sequence[float]], treated: Sequence[Sequence[float]], tolerance: str
+) -> bool | None:
     """Whether the losses of each pair agree, on the steps that both made; None where no pair has any."""
     compared = False
     for one, other in zip(control, treated, strict=False):
         for a, b in zip(one, other, strict=False):
             compared = True
-            if math.isnan(a) or math.isnan(b) or abs(a - b) > TOLERANCE[tolerance] * max(abs(a), abs(b)):
+            if (
+                math.isnan(a)
+                or math.isnan(b)
+                or abs(a - b) > TOLERANCE[tolerance] * max(abs(a), abs(b))
+            ):
                 return False
     return True if compared else None
 
@@ -132,7 +153,10 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
     First whether both arms finish; then the answer; then the effects. What a remedy costs in time beside the memory that it
     saves is told and not held against it; a cost without the gain is harm.
     """
-    effects = {what: effect(what, *((arm.measured or {}).get(what, ()) for arm in (control, treated))) for what in LEAST}
+    effects = {
+        what: effect(what, *((arm.measured or {}).get(what, ()) for arm in (control, treated)))
+        for what in LEAST
+    }
     memory, time = effects["memory"], effects["time"]
     same = same_answer(control.losses, treated.losses, answer) if answer else None
 
@@ -142,21 +166,40 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
     bad = [sum(outcome != "ok" for outcome in arm.outcomes) for arm in (control, treated)]
     count = [len(control.outcomes), len(treated.outcomes)]
     if not min(count):
-        return done("not_enough_evidence", f"no trial of the {'control' if not count[0] else 'remedy'} was made")
-    ends = [", ".join(f"{arm.outcomes.count(one)} {one}" for one in dict.fromkeys(arm.outcomes)) for arm in (control, treated)]
+        return done(
+            "not_enough_evidence",
+            f"no trial of the {'control' if not count[0] else 'remedy'} was made",
+        )
+    ends = [
+        ", ".join(f"{arm.outcomes.count(one)} {one}" for one in dict.fromkeys(arm.outcomes))
+        for arm in (control, treated)
+    ]
     if bad[0] * count[1] != bad[1] * count[0]:
-        better, chance = bad[1] * count[0] < bad[0] * count[1], fisher(bad[0], count[0], bad[1], count[1])
+        better, chance = (
+            bad[1] * count[0] < bad[0] * count[1],
+            fisher(bad[0], count[0], bad[1], count[1]),
+        )
         says = f"it ended {ends[1]}, and without it {ends[0]}"
         if chance > 1 - LEVEL:
-            return done("not_enough_evidence", f"{says}: that few trials could show by chance (p = {chance:.2g})")
-        return done("helps" if better and same is not False else "harmful",
-                    says + (", and the answer changed" if same is False else ""))
+            return done(
+                "not_enough_evidence",
+                f"{says}: that few trials could show by chance (p = {chance:.2g})",
+            )
+        return done(
+            "helps" if better and same is not False else "harmful",
+            says + (", and the answer changed" if same is False else ""),
+        )
     if bad[0] == count[0]:
         alike = set(control.outcomes) == set(treated.outcomes) != {"crashed"}
-        return done("no_effect" if alike else "not_enough_evidence",
-                    f"no trial finished, with it ({ends[1]}) or without ({ends[0]})")
+        return done(
+            "no_effect" if alike else "not_enough_evidence",
+            f"no trial finished, with it ({ends[1]}) or without ({ends[0]})",
+        )
     if same is False:
-        return done("harmful", "it changes the answer: the losses differ by more than the remedy may change them")
+        return done(
+            "harmful",
+            "it changes the answer: the losses differ by more than the remedy may change them",
+        )
     main, other = (memory, time) if goal == "memory" else (time, memory)
     if main.says == "less":
         cost = f"; it costs {other.words}" if other.says == "more" else ""
@@ -164,7 +207,12 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
     if main.says == "more":
         return done("harmful", main.words)
     if other.says == "more":
-        return done("harmful", f"{other.words}, and {main.words if main.says == 'same' else 'no gain is shown'}")
+        return done(
+            "harmful",
+            f"{other.words}, and {main.words if main.says == 'same' else 'no gain is shown'}",
+        )
     if main.says == "same":
-        return done("no_effect", f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters")
+        return done(
+            "no_effect", f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters"
+        )
     return done("not_enough_evidence", f"{main.words}: the interval leaves open whether it matters")

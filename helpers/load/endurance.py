@@ -46,9 +46,21 @@ class Endurance:
     why_no_answer: str = ""
 
 
-def until_oom(python: str, limit_bytes: int, out: Path, *, batches: int = 40, growth: int = 16, device: str = "cpu",
-              shape: str = "small", seed: int = 7, limit_s: float = 120.0, confs: tuple[str, ...] | None = None,
-              torch: str = "2.14.1", build: str = "cuda") -> Endurance:
+def until_oom(
+    python: str,
+    limit_bytes: int,
+    out: Path,
+    *,
+    batches: int = 40,
+    growth: int = 16,
+    device: str = "cpu",
+    shape: str = "small",
+    seed: int = 7,
+    limit_s: float = 120.0,
+    confs: tuple[str, ...] | None = None,
+    torch: str = "2.14.1",
+    build: str = "cuda",
+) -> Endurance:
     """Train on batches that are ``growth`` tokens longer each, until memory runs out; record that at ``out`` and ask what if.
 
     ``confs`` are the settings to try (default: the grid) under that ``torch`` and ``build``. Raises EnduranceError where the
@@ -57,27 +69,46 @@ def until_oom(python: str, limit_bytes: int, out: Path, *, batches: int = 40, gr
     spec = _spec(shape, device, seed, steps=batches, growth=growth, limit_bytes=limit_bytes)
     told = child(python, spec, limit_s)
     if not _died(told):
-        return Endurance(limit_bytes, told.steps, None, "", why_no_answer="nothing ran out of memory")
+        return Endurance(
+            limit_bytes, told.steps, None, "", why_no_answer="nothing ran out of memory"
+        )
     last = [line for line in told.lines if line["event"] == "batch"][-1]
     facts = (limit_bytes, told.steps, int(last["length"]), str(told.end["says"]))
-    spec |= {"steps": last["batch"], "record": str(out), "limit_bytes": None if device == "cpu" else limit_bytes}
+    spec |= {
+        "steps": last["batch"],
+        "record": str(out),
+        "limit_bytes": None if device == "cpu" else limit_bytes,
+    }
     again = child(python, spec, limit_s)
     _died(again)
     if not again.end.get("trace"):
-        return Endurance(*facts, why_no_answer="; ".join(again.end.get("notes", [])) or "no trace was kept")
+        return Endurance(
+            *facts, why_no_answer="; ".join(again.end.get("notes", [])) or "no trace was kept"
+        )
     path = Path(again.end["trace"])
     answer = whatif(read(path), Card(limit_bytes), torch=torch, build=build, confs=confs)
     default = next((row for row in answer.rows if not row.settings), None)
-    return Endurance(*facts, path, answer, None if default is None else batch_of(path, default.first_oom))
+    return Endurance(
+        *facts, path, answer, None if default is None else batch_of(path, default.first_oom)
+    )
 
 
-def grow(limit: str, *, device: str = "cpu", shape: str = "small", seed: int = 7) -> Endurance | None:
+def grow(
+    limit: str, *, device: str = "cpu", shape: str = "small", seed: int = 7
+) -> Endurance | None:
     """until_oom within a size such as 1GiB, under this machine's torch, kept below outputs; None where no size is given."""
     if not limit:
         return None
     OUT.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="grow-", dir=OUT))
-    return until_oom(torch_interpreter(), parse_size(limit), folder / "trace", device=device, shape=shape, seed=seed)
+    return until_oom(
+        torch_interpreter(),
+        parse_size(limit),
+        folder / "trace",
+        device=device,
+        shape=shape,
+        seed=seed,
+    )
 
 
 def batch_of(path: Path, index: int | None) -> int | None:
@@ -91,8 +122,16 @@ def batch_of(path: Path, index: int | None) -> int | None:
 
 
 def _spec(shape: str, device: str, seed: int, **more: Any) -> dict[str, Any]:
-    return {**SHAPES[shape], **PLAIN, "path": "until_oom", "name": "until_oom", "folder": "", "device": device, "seed": seed,
-            **more}
+    return {
+        **SHAPES[shape],
+        **PLAIN,
+        "path": "until_oom",
+        "name": "until_oom",
+        "folder": "",
+        "device": device,
+        "seed": seed,
+        **more,
+    }
 
 
 def _died(told: Told) -> bool:
@@ -101,5 +140,7 @@ def _died(told: Told) -> bool:
     if end.get("state") == "ran" or end.get("oom"):
         return bool(end.get("oom"))
     last = end.get("why") or told.ended.last_line
-    raise EnduranceError(f"the training child {told.ended.how} after {told.steps} steps ({last}); expected it to finish or to "
-                         "run out of memory; try a longer limit, or more memory than torch alone needs")
+    raise EnduranceError(
+        f"the training child {told.ended.how} after {told.steps} steps ({last}); expected it to finish or to "
+        "run out of memory; try a longer limit, or more memory than torch alone needs"
+    )

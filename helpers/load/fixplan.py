@@ -85,7 +85,9 @@ class Ran:
         return (line, *self.troubles)
 
 
-def plan(pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: float, seed: int = 0) -> FixPlan:
+def plan(
+    pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: float, seed: int = 0
+) -> FixPlan:
     """The trials that fit ``budget_s``, those of the pairs that tell most a second first. A control is shared by its pairs.
 
     What does not fit is left out by name. Raises PlanError for fewer repeats than an interval needs, and where nothing fits.
@@ -94,28 +96,43 @@ def plan(pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: flo
         raise PlanError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
     chosen: list[Pair] = []
     left_out: dict[str, str] = {}
-    for pair in sorted(pairs, key=lambda one: (-one.tells / (one.control.seconds + one.treated.seconds), one.name)):
+    for pair in sorted(
+        pairs, key=lambda one: (-one.tells / (one.control.seconds + one.treated.seconds), one.name)
+    ):
         taken, needed = _seconds(chosen, repeats), _seconds([*chosen, pair], repeats)
         if needed <= budget_s:
             chosen.append(pair)
         else:
-            left_out[pair.name] = (f"not tried because it takes {needed - taken:.0f} s more, and {budget_s - taken:.0f} s of "
-                                   f"{budget_s:.0f} are left")
+            left_out[pair.name] = (
+                f"not tried because it takes {needed - taken:.0f} s more, and {budget_s - taken:.0f} s of "
+                f"{budget_s:.0f} are left"
+            )
     if pairs and not chosen:
         cheapest = min(_seconds([pair], repeats) for pair in pairs)
-        raise PlanError(f"time budget {budget_s:.0f} s: the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at "
-                        f"{repeats} repeats; expected at least that; give more time or fewer repeats")
+        raise PlanError(
+            f"time budget {budget_s:.0f} s: the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at "
+            f"{repeats} repeats; expected at least that; give more time or fewer repeats"
+        )
     groups: dict[str, dict[str, Arm]] = {}
     for pair in chosen:
-        groups.setdefault(pair.control.name, {pair.control.name: pair.control})[pair.treated.name] = pair.treated
+        groups.setdefault(pair.control.name, {pair.control.name: pair.control})[
+            pair.treated.name
+        ] = pair.treated
     trials: list[Planned] = []
     for name, arms in groups.items():
         trials += _interleaved(list(arms.values()), repeats, random.Random(f"{seed}/{name}"))
     return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, repeats, seed)
 
 
-def within(pairs: Sequence[Pair], *, repeats: int, budget_s: float, seed: int, run: Callable[[FixPlan], Ran],
-           clock: Callable[[], float] = time.monotonic) -> tuple[FixPlan, Ran]:
+def within(
+    pairs: Sequence[Pair],
+    *,
+    repeats: int,
+    budget_s: float,
+    seed: int,
+    run: Callable[[FixPlan], Ran],
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[FixPlan, Ran]:
     """Plan and run, then plan again what was left out for as long as there is time: estimates are on the long side.
 
     A pair whose control has run is not taken up later: the two would not have run side by side. Raises PlanError as ``plan``.
@@ -125,18 +142,41 @@ def within(pairs: Sequence[Pair], *, repeats: int, budget_s: float, seed: int, r
     ran = run(made)
     while made.left_out and len(ran.records) == len(made.trials):
         controls = {pair.control.name for pair in made.pairs}
-        rest = [pair for pair in pairs if pair.name in made.left_out and pair.control.name not in controls]
+        rest = [
+            pair
+            for pair in pairs
+            if pair.name in made.left_out and pair.control.name not in controls
+        ]
         try:
-            more = plan(rest, repeats=repeats, budget_s=budget_s - (clock() - began), seed=seed) if rest else None
+            more = (
+                plan(rest, repeats=repeats, budget_s=budget_s - (clock() - began), seed=seed)
+                if rest
+                else None
+            )
         except PlanError:
             break
         if more is None:
             break
         also = run(more)
-        left_out = {name: why for name, why in made.left_out.items() if name not in {pair.name for pair in more.pairs}}
-        made = FixPlan(made.trials + more.trials, made.seconds + more.seconds, made.pairs + more.pairs, left_out, repeats, seed)
-        ran = Ran({**ran.records, **also.records}, {**ran.refused, **also.refused}, ran.troubles + also.troubles,
-                  ran.kept + also.kept)
+        left_out = {
+            name: why
+            for name, why in made.left_out.items()
+            if name not in {pair.name for pair in more.pairs}
+        }
+        made = FixPlan(
+            made.trials + more.trials,
+            made.seconds + more.seconds,
+            made.pairs + more.pairs,
+            left_out,
+            repeats,
+            seed,
+        )
+        ran = Ran(
+            {**ran.records, **also.records},
+            {**ran.refused, **also.refused},
+            ran.troubles + also.troubles,
+            ran.kept + also.kept,
+        )
     return made, ran
 
 
@@ -156,9 +196,16 @@ def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
     return repeats * sum(arms.values())
 
 
-def run(wanted: FixPlan, *, python: str, out: Path, limits: Limits = Limits(), target: Target = CPU,  # noqa: B008
-        on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
-        one: Callable[..., TrialRecord] = trial) -> Ran:
+def run(
+    wanted: FixPlan,
+    *,
+    python: str,
+    out: Path,
+    limits: Limits = Limits(),  # noqa: B008
+    target: Target = CPU,
+    on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
+    one: Callable[..., TrialRecord] = trial,
+) -> Ran:
     """Make the trials of a plan; those that ``out`` has are read. Every arm of a repeat has the same seed.
 
     A record that cannot be written is kept here and named. A trial that is refused takes its arm out of the plan, one that is
@@ -173,8 +220,16 @@ def run(wanted: FixPlan, *, python: str, out: Path, limits: Limits = Limits(), t
         if planned.arm.name in refused:
             continue
         try:
-            record = one(planned.arm.workload, planned.arm.preset, python=python, seed=wanted.seed * 1000 + planned.repeat,
-                         limits=limits, out=out, repeat=planned.repeat, target=target)
+            record = one(
+                planned.arm.workload,
+                planned.arm.preset,
+                python=python,
+                seed=wanted.seed * 1000 + planned.repeat,
+                limits=limits,
+                out=out,
+                repeat=planned.repeat,
+                target=target,
+            )
         except TrialRefused as error:
             refused[planned.arm.name] = str(error)
             on_trial(planned, None)
@@ -190,7 +245,9 @@ def run(wanted: FixPlan, *, python: str, out: Path, limits: Limits = Limits(), t
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
             where = "the CPU" if target.pci == "cpu" else f"GPU {target.pci}, which is set aside"
-            troubles.append(f"stopped after {planned.arm.name}, repeat {planned.repeat}: {record.clean or record.message}; "
-                            f"nothing more is tried on {where}")
+            troubles.append(
+                f"stopped after {planned.arm.name}, repeat {planned.repeat}: {record.clean or record.message}; "
+                f"nothing more is tried on {where}"
+            )
             break
     return Ran(records, refused, tuple(troubles), tuple(kept))

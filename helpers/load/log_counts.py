@@ -20,18 +20,44 @@ BLOCK_BYTES = 4 << 20
 LINE_BYTES = 1 << 20
 GROUP_BYTES = 8 << 10
 _ROWS: tuple[grammar.Row | grammar.Line, ...] = (*grammar.rows(), *grammar.lines(True))
-_READ = grammar.plain_anchors(tuple(sorted({row.event for row in _ROWS
-                                            if of_device(row) or of_host(row) or row.event == "assert"})))
-_OWN = ("restart", "respawn", "relaunch", "giving up", "gpu reset", "recycl", "traceback (most recent", "segmentation fault")
-_ANCHORS = tuple((anchor.encode(), bit) for bit, anchors in ((1, _READ), (2, _OWN)) for anchor in anchors)
+_READ = grammar.plain_anchors(
+    tuple(
+        sorted(
+            {row.event for row in _ROWS if of_device(row) or of_host(row) or row.event == "assert"}
+        )
+    )
+)
+_OWN = (
+    "restart",
+    "respawn",
+    "relaunch",
+    "giving up",
+    "gpu reset",
+    "recycl",
+    "traceback (most recent",
+    "segmentation fault",
+)
+_ANCHORS = tuple(
+    (anchor.encode(), bit) for bit, anchors in ((1, _READ), (2, _OWN)) for anchor in anchors
+)
 # A line with one of these begins a message; another that the judge's anchors hit goes on with the one before it.
-_HEAD = re.compile(rb"out of memory|outofmemory|resource_?exhausted|assert|cannot allocate|unable to allocate|kill"
-                   rb"|malloc failed|failed to")
-_RESTART = re.compile(rb"\b(?:restarting|restarted|respawn(?:ing|ed)|relaunch(?:ing|ed)|restart (?:attempt )?#?[0-9]+)\b")
-_NO_RESTART = re.compile(rb"\b(?:not|no|never|without|before|after) (?:be )?(?:restart|respawn|relaunch)")
-_EXHAUSTED = re.compile(rb"(?:restart|respawn).{0,60}(?:exhausted|exceeded|used up|limit reached)|(?:exhausted|exceeded).{0,40}"
-                        rb"restart|giving up after [0-9]+ (?:restart|attempt|failure)")
-_RECYCLED = re.compile(rb"performing (?:a |the )?(?:periodic )?gpu reset|worker.{0,40}recycled|recycl(?:ed|ing).{0,40}worker")
+_HEAD = re.compile(
+    rb"out of memory|outofmemory|resource_?exhausted|assert|cannot allocate|unable to allocate|kill"
+    rb"|malloc failed|failed to"
+)
+_RESTART = re.compile(
+    rb"\b(?:restarting|restarted|respawn(?:ing|ed)|relaunch(?:ing|ed)|restart (?:attempt )?#?[0-9]+)\b"
+)
+_NO_RESTART = re.compile(
+    rb"\b(?:not|no|never|without|before|after) (?:be )?(?:restart|respawn|relaunch)"
+)
+_EXHAUSTED = re.compile(
+    rb"(?:restart|respawn).{0,60}(?:exhausted|exceeded|used up|limit reached)|(?:exhausted|exceeded).{0,40}"
+    rb"restart|giving up after [0-9]+ (?:restart|attempt|failure)"
+)
+_RECYCLED = re.compile(
+    rb"performing (?:a |the )?(?:periodic )?gpu reset|worker.{0,40}recycled|recycl(?:ed|ing).{0,40}worker"
+)
 _CRASH = re.compile(rb"traceback \(most recent call last\)|segmentation fault")
 _EPOCH = re.compile(rb"epoch[^0-9\na-z]{0,4}([0-9]{1,7}) ?(?:/|of) ?([0-9]{1,7})")
 KERNEL_ASSERT = "torch-kernel-assert"
@@ -88,21 +114,38 @@ def count_log(path: Path) -> LogCounts:
                     if loose_assert and at - after > GROUP_BYTES:
                         counts["asserts"] += 1
                         loose_assert = False
-                    if _HEAD.search(line) or len(group) + len(line) > GROUP_BYTES or at - after > 400:
+                    if (
+                        _HEAD.search(line)
+                        or len(group) + len(line) > GROUP_BYTES
+                        or at - after > 400
+                    ):
                         close()
                     group += line[:GROUP_BYTES] + b"\n"
                     after = base + end
                 if marks & 2:
-                    counts["restarts"] += bool(_RESTART.search(line) and not _NO_RESTART.search(line))
+                    counts["restarts"] += bool(
+                        _RESTART.search(line) and not _NO_RESTART.search(line)
+                    )
                     counts["exhausted"] += bool(_EXHAUSTED.search(line))
                     counts["recycled"] += bool(_RECYCLED.search(line))
                     counts["crashes"] += bool(_CRASH.search(line))
     except OSError as error:
-        raise ValueError(f"{path}: this log cannot be read ({error.strerror}); give a file of text") from None
+        raise ValueError(
+            f"{path}: this log cannot be read ({error.strerror}); give a file of text"
+        ) from None
     close()
     counts["asserts"] += loose_assert
-    return LogCounts(size, counts["oom"], counts["host"], counts["asserts"], counts["restarts"], counts["exhausted"],
-                     counts["recycled"], counts["crashes"], *(epoch if epoch[1] else (None, None)))
+    return LogCounts(
+        size,
+        counts["oom"],
+        counts["host"],
+        counts["asserts"],
+        counts["restarts"],
+        counts["exhausted"],
+        counts["recycled"],
+        counts["crashes"],
+        *(epoch if epoch[1] else (None, None)),
+    )
 
 
 @lru_cache(4096)

@@ -30,7 +30,9 @@ class Tape:
 
     def __init__(self, name: str, seed: int, scale: float, events: int | None = None):
         self.name, self.scale, self.events = name, scale, events
-        self.rng = random.Random(f"{name}/{seed}")  # a text seeds by SHA-512, the same in every Python since 3.2
+        self.rng = random.Random(
+            f"{name}/{seed}"
+        )  # a text seeds by SHA-512, the same in every Python since 3.2
         self.round = 0
         self.live: dict[int, int] = {}
         self._rows: list[tuple[int, int, int, int, int]] = []
@@ -65,7 +67,9 @@ class Tape:
     def octave(self, low_bytes: int, high_bytes: int) -> int:
         """A size from ``low_bytes`` to below ``high_bytes`` whose powers of two are equally likely."""
         octaves = max(1, (high_bytes // low_bytes).bit_length() - 1)
-        return min(high_bytes - 1, int((low_bytes << self.below(octaves)) * (1 + self.rng.random())))
+        return min(
+            high_bytes - 1, int((low_bytes << self.below(octaves)) * (1 + self.rng.random()))
+        )
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
@@ -77,13 +81,27 @@ class Tape:
 
     def trace(self, header: dict[str, Any]) -> Trace:
         op, ids, sizes, streams, frames = zip(*self._rows, strict=True)
-        return Trace(op=np.array(op, np.int8), id=np.array(ids, np.int64), size=np.array(sizes, np.int64),
-                     stream=np.array(streams, np.int64), pool=np.zeros(len(op), np.int32), frame=np.array(frames, np.int32),
-                     frames=tuple((text,) for text in self._frames), header=header)
+        return Trace(
+            op=np.array(op, np.int8),
+            id=np.array(ids, np.int64),
+            size=np.array(sizes, np.int64),
+            stream=np.array(streams, np.int64),
+            pool=np.zeros(len(op), np.int32),
+            frame=np.array(frames, np.int32),
+            frames=tuple((text,) for text in self._frames),
+            header=header,
+        )
 
 
-def volume_profiles(t: Tape, *, sessions: int = 1014, bins: int = 1000, chunk_sessions: int = 50, low_ticks: int = 40_000,
-                    high_ticks: int = 900_000) -> None:
+def volume_profiles(
+    t: Tape,
+    *,
+    sessions: int = 1014,
+    bins: int = 1000,
+    chunk_sessions: int = 50,
+    low_ticks: int = 40_000,
+    high_ticks: int = 900_000,
+) -> None:
     """Chunks padded to their longest session: whole segments of ever other sizes stay cached beside a small list to be joined.
 
     A chunk loads price and volume [chunk, longest], makes int64 bin numbers and a mask of the same shape, then for each session
@@ -94,8 +112,11 @@ def volume_profiles(t: Tape, *, sessions: int = 1014, bins: int = 1000, chunk_se
     for t.round, first in enumerate(range(0, sessions, chunk_sessions)):
         count = min(chunk_sessions, sessions - first)
         # The sum of three draws: most sessions are of middling length, a few very long, and the longest sets the padding.
-        ticks = [low_ticks + int((high_ticks - low_ticks) * (t.rng.random() * t.rng.random() * t.rng.random()))
-                 for _ in range(count)]
+        ticks = [
+            low_ticks
+            + int((high_ticks - low_ticks) * (t.rng.random() * t.rng.random() * t.rng.random()))
+            for _ in range(count)
+        ]
         cells = count * max(ticks)
         price, volume = t.alloc("price", cells * 4), t.alloc("volume", cells * 4)
         scaled = t.alloc("price_in_bins", cells * 4)
@@ -104,12 +125,18 @@ def volume_profiles(t: Tape, *, sessions: int = 1014, bins: int = 1000, chunk_se
         mask = t.alloc("padding_mask", cells)
         rows = []
         for length in ticks:
-            used, weight = t.alloc("session_bins", length * 8), t.alloc("session_volume", length * 4)
+            used, weight = (
+                t.alloc("session_bins", length * 8),
+                t.alloc("session_volume", length * 4),
+            )
             rows.append(t.alloc("session_profile", bins * 4))
             t.free(used, weight)
         profile = t.alloc("chunk_profile", count * bins * 4)
         t.free(*rows, mask, index, volume, price)
-        order, ranked = t.alloc("sorted_order", count * bins * 8), t.alloc("sorted_volume", count * bins * 4)
+        order, ranked = (
+            t.alloc("sorted_order", count * bins * 8),
+            t.alloc("sorted_volume", count * bins * 4),
+        )
         share = t.alloc("cumulative_share", count * bins * 4)
         pocs.append(t.alloc("chunk_poc", count * 8))
         t.free(order, ranked, share)
@@ -119,8 +146,18 @@ def volume_profiles(t: Tape, *, sessions: int = 1014, bins: int = 1000, chunk_se
     t.free(*profiles, *pocs)
 
 
-def growing_batches(t: Tape, *, batches: int = 52, batch: int = 16, hidden: int = 2048, layers: int = 12,
-                    first_length: int = 768, growth: int = 22, length_noise: int = 96, kept_share: float = 1.0) -> None:
+def growing_batches(
+    t: Tape,
+    *,
+    batches: int = 52,
+    batch: int = 16,
+    hidden: int = 2048,
+    layers: int = 12,
+    first_length: int = 768,
+    growth: int = 22,
+    length_noise: int = 96,
+    kept_share: float = 1.0,
+) -> None:
     """Batches of growing length whose kept outputs split the segments that the longer next batch can no longer use.
 
     A transformer in bf16 with fp32 Adam and gradient checkpointing (the backward pass makes each layer's activations again);
@@ -165,12 +202,25 @@ def growing_batches(t: Tape, *, batches: int = 52, batch: int = 16, hidden: int 
 
 
 def _layer_activations(t: Tape, state: int) -> list[int]:
-    return [t.alloc(what, state * width) for what, width in (
-        ("qkv", 3), ("attention_output", 1), ("mlp_hidden", 4), ("mlp_activation", 4))]
+    return [
+        t.alloc(what, state * width)
+        for what, width in (
+            ("qkv", 3),
+            ("attention_output", 1),
+            ("mlp_hidden", 4),
+            ("mlp_activation", 4),
+        )
+    ]
 
 
-def tuning_trials(t: Tape, *, trials: int = 268, steps: int = 3, leak_share: float = 0.04,
-                  empty_cache_share: float = 0.25) -> None:
+def tuning_trials(
+    t: Tape,
+    *,
+    trials: int = 268,
+    steps: int = 3,
+    leak_share: float = 0.04,
+    empty_cache_share: float = 0.25,
+) -> None:
     """Models of other widths and depths one after another, where the best state and a leak here and there outlive their trial.
 
     A trial has linear layers in fp32 under Adam and a few steps; the best so far is copied and kept instead of the one before;
@@ -182,7 +232,9 @@ def tuning_trials(t: Tape, *, trials: int = 268, steps: int = 3, leak_share: flo
         width = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)[t.below(9)]
         depth, rows = t.between(2, 8), (64, 100, 256, 512, 1000, 4096)[t.below(6)]
         shapes = [width * width * 4] * depth
-        params = [t.alloc("weight", size) for size in shapes] + [t.alloc("bias", width * 4) for _ in shapes]
+        params = [t.alloc("weight", size) for size in shapes] + [
+            t.alloc("bias", width * 4) for _ in shapes
+        ]
         state: list[int] = []
         for step in range(steps):
             x = t.alloc("inputs", rows * width * 4)
@@ -194,7 +246,11 @@ def tuning_trials(t: Tape, *, trials: int = 268, steps: int = 3, leak_share: flo
                 grads.append(t.alloc("weight_gradient", size))
                 t.free(acts.pop(), back)
             if not step:
-                state = [t.alloc(what, size) for size in shapes for what in ("adam_mean", "adam_variance")]
+                state = [
+                    t.alloc(what, size)
+                    for size in shapes
+                    for what in ("adam_mean", "adam_variance")
+                ]
             t.free(loss, x, *grads)
             if step == steps - 1 and t.chance(leak_share):
                 t.alloc("leaked_activation", rows * width * 4)
@@ -208,8 +264,14 @@ def tuning_trials(t: Tape, *, trials: int = 268, steps: int = 3, leak_share: flo
             t.empty_cache()
 
 
-def mixed_survivors(t: Tape, *, requests: int = 4000, live_bytes: int = 6 * GIB, survivor_share: float = 0.03,
-                    copy_stream_share: float = 0.1) -> None:
+def mixed_survivors(
+    t: Tape,
+    *,
+    requests: int = 4000,
+    live_bytes: int = 6 * GIB,
+    survivor_share: float = 0.03,
+    copy_stream_share: float = 0.1,
+) -> None:
     """Large and small requests mixed, where a few that never die each hold a whole segment back from being released.
 
     Sizes from 256 B to 256 MiB with equally likely powers of two; lives from a few requests to thousands. A share is made on
@@ -237,14 +299,27 @@ def mixed_survivors(t: Tape, *, requests: int = 4000, live_bytes: int = 6 * GIB,
             held -= freed
 
 
-def key_value_cache(t: Tape, *, requests: int = 24, at_once: int = 6, layers: int = 4, kv_width: int = 4096,
-                    low_prompt: int = 64, high_prompt: int = 4000, low_answer: int = 20, high_answer: int = 160) -> None:
+def key_value_cache(
+    t: Tape,
+    *,
+    requests: int = 24,
+    at_once: int = 6,
+    layers: int = 4,
+    kv_width: int = 4096,
+    low_prompt: int = 64,
+    high_prompt: int = 4000,
+    low_answer: int = 20,
+    high_answer: int = 160,
+) -> None:
     """Inference whose key/value caches are made anew one token longer at every step, for requests that come and go.
 
     bf16, keys and values [tokens, kv_width] for each layer and request, grown by cat: for a moment the old and the new exist.
     ``at_once`` requests are served together; a finished one leaves holes of its own length.
     """
-    waiting = [(t.between(low_prompt, high_prompt), t.between(low_answer, high_answer)) for _ in range(requests)]
+    waiting = [
+        (t.between(low_prompt, high_prompt), t.between(low_answer, high_answer))
+        for _ in range(requests)
+    ]
     for layer in range(layers):
         t.alloc(f"weights_{layer}", 12 * kv_width * kv_width * 2)
     serving: list[tuple[int, int, list[int]]] = []
@@ -255,7 +330,10 @@ def key_value_cache(t: Tape, *, requests: int = 24, at_once: int = 6, layers: in
             caches = []
             for _ in range(layers):
                 hidden = t.alloc("prompt_hidden", tokens * kv_width * 2)
-                caches += [t.alloc("keys", tokens * kv_width * 2), t.alloc("values", tokens * kv_width * 2)]
+                caches += [
+                    t.alloc("keys", tokens * kv_width * 2),
+                    t.alloc("values", tokens * kv_width * 2),
+                ]
                 t.free(hidden)
             serving.append((tokens, answer, caches))
         for at, (tokens, answer, caches) in enumerate(serving):
@@ -265,7 +343,10 @@ def key_value_cache(t: Tape, *, requests: int = 24, at_once: int = 6, layers: in
                     longer = t.alloc(what, tokens * kv_width * 2)
                     t.free(caches[cache])
                     caches[cache] = longer
-                scores, out = t.alloc("attention_scores", 32 * tokens * 4), t.alloc("attention_output", kv_width * 2)
+                scores, out = (
+                    t.alloc("attention_scores", 32 * tokens * 4),
+                    t.alloc("attention_output", kv_width * 2),
+                )
                 t.free(scores, out)
             serving[at] = tokens, answer, caches
         for _, _, caches in [served for served in serving if not served[1]]:
@@ -288,16 +369,35 @@ class Pattern:
 
 
 def _pattern(write: Callable[..., None], card_bytes: int) -> Pattern:
-    defaults = {name: p.default for name, p in inspect.signature(write).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    return Pattern(write.__name__, (write.__doc__ or "").split("\n", 1)[0], defaults, card_bytes, write)
+    defaults = {
+        name: p.default
+        for name, p in inspect.signature(write).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
+    }
+    return Pattern(
+        write.__name__, (write.__doc__ or "").split("\n", 1)[0], defaults, card_bytes, write
+    )
 
 
-PATTERNS: dict[str, Pattern] = {pattern.name: pattern for pattern in (
-    _pattern(volume_profiles, 1280 * MIB), _pattern(growing_batches, 20 * GIB), _pattern(tuning_trials, 2560 * MIB),
-    _pattern(mixed_survivors, 8 * GIB), _pattern(key_value_cache, 3 * GIB))}
+PATTERNS: dict[str, Pattern] = {
+    pattern.name: pattern
+    for pattern in (
+        _pattern(volume_profiles, 1280 * MIB),
+        _pattern(growing_batches, 20 * GIB),
+        _pattern(tuning_trials, 2560 * MIB),
+        _pattern(mixed_survivors, 8 * GIB),
+        _pattern(key_value_cache, 3 * GIB),
+    )
+}
 
 
-def generate(name: str, seed: int = 0, scale: float = 1.0, events: int | None = None, **parameters: int | float) -> Trace:
+def generate(
+    name: str,
+    seed: int = 0,
+    scale: float = 1.0,
+    events: int | None = None,
+    **parameters: int | float,
+) -> Trace:
     """The trace of a pattern: what it asks for in order, each request with the frame "pattern:round what".
 
     ``scale`` multiplies every size, and with it the card that the pattern is made for (``vram`` in the header); counts stay.
@@ -308,13 +408,23 @@ def generate(name: str, seed: int = 0, scale: float = 1.0, events: int | None = 
         raise ValueError(f"pattern {name!r}: expected one of {', '.join(PATTERNS)}")
     pattern = PATTERNS[name]
     if unknown := [key for key in parameters if key not in pattern.parameters]:
-        raise ValueError(f"parameter {unknown[0]!r} of {name}: expected one of {', '.join(pattern.parameters)}")
-    for key, value in {"scale": scale, "events": 1 if events is None else events, **parameters}.items():
+        raise ValueError(
+            f"parameter {unknown[0]!r} of {name}: expected one of {', '.join(pattern.parameters)}"
+        )
+    for key, value in {
+        "scale": scale,
+        "events": 1 if events is None else events,
+        **parameters,
+    }.items():
         whole = key != "scale" and not isinstance(pattern.parameters.get(key), float)
         share = key.endswith("_share")
-        if not isinstance(value, int if whole else (int, float)) or not (0 <= value <= 1 if share else 0 < value < 1 << 50):
+        if not isinstance(value, int if whole else (int, float)) or not (
+            0 <= value <= 1 if share else 0 < value < 1 << 50
+        ):
             wanted = "from 0 to 1" if share else "above 0"
-            raise ValueError(f"{key} of {name} is {value!r}: expected a {'whole ' if whole else ''}number {wanted}")
+            raise ValueError(
+                f"{key} of {name} is {value!r}: expected a {'whole ' if whole else ''}number {wanted}"
+            )
     tape = Tape(name, seed, scale, events)
     chosen = {**pattern.parameters, **parameters}
     try:
@@ -324,8 +434,17 @@ def generate(name: str, seed: int = 0, scale: float = 1.0, events: int | None = 
             pattern.write(tape, **chosen)
     except Full:
         pass
-    return tape.trace({"label": "generated", "pattern": name, "seed": seed, "scale": scale, "parameters": chosen, "conf": "",
-                       "vram": int(pattern.card_bytes * scale)})
+    return tape.trace(
+        {
+            "label": "generated",
+            "pattern": name,
+            "seed": seed,
+            "scale": scale,
+            "parameters": chosen,
+            "conf": "",
+            "vram": int(pattern.card_bytes * scale),
+        }
+    )
 
 
 def ops(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -334,7 +453,9 @@ def ops(trace: Trace) -> Iterator[dict[str, Any]]:
     Raises ValueError where the trace begins in the middle of a program: what was there first cannot be asked for again.
     """
     if trace.start:
-        raise ValueError(f"the trace begins with {len(trace.start)} segments in use: only a program's whole trace can be run")
+        raise ValueError(
+            f"the trace begins with {len(trace.start)} segments in use: only a program's whole trace can be run"
+        )
     columns = (trace.op.tolist(), trace.id.tolist(), trace.size.tolist(), trace.stream.tolist())
     for op, i, size, stream in zip(*columns, strict=True):
         if op == Op.ALLOC:
@@ -345,10 +466,22 @@ def ops(trace: Trace) -> Iterator[dict[str, Any]]:
             yield {"op": "record_stream", "id": i, "stream": stream // STREAM_STEP}
         elif op in _VALUES:
             key = _VALUES[op]
-            value = trace.values[size] if op in (Op.SET_FRACTION, Op.SET_CONF) else bool(size) if key == "on" else size
+            value = (
+                trace.values[size]
+                if op in (Op.SET_FRACTION, Op.SET_CONF)
+                else bool(size)
+                if key == "on"
+                else size
+            )
             yield {"op": Op(op).name.lower(), key: value}
         elif op != Op.FREE_COMPLETED:
             yield {"op": Op(op).name.lower()}
 
 
-_VALUES = {Op.SET_FRACTION: "fraction", Op.SET_CONF: "conf", Op.EVENTS_HOLD: "on", Op.FOREIGN: "bytes", Op.FAIL_NEXT: "n"}
+_VALUES = {
+    Op.SET_FRACTION: "fraction",
+    Op.SET_CONF: "conf",
+    Op.EVENTS_HOLD: "on",
+    Op.FOREIGN: "bytes",
+    Op.FAIL_NEXT: "n",
+}

@@ -54,11 +54,21 @@ class Study:
     def words(self) -> str:
         """The study in one line."""
         label = self.trace.header.get("label") or "label unknown"
-        return (f"{self.name}: {len(self.trace)} operations ({label}) on a card of {show_bytes(self.card.capacity_bytes)}, "
-                f"torch {self.torch}, {self.build}, {self.conf or 'default settings'}")
+        return (
+            f"{self.name}: {len(self.trace)} operations ({label}) on a card of {show_bytes(self.card.capacity_bytes)}, "
+            f"torch {self.torch}, {self.build}, {self.conf or 'default settings'}"
+        )
 
 
-def study(source: str, *, capacity: str = "", conf: str = "", torch: str = "", build: str = "", seed: int = 0) -> Study:
+def study(
+    source: str,
+    *,
+    capacity: str = "",
+    conf: str = "",
+    torch: str = "",
+    build: str = "",
+    seed: int = 0,
+) -> Study:
     """The study of a pattern, of a trace in env/traces by its name, or of a trace file.
 
     capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError (TraceError) in one line.
@@ -71,16 +81,30 @@ def study(source: str, *, capacity: str = "", conf: str = "", torch: str = "", b
     elif Path(source).is_file():
         trace = with_record(read(source), Path(source))
     else:
-        raise ValueError(f"trace {source!r}: expected a file, a pattern ({', '.join(PATTERNS)}) or a bundled trace "
-                         f"({', '.join(bundled) or 'none'})")
+        raise ValueError(
+            f"trace {source!r}: expected a file, a pattern ({', '.join(PATTERNS)}) or a bundled trace "
+            f"({', '.join(bundled) or 'none'})"
+        )
     known = circumstances(trace)
     size = parse_size(capacity) if capacity else known.capacity_bytes
     if size <= 0:
-        raise ValueError(f"trace {Path(source).name}: it does not say how large the card was; give capacity, such as 20GiB")
+        raise ValueError(
+            f"trace {Path(source).name}: it does not say how large the card was; give capacity, such as 20GiB"
+        )
     own = source not in PATTERNS and source not in bundled
     recorded = "GPU" in str(trace.header.get("label"))
-    return Study(Path(source).stem, trace, Card(size, known.held_bytes), torch or known.torch, build or known.build,
-                 conf or known.conf, known.fraction, recorded, (*trace.notes, *known.notes), own)
+    return Study(
+        Path(source).stem,
+        trace,
+        Card(size, known.held_bytes),
+        torch or known.torch,
+        build or known.build,
+        conf or known.conf,
+        known.fraction,
+        recorded,
+        (*trace.notes, *known.notes),
+        own,
+    )
 
 
 def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[list[str]]]:
@@ -95,19 +119,45 @@ def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[
     free, why = free_targets(bundle)
     if not free:
         return _not_run(why)
-    done = stress(torch_interpreter(), wanted.trace, min(parse_size(limit), wanted.card.capacity_bytes), LIVE_SECONDS,
-                  conf=wanted.conf, rows=True, env={free[0].visible_variable: free[0].visible_value})
+    done = stress(
+        torch_interpreter(),
+        wanted.trace,
+        min(parse_size(limit), wanted.card.capacity_bytes),
+        LIVE_SECONDS,
+        conf=wanted.conf,
+        rows=True,
+        env={free[0].visible_variable: free[0].visible_value},
+    )
     if done.status not in ("ok", "time"):
         return done, [["the card", "not available because", done.why]]
-    model = replay(wanted.trace, wanted.conf, Card(done.total_bytes), torch=done.torch, build=done.build,
-                   fraction=done.fraction, timeline=True, stop=done.done)
-    real = {"operations": done.done, "requests that failed": done.ooms,
-            "peak reserved": done.stats.get("reserved_bytes.all.peak"), "retries": done.stats.get("num_alloc_retries")}
-    said = {"operations": model.events, "requests that failed": model.ooms, "peak reserved": model.peak_reserved_bytes,
-            "retries": model.counter("num_alloc_retries")}
+    model = replay(
+        wanted.trace,
+        wanted.conf,
+        Card(done.total_bytes),
+        torch=done.torch,
+        build=done.build,
+        fraction=done.fraction,
+        timeline=True,
+        stop=done.done,
+    )
+    real = {
+        "operations": done.done,
+        "requests that failed": done.ooms,
+        "peak reserved": done.stats.get("reserved_bytes.all.peak"),
+        "retries": done.stats.get("num_alloc_retries"),
+    }
+    said = {
+        "operations": model.events,
+        "requests that failed": model.ooms,
+        "peak reserved": model.peak_reserved_bytes,
+        "retries": model.counter("num_alloc_retries"),
+    }
     sizes = {name: model.column(name).tolist() for name in ("allocated", "reserved")}
-    same = sum((allocated, reserved) == (sizes["allocated"][index], sizes["reserved"][index])
-               for index, how, allocated, reserved in done.rows if how != "left_out")
+    same = sum(
+        (allocated, reserved) == (sizes["allocated"][index], sizes["reserved"][index])
+        for index, how, allocated, reserved in done.rows
+        if how != "left_out"
+    )
     table = [[name, str(said[name]), str(real[name])] for name in real]
     return done, [*table, ["operations with equal bytes", str(len(done.rows)), str(same)]]
 
@@ -156,8 +206,17 @@ class StressResult:
     oom_snapshot: Path | None = None
 
 
-def stress(python: str, trace: Trace, limit_bytes: int | None = None, seconds: float = 60.0, *, conf: str = "",
-           snapshot: Path | None = None, rows: bool = False, env: Mapping[str, str] | None = None) -> StressResult:
+def stress(
+    python: str,
+    trace: Trace,
+    limit_bytes: int | None = None,
+    seconds: float = 60.0,
+    *,
+    conf: str = "",
+    snapshot: Path | None = None,
+    rows: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> StressResult:
     """Carry out a trace on the first GPU that ``python``'s torch sees, under the settings ``conf`` and no others.
 
     ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where torch's snapshot goes at the end;
@@ -195,19 +254,31 @@ def stress(python: str, trace: Trace, limit_bytes: int | None = None, seconds: f
     return _result(told, tuple(seen), ended)
 
 
-def _result(told: Mapping[str, Any], rows: tuple[tuple[int, str, int, int], ...], ended: Ended) -> StressResult:
+def _result(
+    told: Mapping[str, Any], rows: tuple[tuple[int, str, int, int], ...], ended: Ended
+) -> StressResult:
     ready, oom, end = (dict(told.get(event, {})) for event in ("ready", "oom", "end"))
     if not end:
         status = {"exited": "failed", "signalled": "crashed"}.get(ended.how, ended.how)
-        why = f"the child did not tell its end ({ended.signal or ended.exit_code}): {ended.last_line}"
+        why = (
+            f"the child did not tell its end ({ended.signal or ended.exit_code}): {ended.last_line}"
+        )
         end = {"status": status, "why": why, "seconds": ended.seconds}
     elif ended.how != "exited":
-        end["why"] = f"afterwards the child ended otherwise than by itself ({ended.signal or ended.how})"
+        end["why"] = (
+            f"afterwards the child ended otherwise than by itself ({ended.signal or ended.how})"
+        )
     known = {one.name for one in fields(StressResult)}
     values = {key: value for key, value in {**ready, **end}.items() if key in known}
-    values |= {key: Path(where) if where else None for key, where in (("snapshot", end.get("snapshot")),
-                                                                      ("oom_snapshot", oom.get("snapshot")))}
+    values |= {
+        key: Path(where) if where else None
+        for key, where in (("snapshot", end.get("snapshot")), ("oom_snapshot", oom.get("snapshot")))
+    }
     values["streams"] = {int(number): handle for number, handle in end.get("streams", {}).items()}
     if oom:
-        values |= {"first_oom": (oom["i"], oom["size_bytes"]), "oom_message": oom["message"], "oom_stats": oom["stats"]}
+        values |= {
+            "first_oom": (oom["i"], oom["size_bytes"]),
+            "oom_message": oom["message"],
+            "oom_stats": oom["stats"],
+        }
     return StressResult(**values, rows=rows)

@@ -65,10 +65,14 @@ def read_study(url: str) -> StudyCounts:
     """
     where, _, name = url.partition("#")
     if "://" in where and not where.startswith("sqlite:///"):
-        raise ValueError(f"{where.partition(':')[0]}: only Optuna storages in SQLite are read; give sqlite:///FILE or a path")
+        raise ValueError(
+            f"{where.partition(':')[0]}: only Optuna storages in SQLite are read; give sqlite:///FILE or a path"
+        )
     path = Path(where.removeprefix("sqlite:///")).absolute()
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file; give an Optuna storage, as a path or sqlite:///FILE")
+        raise ValueError(
+            f"{path}: there is no such file; give an Optuna storage, as a path or sqlite:///FILE"
+        )
     try:
         try:
             return _read(path, name)
@@ -82,30 +86,63 @@ def read_study(url: str) -> StudyCounts:
                     shutil.copy2(one, folder)
             return _read(Path(folder) / path.name, name, "rw")
     except (sqlite3.Error, OSError) as error:
-        raise ValueError(f"{path}: no Optuna storage that can be read ({error}); expected a SQLite file with trials") from None
+        raise ValueError(
+            f"{path}: no Optuna storage that can be read ({error}); expected a SQLite file with trials"
+        ) from None
 
 
 def _read(path: Path, name: str, mode: str = "ro") -> StudyCounts:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=5.0)) as database:
+    with closing(
+        sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=5.0)
+    ) as database:
         studies = dict(database.execute("SELECT study_name, study_id FROM studies").fetchall())
         if name not in studies and (name or len(studies) != 1):
             known = ", ".join(sorted(studies)[:8]) or "none"
-            raise ValueError(f"{path}: expected {'study ' + name if name else 'one study'}, seen {known}; give {path}#NAME")
+            raise ValueError(
+                f"{path}: expected {'study ' + name if name else 'one study'}, seen {known}; give {path}#NAME"
+            )
         key = studies[name] if name else next(iter(studies.values()))
-        trials = database.execute("SELECT trial_id, number, state FROM trials WHERE study_id = ? ORDER BY number",
-                                  (key,)).fetchall()
+        trials = database.execute(
+            "SELECT trial_id, number, state FROM trials WHERE study_id = ? ORDER BY number", (key,)
+        ).fetchall()
         wanted = ("outcome", *MEMORY_KEYS)
         attributes: dict[int, dict[str, Any]] = {}
         for trial, what, value in database.execute(
-                "SELECT a.trial_id, a.key, a.value_json FROM trial_user_attributes a JOIN trials t ON t.trial_id = a.trial_id "
-                f"WHERE t.study_id = ? AND a.key IN ({','.join('?' * len(wanted))})", (key, *wanted)):
+            "SELECT a.trial_id, a.key, a.value_json FROM trial_user_attributes a JOIN trials t ON t.trial_id = a.trial_id "
+            f"WHERE t.study_id = ? AND a.key IN ({','.join('?' * len(wanted))})",
+            (key, *wanted),
+        ):
             attributes.setdefault(trial, {})[what] = json.loads(value)
     states = Counter(state for _, _, state in trials)
-    ended = [(number, attributes.get(trial, {})) for trial, number, state in trials if state in ("COMPLETE", "FAIL", "PRUNED")]
-    memory = next((found for what in MEMORY_KEYS if (found := tuple(
-        (number, int(said[what])) for number, said in ended if isinstance(said.get(what), (int, float))))), ())
-    return StudyCounts(name or next(iter(studies)), states["COMPLETE"], states["FAIL"], states["PRUNED"], states["RUNNING"],
-                       states["WAITING"], memory, tuple(str(said["outcome"]) for _, said in ended if "outcome" in said))
+    ended = [
+        (number, attributes.get(trial, {}))
+        for trial, number, state in trials
+        if state in ("COMPLETE", "FAIL", "PRUNED")
+    ]
+    memory = next(
+        (
+            found
+            for what in MEMORY_KEYS
+            if (
+                found := tuple(
+                    (number, int(said[what]))
+                    for number, said in ended
+                    if isinstance(said.get(what), (int, float))
+                )
+            )
+        ),
+        (),
+    )
+    return StudyCounts(
+        name or next(iter(studies)),
+        states["COMPLETE"],
+        states["FAIL"],
+        states["PRUNED"],
+        states["RUNNING"],
+        states["WAITING"],
+        memory,
+        tuple(str(said["outcome"]) for _, said in ended if "outcome" in said),
+    )
 
 
 def growth(memory: Sequence[tuple[float, float]]) -> Growth | None:
@@ -122,5 +159,11 @@ def growth(memory: Sequence[tuple[float, float]]) -> Growth | None:
     first, last = min(at for at, _ in memory), max(at for at, _ in memory)
     begin = max(mean + slope * (first - at_mean), 1.0)
     total, most = slope * (last - first) / begin, (slope + half) * (last - first) / begin
-    says = "grows" if slope - half > 0 and total > LEAST_GROWTH else "stable" if most <= LEAST_GROWTH else "unclear"
+    says = (
+        "grows"
+        if slope - half > 0 and total > LEAST_GROWTH
+        else "stable"
+        if most <= LEAST_GROWTH
+        else "unclear"
+    )
     return Growth(n, slope, slope - half, slope + half, total, says)

@@ -165,7 +165,9 @@ def read(path: Path) -> TrialRecord:
         why = f"{one_line(error, path.name)}; expected the record of a trial; remove it to run it again"
         raise TrialError(why) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise TrialError(f"{path.name}: cannot be read ({error}); remove it to run the trial again") from error
+        raise TrialError(
+            f"{path.name}: cannot be read ({error}); remove it to run the trial again"
+        ) from error
 
 
 # What the key of a record is made from.
@@ -183,7 +185,9 @@ def what_runs(workload: Workload, python: str, target: Target) -> list[str]:
         words = (part for word in workload.command for part in (word, word.partition("=")[2]))
         named = [Path(word) for word in words if os.path.isfile(word)]
         near = {Path.cwd(), *(path.parent.resolve() for path in named if path.suffix in SOURCES)}
-        near |= {Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place}
+        near |= {
+            Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place
+        }
         found += [_content(Path(python)), *map(_content, named)]
         for folder in sorted(near):
             found += [f"{path.relative_to(folder)} {_content(path)}" for path in _sources(folder)]
@@ -356,7 +360,9 @@ class _Run:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         command = argv(self.workload, self.python, self.seed, self.target, limits.device_bytes)
         own = {"PYTHONUNBUFFERED": "1"}
-        env = environment(self.target, DROPPED, {**self.preset.environ, **own}, not self.workload.command)
+        env = environment(
+            self.target, DROPPED, {**self.preset.environ, **own}, not self.workload.command
+        )
         try:
             ended = watch(
                 command,
@@ -384,13 +390,23 @@ class _Run:
             clean = leftovers(pids, before, self.target.pci, limits.clean_s) or group.remove()
         return self._record(ended, killed, at, clean, "" if group.path else group.why)
 
-    def _record(self, ended: Ended, killed: int | None, at: str, clean: str, no_group: str) -> TrialRecord:
+    def _record(
+        self, ended: Ended, killed: int | None, at: str, clean: str, no_group: str
+    ) -> TrialRecord:
         outcome, message, complete = self._outcome(ended, killed)
-        told = {**self.told.get("ready", {}), **self.told.get("oom", {}), **self.told.get("end", {})}
+        told = {
+            **self.told.get("ready", {}),
+            **self.told.get("oom", {}),
+            **self.told.get("end", {}),
+        }
         rss, start = told.get("peak_rss_bytes"), told.get("start_rss_bytes")
         sampler, torch = self.sampler, str(told.get("torch", ""))
-        overhead = round(time.monotonic() - self.began - told["alive_s"], 3) if "alive_s" in told else None
-        stacks = "\n".join(filter(None, [sampler.stacks if sampler else "", ended.stacks]))[-STACK_CHARACTERS:]
+        overhead = (
+            round(time.monotonic() - self.began - told["alive_s"], 3) if "alive_s" in told else None
+        )
+        stacks = "\n".join(filter(None, [sampler.stacks if sampler else "", ended.stacks]))[
+            -STACK_CHARACTERS:
+        ]
         return TrialRecord(
             workload=self.workload.words,
             preset=self.preset.name,
@@ -442,14 +458,26 @@ class _Run:
         words, whole_s = f"{self.tail}\n{ended.last_words}", self.limits.seconds
         last = last_line(ended.last_words or self.tail)
         if ended.how == "stuck":
-            return "stuck", f"it waits in the kernel and outlived SIGKILL: {ended.stacks.partition(chr(10))[0]}", False
+            return (
+                "stuck",
+                f"it waits in the kernel and outlived SIGKILL: {ended.stacks.partition(chr(10))[0]}",
+                False,
+            )
         if "oom" in self.told:
             return "oom", str(self.told["oom"]["message"])[:MESSAGE_CHARACTERS], False
         if ended.how == "timed_out":
             if self.limits.silent_s is None:
-                return "ok", f"stopped at its limit of {whole_s:g} s; progress was not watched", False
+                return (
+                    "ok",
+                    f"stopped at its limit of {whole_s:g} s; progress was not watched",
+                    False,
+                )
             if self.ready and self.heard + self.silent_s > self.began + whole_s:
-                return "ok", f"stopped at its limit of {whole_s:g} s while it made progress: slow, not hung", False
+                return (
+                    "ok",
+                    f"stopped at its limit of {whole_s:g} s while it made progress: slow, not hung",
+                    False,
+                )
             silent_s = min(self.silent_s if self.ready else self.start_s, whole_s)
             return "hung", f"no word for {silent_s:g} s, after {len(self.step_s)} steps", False
         finished = "end" in self.told or bool(self.workload.command)
@@ -457,31 +485,50 @@ class _Run:
             return "ok", "", True
         if killed and killed > 0 and (ended.signal == "SIGKILL" or ended.exit_code):
             return "host_oom", f"the kernel's OOM killer ended {killed} of its processes", False
-        refused = [one for one in read_message(words).messages if of_device(one) and one.event.startswith("refused")]
+        refused = [
+            one
+            for one in read_message(words).messages
+            if of_device(one) and one.event.startswith("refused")
+        ]
         if refused:
             start = max(0, words.find("out of memory") - 400) if "out of memory" in words else 0
             return "oom", (refused[-1].words or words[start:])[:MESSAGE_CHARACTERS], False
-        if re.match(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc", last) or "std::bad_alloc" in words:
+        if (
+            re.match(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc", last)
+            or "std::bad_alloc" in words
+        ):
             return "oom", last, False
         how = f"ended by {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
         if ended.signal == "SIGKILL" and killed is None:
             how += " (by the kernel's OOM killer or not: no counter of its kills can be read for this group alone)"
         return "crashed", f"{how}: {last}", False
 
-    def _evidence(self, ended: Ended, outcome: str, message: str, killed: int | None) -> Iterator[Evidence]:
+    def _evidence(
+        self, ended: Ended, outcome: str, message: str, killed: int | None
+    ) -> Iterator[Evidence]:
         used = not_available("it never started", "bytes", "sysfs")
         if self.sampler:
             used, most = driver_used(self.target.pci), self.sampler.device_bytes
             used = used if most is None else seen(most, "bytes", used.source)
-        yield Evidence(id="driver_used", reading=used, says="the most that the driver counted as used on the card")
+        yield Evidence(
+            id="driver_used",
+            reading=used,
+            says="the most that the driver counted as used on the card",
+        )
         for one in read_message(message).messages[:1] if outcome == "oom" else ():
             size = not_available("the message names no size", "bytes", "the message")
             if one.requested and one.requested.bytes is not None:
                 size = seen(one.requested.bytes, "bytes", "the message")
-            yield Evidence(id="oom_message", reading=size, says=f"{one.program or 'it'} asked for that much and failed")
+            yield Evidence(
+                id="oom_message",
+                reading=size,
+                says=f"{one.program or 'it'} asked for that much and failed",
+            )
         if killed:
             says = "processes ended by the kernel's OOM killer during the trial"
-            yield Evidence(id="oom_kill", reading=seen(killed, "count", "oom_kill of the cgroup"), says=says)
+            yield Evidence(
+                id="oom_kill", reading=seen(killed, "count", "oom_kill of the cgroup"), says=says
+            )
         if outcome == "crashed":
             text = not_available("it wrote nothing", "text", "stderr")
             if ended.last_words:
@@ -491,4 +538,11 @@ class _Run:
 
 def _build(torch: str) -> str:
     local = torch.partition("+")[2]
-    return next((build for build, start in (("rocm", "rocm"), ("cpu", "cpu"), ("cuda", "cu")) if local.startswith(start)), "")
+    return next(
+        (
+            build
+            for build, start in (("rocm", "rocm"), ("cpu", "cpu"), ("cuda", "cu"))
+            if local.startswith(start)
+        ),
+        "",
+    )

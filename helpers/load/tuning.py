@@ -67,7 +67,9 @@ def outcome_of(told: Mapping[str, Any]) -> str:
     faulty = any(one.event in ("assert", "fault") for one in read)
     if context == "dead" or (context != "alive" and faulty):
         return "device_assert"
-    return "oom" if any(map(of_device, read)) else "host_oom" if any(map(of_host, read)) else "error"
+    return (
+        "oom" if any(map(of_device, read)) else "host_oom" if any(map(of_host, read)) else "error"
+    )
 
 
 def tune(
@@ -90,18 +92,24 @@ def tune(
     try:
         import optuna
     except ImportError:
-        raise ValueError("optuna is not installed in this Python; install the project's requirements") from None
+        raise ValueError(
+            "optuna is not installed in this Python; install the project's requirements"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{storage}.lock", "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{storage}: another supervisor runs this study; wait for it or end it") from None
+            raise ValueError(
+                f"{storage}: another supervisor runs this study; wait for it or end it"
+            ) from None
         chosen = settings or Settings()
         study = _study(optuna, storage, chosen.direction)
         made = sampler or (lambda seed: optuna.samplers.TPESampler(seed=seed))
-        return _Supervisor(optuna.trial, study, argv, env, space, trials, chosen, made, on_line).run()
+        return _Supervisor(
+            optuna.trial, study, argv, env, space, trials, chosen, made, on_line
+        ).run()
 
 
 def _study(optuna: Any, storage: Path, direction: str) -> Any:
@@ -110,7 +118,9 @@ def _study(optuna: Any, storage: Path, direction: str) -> Any:
     def opened(path: Path) -> Any:
         wait = {"connect_args": {"timeout": 60.0}}  # longer than any reader holds the file
         rdb = optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}", engine_kwargs=wait)
-        return optuna.create_study(storage=rdb, study_name="tuning", direction=direction, load_if_exists=True)
+        return optuna.create_study(
+            storage=rdb, study_name="tuning", direction=direction, load_if_exists=True
+        )
 
     if not storage.exists():
         part = storage.with_name(f".{storage.name}.new")
@@ -144,7 +154,9 @@ class _Supervisor:
 
     def run(self) -> Tuned:
         self._resume()
-        others = [threading.Thread(target=self._lane, daemon=True) for _ in range(self.set.parallel - 1)]
+        others = [
+            threading.Thread(target=self._lane, daemon=True) for _ in range(self.set.parallel - 1)
+        ]
         for one in others:
             one.start()
         self._lane()
@@ -153,7 +165,12 @@ class _Supervisor:
         for trial in self.study.get_trials(deepcopy=False):
             said = trial.user_attrs
             if trial.state.is_finished() and "answer" in said:
-                row = {"slot": said["slot"], "number": trial.number, "params": trial.params, **said["answer"]}
+                row = {
+                    "slot": said["slot"],
+                    "number": trial.number,
+                    "params": trial.params,
+                    **said["answer"],
+                }
                 self.done.results.append(row)
         self.done.results.sort(key=lambda row: row["slot"])
         values = [row["value"] for row in self.done.results if row["value"] is not None]
@@ -183,7 +200,10 @@ class _Supervisor:
         with self.turn:
             taken = set()
             for one in self.study.get_trials(deepcopy=False):
-                if one.user_attrs.get("outcome") != "interrupted" and one.state != self.optuna.TrialState.WAITING:
+                if (
+                    one.user_attrs.get("outcome") != "interrupted"
+                    and one.state != self.optuna.TrialState.WAITING
+                ):
                     taken.add(one.user_attrs.get("slot"))
             slot = next((slot for slot in range(self.trials) if slot not in taken), None)
             if slot is None or self.done.gave_up:
@@ -237,7 +257,10 @@ class _Supervisor:
                 hand, poisoned = None, f"trial {hand.number}: {outcome}"
             elif grown or answered >= self.set.recycle_after:
                 hand, self.in_a_row, self.done.recycled = None, 0, self.done.recycled + 1
-                self.say(f"worker recycled after {answered} trials" + f", {left} B left after cleanup" * grown)
+                self.say(
+                    f"worker recycled after {answered} trials"
+                    + f", {left} B left after cleanup" * grown
+                )
             else:
                 self.in_a_row = 0
                 hand = self._next()
@@ -258,7 +281,10 @@ class _Supervisor:
 
     def _ended(self, trial: Any, outcome: str, told: Mapping[str, Any]) -> None:
         """The answer first, whole, then the study."""
-        answer = {**{key: told[key] for key in SAID if told.get(key) not in (None, "")}, "outcome": outcome}
+        answer = {
+            **{key: told[key] for key in SAID if told.get(key) not in (None, "")},
+            "outcome": outcome,
+        }
         answer["value"] = told.get("value") if outcome == "ok" else None
         with self.turn:
             trial.set_user_attr("answer", answer)
@@ -280,7 +306,9 @@ class _Supervisor:
             self.in_a_row += 1
             wait_s = min(self.set.backoff_s * 2 ** (self.in_a_row - 1), LONGEST_BACKOFF_S)
             if self.in_a_row > self.set.restarts:
-                self.done.gave_up = f"{self.in_a_row} workers in a row ended unplanned, the last: {why}"
+                self.done.gave_up = (
+                    f"{self.in_a_row} workers in a row ended unplanned, the last: {why}"
+                )
                 self.say(f"giving up after {self.in_a_row} failures in a row: {why}")
                 return False
             self.say(f"restarting a worker in {wait_s:.1f} s: {why}")

@@ -63,20 +63,31 @@ class Workload:
         """The workload in one line."""
         if self.command:
             return shlex.join(self.command)
-        return " ".join([self.name, *(f"{name}={value}" for name, value in sorted(self.parameters.items()))])
+        return " ".join(
+            [self.name, *(f"{name}={value}" for name, value in sorted(self.parameters.items()))]
+        )
 
 
 def workload(name: str, **parameters: Any) -> Workload:
     """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
     if name not in BUILT_IN:
-        raise WorkloadError(f"workload {name!r}: expected one of {', '.join(BUILT_IN)}, or -- and a command")
+        raise WorkloadError(
+            f"workload {name!r}: expected one of {', '.join(BUILT_IN)}, or -- and a command"
+        )
     known = BUILT_IN[name]
     for key, value in parameters.items():
         if key not in known.parameters:
-            raise WorkloadError(f"{name}: parameter {key!r} is not known; expected one of {', '.join(known.parameters)}")
+            raise WorkloadError(
+                f"{name}: parameter {key!r} is not known; expected one of {', '.join(known.parameters)}"
+            )
         own = known.parameters[key]
-        fits = isinstance(value, str) if isinstance(own, str) else not isinstance(value, (str, bool)) and value >= 0 and (
-            isinstance(own, float) or isinstance(value, int))
+        fits = (
+            isinstance(value, str)
+            if isinstance(own, str)
+            else not isinstance(value, (str, bool))
+            and value >= 0
+            and (isinstance(own, float) or isinstance(value, int))
+        )
         if not fits:
             raise WorkloadError(f"{name}: {key} is {value!r}; expected something like {own!r}")
     changed = {key: value for key, value in parameters.items() if value != known.parameters[key]}
@@ -90,15 +101,26 @@ def command(argv: Sequence[str], step: str = "") -> Workload:
     try:
         re.compile(step)
     except re.error as error:
-        raise WorkloadError(f"step marker {step!r}: {error}; expected a regular expression such as 'loss=([0-9.]+)'") from error
+        raise WorkloadError(
+            f"step marker {step!r}: {error}; expected a regular expression such as 'loss=([0-9.]+)'"
+        ) from error
     return Workload("command", command=tuple(argv), step=step)
 
 
-def argv(wanted: Workload, python: str, seed: int, target: Target, device_bytes: int | None) -> list[str]:
+def argv(
+    wanted: Workload, python: str, seed: int, target: Target, device_bytes: int | None
+) -> list[str]:
     """The command line that runs it. A command of the user runs as it stands."""
     if wanted.command:
         return list(wanted.command)
-    spec = {"workload": wanted.name, "device": target.device, "pci": "" if target.pci == "cpu" else target.pci,
-            "several": target.several, "seed": seed, "threads": 1, "device_bytes": device_bytes,
-            "parameters": dict(wanted.parameters)}
+    spec = {
+        "workload": wanted.name,
+        "device": target.device,
+        "pci": "" if target.pci == "cpu" else target.pci,
+        "several": target.several,
+        "seed": seed,
+        "threads": 1,
+        "device_bytes": device_bytes,
+        "parameters": dict(wanted.parameters),
+    }
     return program(python, PROGRAM, json.dumps(spec))

@@ -28,7 +28,9 @@ def open_box(box: str) -> Bundle:
     if (RECORDED / box / "manifest.json").is_file():
         return open_bundle(RECORDED / box)
     if "/" not in box and not Path(box).exists():
-        raise BundleMissing(f"box {box!r}: expected live, a bundle's path, or one of {', '.join(recorded_names())}")
+        raise BundleMissing(
+            f"box {box!r}: expected live, a bundle's path, or one of {', '.join(recorded_names())}"
+        )
     return open_bundle(box)
 
 
@@ -36,9 +38,17 @@ def _captured_now() -> Bundle:
     # In a child: the caller may be a kernel with threads, where the forks of a capture are not safe.
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         out = Path(folder, "box")
-        done = subprocess.run([sys.executable, "-m", "helpers", "capture", "--out", str(out)], cwd=RECORDED.parents[1],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "helpers", "capture", "--out", str(out)],
+            cwd=RECORDED.parents[1],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
         if not out.exists():
             words = done.stdout.decode("utf-8", "replace").strip().splitlines()
-            raise BundleError(f"capture of this box ended with exit code {done.returncode}: {(words or ['no words'])[-1]}")
+            raise BundleError(
+                f"capture of this box ended with exit code {done.returncode}: {(words or ['no words'])[-1]}"
+            )
         return open_bundle(out)

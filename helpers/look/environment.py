@@ -27,13 +27,43 @@ ALLOWED_PREFIXES = tuple(
 )
 # Words of a name that say what its value is, wherever they stand; and words that do so where they end the name, since other
 # words after them, or a plural, name what belongs to keys and tokens, or counts them: key_frames, num_keys, max_tokens.
-_SECRET_WORDS = re.compile(r"\w*(secret|passw|credential)\w*|pass(phrase|code)s?|pwd|creds?|cookies?|proxy|o?auth"
-                           r"|authori[sz]ation|authentication")
-_SECRET_ENDS = re.compile(r"key|\w*(api|access|private|ssh|auth|account|encryption|license|signing)keys?|\w*token|pass|pat|psk")
-_OF_SECRETS = ("api", "access", "private", "ssh", "auth", "account", "encryption", "license", "signing", "bearer", "refresh")
+_SECRET_WORDS = re.compile(
+    r"\w*(secret|passw|credential)\w*|pass(phrase|code)s?|pwd|creds?|cookies?|proxy|o?auth"
+    r"|authori[sz]ation|authentication"
+)
+_SECRET_ENDS = re.compile(
+    r"key|\w*(api|access|private|ssh|auth|account|encryption|license|signing)keys?|\w*token|pass|pat|psk"
+)
+_OF_SECRETS = (
+    "api",
+    "access",
+    "private",
+    "ssh",
+    "auth",
+    "account",
+    "encryption",
+    "license",
+    "signing",
+    "bearer",
+    "refresh",
+)
 _AFTER_SECRET = ("id", "value", "string", "str", "base64", "b64", "hex", "json")
 # What a tokenizer calls a token is a word of its alphabet.
-_OF_A_TOKENIZER = ("pad", "eos", "bos", "unk", "sep", "cls", "mask", "image", "audio", "stop", "start", "end", "special")
+_OF_A_TOKENIZER = (
+    "pad",
+    "eos",
+    "bos",
+    "unk",
+    "sep",
+    "cls",
+    "mask",
+    "image",
+    "audio",
+    "stop",
+    "start",
+    "end",
+    "special",
+)
 VALUE_LIMIT = 4096
 # Named as in limits.conf(5); those of COUNTS are no sizes.
 ULIMITS, COUNTS = "as core data fsize memlock nofile nproc stack".split(), ("nofile", "nproc")
@@ -79,7 +109,9 @@ def sounds_secret(name: str) -> bool:
     *before, last = words or [""]
     if last in ("keys", "tokens"):
         return bool(before) and before[-1] in _OF_SECRETS
-    return bool(_SECRET_ENDS.fullmatch(last)) and not (last == "token" and bool(before) and before[-1] in _OF_A_TOKENIZER)
+    return bool(_SECRET_ENDS.fullmatch(last)) and not (
+        last == "token" and bool(before) and before[-1] in _OF_A_TOKENIZER
+    )
 
 
 def without_names(value: str) -> str:

@@ -270,7 +270,9 @@ def _figure(
         )
     unit = match.group(group + "u") or ""
     got = size(number, unit, row.unit, page)
-    if got is None or ((pool == "stated" or source == "gpu") and "b" not in unit.lower()):  # 890M is a name
+    if got is None or (
+        (pool == "stated" or source == "gpu") and "b" not in unit.lower()
+    ):  # 890M is a name
         return None
     rough = bool(
         _ROUGHLY.search(match.string[max(0, match.start(group) - 12) : match.start(group)])

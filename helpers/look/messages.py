@@ -442,11 +442,7 @@ class _Notes:
         if self.cut:
             says.append("the text ends inside a message")
         if not found:
-            says.append(
-                NOTHING_KNOWN
-                if self.characters
-                else "the text is empty"
-            )
+            says.append(NOTHING_KNOWN if self.characters else "the text is empty")
         return "; ".join(says)
 
 

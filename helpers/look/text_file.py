@@ -31,7 +31,11 @@ class TextFile:
     def __init__(self, path: str, descriptor: int | None = None, waits: bool = False):
         self.note = ""
         self._own = descriptor is None
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) if descriptor is None else descriptor
+        self._fd = (
+            os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            if descriptor is None
+            else descriptor
+        )
         try:
             kind = os.fstat(self._fd)
             if stat.S_ISDIR(kind.st_mode):
@@ -132,7 +136,11 @@ def encoding(start: bytes) -> str:
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
     odd, even = start[1:400:2], start[0:400:2]
-    return "utf-16-le" if len(start) > 8 and odd.count(0) * 2 > len(odd) and even.count(0) * 4 < len(even) else "utf-8"
+    return (
+        "utf-16-le"
+        if len(start) > 8 and odd.count(0) * 2 > len(odd) and even.count(0) * 4 < len(even)
+        else "utf-8"
+    )
 
 
 def _pieces(line: str) -> Iterator[str]:

@@ -28,8 +28,12 @@ GRACE_S = 1.0
 Key = TypeVar("Key")
 
 
-def each(keys: Sequence[Key], read: Callable[[Key], Any], limit_s: float = 0.0,
-         group: Callable[[Key], Any] = lambda key: None) -> Iterator[tuple[Key, Any, str]]:
+def each(
+    keys: Sequence[Key],
+    read: Callable[[Key], Any],
+    limit_s: float = 0.0,
+    group: Callable[[Key], Any] = lambda key: None,
+) -> Iterator[tuple[Key, Any, str]]:
     """Yield ``(key, read(key), "")`` in order; ``(key, None, why)`` for a read that hung, died or raised.
 
     A read may take ``limit_s`` (READ_LIMIT_S by default); its result is made of what marshal carries. After GROUP_LIMIT reads
@@ -40,7 +44,9 @@ def each(keys: Sequence[Key], read: Callable[[Key], Any], limit_s: float = 0.0,
     at = 0
 
     def shut(key: Key) -> bool:
-        return sum(lost.values()) >= LOST_LIMIT or (group(key) is not None and lost[group(key)] >= GROUP_LIMIT)
+        return sum(lost.values()) >= LOST_LIMIT or (
+            group(key) is not None and lost[group(key)] >= GROUP_LIMIT
+        )
 
     while at < len(keys):
         pid, pipe = _fork([key for key in keys[at:] if not shut(key)], read)
@@ -61,7 +67,11 @@ def each(keys: Sequence[Key], read: Callable[[Key], Any], limit_s: float = 0.0,
             os.close(pipe)
             _end(pid)
         lost[group(keys[at])] += 1
-        yield keys[at], None, f"hung for {limit_s:g} s" if end == "hung" else "the process that read it died"
+        yield (
+            keys[at],
+            None,
+            f"hung for {limit_s:g} s" if end == "hung" else "the process that read it died",
+        )
         at += 1
 
 
@@ -93,7 +103,7 @@ def _serve(keys: Sequence[Key], read: Callable[[Key], Any], pipe: int) -> NoRetu
             raw = marshal.dumps(frame)
             data = memoryview(struct.pack("<I", len(raw)) + raw)
             while data:
-                data = data[os.write(pipe, data):]
+                data = data[os.write(pipe, data) :]
     finally:
         os._exit(0)
 

@@ -72,9 +72,19 @@ class BatchResult:
         return 130 if self.interrupted else 0 if good else 1
 
 
-def run_plan(path: Path, out_root: Path, *, box: str = "", capture: Callable[[Path], Path] | None = None,
-             progress: Progress | None = None, carrier: Carrier | None = None, resume: Path | None = None,
-             gate: Gate | None = None, again: Collection[str] = (), stop: Stop | None = None) -> BatchResult:
+def run_plan(
+    path: Path,
+    out_root: Path,
+    *,
+    box: str = "",
+    capture: Callable[[Path], Path] | None = None,
+    progress: Progress | None = None,
+    carrier: Carrier | None = None,
+    resume: Path | None = None,
+    gate: Gate | None = None,
+    again: Collection[str] = (),
+    stop: Stop | None = None,
+) -> BatchResult:
     """Run a plan into a new folder below ``out_root``, or go on with the batch in ``resume``. Raises PlanError before anything
     ran; afterwards records say it all.
 
@@ -84,14 +94,20 @@ def run_plan(path: Path, out_root: Path, *, box: str = "", capture: Callable[[Pa
     """
     checked = load_plan(path, box)
     if capture is None and any(map(_wants_live, checked.steps)):
-        raise PlanError(f"{path}: a run wants the box 'live' and nothing captures it here; give a recorded box")
+        raise PlanError(
+            f"{path}: a run wants the box 'live' and nothing captures it here; give a recorded box"
+        )
     stop = stop or Stop()
     carrier = carrier or Local(checked.plan.jobs, stop)
     journal = None
     try:
         with stop.listening():
             carrier.check(checked)
-            journal = Journal.reopen(resume, checked, again) if resume else Journal.begin(out_root, checked)
+            journal = (
+                Journal.reopen(resume, checked, again)
+                if resume
+                else Journal.begin(out_root, checked)
+            )
             return _Batch(checked, journal, carrier, stop, progress or Quiet(), gate).go(capture)
     finally:
         carrier.close()
@@ -102,11 +118,28 @@ def run_plan(path: Path, out_root: Path, *, box: str = "", capture: Callable[[Pa
 class _Batch:
     """The loop: starts what may start, waits for what goes on, and looks at the box when nothing does."""
 
-    def __init__(self, checked: CheckedPlan, journal: Journal, carrier: Carrier, stop: Stop, progress: Progress,
-                 gate: Gate | None):
-        self.checked, self.journal, self.carrier, self.stop, self.progress = checked, journal, carrier, stop, progress
-        self.box = Between(gate if carrier.one_box else None, checked.plan.gates, journal.folder, stop)
-        self.waiting = deque(number for number, run in enumerate(journal.runs) if run.state == "planned")
+    def __init__(
+        self,
+        checked: CheckedPlan,
+        journal: Journal,
+        carrier: Carrier,
+        stop: Stop,
+        progress: Progress,
+        gate: Gate | None,
+    ):
+        self.checked, self.journal, self.carrier, self.stop, self.progress = (
+            checked,
+            journal,
+            carrier,
+            stop,
+            progress,
+        )
+        self.box = Between(
+            gate if carrier.one_box else None, checked.plan.gates, journal.folder, stop
+        )
+        self.waiting = deque(
+            number for number, run in enumerate(journal.runs) if run.state == "planned"
+        )
         self.going: dict[Future[Run], int] = {}
         self.at: dict[int, tuple[int, int, float]] = {}
         self.since: list[int] = []  # what ended since the box was last seen clean
@@ -132,7 +165,13 @@ class _Batch:
                         break  # what ends meanwhile may lift a quarantine
                     self.waiting.popleft()
                     if why:
-                        self._ended({number: move(self.journal.runs[number], "skipped", cause=why, stopped_by=kind)})
+                        self._ended(
+                            {
+                                number: move(
+                                    self.journal.runs[number], "skipped", cause=why, stopped_by=kind
+                                )
+                            }
+                        )
                     else:
                         self._start(number)
                 if self.going:
@@ -171,13 +210,17 @@ class _Batch:
         step = self.checked.steps[number]
         if step.waits or len(self.going) >= self.carrier.slots:
             return False
-        look = all(self.checked.steps[one].danger == "looks" for one in (number, *self.going.values()))
+        look = all(
+            self.checked.steps[one].danger == "looks" for one in (number, *self.going.values())
+        )
         return not self.carrier.one_box or (look and len(self.going) < self.checked.plan.jobs)
 
     def _start(self, number: int) -> None:
         step, run = self.checked.steps[number], self.journal.runs[number]
         folder = self.journal.folder / run.run_id
-        job = _job(step, self.journal.folder, self.live, self._left_s(), mark_of(folder, run.attempt))
+        job = _job(
+            step, self.journal.folder, self.live, self._left_s(), mark_of(folder, run.attempt)
+        )
         self.progress.run_started(number, run)
 
         def tick(cell: int, cells: int, seconds: float) -> None:  # from the thread of the run
@@ -206,18 +249,26 @@ class _Batch:
     def _close_for_stuck(self) -> None:
         """What an earlier supervisor, or the journal when it took the batch up again, found stuck and did not close for."""
         for run in list(self.journal.runs):
-            if (run.state, run.quarantined, run.boot_id) == ("stuck", "", boot_id()) and self.carrier.one_box:
+            if (run.state, run.quarantined, run.boot_id) == (
+                "stuck",
+                "",
+                boot_id(),
+            ) and self.carrier.one_box:
                 self.journal.put(self.box.close_for(run))
 
     def _judge(self) -> None:
         """Whether a stop rule of the plan holds by now."""
         rules, runs = self.checked.plan.stop, self.journal.runs
-        failures = sum(run.state not in ("planned", "started", "answered", "skipped") for run in runs)
+        failures = sum(
+            run.state not in ("planned", "started", "answered", "skipped") for run in runs
+        )
         met = next((run for run in runs if run.state in rules.on_states), None)
         strikes = strikes_by_node(runs)[node()] if self.carrier.one_box else 0
         if rules.after_failures is not None and failures >= rules.after_failures:
-            self.halt = f"stop rule after_failures: {failures} runs did not answer; the plan allows fewer than " \
-                        f"{rules.after_failures}"
+            self.halt = (
+                f"stop rule after_failures: {failures} runs did not answer; the plan allows fewer than "
+                f"{rules.after_failures}"
+            )
         elif met is not None:
             self.halt = f"stop rule on_states: {met.run_id} {met.state}"
         elif rules.node_strikes is not None and strikes >= rules.node_strikes:
@@ -228,8 +279,13 @@ class _Batch:
 
     def _result(self) -> BatchResult:
         journal = self.journal
-        return BatchResult(journal.folder, tuple(journal.runs), self.stop.signal, tuple(
-            f"{run_id}: not recorded: {why}" for run_id, why in journal.held.items()), tuple(journal.unreadable))
+        return BatchResult(
+            journal.folder,
+            tuple(journal.runs),
+            self.stop.signal,
+            tuple(f"{run_id}: not recorded: {why}" for run_id, why in journal.held.items()),
+            tuple(journal.unreadable),
+        )
 
     def _to_file(self) -> None:
         """The terminal is gone: from now on the batch's own file hears how it goes on, and what else would be printed."""
@@ -255,14 +311,20 @@ class _Batch:
         if capture is None or self.stop.signal or not wanted:
             return
         names = ("box", *(f"box-{number}" for number in range(2, 1000)))
-        place = next(self.journal.folder / name for name in names if not (self.journal.folder / name).exists())
+        place = next(
+            self.journal.folder / name
+            for name in names
+            if not (self.journal.folder / name).exists()
+        )
         try:
             self.stop.raises = True
             self.live = str(Path(capture(place)).resolve())
         except KeyboardInterrupt:
             self.no_live = "interrupted"
         except Exception as error:  # noqa: BLE001  a box that cannot be captured must not cost the runs on recorded ones
-            self.no_live = f"this box could not be captured: {type(error).__name__}: {error}".splitlines()[0]
+            self.no_live = (
+                f"this box could not be captured: {type(error).__name__}: {error}".splitlines()[0]
+            )
         finally:
             self.stop.raises = False
 
@@ -270,11 +332,21 @@ class _Batch:
 def _job(step: Step, folder: Path, live: str, left_s: float, mark: str) -> dict[str, Any]:
     """What the runner is told: the notebook and every parameter in full. ``{batch}`` in a text means the batch's folder."""
     here = folder / step.run_id
-    offered = {"box": live if step.box == "live" else step.box, "batch": str(folder), "out": str(here), "preset": step.preset}
+    offered = {
+        "box": live if step.box == "live" else step.box,
+        "batch": str(folder),
+        "out": str(here),
+        "preset": step.preset,
+    }
     own = {name: _filled(value, str(folder)) for name, value in step.parameters.items()}
     given = {name: value for name, value in offered.items() if name in step.takes and value}
-    return {"source": str(step.source), "parameters": {**given, **own}, "cell_s": step.cell_s,
-            "run_s": min(step.run_s, left_s), "mark": mark}
+    return {
+        "source": str(step.source),
+        "parameters": {**given, **own},
+        "cell_s": step.cell_s,
+        "run_s": min(step.run_s, left_s),
+        "mark": mark,
+    }
 
 
 def _filled(value: Any, batch: str) -> Any:

@@ -18,10 +18,22 @@ FOR_GOOD = " (for good)"
 class Gate(Protocol):
     """How a box is looked at: the module helpers.run.gate, or a stand-in for it."""
 
-    def measure(self, gpus: Sequence[str] = (), root: str = "", *, folder: str | Path = ".", since: Any = None) -> Any: ...
+    def measure(
+        self,
+        gpus: Sequence[str] = (),
+        root: str = "",
+        *,
+        folder: str | Path = ".",
+        since: Any = None,
+    ) -> Any: ...
 
-    def settle(self, before: Any, gates: Any, measure: Callable[[], Any] | None = None,
-               sleep: Callable[[float], None] = time.sleep) -> tuple[Trouble, ...]: ...
+    def settle(
+        self,
+        before: Any,
+        gates: Any,
+        measure: Callable[[], Any] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> tuple[Trouble, ...]: ...
 
 
 class _Interrupted(Exception):
@@ -42,17 +54,31 @@ class Between:
         """What earlier runs of the batch closed under this boot, and what is wrong with the box before the first run."""
         for run in runs:
             if run.quarantined and run.boot_id == boot_id():
-                self.quarantine.add(*(Trouble(scope.removesuffix(FOR_GOOD), run.gate or run.cause, not scope.endswith(FOR_GOOD))
-                                      for scope in run.quarantined.split(", ")))
+                self.quarantine.add(
+                    *(
+                        Trouble(
+                            scope.removesuffix(FOR_GOOD),
+                            run.gate or run.cause,
+                            not scope.endswith(FOR_GOOD),
+                        )
+                        for scope in run.quarantined.split(", ")
+                    )
+                )
         self.quarantine.add(*self._look())
 
     def refuses(self, run: Run, idle: bool) -> str:
         """Why a run must not start, or nothing. While nothing runs, a look may open again what only a look has closed."""
-        if idle and self.quarantine.refuses(run) and any(trouble.passes for trouble in self.quarantine.troubles):
+        if (
+            idle
+            and self.quarantine.refuses(run)
+            and any(trouble.passes for trouble in self.quarantine.troubles)
+        ):
             found = self._look(settle=False)
             if not self.blind:
                 self.quarantine.lifted(found)
-            self.quarantine.add(*(trouble for trouble in found if trouble not in self.quarantine.troubles))
+            self.quarantine.add(
+                *(trouble for trouble in found if trouble not in self.quarantine.troubles)
+            )
         return self.quarantine.refuses(run)
 
     def close_for(self, run: Run) -> Run:
@@ -75,8 +101,17 @@ class Between:
         beside = f" (after {len(runs)} runs side by side)" if len(runs) > 1 else ""
         why = self.blind or "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in new) + beside
         scopes = [trouble.scope + FOR_GOOD * (not trouble.passes) for trouble in new]
-        return [run.model_copy(update={"gate": why, "quarantined": ", ".join(dict.fromkeys([run.quarantined] * bool(
-            run.quarantined) + scopes))}) for run in runs]
+        return [
+            run.model_copy(
+                update={
+                    "gate": why,
+                    "quarantined": ", ".join(
+                        dict.fromkeys([run.quarantined] * bool(run.quarantined) + scopes)
+                    ),
+                }
+            )
+            for run in runs
+        ]
 
     def _look(self, settle: bool = True) -> tuple[Trouble, ...]:
         """What is wrong with the box, after it had time to settle. An interrupt of the batch ends the wait."""

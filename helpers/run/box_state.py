@@ -27,10 +27,20 @@ from helpers.units import pci_address
 from .kernel_errors import new_errors
 from .quarantine import Trouble
 
-ANSWER_S, NVML_S = 2.0, 20.0  # a driver that does not answer a read so long is sick; NVML alone may have to start its driver
-_HWMON = tuple(f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_{name}" for card in ("card[0-9]", "card[0-9][0-9]")
-               for name in ("input", "crit", "label"))
-_KFD = tuple(name for name in kfd.FILES if "mem_banks" not in name and "queues" not in name and "sdma" not in name)
+ANSWER_S, NVML_S = (
+    2.0,
+    20.0,
+)  # a driver that does not answer a read so long is sick; NVML alone may have to start its driver
+_HWMON = tuple(
+    f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_{name}"
+    for card in ("card[0-9]", "card[0-9][0-9]")
+    for name in ("input", "crit", "label")
+)
+_KFD = tuple(
+    name
+    for name in kfd.FILES
+    if "mem_banks" not in name and "queues" not in name and "sdma" not in name
+)
 _FILES = (*drm.FILES, *_KFD, *_HWMON, nvidia.INFORMATION)
 _POOLS = ("sysfs VRAM", "sysfs GTT", "nvidia-smi")
 
@@ -80,7 +90,13 @@ class BoxState:
     seconds: float = 0.0
 
 
-def measure(gpus: Sequence[str] = (), root: str = "", *, folder: str | Path = ".", since: BoxState | None = None) -> BoxState:
+def measure(
+    gpus: Sequence[str] = (),
+    root: str = "",
+    *,
+    folder: str | Path = ".",
+    since: BoxState | None = None,
+) -> BoxState:
     """Look at this box, or at the tree of one under ``root``: the GPUs of these PCI addresses (default: all), and its host.
 
     ``folder`` is where results go: its disk is looked at. ``since`` is the look from which on the kernel log counts; without it
@@ -90,10 +106,16 @@ def measure(gpus: Sequence[str] = (), root: str = "", *, folder: str | Path = ".
     bundle, sick = _look(root)
     unread: list[str] = []
     asked = tuple(pci_address(gpu) or gpu for gpu in gpus)
-    states = tuple(_gpu(gpu, bundle, root, unread) for gpu in gpus_of(bundle) if not asked or gpu.pci in asked)
+    states = tuple(
+        _gpu(gpu, bundle, root, unread) for gpu in gpus_of(bundle) if not asked or gpu.pci in asked
+    )
     missing = sorted(set(asked) - {gpu.pci for gpu in states}) or ([] if states else ["any GPU"])
-    unread += [f"memory of {gpu} is not watched because no layer of this box shows it" for gpu in missing]
-    total, available = (field(f"{root}/proc/meminfo", name) for name in ("MemTotal:", "MemAvailable:"))
+    unread += [
+        f"memory of {gpu} is not watched because no layer of this box shows it" for gpu in missing
+    ]
+    total, available = (
+        field(f"{root}/proc/meminfo", name) for name in ("MemTotal:", "MemAvailable:")
+    )
     if total is None or available is None:
         unread.append("host memory is not watched because /proc/meminfo has no MemAvailable")
     free, read_only = None, False
@@ -101,7 +123,9 @@ def measure(gpus: Sequence[str] = (), root: str = "", *, folder: str | Path = ".
         disk = os.statvfs(folder)
         free, read_only = disk.f_bavail * disk.f_frsize, bool(disk.f_flag & os.ST_RDONLY)
     except OSError as error:
-        unread.append(f"the disk of {folder} is not watched because it cannot be asked: {error.strerror}")
+        unread.append(
+            f"the disk of {folder} is not watched because it cannot be asked: {error.strerror}"
+        )
     boot = _word(root, "/proc/sys/kernel/random/boot_id")
     last = since if since and since.boot_id == boot else BoxState()
     log, errors, why = new_errors(root, last.log)
@@ -111,9 +135,22 @@ def measure(gpus: Sequence[str] = (), root: str = "", *, folder: str | Path = ".
         more = kills - last.oom_kills if kills is not None and last.oom_kills is not None else 0
         ended = f"/proc/vmstat counts {more} more process(es) that the kernel's OOM killer ended, expected none"
         errors += (Trouble("box", ended),) * (more > 0)
-    return BoxState(boot, states, None if total is None else total << 10, None if available is None else available << 10, free,
-                    read_only, kills, log, (*sick, *errors), tuple(dict.fromkeys(unread)), asked, root, str(folder),
-                    round(time.monotonic() - began, 3))
+    return BoxState(
+        boot,
+        states,
+        None if total is None else total << 10,
+        None if available is None else available << 10,
+        free,
+        read_only,
+        kills,
+        log,
+        (*sick, *errors),
+        tuple(dict.fromkeys(unread)),
+        asked,
+        root,
+        str(folder),
+        round(time.monotonic() - began, 3),
+    )
 
 
 def _look(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
@@ -125,14 +162,17 @@ def _look(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
         if one.status != "ok":
             writer.add("file", one.source, None, status=one.status, why=one.why)
     read = partial(files.read, root)
-    for source, answer, why in watched.each([one.source for one in found if one.status == "ok"], read, ANSWER_S, _card):
+    for source, answer, why in watched.each(
+        [one.source for one in found if one.status == "ok"], read, ANSWER_S, _card
+    ):
         content, status, words = answer or (None, "not_available", why)
         writer.add("file", source, content, status=status, why=words)
         if why.startswith("hung"):
             sick.setdefault(_scope(root, source), f"{source} {why}, expected an answer at once")
     tables: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
         "pci_devices": lambda: _in_child(partial(pci.collect_pci, Path(root or "/")), ANSWER_S),
-        "device_files": lambda: processes.walk_device_files(root)}
+        "device_files": lambda: processes.walk_device_files(root),
+    }
     if not root:
         tables["identity"] = lambda: access.collect_identity(Path("/"))
         if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
@@ -146,8 +186,13 @@ def _look(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
             continue
         for row in told:
             if str(row.get("why", "")).startswith("hung"):
-                where = "/sys/class/drm/" + row["target"].rsplit("/", 1)[-1] if "target" in row else ""
-                sick.setdefault(_scope(root, where), f"{row.get('target', name)} {row['why']}, expected an answer at once")
+                where = (
+                    "/sys/class/drm/" + row["target"].rsplit("/", 1)[-1] if "target" in row else ""
+                )
+                sick.setdefault(
+                    _scope(root, where),
+                    f"{row.get('target', name)} {row['why']}, expected an answer at once",
+                )
         writer.add("file", name, "".join(json.dumps(row) + "\n" for row in told))
     return writer.bundle(), tuple(Trouble(scope, why) for scope, why in sick.items())
 
@@ -164,8 +209,14 @@ def _nvml() -> list[dict[str, Any]]:
         handle, celsius = ctypes.c_void_p(), ctypes.c_uint()
         try:
             library = nvml.Nvml()
-            library.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(row.get("index", 0)), ctypes.byref(handle))
-            library.call("nvmlDeviceGetTemperature", handle, ctypes.c_uint(0), ctypes.byref(celsius))
+            library.call(
+                "nvmlDeviceGetHandleByIndex_v2",
+                ctypes.c_uint(row.get("index", 0)),
+                ctypes.byref(handle),
+            )
+            library.call(
+                "nvmlDeviceGetTemperature", handle, ctypes.c_uint(0), ctypes.byref(celsius)
+            )
             row["celsius"] = celsius.value
         except (OSError, nvml.NvmlError) as error:
             row["celsius_why"] = str(error)
@@ -187,25 +238,41 @@ def _word(root: str, source: str) -> str:
 
 
 def _gpu(gpu: Gpu, bundle: Bundle, root: str, unread: list[str]) -> GpuState:
-    pools = tuple((pool.layer, int(pool.used.value or 0), int(pool.total.value or 0))
-                  for pool in gpu.pools if pool.layer in _POOLS and pool.used.ok and pool.total.ok)
+    pools = tuple(
+        (pool.layer, int(pool.used.value or 0), int(pool.total.value or 0))
+        for pool in gpu.pools
+        if pool.layer in _POOLS and pool.used.ok and pool.total.ok
+    )
     if not pools:
         why = [pool.used.why for pool in gpu.pools if pool.layer in _POOLS and not pool.used.ok]
-        unread.append(f"memory of GPU {gpu.pci} is not watched because {(why or ['its driver gives no such count'])[0]}")
+        unread.append(
+            f"memory of GPU {gpu.pci} is not watched because {(why or ['its driver gives no such count'])[0]}"
+        )
     # An idle GPU has no process in KFD's list, which is then empty and yet was read.
     idle = os.access(root + "/sys/class/kfd/kfd/proc", os.R_OK | os.X_OK)
-    unread += [f"some holders of GPU {gpu.pci} are not watched because {spot}" for spot in gpu.blind_spots
-               if not (idle and spot.startswith("KFD"))]
+    unread += [
+        f"some holders of GPU {gpu.pci} are not watched because {spot}"
+        for spot in gpu.blind_spots
+        if not (idle and spot.startswith("KFD"))
+    ]
     sizes: dict[int, int | None] = {}
     outside = {holder.pid for holder in gpu.holders if "a host PID" in holder.note}
     for holder in gpu.holders:
         size = int(holder.memory.value or 0) if holder.memory.ok else None
-        sizes[holder.pid] = max((one for one in (size, sizes.get(holder.pid)) if one is not None), default=None)
+        sizes[holder.pid] = max(
+            (one for one in (size, sizes.get(holder.pid)) if one is not None), default=None
+        )
     celsius = tuple(_celsius(gpu, bundle))
     if not celsius:
-        unread.append(f"the temperature of GPU {gpu.pci} is not watched because neither hwmon nor NVML tells it")
-    return GpuState(gpu.pci, pools, tuple(_held(pid, size, None if pid in outside else root)
-                                          for pid, size in sizes.items()), celsius)
+        unread.append(
+            f"the temperature of GPU {gpu.pci} is not watched because neither hwmon nor NVML tells it"
+        )
+    return GpuState(
+        gpu.pci,
+        pools,
+        tuple(_held(pid, size, None if pid in outside else root) for pid, size in sizes.items()),
+        celsius,
+    )
 
 
 def _held(pid: int, size: int | None, root: str | None) -> Held:
@@ -216,12 +283,22 @@ def _held(pid: int, size: int | None, root: str | None) -> Held:
 
 def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | None]]:
     card = gpu.indices.get("drm card", "")
-    for source in bundle.sources(f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_input") if card else ():
+    for source in (
+        bundle.sources(f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_input") if card else ()
+    ):
         stem = source.removesuffix("input")
-        now, crit, label = bundle.number(source, "count"), bundle.number(stem + "crit", "count"), bundle.word(stem + "label")
+        now, crit, label = (
+            bundle.number(source, "count"),
+            bundle.number(stem + "crit", "count"),
+            bundle.word(stem + "label"),
+        )
         if now.ok:
             name = str(label.value) if label.ok else source.rsplit("/", 1)[-1]
-            yield name, int(now.value or 0) / 1000, int(crit.value or 0) / 1000 if crit.ok and crit.value else None
+            yield (
+                name,
+                int(now.value or 0) / 1000,
+                int(crit.value or 0) / 1000 if crit.ok and crit.value else None,
+            )
     for row in bundle.table("nvml"):
         if pci_address(str(row.get("pci", ""))) == gpu.pci and isinstance(row.get("celsius"), int):
             yield "NVML", float(row["celsius"]), None

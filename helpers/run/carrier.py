@@ -59,15 +59,25 @@ class Local:
     def submit(self, folder: Path, run: Run, job: dict[str, Any], tick: Tick) -> Future[Run]:
         """Start the run in a thread of its own: its process ends with the thread that started it (prctl(2))."""
         future: Future[Run] = Future()
-        threading.Thread(target=self._carry_out, args=(future, folder, run, job, tick), daemon=True).start()
+        threading.Thread(
+            target=self._carry_out, args=(future, folder, run, job, tick), daemon=True
+        ).start()
         return future
 
     def close(self) -> None:
         pass
 
-    def _carry_out(self, future: Future[Run], folder: Path, run: Run, job: dict[str, Any], tick: Tick) -> None:
+    def _carry_out(
+        self, future: Future[Run], folder: Path, run: Run, job: dict[str, Any], tick: Tick
+    ) -> None:
         try:
             future.set_result(self.run_one(folder, run, job, stop=self.stop, tick=tick))
         except BaseException as error:  # noqa: BLE001  a fault of ours is this run's record, not the end of the batch
             started = run if run.state == "started" else move(run, "started")
-            future.set_result(move(started, "failed", cause=f"its supervisor broke: {type(error).__name__}: {error}"[:300]))
+            future.set_result(
+                move(
+                    started,
+                    "failed",
+                    cause=f"its supervisor broke: {type(error).__name__}: {error}"[:300],
+                )
+            )

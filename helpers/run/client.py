@@ -40,9 +40,22 @@ class RunFault(Exception):
     had to be ended.
     """
 
-    def __init__(self, state: str, cause: str, signal: str = "", cell: int | None = None, last_words: str = ""):
+    def __init__(
+        self,
+        state: str,
+        cause: str,
+        signal: str = "",
+        cell: int | None = None,
+        last_words: str = "",
+    ):
         super().__init__(cause)
-        self.state, self.cause, self.signal, self.cell, self.last_words = state, cause, signal, cell, last_words
+        self.state, self.cause, self.signal, self.cell, self.last_words = (
+            state,
+            cause,
+            signal,
+            cell,
+            last_words,
+        )
         self.left_behind: tuple[str, ...] = ()
 
 
@@ -50,18 +63,45 @@ class OwnKernels(KernelSpecManager):
     """Knows one kernel: this interpreter. What is registered in the user's home or on the system is not looked at."""
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        return KernelSpec(argv=list(kernel.ARGV), display_name="Python 3", language="python", interrupt_mode="signal")
+        return KernelSpec(
+            argv=list(kernel.ARGV),
+            display_name="Python 3",
+            language="python",
+            interrupt_mode="signal",
+        )
 
 
 class CasebookClient(PapermillNotebookClient):
     """Runs the cells. ``fault`` says why it stopped early; ``left_behind`` which processes of the kernel had to be ended."""
 
-    def __init__(self, nb_man: Any, folder: Path, cell_s: float, run_s: float, mark: str, adopted: bool,
-                 on_cell: Callable[[int, int], None], **options: Any):
-        super().__init__(nb_man, timeout_func=self._limit, startup_timeout=START_S, iopub_timeout=OUTPUTS_S,
-                         coalesce_streams=True, kernel_name="python3",
-                         extra_arguments=["--IPKernelApp.capture_fd_output=False"], **options)
-        self.folder, self.cell_s, self.run_s, self.mark, self.adopted = folder, cell_s, run_s, mark, adopted
+    def __init__(
+        self,
+        nb_man: Any,
+        folder: Path,
+        cell_s: float,
+        run_s: float,
+        mark: str,
+        adopted: bool,
+        on_cell: Callable[[int, int], None],
+        **options: Any,
+    ):
+        super().__init__(
+            nb_man,
+            timeout_func=self._limit,
+            startup_timeout=START_S,
+            iopub_timeout=OUTPUTS_S,
+            coalesce_streams=True,
+            kernel_name="python3",
+            extra_arguments=["--IPKernelApp.capture_fd_output=False"],
+            **options,
+        )
+        self.folder, self.cell_s, self.run_s, self.mark, self.adopted = (
+            folder,
+            cell_s,
+            run_s,
+            mark,
+            adopted,
+        )
         self.on_cell = on_cell
         self.deadline = time.monotonic() + run_s
         self.fault: RunFault | None = None
@@ -76,8 +116,13 @@ class CasebookClient(PapermillNotebookClient):
     def create_kernel_manager(self) -> AsyncKernelManager:
         """A manager of this interpreter's kernel over unix sockets: no TCP port to race for, nothing under the home folder."""
         self.sockets = kernel.short_folder(self.mark)
-        self.km = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=str(self.sockets / "k.json"),
-                                     kernel_spec_manager=OwnKernels(), shutdown_wait_time=STOP_S)
+        self.km = AsyncKernelManager(
+            kernel_name="python3",
+            transport="ipc",
+            connection_file=str(self.sockets / "k.json"),
+            kernel_spec_manager=OwnKernels(),
+            shutdown_wait_time=STOP_S,
+        )
         return self.km
 
     def start_new_kernel(self, **kwargs: Any) -> None:
@@ -92,9 +137,15 @@ class CasebookClient(PapermillNotebookClient):
             with open(self.folder / STDERR, "ab") as words, self._signals():
                 self.km = self.create_kernel_manager()
                 (self.folder / STACKS).parent.mkdir(exist_ok=True)
-                environment = {**kernel.environment(), kernel.MARK: self.mark, "IPYTHONDIR": str(self.sockets),
-                               kernel.STACKS: str(self.folder / STACKS)}
-                super().execute(env=environment, cwd=str(self.folder), stdout=words, stderr=words, **kwargs)
+                environment = {
+                    **kernel.environment(),
+                    kernel.MARK: self.mark,
+                    "IPYTHONDIR": str(self.sockets),
+                    kernel.STACKS: str(self.folder / STACKS),
+                }
+                super().execute(
+                    env=environment, cwd=str(self.folder), stdout=words, stderr=words, **kwargs
+                )
         except (RuntimeError, OSError) as error:
             self._never_ready(error)
         finally:
@@ -105,11 +156,21 @@ class CasebookClient(PapermillNotebookClient):
         """Run one cell. Whatever stops it, it raises CellExecutionError, the one thing that papermill records as failed."""
         self.on_cell(cell_index, len(self.nb.cells))
         if self.stopped and cell.cell_type == "code":
-            raise self._lost(cell, cell_index, "interrupted", f"interrupted by {self.stopped} before", self.stopped)
+            raise self._lost(
+                cell,
+                cell_index,
+                "interrupted",
+                f"interrupted by {self.stopped} before",
+                self.stopped,
+            )
         try:
             return super().execute_cell(cell, cell_index, *args, **kwargs)
         except CellExecutionError as error:
-            ended = ("interrupted", f"interrupted by {self.stopped}") if self.stopped else ("failed", _said(error))
+            ended = (
+                ("interrupted", f"interrupted by {self.stopped}")
+                if self.stopped
+                else ("failed", _said(error))
+            )
             self.fault = self._fault(cell_index, *ended, self.stopped)
             raise
         except DeadKernelError:
@@ -119,11 +180,17 @@ class CasebookClient(PapermillNotebookClient):
             raise self._lost(cell, cell_index, state, f"{how}; in", name) from None
         except CellTimeoutError as error:
             self._dump_stacks()
-            raise self._lost(cell, cell_index, "timed_out", self._overran(cell, error), "") from None
+            raise self._lost(
+                cell, cell_index, "timed_out", self._overran(cell, error), ""
+            ) from None
         except KeyboardInterrupt:
-            raise self._lost(cell, cell_index, "interrupted", "interrupted by SIGINT in", "SIGINT") from None
+            raise self._lost(
+                cell, cell_index, "interrupted", "interrupted by SIGINT in", "SIGINT"
+            ) from None
         except Exception as error:  # whatever breaks here, the cell must not read as completed
-            raise self._lost(cell, cell_index, "failed", f"the runner broke ({named(error)}) in", "") from error
+            raise self._lost(
+                cell, cell_index, "failed", f"the runner broke ({named(error)}) in", ""
+            ) from error
         finally:
             self._append_tail(cell)
 
@@ -143,8 +210,15 @@ class CasebookClient(PapermillNotebookClient):
 
     def wait_for_reply(self, msg_id: str, cell: Any = None) -> dict[str, Any]:
         """papermill asks the kernel for its language at the end; a lost kernel never answers, and it is known."""
-        language = {"name": "python", "version": sys.version.split()[0], "mimetype": "text/x-python", "file_extension": ".py"}
-        return {"content": {"language_info": {**language, **self.nb.metadata.get("language_info", {})}}}
+        language = {
+            "name": "python",
+            "version": sys.version.split()[0],
+            "mimetype": "text/x-python",
+            "file_extension": ".py",
+        }
+        return {
+            "content": {"language_info": {**language, **self.nb.metadata.get("language_info", {})}}
+        }
 
     def _limit(self, cell: Any) -> float:
         return max(0.001, min(self._cell_limit(cell), self.deadline - time.monotonic()))
@@ -160,8 +234,12 @@ class CasebookClient(PapermillNotebookClient):
         return f"passed the limit of {self._cell_limit(cell):g} s of"
 
     def _how_it_ended(self) -> tuple[str, str]:
-        how, name = kernel.how_it_ended(self.process.returncode if self.process else 0, self.ooms, kernel.oom_kills(),
-                                        kernel.last_words(self.folder / STDERR))
+        how, name = kernel.how_it_ended(
+            self.process.returncode if self.process else 0,
+            self.ooms,
+            kernel.oom_kills(),
+            kernel.last_words(self.folder / STDERR),
+        )
         return f"the kernel was {how}" if name else f"the kernel {how}", name
 
     def _fault(self, index: int, state: str, cause: str, name: str) -> RunFault:
@@ -173,7 +251,11 @@ class CasebookClient(PapermillNotebookClient):
 
     def _source_index(self, index: int) -> int:
         """A cell's place in the source notebook, into which papermill has injected one cell."""
-        return max(0, index - sum(INJECTED in cell.metadata.get("tags", []) for cell in self.nb.cells[:index + 1]))
+        return max(
+            0,
+            index
+            - sum(INJECTED in cell.metadata.get("tags", []) for cell in self.nb.cells[: index + 1]),
+        )
 
     def _lost(self, cell: Any, index: int, state: str, cause: str, name: str) -> CellExecutionError:
         first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
@@ -191,10 +273,14 @@ class CasebookClient(PapermillNotebookClient):
     def _never_ready(self, error: Exception) -> None:
         """The kernel did not come up: say so at the first code cell, so that none reads as completed."""
         index = next((i for i, c in enumerate(self.nb.cells) if c.cell_type == "code"), None)
-        if index is None or any(c.metadata.papermill.get("status") != "pending" for c in self.nb.cells):
+        if index is None or any(
+            c.metadata.papermill.get("status") != "pending" for c in self.nb.cells
+        ):
             raise error
         dead = self.process is not None and self.process.poll() is not None
-        how, name = self._how_it_ended() if dead else (f"the kernel was not ready: {named(error)}", "")
+        how, name = (
+            self._how_it_ended() if dead else (f"the kernel was not ready: {named(error)}", "")
+        )
         state = "interrupted" if self.stopped else "died" if dead else "failed"
         self._lost(self.nb.cells[index], index, state, f"{how}; before", self.stopped or name)
         self.nb_man.cell_exception(self.nb.cells[index], cell_index=index)
@@ -206,8 +292,13 @@ class CasebookClient(PapermillNotebookClient):
         self.left_behind = tuple(ended)
         if there:
             was = self.fault or RunFault("stuck", "every cell completed")
-            self.fault = RunFault("stuck", f"{was.cause}; SIGKILL does not end {', '.join(there)}", was.signal, was.cell,
-                                  was.last_words)
+            self.fault = RunFault(
+                "stuck",
+                f"{was.cause}; SIGKILL does not end {', '.join(there)}",
+                was.signal,
+                was.cell,
+                was.last_words,
+            )
         if self.sockets:
             shutil.rmtree(self.sockets, ignore_errors=True)
         stacks = self.folder / STACKS
@@ -223,7 +314,9 @@ class CasebookClient(PapermillNotebookClient):
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGUSR2)
         with suppress(OSError):
-            (self.folder / THREADS).write_text(stacks_of(self.process.pid, [self.process.pid]) + "\n")
+            (self.folder / THREADS).write_text(
+                stacks_of(self.process.pid, [self.process.pid]) + "\n"
+            )
         time.sleep(0.3)
 
     def _append_tail(self, cell: Any) -> None:
@@ -239,7 +332,9 @@ class CasebookClient(PapermillNotebookClient):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -257,7 +352,9 @@ class CasebookClient(PapermillNotebookClient):
     def _signal_kernel(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)  # a session of its own: see jupyter_client.launcher
+                os.killpg(
+                    self.process.pid, number
+                )  # a session of its own: see jupyter_client.launcher
 
 
 def _said(error: CellExecutionError) -> str:

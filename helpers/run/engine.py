@@ -34,27 +34,45 @@ class AtomicFiles(LocalHandler):
     """Saves notebooks whole or not at all; papermill itself rewrites the file in place."""
 
     def write(self, buf: str, path: str) -> None:
-        write_atomic(Path(path[len(WHOLE):]), buf)
+        write_atomic(Path(path[len(WHOLE) :]), buf)
 
 
 class CasebookEngine(NBClientEngine):
     """The engine ``casebook``. Takes ``folder, cell_s, run_s, mark, adopted, on_cell, keep``; each has a default."""
 
     @classmethod
-    def execute_notebook(cls, nb: Any, kernel_name: str, output_path: str | None = None, **kwargs: Any) -> Any:
+    def execute_notebook(
+        cls, nb: Any, kernel_name: str, output_path: str | None = None, **kwargs: Any
+    ) -> Any:
         if output_path and output_path.startswith(WHOLE):
-            nb.metadata.papermill["output_path"] = output_path[len(WHOLE):]
+            nb.metadata.papermill["output_path"] = output_path[len(WHOLE) :]
         return super().execute_notebook(nb, kernel_name, output_path=output_path, **kwargs)
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, log_output: bool = False, stdout_file: Any = None,
-                                 stderr_file: Any = None, start_timeout: int = START_S, execution_timeout: float | None = None,
-                                 **kwargs: Any) -> None:
+    def execute_managed_notebook(
+        cls,
+        nb_man: Any,
+        kernel_name: str,
+        log_output: bool = False,
+        stdout_file: Any = None,
+        stderr_file: Any = None,
+        start_timeout: int = START_S,
+        execution_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         folder = Path(kwargs.get("folder") or Path(nb_man.output_path or ".").resolve().parent)
-        client = CasebookClient(nb_man, folder, kwargs.get("cell_s") or execution_timeout or 3600, kwargs.get("run_s") or 86400,
-                                kwargs.get("mark") or uuid.uuid4().hex, kwargs.get("adopted", False),
-                                kwargs.get("on_cell") or _no_progress, log_output=log_output,
-                                stdout_file=stdout_file, stderr_file=stderr_file)
+        client = CasebookClient(
+            nb_man,
+            folder,
+            kwargs.get("cell_s") or execution_timeout or 3600,
+            kwargs.get("run_s") or 86400,
+            kwargs.get("mark") or uuid.uuid4().hex,
+            kwargs.get("adopted", False),
+            kwargs.get("on_cell") or _no_progress,
+            log_output=log_output,
+            stdout_file=stdout_file,
+            stderr_file=stderr_file,
+        )
         kwargs.get("keep", []).append(client)
         client.execute()
 
@@ -71,9 +89,17 @@ papermill_engines.register(NAME, CasebookEngine)
 papermill_io.register(WHOLE, AtomicFiles())
 
 
-def execute(source: Path, out: Path, parameters: dict[str, Any] | None = None, *, cell_s: float = 120, run_s: float = 600,
-            mark: str = "", adopted: bool = False,
-            on_cell: Callable[[int, int], None] = _no_progress) -> tuple[Any, tuple[str, ...]]:
+def execute(
+    source: Path,
+    out: Path,
+    parameters: dict[str, Any] | None = None,
+    *,
+    cell_s: float = 120,
+    run_s: float = 600,
+    mark: str = "",
+    adopted: bool = False,
+    on_cell: Callable[[int, int], None] = _no_progress,
+) -> tuple[Any, tuple[str, ...]]:
     """Run the notebook ``source`` in a kernel of its own and keep it at ``out``, saved whole at every step.
 
     A cell may run for ``metadata.timeout`` seconds, else ``cell_s``; all of them together for ``run_s``. The kernel works in
@@ -86,10 +112,26 @@ def execute(source: Path, out: Path, parameters: dict[str, Any] | None = None, *
     nb = None
     try:
         # papermill formats paths with the parameters.
-        paths = [path.replace("{", "{{").replace("}", "}}") for path in (str(source.resolve()), f"{WHOLE}{out}")]
-        nb = papermill.execute_notebook(*paths, parameters or None, engine_name=NAME, progress_bar=False, kernel_name="python3",
-                                        language="python", autosave_cell_every=AUTOSAVE_S, folder=out.parent, cell_s=cell_s,
-                                        run_s=run_s, mark=mark, adopted=adopted, on_cell=on_cell, keep=clients)
+        paths = [
+            path.replace("{", "{{").replace("}", "}}")
+            for path in (str(source.resolve()), f"{WHOLE}{out}")
+        ]
+        nb = papermill.execute_notebook(
+            *paths,
+            parameters or None,
+            engine_name=NAME,
+            progress_bar=False,
+            kernel_name="python3",
+            language="python",
+            autosave_cell_every=AUTOSAVE_S,
+            folder=out.parent,
+            cell_s=cell_s,
+            run_s=run_s,
+            mark=mark,
+            adopted=adopted,
+            on_cell=on_cell,
+            keep=clients,
+        )
     except PapermillExecutionError as raised:
         error = raised
     except OSError as raised:

@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
 OUTPUTS = CHECKOUT / "outputs"
 MOST_RECORDS = 200
-ROW = ("run_id", "notebook", "gpu", "preset", "parameters", "danger", "waits", "estimate_s", "estimate_from", "cell_s", "run_s")
+ROW = (
+    "run_id",
+    "notebook",
+    "gpu",
+    "preset",
+    "parameters",
+    "danger",
+    "waits",
+    "estimate_s",
+    "estimate_from",
+    "cell_s",
+    "run_s",
+)
 BATCHES = "[0-9]*T[0-9]*Z-*"  # as batches are named: the newest has the last name
 
 
@@ -30,7 +42,11 @@ class Estimates:
 
     def __init__(self, outputs: Path = OUTPUTS):
         self.seconds: dict[str, list[float]] = defaultdict(list)
-        records = (path for batch in sorted(outputs.glob(BATCHES), reverse=True) for path in sorted(batch.glob("*/run.json")))
+        records = (
+            path
+            for batch in sorted(outputs.glob(BATCHES), reverse=True)
+            for path in sorted(batch.glob("*/run.json"))
+        )
         for path in islice(records, MOST_RECORDS):
             try:
                 run = json.loads(path.read_text(encoding="utf-8"))
@@ -45,7 +61,9 @@ class Estimates:
         for key, of_what in ((name, "like it"), (notebook, "of this notebook")):
             earlier = self.seconds.get(key, [])
             if earlier:
-                return min(round(median(earlier), 1), run_s), f"{len(earlier)} earlier run{'s' * (len(earlier) > 1)} {of_what}"
+                return min(
+                    round(median(earlier), 1), run_s
+                ), f"{len(earlier)} earlier run{'s' * (len(earlier) > 1)} {of_what}"
         return (min(said_s, run_s), "the notebook's metadata") if said_s else (run_s, "its limit")
 
 
@@ -62,7 +80,10 @@ def total_estimate_s(checked: CheckedPlan) -> float:
 
 def dry_run(checked: CheckedPlan) -> list[dict[str, Any]]:
     """The runs of a plan in the order they start, as data."""
-    return [{"box": step.box_name, **{name: getattr(step, name) for name in ROW}} for step in checked.steps]
+    return [
+        {"box": step.box_name, **{name: getattr(step, name) for name in ROW}}
+        for step in checked.steps
+    ]
 
 
 def dry_run_text(checked: CheckedPlan) -> str:
@@ -71,23 +92,43 @@ def dry_run_text(checked: CheckedPlan) -> str:
     wide = {name: max(len(row[name]) for row in rows) for name in ("run_id", "danger", "box")}
     lines = []
     for row in rows:
-        what = [row["gpu"], row["preset"], *(f"{name}={value}" for name, value in row["parameters"].items() if name != "gpu")]
+        what = [
+            row["gpu"],
+            row["preset"],
+            *(f"{name}={value}" for name, value in row["parameters"].items() if name != "gpu"),
+        ]
         cells = "  ".join(f"{row[name]:<{width}}" for name, width in wide.items())
-        lines.append(f"{cells}  {row['estimate_s']:6.1f} s  {' '.join(' '.join(filter(None, what)).split())[:60]}".rstrip())
-    total_s, guessed = total_estimate_s(checked), sum(row["estimate_from"] == "its limit" for row in rows)
-    counts = ", ".join(f"{sum(row['danger'] == danger for row in rows)} {danger}" for danger in DANGERS)
-    stops = [f"after {stop.after_failures} runs that failed" * bool(stop.after_failures),
-             f"a node after {stop.node_strikes} strikes" * bool(stop.node_strikes),
-             f"after a run that ends as {' or '.join(stop.on_states)}" * bool(stop.on_states)]
-    return "\n".join([
-        *lines, f"{len(rows)} runs ({counts}); of those that only look, {plan.jobs} at once.",
-        f"Estimated: {timedelta(seconds=round(total_s))}, {guessed} runs of it at their limit for want of earlier ones"
-        + "; that is more than the plan's limit: its last runs are skipped" * (total_s > checked.total_s) + ".",
-        f"Limits: a cell {max(row['cell_s'] for row in rows):g} s, a run {max(row['run_s'] for row in rows):g} s, all of it "
-        f"{checked.total_s:g} s.",
-        f"Gate after each run: {show_bytes(gates.disk_free_bytes)} free on the disk, memory back to within "
-        f"{gates.memory_back_fraction:.0%}, no holder left on its GPU, no new error in the kernel log"
-        + f", below {gates.temperature_c} C" * bool(gates.temperature_c) + f"; else a quarantine after {gates.settle_s:g} s.",
-        f"Stops: {'; '.join(filter(None, stops)) or 'only at its limit'}.",
-        f"Resume is refused once this file changes (now {checked.sha256[:12]}); a run that ended keeps its record, and",
-        "one that died, hung, timed out or took its box down is never repeated by itself."])
+        lines.append(
+            f"{cells}  {row['estimate_s']:6.1f} s  {' '.join(' '.join(filter(None, what)).split())[:60]}".rstrip()
+        )
+    total_s, guessed = (
+        total_estimate_s(checked),
+        sum(row["estimate_from"] == "its limit" for row in rows),
+    )
+    counts = ", ".join(
+        f"{sum(row['danger'] == danger for row in rows)} {danger}" for danger in DANGERS
+    )
+    stops = [
+        f"after {stop.after_failures} runs that failed" * bool(stop.after_failures),
+        f"a node after {stop.node_strikes} strikes" * bool(stop.node_strikes),
+        f"after a run that ends as {' or '.join(stop.on_states)}" * bool(stop.on_states),
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"{len(rows)} runs ({counts}); of those that only look, {plan.jobs} at once.",
+            f"Estimated: {timedelta(seconds=round(total_s))}, {guessed} runs of it at their limit for want of earlier ones"
+            + "; that is more than the plan's limit: its last runs are skipped"
+            * (total_s > checked.total_s)
+            + ".",
+            f"Limits: a cell {max(row['cell_s'] for row in rows):g} s, a run {max(row['run_s'] for row in rows):g} s, all of it "
+            f"{checked.total_s:g} s.",
+            f"Gate after each run: {show_bytes(gates.disk_free_bytes)} free on the disk, memory back to within "
+            f"{gates.memory_back_fraction:.0%}, no holder left on its GPU, no new error in the kernel log"
+            + f", below {gates.temperature_c} C" * bool(gates.temperature_c)
+            + f"; else a quarantine after {gates.settle_s:g} s.",
+            f"Stops: {'; '.join(filter(None, stops)) or 'only at its limit'}.",
+            f"Resume is refused once this file changes (now {checked.sha256[:12]}); a run that ended keeps its record, and",
+            "one that died, hung, timed out or took its box down is never repeated by itself.",
+        ]
+    )

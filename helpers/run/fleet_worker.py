@@ -27,7 +27,12 @@ from .record import boot_id, move, node, now
 from .shapes import Gates, Run
 
 BEAT_S, ASK_S, CAPTURE_S = 1.0, 5.0, 120.0
-LOST = (OSError, RuntimeError, TimeoutError, asyncio.TimeoutError)  # asyncio's is another one on Python 3.10
+LOST = (
+    OSError,
+    RuntimeError,
+    TimeoutError,
+    asyncio.TimeoutError,
+)  # asyncio's is another one on Python 3.10
 _OF_BATCH: dict[str, Any] = {}  # what this process knows of its node, for one batch at a time
 
 
@@ -38,10 +43,20 @@ class Board:
         self.sync, self.scheduler, self.path = sync, scheduler, ["casebook", fleet]
 
     def put(self, value: Any, *keys: str) -> None:
-        self.sync(self.scheduler().set_metadata, callback_timeout=ASK_S, keys=[*self.path, *keys], value=value)
+        self.sync(
+            self.scheduler().set_metadata,
+            callback_timeout=ASK_S,
+            keys=[*self.path, *keys],
+            value=value,
+        )
 
     def get(self, *keys: str) -> Any:
-        return self.sync(self.scheduler().get_metadata, callback_timeout=ASK_S, keys=[*self.path, *keys], default=None)
+        return self.sync(
+            self.scheduler().get_metadata,
+            callback_timeout=ASK_S,
+            keys=[*self.path, *keys],
+            default=None,
+        )
 
 
 def unfit(version: str) -> str:
@@ -68,18 +83,42 @@ def carry(order: dict[str, Any], run_one: Callable[..., Run]) -> dict[str, Any]:
     if why := unfit(order["version"]):
         return {"refused": why}
     there, shared = _scratch(order, Path(worker.local_directory))
-    word = {"beat": 0, "node": node(), "boot_id": boot_id(), "there": str(there), "cell": 0, "cells": 0, "seconds": 0.0}
+    word = {
+        "beat": 0,
+        "node": node(),
+        "boot_id": boot_id(),
+        "there": str(there),
+        "cell": 0,
+        "cells": 0,
+        "seconds": 0.0,
+    }
     board.put(word, "said", key)
-    if key in (board.get("lease") or {"given_up": [key]})["given_up"]:  # it gives up and then looks for our word
+    if (
+        key in (board.get("lease") or {"given_up": [key]})["given_up"]
+    ):  # it gives up and then looks for our word
         forget(str(there))
         return {"refused": "the batch had given it up"}
     stop, done = Stop(), threading.Event()
-    beats = threading.Thread(target=_beat, args=(board, key, word, stop, done, order["lease_s"]), daemon=True)
+    beats = threading.Thread(
+        target=_beat, args=(board, key, word, stop, done, order["lease_s"]), daemon=True
+    )
     beats.start()
     try:
-        run = _carried(order, there, run_one, stop, lambda *at: word.update(zip(("cell", "cells", "seconds"), at, strict=True)))
+        run = _carried(
+            order,
+            there,
+            run_one,
+            stop,
+            lambda *at: word.update(zip(("cell", "cells", "seconds"), at, strict=True)),
+        )
         files, left = ({}, {}) if shared else _files(there / run.run_id, order["limit_bytes"])
-        return {**word, "run": run.model_dump_json(), "files": files, "left": left, "shared": shared}
+        return {
+            **word,
+            "run": run.model_dump_json(),
+            "files": files,
+            "left": left,
+            "shared": shared,
+        }
     finally:
         done.set()
         beats.join(ASK_S)
@@ -90,7 +129,9 @@ def forget(there: str) -> None:
     shutil.rmtree(there, ignore_errors=True)
 
 
-def _beat(board: Board, key: str, word: dict[str, Any], stop: Stop, done: threading.Event, lease_s: float) -> None:
+def _beat(
+    board: Board, key: str, word: dict[str, Any], stop: Stop, done: threading.Event, lease_s: float
+) -> None:
     """Say a word every second and look for the lease; ask the run to stop where the batch does, or is gone."""
     seen, since = -1, time.monotonic()
     while not done.wait(BEAT_S):
@@ -123,7 +164,13 @@ def _scratch(order: dict[str, Any], local: Path) -> tuple[Path, bool]:
     return there, shared
 
 
-def _carried(order: dict[str, Any], there: Path, run_one: Callable[..., Run], stop: Stop, tick: Callable[..., Any]) -> Run:
+def _carried(
+    order: dict[str, Any],
+    there: Path,
+    run_one: Callable[..., Run],
+    stop: Stop,
+    tick: Callable[..., Any],
+) -> Run:
     """The run with its notebook and its paths as they are here, between two looks at the node."""
     run = Run.model_validate_json(order["run"])
     folder, source = there / run.run_id, there / "source" / order["name"]
@@ -133,19 +180,43 @@ def _carried(order: dict[str, Any], there: Path, run_one: Callable[..., Run], st
     if order["fleet"] not in _OF_BATCH:
         _OF_BATCH.clear()
         _OF_BATCH[order["fleet"]] = gate.measure(order["gpus"], folder=there)
-    parameters = {name: _here(value, order["home"], str(folder)) for name, value in order["job"]["parameters"].items()}
+    parameters = {
+        name: _here(value, order["home"], str(folder))
+        for name, value in order["job"]["parameters"].items()
+    }
     try:
         if run.box == "live":
             parameters["box"] = str(_captured(folder / "box.tar.gz"))
     except (OSError, subprocess.SubprocessError) as error:
-        return move(move(run, "started", started_at=now(), boot_id=boot_id()), "failed", ended_at=now(), stopped_by="box",
-                    cause=f"this node could not be captured: {type(error).__name__}: {error}".splitlines()[0])
-    run = run_one(folder, run, {**order["job"], "source": str(source), "parameters": parameters}, stop=stop, tick=tick)
+        return move(
+            move(run, "started", started_at=now(), boot_id=boot_id()),
+            "failed",
+            ended_at=now(),
+            stopped_by="box",
+            cause=f"this node could not be captured: {type(error).__name__}: {error}".splitlines()[
+                0
+            ],
+        )
+    run = run_one(
+        folder,
+        run,
+        {**order["job"], "source": str(source), "parameters": parameters},
+        stop=stop,
+        tick=tick,
+    )
     look = partial(gate.measure, order["gpus"], folder=there)
-    found = gate.settle(_OF_BATCH[order["fleet"]], Gates.model_validate(order["gates"]), look) if order["watched"] else ()
+    found = (
+        gate.settle(_OF_BATCH[order["fleet"]], Gates.model_validate(order["gates"]), look)
+        if order["watched"]
+        else ()
+    )
     found = tuple(one for one in found if order["watched"] == "box" or one.scope != "box")
-    return run.model_copy(update={"gate": "; ".join(f"{one.scope}: {one.why}" for one in found),
-                                  "quarantined": ", ".join(dict.fromkeys(one.scope for one in found))})
+    return run.model_copy(
+        update={
+            "gate": "; ".join(f"{one.scope}: {one.why}" for one in found),
+            "quarantined": ", ".join(dict.fromkeys(one.scope for one in found)),
+        }
+    )
 
 
 def _here(value: Any, home: str, folder: str) -> Any:
@@ -158,10 +229,22 @@ def _here(value: Any, home: str, folder: str) -> Any:
 def _captured(path: Path) -> Path:
     """An evidence bundle of this node, taken by a child once a batch."""
     if "box" not in _OF_BATCH:
-        done = subprocess.run([sys.executable, "-m", "helpers", "capture", "--out", str(path)], timeout=CAPTURE_S, check=False,
-                              env=kernel.environment(), cwd=kernel.CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "helpers", "capture", "--out", str(path)],
+            timeout=CAPTURE_S,
+            check=False,
+            env=kernel.environment(),
+            cwd=kernel.CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
         if done.returncode:
-            raise OSError((done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}").splitlines()[-1])
+            raise OSError(
+                (
+                    done.stderr.decode("utf-8", "replace").strip()
+                    or f"exit status {done.returncode}"
+                ).splitlines()[-1]
+            )
         _OF_BATCH["box"] = path.read_bytes()
     path.write_bytes(_OF_BATCH["box"])
     return path
@@ -171,8 +254,11 @@ def _files(folder: Path, limit_bytes: int) -> tuple[dict[str, bytes], dict[str, 
     """(the files of a run, small ones first up to a limit; what stays here with its size in bytes)."""
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
-    for size, path in sorted((path.stat().st_size, path) for path in folder.rglob("*")
-                             if path.is_file() and not path.is_symlink() and path.name != "run.json"):
+    for size, path in sorted(
+        (path.stat().st_size, path)
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.name != "run.json"
+    ):
         limit_bytes -= size
         if limit_bytes < 0:
             left[str(path.relative_to(folder))] = size

@@ -19,13 +19,38 @@ from .record import RecordUnreadable, read_run
 from .shapes import Run
 
 RUNS = {
-    "batch": "VARCHAR", "run_id": "VARCHAR", "same": "VARCHAR", "notebook": "VARCHAR", "box": "VARCHAR", "preset": "VARCHAR",
-    "gpu": "VARCHAR", "node": "VARCHAR", "parameters": "VARCHAR", "state": "VARCHAR", "cause": "VARCHAR", "signal": "VARCHAR",
-    "attempt": "INTEGER", "strikes": "INTEGER", "started_at": "TIMESTAMP", "ended_at": "TIMESTAMP", "seconds": "DOUBLE",
-    "verdict": "VARCHAR", "confidence": "VARCHAR", "tool_version": "VARCHAR",
+    "batch": "VARCHAR",
+    "run_id": "VARCHAR",
+    "same": "VARCHAR",
+    "notebook": "VARCHAR",
+    "box": "VARCHAR",
+    "preset": "VARCHAR",
+    "gpu": "VARCHAR",
+    "node": "VARCHAR",
+    "parameters": "VARCHAR",
+    "state": "VARCHAR",
+    "cause": "VARCHAR",
+    "signal": "VARCHAR",
+    "attempt": "INTEGER",
+    "strikes": "INTEGER",
+    "started_at": "TIMESTAMP",
+    "ended_at": "TIMESTAMP",
+    "seconds": "DOUBLE",
+    "verdict": "VARCHAR",
+    "confidence": "VARCHAR",
+    "tool_version": "VARCHAR",
 }
-READINGS = {"batch": "VARCHAR", "run_id": "VARCHAR", "same": "VARCHAR", "notebook": "VARCHAR", "box": "VARCHAR",
-            "started_at": "TIMESTAMP", "reading": "VARCHAR", "source": "VARCHAR", "bytes": "BIGINT"}
+READINGS = {
+    "batch": "VARCHAR",
+    "run_id": "VARCHAR",
+    "same": "VARCHAR",
+    "notebook": "VARCHAR",
+    "box": "VARCHAR",
+    "started_at": "TIMESTAMP",
+    "reading": "VARCHAR",
+    "source": "VARCHAR",
+    "bytes": "BIGINT",
+}
 LOST = "('died', 'stuck', 'rebooted', 'node_lost', 'timed_out')"
 
 QUESTIONS: dict[str, str] = {
@@ -86,7 +111,9 @@ class History:
     def ask(self, question: str) -> Answer:
         """The answer to a name in QUESTIONS or to SQL over ``runs`` and ``readings``. Raises HistoryError."""
         if " " not in question.strip() and question not in QUESTIONS:
-            raise HistoryError(f"question {question!r}: expected SQL or one of {', '.join(QUESTIONS)}")
+            raise HistoryError(
+                f"question {question!r}: expected SQL or one of {', '.join(QUESTIONS)}"
+            )
         try:
             got = self.database.execute(QUESTIONS.get(question, question))
             rows = [tuple(map(_plain, row)) for row in got.fetchall()]
@@ -95,7 +122,9 @@ class History:
             # DuckDB's errors are of its own module, which may be absent; anything else is not ours to hide.
             if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb"):
                 raise
-            raise HistoryError(f"DuckDB: {str(error).splitlines()[0]}; expected SQL over runs and readings") from error
+            raise HistoryError(
+                f"DuckDB: {str(error).splitlines()[0]}; expected SQL over runs and readings"
+            ) from error
 
 
 def open_history(outputs: Path) -> History:
@@ -103,7 +132,9 @@ def open_history(outputs: Path) -> History:
     try:
         import duckdb
     except ImportError as error:
-        raise HistoryError("duckdb is not installed; expected for questions over many nights; install it by pip") from error
+        raise HistoryError(
+            "duckdb is not installed; expected for questions over many nights; install it by pip"
+        ) from error
     if not outputs.is_dir():
         raise HistoryError(f"{outputs}: no such folder; expected the one that holds the batches")
     runs: list[dict[str, Any]] = []
@@ -123,13 +154,21 @@ def open_history(outputs: Path) -> History:
         runs.append(row)
         for item in run.verdict.evidence if run.verdict else ():
             value = item.reading.value
-            if item.reading.unit == "bytes" and isinstance(value, (int, float)) and abs(value) < 1 << 62:
-                readings.append({**row, "reading": item.id, "source": item.reading.source, "bytes": int(value)})
+            if (
+                item.reading.unit == "bytes"
+                and isinstance(value, (int, float))
+                and abs(value) < 1 << 62
+            ):
+                readings.append(
+                    {**row, "reading": item.id, "source": item.reading.source, "bytes": int(value)}
+                )
     database = duckdb.connect(":memory:")
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         _load(database, "runs", RUNS, runs, Path(folder))
         _load(database, "readings", READINGS, readings, Path(folder))
-    database.execute("SET enable_external_access = false")  # a question reads records, never writes a file
+    database.execute(
+        "SET enable_external_access = false"
+    )  # a question reads records, never writes a file
     return History(len(runs), tuple(unreadable), database)
 
 
@@ -143,20 +182,34 @@ def _row(run: Run) -> dict[str, Any]:
     """A row of ``runs``. A merge of batches puts the batch before the id of a run; here both are as they were."""
     given = ", ".join(f"{name}={value}" for name, value in sorted(run.parameters.items()))
     verdict = run.verdict
-    made = {"batch": run.batch_id, "run_id": run.run_id.rpartition(f"{run.batch_id}.")[2], "same": same_run(run),
-            "parameters": given, "started_at": run.started_at or None, "ended_at": run.ended_at or None,
-            "verdict": verdict.cause if verdict else None, "confidence": verdict.confidence if verdict else None}
+    made = {
+        "batch": run.batch_id,
+        "run_id": run.run_id.rpartition(f"{run.batch_id}.")[2],
+        "same": same_run(run),
+        "parameters": given,
+        "started_at": run.started_at or None,
+        "ended_at": run.ended_at or None,
+        "verdict": verdict.cause if verdict else None,
+        "confidence": verdict.confidence if verdict else None,
+    }
     return {**{name: getattr(run, name) for name in RUNS if name not in made}, **made}
 
 
-def _load(database: Any, table: str, columns: dict[str, str], rows: list[dict[str, Any]], folder: Path) -> None:
+def _load(
+    database: Any, table: str, columns: dict[str, str], rows: list[dict[str, Any]], folder: Path
+) -> None:
     """Everything goes over as text and is cast there: a time that is none becomes NULL instead of an error for the whole."""
     path = folder / f"{table}.jsonl"
-    path.write_text("".join(json.dumps({name: _text(row[name]) for name in columns}) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps({name: _text(row[name]) for name in columns}) + "\n" for row in rows),
+        encoding="utf-8",
+    )
     cast = ", ".join(f'TRY_CAST("{name}" AS {kind}) AS "{name}"' for name, kind in columns.items())
     read = ", ".join(f"{name}: 'VARCHAR'" for name in columns)
-    database.execute(f"CREATE TABLE {table} AS SELECT {cast} FROM "
-                     f"read_json('{path}', columns={{{read}}}, format='newline_delimited')")
+    database.execute(
+        f"CREATE TABLE {table} AS SELECT {cast} FROM "
+        f"read_json('{path}', columns={{{read}}}, format='newline_delimited')"
+    )
 
 
 def _plain(value: Any) -> Any:

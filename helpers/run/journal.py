@@ -62,7 +62,9 @@ class Journal:
                 write_run(folder / run.run_id, run)
             write_atomic(folder / PLAN, checked.text)  # last: a folder without it is no batch
         except OSError as error:
-            raise PlanError(f"{folder}: cannot be written: {error.strerror}; expected room for the batch; free some") from error
+            raise PlanError(
+                f"{folder}: cannot be written: {error.strerror}; expected room for the batch; free some"
+            ) from error
         return journal
 
     @classmethod
@@ -76,15 +78,21 @@ class Journal:
         try:
             text = (folder / PLAN).read_text(encoding="utf-8")
             if not any(folder.glob("*/run.json")):
-                raise PlanError(f"{folder}: holds no record of a run; expected the folder of a batch; start a new one")
+                raise PlanError(
+                    f"{folder}: holds no record of a run; expected the folder of a batch; start a new one"
+                )
             journal = cls(folder, checked, _locked(folder))
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "no text"
-            raise PlanError(f"{folder}: cannot be resumed: {why}; expected the folder of a batch with its {PLAN}") from error
+            raise PlanError(
+                f"{folder}: cannot be resumed: {why}; expected the folder of a batch with its {PLAN}"
+            ) from error
         try:
             if text != checked.text:
-                raise PlanError(f"{folder}: was begun with another plan; expected the same; start a new batch, or take back:\n"
-                                + _difference(text, checked.text))
+                raise PlanError(
+                    f"{folder}: was begun with another plan; expected the same; start a new batch, or take back:\n"
+                    + _difference(text, checked.text)
+                )
             journal._read()
             journal._settle()
             journal._plan_again(repeat)
@@ -134,14 +142,28 @@ class Journal:
             try:
                 found = self.runs[number] = read_run(here / "run.json")
                 if found.run_id != run.run_id:
-                    raise RecordUnreadable(f"{here / 'run.json'}: is the record of {found.run_id}; its run counts as unknown")
+                    raise RecordUnreadable(
+                        f"{here / 'run.json'}: is the record of {found.run_id}; its run counts as unknown"
+                    )
             except RecordUnreadable as error:
                 self.unreadable.append(str(error))
-                self.runs[number] = move(run, "skipped", stopped_by="record", cause=f"{error}; not started again")
-        boxes = [(run.box, found.box) for run, found in zip(planned, self.runs, strict=True) if run.box != found.box]
+                self.runs[number] = move(
+                    run, "skipped", stopped_by="record", cause=f"{error}; not started again"
+                )
+        boxes = [
+            (run.box, found.box)
+            for run, found in zip(planned, self.runs, strict=True)
+            if run.box != found.box
+        ]
         if boxes or known - set(self._number):
-            seen = f"the box {boxes[0][0]!r}; expected {boxes[0][1]!r}" if boxes else "other runs; expected the same"
-            raise PlanError(f"{self.folder}: seen {seen} as when the batch was begun; give the same --box and plan")
+            seen = (
+                f"the box {boxes[0][0]!r}; expected {boxes[0][1]!r}"
+                if boxes
+                else "other runs; expected the same"
+            )
+            raise PlanError(
+                f"{self.folder}: seen {seen} as when the batch was begun; give the same --box and plan"
+            )
         for run in missing:
             with suppress(OSError):
                 (self.folder / run.run_id).mkdir(exist_ok=True)
@@ -155,33 +177,52 @@ class Journal:
             elif run.stopped_by == "record":
                 _end_processes(self.folder / run.run_id)
         for folder in [self.folder, *(self.folder / run.run_id for run in self.runs)]:
-            for orphan in folder.glob(".*.tmp"):  # of a writer that was killed, and by now none of them is left
+            for orphan in folder.glob(
+                ".*.tmp"
+            ):  # of a writer that was killed, and by now none of them is left
                 with suppress(OSError):
                     orphan.unlink()
 
     def _plan_again(self, repeat: Collection[str]) -> None:
         if unknown := sorted(set(repeat) - set(self._number)):
-            raise PlanError(f"{unknown[0]}: no run of {self.folder}; expected one such as {self.runs[0].run_id}; see: status")
+            raise PlanError(
+                f"{unknown[0]}: no run of {self.folder}; expected one such as {self.runs[0].run_id}; see: status"
+            )
         stop, ooms = self.checked.plan.stop, kernel.oom_kills()
         for run in list(self.runs):
             asked = run.run_id in repeat and run.state != "planned"
             if asked and run.stopped_by == "record":
                 raise PlanError(f"{run.cause}; expected a record; move its folder away and resume")
-            attempt = run.attempt + (run.state != "skipped") if asked else next_attempt(run, stop.after_strikes, ooms)
+            attempt = (
+                run.attempt + (run.state != "skipped")
+                if asked
+                else next_attempt(run, stop.after_strikes, ooms)
+            )
             try:
                 if attempt > run.attempt:
                     keep(self.folder / run.run_id, run.attempt)
                 if attempt:
                     self.put(again(run, attempt))
             except OSError as error:
-                self.held[run.run_id] = f"what its attempt {run.attempt} left cannot be kept: {error.strerror}"
+                self.held[run.run_id] = (
+                    f"what its attempt {run.attempt} left cannot be kept: {error.strerror}"
+                )
 
 
 def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
-    return Run.model_validate({
-        **{name: getattr(step, name) for name in ("run_id", "notebook", "preset", "parameters", "danger", "gpu")},
-        "batch_id": batch_id, "box": step.box_name, "plan_sha256": plan_sha256, "tool_version": __version__,
-        "estimate_s": None if step.estimate_from == "its limit" else step.estimate_s})  # a limit is no estimate
+    return Run.model_validate(
+        {
+            **{
+                name: getattr(step, name)
+                for name in ("run_id", "notebook", "preset", "parameters", "danger", "gpu")
+            },
+            "batch_id": batch_id,
+            "box": step.box_name,
+            "plan_sha256": plan_sha256,
+            "tool_version": __version__,
+            "estimate_s": None if step.estimate_from == "its limit" else step.estimate_s,
+        }
+    )  # a limit is no estimate
 
 
 def keep(folder: Path, attempt: int) -> None:
@@ -201,8 +242,14 @@ def _ended_since(folder: Path, run: Run) -> Run:
     """What became of a run that reads as started and whose batch has ended. Its processes are ended if they are still there."""
     here = run.node in ("", node())
     if run.boot_id and run.boot_id != boot_id():
-        state, cause = ("rebooted", "the machine restarted while it ran") if here else \
-            ("node_lost", f"its batch ended while it ran on {run.node}; nothing more was heard of it")
+        state, cause = (
+            ("rebooted", "the machine restarted while it ran")
+            if here
+            else (
+                "node_lost",
+                f"its batch ended while it ran on {run.node}; nothing more was heard of it",
+            )
+        )
         return move(run, state, cause=cause, ended_at=now(), **salvaged(folder))
     mark = mark_of(folder, run.attempt)
     deadline = time.monotonic() + LAST_RUNNER_S
@@ -222,18 +269,36 @@ def _ended_since(folder: Path, run: Run) -> Run:
         return run  # it completed its record after all
     ooms = kernel.oom_kills()
     kills = ooms - run.ooms_before if ooms is not None and run.ooms_before is not None else 0
-    cause = "its batch ended while it ran" + (f"; OOM kills counted since its start: {kills}" if kills > 0 else "")
+    cause = "its batch ended while it ran" + (
+        f"; OOM kills counted since its start: {kills}" if kills > 0 else ""
+    )
     if there or _is_its_runner(folder, run):
-        return move(run, "stuck", cause=f"{cause}; SIGKILL does not end {', '.join(there) or 'its runner'}", ended_at=now(),
-                    left_behind=ended, **salvaged(folder))
-    return move(run, "died", cause=cause, stopped_by="batch_end", ended_at=now(), left_behind=ended, **salvaged(folder))
+        return move(
+            run,
+            "stuck",
+            cause=f"{cause}; SIGKILL does not end {', '.join(there) or 'its runner'}",
+            ended_at=now(),
+            left_behind=ended,
+            **salvaged(folder),
+        )
+    return move(
+        run,
+        "died",
+        cause=cause,
+        stopped_by="batch_end",
+        ended_at=now(),
+        left_behind=ended,
+        **salvaged(folder),
+    )
 
 
 def _end_processes(folder: Path) -> None:
     """End what still works for a run whose record cannot be read: its runner by the command line, the rest by its marks."""
     for entry in os.listdir("/proc"):
         with suppress(OSError):
-            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0") if entry.isdigit() else []
+            words = (
+                Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0") if entry.isdigit() else []
+            )
             if words[-3:] == [b"--one", os.fsencode(folder), b""]:
                 os.kill(int(entry), signal.SIGKILL)
     for attempt in range(1, 2 + len(list(folder.glob(f"{EARLIER}/*")))):
@@ -243,7 +308,9 @@ def _end_processes(folder: Path) -> None:
 def _is_its_runner(folder: Path, run: Run) -> bool:
     """Whether the process of a record works in this very folder, and not in one that this is a copy of."""
     try:
-        return is_alive(run) and os.fsencode(folder.resolve()) in Path(f"/proc/{run.pid}/cmdline").read_bytes().split(b"\0")
+        return is_alive(run) and os.fsencode(folder.resolve()) in Path(
+            f"/proc/{run.pid}/cmdline"
+        ).read_bytes().split(b"\0")
     except OSError:
         return False
 
@@ -256,11 +323,14 @@ def _locked(folder: Path) -> int:
     except BlockingIOError:
         who = os.pread(lock, 200, 0).decode("utf-8", "replace").strip() or "another process"
         os.close(lock)
-        raise PlanError(f"{folder}: {who} carries this batch out; expected none; wait for it or stop it") from None
+        raise PlanError(
+            f"{folder}: {who} carries this batch out; expected none; wait for it or stop it"
+        ) from None
     except OSError as error:
         os.close(lock)
-        raise PlanError(f"{folder}: cannot be locked: {error.strerror}; expected one with locks; give another --out") \
-            from error
+        raise PlanError(
+            f"{folder}: cannot be locked: {error.strerror}; expected one with locks; give another --out"
+        ) from error
     with suppress(OSError):  # a full disk: the lock itself needs no room
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {node()}\n".encode(), 0)
@@ -268,7 +338,11 @@ def _locked(folder: Path) -> int:
 
 
 def _difference(old: str, new: str) -> str:
-    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "plan of the batch", "plan given", lineterm="", n=1))
+    lines = list(
+        difflib.unified_diff(
+            old.splitlines(), new.splitlines(), "plan of the batch", "plan given", lineterm="", n=1
+        )
+    )
     more = [f"... and {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
     return "\n".join(lines[:DIFF_LINES] + more)
 
@@ -283,6 +357,7 @@ def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise PlanError(f"{out_root}: cannot be written: {error.strerror}; expected a folder for results; give another") \
-                from error
+            raise PlanError(
+                f"{out_root}: cannot be written: {error.strerror}; expected a folder for results; give another"
+            ) from error
     raise PlanError(f"{out_root / stem}: 99 batches of this second exist; wait a second")

@@ -24,8 +24,16 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
 START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.run.kernel import main; main()"
 ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
 # ipykernel turns its capture of fd 2 off under PYTEST_CURRENT_TEST; the others run or load what the user's own Python needs.
-LEFT_OUT = ("PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONINSPECT", "MPLBACKEND", "IPYTHONDIR",
-            "JUPYTER_DEFAULT_PROVISIONER_NAME")
+LEFT_OUT = (
+    "PYTEST_CURRENT_TEST",
+    "PYTHONSTARTUP",
+    "PYTHONHOME",
+    "PYTHONSAFEPATH",
+    "PYTHONINSPECT",
+    "MPLBACKEND",
+    "IPYTHONDIR",
+    "JUPYTER_DEFAULT_PROVISIONER_NAME",
+)
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
 
@@ -33,14 +41,21 @@ LAST_WORDS_BYTES = 8000
 def environment() -> dict[str, str]:
     """Environment of a child of the workbook: the checkout alone on PYTHONPATH, nothing of the user's own Python."""
     kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
-    return {**kept, "PYTHONPATH": str(CHECKOUT), "PYTHONNOUSERSITE": "1", "JUPYTER_PREFER_ENV_PATH": "1",
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    return {
+        **kept,
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONNOUSERSITE": "1",
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
 
 
 def main() -> None:
     """The kernel itself: dies with its parent, writes its Python stacks to a file on a fault and on SIGUSR2."""
     die_with_parent(signal.SIGKILL, int(os.environ["JPY_PARENT_PID"]))
-    stacks = os.open(os.environ.pop(STACKS), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    stacks = os.open(
+        os.environ.pop(STACKS), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+    )
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True, chain=False)
     from ipykernel.kernelapp import launch_new_instance
@@ -67,7 +82,9 @@ def short_folder(mark: str) -> Path:
             return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
         except OSError:
             continue
-    raise OSError(f"no folder for sockets: none of {', '.join(_places())} can be written; set TMPDIR to a short path that can")
+    raise OSError(
+        f"no folder for sockets: none of {', '.join(_places())} can be written; set TMPDIR to a short path that can"
+    )
 
 
 def clear_sockets(mark: str) -> None:
@@ -78,10 +95,16 @@ def clear_sockets(mark: str) -> None:
 
 
 def _places() -> list[str]:
-    return [place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm", "/var/tmp") if len(os.fsencode(place)) <= 70]
+    return [
+        place
+        for place in (tempfile.gettempdir(), "/tmp", "/dev/shm", "/var/tmp")
+        if len(os.fsencode(place)) <= 70
+    ]
 
 
-def how_it_ended(returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = "") -> tuple[str, str]:
+def how_it_ended(
+    returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = ""
+) -> tuple[str, str]:
     """What ended a process, in words, and its signal. Says unknown where nothing proves a cause; the kernel log is not read."""
     if returncode >= 0:
         return f"ended by itself with exit status {returncode}", ""
@@ -113,11 +136,15 @@ def where_it_stood(stacks: Path) -> list[str]:
     """The frames of the notebook's own code at the end, innermost first, from what faulthandler wrote."""
     frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
     own = [line.strip() for line in frames if line.strip().startswith("File ")]
-    ipython = next((i for i, line in enumerate(own) if "/IPython/core/interactiveshell.py" in line), 0)
+    ipython = next(
+        (i for i, line in enumerate(own) if "/IPython/core/interactiveshell.py" in line), 0
+    )
     return own[:ipython]
 
 
-def sweep(mark: str, adopted: bool = False, patience_s: float = 0.5, limit_s: float = 3.0) -> tuple[list[str], list[str]]:
+def sweep(
+    mark: str, adopted: bool = False, patience_s: float = 0.5, limit_s: float = 3.0
+) -> tuple[list[str], list[str]]:
     """End what a run left behind; returns (ended, still there) as "name (pid)".
 
     Found by the mark in the environment that its kernel was started with, whatever session it moved to, and with ``adopted``
@@ -158,7 +185,11 @@ def marked(mark: str) -> list[int]:
 def ask_for_stacks(pid: int) -> None:
     """Have a kernel write the Python stacks of its threads (see ``main``); what does not catch the signal is let alone."""
     try:
-        caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+        caught = next(
+            line
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            if line.startswith("SigCgt:")
+        )
         if int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1:
             os.kill(pid, signal.SIGUSR2)
     except (OSError, StopIteration):
@@ -178,7 +209,11 @@ def _left_behind(mark: str, adopted: bool) -> list[int]:
     if adopted:
         import psutil
 
-        found |= {child.pid for child in psutil.Process().children(recursive=True) if is_running(child.pid)}
+        found |= {
+            child.pid
+            for child in psutil.Process().children(recursive=True)
+            if is_running(child.pid)
+        }
     return sorted(found)
 
 

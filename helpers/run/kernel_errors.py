@@ -24,8 +24,10 @@ LOG_S, TEXT_LIMIT = 2.0, 200
 OWN_XIDS = ("13", "31", "43", "45")
 # drivers/edac/mce_amd.c decode_error_status, arch/x86/kernel/cpu/mce/core.c print_mce, drivers/firmware/efi/cper.c. Corrected
 # and deferred ones are left out.
-_HARDWARE = re.compile(r"\[Hardware Error\]: (?:System Fatal error|Uncorrected,|CPU \d{1,4}: Machine Check Exception|"
-                       r"event severity: (?:fatal|recoverable))")
+_HARDWARE = re.compile(
+    r"\[Hardware Error\]: (?:System Fatal error|Uncorrected,|CPU \d{1,4}: Machine Check Exception|"
+    r"event severity: (?:fatal|recoverable))"
+)
 
 
 def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], str]:
@@ -45,17 +47,25 @@ def judged(text: str) -> tuple[Trouble, ...]:
     """The troubles in a piece of kernel log. What the killer of a memory cgroup did is none: it stayed inside its limit."""
     found = [_trouble(event) for event in parse(text) if _is_error(event)]
     hardware = [line for line in text.splitlines() if _HARDWARE.search(line)]
-    return tuple(found) + tuple(Trouble("box", _why("hardware error", 1, line), False) for line in hardware[:3])
+    return tuple(found) + tuple(
+        Trouble("box", _why("hardware error", 1, line), False) for line in hardware[:3]
+    )
 
 
 def _is_error(event: Event) -> bool:
-    return (event.kind in (*FAULTS, "hung_task") or (event.kind == "oom_killer" and event.detail == "global")
-            or (event.kind == "pcie_aer" and not event.detail.startswith("corrected")))
+    return (
+        event.kind in (*FAULTS, "hung_task")
+        or (event.kind == "oom_killer" and event.detail == "global")
+        or (event.kind == "pcie_aer" and not event.detail.startswith("corrected"))
+    )
 
 
 def _trouble(event: Event) -> Trouble:
-    passes = (event.kind in ("vm_fault", "oom_killer", "hung_task") or event.detail.endswith("soft recovered")
-              or (event.kind == "xid" and event.detail in OWN_XIDS))
+    passes = (
+        event.kind in ("vm_fault", "oom_killer", "hung_task")
+        or event.detail.endswith("soft recovered")
+        or (event.kind == "xid" and event.detail in OWN_XIDS)
+    )
     why = _why(event.kind.replace("_", " "), event.count, event.text)
     return Trouble(f"gpu {event.pci}" if event.pci else "box", why, passes)
 
@@ -85,24 +95,50 @@ def _kmsg(path: str, since: str) -> tuple[str, list[str], str]:
                 if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
                     last = int(words[1])
                     first = last if first < 0 else first
-                    lines += [kmsg_line(record).decode("utf-8", "replace").rstrip()] if last > after else []
+                    lines += (
+                        [kmsg_line(record).decode("utf-8", "replace").rstrip()]
+                        if last > after
+                        else []
+                    )
     except BlockingIOError:
         pass  # the end of the log
     except OSError as error:
         return "", [], fault(error)[1]
     finally:
         os.close(opened)
-    lost = f"{first - after - 1} of its lines were overwritten before they were read" if since and first > after + 1 else ""
+    lost = (
+        f"{first - after - 1} of its lines were overwritten before they were read"
+        if since and first > after + 1
+        else ""
+    )
     return f"kmsg {max(last, after)}", lines, lost
 
 
 def _journal(since: str) -> tuple[str, list[str], str]:
     cursor = since.removeprefix("journal ") if since.startswith("journal ") else ""
-    argv = ["journalctl", "-k", "-b", "0", "--no-pager", "--no-hostname", "-o", "short-monotonic", "--show-cursor",
-            *(["--after-cursor", cursor] if cursor else ["-n", "1"])]
+    argv = [
+        "journalctl",
+        "-k",
+        "-b",
+        "0",
+        "--no-pager",
+        "--no-hostname",
+        "-o",
+        "short-monotonic",
+        "--show-cursor",
+        *(["--after-cursor", cursor] if cursor else ["-n", "1"]),
+    ]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=LOG_S, check=False,
-                              stdin=subprocess.DEVNULL, env={"PATH": search_path(), "LC_ALL": "C"})
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LOG_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={"PATH": search_path(), "LC_ALL": "C"},
+        )
     except subprocess.TimeoutExpired:
         return "", [], f"no answer in {LOG_S:g} s"
     except OSError as error:
@@ -110,5 +146,15 @@ def _journal(since: str) -> tuple[str, list[str], str]:
     lines = done.stdout.splitlines()
     found = [line.removeprefix("-- cursor: ") for line in lines if line.startswith("-- cursor: ")]
     if not found and not cursor:
-        return "", [], ((done.stderr.strip() or done.stdout.strip() or "no lines").splitlines()[-1])[:TEXT_LIMIT]
-    return f"journal {found[-1] if found else cursor}", [line for line in lines if not line.startswith("-- ")], ""
+        return (
+            "",
+            [],
+            ((done.stderr.strip() or done.stdout.strip() or "no lines").splitlines()[-1])[
+                :TEXT_LIMIT
+            ],
+        )
+    return (
+        f"journal {found[-1] if found else cursor}",
+        [line for line in lines if not line.startswith("-- ")],
+        "",
+    )

@@ -21,7 +21,14 @@ from .shapes import Figure
 
 NBFORMAT = 4
 INJECTED, PARAMETERS = "injected-parameters", "parameters"
-TYPES: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "list": list, "dict": dict, "tuple": list}
+TYPES: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "float": (int, float),
+    "list": list,
+    "dict": dict,
+    "tuple": list,
+}
 
 
 @contextmanager
@@ -30,7 +37,9 @@ def without(package: str) -> Iterator[None]:
     if package in sys.modules:
         yield
         return
-    cast(Any, sys.modules)[package] = None  # import then raises ImportError (the import system, 5.3.1)
+    cast(Any, sys.modules)[package] = (
+        None  # import then raises ImportError (the import system, 5.3.1)
+    )
     try:
         yield
     finally:
@@ -58,26 +67,42 @@ def open_notebook(path: Path) -> Any:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise NotebookError(f"{path}: cannot be read: {error.strerror}; expected a notebook") from error
+        raise NotebookError(
+            f"{path}: cannot be read: {error.strerror}; expected a notebook"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise NotebookError(f"{path}: no JSON ({type(error).__name__}); expected a notebook (.ipynb)") from error
+        raise NotebookError(
+            f"{path}: no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
+        ) from error
     version = raw.get("nbformat") if isinstance(raw, dict) else None
     if not isinstance(version, int) or not isinstance(raw.get("metadata", {}), dict):
         raise NotebookError(f"{path}: no nbformat number; expected a notebook (.ipynb)")
     if version > NBFORMAT:
-        raise NotebookError(f"{path}: nbformat {version}; this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}")
+        raise NotebookError(
+            f"{path}: nbformat {version}; this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
+        )
     try:
         nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
         nbformat.validate(nb)
-    except Exception as error:  # nbformat's readers raise whatever a broken file makes them stumble over
-        raise NotebookError(f"{path}: broken notebook: {str(error).strip().splitlines()[0][:200]}") from error
-    language = nb.metadata.get("kernelspec", {}).get("language") or nb.metadata.get("language_info", {}).get("name") or "python"
+    except (
+        Exception
+    ) as error:  # nbformat's readers raise whatever a broken file makes them stumble over
+        raise NotebookError(
+            f"{path}: broken notebook: {str(error).strip().splitlines()[0][:200]}"
+        ) from error
+    language = (
+        nb.metadata.get("kernelspec", {}).get("language")
+        or nb.metadata.get("language_info", {}).get("name")
+        or "python"
+    )
     if language != "python":
         raise NotebookError(f"{path}: written for {language}; expected Python")
     for index, cell in enumerate(nb.cells):
         limit = cell.metadata.get("timeout", 1)
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
-            raise NotebookError(f"{path}: cell {index}: metadata.timeout: seen {limit!r}; expected seconds above 0")
+            raise NotebookError(
+                f"{path}: cell {index}: metadata.timeout: seen {limit!r}; expected seconds above 0"
+            )
     return nb
 
 
@@ -92,12 +117,16 @@ def parameters(nb: Any) -> dict[str, ast.expr | None]:
             try:
                 body = ast.parse(cell.source).body
             except SyntaxError as error:
-                raise NotebookError(f"its parameters cell cannot be read: line {error.lineno}: {error.msg}") from error
+                raise NotebookError(
+                    f"its parameters cell cannot be read: line {error.lineno}: {error.msg}"
+                ) from error
             for node in body:
                 if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                     found[node.target.id] = node.annotation
                 elif isinstance(node, ast.Assign):
-                    found.update((target.id, None) for target in node.targets if isinstance(target, ast.Name))
+                    found.update(
+                        (target.id, None) for target in node.targets if isinstance(target, ast.Name)
+                    )
             break
     return found
 
@@ -106,14 +135,20 @@ def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -
     """Refuse names that the notebook does not have and values of another type than annotated. Raises NotebookError."""
     for name, value in given.items():
         if name not in known:
-            raise NotebookError(f"no parameter {name!r}; expected one of {', '.join(known) or '(it has no parameters)'}")
+            raise NotebookError(
+                f"no parameter {name!r}; expected one of {', '.join(known) or '(it has no parameters)'}"
+            )
         kind = known[name]
         if kind is not None and not _fits(value, kind):
-            raise NotebookError(f"parameter {name!r}: seen {_short(value)}; expected {ast.unparse(kind)}")
+            raise NotebookError(
+                f"parameter {name!r}: seen {_short(value)}; expected {ast.unparse(kind)}"
+            )
         try:
             json.dumps(value)
         except (TypeError, ValueError) as error:
-            raise NotebookError(f"parameter {name!r}: seen {_short(value)}; expected text, numbers, lists; quote it") from error
+            raise NotebookError(
+                f"parameter {name!r}: seen {_short(value)}; expected text, numbers, lists; quote it"
+            ) from error
 
 
 def _fits(value: Any, kind: ast.expr) -> bool:
@@ -157,8 +192,13 @@ def cell_counts(nb: Any) -> dict[str, int]:
 
 
 def _statuses(nb: Any) -> list[str]:
-    return [cell.metadata.get("papermill", {}).get("status") or "pending" for cell in nb.cells
-            if cell.cell_type == "code" and cell.source.strip() and INJECTED not in cell.metadata.get("tags", [])]
+    return [
+        cell.metadata.get("papermill", {}).get("status") or "pending"
+        for cell in nb.cells
+        if cell.cell_type == "code"
+        and cell.source.strip()
+        and INJECTED not in cell.metadata.get("tags", [])
+    ]
 
 
 def verdict_of(nb: Any) -> Verdict | None:
@@ -189,7 +229,11 @@ def save_figures(nb: Any, folder: Path) -> list[Figure]:
         except (binascii.Error, ValueError):
             continue
         own = output.get("metadata", {}).get("image/png", {})
-        alt = (own.get("alt") if isinstance(own, dict) else "") or cell.metadata.get("alt") or "A figure without a description"
+        alt = (
+            (own.get("alt") if isinstance(own, dict) else "")
+            or cell.metadata.get("alt")
+            or "A figure without a description"
+        )
         path = folder / "figures" / f"{len(figures) + 1:02d}.png"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(picture)

@@ -47,7 +47,10 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {
+            number: signal.getsignal(number)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:  # nohup stays nohup
                 signal.signal(number, self._heard)
@@ -72,8 +75,14 @@ def mark_of(folder: Path, attempt: int) -> str:
     return hashlib.sha256(f"{folder.resolve()} {attempt}".encode()).hexdigest()[:32]
 
 
-def run_one(folder: Path, run: Run, job: dict[str, Any], *, stop: Stop | None = None,
-            tick: Callable[[int, int, float], None] | None = None) -> Run:
+def run_one(
+    folder: Path,
+    run: Run,
+    job: dict[str, Any],
+    *,
+    stop: Stop | None = None,
+    tick: Callable[[int, int, float], None] | None = None,
+) -> Run:
     """Run one planned run in a process of its own and return its record, whatever happens to that process.
 
     Call it from a thread that lives as long as the run: the runner ends with the thread that started it. A run whose start
@@ -81,19 +90,39 @@ def run_one(folder: Path, run: Run, job: dict[str, Any], *, stop: Stop | None = 
     """
     began, wall = time.monotonic(), time.time()
     stop = stop or Stop()
-    run = run.model_copy(update={"boot_id": boot_id(), "node": node(), "ooms_before": kernel.oom_kills(), "started_at": now()})
+    run = run.model_copy(
+        update={
+            "boot_id": boot_id(),
+            "node": node(),
+            "ooms_before": kernel.oom_kills(),
+            "started_at": now(),
+        }
+    )
     try:
         log = open(folder / LOG, "wb")
     except OSError as error:
         return not_started(run, error)
     with log:
         try:
-            process = subprocess.Popen([sys.executable, "-m", "helpers.run.runner", "--one", str(folder.resolve())],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=kernel.CHECKOUT,
-                                       env=kernel.environment(), start_new_session=True)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "helpers.run.runner", "--one", str(folder.resolve())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=kernel.CHECKOUT,
+                env=kernel.environment(),
+                start_new_session=True,
+            )
         except OSError as error:
-            return _kept(folder, move(move(run, "started"), "failed", cause=f"its runner cannot start: {error.strerror}",
-                                      ended_at=now()))
+            return _kept(
+                folder,
+                move(
+                    move(run, "started"),
+                    "failed",
+                    cause=f"its runner cannot start: {error.strerror}",
+                    ended_at=now(),
+                ),
+            )
     assert process.stdin and process.stdout
     heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(process.stdout, heard), daemon=True).start()
@@ -120,19 +149,40 @@ def run_one(folder: Path, run: Run, job: dict[str, Any], *, stop: Stop | None = 
         state, cause, name = watched.said
         words = kernel.last_words(folder / LOG)
         if there or process.poll() is None:
-            state, cause = "stuck", f"{cause or 'its runner ended'}; SIGKILL does not end {', '.join(there) or 'its runner'}"
+            state, cause = (
+                "stuck",
+                f"{cause or 'its runner ended'}; SIGKILL does not end {', '.join(there) or 'its runner'}",
+            )
         elif not state:
-            how, name = kernel.how_it_ended(process.returncode, run.ooms_before, kernel.oom_kills(), words)
+            how, name = kernel.how_it_ended(
+                process.returncode, run.ooms_before, kernel.oom_kills(), words
+            )
             state, cause = "died", f"its runner {'was ' if name else ''}{how}"
-        run = move(run, state, cause=cause, signal=name, ended_at=now(), left_behind=ended, **salvaged(folder),
-                   stopped_by="interrupt" if state == "failed" else "", last_words=words[-LAST_WORDS:],
-                   seconds=round(time.monotonic() - began, 2))
+        run = move(
+            run,
+            state,
+            cause=cause,
+            signal=name,
+            ended_at=now(),
+            left_behind=ended,
+            **salvaged(folder),
+            stopped_by="interrupt" if state == "failed" else "",
+            last_words=words[-LAST_WORDS:],
+            seconds=round(time.monotonic() - began, 2),
+        )
     if run.stopped_by == "interrupt" and not stop.signal:
         run = run.model_copy(update={"stopped_by": ""})  # it was no user who interrupted it
     jump = (time.time() - wall) - (time.monotonic() - began)
     if abs(jump) > JUMP_S:
-        run = run.model_copy(update={"notes": [*run.notes, f"the wall clock moved by {jump:+.0f} s while it ran (set anew, or "
-                                                           "the machine slept); seconds are those of the monotonic clock"]})
+        run = run.model_copy(
+            update={
+                "notes": [
+                    *run.notes,
+                    f"the wall clock moved by {jump:+.0f} s while it ran (set anew, or "
+                    "the machine slept); seconds are those of the monotonic clock",
+                ]
+            }
+        )
     with suppress(OSError):
         if run.state == "answered" or not (folder / LOG).stat().st_size:
             (folder / LOG).unlink()
@@ -141,7 +191,13 @@ def run_one(folder: Path, run: Run, job: dict[str, Any], *, stop: Stop | None = 
 
 def not_started(run: Run, error: OSError) -> Run:
     """A planned run whose start cannot be recorded: skipped, and to be tried when the batch is resumed."""
-    return move(run, "skipped", stopped_by="disk", started_at="", cause=f"its start cannot be recorded: {error.strerror}")
+    return move(
+        run,
+        "skipped",
+        stopped_by="disk",
+        started_at="",
+        cause=f"its start cannot be recorded: {error.strerror}",
+    )
 
 
 def salvaged(folder: Path) -> dict[str, Any]:
@@ -161,9 +217,22 @@ def _kept(folder: Path, run: Run) -> Run:
 class _Watched:
     """A runner from its job to its end. ``said``: (state, cause, signal) where it had to be stopped from here."""
 
-    def __init__(self, process: subprocess.Popen[bytes], heard: queue.SimpleQueue[bytes], folder: Path, job: dict[str, Any],
-                 stop: Stop, began: float):
-        self.process, self.heard, self.folder, self.stop, self.began = process, heard, folder, stop, began
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        heard: queue.SimpleQueue[bytes],
+        folder: Path,
+        job: dict[str, Any],
+        stop: Stop,
+        began: float,
+    ):
+        self.process, self.heard, self.folder, self.stop, self.began = (
+            process,
+            heard,
+            folder,
+            stop,
+            began,
+        )
         self.mark, self.limit_s = job["mark"], job["run_s"]
         self.said = ("", "", "")
         self.cell = self.cells = 0
@@ -178,7 +247,9 @@ class _Watched:
                 last_word = time.monotonic()
             here = time.monotonic()
             if here - last_look > JUMP_S:
-                last_word = here  # we were stopped ourselves: what was said meanwhile is still to be heard
+                last_word = (
+                    here  # we were stopped ourselves: what was said meanwhile is still to be heard
+                )
             last_look = here
             if tick:
                 tick(self.cell, self.cells, here - self.began)
@@ -187,7 +258,11 @@ class _Watched:
                 stopping = here + STOP_S
                 self.process.send_signal(signal.SIGINT)
             elif not stopping and here > self.began + self.limit_s + GRACE_S:
-                self.said = ("timed_out", f"its runner did not stop {GRACE_S:g} s after the limit of {self.limit_s:.3g} s", "")
+                self.said = (
+                    "timed_out",
+                    f"its runner did not stop {GRACE_S:g} s after the limit of {self.limit_s:.3g} s",
+                    "",
+                )
                 stopping = here
             elif not stopping and here - last_word > SILENT_S:
                 self.said = ("timed_out", f"its runner fell silent: no word for {SILENT_S:g} s", "")
@@ -228,8 +303,11 @@ def write_evidence(folder: Path, pid: int, mark: str) -> None:
     pids = [pid, *kernel.marked(mark)]
     for each in pids[1:]:
         kernel.ask_for_stacks(each)
-    said = [stacks_of(session, [each for each in pids if kernel.session_of(each) == session])
-            for session in dict.fromkeys(map(kernel.session_of, pids)) if session]
+    said = [
+        stacks_of(session, [each for each in pids if kernel.session_of(each) == session])
+        for session in dict.fromkeys(map(kernel.session_of, pids))
+        if session
+    ]
     with suppress(OSError):
         (folder / "stacks").mkdir(exist_ok=True)
         (folder / "stacks" / "threads.txt").write_text("\n".join(said) + "\n")

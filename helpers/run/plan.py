@@ -81,12 +81,23 @@ def load_plan(path: Path, box: str = "", outside: Iterable[str | Path] = ()) -> 
         raise PlanError(one_line(error, where)) from error
     except (PlanError, NotebookError) as error:
         raise PlanError(f"{where}: {error}") from error
-    except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle, an unknown ~user
-        raise PlanError(f"{where}: a path cannot be followed: {str(error)[:200]}; correct it") from error
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # a name that is too long, links in a circle, an unknown ~user
+        raise PlanError(
+            f"{where}: a path cannot be followed: {str(error)[:200]}; correct it"
+        ) from error
     steps = _in_order(steps) if plan.order == "danger" else steps
     width = max(3, len(str(len(steps) - 1)))  # ids sort as the runs do
-    named = tuple(replace(step, run_id=f"{number:0{width}d}-{step.run_id}") for number, step in enumerate(steps))
-    digest, total_s = hashlib.sha256(text.encode()).hexdigest(), plan.limits.total_s or DEFAULT_LIMITS.total_s or 0
+    named = tuple(
+        replace(step, run_id=f"{number:0{width}d}-{step.run_id}")
+        for number, step in enumerate(steps)
+    )
+    digest, total_s = (
+        hashlib.sha256(text.encode()).hexdigest(),
+        plan.limits.total_s or DEFAULT_LIMITS.total_s or 0,
+    )
     return CheckedPlan(plan, text, digest, named, total_s)
 
 
@@ -124,9 +135,13 @@ class _Reader:
             given = {**planned.parameters, **dict(zip(planned.grid, values, strict=True))}
             box, preset, gpu = (_text(planned, given, name) for name in ("box", "preset", "gpu"))
             if gpu and not pci_address(gpu):
-                raise PlanError(f"gpu: seen {gpu!r}; expected a PCI address such as 0000:03:00.0; see: lspci -D")
+                raise PlanError(
+                    f"gpu: seen {gpu!r}; expected a PCI address such as 0000:03:00.0; see: lspci -D"
+                )
             gpu = pci_address(gpu)
-            own = {name: value for name, value in given.items() if name not in ("box", "preset", "gpu")}
+            own = {
+                name: value for name, value in given.items() if name not in ("box", "preset", "gpu")
+            }
             own.update({"gpu": gpu} if gpu and "gpu" in known else {})
             check_parameters(known, own)
             for name, value in own.items():
@@ -134,21 +149,51 @@ class _Reader:
                 facts.check(name, value)
             for name, text in (("box", box), ("preset", preset)):
                 if text and text != "live" and name not in known:
-                    raise PlanError(f"{planned.notebook} has no parameter {name!r}; seen {name}: {text}; leave it out")
+                    raise PlanError(
+                        f"{planned.notebook} has no parameter {name!r}; seen {name}: {text}; leave it out"
+                    )
             place, box_name = self._box(box)
-            key = json.dumps([planned.notebook, box, preset, own, *([gpu] if gpu else [])], sort_keys=True)
+            key = json.dumps(
+                [planned.notebook, box, preset, own, *([gpu] if gpu else [])], sort_keys=True
+            )
             name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-            estimate_s, estimate_from = self.estimates.of(planned.notebook, name, facts.seconds, run_s)
-            step = Step(name, planned.notebook, source, own, frozenset(known), place, box_name if "box" in known else "",
-                        self._preset(preset), cell_s, run_s, danger, gpu, "{batch}" in key, estimate_s, estimate_from)
+            estimate_s, estimate_from = self.estimates.of(
+                planned.notebook, name, facts.seconds, run_s
+            )
+            step = Step(
+                name,
+                planned.notebook,
+                source,
+                own,
+                frozenset(known),
+                place,
+                box_name if "box" in known else "",
+                self._preset(preset),
+                cell_s,
+                run_s,
+                danger,
+                gpu,
+                "{batch}" in key,
+                estimate_s,
+                estimate_from,
+            )
             yield from itertools.repeat(step, planned.repeats)
 
     def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any]]:
         """(the file, what its metadata says to this workbook, its parameters with their annotations)."""
         if name not in self.notebooks:
-            found = next((folder / name for folder in (NOTEBOOKS, self.places.base) if (folder / name).is_file()), None)
+            found = next(
+                (
+                    folder / name
+                    for folder in (NOTEBOOKS, self.places.base)
+                    if (folder / name).is_file()
+                ),
+                None,
+            )
             if found is None:
-                raise PlanError(f"notebook: seen {name!r}; expected a file in {NOTEBOOKS.name}/ or beside the plan")
+                raise PlanError(
+                    f"notebook: seen {name!r}; expected a file in {NOTEBOOKS.name}/ or beside the plan"
+                )
             source = self.places.inner(found, "notebook")
             book = open_notebook(source)
             self.notebooks[name] = source, facts_of(book, name), parameters(book)
@@ -160,11 +205,22 @@ class _Reader:
         box = self.override if named else box
         if box in self.recorded:
             return box, box
-        place = next((place for place in (self.places.base / box, Path.cwd() / box) if box and place.exists()), None)
+        place = next(
+            (
+                place
+                for place in (self.places.base / box, Path.cwd() / box)
+                if box and place.exists()
+            ),
+            None,
+        )
         if place is None:
-            raise PlanError(f"box: seen {box!r}; expected a bundle's path or one of {', '.join(self.recorded)}")
+            raise PlanError(
+                f"box: seen {box!r}; expected a bundle's path or one of {', '.join(self.recorded)}"
+            )
         real = place.resolve() if named else self.places.inner(place, "box")
-        return str(real), next((place.name[:-len(end)] for end in ARCHIVES if place.name.endswith(end)), place.name)
+        return str(real), next(
+            (place.name[: -len(end)] for end in ARCHIVES if place.name.endswith(end)), place.name
+        )
 
     def _preset(self, preset: str) -> str:
         """The preset as a notebook is given it: a name of env/presets, or the absolute path of a file that ends in .env."""
@@ -173,7 +229,9 @@ class _Reader:
         if preset in ("", "none"):
             return preset
         own = preset.endswith(".env")
-        path = self.places.inner(self.places.base / preset if own else FOLDER / f"{preset}.env", "preset")
+        path = self.places.inner(
+            self.places.base / preset if own else FOLDER / f"{preset}.env", "preset"
+        )
         try:
             load(path if own else preset)
         except PresetError as error:
@@ -184,7 +242,9 @@ class _Reader:
 def _danger(said: str, planned: PlannedRun) -> str:
     """What a run does to a box: the notebook's own word, which the plan may raise. One that says nothing may load the box."""
     if said and planned.danger and DANGERS.index(planned.danger) < DANGERS.index(said):
-        raise PlanError(f"danger: seen {planned.danger}, and {planned.notebook} {said}; a plan may only raise it; leave it out")
+        raise PlanError(
+            f"danger: seen {planned.danger}, and {planned.notebook} {said}; a plan may only raise it; leave it out"
+        )
     return planned.danger or said or "loads"
 
 
@@ -197,4 +257,3 @@ def _text(planned: PlannedRun, given: dict[str, Any], name: str) -> str:
     if not isinstance(given[name], str):
         raise PlanError(f"parameter {name!r}: seen {given[name]!r}; expected str")
     return str(given[name])
-

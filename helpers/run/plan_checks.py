@@ -34,11 +34,21 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         assert node is not None
         if isinstance(event, yaml.AliasEvent):
-            if self.nodes.get(node, ALIAS_NODES + 1) > ALIAS_NODES:  # none yet: it stands inside what it names
-                raise _wrong(f"alias *{event.anchor} stands for itself or for more than {ALIAS_NODES:,} values", event)
+            if (
+                self.nodes.get(node, ALIAS_NODES + 1) > ALIAS_NODES
+            ):  # none yet: it stands inside what it names
+                raise _wrong(
+                    f"alias *{event.anchor} stands for itself or for more than {ALIAS_NODES:,} values",
+                    event,
+                )
             return node
-        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else \
-            node.value if isinstance(node, yaml.SequenceNode) else ()
+        parts = (
+            [part for pair in node.value for part in pair]
+            if isinstance(node, yaml.MappingNode)
+            else node.value
+            if isinstance(node, yaml.SequenceNode)
+            else ()
+        )
         self.nodes[node] = 1 + sum(self.nodes[part] for part in parts)
         if max(self.nodes[node], len(self.nodes)) > ALL_NODES:
             raise _wrong(f"more than {ALL_NODES:,} values with its aliases written out", event)
@@ -47,14 +57,22 @@ class _Loader(yaml.SafeLoader):
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         """YAML 1.1 reads the PCI address 0000:03:00.0 as a number of base 60; here it is text, as in YAML 1.2."""
         tag = super().resolve(kind, value, implicit)
-        return "tag:yaml.org,2002:str" if str(tag).endswith((":int", ":float")) and ":" in value else tag
+        return (
+            "tag:yaml.org,2002:str"
+            if str(tag).endswith((":int", ":float")) and ":" in value
+            else tag
+        )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen or key.value == "<<":
-                    raise _wrong(f"key {key.value!r} " + ("stands twice" if key.value in seen else "merges; write it out"), key)
+                    raise _wrong(
+                        f"key {key.value!r} "
+                        + ("stands twice" if key.value in seen else "merges; write it out"),
+                        key,
+                    )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -76,20 +94,31 @@ def read_yaml(path: Path) -> tuple[str, Any]:
         why = f"cannot be read: {error.strerror}"
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        why = (f"line {mark.line + 1}, column {mark.column + 1}: " if mark else "") + " ".join(str(error.problem).split())
+        why = (f"line {mark.line + 1}, column {mark.column + 1}: " if mark else "") + " ".join(
+            str(error.problem).split()
+        )
     except (yaml.YAMLError, RecursionError) as error:
         why = f"no YAML ({type(error).__name__})"
-    except ValueError as error:  # also no UTF-8, a date such as 2024-13-45, a number of too many digits
+    except (
+        ValueError
+    ) as error:  # also no UTF-8, a date such as 2024-13-45, a number of too many digits
         why = str(error)[:100]
     raise PlanError(f"{path}: {why}; expected a plan in YAML")
 
 
 def count_runs(plan: Plan) -> int:
     """How many runs a plan asks for, by multiplication alone. Raises PlanError above 5,000, with the count."""
-    count = sum(planned.repeats * math.prod(len(listed) for listed in planned.grid.values()) for planned in plan.runs)
+    count = sum(
+        planned.repeats * math.prod(len(listed) for listed in planned.grid.values())
+        for planned in plan.runs
+    )
     if count > MOST_RUNS:
-        seen = f"{count:,}" if count < 10**15 else f"about 10^{math.log10(count):.0f}"  # str() refuses 4,300 digits
-        raise PlanError(f"runs: seen {seen} runs with grids and repeats; expected at most {MOST_RUNS:,}; make it several plans")
+        seen = (
+            f"{count:,}" if count < 10**15 else f"about 10^{math.log10(count):.0f}"
+        )  # str() refuses 4,300 digits
+        raise PlanError(
+            f"runs: seen {seen} runs with grids and repeats; expected at most {MOST_RUNS:,}; make it several plans"
+        )
     return count
 
 
@@ -109,8 +138,10 @@ class Places:
         """The path with its links resolved. Raises PlanError where it leads outside."""
         real = path.resolve()
         if not any(real.is_relative_to(folder) for folder in self.inside):
-            raise PlanError(f"{what}: {path} leads to {real}; expected a path inside the checkout or the plan's folder; "
-                            f"name its folder in outside:")
+            raise PlanError(
+                f"{what}: {path} leads to {real}; expected a path inside the checkout or the plan's folder; "
+                f"name its folder in outside:"
+            )
         return real
 
     def check(self, value: Any, what: str) -> None:
@@ -124,9 +155,15 @@ class Places:
             raise PlanError(f"{what}: seen {value}; expected a finite number")
         elif isinstance(value, str):
             if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise PlanError(f"{what}: seen {value[:40]!r}; expected text without NUL and half letters")
+                raise PlanError(
+                    f"{what}: seen {value[:40]!r}; expected text without NUL and half letters"
+                )
             text = value.replace("{batch}", f"{CHECKOUT}/outputs/batch")
-            if len(text) <= 4096 and "\n" not in text and ("/" in text or text == ".." or text.startswith("~")):
+            if (
+                len(text) <= 4096
+                and "\n" not in text
+                and ("/" in text or text == ".." or text.startswith("~"))
+            ):
                 path = Path(text).expanduser()
                 for base in (self.base, CHECKOUT):
                     if path.is_absolute() or ".." in path.parts or (base / path).exists():

@@ -6,7 +6,18 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-State = Literal["planned", "started", "answered", "failed", "died", "timed_out", "stuck", "rebooted", "node_lost", "skipped"]
+State = Literal[
+    "planned",
+    "started",
+    "answered",
+    "failed",
+    "died",
+    "timed_out",
+    "stuck",
+    "rebooted",
+    "node_lost",
+    "skipped",
+]
 STATES: tuple[str, ...] = get_args(State)
 Danger = Literal["looks", "loads", "provokes"]
 DANGERS: tuple[str, ...] = get_args(Danger)
@@ -48,7 +59,9 @@ class Gates(Shape):
     """What a box must be like again before the next run starts there. A limit of None is not looked at."""
 
     disk_free_bytes: int = Field(default=1 << 30, ge=0)
-    memory_back_fraction: float = Field(default=0.05, ge=0, le=1)  # of host memory, and of a GPU's, that may stay used
+    memory_back_fraction: float = Field(
+        default=0.05, ge=0, le=1
+    )  # of host memory, and of a GPU's, that may stay used
     temperature_c: float | None = Field(default=90, gt=0)
     settle_s: float = Field(default=30, ge=0, le=3600)
 
@@ -57,7 +70,9 @@ class StopRules(Shape):
     """When a batch, or a node, gets no more runs. A strike is a run that died, hung or took its box down."""
 
     after_failures: int | None = Field(default=None, ge=1)
-    after_strikes: int = Field(default=1, ge=1)  # with more than these a run is never repeated by itself
+    after_strikes: int = Field(
+        default=1, ge=1
+    )  # with more than these a run is never repeated by itself
     node_strikes: int | None = Field(default=None, ge=1)
     on_states: list[State] = []
 

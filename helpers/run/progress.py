@@ -40,7 +40,9 @@ def into_file(path: Path) -> Progress:
 
     Tell it ``started`` with the runs as they are now; then it goes on like any other. Raises OSError.
     """
-    return Plain(open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1), clock=True)
+    return Plain(
+        open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1), clock=True
+    )
 
 
 @dataclass
@@ -83,7 +85,9 @@ class Tally:
 
     def counts(self) -> dict[str, int]:
         """Runs in each state, in the order of the states; ``running`` is what goes on here."""
-        by = Counter("running" if number in self.going else run.state for number, run in enumerate(self.runs))
+        by = Counter(
+            "running" if number in self.going else run.state for number, run in enumerate(self.runs)
+        )
         return {state: by[state] for state in ("running", *STATES) if by[state]}
 
     def left_s(self) -> float | None:
@@ -94,7 +98,11 @@ class Tally:
                 expected = self._expected(run)
                 if expected is None:
                     return None
-                whole += max(0.0, expected - self.going[number].seconds) if number in self.going else expected
+                whole += (
+                    max(0.0, expected - self.going[number].seconds)
+                    if number in self.going
+                    else expected
+                )
         return whole / max(1, len(self.going))
 
     def line(self) -> str:
@@ -142,7 +150,10 @@ class Plain:
     def run_ended(self, number: int, run: Run) -> None:
         self.tally.end(number, run)
         left = self.tally.left_s()
-        self._print(f"{self._which(number)}: {ending(run)}" + (f"; about {short_time(left)} left" if left else ""))
+        self._print(
+            f"{self._which(number)}: {ending(run)}"
+            + (f"; about {short_time(left)} left" if left else "")
+        )
 
     def ended(self, result: BatchResult) -> None:
         if len(self.tally.runs) > 1:
@@ -153,7 +164,11 @@ class Plain:
 
     def _print(self, line: str) -> None:
         with suppress(OSError, ValueError):  # a closed terminal must not end a night's batch
-            print(f"{time.strftime('%H:%M:%SZ', time.gmtime())} " * self.clock + line, file=self.stream, flush=True)
+            print(
+                f"{time.strftime('%H:%M:%SZ', time.gmtime())} " * self.clock + line,
+                file=self.stream,
+                flush=True,
+            )
 
 
 class Live(Plain):
@@ -168,8 +183,13 @@ class Live(Plain):
 
         super().__init__(stream)
         self.console, self.memory = Console(file=stream), Memory()
-        self.screen = Screen(console=self.console, auto_refresh=False, transient=True, redirect_stdout=False,
-                             redirect_stderr=False)
+        self.screen = Screen(
+            console=self.console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._drawn_s, self._memory_s, self._memory = 0.0, -MEMORY_S, ""
 
     def started(self, folder: Path, runs: Sequence[Run]) -> None:
@@ -212,10 +232,17 @@ class Live(Plain):
 
         rows = Table.grid(padding=(0, 2))
         for number, going in list(self.tally.going.items())[:MOST_ROWS]:
-            rows.add_row(Text(f"run {number + 1}", "dim"), Text(title(going.run), overflow="ellipsis", no_wrap=True),
-                         Text(where(going.cell, going.cells)), Text(f"{going.seconds:.0f} s"))
+            rows.add_row(
+                Text(f"run {number + 1}", "dim"),
+                Text(title(going.run), overflow="ellipsis", no_wrap=True),
+                Text(where(going.cell, going.cells)),
+                Text(f"{going.seconds:.0f} s"),
+            )
         more = len(self.tally.going) - MOST_ROWS
-        small = [Text(f"and {more} more", "dim")] * (more > 0), [Text(self._memory, "dim")] * bool(self._memory)
+        small = (
+            [Text(f"and {more} more", "dim")] * (more > 0),
+            [Text(self._memory, "dim")] * bool(self._memory),
+        )
         return Group(rows, *small[0], Text(self.tally.line(), "bold"), *small[1])
 
     def _print(self, line: str) -> None:
@@ -231,7 +258,11 @@ class Memory:
     """
 
     def __init__(self, drm: Path = DRM, meminfo: Path = MEMINFO, smi: str | None = None):
-        self.drm, self.meminfo, self.smi = drm, meminfo, smi if smi is not None else which("nvidia-smi")
+        self.drm, self.meminfo, self.smi = (
+            drm,
+            meminfo,
+            smi if smi is not None else which("nvidia-smi"),
+        )
         self._child: subprocess.Popen[str] | None = None
         self._nvidia: list[str] = []
 
@@ -239,20 +270,38 @@ class Memory:
         """One line of what is in use now; of NVIDIA's as it was a moment ago, and nothing while it has to be ``quiet``."""
         if self.smi and not quiet:
             self._ask(self.smi)
-        return ", ".join([*amd_memory(self.drm), *([] if quiet else self._nvidia)]) or host_memory(self.meminfo)
+        return ", ".join([*amd_memory(self.drm), *([] if quiet else self._nvidia)]) or host_memory(
+            self.meminfo
+        )
 
     def _ask(self, smi: str) -> None:
         if self._child and self._child.poll() is None:
             return  # no second one beside a child that does not end
         if self._child and self._child.stdout:
-            rows = [[part.strip() for part in row.split(",")] for row in self._child.stdout.read().splitlines()]
-            self._nvidia = [f"GPU {row[0]} {_of(int(row[1]) << 20, int(row[2]) << 20)}" for row in rows
-                            if len(row) == 3 and row[1].isdigit() and row[2].isdigit()]
+            rows = [
+                [part.strip() for part in row.split(",")]
+                for row in self._child.stdout.read().splitlines()
+            ]
+            self._nvidia = [
+                f"GPU {row[0]} {_of(int(row[1]) << 20, int(row[2]) << 20)}"
+                for row in rows
+                if len(row) == 3 and row[1].isdigit() and row[2].isdigit()
+            ]
             self._child.stdout.close()
         with suppress(OSError):
             self._child = subprocess.Popen(
-                [smi, "--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits"], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
+                [
+                    smi,
+                    "--query-gpu=index,memory.used,memory.total",
+                    "--format=csv,noheader,nounits",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
 
 
 def amd_memory(drm: Path) -> list[str]:
@@ -261,7 +310,10 @@ def amd_memory(drm: Path) -> list[str]:
     for card in sorted(drm.glob("card[0-9]*/device/mem_info_vram_used")):
         for kind in ("vram", "gtt"):
             with suppress(OSError, ValueError):
-                used, total = (int((card.parent / f"mem_info_{kind}_{what}").read_text()) for what in ("used", "total"))
+                used, total = (
+                    int((card.parent / f"mem_info_{kind}_{what}").read_text())
+                    for what in ("used", "total")
+                )
                 said.append(f"{card.parts[-3]} {kind.upper()} {_of(used, total)}")
     return said
 
@@ -269,7 +321,10 @@ def amd_memory(drm: Path) -> list[str]:
 def host_memory(meminfo: Path) -> str:
     """What of the host's memory is in use, or nothing."""
     with suppress(OSError, ValueError, KeyError, IndexError):
-        fields = {line.split(":")[0]: int(line.split()[1]) << 10 for line in meminfo.read_text().splitlines()[:5]}
+        fields = {
+            line.split(":")[0]: int(line.split()[1]) << 10
+            for line in meminfo.read_text().splitlines()[:5]
+        }
         return "host memory " + _of(fields["MemTotal"] - fields["MemAvailable"], fields["MemTotal"])
     return ""
 
@@ -281,7 +336,10 @@ def _of(used: int, total: int) -> str:
 def beginning(folder: Path, runs: Sequence[Run]) -> str:
     """What a batch starts with, also one that goes on where it stopped."""
     before = sum(run.state not in ("planned", "started") for run in runs)
-    return f"{len(runs)} run{'s' * (len(runs) != 1)} into {folder}" + f", {before} of them ended before" * bool(before)
+    return (
+        f"{len(runs)} run{'s' * (len(runs) != 1)} into {folder}"
+        + f", {before} of them ended before" * bool(before)
+    )
 
 
 def title(run: Run) -> str:
@@ -297,7 +355,11 @@ def where(cell: int, cells: int) -> str:
 def ending(run: Run) -> str:
     """How a run ended, in one line."""
     answer = f": {run.verdict.short}" if run.verdict else ""
-    return f"{title(run)}: {run.state}{answer}" + f"; {run.cause}" * bool(run.cause) + f" ({run.seconds or 0:.1f} s)"
+    return (
+        f"{title(run)}: {run.state}{answer}"
+        + f"; {run.cause}" * bool(run.cause)
+        + f" ({run.seconds or 0:.1f} s)"
+    )
 
 
 def short_time(seconds: float) -> str:

@@ -39,7 +39,9 @@ class Quarantine:
     def lifted(self, found: Iterable[Trouble]) -> tuple[Trouble, ...]:
         """What a look lifts that found only ``found``: passing troubles of the scopes that are clean now."""
         unclean = {trouble.scope for trouble in found}
-        gone = tuple(trouble for trouble in self.troubles if trouble.passes and trouble.scope not in unclean)
+        gone = tuple(
+            trouble for trouble in self.troubles if trouble.passes and trouble.scope not in unclean
+        )
         self.troubles = tuple(trouble for trouble in self.troubles if trouble not in gone)
         return gone
 

@@ -44,7 +44,9 @@ def move(run: Run, state: str, **changes: Any) -> Run:
     """
     allowed = LEGAL.get(run.state, ())
     if state not in allowed:
-        raise IllegalMove(f"{run.run_id}: from {run.state} to {state}; expected {' or '.join(allowed) or 'no further move'}")
+        raise IllegalMove(
+            f"{run.run_id}: from {run.state} to {state}; expected {' or '.join(allowed) or 'no further move'}"
+        )
     strikes = run.strikes + (state in BLAMED)
     return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
 
@@ -60,13 +62,30 @@ def next_attempt(run: Run, after_strikes: int, ooms: int | None) -> int:
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
     if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= after_strikes:
-        killed = ooms is not None and run.ooms_before is not None and run.boot_id == boot_id() and ooms > run.ooms_before
+        killed = (
+            ooms is not None
+            and run.ooms_before is not None
+            and run.boot_id == boot_id()
+            and ooms > run.ooms_before
+        )
         return 0 if killed else run.attempt + 1
     return 0
 
 
-PLANNED = ("run_id", "batch_id", "box", "notebook", "parameters", "preset", "danger", "gpu", "estimate_s", "strikes",
-           "plan_sha256", "tool_version")
+PLANNED = (
+    "run_id",
+    "batch_id",
+    "box",
+    "notebook",
+    "parameters",
+    "preset",
+    "danger",
+    "gpu",
+    "estimate_s",
+    "strikes",
+    "plan_sha256",
+    "tool_version",
+)
 
 
 def again(run: Run, attempt: int) -> Run:
@@ -83,10 +102,20 @@ def write_run(folder: Path, run: Run) -> None:
 
 def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
     """Version 1 said only in words what had stopped a run."""
-    words = {("skipped", "interrupted"): "interrupt", ("skipped", "the plan's limit"): "limit",
-             ("skipped", "this box could not"): "box", ("failed", "interrupted by"): "interrupt"}
-    kind = next((kind for (state, start), kind in words.items()
-                 if raw.get("state") == state and str(raw.get("cause")).startswith(start)), "")
+    words = {
+        ("skipped", "interrupted"): "interrupt",
+        ("skipped", "the plan's limit"): "limit",
+        ("skipped", "this box could not"): "box",
+        ("failed", "interrupted by"): "interrupt",
+    }
+    kind = next(
+        (
+            kind
+            for (state, start), kind in words.items()
+            if raw.get("state") == state and str(raw.get("cause")).startswith(start)
+        ),
+        "",
+    )
     return {**raw, "schema_version": 2, "stopped_by": kind}
 
 
@@ -102,7 +131,11 @@ def read_run(path: Path) -> Run:
             return Run.model_validate_json(text)
         except ValidationError:  # the slow way: it says what is wrong, and lifts
             raw = json.loads(text)
-            while isinstance(raw, dict) and type(raw.get("schema_version")) is int and raw["schema_version"] in MIGRATIONS:
+            while (
+                isinstance(raw, dict)
+                and type(raw.get("schema_version")) is int
+                and raw["schema_version"] in MIGRATIONS
+            ):
                 raw = MIGRATIONS[raw["schema_version"]](raw)
             return Run.model_validate(raw)
     except OSError as error:
@@ -110,7 +143,9 @@ def read_run(path: Path) -> Run:
     except ValidationError as error:
         raise RecordUnreadable(one_line(error, str(path))) from error
     except (ValueError, RecursionError) as error:
-        raise RecordUnreadable(f"{path}: no whole JSON; expected a record; its run counts as unknown") from error
+        raise RecordUnreadable(
+            f"{path}: no whole JSON; expected a record; its run counts as unknown"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -142,7 +177,11 @@ def read_batch(folder: Path) -> BatchView:
 def is_alive(run: Run) -> bool:
     """Whether the process of a started run is there on this machine: its number, and its run's name on its command line."""
     try:
-        words = Path(f"/proc/{run.pid}/cmdline").read_bytes() if run.pid is not None and is_running(run.pid) else b""
+        words = (
+            Path(f"/proc/{run.pid}/cmdline").read_bytes()
+            if run.pid is not None and is_running(run.pid)
+            else b""
+        )
     except OSError:
         return False
     return any(word.endswith(f"/{run.run_id}".encode()) for word in words.split(b"\0"))
@@ -175,35 +214,75 @@ def time_left_s(runs: Sequence[Run]) -> float | None:
         if run.state in ("planned", "started"):
             if run.estimate_s is None:
                 return None
-            left += max(0.0, run.estimate_s - (_since(run.started_at) if run.state == "started" else 0.0))
+            left += max(
+                0.0, run.estimate_s - (_since(run.started_at) if run.state == "started" else 0.0)
+            )
     return left
 
 
 def status_json(view: BatchView) -> dict[str, Any]:
     """The state of a batch as data."""
-    return {"batch": view.folder.name, "counts": view.counts, "unreadable": list(view.unreadable),
-            "left_s": time_left_s(view.runs),
-            "runs": [{"run_id": run.run_id, "notebook": run.notebook, "box": run.box, "state": run.state,
-                      "cause": run.cause or gone(run), "gone": bool(gone(run)), "attempt": run.attempt, "strikes": run.strikes,
-                      "node": run.node, "gpu": run.gpu, "gate": run.gate, "quarantined": run.quarantined,
-                      "seconds": run.seconds, "answer": run.verdict.cause if run.verdict else None} for run in view.runs]}
+    return {
+        "batch": view.folder.name,
+        "counts": view.counts,
+        "unreadable": list(view.unreadable),
+        "left_s": time_left_s(view.runs),
+        "runs": [
+            {
+                "run_id": run.run_id,
+                "notebook": run.notebook,
+                "box": run.box,
+                "state": run.state,
+                "cause": run.cause or gone(run),
+                "gone": bool(gone(run)),
+                "attempt": run.attempt,
+                "strikes": run.strikes,
+                "node": run.node,
+                "gpu": run.gpu,
+                "gate": run.gate,
+                "quarantined": run.quarantined,
+                "seconds": run.seconds,
+                "answer": run.verdict.cause if run.verdict else None,
+            }
+            for run in view.runs
+        ],
+    }
 
 
 def status_text(view: BatchView) -> str:
     """The state of a batch for a terminal: one line a run, read from its records alone."""
     width = max((len(run.run_id) for run in view.runs), default=0)
     left_s = time_left_s(view.runs)
-    lines = [f"{view.folder.name}: " + (", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs")
-             + (f"; about {left_s / 60:.0f} min left" if left_s and left_s >= 90 else f"; about {left_s:.0f} s left" if left_s
-                else "")]
+    lines = [
+        f"{view.folder.name}: "
+        + (", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs")
+        + (
+            f"; about {left_s / 60:.0f} min left"
+            if left_s and left_s >= 90
+            else f"; about {left_s:.0f} s left"
+            if left_s
+            else ""
+        )
+    ]
     nodes = len({run.node for run in view.runs if run.node}) > 1
     for run in view.runs:
         answer = run.verdict.short if run.verdict else ""
         seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
-        words = "; ".join(filter(None, (
-            f"on {run.node}" if nodes and run.node else "", f"attempt {run.attempt}" if run.attempt > 1 else "", answer,
-            run.cause or gone(run), run.gate and f"afterwards: {run.gate}", run.quarantined and f"closed: {run.quarantined}",
-            f"{run.strikes} strike{'s' * (run.strikes > 1)}" if run.strikes else "", *run.notes)))
+        words = "; ".join(
+            filter(
+                None,
+                (
+                    f"on {run.node}" if nodes and run.node else "",
+                    f"attempt {run.attempt}" if run.attempt > 1 else "",
+                    answer,
+                    run.cause or gone(run),
+                    run.gate and f"afterwards: {run.gate}",
+                    run.quarantined and f"closed: {run.quarantined}",
+                    f"{run.strikes} strike{'s' * (run.strikes > 1)}" if run.strikes else "",
+                    *run.notes,
+                ),
+            )
+        )
         lines.append(f"  {run.run_id:<{width}}  {run.state:<9} {seconds}  {words}".rstrip())
     lines += [f"  not readable: {line}" for line in view.unreadable]
     return "\n".join(lines)
@@ -229,13 +308,25 @@ def now() -> str:
 
 def _since(started_at: str) -> float:
     try:
-        return max(0.0, (datetime.now(timezone.utc) - datetime.strptime(started_at, "%Y-%m-%dT%H:%M:%S%z")).total_seconds())
+        return max(
+            0.0,
+            (
+                datetime.now(timezone.utc) - datetime.strptime(started_at, "%Y-%m-%dT%H:%M:%S%z")
+            ).total_seconds(),
+        )
     except ValueError:
         return 0.0
 
 
 def files_below(folder: Path, skip: Iterable[str] = ("run.json", "runner.log")) -> list[str]:
     """Files of a run, relative to its folder, without empty ones and those of earlier attempts."""
-    found = (path for path in folder.rglob("*") if path.name not in skip and not path.name.startswith("."))
-    return sorted(str(path.relative_to(folder)) for path in found
-                  if path.relative_to(folder).parts[0] != EARLIER and path.is_file() and path.stat().st_size)
+    found = (
+        path
+        for path in folder.rglob("*")
+        if path.name not in skip and not path.name.startswith(".")
+    )
+    return sorted(
+        str(path.relative_to(folder))
+        for path in found
+        if path.relative_to(folder).parts[0] != EARLIER and path.is_file() and path.stat().st_size
+    )

@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from . import kernel
-from .notebook import VerdictError, cell_counts, needs_verdict, open_notebook, reached_end, save_figures, verdict_of, without
+from .notebook import (
+    VerdictError,
+    cell_counts,
+    needs_verdict,
+    open_notebook,
+    reached_end,
+    save_figures,
+    verdict_of,
+    without,
+)
 from .record import files_below, move, now, read_run, write_run
 from .shapes import Run
 
@@ -31,7 +40,10 @@ _telling = threading.Lock()
 def main(argv: list[str]) -> int:
     """``--one FOLDER``: run the planned run in FOLDER, as told on standard input."""
     if len(argv) != 2 or argv[0] != "--one":
-        print("seen other arguments; expected --one FOLDER, and the job on standard input", file=sys.stderr)
+        print(
+            "seen other arguments; expected --one FOLDER, and the job on standard input",
+            file=sys.stderr,
+        )
         return 2
     job = json.loads(sys.stdin.read())
     kernel.die_with_parent(signal.SIGTERM, job["parent"])
@@ -42,13 +54,17 @@ def main(argv: list[str]) -> int:
     run = one(folder, job)
     until = time.monotonic() + (run.stopped_by == "interrupt" and run.signal == "SIGTERM")
     while os.getppid() == job["parent"] and time.monotonic() < until:
-        time.sleep(0.02)  # the batch's thread that started us has ended; the batch itself may take a moment longer
+        time.sleep(
+            0.02
+        )  # the batch's thread that started us has ended; the batch itself may take a moment longer
     if os.getppid() == job["parent"]:
         try:
             write_run(folder, run)
         except OSError:
             os.set_blocking(1, True)
-            _tell(run.model_dump_json())  # whoever started us keeps it, and writes it when there is room
+            _tell(
+                run.model_dump_json()
+            )  # whoever started us keeps it, and writes it when there is room
     return 0
 
 
@@ -63,23 +79,45 @@ def one(folder: Path, job: dict[str, Any]) -> Run:
             from .engine import execute
 
         try:
-            _, left_behind = execute(Path(job["source"]), folder / NOTEBOOK, job["parameters"], cell_s=job["cell_s"],
-                                     run_s=job["run_s"], mark=job["mark"], adopted=True, on_cell=_say)
+            _, left_behind = execute(
+                Path(job["source"]),
+                folder / NOTEBOOK,
+                job["parameters"],
+                cell_s=job["cell_s"],
+                run_s=job["run_s"],
+                mark=job["mark"],
+                adopted=True,
+                on_cell=_say,
+            )
         except RunFault as fault:
             state, cause = "failed" if fault.state == "interrupted" else fault.state, fault.cause
-            changes.update(signal=fault.signal, failing_cell=fault.cell, last_words=fault.last_words[-LAST_WORDS:],
-                           stopped_by="interrupt" if fault.state == "interrupted" else "")
+            changes.update(
+                signal=fault.signal,
+                failing_cell=fault.cell,
+                last_words=fault.last_words[-LAST_WORDS:],
+                stopped_by="interrupt" if fault.state == "interrupted" else "",
+            )
             left_behind = fault.left_behind
         changes["left_behind"] = list(left_behind)
     except Exception as error:  # noqa: BLE001  whatever breaks here is this run's record, not the batch's end
         traceback.print_exc()
-        state, cause = "failed", f"its runner broke: {type(error).__name__}: {error}".splitlines()[0]
+        state, cause = (
+            "failed",
+            f"its runner broke: {type(error).__name__}: {error}".splitlines()[0],
+        )
     answer, why_not = read_back(folder)
     changes.update(answer)
     if state == "answered" and why_not:
         state, cause = "failed", why_not
-    return move(read_run(folder / "run.json"), state, cause=cause, ended_at=now(), files=files_below(folder),
-                seconds=round(time.monotonic() - began, 2), **changes)
+    return move(
+        read_run(folder / "run.json"),
+        state,
+        cause=cause,
+        ended_at=now(),
+        files=files_below(folder),
+        seconds=round(time.monotonic() - began, 2),
+        **changes,
+    )
 
 
 def read_back(folder: Path) -> tuple[dict[str, Any], str]:
@@ -118,8 +156,10 @@ def _beat() -> None:
 def _tell(line: str) -> None:
     with _telling, suppress(OSError):  # nobody listens, or its pipe is full
         text = line.encode() + b"\n"
-        while text:  # by os.write: a thread that ends within print would take the stream's lock with it
-            text = text[os.write(1, text):]
+        while (
+            text
+        ):  # by os.write: a thread that ends within print would take the stream's lock with it
+            text = text[os.write(1, text) :]
 
 
 if __name__ == "__main__":

@@ -11,17 +11,27 @@ import sys
 from pathlib import Path
 
 
-def resume_argv(plan: Path, checkout: Path, folder: Path, python: str = sys.executable) -> list[str]:
+def resume_argv(
+    plan: Path, checkout: Path, folder: Path, python: str = sys.executable
+) -> list[str]:
     """The command that resumes the batch in ``folder``, with absolute paths, so that it runs from anywhere.
 
     Raises ValueError for a path that no unit and no crontab can hold.
     """
-    argv = [python, str(checkout.resolve() / "helpers" / "__main__.py"), "run", str(plan.resolve()), "--resume",
-            str(folder.resolve())]
+    argv = [
+        python,
+        str(checkout.resolve() / "helpers" / "__main__.py"),
+        "run",
+        str(plan.resolve()),
+        "--resume",
+        str(folder.resolve()),
+    ]
     for word in argv:
         if re.search(r"[\x00-\x1f\x7f]", word) or word.endswith(("\\", " ")):
-            raise ValueError(f"path {word!r}: seen a line break, or a blank or backslash at its end; expected a plain path; "
-                             "rename it")
+            raise ValueError(
+                f"path {word!r}: seen a line break, or a blank or backslash at its end; expected a plain path; "
+                "rename it"
+            )
     return argv
 
 
@@ -38,7 +48,10 @@ def user_unit(plan: Path, checkout: Path, folder: Path, python: str = sys.execut
     """
     name, argv = unit_name(folder), resume_argv(plan, checkout, folder, python)
     # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
-    words = " ".join('"' + re.sub(r'(["\\])', r"\\\1", word).replace("%", "%%").replace("$", "$$") + '"' for word in argv)
+    words = " ".join(
+        '"' + re.sub(r'(["\\])', r"\\\1", word).replace("%", "%%").replace("$", "$$") + '"'
+        for word in argv
+    )
     here = str(checkout.resolve()).replace("%", "%%")
     return f"""# Save as ~/.config/systemd/user/{name}
 # Install: systemctl --user daemon-reload && systemctl --user enable {name}
@@ -66,7 +79,9 @@ def at_reboot_line(plan: Path, checkout: Path, folder: Path, python: str = sys.e
     """The same as a line of a crontab, for a box without systemd or without lingering. crontab(5): a % is escaped there."""
     command = shlex.join(resume_argv(plan, checkout, folder, python))
     log = shlex.quote(str(folder.resolve() / "resumed.log"))
-    line = f"cd {shlex.quote(str(checkout.resolve()))} && exec {command} >> {log} 2>&1".replace("%", "\\%")
+    line = f"cd {shlex.quote(str(checkout.resolve()))} && exec {command} >> {log} 2>&1".replace(
+        "%", "\\%"
+    )
     return f"# Add: crontab -e, and paste this line. Remove: crontab -e, and delete it.\n@reboot {line}\n"
 
 

@@ -15,7 +15,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PlainSerializer, TypeAdapter, ValidationError
 
 from helpers.look.bundle import Manifest as Manifest
-from helpers.shapes import SCHEMA_VERSION, Evidence, Outcome, Reading, Ttm, Verdict, as_dict, json_schema
+from helpers.shapes import (
+    SCHEMA_VERSION,
+    Evidence,
+    Outcome,
+    Reading,
+    Ttm,
+    Verdict,
+    as_dict,
+    json_schema,
+)
 
 from .plan_shapes import DANGERS as DANGERS
 from .plan_shapes import STATES as STATES
@@ -34,7 +43,9 @@ RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes an
 def _only(known: int) -> Any:
     def check(version: int) -> int:
         if version != known:
-            raise ValueError(f"schema_version {version}: this workbook reads {known}; update the workbook")
+            raise ValueError(
+                f"schema_version {version}: this workbook reads {known}; update the workbook"
+            )
         return version
 
     return AfterValidator(check)
@@ -52,7 +63,9 @@ class Figure(Shape):
     alt: str
 
 
-StoppedBy = Literal["", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"]
+StoppedBy = Literal[
+    "", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"
+]
 
 
 class Run(Shape):
@@ -182,8 +195,15 @@ class Trial(Shape):
 
 
 SHAPES: dict[str, Any] = {
-    "reading": Reading, "manifest": Manifest, "verdict": Verdict, "plan": Plan, "run": Run,
-    "ttm": Ttm, "replay": Replay, "whatif": WhatIf, "trial": Trial,
+    "reading": Reading,
+    "manifest": Manifest,
+    "verdict": Verdict,
+    "plan": Plan,
+    "run": Run,
+    "ttm": Ttm,
+    "replay": Replay,
+    "whatif": WhatIf,
+    "trial": Trial,
 }
 
 

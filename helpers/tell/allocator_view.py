@@ -37,13 +37,20 @@ class View:
 
     @property
     def lines(self) -> list[Line]:
-        return [Line("reserved", self.outcome.column("reserved")), Line("allocated", self.outcome.column("allocated")),
-                self.stranded]
+        return [
+            Line("reserved", self.outcome.column("reserved")),
+            Line("allocated", self.outcome.column("allocated")),
+            self.stranded,
+        ]
 
     @property
     def moment_words(self) -> str:
         """What the moment is, in words."""
-        return "at the first out-of-memory" if self.outcome.first_oom is not None else "when most was reserved"
+        return (
+            "at the first out-of-memory"
+            if self.outcome.first_oom is not None
+            else "when most was reserved"
+        )
 
 
 def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
@@ -51,20 +58,32 @@ def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
     conf = study.conf if conf is None else conf
     how = {"torch": study.torch, "build": study.build, "fraction": study.fraction}
     outcome = replay(study.trace, conf, study.card, timeline=True, **how)  # type: ignore[arg-type]
-    moment = int(np.argmax(outcome.column("reserved"))) if outcome.first_oom is None else outcome.first_oom
+    moment = (
+        int(np.argmax(outcome.column("reserved")))
+        if outcome.first_oom is None
+        else outcome.first_oom
+    )
     at = replay(study.trace, conf, study.card, stop=moment + 1, **how)  # type: ignore[arg-type]
     rules = behaviour(study.torch, study.build)
-    found = metrics.metrics(at.blocks, parse(conf, rules), study.card, rules, fraction=study.fraction)
+    found = metrics.metrics(
+        at.blocks, parse(conf, rules), study.card, rules, fraction=study.fraction
+    )
     sampled = metrics.stranded_over_time(study.trace, conf, study.card, samples=samples, **how)
     points = np.array([point for point, _ in sampled], np.int64)
-    stranded = Line("stranded", np.array([share.stranded_bytes for _, share in sampled], np.int64), points)
+    stranded = Line(
+        "stranded", np.array([share.stranded_bytes for _, share in sampled], np.int64), points
+    )
     return View(study, conf, outcome, moment, at, found, stranded)
 
 
 def memory(seen: View) -> Figure:
     """Reserved, allocated and stranded over the run."""
-    return figures.memory_figure(seen.lines, seen.study.card.capacity_bytes, seen.outcome.first_oom,
-                                 seen.conf or "Default settings")
+    return figures.memory_figure(
+        seen.lines,
+        seen.study.card.capacity_bytes,
+        seen.outcome.first_oom,
+        seen.conf or "Default settings",
+    )
 
 
 def memory_alt(seen: View) -> str:
@@ -88,15 +107,42 @@ def metrics_table(seen: View) -> str:
     rows: list[tuple[str, int, str]] = [
         ("reserved", whole.reserved_bytes, "what the allocator holds of the card"),
         ("allocated", whole.allocated_bytes, "what tensors hold"),
-        ("awaiting free", whole.awaiting_free_bytes, "freed, while another stream may still use it"),
+        (
+            "awaiting free",
+            whole.awaiting_free_bytes,
+            "freed, while another stream may still use it",
+        ),
         ("internal waste", whole.internal_waste_bytes, "of blocks in use: sizes less requests"),
-        ("releasable", whole.releasable_bytes, "whole free segments and pages: given back before a failure"),
-        ("stranded", whole.stranded_bytes, "free, but beside something in use: the true fragmentation"),
-        ("largest request", seen.metrics.largest_request_bytes, "that would still succeed now")]
-    text = table([[name, show_bytes(size), says] for name, size, says in rows], ["at this moment", "bytes", "is"],
-                 widest=None)
-    ratio = f"1 - allocated/reserved would say {seen.metrics.misleading_ratio:.2f}. {metrics.MISLEADS}"
-    return "\n".join([_fill(seen.study.words), f"{seen.moment_words}, operation {seen.moment}", "", text, "", _fill(ratio)])
+        (
+            "releasable",
+            whole.releasable_bytes,
+            "whole free segments and pages: given back before a failure",
+        ),
+        (
+            "stranded",
+            whole.stranded_bytes,
+            "free, but beside something in use: the true fragmentation",
+        ),
+        ("largest request", seen.metrics.largest_request_bytes, "that would still succeed now"),
+    ]
+    text = table(
+        [[name, show_bytes(size), says] for name, size, says in rows],
+        ["at this moment", "bytes", "is"],
+        widest=None,
+    )
+    ratio = (
+        f"1 - allocated/reserved would say {seen.metrics.misleading_ratio:.2f}. {metrics.MISLEADS}"
+    )
+    return "\n".join(
+        [
+            _fill(seen.study.words),
+            f"{seen.moment_words}, operation {seen.moment}",
+            "",
+            text,
+            "",
+            _fill(ratio),
+        ]
+    )
 
 
 def words(study: Study) -> str:
@@ -119,8 +165,15 @@ def league_alt(answer: whatif.Answer) -> str:
 
 
 def _rows(answer: whatif.Answer) -> list[dict[str, object]]:
-    return [{"settings": row.settings, "ooms": 0 if row.passes else max(row.ooms, 1), "device_calls": row.slow_calls,
-             "peak_reserved_bytes": row.peak_reserved_bytes} for row in answer.rows]
+    return [
+        {
+            "settings": row.settings,
+            "ooms": 0 if row.passes else max(row.ooms, 1),
+            "device_calls": row.slow_calls,
+            "peak_reserved_bytes": row.peak_reserved_bytes,
+        }
+        for row in answer.rows
+    ]
 
 
 def row_of(answer: whatif.Answer, conf: str) -> whatif.Row:
@@ -130,15 +183,23 @@ def row_of(answer: whatif.Answer, conf: str) -> whatif.Row:
 
 def pair(seen: View, answer: whatif.Answer) -> Sequence[View]:
     """The run as it is and under the setting to use (or the best of the league), for before and after."""
-    other = answer.use if answer.use != seen.conf else next(
-        (row.settings for row in answer.rows if row.settings != seen.conf and not row.flags), seen.conf)
+    other = (
+        answer.use
+        if answer.use != seen.conf
+        else next(
+            (row.settings for row in answer.rows if row.settings != seen.conf and not row.flags),
+            seen.conf,
+        )
+    )
     return seen, view(seen.study, other)
 
 
 def before_after(views: Sequence[View]) -> Figure:
     """The same requests under two settings, on one scale."""
-    return figures.before_after([(one.conf or "Default settings", one.lines, one.outcome.first_oom) for one in views],
-                                views[0].study.card.capacity_bytes)
+    return figures.before_after(
+        [(one.conf or "Default settings", one.lines, one.outcome.first_oom) for one in views],
+        views[0].study.card.capacity_bytes,
+    )
 
 
 def before_after_alt(views: Sequence[View]) -> str:

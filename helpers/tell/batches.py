@@ -22,13 +22,30 @@ def runs_table(batch: str) -> str:
     if not batch:
         return NO_BATCH
     view = read_batch(Path(batch))
-    shown = view.runs if len(view.runs) <= MOST_ROWS else [run for run in view.runs if run.state != "answered"]
-    rows = [[run.notebook, run.box, run.state.replace("_", " "), run.cause or gone(run)] for run in shown[:MOST_ROWS]]
-    more = [f"and {len(shown) - MOST_ROWS} more that did not answer"] if len(shown) > MOST_ROWS else []
-    counts = [", ".join(f"{count} {state.replace('_', ' ')}" for state, count in view.counts.items())]
+    shown = (
+        view.runs
+        if len(view.runs) <= MOST_ROWS
+        else [run for run in view.runs if run.state != "answered"]
+    )
+    rows = [
+        [run.notebook, run.box, run.state.replace("_", " "), run.cause or gone(run)]
+        for run in shown[:MOST_ROWS]
+    ]
+    more = (
+        [f"and {len(shown) - MOST_ROWS} more that did not answer"] if len(shown) > MOST_ROWS else []
+    )
+    counts = [
+        ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in view.counts.items())
+    ]
     unread = [f"Not readable: {line}" for line in view.unreadable]
-    return "\n".join([*(counts if shown is not view.runs else []), table(rows, ["notebook", "box", "state", "why"], widest=80),
-                      *more, *unread])
+    return "\n".join(
+        [
+            *(counts if shown is not view.runs else []),
+            table(rows, ["notebook", "box", "state", "why"], widest=80),
+            *more,
+            *unread,
+        ]
+    )
 
 
 def answers_table(batch: str) -> str:
@@ -42,7 +59,9 @@ def answers_table(batch: str) -> str:
     columns = ["notebook", "cause", "confidence", "in a sentence"]
     if max(said.values(), default=1) == 1:
         return table(list(said), columns, widest=100)
-    return table([[*row, count] for row, count in said.items()][:MOST_ROWS], [*columns, "runs"], widest=100)
+    return table(
+        [[*row, count] for row, count in said.items()][:MOST_ROWS], [*columns, "runs"], widest=100
+    )
 
 
 def about(verdict: Verdict) -> tuple[str, str]:
@@ -72,7 +91,10 @@ def nights(batch: str, *questions: str) -> str:
     """What the records of all batches beside this one answer to each question; without a batch, that there is none."""
     if not batch:
         return "no batch is given: nothing to look back on"
-    return "\n\n".join(f"{question}\n{history_table(question, str(Path(batch).resolve().parent))}" for question in questions)
+    return "\n\n".join(
+        f"{question}\n{history_table(question, str(Path(batch).resolve().parent))}"
+        for question in questions
+    )
 
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
@@ -83,8 +105,16 @@ def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """
     order = ("confirmed", "likely", "weak")
     said = [verdict for verdict in verdicts if verdict is not None]
-    return min(said, key=lambda v: (v.state == "aside", v.cause == "cannot-tell", v.state == "healthy",
-                                    order.index(v.confidence)), default=None)
+    return min(
+        said,
+        key=lambda v: (
+            v.state == "aside",
+            v.cause == "cannot-tell",
+            v.state == "healthy",
+            order.index(v.confidence),
+        ),
+        default=None,
+    )
 
 
 def about_box(bundle: Bundle) -> set[str]:
@@ -94,7 +124,11 @@ def about_box(bundle: Bundle) -> set[str]:
 
 def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
     """The verdict that leads among a batch's runs on this box; None where none of them is about the box itself."""
-    lead = leading(run.verdict for run in _answered(batch) if run.box in about_box(bundle)) if batch else None
+    lead = (
+        leading(run.verdict for run in _answered(batch) if run.box in about_box(bundle))
+        if batch
+        else None
+    )
     return None if lead is None or lead.state == "aside" else lead
 
 

@@ -16,5 +16,8 @@ def claims_table(box: str) -> str:
         return f"{box} comes from no case study: there are no claims to check."
     counts = Counter(claim.verdict for claim in found)
     head = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    return f"{len(found)} claims: {head}\n" + table([[c.id, c.verdict, c.claim, c.reason] for c in found],
-                                                    ["claim", "verdict", "what it says", "why"], widest=None)
+    return f"{len(found)} claims: {head}\n" + table(
+        [[c.id, c.verdict, c.claim, c.reason] for c in found],
+        ["claim", "verdict", "what it says", "why"],
+        widest=None,
+    )

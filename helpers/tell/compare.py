@@ -75,15 +75,26 @@ class Comparison:
 
     def changes(self, *kinds: str) -> list[tuple[str, Change]]:
         """Every change of these kinds with the title of what it is in."""
-        return [(pair.title, change) for pair in self.pairs for change in pair.moved if change.kind in kinds]
+        return [
+            (pair.title, change)
+            for pair in self.pairs
+            for change in pair.moved
+            if change.kind in kinds
+        ]
 
     @property
     def summary(self) -> str:
         """The comparison in one line."""
         moved, verdicts = sum(bool(pair.moved) for pair in self.pairs), len(self.changes("verdict"))
-        said = [f"{moved} of {len(self.pairs)} {'bundles' if self.kind == 'bundle' else 'runs'} moved",
-                f"{verdicts} verdict{'s' * (verdicts != 1)} changed"]
-        said += [f"{len(only)} only in {side}" for side, only in (("A", self.only_a), ("B", self.only_b)) if only]
+        said = [
+            f"{moved} of {len(self.pairs)} {'bundles' if self.kind == 'bundle' else 'runs'} moved",
+            f"{verdicts} verdict{'s' * (verdicts != 1)} changed",
+        ]
+        said += [
+            f"{len(only)} only in {side}"
+            for side, only in (("A", self.only_a), ("B", self.only_b))
+            if only
+        ]
         return ", ".join(said)
 
 
@@ -94,7 +105,9 @@ def compare(a: Path, b: Path) -> Comparison:
         raise CompareError(f"{a} is a {kind} and {b} is a {other}; expected two of a kind")
     try:
         if kind == "run":
-            pair = _runs(read_run(_record(a)), read_run(_record(b)), _record(a).parent, _record(b).parent)
+            pair = _runs(
+                read_run(_record(a)), read_run(_record(b)), _record(a).parent, _record(b).parent
+            )
             return Comparison(kind, str(a), str(b), (pair,))
         if kind == "bundle":
             return Comparison(kind, str(a), str(b), (_bundles(open_bundle(a), open_bundle(b)),))
@@ -105,14 +118,18 @@ def compare(a: Path, b: Path) -> Comparison:
 
 def _kind(path: Path) -> str:
     if not path.exists():
-        raise CompareError(f"{path}: no such file or folder; expected a run, a batch or an evidence bundle")
+        raise CompareError(
+            f"{path}: no such file or folder; expected a run, a batch or an evidence bundle"
+        )
     if path.name == "run.json" or (path / "run.json").is_file():
         return "run"
     if path.is_file() or (path / "manifest.json").is_file():
         return "bundle"
     if (path / "plan.yaml").is_file() or any(path.glob("*/run.json")):
         return "batch"
-    raise CompareError(f"{path}: no run.json, plan.yaml or manifest.json; expected a run, a batch or an evidence bundle")
+    raise CompareError(
+        f"{path}: no run.json, plan.yaml or manifest.json; expected a run, a batch or an evidence bundle"
+    )
 
 
 def _record(path: Path) -> Path:
@@ -121,7 +138,9 @@ def _record(path: Path) -> Path:
 
 def _title(run: Run) -> str:
     given = ", ".join(f"{name}={value}" for name, value in run.parameters.items())
-    return plain(cut(run.notebook + f" on {run.box}" * bool(run.box) + f" ({given})" * bool(given), 160))
+    return plain(
+        cut(run.notebook + f" on {run.box}" * bool(run.box) + f" ({given})" * bool(given), 160)
+    )
 
 
 def _batches(a: Path, b: Path) -> Comparison:
@@ -130,11 +149,22 @@ def _batches(a: Path, b: Path) -> Comparison:
     rest_a, rest_b = list(left.runs), list(right.runs)
     for with_box in (True, False):
         before, after = dict(_numbered(rest_a, with_box)), dict(_numbered(rest_b, with_box))
-        pairs += [_runs(run, after[key], a / run.run_id, b / after[key].run_id) for key, run in before.items() if key in after]
+        pairs += [
+            _runs(run, after[key], a / run.run_id, b / after[key].run_id)
+            for key, run in before.items()
+            if key in after
+        ]
         rest_a = [run for key, run in before.items() if key not in after]
         rest_b = [run for key, run in after.items() if key not in before]
-    return Comparison("batch", str(a), str(b), tuple(pairs), tuple(map(_title, rest_a)), tuple(map(_title, rest_b)),
-                      (*left.unreadable, *right.unreadable))
+    return Comparison(
+        "batch",
+        str(a),
+        str(b),
+        tuple(pairs),
+        tuple(map(_title, rest_a)),
+        tuple(map(_title, rest_b)),
+        (*left.unreadable, *right.unreadable),
+    )
 
 
 def _numbered(runs: Iterable[Run], with_box: bool) -> Iterator[tuple[tuple[str, int], Run]]:
@@ -171,8 +201,13 @@ def _runs(one: Run, two: Run, at_one: Path, at_two: Path) -> Pair:
     if one.seconds and two.seconds:
         low, high = sorted((one.seconds, two.seconds))
         far = high - low >= SLOWER_S and high >= SLOWER * low
-        look("time", "time", duration(one.seconds), duration(two.seconds) if far else duration(one.seconds),
-             f"{two.seconds / one.seconds:.2f} times")
+        look(
+            "time",
+            "time",
+            duration(one.seconds),
+            duration(two.seconds) if far else duration(one.seconds),
+            f"{two.seconds / one.seconds:.2f} times",
+        )
     return Pair(_title(two), tuple(moved), tuple(same))
 
 
@@ -192,8 +227,10 @@ def _verdicts(one: Verdict | None, two: Verdict | None, look: Look) -> None:
     words = [verdict.short if verdict else "none" for verdict in (one, two)]
     if one or two:
         look("verdict", "verdict", *words)
-    before, after = ({item.id: item.reading for item in (*verdict.evidence, *verdict.against)} if verdict else {}
-                     for verdict in (one, two))
+    before, after = (
+        {item.id: item.reading for item in (*verdict.evidence, *verdict.against)} if verdict else {}
+        for verdict in (one, two)
+    )
     _readings(before, after, look)
 
 
@@ -206,10 +243,17 @@ def _readings(before: dict[str, Reading], after: dict[str, Reading], look: Look)
 def _by(old: Reading | None, new: Reading | None) -> str:
     """By how much a number moved."""
     values = [reading.value if reading else None for reading in (old, new)]
-    if not all(isinstance(value, (int, float)) for value in values) or not old or not new or old.unit != new.unit:
+    if (
+        not all(isinstance(value, (int, float)) for value in values)
+        or not old
+        or not new
+        or old.unit != new.unit
+    ):
         return ""
     step = values[1] - values[0]  # type: ignore[operator]
-    return ("+" if step > 0 else "") + (show_bytes(int(step)) if new.unit == "bytes" else f"{step:g}")
+    return ("+" if step > 0 else "") + (
+        show_bytes(int(step)) if new.unit == "bytes" else f"{step:g}"
+    )
 
 
 def _figures(one: Run, two: Run, at_one: Path, at_two: Path, look: Look) -> None:
@@ -234,14 +278,23 @@ def _bundles(one: Bundle, two: Bundle) -> Pair:
     for source in sorted({**texts[0], **texts[1]}):
         old, new = (side.get(source) for side in texts)
         by = _lines(old.text, new.text) if old and new and old.ok and new.ok else ""
-        said = ("not looked at" if not t else t.text if t.ok else f"{t.status}: {t.why}" for t in (old, new))
+        said = (
+            "not looked at" if not t else t.text if t.ok else f"{t.status}: {t.why}"
+            for t in (old, new)
+        )
         look("text", source, *said, by)
-    return Pair(one.box if one.box == two.box else f"{one.box}, {two.box}", tuple(moved), tuple(same))
+    return Pair(
+        one.box if one.box == two.box else f"{one.box}, {two.box}", tuple(moved), tuple(same)
+    )
 
 
 def _pools(bundle: Bundle) -> dict[str, Reading]:
     pools = [*(pool for gpu in gpus(bundle) for pool in gpu.pools), *host_pools(bundle)]
-    return {f"{pool.pci or 'host'} {pool.layer} {what}": getattr(pool, what) for pool in pools for what in ("total", "used")}
+    return {
+        f"{pool.pci or 'host'} {pool.layer} {what}": getattr(pool, what)
+        for pool in pools
+        for what in ("total", "used")
+    }
 
 
 def _lines(old: str, new: str) -> str:
@@ -249,8 +302,16 @@ def _lines(old: str, new: str) -> str:
     return f"{(gone - come).total()} lines gone, {(come - gone).total()} lines new"
 
 
-TITLES = {"verdict": "Verdicts that changed", "state": "States and causes", "parameter": "What was given",
-          "reading": "Readings", "figure": "Figures", "data": "Data", "time": "Time", "text": "Texts"}
+TITLES = {
+    "verdict": "Verdicts that changed",
+    "state": "States and causes",
+    "parameter": "What was given",
+    "reading": "Readings",
+    "figure": "Figures",
+    "data": "Data",
+    "time": "Time",
+    "text": "Texts",
+}
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -266,13 +327,20 @@ def as_text(found: Comparison) -> str:
         for pair in found.pairs:
             changes = [change for change in pair.moved if change.kind == kind]
             lines += [f"  {pair.title}"] * bool(changes)
-            lines += [f"    {one.what}: {cut(one.before, 80)} -> {cut(one.after, 80)}" + (f" ({one.by})" if one.by else "")
-                      for one in changes]
+            lines += [
+                f"    {one.what}: {cut(one.before, 80)} -> {cut(one.after, 80)}"
+                + (f" ({one.by})" if one.by else "")
+                for one in changes
+            ]
     lines += ["", "What did not move"]
     for pair in found.pairs:
         more = f" and {len(pair.same) - MOST_SAME} more" if len(pair.same) > MOST_SAME else ""
         lines.append(f"  {pair.title}: {', '.join(pair.same[:MOST_SAME]) or 'nothing'}{more}")
-    for heading, listed in (("Only in A", found.only_a), ("Only in B", found.only_b), ("Not readable", found.unreadable)):
+    for heading, listed in (
+        ("Only in A", found.only_a),
+        ("Only in B", found.only_b),
+        ("Not readable", found.unreadable),
+    ):
         lines += ["", heading, *(f"  {line}" for line in listed)] * bool(listed)
     return "\n".join(map(plain, lines))
 

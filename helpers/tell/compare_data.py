@@ -50,15 +50,26 @@ def content(folder: Path, name: str) -> bytes | None:
         return None
 
 
-def differences(name: str, before: bytes | None, after: bytes | None) -> list[tuple[str, str, str, str]]:
+def differences(
+    name: str, before: bytes | None, after: bytes | None
+) -> list[tuple[str, str, str, str]]:
     """(what, before, after, by how much) of everything that moved in a file."""
     if before is None or after is None:
-        return [(name, "no file" if before is None else _digest(before), "no file" if after is None else _digest(after), "")]
+        return [
+            (
+                name,
+                "no file" if before is None else _digest(before),
+                "no file" if after is None else _digest(after),
+                "",
+            )
+        ]
     try:
         moved = list(_moved(*(_columns(name, side) for side in (before, after))))
     except (ValueError, ImportError, RecursionError):
         return [(name, _digest(before), _digest(after), "")]
-    found = [(f"{name}: {column}", old, new, by) for column, old, new, by in moved[:MOST_DIFFERENCES]]
+    found = [
+        (f"{name}: {column}", old, new, by) for column, old, new, by in moved[:MOST_DIFFERENCES]
+    ]
     if len(moved) > MOST_DIFFERENCES:
         found.append((name, "", f"and {len(moved) - MOST_DIFFERENCES} more differences", ""))
     return found or [(name, _digest(before), _digest(after), "the same values, written otherwise")]
@@ -87,9 +98,16 @@ def _columns(name: str, content: bytes) -> dict[str, list[Any]]:
         rows = json.loads(content)
     else:
         raise ValueError(f"{name}: no table")
-    rows = rows if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows) else [rows]
+    rows = (
+        rows
+        if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
+        else [rows]
+    )
     flat = [dict(_flat(row)) for row in rows]
-    return {column: [row.get(column) for row in flat] for column in dict.fromkeys(key for row in flat for key in row)}
+    return {
+        column: [row.get(column) for row in flat]
+        for column in dict.fromkeys(key for row in flat for key in row)
+    }
 
 
 def _flat(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
@@ -100,7 +118,9 @@ def _flat(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
         yield at or "value", value
 
 
-def _moved(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> Iterator[tuple[str, str, str, str]]:
+def _moved(
+    before: dict[str, list[Any]], after: dict[str, list[Any]]
+) -> Iterator[tuple[str, str, str, str]]:
     """(column, before, after, by how much) of each column that is not the same, with how far its numbers moved at most."""
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:

@@ -17,5 +17,8 @@ def criteria_table(log: str = "", study: str = "", results: Sequence[PathResult]
     Raises ValueError (OSError), one line, for a log or storage that cannot be read.
     """
     found = criteria(Path(log) if log else None, study or None)
-    rows = [[row.study, row.criterion, row.expected, row.seen or None, row.state] for row in with_runs(found.rows, results)]
+    rows = [
+        [row.study, row.criterion, row.expected, row.seen or None, row.state]
+        for row in with_runs(found.rows, results)
+    ]
     return table(rows, ["case", "criterion", "expected", "seen", "state"], widest=70)

@@ -44,7 +44,13 @@ NO_EVENTS = "The kernel log holds no GPU or out-of-memory event."
 def pools_figure(items: Iterable[Gpu | Pool]) -> Figure:
     """What each layer says of each memory pool, on one scale: the outline is the total, the filled part is in use."""
     groups = pools_of(items)
-    known = [size(r) or 0 for _, _, pools in groups for pool in pools for r in (pool.total, pool.used) if size(r) is not None]
+    known = [
+        size(r) or 0
+        for _, _, pools in groups
+        for pool in pools
+        for r in (pool.total, pool.used)
+        if size(r) is not None
+    ]
     top = max(known, default=0) or 1
     sheet, right = Sheet(), WIDTH - MARGIN
     scale = (right - MARGIN) / top
@@ -57,13 +63,22 @@ def pools_figure(items: Iterable[Gpu | Pool]) -> Figure:
             value = _pool_words(pool)
             sheet.y += 0.16
             sheet.text(right, value, ha="right")
-            sheet.text(MARGIN, fit(pool.layer, right - MARGIN - inches(value, BODY) - 0.2, BODY, "bold"), weight="bold")
+            sheet.text(
+                MARGIN,
+                fit(pool.layer, right - MARGIN - inches(value, BODY) - 0.2, BODY, "bold"),
+                weight="bold",
+            )
             sheet.y += 0.07
             if total is None and used is None:
                 sheet.box(MARGIN, right - MARGIN, 0.17, Look(edge=RULE, hatch=UNKNOWN))
             else:
                 if total is not None:
-                    sheet.box(MARGIN, total * scale, 0.17, Look(face=PALE, edge=MUTED, hatch=UNKNOWN if used is None else ""))
+                    sheet.box(
+                        MARGIN,
+                        total * scale,
+                        0.17,
+                        Look(face=PALE, edge=MUTED, hatch=UNKNOWN if used is None else ""),
+                    )
                 if used is not None:
                     sheet.box(MARGIN, used * scale, 0.17, Look(face=ACCENT))
             sheet.y += 0.32
@@ -86,8 +101,11 @@ def pools_figure(items: Iterable[Gpu | Pool]) -> Figure:
 
 def pools_alt(items: Iterable[Gpu | Pool]) -> str:
     """The pools figure in words."""
-    parts = [f"{_name(gpu, pci)}: " + "; ".join(f"{plain(p.layer)} {_pool_words(p)}" for p in pools)
-             for gpu, pci, pools in pools_of(items) if pools]
+    parts = [
+        f"{_name(gpu, pci)}: " + "; ".join(f"{plain(p.layer)} {_pool_words(p)}" for p in pools)
+        for gpu, pci, pools in pools_of(items)
+        if pools
+    ]
     return "Memory pools of each layer as bars. " + ". ".join(parts) + "." if parts else NO_POOL
 
 
@@ -98,12 +116,21 @@ def holders_figure(gpus: Iterable[Gpu]) -> Figure:
     for gpu in listed:
         sheet.heading(_title(gpu, gpu.pci), _subtitle(gpu, gpu.pci))
         pool, parts = parts_of(gpu)
-        whole = max(sum(part.held or 0 for part in parts), (size(pool.total) or 0) if pool else 0) or 1
+        whole = (
+            max(sum(part.held or 0 for part in parts), (size(pool.total) or 0) if pool else 0) or 1
+        )
         sheet.y += 0.14
-        words = f"of {gib(pool.total.value)} by {pool.layer}" if pool else "the total is not available"
+        words = (
+            f"of {gib(pool.total.value)} by {pool.layer}" if pool else "the total is not available"
+        )
         sheet.text(MARGIN, fit("Held memory, " + words, right - MARGIN, SMALL), SMALL, MUTED)
         sheet.y += 0.07
-        sheet.box(MARGIN, right - MARGIN, 0.26, Look(edge=MUTED if pool else RULE, hatch="" if pool else UNKNOWN))
+        sheet.box(
+            MARGIN,
+            right - MARGIN,
+            0.26,
+            Look(edge=MUTED if pool else RULE, hatch="" if pool else UNKNOWN),
+        )
         x = MARGIN
         for part in parts:
             wide = (part.held or 0) / whole * (right - MARGIN)
@@ -114,7 +141,9 @@ def holders_figure(gpus: Iterable[Gpu]) -> Figure:
         for part in parts:
             sheet.box(MARGIN, 0.11, 0.11, part.look, dy=-0.10)
             sheet.text(right, part.value, ha="right")
-            sheet.text(MARGIN + 0.2, fit(part.words, right - MARGIN - 0.4 - inches(part.value, BODY), BODY))
+            sheet.text(
+                MARGIN + 0.2, fit(part.words, right - MARGIN - 0.4 - inches(part.value, BODY), BODY)
+            )
             sheet.y += 0.185
         for spot in gpu.blind_spots:
             for line in wrap("Not seen: " + spot, right - MARGIN - 0.2, SMALL):
@@ -134,7 +163,11 @@ def holders_alt(gpus: Iterable[Gpu]) -> str:
         parts = ", ".join(f"{plain(part.words)} {part.value}" for part in parts_of(gpu)[1])
         blind = f"; not seen: {'; '.join(map(plain, gpu.blind_spots))}" if gpu.blind_spots else ""
         said.append(f"{_name(gpu, gpu.pci)}: {parts}{blind}")
-    return "Holders of GPU memory as one bar a GPU. " + ". ".join(said) + "." if said else "No GPU was found."
+    return (
+        "Holders of GPU memory as one bar a GPU. " + ". ".join(said) + "."
+        if said
+        else "No GPU was found."
+    )
 
 
 def timeline_figure(events: Iterable[Event], log: Reading | None = None) -> Figure:
@@ -175,7 +208,9 @@ def timeline_figure(events: Iterable[Event], log: Reading | None = None) -> Figu
         sheet.y += 0.3
         for e in alarms:
             sheet.box(MARGIN, 0.03, 0.15, Look(face=ALARM), dy=-0.11)
-            lines = wrap(f"{since_boot(e.when)}  {_kind(e.kind)}: {_about(e)}", right - MARGIN - 0.2, SMALL)
+            lines = wrap(
+                f"{since_boot(e.when)}  {_kind(e.kind)}: {_about(e)}", right - MARGIN - 0.2, SMALL
+            )
             for line in lines if len(lines) <= 3 else [*lines[:2], lines[2] + "…"]:
                 sheet.text(MARGIN + 0.14, line, SMALL)
                 sheet.y += 0.15
@@ -200,8 +235,11 @@ def timeline_alt(events: Iterable[Event], log: Reading | None = None) -> str:
         here = [e for e in listed if e.boot == boot]
         if here:
             kinds = sorted({e.kind for e in here}, key=_severity)
-            said.append(f"{title}: " + ", ".join(f"{_kind(k)} {_lines(e for e in here if e.kind == k)}" for k in kinds)
-                        + "".join(f"; the first of the worst: {_about(e)}" for e in _worst(here)[:1]))
+            said.append(
+                f"{title}: "
+                + ", ".join(f"{_kind(k)} {_lines(e for e in here if e.kind == k)}" for k in kinds)
+                + "".join(f"; the first of the worst: {_about(e)}" for e in _worst(here)[:1])
+            )
     return "Kernel log events on a time line. " + ". ".join(said) + "." if said else _no_events(log)
 
 
@@ -215,8 +253,11 @@ def show(figure: Figure, alt: str) -> None:
         return
     data, width, height = png(figure)
     figure.clear()
-    display({"image/png": base64.b64encode(data).decode("ascii"), "text/plain": alt}, raw=True,
-            metadata={"image/png": {"alt": alt, "width": width, "height": height}})
+    display(
+        {"image/png": base64.b64encode(data).decode("ascii"), "text/plain": alt},
+        raw=True,
+        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
+    )
 
 
 def _title(gpu: Gpu | None, pci: str) -> str:
@@ -254,7 +295,12 @@ def _pool_small(pool: Pool) -> list[str]:
 
 
 def _seconds(when: Reading) -> float | None:
-    if not when.ok or isinstance(when.value, str) or when.value is None or not math.isfinite(when.value):
+    if (
+        not when.ok
+        or isinstance(when.value, str)
+        or when.value is None
+        or not math.isfinite(when.value)
+    ):
         return None
     return max(float(when.value), 0.0)
 

@@ -34,16 +34,23 @@ def _part(words: str, reading: Reading, look: Look) -> Part:
 def parts_of(gpu: Gpu) -> tuple[Pool | None, list[Part]]:
     """The pool whose use the holders explain best, and the parts of its bar."""
     holders = one_each(gpu.holders)
-    parts = [_part(_holder_words(h), h.memory, Look(color, "white")) for color, h in zip(SERIES, holders, strict=False)]
-    rest = holders[len(SERIES):]
+    parts = [
+        _part(_holder_words(h), h.memory, Look(color, "white"))
+        for color, h in zip(SERIES, holders, strict=False)
+    ]
+    rest = holders[len(SERIES) :]
     if rest:
         held = sum(size(h.memory) or 0 for h in rest)
         unknown = sum(size(h.memory) is None for h in rest)
         value = gib(held) + (f" and {unknown} unknown" if unknown else "")
         parts.append(Part(f"{len(rest)} more processes", held, Look(MUTED, "white"), value))
-    parts.append(_part("held, by no process seen here", gpu.unattributed, Look("white", INK, "xxxx")))
+    parts.append(
+        _part("held, by no process seen here", gpu.unattributed, Look("white", INK, "xxxx"))
+    )
     held = sum(part.held or 0 for part in parts)
-    known = [pool for pool in gpu.pools if size(pool.total) is not None and used_of(pool) is not None]
+    known = [
+        pool for pool in gpu.pools if size(pool.total) is not None and used_of(pool) is not None
+    ]
     own = [pool for pool in known if pool.layer in ("sysfs VRAM", "sysfs GTT")]
     if gpu.integrated and len(own) == 2:
         known.insert(0, _together(*own))
@@ -54,8 +61,19 @@ def parts_of(gpu: Gpu) -> tuple[Pool | None, list[Part]]:
         total, free = size(pool.total) or 0, size(pool.free)
         free = free if free is not None else max(total - max(used_of(pool) or 0, held), 0)
         if total - held - free >= MIB:
-            words = "in use, by whom is not known" if size(gpu.unattributed) is None else "neither in use nor free"
-            parts.append(Part(words, total - held - free, Look("white", MUTED, "..."), gib(total - held - free)))
+            words = (
+                "in use, by whom is not known"
+                if size(gpu.unattributed) is None
+                else "neither in use nor free"
+            )
+            parts.append(
+                Part(
+                    words,
+                    total - held - free,
+                    Look("white", MUTED, "..."),
+                    gib(total - held - free),
+                )
+            )
         parts.append(Part("free", free, Look(PALE, MUTED), gib(free)))
     return pool, parts
 
@@ -82,4 +100,10 @@ def short(reading: Reading) -> str:
 def used_of(pool: Pool) -> int | None:
     """Bytes in use, or total less free where the layer gives only these; None where it is not known."""
     total, used, free = size(pool.total), size(pool.used), size(pool.free)
-    return used if used is not None else total - free if total is not None and free is not None else None
+    return (
+        used
+        if used is not None
+        else total - free
+        if total is not None and free is not None
+        else None
+    )

@@ -23,8 +23,14 @@ from .verdict import alternatives, headline, label, rows, summary, sums
 
 MOST_LINES = 120
 WIDE = 160
-COMPONENTS = {"ttm-gtt-cap": "ROCK-Kernel-Driver", "driver-leak": "ROCK-Kernel-Driver", "hsa-pool-cap": "ROCR-Runtime",
-              "metric-misreport": "rocm_smi_lib or amdsmi", "library-workspace": "hipBLAS", "unsupported-gfx": "HIP"}
+COMPONENTS = {
+    "ttm-gtt-cap": "ROCK-Kernel-Driver",
+    "driver-leak": "ROCK-Kernel-Driver",
+    "hsa-pool-cap": "ROCR-Runtime",
+    "metric-misreport": "rocm_smi_lib or amdsmi",
+    "library-workspace": "hipBLAS",
+    "unsupported-gfx": "HIP",
+}
 EXPECTED = {
     "ttm-gtt-cap": "The GPU of an APU may use the RAM that its owner sets aside for it; every layer reports that limit.",
     "hsa-pool-cap": "The runtime offers as much memory as the driver reports.",
@@ -35,7 +41,8 @@ EXPECTED = {
     "expandable-segments-unsupported": "expandable_segments either works on this build or is refused with a message.",
     "unsupported-gfx": "The build names the GPUs that it supports and refuses others with a message.",
     "allocator-fragmentation": "A request that fits the memory which the allocator holds free is served.",
-    "version-mismatch": "Releases that do not fit each other are refused with a message that names them."}
+    "version-mismatch": "Releases that do not fit each other are refused with a message that names them.",
+}
 TYPICAL = "A request that is smaller than the memory which every layer reports as free is served."
 
 
@@ -55,60 +62,148 @@ def issue_text(tracker: str, case: Case) -> str:
     if tracker not in TRACKERS:
         raise ValueError(f"tracker {tracker!r}: expected one of {', '.join(TRACKERS)}")
     where, form = TRACKERS[tracker]
-    title = headline(case.verdict) if case.verdict else "Out of GPU memory, cause not told by the evidence"
-    lines = [f"<!-- For {where}. Title: {re.sub('[-<>]{2,}|[<>]', '-', plain(title))}", "Read it before you send it. -->", "",
-             *form(case)]
+    title = (
+        headline(case.verdict)
+        if case.verdict
+        else "Out of GPU memory, cause not told by the evidence"
+    )
+    lines = [
+        f"<!-- For {where}. Title: {re.sub('[-<>]{2,}|[<>]', '-', plain(title))}",
+        "Read it before you send it. -->",
+        "",
+        *form(case),
+    ]
     if len(lines) > MOST_LINES:
         cut_off = len(lines) - MOST_LINES + 4
         fenced = sum(line.startswith("```") for line in lines[:-cut_off]) % 2
-        lines = [*lines[:-cut_off], *(["```"] if fenced else []), "", f"[{cut_off} lines left out; {case.evidence}]"]
+        lines = [
+            *lines[:-cut_off],
+            *(["```"] if fenced else []),
+            "",
+            f"[{cut_off} lines left out; {case.evidence}]",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _rocm(case: Case) -> list[str]:
     component = COMPONENTS.get(case.verdict.cause, "") if case.verdict else ""
-    agents = [f"{a.name.show()} {a.marketing_name.show()}" for a in rocminfo.agents(case.bundle) if a.kind == "gpu"] \
-        if case.bundle else []
+    agents = (
+        [
+            f"{a.name.show()} {a.marketing_name.show()}"
+            for a in rocminfo.agents(case.bundle)
+            if a.kind == "gpu"
+        ]
+        if case.bundle
+        else []
+    )
     parts = [
-        ("Problem Description", [*_seen(case), "", *_expected(case)]), ("Operating System", [_os(case)]), ("CPU", [_cpu(case)]),
-        ("GPU", _gpus(case)), ("ROCm Version", [_code("; ".join(_rocm_releases(case)))]),
-        ("ROCm Component", [component or "not available because the evidence does not point to one component"]),
+        ("Problem Description", [*_seen(case), "", *_expected(case)]),
+        ("Operating System", [_os(case)]),
+        ("CPU", [_cpu(case)]),
+        ("GPU", _gpus(case)),
+        ("ROCm Version", [_code("; ".join(_rocm_releases(case)))]),
+        (
+            "ROCm Component",
+            [component or "not available because the evidence does not point to one component"],
+        ),
         ("Steps to Reproduce", _steps(case)),
-        ("(Optional for Linux users) Output of /opt/rocm/bin/rocminfo --support", [_missing("it was not run")
-         + (f"; rocminfo names {_code(', '.join(agents))}" if agents else "")]),
-        ("Additional Information", [*_evidence(case), "", "Versions:", *_fence(_versions(case)), *_memory(case), *_log(case),
-                                    "", _attached(case)])]
+        (
+            "(Optional for Linux users) Output of /opt/rocm/bin/rocminfo --support",
+            [
+                _missing("it was not run")
+                + (f"; rocminfo names {_code(', '.join(agents))}" if agents else "")
+            ],
+        ),
+        (
+            "Additional Information",
+            [
+                *_evidence(case),
+                "",
+                "Versions:",
+                *_fence(_versions(case)),
+                *_memory(case),
+                *_log(case),
+                "",
+                _attached(case),
+            ],
+        ),
+    ]
     return [line for title, body in parts for line in (f"### {title}", "", *body, "")]
 
 
 def _pytorch(case: Case) -> list[str]:
-    return ["### \N{BUG} Describe the bug", "", *_seen(case), "", *_expected(case), "", "Steps:", "", *_steps(case), "",
-            *_evidence(case), *_memory(case), *_log(case), "", _attached(case), "", "### Versions", "",
-            "Read from the box by VRAM Casebook, with the names of `collect_env.py`:", *_fence(_versions(case))]
+    return [
+        "### \N{BUG} Describe the bug",
+        "",
+        *_seen(case),
+        "",
+        *_expected(case),
+        "",
+        "Steps:",
+        "",
+        *_steps(case),
+        "",
+        *_evidence(case),
+        *_memory(case),
+        *_log(case),
+        "",
+        _attached(case),
+        "",
+        "### Versions",
+        "",
+        "Read from the box by VRAM Casebook, with the names of `collect_env.py`:",
+        *_fence(_versions(case)),
+    ]
 
 
 def _amdgpu(case: Case) -> list[str]:
     driver = _shown(case, kfd.driver_version)
     return [
-        "## Brief summary of the problem:", "", *_seen(case), "", *_expected(case), "", "## Hardware description:", "",
-        f" - CPU: {_cpu(case)}", *(f" - GPU: {line}" for line in _gpus(case)),
+        "## Brief summary of the problem:",
+        "",
+        *_seen(case),
+        "",
+        *_expected(case),
+        "",
+        "## Hardware description:",
+        "",
+        f" - CPU: {_cpu(case)}",
+        *(f" - GPU: {line}" for line in _gpus(case)),
         f" - System Memory: {_shown(case, lambda b: machine(b).ram_total)}",
         f" - Display(s): {_missing('the bundle holds no displays')}",
-        f" - Type of Display Connection: {_missing('the bundle holds no displays')}", "", "## System information:", "",
-        f" - Distro name and Version: {_os(case)}", f" - Kernel version: {_shown(case, lambda b: machine(b).kernel)}",
+        f" - Type of Display Connection: {_missing('the bundle holds no displays')}",
+        "",
+        "## System information:",
+        "",
+        f" - Distro name and Version: {_os(case)}",
+        f" - Kernel version: {_shown(case, lambda b: machine(b).kernel)}",
         f" - Kernel parameters: {_shown(case, lambda b: machine(b).cmdline)}",
         f" - Custom kernel: {_missing('a release does not tell it; see the kernel version')}",
-        f" - AMD official driver version: {driver if driver.startswith('`') else 'N/A (in-tree driver), ' + driver}", "",
-        "## How to reproduce the issue:", "", *_steps(case), "", *_evidence(case), *_memory(case), "",
-        "## Attached files:", "", "### Log files (for system lockups / game freezes / crashes)", "",
-        *(_log(case) or [_missing("no such line was captured")]), "", _attached(case)]
+        f" - AMD official driver version: {driver if driver.startswith('`') else 'N/A (in-tree driver), ' + driver}",
+        "",
+        "## How to reproduce the issue:",
+        "",
+        *_steps(case),
+        "",
+        *_evidence(case),
+        *_memory(case),
+        "",
+        "## Attached files:",
+        "",
+        "### Log files (for system lockups / game freezes / crashes)",
+        "",
+        *(_log(case) or [_missing("no such line was captured")]),
+        "",
+        _attached(case),
+    ]
 
 
 TRACKERS: dict[str, tuple[str, Callable[[Case], list[str]]]] = {
     "rocm": ("github.com/ROCm/ROCm/issues", _rocm),
     "rocm-systems": ("github.com/ROCm/rocm-systems/issues", _rocm),
     "pytorch": ("github.com/pytorch/pytorch/issues", _pytorch),
-    "linux-amdgpu": ("gitlab.freedesktop.org/drm/amd/-/issues", _amdgpu)}
+    "linux-amdgpu": ("gitlab.freedesktop.org/drm/amd/-/issues", _amdgpu),
+}
 
 
 def _seen(case: Case) -> list[str]:
@@ -116,18 +211,27 @@ def _seen(case: Case) -> list[str]:
         return ["Seen: " + _missing("no run came to a verdict")]
     verdict = case.verdict
     words = _code(headline(verdict)) if verdict.cause == "other" else headline(verdict)
-    return [f"**Seen:** {words} (`{verdict.cause}`, {label(verdict)}).",
-            *([_code(cut(summary(verdict), 600))] if summary(verdict) else [])]
+    return [
+        f"**Seen:** {words} (`{verdict.cause}`, {label(verdict)}).",
+        *([_code(cut(summary(verdict), 600))] if summary(verdict) else []),
+    ]
 
 
 def _expected(case: Case) -> list[str]:
-    return [f"**Expected:** {EXPECTED.get(case.verdict.cause, TYPICAL) if case.verdict else TYPICAL}"]
+    return [
+        f"**Expected:** {EXPECTED.get(case.verdict.cause, TYPICAL) if case.verdict else TYPICAL}"
+    ]
 
 
 def _steps(case: Case) -> list[str]:
     own = _missing("no program was recorded; put the smallest one that shows it here")
-    return [f"1. {own}", *(f"{number}. It was seen with VRAM Casebook: {_code(cut(step, WIDE))}"
-                           for number, step in enumerate(case.steps, 2))]
+    return [
+        f"1. {own}",
+        *(
+            f"{number}. It was seen with VRAM Casebook: {_code(cut(step, WIDE))}"
+            for number, step in enumerate(case.steps, 2)
+        ),
+    ]
 
 
 def _evidence(case: Case) -> list[str]:
@@ -135,9 +239,14 @@ def _evidence(case: Case) -> list[str]:
         return []
     out = ["Evidence:"]
     for title, items in (("", rows(case.verdict)[:10]), ("against it: ", case.verdict.against[:4])):
-        out += [f"- {title}{_code(cut(e.says, WIDE))} {_code(cut(e.reading.show(), WIDE))} from "
-                f"{_code(cut(one_source([e.reading]), WIDE))}" for e in items]
-    out += [f"- by the message's numbers: {_code(cut(row.says, WIDE))}" for row in sums(case.verdict)]
+        out += [
+            f"- {title}{_code(cut(e.says, WIDE))} {_code(cut(e.reading.show(), WIDE))} from "
+            f"{_code(cut(one_source([e.reading]), WIDE))}"
+            for e in items
+        ]
+    out += [
+        f"- by the message's numbers: {_code(cut(row.says, WIDE))}" for row in sums(case.verdict)
+    ]
     out += [f"- not read: {_code(cut(m.reading, WIDE))}" for m in case.verdict.missing[:4]]
     out += [f"- still open: {line}" for line in alternatives(case.verdict)[:3]]
     return [*out, f"- next step here: {_code(cut(case.verdict.next_step.what, WIDE))}"]
@@ -147,11 +256,19 @@ def _versions(case: Case) -> list[str]:
     if case.bundle is None:
         return [_missing(case.no_bundle)]
     torch, box = framework.framework(case.bundle), machine(case.bundle)
-    rows = [("PyTorch version", torch.version), ("ROCM used to build PyTorch", torch.hip),
-            ("CUDA used to build PyTorch", torch.cuda), ("OS", box.distribution), ("Kernel", box.kernel),
-            ("Python version", torch.python), ("CPU", box.cpu),
-            ("RAM", box.ram_total), ("amdgpu out of tree", kfd.driver_version(case.bundle)),
-            ("NVIDIA driver", nvidia.driver(case.bundle)), ("Allocator settings", torch.settings)]
+    rows = [
+        ("PyTorch version", torch.version),
+        ("ROCM used to build PyTorch", torch.hip),
+        ("CUDA used to build PyTorch", torch.cuda),
+        ("OS", box.distribution),
+        ("Kernel", box.kernel),
+        ("Python version", torch.python),
+        ("CPU", box.cpu),
+        ("RAM", box.ram_total),
+        ("amdgpu out of tree", kfd.driver_version(case.bundle)),
+        ("NVIDIA driver", nvidia.driver(case.bundle)),
+        ("Allocator settings", torch.settings),
+    ]
     rows += [("ROCm of the system", reading) for reading in rocm.rocm_versions(case.bundle)]
     return [f"{name}: {_said(reading) or '(defaults)'}" for name, reading in rows]
 
@@ -166,7 +283,11 @@ def _memory(case: Case) -> list[str]:
 def _log(case: Case) -> list[str]:
     if case.bundle is None:
         return []
-    kept = [e for e in kernel_log.events(case.bundle) if e.kind not in ("boot", "vram_ready", "gtt_ready")][-8:]
+    kept = [
+        e
+        for e in kernel_log.events(case.bundle)
+        if e.kind not in ("boot", "vram_ready", "gtt_ready")
+    ][-8:]
     told = [f"{e.text} ({e.count} lines)" if e.count > 1 else e.text for e in kept]
     return ["", "Kernel log:", *_fence(told)] if told else []
 
@@ -186,9 +307,14 @@ def _cpu(case: Case) -> str:
 def _gpus(case: Case) -> list[str]:
     if case.bundle is None:
         return [_missing(case.no_bundle)]
-    names = [f"{gpu.vendor} {_said(gpu.name).removeprefix(gpu.vendor + ' ')}" for gpu in gpus(case.bundle)]
-    return [_code(f"{names.count(name)} x {name}" if names.count(name) > 1 else name) for name in dict.fromkeys(names)] or [
-        _missing("the bundle shows no GPU")]
+    names = [
+        f"{gpu.vendor} {_said(gpu.name).removeprefix(gpu.vendor + ' ')}"
+        for gpu in gpus(case.bundle)
+    ]
+    return [
+        _code(f"{names.count(name)} x {name}" if names.count(name) > 1 else name)
+        for name in dict.fromkeys(names)
+    ] or [_missing("the bundle shows no GPU")]
 
 
 def _rocm_releases(case: Case) -> list[str]:
@@ -207,7 +333,12 @@ def _shown(case: Case, take: Callable[[Bundle], Reading]) -> str:
 
 def _said(reading: Reading) -> str:
     """The reading, or not available because."""
-    return cut(reading.show() if reading.ok else f"{reading.status.replace('_', ' ')} because {reading.why}", WIDE)
+    return cut(
+        reading.show()
+        if reading.ok
+        else f"{reading.status.replace('_', ' ')} because {reading.why}",
+        WIDE,
+    )
 
 
 def _missing(why: str) -> str:
@@ -223,5 +354,7 @@ def _code(text: str) -> str:
 
 def _fence(lines: list[str]) -> list[str]:
     inside = [plain(cut(line, WIDE), keep="\t") for line in lines]
-    mark = "`" * max(3, 1 + max((len(run) for line in inside for run in re.findall("`+", line)), default=0))
+    mark = "`" * max(
+        3, 1 + max((len(run) for line in inside for run in re.findall("`+", line)), default=0)
+    )
     return [f"{mark}text", *inside, mark]

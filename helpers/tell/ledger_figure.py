@@ -15,14 +15,34 @@ from helpers.look.reading import show_bytes
 
 from .box import ledger_table as ledger_table
 from .holders import short
-from .sheet import ALARM, BODY, INK, MARGIN, MUTED, PALE, RULE, SMALL, UNKNOWN, WIDTH, Look, Sheet, fit, inches, wrap
+from .sheet import (
+    ALARM,
+    BODY,
+    INK,
+    MARGIN,
+    MUTED,
+    PALE,
+    RULE,
+    SMALL,
+    UNKNOWN,
+    WIDTH,
+    Look,
+    Sheet,
+    fit,
+    inches,
+    wrap,
+)
 from .tables import gib, one_source, plain, size
 
 NO_LEDGER = "Nothing says how much memory of a GPU is in use."
 # One hue for the failing process, others beside it; hatches tell the kinds apart without colour.
-LOOKS = {"process": (("#0072b2", ""), ("#56b4e9", "...."), ("#9ecae1", "")),
-         "other_process": (("#009e73", ""), ("#66c2a5", "")),
-         "outside": (("#e69f00", "\\\\\\\\"),), "reserved": (("#8a949e", ""),), "unattributed": (("white", "xxxx"),)}
+LOOKS = {
+    "process": (("#0072b2", ""), ("#56b4e9", "...."), ("#9ecae1", "")),
+    "other_process": (("#009e73", ""), ("#66c2a5", "")),
+    "outside": (("#e69f00", "\\\\\\\\"),),
+    "reserved": (("#8a949e", ""),),
+    "unattributed": (("white", "xxxx"),),
+}
 TOO_MUCH = Look("white", ALARM, "++++")
 FREE = Look(PALE, MUTED)
 ROWS = 8
@@ -46,7 +66,10 @@ def pieces_of(book: GpuLedger) -> list[Piece]:
     rows, rest = list(book.rows), []
     if len(rows) > ROWS:
         kept = [row for row in rows if row.kind != "other_process"]
-        others = sorted((row for row in rows if row.kind == "other_process"), key=lambda r: -(size(r.bytes) or 0))
+        others = sorted(
+            (row for row in rows if row.kind == "other_process"),
+            key=lambda r: -(size(r.bytes) or 0),
+        )
         room = max(1, ROWS - len(kept))
         rest = others[room:]
         rows = [row for row in rows if row not in rest]
@@ -65,7 +88,10 @@ def pieces_of(book: GpuLedger) -> list[Piece]:
 
 
 def _together(rows: list[LedgerRow]) -> Piece:
-    held, unknown = sum(size(row.bytes) or 0 for row in rows), sum(size(row.bytes) is None for row in rows)
+    held, unknown = (
+        sum(size(row.bytes) or 0 for row in rows),
+        sum(size(row.bytes) is None for row in rows),
+    )
     value = gib(held) + (f" and {unknown} unknown" if unknown else "")
     return Piece(f"{len(rows)} more processes", held, Look(MUTED, "white"), value)
 
@@ -115,7 +141,10 @@ def ledger_figure(ledgers: Iterable[GpuLedger]) -> Figure:
                 sheet.y += 0.15 if number else 0.0
                 sheet.text(MARGIN + 0.2, line)
             sheet.y += 0.185
-        for mark, said, tone in (("Contradiction: ", book.contradictions, ALARM), ("", book.notes, MUTED)):
+        for mark, said, tone in (
+            ("Contradiction: ", book.contradictions, ALARM),
+            ("", book.notes, MUTED),
+        ):
             for words in said:
                 for line in wrap(mark + words, right - MARGIN - 0.2, SMALL):
                     sheet.text(MARGIN + 0.2, line, SMALL, tone)
@@ -145,7 +174,11 @@ def _in_use(book: GpuLedger) -> str:
     if not book.used.ok:
         return f"In use: {book.used.show()}"
     total = f" of {gib(size(book.total))}" if size(book.total) is not None else ""
-    exact = "to the byte" if book.tolerance_bytes == 0 else f"give or take {show_bytes(book.tolerance_bytes)}"
+    exact = (
+        "to the byte"
+        if book.tolerance_bytes == 0
+        else f"give or take {show_bytes(book.tolerance_bytes)}"
+    )
     return f"{gib(size(book.used))}{total}, {exact}; {one_source([book.used])}"
 
 
@@ -153,7 +186,16 @@ def ledger_alt(ledgers: Iterable[GpuLedger]) -> str:
     """The ledger figure in words."""
     said = []
     for book in ledgers:
-        parts = ", ".join(f"{plain(piece.words)} {piece.value}" for piece in pieces_of(book)) or "no part is known"
+        parts = (
+            ", ".join(f"{plain(piece.words)} {piece.value}" for piece in pieces_of(book))
+            or "no part is known"
+        )
         against = "".join(f"; contradiction: {plain(words)}" for words in book.contradictions)
-        said.append(f"{_title(book)}{' on ' + book.pci if book.pci else ''}, {_in_use(book)}: {parts}{against}")
-    return "What is in use of GPU memory as one bar a source. " + ". ".join(said) + "." if said else NO_LEDGER
+        said.append(
+            f"{_title(book)}{' on ' + book.pci if book.pci else ''}, {_in_use(book)}: {parts}{against}"
+        )
+    return (
+        "What is in use of GPU memory as one bar a source. " + ". ".join(said) + "."
+        if said
+        else NO_LEDGER
+    )

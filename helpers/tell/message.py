@@ -18,13 +18,28 @@ if TYPE_CHECKING:
     from helpers.judge.ledger import GpuLedger
 
 NEXT = {
-    **dict.fromkeys(("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity"), "02_allocator_stress"),
-    "ttm-gtt-cap": "03_ttm_gtt_analysis", "carveout-only": "03_ttm_gtt_analysis", "hsa-pool-cap": "03_ttm_gtt_analysis",
+    **dict.fromkeys(
+        ("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity"),
+        "02_allocator_stress",
+    ),
+    "ttm-gtt-cap": "03_ttm_gtt_analysis",
+    "carveout-only": "03_ttm_gtt_analysis",
+    "hsa-pool-cap": "03_ttm_gtt_analysis",
 }
 TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
-QUANTITIES = ("requested", "capacity", "allowed", "free", "process", "allocated", "reserved_unallocated", "reserved_total",
-              "private_pools", "non_torch")
+QUANTITIES = (
+    "requested",
+    "capacity",
+    "allowed",
+    "free",
+    "process",
+    "allocated",
+    "reserved_unallocated",
+    "reserved_total",
+    "private_pools",
+    "non_torch",
+)
 
 
 def gathered(message: str, box: str) -> tuple[CaseEvidence, tuple[GpuLedger, ...]]:
@@ -59,16 +74,29 @@ def message_table(evidence: CaseEvidence) -> str:
         named = [(field.replace("_", " "), getattr(message, field)) for field in QUANTITIES]
         named += [("another process", other) for other in message.others]
         found = [(name, quantity) for name, quantity in named if quantity is not None]
-        rows += [[number, _kind(message), name, quantity.text, quantity.bytes, f"+- {quantity.precision_bytes}"]
-                 for name, quantity in found] or [[number, _kind(message), "no number", "", "", ""]]
+        rows += [
+            [
+                number,
+                _kind(message),
+                name,
+                quantity.text,
+                quantity.bytes,
+                f"+- {quantity.precision_bytes}",
+            ]
+            for name, quantity in found
+        ] or [[number, _kind(message), "no number", "", "", ""]]
     left = not_used(evidence, diagnose(evidence))
     unused = [f"Not used: {left}"] if left else []
-    return "\n".join([table(rows, ["message", "kind", "number", "as printed", "bytes", "precision"]), *unused])
+    return "\n".join(
+        [table(rows, ["message", "kind", "number", "as printed", "bytes", "precision"]), *unused]
+    )
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
     """What of a text could not be used; that it names nothing is not said under a verdict that was made from it."""
-    from_text = any(row.reading.source in TEXT_SOURCES for row in (*verdict.evidence, *verdict.against))
+    from_text = any(
+        row.reading.source in TEXT_SOURCES for row in (*verdict.evidence, *verdict.against)
+    )
     parts = evidence.unused.split("; ") if evidence.unused else []
     return "; ".join(part for part in parts if part != NOTHING_KNOWN or not from_text)
 
@@ -79,7 +107,9 @@ def sums(evidence: CaseEvidence) -> str:
     for number, message in enumerate(evidence.messages, 1):
         done = account(message)
         if done.lines:
-            blocks.append("\n".join([f"message {number}", *(f"  {plain(line)}" for line in done.lines)]))
+            blocks.append(
+                "\n".join([f"message {number}", *(f"  {plain(line)}" for line in done.lines)])
+            )
     return "\n".join(blocks) or "No message here has numbers to add up."
 
 
@@ -87,6 +117,8 @@ def next_notebook(verdict: Verdict) -> str:
     """The notebook that looks further into a cause, with its parameters filled in."""
     name = NEXT.get(verdict.cause, "01_hardware_probe")
     if name == "02_allocator_stress":
-        return (f"notebooks/{name}.ipynb with trace = the file that this wrote on the failing box:\n"
-                "  python -m helpers record --out run.pickle -- python your_program.py")
-    return f"notebooks/{name}.ipynb with box = \"live\" on the failing box, or the path of its captured bundle"
+        return (
+            f"notebooks/{name}.ipynb with trace = the file that this wrote on the failing box:\n"
+            "  python -m helpers record --out run.pickle -- python your_program.py"
+        )
+    return f'notebooks/{name}.ipynb with box = "live" on the failing box, or the path of its captured bundle'

@@ -19,12 +19,29 @@ from .tables import duration
 
 MOST_ALIKE = 6
 STATE_WORDS = {
-    "planned": "not started", "started": "started, no end recorded", "answered": "answered",
-    "failed": "failed", "died": "died: its kernel was lost", "timed_out": "stopped: over its time limit",
-    "stuck": "stuck in the kernel or driver", "rebooted": "the machine restarted during it",
-    "node_lost": "its machine was lost", "skipped": "skipped",
+    "planned": "not started",
+    "started": "started, no end recorded",
+    "answered": "answered",
+    "failed": "failed",
+    "died": "died: its kernel was lost",
+    "timed_out": "stopped: over its time limit",
+    "stuck": "stuck in the kernel or driver",
+    "rebooted": "the machine restarted during it",
+    "node_lost": "its machine was lost",
+    "skipped": "skipped",
 }
-WORST = ("rebooted", "stuck", "node_lost", "died", "timed_out", "started", "failed", "answered", "planned", "skipped")
+WORST = (
+    "rebooted",
+    "stuck",
+    "node_lost",
+    "died",
+    "timed_out",
+    "started",
+    "failed",
+    "answered",
+    "planned",
+    "skipped",
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,12 @@ class Section:
     @property
     def lost(self) -> bool:
         """Whether the run began and came to no answer."""
-        return bool(self.gone) or self.run.state not in ("answered", "planned", "skipped", "started")
+        return bool(self.gone) or self.run.state not in (
+            "answered",
+            "planned",
+            "skipped",
+            "started",
+        )
 
     @property
     def answer(self) -> str:
@@ -90,7 +112,7 @@ class Trouble:
 
     @property
     def alike(self) -> tuple[Section, ...]:
-        return self.runs[1:1 + MOST_ALIKE]
+        return self.runs[1 : 1 + MOST_ALIKE]
 
 
 @dataclass(frozen=True)
@@ -104,7 +126,10 @@ class Group:
     def answers(self) -> list[tuple[str, int, Section]]:
         """(answer, how often, a run that gave it), the most frequent first."""
         counts = Counter(section.answer for section in self.runs if section.answer)
-        return [(answer, n, next(s for s in self.runs if s.answer == answer)) for answer, n in counts.most_common()]
+        return [
+            (answer, n, next(s for s in self.runs if s.answer == answer))
+            for answer, n in counts.most_common()
+        ]
 
     @property
     def states(self) -> list[str]:
@@ -120,10 +145,15 @@ def counted(sections: Iterable[Section]) -> list[str]:
     """How many runs came to what, in words; the good state first, then the worst."""
     counts = Counter[str](section.run.state for section in sections)
     order = (state for state in dict.fromkeys(("answered", *WORST)) if counts[state])
-    return [f"{counts[state]} {'not started' if state == 'planned' else state.replace('_', ' ')}" for state in order]
+    return [
+        f"{counts[state]} {'not started' if state == 'planned' else state.replace('_', ' ')}"
+        for state in order
+    ]
 
 
-def by(sections: Iterable[Section], key: Callable[[Section], Any]) -> list[tuple[Any, tuple[Section, ...]]]:
+def by(
+    sections: Iterable[Section], key: Callable[[Section], Any]
+) -> list[tuple[Any, tuple[Section, ...]]]:
     """Sections under their key, both in order of first appearance."""
     found: dict[Any, list[Section]] = {}
     for section in sections:
@@ -133,15 +163,32 @@ def by(sections: Iterable[Section], key: Callable[[Section], Any]) -> list[tuple
 
 def troubles(sections: list[Section]) -> list[Trouble]:
     """What needs a person, worst first; runs that ended alike (numbers aside) stand together."""
-    needing = [section for section in sections if section.lost or section.cause or section.run.quarantined or section.run.gate]
-    alike = by(needing, lambda s: (s.run.state, s.run.notebook, s.run.signal, re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", s.cause)))
-    return sorted((Trouble(here) for _, here in alike), key=lambda trouble: WORST.index(trouble.first.run.state))
+    needing = [
+        section
+        for section in sections
+        if section.lost or section.cause or section.run.quarantined or section.run.gate
+    ]
+    alike = by(
+        needing,
+        lambda s: (
+            s.run.state,
+            s.run.notebook,
+            s.run.signal,
+            re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", s.cause),
+        ),
+    )
+    return sorted(
+        (Trouble(here) for _, here in alike),
+        key=lambda trouble: WORST.index(trouble.first.run.state),
+    )
 
 
 def groups(sections: list[Section]) -> list[tuple[str, list[Group]]]:
     """Notebook by notebook, what its runs came to on each box."""
-    return [(title, [Group(box, runs) for box, runs in by(here, lambda section: section.run.box)])
-            for title, here in by(sections, lambda section: section.title)]
+    return [
+        (title, [Group(box, runs) for box, runs in by(here, lambda section: section.run.box)])
+        for title, here in by(sections, lambda section: section.title)
+    ]
 
 
 def earlier(section: Section) -> list[str]:
@@ -150,7 +197,10 @@ def earlier(section: Section) -> list[str]:
     for path in sorted(section.folder.glob(f"{EARLIER}/*/run.json")):
         try:
             run = read_run(path)
-            said.append(f"attempt {run.attempt}: {STATE_WORDS[run.state]}" + f"; {run.cause}" * bool(run.cause))
+            said.append(
+                f"attempt {run.attempt}: {STATE_WORDS[run.state]}"
+                + f"; {run.cause}" * bool(run.cause)
+            )
         except RecordUnreadable:
             said.append(f"{path.parent.name}: its record cannot be read")
     return said

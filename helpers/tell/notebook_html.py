@@ -31,7 +31,11 @@ from .tables import plain, uncoloured
 TEMPLATES = Path(__file__).with_name("templates")
 BANNER_TAG = "papermill-error-cell-tag"
 LABELS = {INJECTED: "Parameters of this run", PARAMETERS: "Parameters"}
-UNFINISHED = {"failed": "This cell failed", "pending": "Not run", "running": "Running when it ended"}
+UNFINISHED = {
+    "failed": "This cell failed",
+    "pending": "Not run",
+    "running": "Running when it ended",
+}
 
 
 @dataclass
@@ -47,8 +51,13 @@ class Room:
         return True
 
 
-def notebook_html(notebook: Any, room: Room, verdict_html: Callable[[Verdict], str], last_words: str = "",
-                  failing_cell: int | None = None) -> str:
+def notebook_html(
+    notebook: Any,
+    room: Room,
+    verdict_html: Callable[[Verdict], str],
+    last_words: str = "",
+    failing_cell: int | None = None,
+) -> str:
     """The notebook as HTML without a page around it; headings start at level 3.
 
     ``last_words`` is what the kernel wrote to fd 2; it stands beneath the failed cell, or at the end where none failed.
@@ -56,12 +65,16 @@ def notebook_html(notebook: Any, room: Room, verdict_html: Callable[[Verdict], s
     """
     exporter = HTMLExporter(template_name="casebook", extra_template_basedirs=[str(TEMPLATES)])
     exporter.register_filter("prose", Prose().html)
-    exporter.register_filter("verdict_html", lambda data: Markup(verdict_html(from_json(Verdict, data))))
+    exporter.register_filter(
+        "verdict_html", lambda data: Markup(verdict_html(from_json(Verdict, data)))
+    )
     html, _ = exporter.from_notebook_node(harmless(notebook, room, last_words, failing_cell))
     return html
 
 
-def harmless(notebook: Any, room: Room, last_words: str = "", failing_cell: int | None = None) -> Any:
+def harmless(
+    notebook: Any, room: Room, last_words: str = "", failing_cell: int | None = None
+) -> Any:
     """A copy that holds only what the page shows: clean text, allowed outputs, each cell's state in words."""
     cells: list[Any] = []
     failed: Any = None
@@ -76,31 +89,55 @@ def harmless(notebook: Any, room: Room, last_words: str = "", failing_cell: int 
         elif cell.cell_type == "code":
             status = cell.metadata.get("papermill", {}).get("status", "")
             clean = _code_cell(_clipped(uncoloured(cell.source), room), UNFINISHED.get(status, ""))
-            clean.metadata["casebook"]["label"] = next((LABELS[tag] for tag in LABELS if tag in tags), "Code")
-            clean.outputs = [shown for output in cell.outputs for shown in _allowed(output, cell.metadata.get("alt"), room)]
+            clean.metadata["casebook"]["label"] = next(
+                (LABELS[tag] for tag in LABELS if tag in tags), "Code"
+            )
+            clean.outputs = [
+                shown
+                for output in cell.outputs
+                for shown in _allowed(output, cell.metadata.get("alt"), room)
+            ]
             cells.append(clean)
-            if status == "failed" or (failed is None and number == failing_cell and INJECTED not in tags):
+            if status == "failed" or (
+                failed is None and number == failing_cell and INJECTED not in tags
+            ):
                 failed = clean
     words = uncoloured(last_words).strip()
     if words and failed is None:
         failed = _code_cell("", "")
         cells.append(failed)
-    if failed and not any(words in output.traceback[0] for output in failed.outputs if output.output_type == "error"):
+    if failed and not any(
+        words in output.traceback[0] for output in failed.outputs if output.output_type == "error"
+    ):
         failed.metadata["casebook"]["last_words"] = _clipped(words, room, end=True)
     return nbformat.v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}})
 
 
 def _code_cell(source: str, state: str) -> Any:
-    return nbformat.v4.new_code_cell(source, metadata={"casebook": {"state": state, "last_words": "", "label": "Code"}})
+    return nbformat.v4.new_code_cell(
+        source, metadata={"casebook": {"state": state, "last_words": "", "label": "Code"}}
+    )
 
 
 def _allowed(output: Any, alt: Any, room: Room) -> list[Any]:
     """The output with one kind of data at most: the first we show. Nothing where it has none that is safe."""
     if output.output_type == "stream":
-        return [nbformat.v4.new_output("stream", name=output.name, text=_clipped(uncoloured(output.text), room))]
+        return [
+            nbformat.v4.new_output(
+                "stream", name=output.name, text=_clipped(uncoloured(output.text), room)
+            )
+        ]
     if output.output_type == "error":
-        trace = _clipped(uncoloured("\n".join(output.traceback) or f"{output.ename}: {output.evalue}"), room, end=True)
-        return [nbformat.v4.new_output("error", ename=plain(output.ename), evalue=plain(output.evalue), traceback=[trace])]
+        trace = _clipped(
+            uncoloured("\n".join(output.traceback) or f"{output.ename}: {output.evalue}"),
+            room,
+            end=True,
+        )
+        return [
+            nbformat.v4.new_output(
+                "error", ename=plain(output.ename), evalue=plain(output.evalue), traceback=[trace]
+            )
+        ]
     data, meta = output.get("data", {}), output.get("metadata", {})
     verdict = _verdict(data.get(VERDICT))
     if verdict and room.take(4 * len(json.dumps(verdict))):
@@ -109,19 +146,39 @@ def _allowed(output: Any, alt: Any, room: Room) -> list[Any]:
     if "image/png" in data:
         own = meta.get("image/png", {})
         own = own if isinstance(own, dict) else {}
-        alt = own.get("alt") or alt or ("" if words.startswith("<Figure") else words) or "A figure without a description"
+        alt = (
+            own.get("alt")
+            or alt
+            or ("" if words.startswith("<Figure") else words)
+            or "A figure without a description"
+        )
         return [_picture(_text(data["image/png"]), plain(alt), own.get("width"), room)]
     drawn = clean_svg(_text(data["image/svg+xml"])) if "image/svg+xml" in data else None
     if drawn and room.take(2 * len(drawn[0].encode())):
-        alt = alt or ("" if words.startswith("<Figure") else words) or "A figure without a description"
-        return [_data("image/svg+xml", base64.b64encode(drawn[0].encode()).decode(), alt=plain(alt), width=drawn[1],
-                      height=drawn[2])]
+        alt = (
+            alt
+            or ("" if words.startswith("<Figure") else words)
+            or "A figure without a description"
+        )
+        return [
+            _data(
+                "image/svg+xml",
+                base64.b64encode(drawn[0].encode()).decode(),
+                alt=plain(alt),
+                width=drawn[1],
+                height=drawn[2],
+            )
+        ]
     shown = _html(_text(data["text/html"])) if "text/html" in data else ""
     if shown and room.take(2 * len(shown.encode())):
         return [_data("text/html", shown)]
     if "text/markdown" in data:
         return [_data("text/markdown", _clipped(uncoloured(_text(data["text/markdown"])), room))]
-    words = words if words.strip() else "\n".join(not_shown(plain(kind), data[kind]) for kind in data if kind not in SHOWN)
+    words = (
+        words
+        if words.strip()
+        else "\n".join(not_shown(plain(kind), data[kind]) for kind in data if kind not in SHOWN)
+    )
     return [_data("text/plain", _clipped(words, room))] if words else []
 
 
@@ -139,9 +196,14 @@ def _picture(encoded: str, alt: str, wide: Any, room: Room) -> Any:
     if size is None:
         return _data("text/plain", f"A picture that is not a PNG is left out. {alt}")
     if not room.take(len(encoded) + len(alt) + 200):
-        return _data("text/plain", f"This picture is left out to keep the page small; it is in notebook.ipynb. {alt}")
+        return _data(
+            "text/plain",
+            f"This picture is left out to keep the page small; it is in notebook.ipynb. {alt}",
+        )
     scale = wide / size[0] if isinstance(wide, int) and 0 < wide <= size[0] else 1
-    return _data("image/png", encoded, alt=alt, width=round(size[0] * scale), height=round(size[1] * scale))
+    return _data(
+        "image/png", encoded, alt=alt, width=round(size[0] * scale), height=round(size[1] * scale)
+    )
 
 
 def png_size(encoded: str) -> tuple[int, int] | None:

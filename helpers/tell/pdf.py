@@ -9,7 +9,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "microsoft-edge")
+BROWSERS = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome-stable",
+    "google-chrome",
+    "microsoft-edge",
+)
 LIMIT_S = 60.0
 
 
@@ -26,19 +32,41 @@ def write_pdf(html: Path, out: Path, limit_s: float = LIMIT_S) -> str:
         return f"no Chromium here; looked for {', '.join(BROWSERS)}"
     with tempfile.TemporaryDirectory(prefix="casebook-pdf-", ignore_cleanup_errors=True) as folder:
         made = Path(folder, "page.pdf")
-        command = [program, "--headless", "--disable-gpu", "--no-first-run", "--disable-extensions", "--disable-sync",
-                   "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-                   "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile", "--no-pdf-header-footer",
-                   f"--print-to-pdf={made}", html.resolve().as_uri()]
+        command = [
+            program,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-extensions",
+            "--disable-sync",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-dev-shm-usage",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            f"--user-data-dir={folder}/profile",
+            "--no-pdf-header-footer",
+            f"--print-to-pdf={made}",
+            html.resolve().as_uri(),
+        ]
         if os.getuid() == 0:
-            command.insert(2, "--no-sandbox")  # Chromium's sandbox refuses root; the page holds no script
+            command.insert(
+                2, "--no-sandbox"
+            )  # Chromium's sandbox refuses root; the page holds no script
         try:
-            done = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                    start_new_session=True, env={**os.environ, "HOME": folder, "TMPDIR": folder})
+            done = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, "HOME": folder, "TMPDIR": folder},
+            )
         except OSError as error:
             return f"{program} cannot be started: {error.strerror}"
         try:
-            words = done.communicate(timeout=limit_s)[1].decode("utf-8", "replace").strip().splitlines()
+            words = (
+                done.communicate(timeout=limit_s)[1].decode("utf-8", "replace").strip().splitlines()
+            )
         except subprocess.TimeoutExpired:
             return f"{Path(program).name} took longer than {limit_s:g} s"
         finally:

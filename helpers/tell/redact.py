@@ -17,8 +17,21 @@ from .redact_known import PSEUDONYM, Known
 from .redact_notebook import redact_data, redact_notebook
 from .redact_words import Replaced, learn, redact_text, replace
 
-__all__ = ["Known", "RedactError", "Replaced", "known_values", "learn", "learn_live", "redact_bundle", "redact_data",
-           "redact_files", "redact_notebook", "redact_text", "replace", "second_scan"]
+__all__ = [
+    "Known",
+    "RedactError",
+    "Replaced",
+    "known_values",
+    "learn",
+    "learn_live",
+    "redact_bundle",
+    "redact_data",
+    "redact_files",
+    "redact_notebook",
+    "redact_text",
+    "replace",
+    "second_scan",
+]
 
 _NO_SECRET = re.compile(r"[0-9a-f]{8,64}|iVBOR.*|/9j/.*|/[\w./-]*")
 """Ids, commits and digests in hexadecimal, the base64 of a picture and paths: by their mere entropy they are no secrets."""
@@ -36,13 +49,22 @@ def second_scan(texts: Mapping[str, str]) -> list[str] | str:
         return "second scan not run because detect-secrets is not installed"
     found = []
     for name, text in texts.items():
-        with default_settings(), tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8", errors="replace") as file:
+        with (
+            default_settings(),
+            tempfile.NamedTemporaryFile(
+                "w", suffix=".txt", encoding="utf-8", errors="replace"
+            ) as file,
+        ):
             file.write(text)
             file.flush()
             secrets = SecretsCollection()
             secrets.scan_file(file.name)
             for _, secret in secrets:
                 value = secret.secret_value or ""
-                if not (PSEUDONYM.search(value) or "Entropy" in secret.type and _NO_SECRET.fullmatch(value)):
+                if not (
+                    PSEUDONYM.search(value)
+                    or "Entropy" in secret.type
+                    and _NO_SECRET.fullmatch(value)
+                ):
                     found.append(f"{name} line {secret.line_number}: {secret.type}")
     return found

@@ -21,20 +21,56 @@ from .redact_known import Known
 from .redact_notebook import learn_data
 from .redact_words import learn
 
-ONE_VALUE = {"machine-id": "machine-id", "boot_id": "boot-id", "unique_id": "serial", "product_serial": "serial",
-             "board_serial": "serial", "chassis_serial": "serial", "product_uuid": "uuid", "board_asset_tag": "serial",
-             "chassis_asset_tag": "serial", "serial_number": "serial", "serial": "serial", "address": "mac", "hostname": "host",
-             "domainname": "domain", "node_guid": "guid", "sys_image_guid": "guid", "uuid": "uuid"}
+ONE_VALUE = {
+    "machine-id": "machine-id",
+    "boot_id": "boot-id",
+    "unique_id": "serial",
+    "product_serial": "serial",
+    "board_serial": "serial",
+    "chassis_serial": "serial",
+    "product_uuid": "uuid",
+    "board_asset_tag": "serial",
+    "chassis_asset_tag": "serial",
+    "serial_number": "serial",
+    "serial": "serial",
+    "address": "mac",
+    "hostname": "host",
+    "domainname": "domain",
+    "node_guid": "guid",
+    "sys_image_guid": "guid",
+    "uuid": "uuid",
+}
 """Files of one value, by the end of their path."""
-_SOURCES = ("etc/machine-id", "proc/sys/kernel/random/boot_id", "etc/hostname", "proc/sys/kernel/hostname",
-            "proc/sys/kernel/domainname", "sys/class/dmi/id/*_serial", "sys/class/dmi/id/product_uuid",
-            "sys/class/dmi/id/*_tag",
-            "sys/class/drm/card*/device/unique_id", "sys/class/net/*/address", "sys/class/infiniband/*/*_guid",
-            "sys/block/*/device/serial", "sys/class/kfd/kfd/topology/nodes/*/properties")
-_TEXTS = ("etc/hosts", "etc/resolv.conf", "proc/self/cgroup", "proc/self/mountinfo", "proc/mounts", "etc/fstab",
-          "proc/driver/nvidia/gpus/*/information", "etc/ssh/*.pub")
+_SOURCES = (
+    "etc/machine-id",
+    "proc/sys/kernel/random/boot_id",
+    "etc/hostname",
+    "proc/sys/kernel/hostname",
+    "proc/sys/kernel/domainname",
+    "sys/class/dmi/id/*_serial",
+    "sys/class/dmi/id/product_uuid",
+    "sys/class/dmi/id/*_tag",
+    "sys/class/drm/card*/device/unique_id",
+    "sys/class/net/*/address",
+    "sys/class/infiniband/*/*_guid",
+    "sys/block/*/device/serial",
+    "sys/class/kfd/kfd/topology/nodes/*/properties",
+)
+_TEXTS = (
+    "etc/hosts",
+    "etc/resolv.conf",
+    "proc/self/cgroup",
+    "proc/self/mountinfo",
+    "proc/mounts",
+    "etc/fstab",
+    "proc/driver/nvidia/gpus/*/information",
+    "etc/ssh/*.pub",
+)
 _HOME_TEXTS = (".gitconfig", ".config/git/config", ".ssh/*.pub")
-_NO_VALUE = re.compile(r"(?:\(?none\)?|n/?a|unknown|default string|to be filled.*|not specified|system.*|0+|)", re.IGNORECASE)
+_NO_VALUE = re.compile(
+    r"(?:\(?none\)?|n/?a|unknown|default string|to be filled.*|not specified|system.*|0+|)",
+    re.IGNORECASE,
+)
 LEAST_UID, MOST_UID = 1000, 60_000
 """Accounts of people, as login.defs(5) draws the line."""
 
@@ -44,7 +80,9 @@ def known_values(*boxes: Bundle | str) -> Known:
     known = Known()
     for box in boxes:
         if isinstance(box, Bundle):
-            learn_bundle_files({item.source: box.contents[item.path] for item in box.items if item.path}, known)
+            learn_bundle_files(
+                {item.source: box.contents[item.path] for item in box.items if item.path}, known
+            )
             learn(" ".join([box.box, *(f"{item.source} {item.why}" for item in box.items)]), known)
             for raw in box.contents.values():
                 learn(raw.decode("utf-8", "replace"), known)
@@ -59,8 +97,10 @@ def learn_bundle_files(files: Mapping[str, bytes], known: Known) -> None:
         last = name.rpartition("/")[2]
         if last in ONE_VALUE and len(raw) < 200:
             _one(ONE_VALUE[last], raw.decode("utf-8", "replace"), known)
-    tables = {key: _rows(files.get(key) or files.get(f"raw/table/{key}") or b"")
-              for key in ("host", "identity", "processes", "environment")}
+    tables = {
+        key: _rows(files.get(key) or files.get(f"raw/table/{key}") or b"")
+        for key in ("host", "identity", "processes", "environment")
+    }
     for row in tables["host"]:
         _one("boot-id", str(row.get("boot_id", "")), known)
     own = {row.get("uid") for row in tables["identity"]}
@@ -89,7 +129,12 @@ def _rows(raw: bytes) -> list[dict[str, Any]]:
 
 def _one(kind: str, value: str, known: Known) -> None:
     value = value.strip().strip("\0")
-    if value and "\n" not in value and not _NO_VALUE.fullmatch(value) and not (kind == "mac" and len(set(value)) < 4):
+    if (
+        value
+        and "\n" not in value
+        and not _NO_VALUE.fullmatch(value)
+        and not (kind == "mac" and len(set(value)) < 4)
+    ):
         known.add(kind, value)
 
 
@@ -104,7 +149,9 @@ def _arguments(words: list[str], known: Known) -> None:
             known.add("arguments", word)
 
 
-def learn_live(known: Known, root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> None:
+def learn_live(
+    known: Known, root: Path = Path("/"), environment: Mapping[str, str] | None = None
+) -> None:
     """This box, or the tree at ``root``: what it may not read is left out, as a page's author cannot have printed it either."""
     environment = (os.environ if root == Path("/") else {}) if environment is None else environment
     if root == Path("/"):
@@ -113,7 +160,9 @@ def learn_live(known: Known, root: Path = Path("/"), environment: Mapping[str, s
     for source in _found(root, _SOURCES):
         last = source.name
         text = _read(source)
-        _one(ONE_VALUE.get(last, "serial"), text, known) if last != "properties" else learn(text, known)
+        _one(ONE_VALUE.get(last, "serial"), text, known) if last != "properties" else learn(
+            text, known
+        )
     homes = []
     for line in _read(root / "etc/passwd").splitlines():
         fields = line.split(":")
@@ -146,7 +195,9 @@ def _addresses(known: Known) -> None:
 
     for addresses in psutil.net_if_addrs().values():
         for address in addresses:
-            kind = {socket.AF_INET: "ipv4", socket.AF_INET6: "ipv6", psutil.AF_LINK: "mac"}.get(address.family)
+            kind = {socket.AF_INET: "ipv4", socket.AF_INET6: "ipv6", psutil.AF_LINK: "mac"}.get(
+                address.family
+            )
             if kind:
                 _one(kind, address.address.split("%")[0], known)
 
@@ -173,6 +224,6 @@ def _found(root: Path, patterns: Iterable[str]) -> list[Path]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes()[:1 << 20].decode("utf-8", "replace")
+        return path.read_bytes()[: 1 << 20].decode("utf-8", "replace")
     except OSError:
         return ""

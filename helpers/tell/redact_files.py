@@ -23,14 +23,25 @@ from .redact_pictures import without_words
 from .redact_words import Replaced, learn, replace
 
 _CONTROL = re.compile(r"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
-_MAGIC = (b"SQLite format 3\0", b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x7fELF", b"BZh", b"\xfd7zXZ", b"%PDF")
+_MAGIC = (
+    b"SQLite format 3\0",
+    b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"\x28\xb5\x2f\xfd",
+    b"\x7fELF",
+    b"BZh",
+    b"\xfd7zXZ",
+    b"%PDF",
+)
 
 
 class RedactError(BundleError):
     """Members that cannot be read for sure. One line that names them."""
 
 
-def redact_bundle(path: str | Path, out: str | Path, known: Known, allow_binary: bool = False, force: bool = False) -> Replaced:
+def redact_bundle(
+    path: str | Path, out: str | Path, known: Known, allow_binary: bool = False, force: bool = False
+) -> Replaced:
     """Write the bundle or folder at ``path`` to ``out`` (folder, .tar.gz) with pseudonyms, and say what was replaced.
 
     Raises RedactError, with nothing written, where a member is binary and not a PNG, JPEG, torch memory snapshot or Parquet;
@@ -42,13 +53,19 @@ def redact_bundle(path: str | Path, out: str | Path, known: Known, allow_binary:
     return replaced
 
 
-def redact_files(files: dict[str, bytes], known: Known, allow_binary: bool = False) -> tuple[dict[str, bytes], Replaced]:
+def redact_files(
+    files: dict[str, bytes], known: Known, allow_binary: bool = False
+) -> tuple[dict[str, bytes], Replaced]:
     """Files by name with pseudonyms in names and contents; a manifest gets the new names, sizes and digests."""
     learn_bundle_files(files, known)
     texts = {name: _text(raw) for name, raw in files.items()}
     for name, (text, _) in texts.items():
         learn(name, known)
-        if text is not None and name.endswith((".json", ".ipynb")) and (data := _json(text)) is not None:
+        if (
+            text is not None
+            and name.endswith((".json", ".ipynb"))
+            and (data := _json(text)) is not None
+        ):
             learn_data(data, known)
         elif text is not None:
             learn(text, known)
@@ -67,14 +84,23 @@ def redact_files(files: dict[str, bytes], known: Known, allow_binary: bool = Fal
             new[clean] = raw
             replaced.notes.append(f"{clean}: kept as it is ({error})")
     if unsure:
-        raise RedactError(f"{'; '.join(unsure)}: cannot be read for sure, so nothing was written; leave them out or allow them")
+        raise RedactError(
+            f"{'; '.join(unsure)}: cannot be read for sure, so nothing was written; leave them out or allow them"
+        )
     if "manifest.json" in files:
         new["manifest.json"] = _manifest(files["manifest.json"], names, new, known, replaced)
     return new, replaced
 
 
-def _content(name: str, clean: str, raw: bytes, text: tuple[str | None, str], known: Known, replaced: Replaced,
-             allow_binary: bool) -> bytes:
+def _content(
+    name: str,
+    clean: str,
+    raw: bytes,
+    text: tuple[str | None, str],
+    known: Known,
+    replaced: Replaced,
+    allow_binary: bool,
+) -> bytes:
     picture = without_words(raw)
     if picture is not None:
         replaced.notes.append(f"{clean}: words drawn in it were not read")
@@ -101,8 +127,11 @@ def _content(name: str, clean: str, raw: bytes, text: tuple[str | None, str], kn
         return json.dumps(changed, indent=indent).encode() + b"\n"
     if encoding == "latin-1":
         # Not quite UTF-8: names with accents may still stand there in UTF-8.
-        words = replace(raw.decode("utf-8", "surrogateescape"), known, replaced, clean).encode("utf-8", "surrogateescape")\
+        words = (
+            replace(raw.decode("utf-8", "surrogateescape"), known, replaced, clean)
+            .encode("utf-8", "surrogateescape")
             .decode("latin-1")
+        )
     return replace(words, known, replaced, clean).encode(encoding)
 
 
@@ -116,8 +145,12 @@ def _text(raw: bytes) -> tuple[str | None, str]:
         except UnicodeDecodeError:
             continue
         odd = len(_CONTROL.findall(text)) + (text.count("\0") if "\0\0" in text else 0)
-        high = sum(byte > 0x7e for byte in raw[:4096]) if encoding == "latin-1" else 0
-        return (text, encoding) if odd * 100 <= len(text) and high * 10 <= min(len(raw), 4096) else (None, "")
+        high = sum(byte > 0x7E for byte in raw[:4096]) if encoding == "latin-1" else 0
+        return (
+            (text, encoding)
+            if odd * 100 <= len(text) and high * 10 <= min(len(raw), 4096)
+            else (None, "")
+        )
     return None, ""
 
 
@@ -136,20 +169,35 @@ def _unused(name: str, taken: dict[str, bytes]) -> str:
     return free
 
 
-def _manifest(raw: bytes, names: dict[str, str], new: dict[str, bytes], known: Known, replaced: Replaced) -> bytes:
+def _manifest(
+    raw: bytes, names: dict[str, str], new: dict[str, bytes], known: Known, replaced: Replaced
+) -> bytes:
     """The manifest with the new names, sizes and digests; what is no manifest of ours is redacted as data."""
     data = _json(raw.decode("utf-8", "replace"))
     if not isinstance(data, dict) or not isinstance(data.get("items"), list):
-        return json.dumps(redact_data(data, known, replaced, "manifest.json"), indent=1).encode() + b"\n"
+        return (
+            json.dumps(redact_data(data, known, replaced, "manifest.json"), indent=1).encode()
+            + b"\n"
+        )
     # The names of its fields are the shape's, whatever a host may be called.
-    clean = {key: redact_data(value, known, replaced, "manifest.json") for key, value in data.items() if key != "items"}
+    clean = {
+        key: redact_data(value, known, replaced, "manifest.json")
+        for key, value in data.items()
+        if key != "items"
+    }
     clean["items"] = []
     for item in data["items"]:
-        after = {key: redact_data(value, known, replaced, "manifest.json") for key, value in item.items()}
+        after = {
+            key: redact_data(value, known, replaced, "manifest.json") for key, value in item.items()
+        }
         path = names.get(item.get("path") or "")
         if path:
-            after.update(path=path, id=path.removeprefix("raw/"), bytes=len(new[path]),
-                         sha256=hashlib.sha256(new[path]).hexdigest())
+            after.update(
+                path=path,
+                id=path.removeprefix("raw/"),
+                bytes=len(new[path]),
+                sha256=hashlib.sha256(new[path]).hexdigest(),
+            )
         clean["items"].append(after)
     return json.dumps(clean, indent=1).encode() + b"\n"
 
@@ -183,13 +231,20 @@ def _parquet(raw: bytes, known: Known, replaced: Replaced, where: str) -> bytes:
             raise RedactError("Parquet with a column of bytes")
         if "string" in kind or "struct" in kind or "map" in kind:
             rows = column.to_pylist()
-            seen = {row: clean(row) for row in set(rows)} if kind in ("string", "large_string") else {}
+            seen = (
+                {row: clean(row) for row in set(rows)} if kind in ("string", "large_string") else {}
+            )
             plain = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
-            column = pa.array([seen[row] if seen else clean(row) for row in rows], type=plain).cast(each.type)
+            column = pa.array([seen[row] if seen else clean(row) for row in rows], type=plain).cast(
+                each.type
+            )
         columns.append(column)
         fields.append(each.with_name(clean(each.name)).with_metadata(None))
-    meta = {key: replace(value.decode("utf-8", "replace"), known, replaced, where).encode()
-            for key, value in (table.schema.metadata or {}).items() if key != b"ARROW:schema"}
+    meta = {
+        key: replace(value.decode("utf-8", "replace"), known, replaced, where).encode()
+        for key, value in (table.schema.metadata or {}).items()
+        if key != b"ARROW:schema"
+    }
     out = io.BytesIO()
     pq.write_table(pa.table(columns, schema=pa.schema(fields, metadata=meta or None)), out)
     return out.getvalue()

@@ -15,10 +15,35 @@ from helpers.grammar import vocabulary
 
 WORD_KINDS = ("user", "host", "domain", "person", "wifi", "bucket")
 """Kinds whose values are words: they match only where no letter or digit stands beside them, and a common word is no value."""
-KINDS = (*WORD_KINDS, "home", "machine-id", "boot-id", "serial", "gpu-uuid", "uuid", "mac", "ipv4", "ipv6", "guid", "sid",
-         "iqn", "email", "container", "ssh-key", "private-key", "certificate", "fingerprint", "token", "password",
-         "url-credential", "arguments", "payload")
-COMMON = frozenset("""
+KINDS = (
+    *WORD_KINDS,
+    "home",
+    "machine-id",
+    "boot-id",
+    "serial",
+    "gpu-uuid",
+    "uuid",
+    "mac",
+    "ipv4",
+    "ipv6",
+    "guid",
+    "sid",
+    "iqn",
+    "email",
+    "container",
+    "ssh-key",
+    "private-key",
+    "certificate",
+    "fingerprint",
+    "token",
+    "password",
+    "url-credential",
+    "arguments",
+    "payload",
+)
+COMMON = (
+    frozenset(
+        """
     root admin administrator user users username name guest test tester demo build builder runner worker jovyan ubuntu debian
     fedora centos rocky arch opensuse suse alpine ec2-user azureuser vagrant docker podman container nobody nogroup daemon bin
     sys adm tty disk lp mail news man proxy kmem dialout fax voice cdrom floppy tape sudo audio dip backup operator list irc src
@@ -32,11 +57,16 @@ COMMON = frozenset("""
     version source status kind items item bytes table command raw value values path file files text line lines number type state
     memory total free used limit pages page size time date start stop end open read write error main index cell cells output
     mac serial uuid token email secret password arguments payload person domain bucket wifi example
-    """.split()) | vocabulary()
+    """.split()
+    )
+    | vocabulary()
+)
 """Words that name nobody: system accounts and groups, words of the field and of failure messages, and the pseudonyms' own."""
 PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|ip)-\d{{1,6}}")
 _GIVEN = re.compile(rf"{PSEUDONYM.pattern}(?:[\x1b<\\].*)?", re.DOTALL)
-DOCUMENTATION = tuple(ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"))
+DOCUMENTATION = tuple(
+    ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+)
 IPV6_DOCUMENTATION = ipaddress.IPv6Network("2001:db8::/32")
 _BESIDE = re.compile(r"[^\W_]")
 _FREE_LENGTH = 8
@@ -61,7 +91,9 @@ class Known:
     """
 
     def __init__(self) -> None:
-        self.read: dict[str, Any] = {}  # texts that were read to learn from, until they are replaced
+        self.read: dict[
+            str, Any
+        ] = {}  # texts that were read to learn from, until they are replaced
         self._common: set[str] = set()
         self._names: dict[str, tuple[str, str]] = {}
         self._numbers: dict[str, int] = {}
@@ -82,7 +114,11 @@ class Known:
     def add(self, kind: str, value: str) -> str:
         """Remember a value, to be replaced wherever it stands; its pseudonym, or "" where the value names nobody."""
         value = value.strip().strip("\0")
-        if kind == "host" and (short := value.split(".")[0]) != value and not self._refused(kind, short):
+        if (
+            kind == "host"
+            and (short := value.split(".")[0]) != value
+            and not self._refused(kind, short)
+        ):
             # A host is the same one with and without its domain.
             self._names.setdefault(_canonical(value), (kind, self.add(kind, short)))
         name = self.name(kind, value)
@@ -125,8 +161,11 @@ class Known:
             at = low.find(form) if len(form) >= shortest else -1
             while at >= 0:
                 end = at + len(form)
-                if len(form) >= _FREE_LENGTH and kind != "mac" or not (
-                        _BESIDE.match(low[at - 1:at]) or _BESIDE.match(low[end:end + 1])):
+                if (
+                    len(form) >= _FREE_LENGTH
+                    and kind != "mac"
+                    or not (_BESIDE.match(low[at - 1 : at]) or _BESIDE.match(low[end : end + 1]))
+                ):
                     found.append(Span(at, end, kind, name))
                 at = low.find(form, end)
         return found
@@ -139,7 +178,11 @@ def is_private(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(ip, ipaddress.IPv4Address):
-        shared = ip.is_multicast or int(ip) >> 24 in (0, 255) or address in ("169.254.169.254", "8.8.8.8", "1.1.1.1")
+        shared = (
+            ip.is_multicast
+            or int(ip) >> 24 in (0, 255)
+            or address in ("169.254.169.254", "8.8.8.8", "1.1.1.1")
+        )
         return not (shared or ip.is_loopback or any(ip in net for net in DOCUMENTATION))
     return not (ip.is_loopback or ip.is_unspecified or ip.is_multicast or ip in IPV6_DOCUMENTATION)
 
@@ -147,14 +190,21 @@ def is_private(address: str) -> bool:
 def lower(text: str) -> str:
     """Lower case, of the same length: a few letters (as İ) have a lower case of two characters and stay."""
     low = text.lower()
-    return low if len(low) == len(text) else "".join(c if len(c.lower()) != 1 else c.lower() for c in text)
+    return (
+        low
+        if len(low) == len(text)
+        else "".join(c if len(c.lower()) != 1 else c.lower() for c in text)
+    )
 
 
 def _canonical(value: str) -> str:
     """One key for all ways to write a value."""
     value = value.strip().lower()
     plain = re.sub(r"^(?:gpu|mig)-", "", value)
-    if re.fullmatch(r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}", plain):
+    if re.fullmatch(
+        r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}",
+        plain,
+    ):
         return re.sub("[:_-]", "", plain)
     try:
         return ipaddress.ip_address(value).exploded
@@ -168,8 +218,13 @@ def _forms(kind: str, value: str) -> set[str]:
     forms = {low, re.sub(r"\s", "", low)}  # the second where a line ends inside it
     if kind == "mac":
         digits = _canonical(value)
-        pairs = [digits[i:i + 2] for i in range(0, len(digits), 2)]
-        forms |= {":".join(pairs), "-".join(pairs), digits, ".".join(digits[i:i + 4] for i in range(0, len(digits), 4))}
+        pairs = [digits[i : i + 2] for i in range(0, len(digits), 2)]
+        forms |= {
+            ":".join(pairs),
+            "-".join(pairs),
+            digits,
+            ".".join(digits[i : i + 4] for i in range(0, len(digits), 4)),
+        }
         forms.add(str(int(digits, 16)))
     elif kind in ("gpu-uuid", "uuid", "boot-id", "machine-id"):
         plain = re.sub(r"^(?:gpu|mig)-", "", low)

@@ -13,10 +13,15 @@ from .redact_pictures import without_words
 from .redact_views import JOINT
 from .redact_words import Replaced, decoded_base64, learn, replace
 
-_NAMED = re.compile(r"pass|pwd|secret|token|key|credential|psk|session|serial|unique|tag$|host|node|user|login|owner|account"
-                    r"|uuid|machine|boot|container|ssid|cookie|auth", re.IGNORECASE)
+_NAMED = re.compile(
+    r"pass|pwd|secret|token|key|credential|psk|session|serial|unique|tag$|host|node|user|login|owner|account"
+    r"|uuid|machine|boot|container|ssid|cookie|auth",
+    re.IGNORECASE,
+)
 """Names whose values are read together with their name."""
-_BINARY = re.compile(r"(?:image|audio|video|font)/(?!svg)|application/(?:pdf|octet-stream|zip|gzip|x-tar|vnd\.apache\.parquet)")
+_BINARY = re.compile(
+    r"(?:image|audio|video|font)/(?!svg)|application/(?:pdf|octet-stream|zip|gzip|x-tar|vnd\.apache\.parquet)"
+)
 
 
 def redact_notebook(nb: Any, known: Known, allow_binary: bool = False) -> tuple[Any, Replaced]:
@@ -35,14 +40,19 @@ def redact_notebook(nb: Any, known: Known, allow_binary: bool = False) -> tuple[
             if key != "outputs":
                 cell[key] = walk.item(key, cell[key], f"cell {number} {key}")
         # The code that drew a picture may have written the value into it.
-        marked = bool({where for _, where in walk.replaced.counts} & {f"cell {number} source", f"cell {number} metadata"})
+        marked = bool(
+            {where for _, where in walk.replaced.counts}
+            & {f"cell {number} source", f"cell {number} metadata"}
+        )
         cell_outputs = cell.get("outputs", [])
         for index, output in enumerate(cell_outputs):
             cell_outputs[index] = _output(output, walk, f"cell {number} output {index}", marked)
     return nb, walk.replaced
 
 
-def redact_data(data: Any, known: Known, replaced: Replaced, where: str, allow_binary: bool = False) -> Any:
+def redact_data(
+    data: Any, known: Known, replaced: Replaced, where: str, allow_binary: bool = False
+) -> Any:
     """Data of JSON with pseudonyms in keys and values; what it tells by its context is learnt first."""
     learn_data(data, known)
     return _Walk(known, replaced, allow_binary).data(data, where)
@@ -69,7 +79,16 @@ def learn_data(data: Any, known: Known, key: str = "") -> None:
         learn(f'"{key}": {data}', known)
 
 
-_LINES = ("source", "text", "text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/javascript")
+_LINES = (
+    "source",
+    "text",
+    "text/plain",
+    "text/html",
+    "text/markdown",
+    "text/latex",
+    "image/svg+xml",
+    "application/javascript",
+)
 """Keys under which nbformat keeps one text as a list of its lines."""
 
 
@@ -86,7 +105,9 @@ def _output(output: Any, walk: _Walk, where: str, marked: bool) -> Any:
         data[kind] = walk.binary(kind, data[kind], where, marked)
         if data[kind] is None:
             del data[kind]
-            data.setdefault("text/plain", f"[{kind} left out: what it holds cannot be read for sure]")
+            data.setdefault(
+                "text/plain", f"[{kind} left out: what it holds cannot be read for sure]"
+            )
     return output
 
 
@@ -129,7 +150,9 @@ class _Walk:
             new = type(data)()
             for key, value in data.items():
                 name = self.text(key, where) if isinstance(key, str) else key
-                new[name if name not in new else f"{name}~{len(new)}"] = self.item(str(key), value, where)
+                new[name if name not in new else f"{name}~{len(new)}"] = self.item(
+                    str(key), value, where
+                )
             return new
         if isinstance(data, (list, tuple)):
             if data and all(isinstance(one, str) and JOINT not in one for one in data):
@@ -147,7 +170,7 @@ class _Walk:
                 head = f"{key}={mark}"
                 clean = self.text(f"{head}{value}{mark}", where)
                 if clean.startswith(head) and clean.endswith(mark):
-                    return clean[len(head):-1]
+                    return clean[len(head) : -1]
         return self.text(value, where)
 
     def binary(self, kind: str, content: Any, where: str, marked: bool) -> str | None:
@@ -161,7 +184,9 @@ class _Walk:
         if clean is None and kind == "a buffer" and isinstance(decoded_base64(encoded), str):
             return self.text(encoded, where)
         if (clean is None or marked) and not self.allow_binary:
-            self.replaced.notes.append(f"{where}: {kind} left out: what it holds cannot be read for sure")
+            self.replaced.notes.append(
+                f"{where}: {kind} left out: what it holds cannot be read for sure"
+            )
             return None
         self.replaced.notes.append(f"{where}: {kind} kept: words drawn in it were not read")
         return encoded if clean is None or clean == raw else base64.b64encode(clean).decode() + "\n"

@@ -14,21 +14,32 @@ from collections.abc import Callable, Iterator
 JOINT = "\n\x1e\n"
 """Stands between the items of a list of texts while they are read as one."""
 _COLOUR = r"(?:\x1b|\\x1b|\\u001[bB]|\\033|\\e)\[[0-9;:?]*[A-Za-z]"
-_INLINE = r"</?(?:span|b|i|u|em|strong|a|code|font|mark|wbr|tspan|kbd|tt|small|sub|sup)\b[^<>]{0,300}>"
+_INLINE = (
+    r"</?(?:span|b|i|u|em|strong|a|code|font|mark|wbr|tspan|kbd|tt|small|sub|sup)\b[^<>]{0,300}>"
+)
 _ESCAPE = re.compile(
     rf"(?P<colour>{_COLOUR})|(?P<bytes>(?:%[89A-Fa-f][0-9A-Fa-f])+|(?:\\x[89A-Fa-f][0-9A-Fa-f])+)"
     r"|%(?P<url>[0-7][0-9A-Fa-f])|\\x(?P<hex>[0-7][0-9A-Fa-f])|\\u(?P<wide>[0-9A-Fa-f]{4})|\\(?P<one>[nrt\"'/\\])"
-    r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|amp|lt|gt|quot|apos|commat|sol|period|colon|lowbar|hyphen|num|nbsp);)")
+    r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|amp|lt|gt|quot|apos|commat|sol|period|colon|lowbar|hyphen|num|nbsp);)"
+)
 _GLUE = re.compile(rf"{_COLOUR}|{_INLINE}|[\u00ad\u200b-\u200d\u2060\ufeff]", re.IGNORECASE)
-_WRAP = re.compile(rf"{_GLUE.pattern}|[ \t]*(?:\\?\r?\n|\\n)(?:[ \t>|\u2502\u2503\x1e]*\\?\n)*[ \t>|\u2502\u2503]*",
-                   re.IGNORECASE)
+_WRAP = re.compile(
+    rf"{_GLUE.pattern}|[ \t]*(?:\\?\r?\n|\\n)(?:[ \t>|\u2502\u2503\x1e]*\\?\n)*[ \t>|\u2502\u2503]*",
+    re.IGNORECASE,
+)
 _HINT = re.compile(r"[\x1b\\%&]")
 
 
 class View:
     """A text in which every match of ``pattern`` reads as ``read`` says; ``place`` leads back into the first text."""
 
-    def __init__(self, text: str, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str], under: View | None = None):
+    def __init__(
+        self,
+        text: str,
+        pattern: re.Pattern[str],
+        read: Callable[[re.Match[str]], str],
+        under: View | None = None,
+    ):
         self.under = under
         self._from: list[int] = []
         self._pieces: list[tuple[int, int, int]] = []
@@ -38,7 +49,7 @@ class View:
             length += match.start() - at
             self._from.append(length)
             self._pieces.append((match.start(), match.end(), len(shown)))
-            parts += [text[at:match.start()], shown]
+            parts += [text[at : match.start()], shown]
             at, length = match.end(), length + len(shown)
         self.text = "".join([*parts, text[at:]]) if parts else text
 
@@ -47,8 +58,16 @@ class View:
 
     def differs(self, start: int, end: int) -> bool:
         """Whether anything between two places reads other than in the text; the plain view is all new."""
-        return not self._pieces or bisect_left(self._from, start - 1) < bisect_right(self._from, end) or bool(
-            self.under and self.under.differs(self._at(start)[0], self._at(min(end, len(self.text)) - 1)[1]))
+        return (
+            not self._pieces
+            or bisect_left(self._from, start - 1) < bisect_right(self._from, end)
+            or bool(
+                self.under
+                and self.under.differs(
+                    self._at(start)[0], self._at(min(end, len(self.text)) - 1)[1]
+                )
+            )
+        )
 
     def place(self, start: int, end: int) -> tuple[int, int]:
         """The piece of the first text that reads as ``start`` to ``end`` here."""

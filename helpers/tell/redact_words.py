@@ -14,9 +14,22 @@ from .redact_known import Known, Span
 from .redact_pictures import without_words
 from .redact_views import JOINT, View, glue, views
 
-_BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{60,76}\r?\n)*[A-Za-z0-9+/_-]{20,}={0,2}(?![A-Za-z0-9+/=])")
-_PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"SQLite", b"PAR1",
-           b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95")
+_BASE64 = re.compile(
+    r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{60,76}\r?\n)*[A-Za-z0-9+/_-]{20,}={0,2}(?![A-Za-z0-9+/=])"
+)
+_PACKED = (
+    b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"BZh",
+    b"\xfd7zXZ",
+    b"\x28\xb5\x2f\xfd",
+    b"%PDF",
+    b"SQLite",
+    b"PAR1",
+    b"\x80\x02}",
+    b"\x80\x04\x95",
+    b"\x80\x05\x95",
+)
 _DEPTH = 2
 _LINES_LEAST = 5
 """A known value cut by the end of a line is looked for from this length on."""
@@ -54,7 +67,9 @@ class Replaced:
         return [*(told or ["nothing to replace was found"]), *self.notes]
 
 
-def redact_text(text: str, known: Known, replaced: Replaced | None = None, where: str = "text") -> str:
+def redact_text(
+    text: str, known: Known, replaced: Replaced | None = None, where: str = "text"
+) -> str:
     """The text with a pseudonym for every value of ``known`` and every value that a pattern finds.
 
     Values found by what stands before them are added to ``known``, so the same text later has the same pseudonyms.
@@ -78,8 +93,11 @@ class _Read:
 
     def __init__(self, text: str, known: Known):
         self.views = list(views(text))
-        self.found = [_placed(span, view, name) for name, view in self.views
-                      for span in patterns.spans(view, known, strong=name == "joined")]
+        self.found = [
+            _placed(span, view, name)
+            for name, view in self.views
+            for span in patterns.spans(view, known, strong=name == "joined")
+        ]
 
 
 def _placed(span: Span, view: View, name: str) -> Span:
@@ -87,19 +105,26 @@ def _placed(span: Span, view: View, name: str) -> Span:
     return Span(start, end, span.kind, span.name, name == "joined")
 
 
-def replace(text: str, known: Known, replaced: Replaced | None = None, where: str = "text", depth: int = 0) -> str:
+def replace(
+    text: str, known: Known, replaced: Replaced | None = None, where: str = "text", depth: int = 0
+) -> str:
     """The text with pseudonyms, by what is known so far and by patterns; ``learn`` all texts first."""
     replaced = Replaced() if replaced is None else replaced
     for _ in range(4):
         read = known.read.pop(text, None) or _Read(text, known)
         found = list(read.found)
         for name, view in read.views:
-            found += [_placed(span, view, name) for span in known.spans(view.text, _LINES_LEAST if name == "joined" else 0)]
+            found += [
+                _placed(span, view, name)
+                for span in known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
+            ]
         text, again = _put(text, found, replaced, where)
         if not again:
             break
     if depth < _DEPTH:
-        text = _BASE64.sub(lambda match: _payload(match.group(), known, replaced, where, depth), text)
+        text = _BASE64.sub(
+            lambda match: _payload(match.group(), known, replaced, where, depth), text
+        )
     return text
 
 
@@ -107,11 +132,11 @@ def _put(text: str, found: list[Span], replaced: Replaced, where: str) -> tuple[
     """The text with the spans replaced, the longest of those that overlap; whether any had to wait."""
     parts, at, waiting = [], 0, False
     for span in sorted(found, key=lambda s: (s.start, -s.end)):
-        piece = text[span.start:span.end]
+        piece = text[span.start : span.end]
         if span.start < at:
             waiting |= span.end > at
         elif not span.joined or "\n" in piece or JOINT in piece or "\\n" in piece:
-            parts += [text[at:span.start], span.name, glue(piece, span.joined)]
+            parts += [text[at : span.start], span.name, glue(piece, span.joined)]
             at = span.end
             replaced.counts[span.kind, where] += 1
     return ("".join([*parts, text[at:]]), waiting) if parts else (text, False)
@@ -121,7 +146,9 @@ def decoded_base64(text: str) -> str | bytes | None:
     """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
     plain = "".join(text.split())
     try:
-        raw = base64.b64decode(plain.replace("-", "+").replace("_", "/") + "=" * (-len(plain) % 4), validate=True)
+        raw = base64.b64decode(
+            plain.replace("-", "+").replace("_", "/") + "=" * (-len(plain) % 4), validate=True
+        )
     except (binascii.Error, ValueError):
         return None
     try:
@@ -156,4 +183,6 @@ def _encoded(raw: bytes, like: str) -> str:
         text = text.replace("+", "-").replace("/", "_")
     if not like.endswith("=") and len("".join(like.split())) % 4:
         text = text.rstrip("=")
-    return "\n".join(text[i:i + len(line)] for i in range(0, len(text), len(line))) if line else text
+    return (
+        "\n".join(text[i : i + len(line)] for i in range(0, len(text), len(line))) if line else text
+    )

@@ -75,8 +75,15 @@ def write_index(batch_folder: Path) -> Path:
     text = _page(folder, sections, strange)
     for section in sections if len(sections) > MOST_EMBEDDED else ():
         own = section.folder / "index.html"
-        if section.link and not (own.exists() and own.stat().st_mtime >= (section.folder / "run.json").stat().st_mtime):
-            write_atomic(own, _page(folder, [_opened(section, folder, Room(RUN_PAGE_BYTES))], [], up="../index.html"))
+        if section.link and not (
+            own.exists() and own.stat().st_mtime >= (section.folder / "run.json").stat().st_mtime
+        ):
+            write_atomic(
+                own,
+                _page(
+                    folder, [_opened(section, folder, Room(RUN_PAGE_BYTES))], [], up="../index.html"
+                ),
+            )
     write_atomic(path, text)
     return path
 
@@ -97,19 +104,34 @@ def _sections(folder: Path) -> tuple[list[Section], list[str]]:
             strange.append(_below(folder, error))
         else:
             sections.append(Section(run, f"run-{len(sections) + 1}", path.parent, gone(run)))
-    strange += [f"{path.name}: a run's folder without a run.json" for path in _without_record(folder)]
+    strange += [
+        f"{path.name}: a run's folder without a run.json" for path in _without_record(folder)
+    ]
     if len(sections) > MOST_EMBEDDED:
         first = {section.anchor for section in _looked_at_first(sections)}
-        sections = [replace(s, link=f"{quote(s.folder.name)}/index.html") if s.anchor in first else s for s in sections]
+        sections = [
+            replace(s, link=f"{quote(s.folder.name)}/index.html") if s.anchor in first else s
+            for s in sections
+        ]
     return sections, strange
 
 
 def _looked_at_first(sections: list[Section]) -> list[Section]:
     """The runs that get a page: the first of each trouble, one of each answer, then the rest in order."""
     troubles = [trouble.first for trouble in night.troubles(sections) if trouble.first.lost]
-    answers = [section for _, groups in night.groups(sections) for group in groups for _, _, section in group.answers]
-    ran = sorted((s for s in sections if s.run.state not in ("planned", "skipped")), key=lambda section: not section.lost)
-    return list({section.anchor: section for section in (*troubles, *answers, *ran)}.values())[:MOST_RUN_PAGES]
+    answers = [
+        section
+        for _, groups in night.groups(sections)
+        for group in groups
+        for _, _, section in group.answers
+    ]
+    ran = sorted(
+        (s for s in sections if s.run.state not in ("planned", "skipped")),
+        key=lambda section: not section.lost,
+    )
+    return list({section.anchor: section for section in (*troubles, *answers, *ran)}.values())[
+        :MOST_RUN_PAGES
+    ]
 
 
 def _page(folder: Path, sections: list[Section], strange: list[str], up: str = "") -> str:
@@ -118,16 +140,39 @@ def _page(folder: Path, sections: list[Section], strange: list[str], up: str = "
         sections = [_opened(section, folder, room) for section in sections]
     troubles = night.troubles(sections)
     started = [trouble for trouble in troubles if trouble.first.run.state != "skipped"]
-    nodes = [(node or "this one", here) for node, here in night.by(sections, lambda section: section.run.node)]
-    return environment().get_template("night.html.j2" if large else "page.html.j2").render(
-        batch=folder.resolve().name, up=up, sections=sections, answers=_answers(sections), strange=strange,
-        counts=night.counted(sections), troubles=troubles[:MOST_TROUBLES], more_troubles=len(troubles) - MOST_TROUBLES,
-        alarms=len(started), need=sum(len(trouble.runs) for trouble in started), groups=night.groups(sections),
-        nodes=nodes if len(nodes) > 1 else [],
-        gates=Counter(f"{s.run.quarantined}: {s.run.gate}" if s.run.quarantined else s.run.gate
-                      for s in sections if s.run.gate or s.run.quarantined).most_common(),
-        repeated=[(section, night.earlier(section)) for section in sections if section.run.attempt > 1][:MOST_EARLIER],
-        tool_versions=sorted({section.run.tool_version for section in sections if section.run.tool_version}))
+    nodes = [
+        (node or "this one", here)
+        for node, here in night.by(sections, lambda section: section.run.node)
+    ]
+    return (
+        environment()
+        .get_template("night.html.j2" if large else "page.html.j2")
+        .render(
+            batch=folder.resolve().name,
+            up=up,
+            sections=sections,
+            answers=_answers(sections),
+            strange=strange,
+            counts=night.counted(sections),
+            troubles=troubles[:MOST_TROUBLES],
+            more_troubles=len(troubles) - MOST_TROUBLES,
+            alarms=len(started),
+            need=sum(len(trouble.runs) for trouble in started),
+            groups=night.groups(sections),
+            nodes=nodes if len(nodes) > 1 else [],
+            gates=Counter(
+                f"{s.run.quarantined}: {s.run.gate}" if s.run.quarantined else s.run.gate
+                for s in sections
+                if s.run.gate or s.run.quarantined
+            ).most_common(),
+            repeated=[
+                (section, night.earlier(section)) for section in sections if section.run.attempt > 1
+            ][:MOST_EARLIER],
+            tool_versions=sorted(
+                {section.run.tool_version for section in sections if section.run.tool_version}
+            ),
+        )
+    )
 
 
 def _below(folder: Path, error: Exception) -> str:
@@ -136,14 +181,19 @@ def _below(folder: Path, error: Exception) -> str:
 
 
 def _without_record(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir())
-            if path.is_dir() and not (path / "run.json").exists() and any(path.glob("*.ipynb"))]
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not (path / "run.json").exists() and any(path.glob("*.ipynb"))
+    ]
 
 
 def _opened(section: Section, batch: Path, room: Room) -> Section:
     """The section with its executed notebook as HTML, or with why there is none."""
     run, folder = section.run, section.folder
-    words = "" if run.state == "answered" else run.last_words or last_words(folder / "kernel.stderr")
+    words = (
+        "" if run.state == "answered" else run.last_words or last_words(folder / "kernel.stderr")
+    )
     html, without, machine = "", "", ""
     try:
         notebook = open_notebook(folder / "notebook.ipynb")
@@ -155,8 +205,14 @@ def _opened(section: Section, batch: Path, room: Room) -> Section:
     # One odd notebook must not cost the page of a whole night; the page names what went wrong with it.
     except Exception as error:  # noqa: BLE001
         without = f"notebook.ipynb cannot be shown: {type(error).__name__}: {_below(batch, error)}"
-    return replace(section, machine=machine, html=Markup(html), without=without, link=f"#{section.anchor}",
-                   last_words=uncoloured(words[-4000:]) if without else "")
+    return replace(
+        section,
+        machine=machine,
+        html=Markup(html),
+        without=without,
+        link=f"#{section.anchor}",
+        last_words=uncoloured(words[-4000:]) if without else "",
+    )
 
 
 def machine_line(notebook: Any) -> str:
@@ -179,29 +235,63 @@ def _answers(sections: list[Section]) -> list[Answer]:
         lead = leading([section.run.verdict for section in said])
         best = next((section for section in said if section.run.verdict is lead), None)
         lost = next((section for section in here if section.lost), None)
-        obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "." if lost else "No run has a verdict yet."
-        answers.append(Answer(box, machine, best.run.verdict if best else None, obstacle, best.link if best else ""))
+        obstacle = (
+            f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "."
+            if lost
+            else "No run has a verdict yet."
+        )
+        answers.append(
+            Answer(
+                box,
+                machine,
+                best.run.verdict if best else None,
+                obstacle,
+                best.link if best else "",
+            )
+        )
     return answers
 
 
 def verdict_html(verdict: Verdict, hero: bool = False) -> str:
     """The verdict as a box of the page; ``hero`` gives it the heading."""
-    return environment().get_template("verdict.html.j2").render(
-        verdict=verdict, hero=hero, words=headline(verdict), named=named(verdict), confidence=label(verdict),
-        summary=summary(verdict),
-        strength=0 if verdict.cause == "cannot-tell" else 3 - list(CONFIDENCE_WORDS).index(verdict.confidence),
-        alternatives=alternatives(verdict), sums=sums(verdict), sums_title=SUMS,
-        evidence=rows(verdict),
-        nothing_against=NOTHING_AGAINST, nothing_missing=NOTHING_MISSING)
+    return (
+        environment()
+        .get_template("verdict.html.j2")
+        .render(
+            verdict=verdict,
+            hero=hero,
+            words=headline(verdict),
+            named=named(verdict),
+            confidence=label(verdict),
+            summary=summary(verdict),
+            strength=0
+            if verdict.cause == "cannot-tell"
+            else 3 - list(CONFIDENCE_WORDS).index(verdict.confidence),
+            alternatives=alternatives(verdict),
+            sums=sums(verdict),
+            sums_title=SUMS,
+            evidence=rows(verdict),
+            nothing_against=NOTHING_AGAINST,
+            nothing_missing=NOTHING_MISSING,
+        )
+    )
 
 
 @cache
 def environment() -> jinja2.Environment:
     """The templates of pages. Every text is made harmless and escaped, whatever the template forgets."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else plain(value, keep="\n\t"))
+        finalize=lambda value: (
+            value
+            if isinstance(value, Markup) or not isinstance(value, str)
+            else plain(value, keep="\n\t")
+        ),
+    )
     environment.filters["headline"] = headline
     environment.filters["about"] = about
     environment.filters["counted"] = night.counted

@@ -26,21 +26,34 @@ HTML_LIMIT_BYTES, PICTURE_LIMIT_BYTES = 60_000, 3_000_000
 """Above it an output's text twin is shown: bleach reads 0.2 MB of HTML a second (bleach 6.4)."""
 SHOWN = (VERDICT, "image/png", "image/svg+xml", "text/html", "text/markdown", "text/plain")
 """Kinds of data that a page can show, the first of them first."""
-TAGS = frozenset("""b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li mark ol p pre s samp
-    small span strong sub summary sup table tbody td tfoot th thead tr u ul var""".split())
-DROPPED = frozenset("""applet area audio base button canvas embed form frame frameset head iframe input link map math meta
+TAGS = frozenset(
+    """b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li mark ol p pre s samp
+    small span strong sub summary sup table tbody td tfoot th thead tr u ul var""".split()
+)
+DROPPED = frozenset(
+    """applet area audio base button canvas embed form frame frameset head iframe input link map math meta
     noembed noframes noscript object option param plaintext portal script select source style svg template textarea title track
-    video xmp""".split())
+    video xmp""".split()
+)
 """What goes with everything inside it; other unknown tags leave their words."""
 _SPAN = re.compile(r"[1-9][0-9]{0,2}")
 SVG = "http://www.w3.org/2000/svg"
-_SVG_TAGS = frozenset("""svg g path rect circle ellipse line polyline polygon text tspan defs clipPath linearGradient
-    radialGradient stop use title desc marker symbol mask pattern""".split())
-_SVG_NAMES = re.compile(r"""id|d|x|y|x1|x2|y1|y2|r|rx|ry|cx|cy|dx|dy|fx|fy|width|height|viewBox|preserveAspectRatio|transform
+_SVG_TAGS = frozenset(
+    """svg g path rect circle ellipse line polyline polygon text tspan defs clipPath linearGradient
+    radialGradient stop use title desc marker symbol mask pattern""".split()
+)
+_SVG_NAMES = re.compile(
+    r"""id|d|x|y|x1|x2|y1|y2|r|rx|ry|cx|cy|dx|dy|fx|fy|width|height|viewBox|preserveAspectRatio|transform
     |points|offset|version|clip-path|clip-rule|mask|opacity|color|style|gradient(?:Units|Transform)|clipPathUnits|spreadMethod
     |(?:fill|stroke|stop|font|text|dominant|alignment|marker|letter|word|baseline)(?:-[a-z]+)*|pattern(?:Units|Transform)
-    |ref[XY]|orient|marker(?:Units|Width|Height)|mask(?:Units|ContentUnits)""".replace("\n", "").replace(" ", ""))
-_OUTSIDE = re.compile(r"url\s*\(\s*(?![\"']?#)|@|\\|&|javascript|expression|data:|//|image(?:-set)?\s*\(", re.IGNORECASE)
+    |ref[XY]|orient|marker(?:Units|Width|Height)|mask(?:Units|ContentUnits)""".replace(
+        "\n", ""
+    ).replace(" ", "")
+)
+_OUTSIDE = re.compile(
+    r"url\s*\(\s*(?![\"']?#)|@|\\|&|javascript|expression|data:|//|image(?:-set)?\s*\(",
+    re.IGNORECASE,
+)
 
 
 class _Without(Filter):
@@ -65,7 +78,9 @@ def clean_html(text: str) -> str:
     """
     if _size(text) > HTML_LIMIT_BYTES:
         raise ValueError(f"HTML of {_size(text)} bytes; shown are at most {HTML_LIMIT_BYTES}")
-    cleaner = Cleaner(tags=TAGS | DROPPED, strip=True, protocols=[], filters=[_Without], attributes=_attribute)
+    cleaner = Cleaner(
+        tags=TAGS | DROPPED, strip=True, protocols=[], filters=[_Without], attributes=_attribute
+    )
     # Twice: a tree written down can be read as another tree.
     clean = cleaner.clean(cleaner.clean(text))
     return clean.strip() if re.search(r"\w", re.sub(r"<[^>]*>|&[a-z]+;", "", clean)) else ""
@@ -116,7 +131,11 @@ def _drawing(old: Any, depth: int = 0) -> ElementTree.Element | None:
 def _svg_size(root: Any) -> tuple[int, int] | None:
     box = re.findall(r"-?[0-9.]+", root.get("viewBox", ""))
     found = [re.match(r"[0-9.]+", root.get(name, "")) for name in ("width", "height")]
-    sizes = [one.group() for one in found if one] if all(found) and "%" not in root.get("width", "") else box[2:4]
+    sizes = (
+        [one.group() for one in found if one]
+        if all(found) and "%" not in root.get("width", "")
+        else box[2:4]
+    )
     try:
         width, height = (round(float(one)) for one in sizes)
     except ValueError:
@@ -131,15 +150,19 @@ def cut_text(text: str, end: bool = False, limit: int = TEXT_LIMIT) -> str:
     """
     if len(text) <= limit:
         return text
-    piece = text[200 - limit:] if end else text[:limit - 200]
-    ends = [match.start() for match in re.finditer(r"\n", piece)] or [match.start() for match in re.finditer(r"[\s,;]", piece)]
+    piece = text[200 - limit :] if end else text[: limit - 200]
+    ends = [match.start() for match in re.finditer(r"\n", piece)] or [
+        match.start() for match in re.finditer(r"[\s,;]", piece)
+    ]
     if end:
-        kept = piece[ends[0]:] if ends and ends[0] < 2000 else piece
+        kept = piece[ends[0] :] if ends and ends[0] < 2000 else piece
     else:
-        kept = piece[:ends[-1]] if ends and ends[-1] > len(piece) - 2000 else piece
+        kept = piece[: ends[-1]] if ends and ends[-1] > len(piece) - 2000 else piece
     kept = kept.strip("\n")
-    note = (f"[{len(text) - len(kept)} characters left out; they are in notebook.ipynb: {_size(kept)} of {_size(text)} bytes "
-            "are shown]")
+    note = (
+        f"[{len(text) - len(kept)} characters left out; they are in notebook.ipynb: {_size(kept)} of {_size(text)} bytes "
+        "are shown]"
+    )
     return f"{note}\n{kept}" if end else f"{kept}\n{note}"
 
 
@@ -161,7 +184,11 @@ def cut_notebook(nb: Any) -> None:
 def _cut_data(data: dict[str, Any]) -> None:
     left_out = []
     for kind, content in list(data.items()):
-        most = {"text/html": HTML_LIMIT_BYTES, "image/png": PICTURE_LIMIT_BYTES, "image/svg+xml": PICTURE_LIMIT_BYTES}.get(kind)
+        most = {
+            "text/html": HTML_LIMIT_BYTES,
+            "image/png": PICTURE_LIMIT_BYTES,
+            "image/svg+xml": PICTURE_LIMIT_BYTES,
+        }.get(kind)
         if isinstance(content, str) and kind in ("text/plain", "text/markdown"):
             data[kind] = cut_text(content)
         elif kind not in SHOWN or (most and _size(str(content)) > most):
@@ -188,9 +215,13 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
     try:
         raw = json.loads(path.read_bytes().decode("utf-8", "replace"))
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}; expected a notebook") from error
+        raise ValueError(
+            f"{path}: cannot be read: {error.strerror}; expected a notebook"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: no JSON ({type(error).__name__}); expected a notebook (.ipynb)") from error
+        raise ValueError(
+            f"{path}: no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
+        ) from error
     if not isinstance(raw, dict) or not isinstance(raw.get("cells", raw.get("worksheets")), list):
         raise ValueError(f"{path}: no cells; expected a notebook (.ipynb)")
     wrong: list[str] = []
@@ -208,7 +239,9 @@ def _as_a_whole(raw: dict[str, Any], wrong: list[str]) -> Any:
         nbformat.validate(nb)
     # nbformat's readers raise whatever a broken file makes them stumble over.
     except Exception as error:  # noqa: BLE001
-        wrong.append(f"broken notebook: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}")
+        wrong.append(
+            f"broken notebook: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}"
+        )
         return None
     return nb
 
@@ -230,7 +263,9 @@ def _cell_by_cell(raw: dict[str, Any], wrong: list[str]) -> Any:
             nbformat.validate(one)
         except Exception as error:  # noqa: BLE001  as above
             wrong.append(f"cell {number} cannot be read ({type(error).__name__})")
-            one.cells = [nbformat.v4.new_markdown_cell(f"*Cell {number} of this notebook cannot be read.*")]
+            one.cells = [
+                nbformat.v4.new_markdown_cell(f"*Cell {number} of this notebook cannot be read.*")
+            ]
         nb.cells += one.cells
     return nb
 

@@ -72,10 +72,19 @@ class Shared:
         told = [AS_IS]
         if self.replaced is not None:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.replaced.kinds().items())
-            told = [f"replaced: {kinds or 'nothing to replace was found'}", *_notes(self.replaced.notes)]
+            told = [
+                f"replaced: {kinds or 'nothing to replace was found'}",
+                *_notes(self.replaced.notes),
+            ]
         found = self.scan if isinstance(self.scan, list) else []
-        return [*told, self.scan if isinstance(self.scan, str) else f"second scan (detect-secrets): {len(found)} found", *found,
-                *self.wrong]
+        return [
+            *told,
+            self.scan
+            if isinstance(self.scan, str)
+            else f"second scan (detect-secrets): {len(found)} found",
+            *found,
+            *self.wrong,
+        ]
 
 
 def subject(target: Path) -> Subject:
@@ -90,7 +99,9 @@ def subject(target: Path) -> Subject:
     runs = sorted(path.parent for path in target.glob("*/run.json"))
     if runs or (target / "plan.yaml").is_file():
         return _batch(target, runs)
-    raise ShareError(f"{target.name}: no batch, run or notebook; expected a folder below outputs or an .ipynb file")
+    raise ShareError(
+        f"{target.name}: no batch, run or notebook; expected a folder below outputs or an .ipynb file"
+    )
 
 
 def known_of(about: Subject) -> Known:
@@ -103,9 +114,14 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
 
     Raises RedactError, a BundleError, where something cannot be read for sure, unless ``allow_binary``.
     """
-    files, replaced = redact_files(about.files, known, allow_binary) if known is not None else (about.files, None)
+    files, replaced = (
+        redact_files(about.files, known, allow_binary) if known is not None else (about.files, None)
+    )
     name = replace(about.name, known, replaced, "name") if known is not None else about.name
-    wrong = tuple(replace(line, known, replaced, "notes") if known is not None else line for line in about.wrong)
+    wrong = tuple(
+        replace(line, known, replaced, "notes") if known is not None else line
+        for line in about.wrong
+    )
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         for path, raw in files.items():
             place = Path(folder, path)
@@ -115,13 +131,24 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
         base.mkdir(exist_ok=True)
 
         def made(scan: list[str] | str) -> str:
-            end = report.environment().get_template("shared.html.j2").render(
-                replaced=replaced, notes=_notes(replaced.notes) if replaced else [], as_is=AS_IS, scan=scan, wrong=wrong)
+            end = (
+                report.environment()
+                .get_template("shared.html.j2")
+                .render(
+                    replaced=replaced,
+                    notes=_notes(replaced.notes) if replaced else [],
+                    as_is=AS_IS,
+                    scan=scan,
+                    wrong=wrong,
+                )
+            )
             return f"{before}{end}{mark}{after}"
 
         html = report.page(base) if about.kind == "batch" else _notebook_page(base, name)
         # One file: what led to a file beside it becomes words.
-        before, mark, after = re.sub(r'<a href="[^#"][^"]*">(.*?)</a>', r"\1", html).rpartition("</main>")
+        before, mark, after = re.sub(r'<a href="[^#"][^"]*">(.*?)</a>', r"\1", html).rpartition(
+            "</main>"
+        )
         scan = second_scan({"page": html})
         return Shared(name, made(scan), replaced, scan, wrong)
 
@@ -130,7 +157,10 @@ def _notes(notes: list[str]) -> list[str]:
     """The notes with alike ones counted: a page with 30 pictures needs no 30 lines."""
     said = Counter(": ".join(note.split(": ")[-2:]) for note in notes)
     told = [f"{words} ({count} places)" if count > 1 else words for words, count in said.items()]
-    return [*told[:MOST_NOTES], *([f"and {len(told) - MOST_NOTES} more notes"] if len(told) > MOST_NOTES else [])]
+    return [
+        *told[:MOST_NOTES],
+        *([f"and {len(told) - MOST_NOTES} more notes"] if len(told) > MOST_NOTES else []),
+    ]
 
 
 def _batch(folder: Path, runs: list[Path]) -> Subject:
@@ -148,19 +178,50 @@ def _batch(folder: Path, runs: list[Path]) -> Subject:
     records = [run for run in read_batch(folder).runs if run.run_id in here]
     bundle, why = _bundle_of([run.box for run in records], folder)
     names = about_box(open_bundle(bundle)) if bundle else set()
-    verdict = leading(run.verdict for run in [run for run in records if run.box in names] or records)
-    steps = [", ".join([run.notebook, *(f"{key}={value!r}" for key, value in run.parameters.items()
-                                        if "{batch}" not in str(value))])
-             for run in records if verdict and run.verdict == verdict]
-    return Subject(runs[0].name if len(runs) == 1 else folder.name, "batch", files, tuple(wrong), bundle, why, verdict,
-                   tuple(steps[:3]))
+    verdict = leading(
+        run.verdict for run in [run for run in records if run.box in names] or records
+    )
+    steps = [
+        ", ".join(
+            [
+                run.notebook,
+                *(
+                    f"{key}={value!r}"
+                    for key, value in run.parameters.items()
+                    if "{batch}" not in str(value)
+                ),
+            ]
+        )
+        for run in records
+        if verdict and run.verdict == verdict
+    ]
+    return Subject(
+        runs[0].name if len(runs) == 1 else folder.name,
+        "batch",
+        files,
+        tuple(wrong),
+        bundle,
+        why,
+        verdict,
+        tuple(steps[:3]),
+    )
 
 
 def _bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
     """Where the evidence of the box lies: captured by the batch, recorded, or a path that a parameter names; or why nowhere."""
-    captured = sorted(folder.glob("box*/manifest.json"), key=lambda path: path.stat().st_mtime)[-1:] if folder else []
+    captured = (
+        sorted(folder.glob("box*/manifest.json"), key=lambda path: path.stat().st_mtime)[-1:]
+        if folder
+        else []
+    )
     places = [path.parent for path in captured]
-    places += [place for box in boxes if box not in ("", "live") for place in (RECORDED / box, Path(box)) if place.exists()]
+    places += [
+        place
+        for box in boxes
+        if box not in ("", "live")
+        for place in (RECORDED / box, Path(box))
+        if place.exists()
+    ]
     why = "no evidence bundle of this box lies beside it"
     for place in places:
         try:
@@ -179,9 +240,25 @@ def _notebook(path: Path) -> Subject:
     box = ""
     for cell in nb.cells:
         if set(cell.metadata.get("tags", [])) & {INJECTED, PARAMETERS}:
-            box = next(iter(re.findall(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", cell.source, re.MULTILINE)), box)
+            box = next(
+                iter(
+                    re.findall(
+                        r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", cell.source, re.MULTILINE
+                    )
+                ),
+                box,
+            )
     bundle, why = _bundle_of([box], None)
-    return Subject(path.stem, "notebook", {f"notebook/{path.name}": raw}, tuple(wrong), bundle, why, _verdict(nb), (path.name,))
+    return Subject(
+        path.stem,
+        "notebook",
+        {f"notebook/{path.name}": raw},
+        tuple(wrong),
+        bundle,
+        why,
+        _verdict(nb),
+        (path.name,),
+    )
 
 
 def _verdict(nb: Any) -> Verdict | None:
@@ -207,9 +284,21 @@ def _notebook_page(folder: Path, name: str) -> str:
     nb = nbformat.reads(raw.decode(), as_version=NBFORMAT)
     language = nb.metadata.get("language_info", {}).get("version", "")
     about: dict[str, Any] = {
-        "Notebook": name, "Kernel": nb.metadata.get("kernelspec", {}).get("name", "-"), "Python": language or "-",
+        "Notebook": name,
+        "Kernel": nb.metadata.get("kernelspec", {}).get("name", "-"),
+        "Python": language or "-",
         "Executed": nb.metadata.get("papermill", {}).get("start_time") or "not recorded",
-        "This copy (SHA-256)": hashlib.sha256(raw).hexdigest()}
-    return report.environment().get_template("notebook.html.j2").render(
-        batch=name, up="", verdict=_verdict(nb), machine=report.machine_line(nb), about=about,
-        html=Markup(notebook_html(nb, Room(report.PAGE_BYTES), report.verdict_html)))
+        "This copy (SHA-256)": hashlib.sha256(raw).hexdigest(),
+    }
+    return (
+        report.environment()
+        .get_template("notebook.html.j2")
+        .render(
+            batch=name,
+            up="",
+            verdict=_verdict(nb),
+            machine=report.machine_line(nb),
+            about=about,
+            html=Markup(notebook_html(nb, Room(report.PAGE_BYTES), report.verdict_html)),
+        )
+    )

@@ -22,12 +22,39 @@ from matplotlib.patches import Rectangle
 from .tables import plain
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
-INK, MUTED, RULE, PALE, ACCENT, ALARM = "#1c2126", "#5c6670", "#c4cad0", "#eef1f4", "#0072b2", "#d55e00"
+INK, MUTED, RULE, PALE, ACCENT, ALARM = (
+    "#1c2126",
+    "#5c6670",
+    "#c4cad0",
+    "#eef1f4",
+    "#0072b2",
+    "#d55e00",
+)
 SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 WIDTH, MARGIN = 5.2, 0.12
 BODY, SMALL, TITLE = 9.0, 8.0, 11.0
 UNKNOWN = "/////"
-STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 31536000)
+STEPS_S = (
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1800,
+    3600,
+    7200,
+    21600,
+    43200,
+    86400,
+    172800,
+    604800,
+    2592000,
+    31536000,
+)
 
 
 class Look(NamedTuple):
@@ -46,27 +73,61 @@ class Sheet:
         self._lowest = 0.0
         self._marks: list[Callable[[Figure, float], object]] = []
 
-    def text(self, x: float, words: str, points: float = BODY, color: str = INK, weight: str = "normal", ha: str = "left",
-             dy: float = 0.0) -> None:
+    def text(
+        self,
+        x: float,
+        words: str,
+        points: float = BODY,
+        color: str = INK,
+        weight: str = "normal",
+        ha: str = "left",
+        dy: float = 0.0,
+    ) -> None:
         y, words = self.y + dy, drawable(words)
         self._lowest = max(self._lowest, y + points / 72 / 4)
-        self._marks.append(lambda figure, height: figure.text(
-            x / WIDTH, 1 - y / height, words, fontsize=points, color=color, weight=weight, ha=ha, va="baseline"))
+        self._marks.append(
+            lambda figure, height: figure.text(
+                x / WIDTH,
+                1 - y / height,
+                words,
+                fontsize=points,
+                color=color,
+                weight=weight,
+                ha=ha,
+                va="baseline",
+            )
+        )
 
     def box(self, x: float, width: float, height: float, look: Look, dy: float = 0.0) -> None:
         y, unknown = self.y + dy, look.hatch == UNKNOWN
         self._lowest = max(self._lowest, y + height)
         style: Any = (0, (4, 3)) if unknown else "solid"
-        self._marks.append(lambda figure, total: figure.add_artist(Rectangle(
-            (x / WIDTH, 1 - (y + height) / total), max(width, 0) / WIDTH, height / total, facecolor=look.face,
-            edgecolor=look.edge, hatch=look.hatch or None, linestyle=style, transform=figure.transFigure)))
+        self._marks.append(
+            lambda figure, total: figure.add_artist(
+                Rectangle(
+                    (x / WIDTH, 1 - (y + height) / total),
+                    max(width, 0) / WIDTH,
+                    height / total,
+                    facecolor=look.face,
+                    edgecolor=look.edge,
+                    hatch=look.hatch or None,
+                    linestyle=style,
+                    transform=figure.transFigure,
+                )
+            )
+        )
 
     def heading(self, title: str, small: str) -> None:
         """A title with something small beside it and a rule below."""
         wide = WIDTH - 2 * MARGIN
         self.y += 0.14
         self.text(WIDTH - MARGIN, small, ha="right", color=MUTED)
-        self.text(MARGIN, fit(title, wide - inches(small, BODY) - 0.2, TITLE, "bold"), TITLE, weight="bold")
+        self.text(
+            MARGIN,
+            fit(title, wide - inches(small, BODY) - 0.2, TITLE, "bold"),
+            TITLE,
+            weight="bold",
+        )
         self.y += 0.09
         self.box(MARGIN, wide, 0.008, Look(RULE))
         self.y += 0.06
@@ -83,7 +144,10 @@ class Sheet:
         self.y, taken = self.y + 0.2, left
         for i in range(int(end / step) + 1):
             x, seconds = left + i * step / end * (right - left), i * step
-            unit, name = next(((u, n) for u, n in ((86400, "d"), (3600, "h"), (60, "min")) if seconds >= u), (1, "s"))
+            unit, name = next(
+                ((u, n) for u, n in ((86400, "d"), (3600, "h"), (60, "min")) if seconds >= u),
+                (1, "s"),
+            )
             words = f"{seconds / unit:g} {name}" if i else "boot"
             wide = inches(words, SMALL)
             self.box(x, 0.008, 0.04, Look(MUTED), dy=-0.13)
@@ -154,7 +218,11 @@ def fit(words: str, room: float, points: float, weight: str = "normal") -> str:
     low, high = 0, len(words)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if inches(words[:middle] + "…", points, weight) <= room else (low, middle - 1)
+        low, high = (
+            (middle, high)
+            if inches(words[:middle] + "…", points, weight) <= room
+            else (low, middle - 1)
+        )
     return words[:low] + "…"
 
 

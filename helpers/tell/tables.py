@@ -19,24 +19,65 @@ if TYPE_CHECKING:  # a verdict in words needs no reader of a box
     from helpers.look.kernel_log import Event
 
 KIND_WORDS = {
-    "vram_lost": "VRAM lost", "gpu_reset": "GPU reset", "mes_hang": "MES hang", "ring_timeout": "ring timeout",
-    "hung_task": "hung task", "oom_killer": "OOM killer", "xid": "Xid", "vm_fault": "GPU page fault",
-    "kfd_enomem": "KFD: no memory", "cs_enomem": "CS: no memory", "pin_failed": "pin failed",
-    "page_allocation_failure": "page allocation failure", "nonzero_when_fini": "memory left at exit", "pcie_aer": "PCIe error",
-    "pcie_atomics": "no PCIe atomics", "gtt_vs_ttm_mismatch": "GTT over TTM limit", "unknown_parameter": "unknown parameter",
-    "gttsize_deprecated": "gttsize deprecated", "vram_ready": "VRAM ready", "gtt_ready": "GTT ready", "vm_size": "VM size",
-    "driver_version": "driver version", "boot": "boot", "oom_invoked": "OOM killer invoked", "oom_constraint": "OOM victim",
-    "oom_group": "OOM group kill", "oom_no_victim": "no OOM victim", "oom_panic": "OOM panic", "oom_reaper": "OOM reaper",
-    "cgroup_usage": "control group use", "commit_refused": "commit refused", "vmalloc_failed": "vmalloc failed",
-    "eviction_failed": "eviction failed", "userptr_failed": "host pages refused", "nvrm_no_memory": "NVRM: no memory",
-    "dxg_refused": "WSL: no memory", "dxg_failed": "WSL: call refused", "queue_buffer_freed": "queue's buffer freed",
-    "bo_left": "buffers left", "init_failed": "driver start failed", "kfd_unsupported": "not for compute",
-    "firmware_missing": "firmware missing", "version_mismatch": "versions differ", "module_refused": "module refused",
-    "bar_invalid": "no PCIe window", "access_denied": "access denied",
+    "vram_lost": "VRAM lost",
+    "gpu_reset": "GPU reset",
+    "mes_hang": "MES hang",
+    "ring_timeout": "ring timeout",
+    "hung_task": "hung task",
+    "oom_killer": "OOM killer",
+    "xid": "Xid",
+    "vm_fault": "GPU page fault",
+    "kfd_enomem": "KFD: no memory",
+    "cs_enomem": "CS: no memory",
+    "pin_failed": "pin failed",
+    "page_allocation_failure": "page allocation failure",
+    "nonzero_when_fini": "memory left at exit",
+    "pcie_aer": "PCIe error",
+    "pcie_atomics": "no PCIe atomics",
+    "gtt_vs_ttm_mismatch": "GTT over TTM limit",
+    "unknown_parameter": "unknown parameter",
+    "gttsize_deprecated": "gttsize deprecated",
+    "vram_ready": "VRAM ready",
+    "gtt_ready": "GTT ready",
+    "vm_size": "VM size",
+    "driver_version": "driver version",
+    "boot": "boot",
+    "oom_invoked": "OOM killer invoked",
+    "oom_constraint": "OOM victim",
+    "oom_group": "OOM group kill",
+    "oom_no_victim": "no OOM victim",
+    "oom_panic": "OOM panic",
+    "oom_reaper": "OOM reaper",
+    "cgroup_usage": "control group use",
+    "commit_refused": "commit refused",
+    "vmalloc_failed": "vmalloc failed",
+    "eviction_failed": "eviction failed",
+    "userptr_failed": "host pages refused",
+    "nvrm_no_memory": "NVRM: no memory",
+    "dxg_refused": "WSL: no memory",
+    "dxg_failed": "WSL: call refused",
+    "queue_buffer_freed": "queue's buffer freed",
+    "bo_left": "buffers left",
+    "init_failed": "driver start failed",
+    "kfd_unsupported": "not for compute",
+    "firmware_missing": "firmware missing",
+    "version_mismatch": "versions differ",
+    "module_refused": "module refused",
+    "bar_invalid": "no PCIe window",
+    "access_denied": "access denied",
 }
 """Each kind of kernel log event in words, worst first."""
-HARMLESS = ("gttsize_deprecated", "vram_ready", "gtt_ready", "vm_size", "driver_version", "boot", "cgroup_usage",
-            "oom_reaper", "dxg_failed")
+HARMLESS = (
+    "gttsize_deprecated",
+    "vram_ready",
+    "gtt_ready",
+    "vm_size",
+    "driver_version",
+    "boot",
+    "cgroup_usage",
+    "oom_reaper",
+    "dxg_failed",
+)
 
 WIDEST = 48
 """Columns a cell may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
@@ -59,7 +100,13 @@ def _spelt(char: str, keep: str) -> str:
     if unicodedata.category(char) == "Zs":
         return " "
     code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def uncoloured(text: str) -> str:
@@ -69,7 +116,10 @@ def uncoloured(text: str) -> str:
 
 def columns_of(text: str) -> int:
     """Columns a terminal needs for the text: two for an East Asian wide character, none for a combining one."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
 
 
 def cut(text: str, columns: int) -> str:
@@ -84,7 +134,9 @@ def cut(text: str, columns: int) -> str:
     return kept + "…"
 
 
-def table(rows: Iterable[Sequence[Any]], columns: Sequence[str], widest: int | None = WIDEST) -> str:
+def table(
+    rows: Iterable[Sequence[Any]], columns: Sequence[str], widest: int | None = WIDEST
+) -> str:
     """An aligned table with a header. A column of numbers stands right, any other left; an empty table says ``(none)``.
 
     ``widest`` cuts cells of words; None cuts nothing, and a column named ``source`` is never cut. Reasons of readings without
@@ -94,16 +146,25 @@ def table(rows: Iterable[Sequence[Any]], columns: Sequence[str], widest: int | N
     body = []
     for row in rows:
         if len(row) != len(columns):
-            raise ValueError(f"a row of {len(row)} cells: expected {len(columns)}, one for each of {', '.join(columns)}")
-        body.append([_cell(value, notes, None if name == "source" else widest)
-                     for value, name in zip(row, columns)])
+            raise ValueError(
+                f"a row of {len(row)} cells: expected {len(columns)}, one for each of {', '.join(columns)}"
+            )
+        body.append(
+            [
+                _cell(value, notes, None if name == "source" else widest)
+                for value, name in zip(row, columns)
+            ]
+        )
     if not body:
         return "  ".join(columns) + "\n(none)"
     right = [{row[i][1] for row in body} - {None} == {True} for i in range(len(columns))]
     texts = [list(columns), *([text for text, _ in row] for row in body)]
     widths = [max(columns_of(row[i]) for row in texts) for i in range(len(columns))]
     texts.insert(1, ["-" * width for width in widths])
-    lines = ["  ".join(_pad(row[i], widths[i], right[i]) for i in range(len(columns))).rstrip() for row in texts]
+    lines = [
+        "  ".join(_pad(row[i], widths[i], right[i]) for i in range(len(columns))).rstrip()
+        for row in texts
+    ]
     return "\n".join([*lines, *(f"{mark} {why}" for why, mark in notes.items())])
 
 
@@ -122,7 +183,11 @@ def _cell(value: Any, notes: dict[str, str], widest: int | None) -> tuple[str, b
 
 
 def _letters(number: int) -> str:
-    return chr(ord("a") + number) if number < 26 else _letters(number // 26 - 1) + _letters(number % 26)
+    return (
+        chr(ord("a") + number)
+        if number < 26
+        else _letters(number // 26 - 1) + _letters(number % 26)
+    )
 
 
 def _pad(text: str, width: int, right: bool) -> str:
@@ -149,11 +214,20 @@ def one_source(readings: Iterable[Reading]) -> str:
 
     A reading that was worked out names all that it was worked out from.
     """
-    sources = list(dict.fromkeys(part for r in readings if r.source for part in re.split(" [-+] ", plain(r.source))))
+    sources = list(
+        dict.fromkeys(
+            part for r in readings if r.source for part in re.split(" [-+] ", plain(r.source))
+        )
+    )
     if len(sources) > 1 and all(source.startswith("/") for source in sources):
         folders = {os.path.dirname(source) for source in sources}
         if len(folders) == 1:
-            return folders.pop() + "/{" + ", ".join(os.path.basename(source) for source in sources) + "}"
+            return (
+                folders.pop()
+                + "/{"
+                + ", ".join(os.path.basename(source) for source in sources)
+                + "}"
+            )
     return "; ".join(sources)
 
 
@@ -162,7 +236,17 @@ def gpus_table(gpus: Iterable[Gpu]) -> str:
     listed = list(gpus)
     spaces = list(dict.fromkeys(space for gpu in listed for space in gpu.indices))
     kinds = {True: "integrated", False: "card", None: "unknown"}
-    rows = [[g.pci, g.name, g.vendor, g.driver, kinds[g.integrated], *(g.indices.get(s, "") for s in spaces)] for g in listed]
+    rows = [
+        [
+            g.pci,
+            g.name,
+            g.vendor,
+            g.driver,
+            kinds[g.integrated],
+            *(g.indices.get(s, "") for s in spaces),
+        ]
+        for g in listed
+    ]
     return table(rows, ["GPU", "name", "vendor", "driver", "kind", *map(plain, spaces)])
 
 
@@ -172,7 +256,9 @@ def pools_table(items: Iterable[Gpu | Pool], sources: bool = True) -> str:
     for _, pci, pools in pools_of(items):
         for pool in pools:
             readings = [pool.total, pool.used, pool.free]
-            rows.append([pci or "host", pool.layer, *readings, *([one_source(readings)] if sources else [])])
+            rows.append(
+                [pci or "host", pool.layer, *readings, *([one_source(readings)] if sources else [])]
+            )
     return table(rows, ["GPU", "layer", "total", "used", "free", *(["source"] if sources else [])])
 
 
@@ -182,11 +268,33 @@ def holders_table(gpus: Iterable[Gpu], sources: bool = True) -> str:
     blind = []
     for gpu in gpus:
         for h in gpu.holders:
-            rows.append([gpu.pci, h.pid, h.name, h.uid, h.state, h.memory, h.note, *([h.source] if sources else [])])
+            rows.append(
+                [
+                    gpu.pci,
+                    h.pid,
+                    h.name,
+                    h.uid,
+                    h.state,
+                    h.memory,
+                    h.note,
+                    *([h.source] if sources else []),
+                ]
+            )
         last = [one_source([gpu.unattributed])] if sources else []
-        rows.append([gpu.pci, None, "no visible process", None, None, gpu.unattributed, None, *last])
+        rows.append(
+            [gpu.pci, None, "no visible process", None, None, gpu.unattributed, None, *last]
+        )
         blind += [f"Not seen on {gpu.pci}: {plain(spot)}" for spot in gpu.blind_spots]
-    head = ["GPU", "pid", "process", "uid", "state", "memory", "note", *(["source"] if sources else [])]
+    head = [
+        "GPU",
+        "pid",
+        "process",
+        "uid",
+        "state",
+        "memory",
+        "note",
+        *(["source"] if sources else []),
+    ]
     return "\n".join([table(rows, head), *blind])
 
 
@@ -196,8 +304,13 @@ def events_table(events: Iterable[Event], times: bool = True, log: Reading | Non
     ``log`` says where it was read from, or why it was not.
     """
     head = ["time", "boot", "lines", "kind", "GPU", "process", "text"]
-    rows = [[since_boot(e.when), e.boot, e.count, KIND_WORDS.get(e.kind, e.kind), e.pci, who(e), e.text] for e in events]
-    listed = table(rows if times else [row[1:] for row in rows], head if times else head[1:], widest=140)
+    rows = [
+        [since_boot(e.when), e.boot, e.count, KIND_WORDS.get(e.kind, e.kind), e.pci, who(e), e.text]
+        for e in events
+    ]
+    listed = table(
+        rows if times else [row[1:] for row in rows], head if times else head[1:], widest=140
+    )
     return listed if log is None else f"{listed}\nThe log of this boot: {plain(log.show())}"
 
 
@@ -241,7 +354,12 @@ def one_each(holders: Iterable[Holder]) -> list[Holder]:
 
 def size(reading: Reading) -> int | None:
     """The bytes of a reading that has any, None otherwise."""
-    if not reading.ok or reading.unit != "bytes" or isinstance(reading.value, str) or reading.value is None:
+    if (
+        not reading.ok
+        or reading.unit != "bytes"
+        or isinstance(reading.value, str)
+        or reading.value is None
+    ):
         return None
     return int(reading.value) if abs(reading.value) < 1 << 62 else None
 

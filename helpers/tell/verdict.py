@@ -102,7 +102,11 @@ def as_text(verdict: Verdict, sources: bool = True) -> str:
     for title, items, none in _evidence(verdict):
         out += ["", title, *_items(items, none, sources)]
         if title == "Evidence" and sums(verdict):
-            out += ["", SUMS, *(line for row in sums(verdict) for line in _wrapped(_flat(row.says), "  "))]
+            out += [
+                "",
+                SUMS,
+                *(line for row in sums(verdict) for line in _wrapped(_flat(row.says), "  ")),
+            ]
     out += ["", "Missing"]
     for m in verdict.missing:
         out += _wrapped(f"{_flat(m.reading)}: {_flat(m.how)}", "  ")
@@ -126,8 +130,11 @@ def as_markdown(verdict: Verdict) -> str:
     if summary(verdict):
         out.append(_escaped(summary(verdict)))
     for title, items, none in _evidence(verdict):
-        lines = [f"- {_escaped(e.says)} **{_escaped(e.reading.show())}** from {_code(one_source([e.reading]))} "
-                 f"({_escaped(e.id)})" for e in items]
+        lines = [
+            f"- {_escaped(e.says)} **{_escaped(e.reading.show())}** from {_code(one_source([e.reading]))} "
+            f"({_escaped(e.id)})"
+            for e in items
+        ]
         out += [f"**{title}**", "\n".join(lines) or none]
         if title == "Evidence" and sums(verdict):
             out += [f"**{SUMS}**", "\n".join(f"- {_escaped(row.says)}" for row in sums(verdict))]
@@ -158,8 +165,14 @@ def show(verdict: Verdict) -> None:
         from IPython.display import display
 
         if get_ipython() is not None:
-            display({VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict),
-                     "text/plain": as_text(verdict)}, raw=True)
+            display(
+                {
+                    VERDICT_MIME: as_dict(verdict),
+                    "text/markdown": as_markdown(verdict),
+                    "text/plain": as_text(verdict),
+                },
+                raw=True,
+            )
             return
     print(as_text(verdict))
 
@@ -177,13 +190,23 @@ def _items(items: list[Evidence], none: str, sources: bool) -> list[str]:
     out = []
     for e in items:
         out += _wrapped(f"{plain(e.id)}: {_flat(e.says)}", "  ")
-        out.append("      " + plain(e.reading.show()) + (f"   from {one_source([e.reading])}" if sources else ""))
+        out.append(
+            "      "
+            + plain(e.reading.show())
+            + (f"   from {one_source([e.reading])}" if sources else "")
+        )
     return out or ["  " + none]
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDE, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
-                         break_on_hyphens=False) or [indent]
+    return textwrap.wrap(
+        text,
+        WIDE,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [indent]
 
 
 def _flat(text: str) -> str:
@@ -198,4 +221,6 @@ def _code(text: str) -> str:
     """A code span that holds any text: its fence is longer than any run of backticks inside."""
     text = plain(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else "an unnamed source"
+    return (
+        f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else "an unnamed source"
+    )

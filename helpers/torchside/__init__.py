@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from helpers.torchside.recorder import Recording
 
 
-def recording(out: str | os.PathLike[str], *, max_events: int = 200_000, hang_after_s: float | None = None) -> Recording:
+def recording(
+    out: str | os.PathLike[str], *, max_events: int = 200_000, hang_after_s: float | None = None
+) -> Recording:
     """``with recording(out) as r:`` what the block asks of torch's allocator; afterwards ``r.trace`` is the file.
 
     Raises ImportError where there is no torch. Nothing of torch is imported before the call.

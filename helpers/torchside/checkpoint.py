@@ -86,8 +86,10 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
         _sync_folder(folder)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise CheckpointError(f"{folder}: the checkpoint of step {step} cannot be written ({error.strerror}); expected room "
-                              "and permission; the one before it is whole: make room and start again") from error
+        raise CheckpointError(
+            f"{folder}: the checkpoint of step {step} cannot be written ({error.strerror}); expected room "
+            "and permission; the one before it is whole: make room and start again"
+        ) from error
     failpoint("folder synced")
     for _, old in _found(folder)[KEPT:]:
         old.unlink()
@@ -110,17 +112,25 @@ def load(folder: Path) -> tuple[int, dict[str, Any], tuple[str, ...]] | None:
             notes.append(f"{path.name}: cannot be read ({error.strerror})")
         if whole:
             return step, torch.load(path, map_location="cpu", weights_only=True), tuple(notes)
-        notes.append(f"the checkpoint of step {step} is torn (its bytes do not match its name), so the one before is used")
+        notes.append(
+            f"the checkpoint of step {step} is torn (its bytes do not match its name), so the one before is used"
+        )
         os.replace(path, path.with_name(path.name + ".torn"))
     if notes or any(folder.glob("*.torn")):
-        raise CheckpointError(f"{folder}: none of its checkpoints is whole ({'; '.join(notes) or 'all were set aside'}); "
-                              "expected one; restore one from a backup, or begin anew in an empty folder")
+        raise CheckpointError(
+            f"{folder}: none of its checkpoints is whole ({'; '.join(notes) or 'all were set aside'}); "
+            "expected one; restore one from a backup, or begin anew in an empty folder"
+        )
     return None
 
 
 def _found(folder: Path) -> list[tuple[int, Path]]:
     """Step and path of every checkpoint, the newest step first; of one step the one written last first."""
-    found = [(int(match[1]), path) for path in folder.glob("step-*.pt") if (match := NAME.fullmatch(path.name))]
+    found = [
+        (int(match[1]), path)
+        for path in folder.glob("step-*.pt")
+        if (match := NAME.fullmatch(path.name))
+    ]
     return sorted(found, key=lambda one: (one[0], one[1].stat().st_mtime_ns), reverse=True)
 
 
@@ -149,8 +159,11 @@ def rng_states() -> dict[str, Any]:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         name, keys, *rest = numpy.random.get_state()
-        states["numpy"] = (str(name), [int(key) for key in keys], *(float(one) if isinstance(one, float) else int(one)
-                                                                     for one in rest))
+        states["numpy"] = (
+            str(name),
+            [int(key) for key in keys],
+            *(float(one) if isinstance(one, float) else int(one) for one in rest),
+        )
     return states
 
 

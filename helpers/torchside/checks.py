@@ -24,7 +24,7 @@ from helpers.torchside import pairs
 from helpers.torchside.device import GIB, MIB, SEED, Device, Failed, NotRun, one_line
 from helpers.torchside.ladder import ladder
 
-TOLERANCE = {"float32": 2.0 ** -16, "bfloat16": 2.0 ** -7}
+TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
 NETWORK_TOLERANCE = 1e-4
 
 
@@ -33,9 +33,15 @@ def enumeration(device: Device) -> dict[str, Any]:
         return {"says": "torch works on the CPU"}
     if device.trouble:
         raise Failed(device.trouble, message=device.reason)
-    seen = [device.torch.cuda.get_device_properties(index) for index in range(device.torch.cuda.device_count())]
-    return {"says": "torch sees " + " and ".join(f"{p.name} with {p.total_memory / GIB:.2f} GiB" for p in seen),
-            "figures": {"total_bytes": [p.total_memory for p in seen]}}
+    seen = [
+        device.torch.cuda.get_device_properties(index)
+        for index in range(device.torch.cuda.device_count())
+    ]
+    return {
+        "says": "torch sees "
+        + " and ".join(f"{p.name} with {p.total_memory / GIB:.2f} GiB" for p in seen),
+        "figures": {"total_bytes": [p.total_memory for p in seen]},
+    }
 
 
 def alone(device: Device) -> dict[str, Any]:
@@ -79,7 +85,10 @@ def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> dic
     torch = device.torch
     nn = torch.nn
     torch.manual_seed(SEED)
-    net, twin = (nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 10)) for _ in range(2))
+    net, twin = (
+        nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 10))
+        for _ in range(2)
+    )
     twin.load_state_dict(net.state_dict())
     x, y = torch.randn(32, 64, generator=device.generator()), torch.arange(32) % 10
     got = _step(torch, net.to(device.name), wrap, x.to(device.name), y.to(device.name))
@@ -88,14 +97,22 @@ def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> dic
         raise Failed("loss or gradients are not finite")
     error = max(map(lambda g, e: float((g - e).abs().max() / e.abs().max()), got, expected))
     if not error <= NETWORK_TOLERANCE:
-        raise Failed(f"loss or gradients differ from the CPU's by more than {NETWORK_TOLERANCE:.1e}", max_error=error)
-    return {"says": f"loss and gradients are finite and equal to the CPU's within {NETWORK_TOLERANCE:.1e}", "max_error": error}
+        raise Failed(
+            f"loss or gradients differ from the CPU's by more than {NETWORK_TOLERANCE:.1e}",
+            max_error=error,
+        )
+    return {
+        "says": f"loss and gradients are finite and equal to the CPU's within {NETWORK_TOLERANCE:.1e}",
+        "max_error": error,
+    }
 
 
 def _step(torch: Any, net: Any, wrap: Callable[[Any], Any], x: Any, y: Any) -> list[Any]:
     loss = torch.nn.functional.cross_entropy(wrap(net)(x), y)
     loss.backward()
-    return [value.detach().to("cpu").double() for value in (loss, *(p.grad for p in net.parameters()))]
+    return [
+        value.detach().to("cpu").double() for value in (loss, *(p.grad for p in net.parameters()))
+    ]
 
 
 def copies(device: Device, pinned: bool) -> dict[str, Any]:
@@ -103,7 +120,9 @@ def copies(device: Device, pinned: bool) -> dict[str, Any]:
     if pinned and not device.gpu:
         raise NotRun("not run because pinned memory is about GPUs and this is the CPU")
     for words in (1, 4097, 4 * MIB):
-        there = torch.randint(-2 ** 31, 2 ** 31, (words,), generator=device.generator(), dtype=torch.int32)
+        there = torch.randint(
+            -(2**31), 2**31, (words,), generator=device.generator(), dtype=torch.int32
+        )
         there = there.pin_memory() if pinned else there
         on_device = there.to(device.name, non_blocking=pinned).clone()
         back = torch.empty_like(there, pin_memory=pinned)
@@ -111,8 +130,11 @@ def copies(device: Device, pinned: bool) -> dict[str, Any]:
         device.wait()
         wrong = int((back != there).sum())
         if wrong:
-            raise Failed("what came back is not what went there", message=f"{wrong} of {words} words of 4 bytes differ",
-                         figures={"wrong_words": wrong, "words": words})
+            raise Failed(
+                "what came back is not what went there",
+                message=f"{wrong} of {words} words of 4 bytes differ",
+                figures={"wrong_words": wrong, "words": words},
+            )
     return {"says": "16 MiB there and back are bit equal"}
 
 
@@ -131,7 +153,9 @@ OPT_IN: dict[str, Callable[[Device], dict[str, Any]]] = {
     "pair_copy": pairs.pair_copy,
     "all_reduce_gloo": lambda device: pairs.all_reduce(device, "gloo"),
     "all_reduce_nccl": lambda device: pairs.all_reduce(device, "nccl"),
-    "data_parallel": lambda device: network(device, lambda net: device.torch.nn.DataParallel(net, device_ids=[0, 1])),
+    "data_parallel": lambda device: network(
+        device, lambda net: device.torch.nn.DataParallel(net, device_ids=[0, 1])
+    ),
 }
 
 
@@ -145,7 +169,13 @@ def run(device: Device, tell: Callable[..., None]) -> None:
     blocked = device.trouble or device.wrong
     for name in spec["names"]:
         check = {**LOOKS, **LOADS, **OPT_IN}[name]
-        left_s = spec["gpu_s"] - spent_s if name in LOADS else spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
+        left_s = (
+            spec["gpu_s"] - spent_s
+            if name in LOADS
+            else spec["opt_in_s"]
+            if name in OPT_IN
+            else spec["start_s"]
+        )
         tell(event="start", check=name)
         if blocked and name not in LOOKS:
             tell(event="end", check=name, state="not_run", says="not run because " + blocked)
@@ -154,7 +184,9 @@ def run(device: Device, tell: Callable[..., None]) -> None:
             tell(event="end", check=name, state="not_run", says=spec["used_up"])
             continue
         # A hang then leaves its Python stack on stderr before the parent's limit ends it; no GIL is needed for that.
-        faulthandler.dump_traceback_later(0.9 * min(left_s, spec["check_s"] if name in LOADS else left_s))
+        faulthandler.dump_traceback_later(
+            0.9 * min(left_s, spec["check_s"] if name in LOADS else left_s)
+        )
         began = time.monotonic()
         state, answer, broken = _outcome(device, check, name in LOOKS)
         faulthandler.cancel_dump_traceback_later()
@@ -165,7 +197,9 @@ def run(device: Device, tell: Callable[..., None]) -> None:
             return
 
 
-def _outcome(device: Device, check: Callable[[Device], dict[str, Any]], looks: bool) -> tuple[str, dict[str, Any], bool]:
+def _outcome(
+    device: Device, check: Callable[[Device], dict[str, Any]], looks: bool
+) -> tuple[str, dict[str, Any], bool]:
     """State, what to tell of it, and whether this process may be broken by now."""
     try:
         if looks:
@@ -179,7 +213,11 @@ def _outcome(device: Device, check: Callable[[Device], dict[str, Any]], looks: b
     except NotRun as error:
         return "not_run", {"says": str(error)}, False
     except Failed as error:
-        return "failed", {"says": str(error), **error.measured, **({} if looks else device.peaks())}, False
+        return (
+            "failed",
+            {"says": str(error), **error.measured, **({} if looks else device.peaks())},
+            False,
+        )
     except Exception as error:  # noqa: BLE001  whatever a check raises is its result
         message = f"{type(error).__name__}: {one_line(error)}"
         if not device.is_oom(error):
@@ -206,7 +244,9 @@ def main() -> None:
         import torch
     except Exception as error:  # noqa: BLE001  a broken torch raises anything: ImportError, OSError of a library, NameError
         missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        tell(event="no_torch", missing=missing, message=f"{type(error).__name__}: {one_line(error)}")
+        tell(
+            event="no_torch", missing=missing, message=f"{type(error).__name__}: {one_line(error)}"
+        )
         return
     torch.set_num_threads(2)
     device = Device(torch, spec)

@@ -27,9 +27,21 @@ class CpuProfile:
     With ``steps`` it stops itself after so many optimizer steps (torch >= 2.1 tells them; before that, it does not).
     """
 
-    def __init__(self, torch: Any, out: str, max_events: int, steps: int | None = None,
-                 when_stopped: Callable[[dict[str, Any]], None] = lambda result: None):
-        self.torch, self.out, self.max_events, self.steps, self.when_stopped = torch, out, max_events, steps, when_stopped
+    def __init__(
+        self,
+        torch: Any,
+        out: str,
+        max_events: int,
+        steps: int | None = None,
+        when_stopped: Callable[[dict[str, Any]], None] = lambda result: None,
+    ):
+        self.torch, self.out, self.max_events, self.steps, self.when_stopped = (
+            torch,
+            out,
+            max_events,
+            steps,
+            when_stopped,
+        )
         self.result: dict[str, Any] | None = None
         self._profile: Any = None
         self._step_times_ns: list[int] = []
@@ -43,7 +55,11 @@ class CpuProfile:
         self._profile.__enter__()
 
     def _count_steps(self) -> Any:
-        register = getattr(importlib.import_module("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
+        register = getattr(
+            importlib.import_module("torch.optim.optimizer"),
+            "register_optimizer_step_post_hook",
+            None,
+        )
         if register is None:
             return None
 
@@ -62,13 +78,25 @@ class CpuProfile:
         if self._hook is not None:
             self._hook.remove()
         self._profile.__exit__(None, None, None)
-        allocations = cpu_allocations(self.torch, self._profile.kineto_results.experimental_event_tree())
+        allocations = cpu_allocations(
+            self.torch, self._profile.kineto_results.experimental_event_tree()
+        )
         header, rows = trace_rows(allocations, self._before, self._step_times_ns, self.max_events)
-        job: dict[str, Any] = {"conf": "", "vram": None, "fraction": None, "policy": "firstfit", "foreign": 0, "env": {},
-                               "label": LABEL, "device": "cpu"}
+        job: dict[str, Any] = {
+            "conf": "",
+            "vram": None,
+            "fraction": None,
+            "policy": "firstfit",
+            "foreign": 0,
+            "env": {},
+            "label": LABEL,
+            "device": "cpu",
+        }
         header = {"job": job, "torch": str(self.torch.__version__), "label": LABEL, **header}
         if self.steps is not None and len(self._step_times_ns) >= self.steps:
-            header["notes"].append(f"the trace ends after {self.steps} optimizer steps; later ones repeat them")
+            header["notes"].append(
+                f"the trace ends after {self.steps} optimizer steps; later ones repeat them"
+            )
         with open(self.out + ".part", "w", encoding="utf-8") as lines:
             for row in [header, *rows]:
                 lines.write(json.dumps(row) + "\n")
@@ -87,7 +115,11 @@ def live_tensors(torch: Any) -> dict[int, int]:
             if tensor.is_leaf and tensor.grad is not None:
                 tensors.append(tensor.grad)
             if tensor.device.type == "cpu" and tensor.layout == torch.strided:
-                storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+                storage = (
+                    tensor.untyped_storage()
+                    if hasattr(tensor, "untyped_storage")
+                    else tensor.storage()
+                )
                 size = storage.nbytes()
                 if size and storage.data_ptr():
                     found[storage.data_ptr()] = size
@@ -111,14 +143,26 @@ def cpu_allocations(torch: Any, tree: Iterable[Any]) -> list[tuple[int, int, int
             while outer is not None and len(frames) < FRAMES:
                 frames.append(str(outer.name if isinstance(outer.name, str) else outer.name()))
                 outer = outer.parent
-            found.append((int(fields.ptr or 0), int(fields.alloc_size), int(fields.total_allocated), int(node.start_time_ns),
-                          int(node.id) if hasattr(node, "id") else 0, frames))
+            found.append(
+                (
+                    int(fields.ptr or 0),
+                    int(fields.alloc_size),
+                    int(fields.total_allocated),
+                    int(node.start_time_ns),
+                    int(node.id) if hasattr(node, "id") else 0,
+                    frames,
+                )
+            )
     found.sort(key=lambda one: (one[3], one[4]))
     return [(address, size, total, when, frames) for address, size, total, when, _, frames in found]
 
 
-def trace_rows(allocations: list[tuple[int, int, int, int, list[str]]], before: dict[int, int], step_times_ns: list[int],
-               max_events: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def trace_rows(
+    allocations: list[tuple[int, int, int, int, list[str]]],
+    before: dict[int, int],
+    step_times_ns: list[int],
+    max_events: int,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header's part and the trace's lines, in the oracle's form: every free names an allocation of the trace.
 
     What was live before is allocated first: one allocation per storage, and one lump for what only the profiler knew of. A free
@@ -135,17 +179,23 @@ def trace_rows(allocations: list[tuple[int, int, int, int, list[str]]], before: 
     lump = known - sum(before.values())
     if lump > 0:
         rows.append({"op": "alloc", "id": len(rows) + 1, "size": lump, "stream": 0, "before": True})
-        notes.append(f"{lump} bytes were live before the trace that no Python tensor holds: one allocation stands for them")
+        notes.append(
+            f"{lump} bytes were live before the trace that no Python tensor holds: one allocation stands for them"
+        )
     if before:
-        notes.append(f"{len(before)} tensors of {sum(before.values())} bytes were live before the trace; each is allocated at "
-                     "its start, and freed only where the profiler saw that its address was free again")
+        notes.append(
+            f"{len(before)} tensors of {sum(before.values())} bytes were live before the trace; each is allocated at "
+            "its start, and freed only where the profiler saw that its address was free again"
+        )
     start, next_id, net = len(rows), len(rows) + 1, 0
     orphans: list[int] = []
     inferred = 0
     steps, times = [], list(step_times_ns)
     for address, size, _, when, frames in allocations:
         if len(rows) - start >= max_events:
-            notes.append(f"cut after {max_events} events of {len(allocations)}; a larger --max-events keeps more")
+            notes.append(
+                f"cut after {max_events} events of {len(allocations)}; a larger --max-events keeps more"
+            )
             break
         while times and times[0] <= when:
             steps.append(len(rows))
@@ -154,7 +204,16 @@ def trace_rows(allocations: list[tuple[int, int, int, int, list[str]]], before: 
             if address in live:
                 inferred += address not in before
                 rows.append({"op": "free", "id": live.pop(address)[0], "time_ns": when})
-            rows.append({"op": "alloc", "id": next_id, "size": size, "stream": 0, "time_ns": when, "frames": frames})
+            rows.append(
+                {
+                    "op": "alloc",
+                    "id": next_id,
+                    "size": size,
+                    "stream": 0,
+                    "time_ns": when,
+                    "frames": frames,
+                }
+            )
             live[address] = (next_id, size)
             next_id, net = next_id + 1, net + size
         elif size < 0 and address in live:
@@ -163,9 +222,19 @@ def trace_rows(allocations: list[tuple[int, int, int, int, list[str]]], before: 
         elif size < 0:
             orphans.append(-size)
     if orphans:
-        notes.append(f"{len(orphans)} frees of {sum(orphans)} bytes are left out: they were allocated before the trace")
+        notes.append(
+            f"{len(orphans)} frees of {sum(orphans)} bytes are left out: they were allocated before the trace"
+        )
     if inferred:
-        notes.append(f"{inferred} frees were not seen (another thread's); each stands before the next use of its address")
-    return {"notes": notes, "live_before": start, "steps": steps + [len(rows)] * len(times), "orphans": len(orphans),
-            "inferred_frees": inferred, "net_bytes": net,
-            "profiler_net_bytes": allocations[-1][2] - known if allocations else 0}, rows
+        notes.append(
+            f"{inferred} frees were not seen (another thread's); each stands before the next use of its address"
+        )
+    return {
+        "notes": notes,
+        "live_before": start,
+        "steps": steps + [len(rows)] * len(times),
+        "orphans": len(orphans),
+        "inferred_frees": inferred,
+        "net_bytes": net,
+        "profiler_net_bytes": allocations[-1][2] - known if allocations else 0,
+    }, rows

@@ -65,8 +65,10 @@ class Device:
         if not self.gpu:
             return {}
         cuda, indices = self.torch.cuda, range(self.count)
-        return {"allocated_bytes": max(cuda.max_memory_allocated(i) for i in indices),
-                "reserved_bytes": max(cuda.max_memory_reserved(i) for i in indices)}
+        return {
+            "allocated_bytes": max(cuda.max_memory_allocated(i) for i in indices),
+            "reserved_bytes": max(cuda.max_memory_reserved(i) for i in indices),
+        }
 
     def free_bytes(self) -> int:
         """Free memory of the first GPU, or of the host; on an integrated GPU, whose memory is the host's, the smaller.
@@ -81,7 +83,9 @@ class Device:
 
     def is_oom(self, error: BaseException) -> bool:
         # The CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError that begins with its name.
-        return isinstance(error, (MemoryError, self.torch.cuda.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+        return isinstance(
+            error, (MemoryError, self.torch.cuda.OutOfMemoryError)
+        ) or "DefaultCPUAllocator" in str(error)
 
 
 def gpu_trouble(torch: Any) -> tuple[str, str]:
@@ -106,7 +110,11 @@ def wrong_card(torch: Any, spec: dict[str, Any]) -> str:
     found = [pci_address(torch, index) for index in range(count)]
     if "" in found:
         return "which GPU torch sees cannot be told" if spec.get("several") else ""
-    return "" if found == wanted else f"torch sees {' and '.join(found)} here and should see {' and '.join(wanted)}"
+    return (
+        ""
+        if found == wanted
+        else f"torch sees {' and '.join(found)} here and should see {' and '.join(wanted)}"
+    )
 
 
 def pci_address(torch: Any, index: int) -> str:
@@ -118,7 +126,10 @@ def pci_address(torch: Any, index: int) -> str:
     for path in sorted(mapped):
         library = re.search(r"/lib(amdhip64|cudart)[^/]*\.so[^/]*$", path)
         if library:
-            ask = getattr(ctypes.CDLL(path), ("hip" if library[1] == "amdhip64" else "cuda") + "DeviceGetPCIBusId")
+            ask = getattr(
+                ctypes.CDLL(path),
+                ("hip" if library[1] == "amdhip64" else "cuda") + "DeviceGetPCIBusId",
+            )
             answer = ctypes.create_string_buffer(32)
             if ask(answer, 32, index) == 0:
                 return answer.value.decode("ascii", "replace").lower()
@@ -145,17 +156,29 @@ def host_available_bytes(root: str = "") -> int:
     for line in _lines(root, "/proc/self/cgroup"):
         controllers, path = (line.split(":", 2) + ["", ""])[1:3]
         if not controllers:
-            left += _cgroup_left(Path(root + "/sys/fs/cgroup"), path, "memory.max", "memory.current")
+            left += _cgroup_left(
+                Path(root + "/sys/fs/cgroup"), path, "memory.max", "memory.current"
+            )
         elif "memory" in controllers.split(","):
-            left += _cgroup_left(Path(root + "/sys/fs/cgroup/memory"), path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+            left += _cgroup_left(
+                Path(root + "/sys/fs/cgroup/memory"),
+                path,
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
     return max(0, min(left))
 
 
 def _cgroup_left(base: Path, path: str, most: str, used: str) -> list[int]:
     """The rest of a group's limit and of each group above it; a group with no limit, or none to be seen, has none."""
     here = base / path.lstrip("/")
-    numbers = [[" ".join(_lines("", str(group / name))) for name in (most, used)] for group in (here, *here.parents)]
-    return [int(limit) - int(usage) for limit, usage in numbers if limit.isdigit() and usage.isdigit()]
+    numbers = [
+        [" ".join(_lines("", str(group / name))) for name in (most, used)]
+        for group in (here, *here.parents)
+    ]
+    return [
+        int(limit) - int(usage) for limit, usage in numbers if limit.isdigit() and usage.isdigit()
+    ]
 
 
 def _lines(root: str, path: str) -> list[str]:

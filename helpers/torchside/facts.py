@@ -18,26 +18,61 @@ from collections.abc import Callable
 from typing import Any
 
 # Read by the caching allocator or by the runtime when torch first touches a device.
-VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
-             "PYTORCH_NO_HIP_MEMORY_CACHING", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-             "GPU_DEVICE_ORDINAL", "CUDA_DEVICE_ORDER", "HSA_OVERRIDE_GFX_VERSION")
+VARIABLES = (
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_NO_HIP_MEMORY_CACHING",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "CUDA_DEVICE_ORDER",
+    "HSA_OVERRIDE_GFX_VERSION",
+)
 # Looked for in the binaries: a name that stands there is known to this build; one that does not may still be.
-OPTIONS = ("expandable_segments", "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "backend",
-           "max_non_split_rounding_mb", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
-           "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_reserve_segment_size_mb",
-           "graph_capture_record_stream_reuse", "per_process_memory_fraction", "large_segment_size_mb",
-           "throw_on_cudamalloc_oom")
+OPTIONS = (
+    "expandable_segments",
+    "max_split_size_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "backend",
+    "max_non_split_rounding_mb",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "graph_capture_record_stream_reuse",
+    "per_process_memory_fraction",
+    "large_segment_size_mb",
+    "throw_on_cudamalloc_oom",
+)
 ALLOCATOR_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libc10_hip.so")
 NO_GPU_BUILD = "torch was built without it"
-PROPERTIES = (("name", "name"), ("total_bytes", "total_memory"), ("multiprocessors", "multi_processor_count"),
-              ("integrated", "is_integrated"), ("gfx", "gcnArchName"), ("uuid", "uuid"))
+PROPERTIES = (
+    ("name", "name"),
+    ("total_bytes", "total_memory"),
+    ("multiprocessors", "multi_processor_count"),
+    ("integrated", "is_integrated"),
+    ("gfx", "gcnArchName"),
+    ("uuid", "uuid"),
+)
 
 
 def facts(devices: bool) -> dict[str, Any]:
     """The build, and with ``devices`` each device; a field that could not be read is null, and ``unread`` says why."""
-    row: dict[str, Any] = {"status": "ok", "why": "", "python": sys.executable, "python_version": sys.version.split()[0],
-                           "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-                           "unread": {}, "devices_taken": False, "devices": []}
+    row: dict[str, Any] = {
+        "status": "ok",
+        "why": "",
+        "python": sys.executable,
+        "python_version": sys.version.split()[0],
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "unread": {},
+        "devices_taken": False,
+        "devices": [],
+    }
     began = time.monotonic()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -45,24 +80,43 @@ def facts(devices: bool) -> dict[str, Any]:
             torch = importlib.import_module("torch")
             row.update(_build(torch, row["unread"]))
         except ModuleNotFoundError as error:
-            missing = f"no torch in {sys.executable}" if error.name == "torch" else f"import torch: {error}"
+            missing = (
+                f"no torch in {sys.executable}"
+                if error.name == "torch"
+                else f"import torch: {error}"
+            )
             row.update(status="not_available", why=missing)
         except BaseException as error:  # noqa: BLE001 - a broken torch raises anything: amdsmi's KeyError, OSError, SystemExit
             row.update(status="not_available", why=f"import torch: {_last_line(error)}")
         row["import_s"] = round(time.monotonic() - began, 3)
         if row["status"] == "ok":
             _fill(torch, row, devices)
-        row["warnings"] = list(dict.fromkeys(" ".join(str(one.message).split())[:300] for one in warned))[:5]
+        row["warnings"] = list(
+            dict.fromkeys(" ".join(str(one.message).split())[:300] for one in warned)
+        )[:5]
     return row
 
 
 def _build(torch: Any, unread: dict[str, str]) -> dict[str, Any]:
     version = getattr(torch, "version", None)
     if not hasattr(torch, "__version__"):
-        raise ImportError(f"{getattr(torch, '__path__', 'torch')} is no torch: it has no __version__")
-    return {"torch": str(torch.__version__), "path": str(getattr(torch, "__file__", "")),
-            **{key: getattr(version, attribute, None) for key, attribute in (
-                ("cuda", "cuda"), ("hip", "hip"), ("rocm", "rocm"), ("git", "git_version"), ("debug", "debug"))}}
+        raise ImportError(
+            f"{getattr(torch, '__path__', 'torch')} is no torch: it has no __version__"
+        )
+    return {
+        "torch": str(torch.__version__),
+        "path": str(getattr(torch, "__file__", "")),
+        **{
+            key: getattr(version, attribute, None)
+            for key, attribute in (
+                ("cuda", "cuda"),
+                ("hip", "hip"),
+                ("rocm", "rocm"),
+                ("git", "git_version"),
+                ("debug", "debug"),
+            )
+        },
+    }
 
 
 def _fill(torch: Any, row: dict[str, Any], devices: bool) -> None:
@@ -119,12 +173,16 @@ def _count(torch: Any, row: dict[str, Any]) -> None:
     try:
         count = getattr(torch.cuda, f"_device_count_{by}")()
     except Exception as error:  # noqa: BLE001 - private: it comes with some releases only, and can be broken
-        row["unread"]["device_count"] = f"{_last_line(error)}; the runtime was not asked, that would open the driver"
+        row["unread"]["device_count"] = (
+            f"{_last_line(error)}; the runtime was not asked, that would open the driver"
+        )
         return
     if isinstance(count, int) and count >= 0:
         row["device_count"] = count
     else:
-        row["unread"]["device_count"] = f"{by} gave torch no answer; the runtime was not asked, that would open the driver"
+        row["unread"]["device_count"] = (
+            f"{by} gave torch no answer; the runtime was not asked, that would open the driver"
+        )
 
 
 def _take_devices(torch: Any, row: dict[str, Any]) -> None:
@@ -153,7 +211,9 @@ def _properties(torch: Any, index: int) -> dict[str, Any]:
     found["uuid"] = None if found["uuid"] is None else str(found["uuid"])
     found["capability"] = f"{seen.major}.{seen.minor}"
     # torch gives no function of the address; a GPU is function 0 outside of partitions.
-    place: Any = [getattr(seen, name, None) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")]
+    place: Any = [
+        getattr(seen, name, None) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    ]
     found["pci"] = None if None in place else "{:04x}:{:02x}:{:02x}.0".format(*place)
     return found
 
@@ -165,7 +225,9 @@ def _memory(torch: Any, index: int) -> dict[str, Any]:
 
 def _last_line(error: BaseException) -> str:
     lines = "".join(traceback.format_exception_only(type(error), error)).split("\n")
-    return " ".join(next((line for line in reversed(lines) if line.strip()), type(error).__name__).split())[:400]
+    return " ".join(
+        next((line for line in reversed(lines) if line.strip()), type(error).__name__).split()
+    )[:400]
 
 
 def main() -> None:

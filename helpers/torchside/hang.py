@@ -46,7 +46,9 @@ class HangWatch:
         self._said, self.reports = True, self.reports + 1
         kinds = (("allocation on the GPU", torch is not None), ("output", written is not None))
         seen = [what for what, known in kinds if known]
-        says = f"no {' and no '.join(seen) or 'sign of life that could be seen'} for {quiet_s:.1f} s"
+        says = (
+            f"no {' and no '.join(seen) or 'sign of life that could be seen'} for {quiet_s:.1f} s"
+        )
         path = self.stacks(f"hang{'' if self.reports == 1 else self.reports}", says)
         return {"says": says, "stacks": os.path.basename(path), "at": time.time()}
 
@@ -75,7 +77,9 @@ class HangWatch:
         """Write the stack of every thread; the path of the file."""
         path = f"{self.base}-{reason}.stacks"
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f"process {os.getpid()} at {time.strftime('%Y-%m-%dT%H:%M:%S%z')}{': ' + says if says else ''}\n")
+            file.write(
+                f"process {os.getpid()} at {time.strftime('%Y-%m-%dT%H:%M:%S%z')}{': ' + says if says else ''}\n"
+            )
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         return path
@@ -92,4 +96,7 @@ def written_bytes() -> int | None:
 
 def allocation_count(torch: Any) -> int:
     """Allocations on all devices since the start of the process."""
-    return sum(torch.cuda.memory_stats(index).get("allocation.all.allocated", 0) for index in range(torch.cuda.device_count()))
+    return sum(
+        torch.cuda.memory_stats(index).get("allocation.all.allocated", 0)
+        for index in range(torch.cuda.device_count())
+    )

@@ -23,12 +23,26 @@ def ladder(device: Device) -> dict[str, Any]:
     stop = free if told else stop_bytes(free, device.gpu)
     stop -= stop % STEP_BYTES
     if stop < STEP_BYTES:
-        raise NotRun(f"not run because only {free / GIB:.2f} GiB is free, and 2 GiB is left to others")
+        raise NotRun(
+            f"not run because only {free / GIB:.2f} GiB is free, and 2 GiB is left to others"
+        )
     held, refused, tried = climb(lambda size: can_hold(device, size), stop)
     what = f"the largest single allocation is {held / GIB:.2f} GiB of {free / GIB:.2f} GiB free"
-    says = f"{what}; {refused / GIB:.2f} GiB was refused" if refused else f"{what}, where the check stopped by itself"
-    return {"says": says, "figures": {"largest_bytes": held, "refused_bytes": refused or None, "free_bytes": free,
-                                      "stop_bytes": stop, "tried": tried}}
+    says = (
+        f"{what}; {refused / GIB:.2f} GiB was refused"
+        if refused
+        else f"{what}, where the check stopped by itself"
+    )
+    return {
+        "says": says,
+        "figures": {
+            "largest_bytes": held,
+            "refused_bytes": refused or None,
+            "free_bytes": free,
+            "stop_bytes": stop,
+            "tried": tried,
+        },
+    }
 
 
 def stop_bytes(free_bytes: int, gpu: bool) -> int:

@@ -62,7 +62,9 @@ class Listener:
         """Start the thread that hears signals and calls ``tick``, as often as the watch that it returns asks for. Without it,
         signals are handled in the main thread: a second thread makes Python 3.12 warn at every fork, so it starts late."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._attend, args=(tick,), name="casebook-recorder", daemon=True)
+            self._thread = threading.Thread(
+                target=self._attend, args=(tick,), name="casebook-recorder", daemon=True
+            )
             self._thread.start()
 
     def forget(self) -> None:

@@ -21,22 +21,28 @@ WORDS = 1024
 def peer_access(device: Device) -> dict[str, Any]:
     ask = device.torch.cuda.can_device_access_peer
     there, back = bool(ask(0, 1)), bool(ask(1, 0))
-    says = {(True, True): "each can reach the other's memory",
-            (False, False): "neither can reach the other's memory, so copies go through the host"}.get(
-        (there, back), f"only the {'first' if there else 'second'} can reach the other's memory")
+    says = {
+        (True, True): "each can reach the other's memory",
+        (False, False): "neither can reach the other's memory, so copies go through the host",
+    }.get((there, back), f"only the {'first' if there else 'second'} can reach the other's memory")
     return {"says": says, "figures": {"first_to_second": there, "second_to_first": back}}
 
 
 def pair_copy(device: Device) -> dict[str, Any]:
     torch = device.torch
-    sent = torch.randint(-2 ** 31, 2 ** 31, (4 * MIB,), generator=device.generator(), dtype=torch.int32)
+    sent = torch.randint(
+        -(2**31), 2**31, (4 * MIB,), generator=device.generator(), dtype=torch.int32
+    )
     for here, there in ((0, 1), (1, 0)):
         arrived = sent.to(f"cuda:{here}").to(f"cuda:{there}")
         device.wait()
         wrong = int((arrived.to("cpu") != sent).sum())
         if wrong:
-            raise Failed(f"what the {('first', 'second')[here]} sent is not what the other has",
-                         message=f"{wrong} of {len(sent)} words of 4 bytes differ", figures={"wrong_words": wrong})
+            raise Failed(
+                f"what the {('first', 'second')[here]} sent is not what the other has",
+                message=f"{wrong} of {len(sent)} words of 4 bytes differ",
+                figures={"wrong_words": wrong},
+            )
     return {"says": "16 MiB copied each way are bit equal"}
 
 
@@ -49,9 +55,15 @@ def all_reduce(device: Device, backend: str) -> dict[str, Any]:
     if not getattr(distributed, f"is_{backend}_available")():
         raise NotRun(f"not run because this torch was built without {backend}")
     with tempfile.TemporaryDirectory() as folder:
-        job = {"file": os.path.join(folder, "meet"), "backend": backend, "seconds": device.spec["opt_in_s"] * 0.6,
-               "devices": ["cuda:0", "cuda:1"] if device.gpu else ["cpu", "cpu"]}
-        other = subprocess.Popen([sys.executable, "-c", OTHER_RANK, json.dumps(job)], stdin=subprocess.DEVNULL, stdout=2)
+        job = {
+            "file": os.path.join(folder, "meet"),
+            "backend": backend,
+            "seconds": device.spec["opt_in_s"] * 0.6,
+            "devices": ["cuda:0", "cuda:1"] if device.gpu else ["cpu", "cpu"],
+        }
+        other = subprocess.Popen(
+            [sys.executable, "-c", OTHER_RANK, json.dumps(job)], stdin=subprocess.DEVNULL, stdout=2
+        )
         try:
             right = sums_right(torch, job, 0)
             code = other.wait(job["seconds"])
@@ -59,15 +71,27 @@ def all_reduce(device: Device, backend: str) -> dict[str, Any]:
             other.kill()
             other.wait()
     if not right or code:
-        raise Failed("the sum over two processes is wrong" if not right or code == 1 else "the second process did not end well",
-                     message=f"exit code {code} of the second process")
-    return {"says": "the sum over two processes is right in both" + ("" if device.gpu else ", on the CPU")}
+        raise Failed(
+            "the sum over two processes is wrong"
+            if not right or code == 1
+            else "the second process did not end well",
+            message=f"exit code {code} of the second process",
+        )
+    return {
+        "says": "the sum over two processes is right in both"
+        + ("" if device.gpu else ", on the CPU")
+    }
 
 
 def sums_right(torch: Any, job: dict[str, Any], rank: int) -> bool:
     distributed = torch.distributed
-    distributed.init_process_group(job["backend"], init_method="file://" + job["file"], rank=rank, world_size=2,
-                                   timeout=datetime.timedelta(seconds=job["seconds"]))
+    distributed.init_process_group(
+        job["backend"],
+        init_method="file://" + job["file"],
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=job["seconds"]),
+    )
     try:
         if job["devices"][rank] != "cpu":
             torch.cuda.set_device(rank)

@@ -35,12 +35,19 @@ def data_parallel(spec: dict[str, Any], say: Say) -> dict[str, Any]:
     """nn.DataParallel over two GPUs in one process; known to deadlock on some boxes, so the time limit is part of it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < 2:
-        raise NotRun(f"needs two GPUs, and torch sees {count or 'none'}; on a CPU nn.DataParallel only calls the model")
+        raise NotRun(
+            f"needs two GPUs, and torch sees {count or 'none'}; on a CPU nn.DataParallel only calls the model"
+        )
     peak = Peak(spec["device"])
     run = Run(spec, lambda model: nn.DataParallel(model, device_ids=[0, 1]))
     save_result(run, spec)
     answer = _finish(run, spec, say, peak)
-    return {**answer, "says": "; ".join(["two GPUs in one process", *error_words(answer["equal"], answer["worst"])])}
+    return {
+        **answer,
+        "says": "; ".join(
+            ["two GPUs in one process", *error_words(answer["equal"], answer["worst"])]
+        ),
+    }
 
 
 def ddp(spec: dict[str, Any], say: Say) -> dict[str, Any]:
@@ -68,7 +75,12 @@ def averaged(spec: dict[str, Any], say: Say) -> dict[str, Any]:
 def _together(spec: dict[str, Any], say: Say, how: str) -> dict[str, Any]:
     """Start the second process, do this one's part, put both answers together."""
     fault = spec.get("fault", "")
-    job = {**spec, "how": how, "meet": os.path.join(spec["folder"], f"{spec['name']}-meet"), **_backend(spec, how)}
+    job = {
+        **spec,
+        "how": how,
+        "meet": os.path.join(spec["folder"], f"{spec['name']}-meet"),
+        **_backend(spec, how),
+    }
     with _other_process(job, fault != "missing peer") as other:
         answer = _part(job, 0, say, other)
         theirs = json.loads(other.stdout.readline() or "{}") if other else {}
@@ -76,23 +88,48 @@ def _together(spec: dict[str, Any], say: Say, how: str) -> dict[str, Any]:
             raise RuntimeError("the second process ended without an answer")
     equal = max(answer["equal"], theirs["equal"], key=ORDER.index)
     worst = max(answer["worst"], theirs["worst"])
-    twin = "bitwise equal to accumulation of two pieces in one process" if answer.pop("twin") else ""
-    where = {"averaged": "two processes without torch.distributed"}.get(how, f"two processes over {job['backend']}")
-    mine, other_s, alone = (size / 2**20 for size in (answer["held_bytes"], theirs["held_bytes"], answer["whole_bytes"]))
-    says = [where + (" on the CPU" if job["devices"][0] == "cpu" else ""), f"they hold {mine:.1f} and {other_s:.1f} MiB of "
-            f"parameters, gradients and optimizer state, one process alone {alone:.1f}", *filter(None, [twin]),
-            *error_words(equal, worst)]
-    return {**answer, "peak_bytes": max(answer["peak_bytes"], theirs["peak_bytes"]), "equal": equal, "worst": worst,
-            "says": "; ".join(says)}
+    twin = (
+        "bitwise equal to accumulation of two pieces in one process" if answer.pop("twin") else ""
+    )
+    where = {"averaged": "two processes without torch.distributed"}.get(
+        how, f"two processes over {job['backend']}"
+    )
+    mine, other_s, alone = (
+        size / 2**20 for size in (answer["held_bytes"], theirs["held_bytes"], answer["whole_bytes"])
+    )
+    says = [
+        where + (" on the CPU" if job["devices"][0] == "cpu" else ""),
+        f"they hold {mine:.1f} and {other_s:.1f} MiB of "
+        f"parameters, gradients and optimizer state, one process alone {alone:.1f}",
+        *filter(None, [twin]),
+        *error_words(equal, worst),
+    ]
+    return {
+        **answer,
+        "peak_bytes": max(answer["peak_bytes"], theirs["peak_bytes"]),
+        "equal": equal,
+        "worst": worst,
+        "says": "; ".join(says),
+    }
 
 
 def _backend(spec: dict[str, Any], how: str) -> dict[str, Any]:
     there = distributed.is_available()
-    gpus = there and spec["device"] != "cpu" and torch.cuda.device_count() > 1 and distributed.is_nccl_available()
+    gpus = (
+        there
+        and spec["device"] != "cpu"
+        and torch.cuda.device_count() > 1
+        and distributed.is_nccl_available()
+    )
     if how != "averaged" and not (there and (gpus or distributed.is_gloo_available())):
-        raise NotRun("this torch was built without torch.distributed, or with neither gloo nor nccl")
+        raise NotRun(
+            "this torch was built without torch.distributed, or with neither gloo nor nccl"
+        )
     gpus = gpus and how != "averaged"
-    return {"backend": "nccl" if gpus else "gloo", "devices": ["cuda:0", "cuda:1"] if gpus else ["cpu", "cpu"]}
+    return {
+        "backend": "nccl" if gpus else "gloo",
+        "devices": ["cuda:0", "cuda:1"] if gpus else ["cpu", "cpu"],
+    }
 
 
 @contextlib.contextmanager
@@ -100,8 +137,13 @@ def _other_process(job: dict[str, Any], wanted: bool) -> Iterator[Any]:
     if not wanted:
         yield None
         return
-    other = subprocess.Popen([sys.executable, "-c", OTHER_RANK, json.dumps(job)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             text=True, env={**os.environ, **LOOPBACK})
+    other = subprocess.Popen(
+        [sys.executable, "-c", OTHER_RANK, json.dumps(job)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **LOOPBACK},
+    )
     try:
         yield other
         other.wait(10)
@@ -136,13 +178,17 @@ def _part(job: dict[str, Any], rank: int, say: Say, other: Any) -> dict[str, Any
     kind: Any = {"two_stage": TwoStage, "averaged": Averaged}.get(job["how"], Halves)
     run = kind(job, rank, device, other)
     if rank == 1 and job.get("fault") in ("peer dies", "peer stops"):
-        run.after_first = lambda: os.kill(os.getpid(), signal.SIGKILL if job["fault"] == "peer dies" else signal.SIGSTOP)
+        run.after_first = lambda: os.kill(
+            os.getpid(), signal.SIGKILL if job["fault"] == "peer dies" else signal.SIGSTOP
+        )
     else:
         save_result(run, job, rank)
     answer = _finish(run, job, say, peak, rank)
     if job["how"] != "averaged":
         distributed.destroy_process_group()
-    answer.update(held_bytes=_held(run), whole_bytes=4 * _bytes(Run(job, device="cpu").model.parameters()))
+    answer.update(
+        held_bytes=_held(run), whole_bytes=4 * _bytes(Run(job, device="cpu").model.parameters())
+    )
     return {**answer, "twin": rank == 0 and job["how"] != "two_stage" and _twin(run, job)}
 
 
@@ -155,7 +201,12 @@ def _finish(run: Run, job: dict[str, Any], say: Say, peak: Peak, rank: int = 0) 
 
 def _held(run: Run) -> int:
     """Bytes of parameters, gradients (as large) and optimizer state in this process; of a sharded tensor its own part."""
-    states = [one for state in run.optimizer.state.values() for one in state.values() if isinstance(one, torch.Tensor)]
+    states = [
+        one
+        for state in run.optimizer.state.values()
+        for one in state.values()
+        if isinstance(one, torch.Tensor)
+    ]
     return 2 * _bytes(run.model.parameters()) + _bytes(states)
 
 
@@ -187,9 +238,13 @@ def _meet(job: dict[str, Any], rank: int) -> None:
     elif fault == "no variables":
         method = "env://"
     with taken:
-        distributed.init_process_group(backend, init_method=method, rank=-1 if fault == "no variables" else rank,
-                                       world_size=-1 if fault == "no variables" else 2,
-                                       timeout=datetime.timedelta(seconds=job.get("patience_s", job["limit_s"] * 0.5)))
+        distributed.init_process_group(
+            backend,
+            init_method=method,
+            rank=-1 if fault == "no variables" else rank,
+            world_size=-1 if fault == "no variables" else 2,
+            timeout=datetime.timedelta(seconds=job.get("patience_s", job["limit_s"] * 0.5)),
+        )
 
 
 class Halves(Run):
@@ -198,11 +253,17 @@ class Halves(Run):
     def __init__(self, job: dict[str, Any], rank: int, device: str, other: Any):
         def prepare(model: Any) -> Any:
             if job["how"] == "ddp":
-                return nn.parallel.DistributedDataParallel(model, device_ids=None if device == "cpu" else [rank])
+                return nn.parallel.DistributedDataParallel(
+                    model, device_ids=None if device == "cpu" else [rank]
+                )
             if job["how"] == "averaged":
                 return model
-            shard: Callable[..., Any] = importlib.import_module("torch.distributed.fsdp").fully_shard
-            mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh(device.partition(":")[0], (2,))
+            shard: Callable[..., Any] = importlib.import_module(
+                "torch.distributed.fsdp"
+            ).fully_shard
+            mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh(
+                device.partition(":")[0], (2,)
+            )
             for layer in model.layers:
                 shard(layer, mesh=mesh)
             return shard(model, mesh=mesh)
@@ -244,7 +305,9 @@ class TwoStage(Run):
             return float(total)
         state = torch.empty((*left.shape, self.spec["width"]), device=self.device)
         distributed.recv(state, 0)
-        loss = nn.functional.cross_entropy(self.call(state.requires_grad_()).flatten(0, 1), right.flatten())
+        loss = nn.functional.cross_entropy(
+            self.call(state.requires_grad_()).flatten(0, 1), right.flatten()
+        )
         loss.backward()
         slope = state.grad
         assert slope is not None
@@ -259,13 +322,17 @@ class Averaged(Halves):
     def __init__(self, job: dict[str, Any], rank: int, device: str, other: Any):
         super().__init__(job, rank, device, other)
         self.numel = 1 + sum(one.numel() for one in self.model.parameters())
-        self.rows = torch.from_file(job["meet"], shared=True, size=2 * self.numel, dtype=torch.float32).view(2, -1)
+        self.rows = torch.from_file(
+            job["meet"], shared=True, size=2 * self.numel, dtype=torch.float32
+        ).view(2, -1)
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
         loss = self.loss(tokens.chunk(2)[self.rank]) / 2
         loss.backward()
         gradients: list[Any] = [one.grad for one in self.model.parameters()]
-        self.rows[self.rank].copy_(torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)]))
+        self.rows[self.rank].copy_(
+            torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
+        )
         if self.rank == 0:
             self._wait(self.other.stdout)
             self.rows[0] += self.rows[1]

@@ -31,14 +31,31 @@ NOT_AVAILABLE = "GPU memory history: not available because "
 class Recorder:
     """The recorder of one process. ``base`` is the path that its files begin with; ``facts`` is what ``base``.json holds."""
 
-    def __init__(self, base: str, max_events: int = DEFAULT_EVENTS, hang_after_s: float | None = None,
-                 cpu_profile: bool = False, whole_program: bool = True):
+    def __init__(
+        self,
+        base: str,
+        max_events: int = DEFAULT_EVENTS,
+        hang_after_s: float | None = None,
+        cpu_profile: bool = False,
+        whole_program: bool = True,
+    ):
         self.base, self.max_events, self.whole_program = base, max_events, whole_program
         self.torch: Any = None
         self.open, self.history, self._is_fork = True, False, False
-        self.facts: dict[str, Any] = {"pid": os.getpid(), "parent_pid": os.getppid(), "python": sys.executable, "ended": "",
-                                      "torch": {}, "devices": [], "snapshots": [], "ooms": 0, "hangs": [], "signals": {},
-                                      "cpu_trace": None, "notes": []}
+        self.facts: dict[str, Any] = {
+            "pid": os.getpid(),
+            "parent_pid": os.getppid(),
+            "python": sys.executable,
+            "ended": "",
+            "torch": {},
+            "devices": [],
+            "snapshots": [],
+            "ooms": 0,
+            "hangs": [],
+            "signals": {},
+            "cpu_trace": None,
+            "notes": [],
+        }
         self._cpu_profile = cpu_profile
         self._profile: CpuProfile | None = None
         self._lock = threading.RLock()
@@ -71,8 +88,12 @@ class Recorder:
         self.torch = torch = sys.modules.get("torch", module)
         try:
             version = torch.version
-            self.facts["torch"] = {"version": str(torch.__version__), "cuda": version.cuda,
-                                   "hip": getattr(version, "hip", None), "git": getattr(version, "git_version", None)}
+            self.facts["torch"] = {
+                "version": str(torch.__version__),
+                "cuda": version.cuda,
+                "hip": getattr(version, "hip", None),
+                "git": getattr(version, "git_version", None),
+            }
             if self.whole_program:
                 self._note_if(self._listener.listen())
                 os._exit = self._kept_exit(os._exit)
@@ -96,11 +117,15 @@ class Recorder:
             record = self.torch.cuda.memory._record_memory_history
             names = inspect.signature(record).parameters
             if "trace_alloc_max_entries" in names:  # 2.0
-                record(True, trace_alloc_max_entries=self.max_events, trace_alloc_record_context=True)
+                record(
+                    True, trace_alloc_max_entries=self.max_events, trace_alloc_record_context=True
+                )
             elif "args" in names or "max_entries" in names:  # since 2.1
                 record(enabled="all", context="all", stacks="python", max_entries=self.max_events)
             else:
-                self.note(f"{NOT_AVAILABLE}torch {self.torch.__version__} records no events; 2.0 is the first that does")
+                self.note(
+                    f"{NOT_AVAILABLE}torch {self.torch.__version__} records no events; 2.0 is the first that does"
+                )
                 return
             self.history = True
             self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
@@ -133,10 +158,16 @@ class Recorder:
                     pickle.dump(snapshot, file, protocol=4)
                 os.replace(path + ".part", path)
                 lengths = [len(trace) for trace in snapshot.get("device_traces", [])]
-                entry.update(file=os.path.basename(path), events=sum(lengths), cut=max(lengths, default=0) >= self.max_events)
+                entry.update(
+                    file=os.path.basename(path),
+                    events=sum(lengths),
+                    cut=max(lengths, default=0) >= self.max_events,
+                )
                 if entry["cut"]:
-                    self.note(f"the ring buffer of {self.max_events} events was full: the start of the trace is cut; a larger "
-                              "--max-events keeps more")
+                    self.note(
+                        f"the ring buffer of {self.max_events} events was full: the start of the trace is cut; a larger "
+                        "--max-events keeps more"
+                    )
                 self.facts["devices"] = self._devices()
             except Exception as error:  # noqa: BLE001 - a full disk, a sick driver: the program goes on
                 entry["why_not"] = f"{type(error).__name__}: {error}"[:300]
@@ -147,24 +178,48 @@ class Recorder:
         for index in range(cuda.device_count()):
             seen, stats = cuda.get_device_properties(index), cuda.memory_stats(index)
             fraction = getattr(cuda, "get_per_process_memory_fraction", None)
-            found.append({"index": index, "name": seen.name, "total_bytes": seen.total_memory,
-                          "fraction": fraction(index) if fraction else None,
-                          "stats": {name: stats[name] for name in stats if ".all." in name or name.startswith("num_")}})
+            found.append(
+                {
+                    "index": index,
+                    "name": seen.name,
+                    "total_bytes": seen.total_memory,
+                    "fraction": fraction(index) if fraction else None,
+                    "stats": {
+                        name: stats[name]
+                        for name in stats
+                        if ".all." in name or name.startswith("num_")
+                    },
+                }
+            )
         settings = getattr(native, "_accelerator_getAllocatorSettings", None)
-        self.facts["allocator"] = {"backend": cuda.get_allocator_backend() if hasattr(cuda, "get_allocator_backend") else None,
-                                   "settings": settings() if settings else None,
-                                   "environment": {name: value for name, value in os.environ.items()
-                                                   if name.startswith("PYTORCH_") and name.endswith(("_CONF", "_CACHING"))}}
+        self.facts["allocator"] = {
+            "backend": cuda.get_allocator_backend()
+            if hasattr(cuda, "get_allocator_backend")
+            else None,
+            "settings": settings() if settings else None,
+            "environment": {
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith("PYTORCH_") and name.endswith(("_CONF", "_CACHING"))
+            },
+        }
         return found
 
     # The CPU: the profiler.
 
     def _start_profile(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            self.note("CPU trace: not available because torch was imported outside of the main thread")
+            self.note(
+                "CPU trace: not available because torch was imported outside of the main thread"
+            )
             return
-        self._profile = CpuProfile(self.torch, self.base + ".jsonl", self.max_events, STEPS if self.whole_program else None,
-                                   self._profiled)
+        self._profile = CpuProfile(
+            self.torch,
+            self.base + ".jsonl",
+            self.max_events,
+            STEPS if self.whole_program else None,
+            self._profiled,
+        )
         self._profile.start()
 
     def _profiled(self, result: dict[str, Any]) -> None:
@@ -214,7 +269,11 @@ class Recorder:
 
     def _tick(self) -> HangWatch:
         try:
-            hang = self._hang.tick(self.torch if self.history else None) if self.open and self._hang.after_s else None
+            hang = (
+                self._hang.tick(self.torch if self.history else None)
+                if self.open and self._hang.after_s
+                else None
+            )
         except Exception as error:  # noqa: BLE001 - a sick driver, a full disk: watching ends, the program goes on
             self._hang.end()
             self.note(f"the watch for hangs ended: {type(error).__name__}: {error}"[:300])
@@ -233,8 +292,15 @@ class Recorder:
         self.history, self._profile, self._lock = False, None, threading.RLock()
         self.base = os.path.join(os.path.dirname(self.base), f"{os.getpid()}-{time.time_ns():x}")
         self._hang = HangWatch(self.base, 0)
-        self.facts.update(pid=os.getpid(), parent_pid=os.getppid(), snapshots=[], ooms=0, hangs=[], cpu_trace=None,
-                          notes=["forked from a recorded process; quiet spells of it are not watched"])
+        self.facts.update(
+            pid=os.getpid(),
+            parent_pid=os.getppid(),
+            snapshots=[],
+            ooms=0,
+            hangs=[],
+            cpu_trace=None,
+            notes=["forked from a recorded process; quiet spells of it are not watched"],
+        )
 
     def _write(self) -> None:
         try:
@@ -249,8 +315,12 @@ class Recorder:
 def from_environment() -> Recorder:
     """The recorder that CASEBOOK_RECORD asks for, one per process."""
     asked = json.loads(os.environ["CASEBOOK_RECORD"])
-    return Recorder(os.path.join(asked["folder"], f"{os.getpid()}-{time.time_ns():x}"), asked["max_events"],
-                    asked["hang_after_s"], asked["cpu_profile"])
+    return Recorder(
+        os.path.join(asked["folder"], f"{os.getpid()}-{time.time_ns():x}"),
+        asked["max_events"],
+        asked["hang_after_s"],
+        asked["cpu_profile"],
+    )
 
 
 class Recording:
@@ -265,7 +335,9 @@ class Recording:
         base = os.path.splitext(os.path.abspath(os.fspath(out)))[0]
         torch = importlib.import_module("torch")
         self._gpu = torch.cuda.is_available()
-        self._recorder = Recorder(base, max_events, hang_after_s, not self._gpu, whole_program=False)
+        self._recorder = Recorder(
+            base, max_events, hang_after_s, not self._gpu, whole_program=False
+        )
         self.facts = self._recorder.facts
         self.trace: str | None = None
         self._torch = torch
@@ -280,8 +352,12 @@ class Recording:
 
     def __exit__(self, *error: object) -> None:
         self._recorder.finish("exit")
-        if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:  # else the whole program is being recorded
+        if (
+            self._recorder.history and "CASEBOOK_RECORD" not in os.environ
+        ):  # else the whole program is being recorded
             self._torch.cuda.memory._record_memory_history(enabled=None)
-        kept = {one["reason"]: one["file"] for one in reversed(self.facts["snapshots"]) if "file" in one}
+        kept = {
+            one["reason"]: one["file"] for one in reversed(self.facts["snapshots"]) if "file" in one
+        }
         name = kept.get("oom") or kept.get("exit") or (self.facts["cpu_trace"] or {}).get("file")
         self.trace = os.path.join(os.path.dirname(self._recorder.base), name) if name else None

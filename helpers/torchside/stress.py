@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[2])  # run as a file: the checkout instead of this folder
+    sys.path[0] = str(
+        Path(__file__).resolve().parents[2]
+    )  # run as a file: the checkout instead of this folder
 
 from helpers.torchside.device import MIB, Device, gpu_trouble, one_line
 
@@ -53,7 +55,9 @@ class Stress:
         if kind == "alloc":
             try:
                 with cuda.stream(self.stream(op.get("stream", 0))):
-                    self.live[op["id"]] = self.torch.empty(op["size"], dtype=self.torch.uint8, device="cuda:0")
+                    self.live[op["id"]] = self.torch.empty(
+                        op["size"], dtype=self.torch.uint8, device="cuda:0"
+                    )
             except cuda.OutOfMemoryError as error:
                 self.message = one_line(error)
                 return "oom"
@@ -87,15 +91,31 @@ class Stress:
             if out == "oom":
                 self.counts["ooms"] += 1
                 if self.counts["ooms"] == 1:
-                    tell(event="oom", i=i, id=op["id"], size_bytes=op["size"], message=self.message, stats=self.stats(),
-                         snapshot=write_snapshot(self.torch, oom_path(snapshot)))
+                    tell(
+                        event="oom",
+                        i=i,
+                        id=op["id"],
+                        size_bytes=op["size"],
+                        message=self.message,
+                        stats=self.stats(),
+                        snapshot=write_snapshot(self.torch, oom_path(snapshot)),
+                    )
             elif out == "skipped":
                 self.counts["skipped"] += 1
             elif out == "left_out":
                 self.left_out[op["op"]] = self.left_out.get(op["op"], 0) + 1
             if rows:
                 now = self.torch.cuda.memory_stats_as_nested_dict(0)
-                batch.append([i, out, *(now[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes"))])
+                batch.append(
+                    [
+                        i,
+                        out,
+                        *(
+                            now[name]["all"]["current"]
+                            for name in ("allocated_bytes", "reserved_bytes")
+                        ),
+                    ]
+                )
                 if len(batch) == ROWS_AT_ONCE:
                     tell(event="rows", rows=batch)
                     batch = []
@@ -166,10 +186,21 @@ def read_operations(lines: TextIO) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("operations", nargs="?", help="file of JSON lines; stdin without it")
-    parser.add_argument("--limit-bytes", type=int, help="hold at most this much; 80 %% of what is free without it")
+    parser.add_argument(
+        "--limit-bytes", type=int, help="hold at most this much; 80 %% of what is free without it"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
-    parser.add_argument("--snapshot", default="", metavar="PATH", help="write torch's memory snapshot here at the end")
-    parser.add_argument("--rows", action="store_true", help="tell allocated and reserved bytes after every operation")
+    parser.add_argument(
+        "--snapshot",
+        default="",
+        metavar="PATH",
+        help="write torch's memory snapshot here at the end",
+    )
+    parser.add_argument(
+        "--rows",
+        action="store_true",
+        help="tell allocated and reserved bytes after every operation",
+    )
     asked = parser.parse_args()
     # Only the lines of this program reach the parent's pipe; what libraries print on stdout goes to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -182,25 +213,43 @@ def main() -> None:
     try:
         import torch
     except Exception as error:  # noqa: BLE001  a broken torch raises anything: ImportError, OSError of a library, NameError
-        tell(event="end", status="not_available", why=f"torch cannot be imported: {type(error).__name__}: {one_line(error)}")
+        tell(
+            event="end",
+            status="not_available",
+            why=f"torch cannot be imported: {type(error).__name__}: {one_line(error)}",
+        )
         return
     why = trouble(torch)
     if why:
         tell(event="end", status="not_available", why=why)
         return
-    with (open(asked.operations, encoding="utf-8") if asked.operations else sys.stdin) as lines:
+    with open(asked.operations, encoding="utf-8") if asked.operations else sys.stdin as lines:
         operations = read_operations(lines)
     device = Device(torch, {"device": "cuda:0", "pci": ""})
     total, free = torch.cuda.get_device_properties(0).total_memory, device.free_bytes()
     most = limit(free, total, asked.limit_bytes)
     if most < MIB:
-        tell(event="end", status="not_available", why=f"only {free // MIB} MiB of this GPU are free")
+        tell(
+            event="end", status="not_available", why=f"only {free // MIB} MiB of this GPU are free"
+        )
         return
     device.limit_memory(most)
-    history = record_history(torch, 8 * len(operations) + 10_000) if asked.snapshot else "no snapshot was asked for"
-    tell(event="ready", torch=str(torch.__version__), build="rocm" if getattr(torch.version, "hip", None) else "cuda",
-         device=torch.cuda.get_device_name(0), total_bytes=total, free_bytes=free, limit_bytes=most, fraction=most / total,
-         history=history)
+    history = (
+        record_history(torch, 8 * len(operations) + 10_000)
+        if asked.snapshot
+        else "no snapshot was asked for"
+    )
+    tell(
+        event="ready",
+        torch=str(torch.__version__),
+        build="rocm" if getattr(torch.version, "hip", None) else "cuda",
+        device=torch.cuda.get_device_name(0),
+        total_bytes=total,
+        free_bytes=free,
+        limit_bytes=most,
+        fraction=most / total,
+        history=history,
+    )
     stress, began = Stress(torch, time.monotonic() + asked.seconds), time.monotonic()
     end: dict[str, Any] = {}
     try:
@@ -208,8 +257,12 @@ def main() -> None:
     except RuntimeError as error:  # an error of the driver: no further call into it
         tell(event="end", status="failed", why=one_line(error), **stress.counts)
         return
-    end.update(seconds=round(time.monotonic() - began, 3), stats=stress.stats(), left_out=stress.left_out,
-               streams={number: stream.cuda_stream for number, stream in stress.streams.items()})
+    end.update(
+        seconds=round(time.monotonic() - began, 3),
+        stats=stress.stats(),
+        left_out=stress.left_out,
+        streams={number: stream.cuda_stream for number, stream in stress.streams.items()},
+    )
     end["snapshot"] = write_snapshot(torch, asked.snapshot)
     tell(event="end", why="", **end, **stress.counts)
 

@@ -46,7 +46,9 @@ class Peak:
 
     def __init__(self, device: str):
         self.gpu, self.over = device != "cpu", threading.Event()
-        self.start_bytes = self.peak_bytes = torch.cuda.memory_allocated() if self.gpu else anonymous_bytes()
+        self.start_bytes = self.peak_bytes = (
+            torch.cuda.memory_allocated() if self.gpu else anonymous_bytes()
+        )
         self.thread = threading.Thread(target=self._sample, daemon=True)
         if self.gpu:
             torch.cuda.reset_peak_memory_stats()
@@ -75,11 +77,15 @@ def limit_memory(device: str, more_bytes: int) -> None:
     if device != "cpu":
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + more_bytes) / total))
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, (torch.cuda.memory_reserved() + more_bytes) / total)
+        )
         return
     with open("/proc/self/status", encoding="ascii") as fields:
         held = next(int(line.split()[1]) * 1024 for line in fields if line.startswith("VmData"))
-    resource.setrlimit(resource.RLIMIT_DATA, (held + more_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (held + more_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1])
+    )
 
 
 def lift_limit(device: str) -> None:
@@ -91,7 +97,9 @@ def lift_limit(device: str) -> None:
 
 def is_oom(error: BaseException) -> bool:
     # The CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError that begins with its name.
-    return isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+    return isinstance(
+        error, (MemoryError, torch.cuda.OutOfMemoryError)
+    ) or "DefaultCPUAllocator" in str(error)
 
 
 def whole(tensor: Any) -> Any:
@@ -113,10 +121,14 @@ def compared(run: Run, spec: dict[str, Any], rank: int = 0) -> tuple[str, float]
     """Against the result that the reference keeps here: ``bitwise``, ``within tolerance``, ``no`` or ``not applicable``; and
     the largest error of a gradient."""
     folder = Path(spec["folder"])
-    gradients = torch.load(folder / f"{spec['name']}-{rank}-gradients.pt", map_location="cpu", weights_only=True)
+    gradients = torch.load(
+        folder / f"{spec['name']}-{rank}-gradients.pt", map_location="cpu", weights_only=True
+    )
     ends = {name: whole(one).detach().cpu() for name, one in run.model.named_parameters()}
     if spec["name"] == REFERENCE:
-        torch.save({"gradients": gradients, "losses": run.losses, "ends": ends}, folder / f"{REFERENCE}.pt")
+        torch.save(
+            {"gradients": gradients, "losses": run.losses, "ends": ends}, folder / f"{REFERENCE}.pt"
+        )
     if spec["name"] == REFERENCE or not (folder / f"{REFERENCE}.pt").exists():
         return "not applicable", 0.0
     other = torch.load(folder / f"{REFERENCE}.pt", map_location="cpu", weights_only=True)
@@ -124,10 +136,19 @@ def compared(run: Run, spec: dict[str, Any], rank: int = 0) -> tuple[str, float]
     pairs += [(one, other["ends"][name]) for name, one in ends.items()]
     if run.losses == other["losses"] and all(torch.equal(one, two) for one, two in pairs):
         return "bitwise", 0.0
-    errors = [float((one - two).abs().max() / two.abs().max().clamp_min(1e-30)) for one, two in pairs[:len(gradients)]]
+    errors = [
+        float((one - two).abs().max() / two.abs().max().clamp_min(1e-30))
+        for one, two in pairs[: len(gradients)]
+    ]
     near = len(run.losses) == len(other["losses"]) and all(
-        abs(loss - other["losses"][at]) <= LOSS_TOLERANCE * abs(loss) for at, loss in enumerate(run.losses))
-    return ("within tolerance" if near and all(error <= GRADIENT_TOLERANCE for error in errors) else "no"), max(errors)
+        abs(loss - other["losses"][at]) <= LOSS_TOLERANCE * abs(loss)
+        for at, loss in enumerate(run.losses)
+    )
+    return (
+        "within tolerance"
+        if near and all(error <= GRADIENT_TOLERANCE for error in errors)
+        else "no"
+    ), max(errors)
 
 
 def trained(run: Run, spec: dict[str, Any], say: Say) -> None:
@@ -146,14 +167,25 @@ def plain(spec: dict[str, Any], say: Say) -> dict[str, Any]:
     says = []
     if spec["name"] == REFERENCE:
         parameters = sum(one.numel() for one in run.model.parameters())
-        says.append(f"{parameters:,} parameters, {spec['batch']} sequences of {spec['length']} a step")
+        says.append(
+            f"{parameters:,} parameters, {spec['batch']} sequences of {spec['length']} a step"
+        )
     says += [f"{spec['pieces']} pieces a step"] if spec.get("pieces", 1) > 1 else []
     says += ["activations made again in the backward pass"] if spec.get("recompute") else []
-    return {**peaks, "equal": equal, "says": "; ".join(says + error_words(equal, worst)), "worst": worst}
+    return {
+        **peaks,
+        "equal": equal,
+        "says": "; ".join(says + error_words(equal, worst)),
+        "worst": worst,
+    }
 
 
 def error_words(equal: str, worst: float) -> list[str]:
-    return [f"largest gradient error {worst:.0e} of {GRADIENT_TOLERANCE:.0e}"] if equal in ("within tolerance", "no") else []
+    return (
+        [f"largest gradient error {worst:.0e} of {GRADIENT_TOLERANCE:.0e}"]
+        if equal in ("within tolerance", "no")
+        else []
+    )
 
 
 class BackingOff(Run):
@@ -190,8 +222,15 @@ def back_off(spec: dict[str, Any], say: Say) -> dict[str, Any]:
     lift_limit(spec["device"])
     peaks = peak.stop()
     equal, worst = compared(run, spec)
-    how = f"ran out, and went on with {run.pieces} pieces a step" if run.pieces > 1 else "never ran out"
-    says = [f"under a limit of {spec['limit_bytes'] / 2**20:.0f} MiB more than at first it {how}", *error_words(equal, worst)]
+    how = (
+        f"ran out, and went on with {run.pieces} pieces a step"
+        if run.pieces > 1
+        else "never ran out"
+    )
+    says = [
+        f"under a limit of {spec['limit_bytes'] / 2**20:.0f} MiB more than at first it {how}",
+        *error_words(equal, worst),
+    ]
     return {**peaks, "equal": equal, "pieces": run.pieces, "says": "; ".join(says)}
 
 
@@ -211,11 +250,18 @@ def resume(spec: dict[str, Any], say: Say) -> dict[str, Any]:
         if die.get("step") == len(run.losses) and die["how"] == "oom":
             limit_memory(spec["device"], ROOM_BYTES)
         elif die.get("step") == len(run.losses):
-            checkpoint.failpoint = lambda at: os.kill(os.getpid(), signal.SIGKILL) if at == die["at"] else None
+            checkpoint.failpoint = lambda at: (
+                os.kill(os.getpid(), signal.SIGKILL) if at == die["at"] else None
+            )
         loss = run.step()
         checkpoint.save(folder, len(run.losses), run.state())
         say(event="step", step=len(run.losses), loss=loss)
-    answer: dict[str, Any] = {**peak.stop(), "digest": run.digest(), "equal": "not applicable", "says": ""}
+    answer: dict[str, Any] = {
+        **peak.stop(),
+        "digest": run.digest(),
+        "equal": "not applicable",
+        "says": "",
+    }
     if spec.get("compare"):
         undisturbed = Run(spec)
         for _ in range(spec["steps"]):
@@ -241,7 +287,9 @@ def until_oom(spec: dict[str, Any], say: Say) -> dict[str, Any]:
         for step in range(spec["steps"]):
             length = spec["length"] + step * spec["growth"]
             if spec["growth"]:
-                run.data.rows = run.data.sequences(spec["vocab"], length, max(spec["batch"], len(run.data.order)))
+                run.data.rows = run.data.sequences(
+                    spec["vocab"], length, max(spec["batch"], len(run.data.order))
+                )
             say(event="batch", batch=step + 1, length=length)
             run.step()
             say(event="step", step=step + 1, loss=run.losses[-1])
@@ -260,26 +308,42 @@ def framework(spec: dict[str, Any], say: Say) -> dict[str, Any]:
     """Another framework, where it is installed, on the same data: one table of which token follows which, learnt by descent."""
     module = spec["path"]
     if importlib.util.find_spec(module) is None:
-        line = {"jax": "pip install jax (for NVIDIA 'jax[cuda12]', for AMD the jax plugin of the ROCm release)",
-                "tensorflow": "pip install tensorflow (for AMD tensorflow-rocm of the ROCm release)"}[module]
+        line = {
+            "jax": "pip install jax (for NVIDIA 'jax[cuda12]', for AMD the jax plugin of the ROCm release)",
+            "tensorflow": "pip install tensorflow (for AMD tensorflow-rocm of the ROCm release)",
+        }[module]
         raise NotRun(f"not installed in this Python; the line that would: {line}")
-    other, np, jax, vocab = importlib.import_module(module), importlib.import_module("numpy"), module == "jax", spec["vocab"]
+    other, np, jax, vocab = (
+        importlib.import_module(module),
+        importlib.import_module("numpy"),
+        module == "jax",
+        spec["vocab"],
+    )
     peak, run = Peak("cpu"), Run({**spec, "device": "cpu"})
-    table: Any = other.numpy.zeros((vocab, vocab)) if jax else other.Variable(other.zeros((vocab, vocab)))
+    table: Any = (
+        other.numpy.zeros((vocab, vocab)) if jax else other.Variable(other.zeros((vocab, vocab)))
+    )
     device = other.devices()[0] if jax else other.config.list_logical_devices()[-1].name
     losses = []
     for step in range(spec["steps"]):
         tokens = np.array(run.data.rows[run.data.next()].tolist())
         left, right = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
         if jax:
+
             def loss_of(weights: Any, left: Any = left, right: Any = right) -> Any:
-                return -other.nn.log_softmax(weights[left])[other.numpy.arange(len(left)), right].mean()
+                return -other.nn.log_softmax(weights[left])[
+                    other.numpy.arange(len(left)), right
+                ].mean()
 
             loss, slope = other.value_and_grad(loss_of)(table)
             table = table - 50.0 * slope
         else:
             with other.GradientTape() as tape:
-                loss = other.reduce_mean(other.nn.sparse_softmax_cross_entropy_with_logits(right, other.gather(table, left)))
+                loss = other.reduce_mean(
+                    other.nn.sparse_softmax_cross_entropy_with_logits(
+                        right, other.gather(table, left)
+                    )
+                )
             table.assign_sub(50.0 * other.convert_to_tensor(tape.gradient(loss, table)))
         losses.append(float(loss))
         say(event="step", step=step + 1, loss=losses[-1])
@@ -308,8 +372,14 @@ def main() -> None:
     # Before the time limit stops it from outside, which sees the kernel's side alone: where Python is.
     faulthandler.dump_traceback_later(max(0.1, 0.8 * spec["limit_s"]))
     began = time.monotonic()
-    path = {"jax": framework, "tensorflow": framework, "resume": resume, "back_off": back_off, "until_oom": until_oom,
-            "plain": plain}.get(spec["path"])
+    path = {
+        "jax": framework,
+        "tensorflow": framework,
+        "resume": resume,
+        "back_off": back_off,
+        "until_oom": until_oom,
+        "plain": plain,
+    }.get(spec["path"])
     try:
         if path is None:
             path = getattr(importlib.import_module("helpers.torchside.parallel"), spec["path"])
@@ -318,7 +388,11 @@ def main() -> None:
         answer = {"state": "not_run", "why": str(error)}
     except Exception as error:  # noqa: BLE001  whatever a path raises is its result
         lift_limit(spec["device"])
-        answer = {"state": "failed", "oom": is_oom(error), "why": f"{type(error).__name__}: {one_line(error)}",
-                  "message": str(error)[:4000]}
+        answer = {
+            "state": "failed",
+            "oom": is_oom(error),
+            "why": f"{type(error).__name__}: {one_line(error)}",
+            "message": str(error)[:4000],
+        }
     say(event="end", seconds=time.monotonic() - began, **answer)
     faulthandler.cancel_dump_traceback_later()

@@ -32,7 +32,9 @@ class Embedding(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         vectors = self.tokens(tokens)
         length, width = vectors.shape[1:]
-        angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+        angle = torch.arange(length)[:, None] * torch.exp(
+            torch.arange(0, width, 2) * (-math.log(10_000.0) / width)
+        )
         return vectors + torch.cat([angle.sin(), angle.cos()], 1).to(vectors)
 
 
@@ -49,7 +51,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         weights = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         mixed = self.dropout(weights.masked_fill(later, float("-inf")).softmax(-1)) @ v
@@ -64,7 +68,9 @@ class Transformer(nn.Module):
         super().__init__()
         width = spec["width"]
         blocks = [Block(width, spec["heads"], spec["dropout"]) for _ in range(spec["layers"])]
-        self.layers = nn.ModuleList([Embedding(spec["vocab"], width), *blocks, nn.Linear(width, spec["vocab"])])
+        self.layers = nn.ModuleList(
+            [Embedding(spec["vocab"], width), *blocks, nn.Linear(width, spec["vocab"])]
+        )
         self.recompute = bool(spec.get("recompute"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -86,7 +92,9 @@ class Data:
     def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
         columns = [torch.randint(vocab, (count,), generator=self.generator)]
         for _ in range(length):
-            columns.append((3 * columns[-1] + 1 + torch.randint(2, (count,), generator=self.generator)) % vocab)
+            columns.append(
+                (3 * columns[-1] + 1 + torch.randint(2, (count,), generator=self.generator)) % vocab
+            )
         return torch.stack(columns, 1)
 
     def next(self) -> torch.Tensor:
@@ -94,10 +102,14 @@ class Data:
         if self.position + self.batch > len(self.order):
             self.order, self.position = torch.randperm(len(self.rows), generator=self.generator), 0
         self.position += self.batch
-        return self.order[self.position - self.batch:self.position]
+        return self.order[self.position - self.batch : self.position]
 
     def state(self) -> dict[str, Any]:
-        return {"generator": self.generator.get_state(), "order": self.order, "position": self.position}
+        return {
+            "generator": self.generator.get_state(),
+            "order": self.order,
+            "position": self.position,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"])
@@ -108,7 +120,12 @@ class Run:
     """One training: model, optimizer, data, and every loss so far. ``prepare`` may wrap or cut the model before the optimizer
     sees its parameters, and returns what is called. A step is the same for every path: ``forward_backward`` differs."""
 
-    def __init__(self, spec: dict[str, Any], prepare: Callable[[nn.Module], Any] = lambda model: model, device: str = ""):
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        prepare: Callable[[nn.Module], Any] = lambda model: model,
+        device: str = "",
+    ):
         self.spec, self.device, self.pieces = spec, device or spec["device"], spec.get("pieces", 1)
         checkpoint.seed(spec["seed"])
         self.model = Transformer(spec).to(self.device)
@@ -136,7 +153,9 @@ class Run:
         numbers = self.data.next()
         tokens = self.data.rows[numbers].to(self.device)
         if self.spec["dropout"]:
-            tokens[random.randrange(len(tokens))] = 0  # so that Python's generator decides something too
+            tokens[random.randrange(len(tokens))] = (
+                0  # so that Python's generator decides something too
+            )
         loss = self.forward_backward(tokens)
         if not self.losses:
             self.after_first()
@@ -147,8 +166,15 @@ class Run:
         return loss
 
     def state(self) -> dict[str, Any]:
-        return {"training": self.about(), "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-                "data": self.data.state(), "random": checkpoint.rng_states(), "losses": list(self.losses), "seen": self.seen}
+        return {
+            "training": self.about(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "data": self.data.state(),
+            "random": checkpoint.rng_states(),
+            "losses": list(self.losses),
+            "seen": self.seen,
+        }
 
     def about(self) -> dict[str, Any]:
         return {key: self.spec[key] for key in ABOUT}
@@ -156,8 +182,10 @@ class Run:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there. Raises CheckpointError for the state of another training."""
         if state["training"] != self.about():
-            raise checkpoint.CheckpointError(f"the checkpoint is of another training ({state['training']}); expected "
-                                             f"{self.about()}; give each its own folder")
+            raise checkpoint.CheckpointError(
+                f"the checkpoint is of another training ({state['training']}); expected "
+                f"{self.about()}; give each its own folder"
+            )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.data.restore(state["data"])
@@ -172,4 +200,15 @@ class Run:
 def warm(spec: dict[str, Any]) -> None:
     """One step of the smallest model: what torch imports at its first optimizer step (70 MB of its compiler, 2.13) and a GPU's
     context are then no part of what is measured, and cannot fail under a limit."""
-    Run({**spec, "vocab": 8, "width": 8, "layers": 1, "heads": 1, "length": 4, "batch": 2, "pieces": 1}).step()
+    Run(
+        {
+            **spec,
+            "vocab": 8,
+            "width": 8,
+            "layers": 1,
+            "heads": 1,
+            "length": 4,
+            "batch": 2,
+            "pieces": 1,
+        }
+    ).step()

@@ -22,7 +22,9 @@ from typing import Any
 def resident_bytes() -> int:
     """Anonymous memory of this process, from /proc/self/status (RssAnon, Linux 4.5 and later; else 0)."""
     with open("/proc/self/status", encoding="utf-8") as lines:
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+        return next(
+            (int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0
+        )
 
 
 def loaded(name: str) -> Callable[[dict[str, Any]], float]:
@@ -38,7 +40,11 @@ def loaded(name: str) -> Callable[[dict[str, Any]], float]:
 
 def _gpu() -> Any | None:
     torch = sys.modules.get("torch")
-    return torch if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return (
+        torch
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+        else None
+    )
 
 
 def run(objective: Callable[[dict[str, Any]], float], asked: dict[str, Any]) -> dict[str, Any]:
@@ -64,10 +70,17 @@ def run(objective: Callable[[dict[str, Any]], float], asked: dict[str, Any]) -> 
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.zeros(1, device="cuda").sum().item()
-            told.update(peak_bytes=torch.cuda.max_memory_reserved(), left_bytes=torch.cuda.memory_allocated(), context="alive")
+            told.update(
+                peak_bytes=torch.cuda.max_memory_reserved(),
+                left_bytes=torch.cuda.memory_allocated(),
+                context="alive",
+            )
     except RuntimeError as error:
         # An exhausted card can refuse even this one allocation: that context lives.
-        told.update(context="alive" if "out of memory" in str(error).lower() else "dead", context_says=str(error)[:400])
+        told.update(
+            context="alive" if "out of memory" in str(error).lower() else "dead",
+            context_says=str(error)[:400],
+        )
     told["cleanup_s"] = round(time.monotonic() - began - told["seconds"], 4)
     return told
 

@@ -38,15 +38,21 @@ class Work:
         self.kind = getattr(torch, about["counts"])
         starts = self._read(folder / "starts.bin", torch.int64, len(about["labels"]) + 1)
         self.sessions = min(spec.get("sessions") or len(about["labels"]), len(about["labels"]))
-        self.starts: list[int] = starts[:self.sessions + 1].tolist()
-        self.lows: list[int] = self._read(folder / "lows.bin", torch.int32, len(about["labels"])).tolist()
+        self.starts: list[int] = starts[: self.sessions + 1].tolist()
+        self.lows: list[int] = self._read(
+            folder / "lows.bin", torch.int32, len(about["labels"])
+        ).tolist()
         self.chunk = max(1, int(spec.get("chunk_trades") or 1 << 20))
         self.every = max(1, int(spec.get("every") or 4))
         self.trades = self.starts[-1]
-        self._files = [(folder / f"{name}.bin", getattr(torch, about[name])) for name in ("price", "volume")]
+        self._files = [
+            (folder / f"{name}.bin", getattr(torch, about[name])) for name in ("price", "volume")
+        ]
 
     def load(self) -> None:
-        self.price, self.volume = (self._read(path, kind, self.trades).to(self.device) for path, kind in self._files)
+        self.price, self.volume = (
+            self._read(path, kind, self.trades).to(self.device) for path, kind in self._files
+        )
 
     def _read(self, path: Path, kind: Any, count: int) -> Any:
         """The first ``count`` numbers of a file, read into a tensor: a mapping would count as private memory a second time."""
@@ -72,6 +78,7 @@ class Work:
     def segments(self, a: int, b: int) -> list[tuple[int, int, int]]:
         """The sessions of trades ``a`` to ``b``: (session, first, last)."""
         import bisect
+
         s, found = bisect.bisect_right(self.starts, a) - 1, []
         while a < b:
             e = min(b, self.starts[s + 1])
@@ -91,7 +98,7 @@ class Work:
         else:
             into.copy_(price)
         for s, i, e in self.segments(a, b):
-            into[i - a:e - a].add_((s - row) * self.bins - self.lows[s])
+            into[i - a : e - a].add_((s - row) * self.bins - self.lows[s])
         return into
 
     def volumes(self, a: int, b: int, into: Any = None) -> Any:
@@ -104,8 +111,11 @@ class Work:
     def buffers(self, size: int) -> tuple[Any, Any, Any]:
         """Index, points (float prices alone) and volumes (where they are converted) of a chunk."""
         empty = lambda kind: self.torch.empty(size, dtype=kind, device=self.device)  # noqa: E731
-        return (empty(self.torch.int64), empty(self.torch.float64) if self.price.dtype.is_floating_point else None,
-                None if self.volume.dtype == self.kind else empty(self.kind))
+        return (
+            empty(self.torch.int64),
+            empty(self.torch.float64) if self.price.dtype.is_floating_point else None,
+            None if self.volume.dtype == self.kind else empty(self.kind),
+        )
 
 
 def _cut(buffer: Any, size: int) -> Any:
@@ -115,7 +125,9 @@ def _cut(buffer: Any, size: int) -> Any:
 def _by_chunks(work: Work, index: Any, points: Any, volume: Any, out: Any) -> Any:
     for a, b in work.chunks(len(index)):
         n = b - a
-        out.scatter_add_(0, work.index(a, b, index[:n], _cut(points, n)), work.volumes(a, b, _cut(volume, n)))
+        out.scatter_add_(
+            0, work.index(a, b, index[:n], _cut(points, n)), work.volumes(a, b, _cut(volume, n))
+        )
     return out
 
 
@@ -133,13 +145,19 @@ class Arena:
     """One slab of bytes, and typed tensors cut from it one after the other, each aligned. MemoryError when it is full."""
 
     def __init__(self, torch: Any, size_bytes: int, device: str):
-        self.slab, self.used, self.torch = torch.empty(size_bytes, dtype=torch.uint8, device=device), 0, torch
+        self.slab, self.used, self.torch = (
+            torch.empty(size_bytes, dtype=torch.uint8, device=device),
+            0,
+            torch,
+        )
 
     def take(self, count: int, kind: Any) -> Any:
         size = count * self.torch.empty(0, dtype=kind).element_size()
         if self.used + size > len(self.slab):
-            raise MemoryError(f"the arena has {len(self.slab) - self.used} of {len(self.slab)} bytes left, {size} asked for")
-        cut = self.slab[self.used:self.used + size].view(kind)
+            raise MemoryError(
+                f"the arena has {len(self.slab) - self.used} of {len(self.slab)} bytes left, {size} asked for"
+            )
+        cut = self.slab[self.used : self.used + size].view(kind)
         self.used += -(-size // ALIGN) * ALIGN
         return cut
 
@@ -152,7 +170,9 @@ def arena(work: Work) -> Any:
     torch, size = work.torch, max(1, min(work.chunk, work.trades))
     floats, wider = work.price.dtype.is_floating_point, work.volume.dtype != work.kind
     kinds = [torch.int64] + [torch.float64] * floats + [work.kind] * wider
-    rounded = sum(-(-size * torch.empty(0, dtype=kind).element_size() // ALIGN) * ALIGN for kind in kinds)
+    rounded = sum(
+        -(-size * torch.empty(0, dtype=kind).element_size() // ALIGN) * ALIGN for kind in kinds
+    )
     out, pool = work.result(), Arena(torch, rounded, work.device)
     for a, b in work.chunks(size):
         pool.reset()
@@ -175,7 +195,7 @@ def list_cat(work: Work, tidy: Any = None) -> Any:
         ticks = (price.double() / work.tick).round() if price.dtype.is_floating_point else price
         index = torch.empty(b - a, dtype=torch.int64, device=work.device)
         for one, i, e in work.segments(a, b):
-            index[i - a:e - a] = ticks[i - a:e - a] - (work.lows[one] - (one - s) * work.bins)
+            index[i - a : e - a] = ticks[i - a : e - a] - (work.lows[one] - (one - s) * work.bins)
         row = torch.zeros((last - s) * work.bins, dtype=work.kind, device=work.device)
         kept.append(row.scatter_add_(0, index, work.volumes(a, b)))
         s, chunk = last, chunk + 1
@@ -201,10 +221,10 @@ def one_hot(work: Work) -> Any:
     for a, b in work.chunks(work.chunk):
         index = work.index(a, b, *work.buffers(b - a)[:2])
         for s, i, e in work.segments(a, b):
-            index[i - a:e - a].sub_(s * work.bins)
+            index[i - a : e - a].sub_(s * work.bins)
         spread = torch.nn.functional.one_hot(index, work.bins) * work.volumes(a, b)[:, None]
         for s, i, e in work.segments(a, b):
-            table[s] += spread[i - a:e - a].sum(0).to(work.kind)
+            table[s] += spread[i - a : e - a].sum(0).to(work.kind)
         del spread
     return out
 
@@ -221,7 +241,11 @@ def dataloader(work: Work) -> Any:
                 a, b = work.starts[s], work.starts[s + 1]
                 index, points, _ = work.buffers(b - a)
                 row = work.torch.zeros(work.bins, dtype=work.kind, device=work.device)
-                self.rows.append(row.scatter_add_(0, work.index(a, b, index, points, s), work.volumes(a, b)).cpu())
+                self.rows.append(
+                    row.scatter_add_(
+                        0, work.index(a, b, index, points, s), work.volumes(a, b)
+                    ).cpu()
+                )
 
         def __len__(self) -> int:
             return len(self.rows)
@@ -232,12 +256,14 @@ def dataloader(work: Work) -> Any:
     out = work.result().view(-1, work.bins)
     at = 0
     for batch in DataLoader(Profiles(), batch_size=64):
-        out[at:at + len(batch)] = batch.to(work.device)
+        out[at : at + len(batch)] = batch.to(work.device)
         at += len(batch)
     return out
 
 
-STRATEGIES = {one.__name__: one for one in (one_hot, flat, list_cat, preallocated, arena, cleanup, dataloader)}
+STRATEGIES = {
+    one.__name__: one for one in (one_hot, flat, list_cat, preallocated, arena, cleanup, dataloader)
+}
 
 
 def status_bytes(name: str) -> int:
@@ -260,7 +286,9 @@ def measured(torch: Any, work: Work, strategy: Any, repeats: int) -> dict[str, A
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
         else:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident (proc(5))
+            Path("/proc/self/clear_refs").write_text(
+                "5"
+            )  # the peak starts again from what is resident (proc(5))
             before = status_bytes("VmRSS"), 0
         began = time.perf_counter()
         out = strategy(work)
@@ -269,8 +297,13 @@ def measured(torch: Any, work: Work, strategy: Any, repeats: int) -> dict[str, A
         seconds.append(time.perf_counter() - began)
         if not repeat:
             peak = torch.cuda.max_memory_allocated() if gpu else status_bytes("VmHWM")
-            figures = {"peak_bytes": peak - before[0], "held_after_bytes":
-                       (torch.cuda.memory_allocated() if gpu else status_bytes("VmRSS")) - before[0]}
+            figures = {
+                "peak_bytes": peak - before[0],
+                "held_after_bytes": (
+                    torch.cuda.memory_allocated() if gpu else status_bytes("VmRSS")
+                )
+                - before[0],
+            }
             if gpu:
                 figures["peak_reserved_bytes"] = torch.cuda.max_memory_reserved() - before[1]
     return {"seconds": seconds, "out": out, **figures}
@@ -291,8 +324,12 @@ def main() -> None:
     if why:
         answers.write(json.dumps({**answer, "status": "not_available", "why": why}) + "\n")
         return
-    answer.update(torch=str(torch.__version__), device_name=answer["device"] if answer["device"] == "cpu"
-                  else torch.cuda.get_device_name(answer["device"]))
+    answer.update(
+        torch=str(torch.__version__),
+        device_name=answer["device"]
+        if answer["device"] == "cpu"
+        else torch.cuda.get_device_name(answer["device"]),
+    )
     if answer["device"] != "cpu":
         torch.cuda.set_device(answer["device"])
     strategy = STRATEGIES[spec["strategy"]]
@@ -315,7 +352,9 @@ def main() -> None:
         got = measured(torch, work, strategy, max(1, int(spec.get("repeats", 1))))
         out = got.pop("out")
         if spec.get("out"):
-            torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype).copy_(out.reshape(-1))
+            torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype).copy_(
+                out.reshape(-1)
+            )
         answer.update(got, status="ok")
     except (MemoryError, RuntimeError) as error:
         resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)

@@ -17,9 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import driver
 import panel_examples as made
 
-pytestmark = [pytest.mark.skipif(not driver.chromium(), reason="no Chromium on this machine"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.skipif(not driver.chromium(), reason="no Chromium on this machine"),
+    pytest.mark.timeout(180),
+]
 NAMES = list(made.CELLS)
-SLEEPER = "import subprocess\nsleeper = subprocess.Popen(['sleep', '300'])\nprint('pid', sleeper.pid)"
+SLEEPER = (
+    "import subprocess\nsleeper = subprocess.Popen(['sleep', '300'])\nprint('pid', sleeper.pid)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +36,17 @@ def place(tmp_path_factory):
 def page(place):
     """The notebook of all panels, open, its first cell run: cell 0 is what goes before, cell n the n-th panel."""
     (place / "books").mkdir()
-    cells = [made.PRELUDE + SLEEPER, *(cell for _, cell in made.CELLS.values()), "print(monitor.threading.active_count())"]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata={
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    cells = [
+        made.PRELUDE + SLEEPER,
+        *(cell for _, cell in made.CELLS.values()),
+        "print(monitor.threading.active_count())",
+    ]
+    book = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+        },
+    )
     nbformat.write(book, place / "books" / "panels.ipynb")
     os.environ["CASEBOOK_TESTS"] = str(Path(__file__).parents[1])
     lab = driver.Lab(place / "books", place)
@@ -64,7 +77,9 @@ def panel(page, request):
     folder = os.environ.get("CASEBOOK_PICTURES")
     if folder and opened:
         time.sleep(1)
-        page.picture(Path(folder, f"{NAMES[opened[0] - 1].lower().replace(' ', '-')}.png"), opened[0])
+        page.picture(
+            Path(folder, f"{NAMES[opened[0] - 1].lower().replace(' ', '-')}.png"), opened[0]
+        )
 
 
 def test_a_message_is_pasted_and_its_arithmetic_appears(page, panel):
@@ -83,8 +98,12 @@ def test_tab_goes_through_a_panels_controls_in_their_order(page, panel):
     page.focus(cell, "Account")
     met = []
     for _ in range(4):
-        met.append(page.js("const e = document.activeElement.closest('.jupyter-widgets');"
-                           "return e && e.querySelector('label').textContent"))
+        met.append(
+            page.js(
+                "const e = document.activeElement.closest('.jupyter-widgets');"
+                "return e && e.querySelector('label').textContent"
+            )
+        )
         page.key("Tab")
     assert met == ["Account", "Kind", "With the word", "Order"]
 
@@ -95,8 +114,9 @@ def test_the_keys_of_a_control_are_its_own(page, panel):
     page.focus(cell, "Kind")
     page.key("a")
     page.key("ArrowDown")
-    assert page.js("return [document.querySelectorAll('.jp-Notebook .jp-Cell').length, document.activeElement.tagName]") \
-        == [count, "SELECT"]
+    assert page.js(
+        "return [document.querySelectorAll('.jp-Notebook .jp-Cell').length, document.activeElement.tagName]"
+    ) == [count, "SELECT"]
 
 
 def test_the_ledger_is_filtered_by_the_keyboard(page, panel):
@@ -106,7 +126,9 @@ def test_the_ledger_is_filtered_by_the_keyboard(page, panel):
     page.type(cell, "With the word", "")
     page.focus(cell, "Account")
     page.key("ArrowDown")
-    page.until(f"return document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}].querySelectorAll('tbody tr').length === 5")
+    page.until(
+        f"return document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}].querySelectorAll('tbody tr').length === 5"
+    )
     page.sees(cell, "driver 0000:01:00.0: the rows shown make 23.96 GiB of 23.96 GiB in use")
 
 
@@ -151,8 +173,10 @@ def test_the_fix_table_is_sorted_and_filtered(page, panel):
     page.focus(cell, "Order")
     page.key("ArrowDown")
     page.key("ArrowDown")
-    page.until(f"const rows = [...document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}].querySelectorAll('tbody tr')];"
-               "return rows.length === 4 && rows[0].textContent.startsWith('Halve the batch')")
+    page.until(
+        f"const rows = [...document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}].querySelectorAll('tbody tr')];"
+        "return rows.length === 4 && rows[0].textContent.startsWith('Halve the batch')"
+    )
     page.type(cell, "With the word", "driver")
     page.sees(cell, "1 of 4 remedies")
 
@@ -184,7 +208,10 @@ def test_the_monitor_samples_watches_pauses_and_saves(page, panel, place):
     saved = driver.ROOT / Path(page.text(cell).split("saved ")[1].split()[0])
     kept = json.loads(saved.read_text())
     saved.unlink()
-    assert kept["events"][0]["says"] == "batch 2 starts" and kept["samples"][-1]["process"]["name"] == "sleep"
+    assert (
+        kept["events"][0]["says"] == "batch 2 starts"
+        and kept["samples"][-1]["process"]["name"] == "sleep"
+    )
 
 
 def test_a_cell_run_again_leaves_one_feed_and_a_restart_none(page):
@@ -207,10 +234,17 @@ def samplers():
     """Samplers that descend from this process."""
     import psutil
 
-    return [one.pid for one in psutil.Process().children(recursive=True)
-            if "helpers.tell.panels.sampler" in " ".join(one.cmdline())]
+    return [
+        one.pid
+        for one in psutil.Process().children(recursive=True)
+        if "helpers.tell.panels.sampler" in " ".join(one.cmdline())
+    ]
 
 
 def test_nothing_outside_this_machine_was_asked_for(page):
-    outside = {url for url in page.asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:", "about:"))}
+    outside = {
+        url
+        for url in page.asked
+        if not url.startswith(("http://127.0.0.1:", "data:", "blob:", "about:"))
+    }
     assert outside == set() and len(page.asked) > 20

@@ -30,7 +30,9 @@ class Line:
     refused: int
 
 
-def check(oracle: run.Oracle, made: list[tuple[jobs.Job, list[dict]]], folder: Path, engine: str) -> Line:
+def check(
+    oracle: run.Oracle, made: list[tuple[jobs.Job, list[dict]]], folder: Path, engine: str
+) -> Line:
     """Runs both and compares; prints the first differences."""
     from helpers.allocator.replay import rows
 
@@ -47,17 +49,40 @@ def check(oracle: run.Oracle, made: list[tuple[jobs.Job, list[dict]]], folder: P
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m tests.oracle", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", action="append", metavar="VERSION", help="a release with a CUDA wheel; may be given again")
+    parser = argparse.ArgumentParser(
+        "python -m tests.oracle",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--torch",
+        action="append",
+        metavar="VERSION",
+        help="a release with a CUDA wheel; may be given again",
+    )
     parser.add_argument("--count", type=int, default=72, help="jobs for each torch")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--engine", choices=("auto", "plain", "compiled"), default="auto", help="machine code or plain Python")
-    parser.add_argument("--python", default=sys.executable, help="the Python that installs and imports torch")
-    parser.add_argument("--folder", type=Path, help="where to install and work, instead of a temporary folder")
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "plain", "compiled"),
+        default="auto",
+        help="machine code or plain Python",
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="the Python that installs and imports torch"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where to install and work, instead of a temporary folder"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the folder, the wheel included")
-    parser.add_argument("--golden", action="store_true", help="write tests/golden anew; compares nothing")
-    parser.add_argument("--speed", action="store_true", help="events a second of the real allocator, as JSON; compares nothing")
+    parser.add_argument(
+        "--golden", action="store_true", help="write tests/golden anew; compares nothing"
+    )
+    parser.add_argument(
+        "--speed",
+        action="store_true",
+        help="events a second of the real allocator, as JSON; compares nothing",
+    )
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="oracle-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +95,14 @@ def main(arguments: list[str] | None = None) -> int:
             elif given.speed:
                 print(speed.line(oracle), flush=True)
             else:
-                lines.append(check(oracle, jobs.fresh(given.count, given.seed), folder / f"work-{torch}", given.engine))
+                lines.append(
+                    check(
+                        oracle,
+                        jobs.fresh(given.count, given.seed),
+                        folder / f"work-{torch}",
+                        given.engine,
+                    )
+                )
         except build.NotRun as error:
             missing = True
             print(f"torch {torch} not run because {error}", flush=True)
@@ -82,7 +114,9 @@ def main(arguments: list[str] | None = None) -> int:
     if lines:
         print(f"{'torch':<10}{'jobs':>6}{'events':>10}{'differing':>11}{'refused':>9}")
     for line in lines:
-        print(f"{line.torch:<10}{line.jobs:>6}{line.events:>10,}{line.differing:>11}{line.refused:>9}")
+        print(
+            f"{line.torch:<10}{line.jobs:>6}{line.events:>10,}{line.differing:>11}{line.refused:>9}"
+        )
     return 1 if any(line.differing for line in lines) else 3 if missing else 0
 
 

@@ -41,17 +41,34 @@ def questions(path: Path, torch: str) -> list[tuple[dict, list[dict], str]]:
         cards = [(answer.use, card.capacity_bytes), ("", card.capacity_bytes)]
         if answer.needs_bytes:
             enough = card.capacity_bytes + answer.needs_bytes
-            cards = [("", card.capacity_bytes), (answer.needs_settings, enough), (answer.needs_settings, enough - GRANULE)]
-        says = f"needs {answer.needs_bytes:,} more" if answer.needs_bytes else f"use {answer.use or 'default'}"
+            cards = [
+                ("", card.capacity_bytes),
+                (answer.needs_settings, enough),
+                (answer.needs_settings, enough - GRANULE),
+            ]
+        says = (
+            f"needs {answer.needs_bytes:,} more"
+            if answer.needs_bytes
+            else f"use {answer.use or 'default'}"
+        )
         for number, (conf, size) in enumerate(dict.fromkeys(cards)):
-            job = {"name": f"{path.stem}-{share}-{number}", "conf": conf, "vram": size, "fraction": None, "policy": "firstfit",
-                   "foreign": 0, "env": {}}
+            job = {
+                "name": f"{path.stem}-{share}-{number}",
+                "conf": conf,
+                "vram": size,
+                "fraction": None,
+                "policy": "firstfit",
+                "foreign": 0,
+                "env": {},
+            }
             asked.append((job, op_lines(stream), f"{path.stem} at {share} %: {says}"))
     return asked
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("snapshot", nargs="+", type=Path)
     parser.add_argument("--torch", default="2.14.1")
     parser.add_argument("--folder", type=Path, default=None)
@@ -69,8 +86,11 @@ def main() -> int:
         failed = sum(row.get("out") == "oom" for row in real)
         told = compare.first_difference(real, list(rows(job, ops, oracle.torch)))
         differing += bool(told)
-        print(f"{says}; {job['conf'] or 'default'} on {job['vram']:,}: the real allocator fails {failed} requests; "
-              f"{told or 'every event as in the model'}", flush=True)
+        print(
+            f"{says}; {job['conf'] or 'default'} on {job['vram']:,}: the real allocator fails {failed} requests; "
+            f"{told or 'every event as in the model'}",
+            flush=True,
+        )
     print(f"{len(asked)} questions, {differing} differing")
     return int(bool(differing))
 

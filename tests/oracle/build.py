@@ -16,8 +16,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 _VENDOR_LIBRARY = re.compile(r"lib(cu|nv|nccl)")
-_VENDOR_SYMBOL = re.compile(r"_*cu[A-Z]|_*cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|cupti|nccl|nvrtc|nvtx|nvJitLink|nvml"
-                            r"|nvshmem")
+_VENDOR_SYMBOL = re.compile(
+    r"_*cu[A-Z]|_*cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|cupti|nccl|nvrtc|nvtx|nvJitLink|nvml"
+    r"|nvshmem"
+)
 _FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
@@ -52,11 +54,29 @@ def install(torch: str, folder: Path, python: str) -> None:
     """Puts a torch into ``folder`` (0.6 to 0.9 GB of download, 2 GB on disk). Raises NotRun with pip's last words."""
     if (folder / "torch" / "version.py").exists():
         return
-    done = subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", "--disable-pip-version-check",
-                           "--target", str(folder), f"torch==={torch}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+            "--target",
+            str(folder),
+            f"torch==={torch}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         words = done.stderr.strip().splitlines()
-        raise NotRun(f"pip did not install torch {torch} for {python}: {words[-1] if words else 'it said nothing'}")
+        raise NotRun(
+            f"pip did not install torch {torch} for {python}: {words[-1] if words else 'it said nothing'}"
+        )
 
 
 def stubs(target: Path, folder: Path) -> Path:
@@ -66,22 +86,48 @@ def stubs(target: Path, folder: Path) -> Path:
     symbols: set[str] = set()
     for library in libraries:
         needed |= set(re.findall(r"NEEDED\s+(\S+)", _output("objdump", "-p", library)))
-        names = (line.split()[-1].split("@")[0] for line in _output("nm", "-D", "--undefined-only", library).splitlines())
+        names = (
+            line.split()[-1].split("@")[0]
+            for line in _output("nm", "-D", "--undefined-only", library).splitlines()
+        )
         symbols |= {name for name in names if _VENDOR_SYMBOL.match(name)}
     folder.mkdir(parents=True, exist_ok=True)
     for name in sorted(needed - {library.name for library in libraries}):
         if _VENDOR_LIBRARY.match(name):
-            _output("gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, "-x", "c", "/dev/null")
+            _output(
+                "gcc",
+                "-shared",
+                "-fPIC",
+                f"-Wl,-soname,{name}",
+                "-o",
+                folder / name,
+                "-x",
+                "c",
+                "/dev/null",
+            )
     source, made = folder / "symbols.c", folder / "libsymbols.so"
-    source.write_text("#include <stdio.h>\n#include <stdlib.h>\n" + "".join(
-        f'void {name}(void) {{ fprintf(stderr, "{name}: called, but only its name is here\\n"); abort(); }}\n'
-        for name in sorted(symbols)))
+    source.write_text(
+        "#include <stdio.h>\n#include <stdlib.h>\n"
+        + "".join(
+            f'void {name}(void) {{ fprintf(stderr, "{name}: called, but only its name is here\\n"); abort(); }}\n'
+            for name in sorted(symbols)
+        )
+    )
     _output("gcc", "-shared", "-fPIC", "-fno-builtin", "-w", "-o", made, source)
     return made
 
 
 def environment(target: Path, preload: Sequence[Path]) -> dict[str, str]:
     """The environment of a Python whose ``import torch`` is the one in ``target``, on the fake device."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FAKE_", "PYTORCH_"))}
-    return kept | {"PYTHONPATH": str(target), "LD_PRELOAD": " ".join(map(str, preload)),
-                   "LD_LIBRARY_PATH": str(preload[-1].parent), "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONWARNINGS": "ignore"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("FAKE_", "PYTORCH_"))
+    }
+    return kept | {
+        "PYTHONPATH": str(target),
+        "LD_PRELOAD": " ".join(map(str, preload)),
+        "LD_LIBRARY_PATH": str(preload[-1].parent),
+        "TORCH_CPP_LOG_LEVEL": "FATAL",
+        "PYTHONWARNINGS": "ignore",
+    }

@@ -26,7 +26,15 @@ class Trace:
     def alloc(self, size: int, stream: int = 0, **more: object) -> int:
         number = self.next
         self.next += 1
-        self.ops.append({"op": "alloc", "id": number, "size": int(size), **({"stream": stream} if stream else {}), **more})
+        self.ops.append(
+            {
+                "op": "alloc",
+                "id": number,
+                "size": int(size),
+                **({"stream": stream} if stream else {}),
+                **more,
+            }
+        )
         self.live[number] = int(size)
         return number
 
@@ -89,7 +97,14 @@ def llm(t: Trace, r: random.Random, vram: int) -> None:
     layers = r.choice([4, 6, 8])
     width = r.choice([2, 4])
     for _ in range(layers):
-        for shape in (3 * hidden * hidden, hidden * hidden, 4 * hidden * hidden, 4 * hidden * hidden, hidden, hidden):
+        for shape in (
+            3 * hidden * hidden,
+            hidden * hidden,
+            4 * hidden * hidden,
+            4 * hidden * hidden,
+            hidden,
+            hidden,
+        ):
             t.alloc(shape * width)
     opt = False
     while not t.full():
@@ -161,7 +176,11 @@ def hpo(t: Trace, r: random.Random, vram: int) -> None:
     leaks = []
     clean = r.random() < 0.5
     while not t.full():
-        width, depth, batch = r.choice([64, 100, 256, 777, 1024, 2048]), r.randint(2, 8), r.choice([16, 37, 64, 256, 1000])
+        width, depth, batch = (
+            r.choice([64, 100, 256, 777, 1024, 2048]),
+            r.randint(2, 8),
+            r.choice([16, 37, 64, 256, 1000]),
+        )
         params = [t.alloc(width * width * 4) for _ in range(depth)]
         state = [t.alloc(width * width * 4) for _ in range(2 * depth)]
         for _ in range(r.randint(2, 6)):
@@ -199,9 +218,52 @@ def growing(t: Trace, r: random.Random, vram: int) -> None:
 
 def boundary(t: Trace, r: random.Random, vram: int) -> None:
     """Sizes on and beside the thresholds, split and joined in every order."""
-    marks = [512, 1024, 4096, 65536, MIB // 2, MIB, 2 * MIB, 3 * MIB, 5 * MIB, 9 * MIB, 10 * MIB, 11 * MIB, 12 * MIB,
-             16 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 22 * MIB, 32 * MIB, 33 * MIB, 40 * MIB, 64 * MIB, 128 * MIB]
-    deltas = [0, 0, 1, -1, 511, -511, 512, -512, 513, -513, 1024, -1024, MIB, -MIB, MIB + 1, MIB - 1, MIB - 512, -MIB + 512]
+    marks = [
+        512,
+        1024,
+        4096,
+        65536,
+        MIB // 2,
+        MIB,
+        2 * MIB,
+        3 * MIB,
+        5 * MIB,
+        9 * MIB,
+        10 * MIB,
+        11 * MIB,
+        12 * MIB,
+        16 * MIB,
+        18 * MIB,
+        19 * MIB,
+        20 * MIB,
+        21 * MIB,
+        22 * MIB,
+        32 * MIB,
+        33 * MIB,
+        40 * MIB,
+        64 * MIB,
+        128 * MIB,
+    ]
+    deltas = [
+        0,
+        0,
+        1,
+        -1,
+        511,
+        -511,
+        512,
+        -512,
+        513,
+        -513,
+        1024,
+        -1024,
+        MIB,
+        -MIB,
+        MIB + 1,
+        MIB - 1,
+        MIB - 512,
+        -MIB + 512,
+    ]
     cap = vram * r.uniform(0.3, 0.95)
     while not t.full():
         top = r.choice([8, 16, len(marks)])

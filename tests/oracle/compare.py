@@ -14,14 +14,20 @@ OPERATION = ("op", "id", "size", "stream", "via", "fraction", "conf", "on", "byt
 
 def read(path: Path) -> list[dict]:
     """The lines of a result file, plain or .xz."""
-    with (lzma.open(path, "rt") if path.suffix == ".xz" else path.open()) as file:
+    with lzma.open(path, "rt") if path.suffix == ".xz" else path.open() as file:
         return [json.loads(line) for line in file if line.strip()]
 
 
 def operations(result: Iterable[dict]) -> list[dict]:
     """What was asked, out of result lines. fail_next's ``n`` stands there as ``count``."""
-    return [{**{key: row[key] for key in OPERATION if key in row}, **({"n": row["count"]} if row["op"] == "fail_next" else {})}
-            for row in result if "op" in row]
+    return [
+        {
+            **{key: row[key] for key in OPERATION if key in row},
+            **({"n": row["count"]} if row["op"] == "fail_next" else {}),
+        }
+        for row in result
+        if "op" in row
+    ]
 
 
 def same(real: object, model: object) -> bool:
@@ -37,8 +43,16 @@ def same(real: object, model: object) -> bool:
 
 def _blocks(layout: list[dict]) -> list[dict]:
     """The layout without the requested bytes of free blocks, which are those of their last use."""
-    return [{**segment, "blocks": [[offset, size, None if state == "I" else requested, state]
-                                   for offset, size, requested, state in segment["blocks"]]} for segment in layout]
+    return [
+        {
+            **segment,
+            "blocks": [
+                [offset, size, None if state == "I" else requested, state]
+                for offset, size, requested, state in segment["blocks"]
+            ],
+        }
+        for segment in layout
+    ]
 
 
 def fields(real: dict, model: dict) -> list[str]:
@@ -48,10 +62,19 @@ def fields(real: dict, model: dict) -> list[str]:
     """
     if "config_error" in real or "config_error" in model:
         return [] if "config_error" in real and "config_error" in model else ["config_error"]
-    wrong = [key for key in FIELDS if "op" in real and not same(real.get(key, ABSENT), model.get(key, ABSENT))]
-    wrong += [name for name, value in real.get("final", {}).items()
-              if name != "max_split_size" and not same(value, model.get("final", {}).get(name))]
-    if ("final" in real or "layout" in model) and _blocks(real["layout"]) != _blocks(model.get("layout", [])):
+    wrong = [
+        key
+        for key in FIELDS
+        if "op" in real and not same(real.get(key, ABSENT), model.get(key, ABSENT))
+    ]
+    wrong += [
+        name
+        for name, value in real.get("final", {}).items()
+        if name != "max_split_size" and not same(value, model.get("final", {}).get(name))
+    ]
+    if ("final" in real or "layout" in model) and _blocks(real["layout"]) != _blocks(
+        model.get("layout", [])
+    ):
         wrong.append("layout")
     return wrong
 
@@ -60,6 +83,10 @@ def first_difference(real: list[dict], model: list[dict]) -> str:
     """Empty, or the first event that differs and how, in one line. The first line of each names the job and is not compared."""
     for left, right in zip(real[1:], model[1:], strict=False):
         if wrong := fields(left, right):
-            told = [f"{key} {left.get(key)} real, {right.get(key)} model" for key in wrong if key in (*FIELDS, "config_error")]
+            told = [
+                f"{key} {left.get(key)} real, {right.get(key)} model"
+                for key in wrong
+                if key in (*FIELDS, "config_error")
+            ]
             return f"event {left.get('i', 'last')}: {'; '.join(told) or ', '.join(wrong)}"
     return "" if len(real) == len(model) else f"{len(real)} lines real, {len(model)} model"

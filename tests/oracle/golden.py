@@ -17,6 +17,8 @@ def write(oracle: run.Oracle, folder: Path) -> None:
     for path in out.glob("*.xz"):
         path.unlink()
     for path in oracle.results(jobs.golden(oracle.torch), folder):
-        (out / f"{path.name}.xz").write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+        (out / f"{path.name}.xz").write_bytes(
+            lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME)
+        )
     sizes = [path.stat().st_size for path in out.glob("*.xz")]
     print(f"{out}: {len(sizes)} results, {sum(sizes):,} bytes", flush=True)

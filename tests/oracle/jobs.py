@@ -25,7 +25,9 @@ CHARACTERS = [  # (name, how it writes, choices of device memory)
 ]
 X = "expandable_segments:True"
 LIST = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"
-CONFIGURATIONS: list[tuple] = [  # (settings, memory fraction, rule for addresses); None and firstfit are left out
+CONFIGURATIONS: list[
+    tuple
+] = [  # (settings, memory fraction, rule for addresses); None and firstfit are left out
     ("",),
     ("max_split_size_mb:21",),
     ("max_split_size_mb:32",),
@@ -65,23 +67,46 @@ CONFIGURATIONS: list[tuple] = [  # (settings, memory fraction, rule for addresse
 ]
 # What an old release is asked for the golden: the tie-break by address above all, and what every release knows.
 OLD: list[tuple] = [
-    ("mixed", ""), ("mixed", "", None, "topdown"), ("boundary", "", None, "topdown"), ("fragment", ""), ("pressure", ""),
-    ("uniform_small", "", None, "topdown"), ("streams", ""), ("shared_device", "", None, "topdown"), ("llm", X),
-    ("pressure", X, None, "topdown"), ("mixed", "garbage_collection_threshold:0.6", 0.8),
-    ("boundary", "max_split_size_mb:32,garbage_collection_threshold:0.7", 0.8, "topdown")]
+    ("mixed", ""),
+    ("mixed", "", None, "topdown"),
+    ("boundary", "", None, "topdown"),
+    ("fragment", ""),
+    ("pressure", ""),
+    ("uniform_small", "", None, "topdown"),
+    ("streams", ""),
+    ("shared_device", "", None, "topdown"),
+    ("llm", X),
+    ("pressure", X, None, "topdown"),
+    ("mixed", "garbage_collection_threshold:0.6", 0.8),
+    ("boundary", "max_split_size_mb:32,garbage_collection_threshold:0.7", 0.8, "topdown"),
+]
 KINDS = {name: (write, memories) for name, write, memories in CHARACTERS}
 Job = dict[str, object]
 
 
-def make(kind: str, name: str, seed: str, lengths: tuple[int, int], conf: str, fraction: float | None = None,
-         policy: str = "firstfit") -> tuple[Job, list[dict]]:
+def make(
+    kind: str,
+    name: str,
+    seed: str,
+    lengths: tuple[int, int],
+    conf: str,
+    fraction: float | None = None,
+    policy: str = "firstfit",
+) -> tuple[Job, list[dict]]:
     """One job and its operations; the same for the same seed. ``lengths``: least and most operations, roughly."""
     write, memories = KINDS[kind]
     rng = random.Random(seed)
     vram = rng.choice(memories)
     trace = Trace(rng, rng.randint(*lengths))
     write(trace, rng, vram)
-    return {"name": name, "conf": conf, "vram": vram, "fraction": fraction, "policy": policy, "foreign": 0}, trace.ops
+    return {
+        "name": name,
+        "conf": conf,
+        "vram": vram,
+        "fraction": fraction,
+        "policy": policy,
+        "foreign": 0,
+    }, trace.ops
 
 
 def fresh(count: int, seed: int, events: int = 1000) -> list[tuple[Job, list[dict]]]:
@@ -89,9 +114,13 @@ def fresh(count: int, seed: int, events: int = 1000) -> list[tuple[Job, list[dic
     jobs = []
     for number in range(count):
         kind = CHARACTERS[number % len(CHARACTERS)][0]
-        configuration = CONFIGURATIONS[(number + number // len(CONFIGURATIONS)) % len(CONFIGURATIONS)]
+        configuration = CONFIGURATIONS[
+            (number + number // len(CONFIGURATIONS)) % len(CONFIGURATIONS)
+        ]
         lengths = events // 2, events * 3 // 2
-        jobs.append(make(kind, f"{number:04d}_{kind}", f"{seed}/{kind}/{number}", lengths, *configuration))
+        jobs.append(
+            make(kind, f"{number:04d}_{kind}", f"{seed}/{kind}/{number}", lengths, *configuration)
+        )
     return jobs
 
 
@@ -99,8 +128,10 @@ def golden(torch: str) -> list[tuple[Job, list[dict]]]:
     """The jobs whose results are kept with the project."""
     if torch == "2.14.1":
         return fresh(72, seed=23, events=560)
-    return [make(kind, f"{number:02d}_{kind}", f"31/{kind}/{number}", (300, 700), *configuration)
-            for number, (kind, *configuration) in enumerate(OLD)]
+    return [
+        make(kind, f"{number:02d}_{kind}", f"31/{kind}/{number}", (300, 700), *configuration)
+        for number, (kind, *configuration) in enumerate(OLD)
+    ]
 
 
 def write(folder: Path, jobs: list[tuple[Job, list[dict]]]) -> list[Path]:
@@ -110,5 +141,7 @@ def write(folder: Path, jobs: list[tuple[Job, list[dict]]]) -> list[Path]:
     for job, ops in jobs:
         files.append(folder / f"{job['name']}.jsonl")
         with files[-1].open("w") as file:
-            file.writelines(json.dumps(row, separators=(",", ":")) + "\n" for row in ({"job": job}, *ops))
+            file.writelines(
+                json.dumps(row, separators=(",", ":")) + "\n" for row in ({"job": job}, *ops)
+            )
     return files

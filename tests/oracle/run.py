@@ -21,9 +21,20 @@ class Oracle:
     env: dict[str, str]
 
     def start(self, argv: list[str]) -> subprocess.Popen:
-        return subprocess.Popen([self.python, *argv], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [self.python, *argv],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
-    def results(self, made: list[tuple[jobs.Job, list[dict]]], folder: Path, workers: int = os.cpu_count() or 1) -> list[Path]:
+    def results(
+        self,
+        made: list[tuple[jobs.Job, list[dict]]],
+        folder: Path,
+        workers: int = os.cpu_count() or 1,
+    ) -> list[Path]:
         """One result file a job. Raises NotRun with a worker's last words where a job did not end well."""
         traces = jobs.write(folder / "traces", made)
         out = folder / "results"

@@ -33,7 +33,10 @@ def trace(events: int = EVENTS, seed: int = 5) -> list[int]:
 def operations(numbers: list[int]) -> list[dict]:
     """The same trace in the oracle's operations, for the model."""
     made = iter(range(len(numbers)))
-    return [{"op": "alloc", "id": next(made), "size": n} if n > 0 else {"op": "free", "id": -n} for n in numbers]
+    return [
+        {"op": "alloc", "id": next(made), "size": n} if n > 0 else {"op": "free", "id": -n}
+        for n in numbers
+    ]
 
 
 # The child's own program: standard library and torch. The best of five passes; each leaves nothing allocated and a full cache.
@@ -80,9 +83,16 @@ def line(oracle: run.Oracle) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "ops.json")
         file.write_text(json.dumps(trace()))
-        done = subprocess.run([oracle.python, "-c", _LOOP, str(file)], env={**oracle.env, "FAKE_VRAM_BYTES": str(VRAM)},
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [oracle.python, "-c", _LOOP, str(file)],
+            env={**oracle.env, "FAKE_VRAM_BYTES": str(VRAM)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode:
         words = done.stderr.strip().splitlines()
-        raise build.NotRun(f"the loop ended with {done.returncode}: {words[-1] if words else 'it said nothing'}")
+        raise build.NotRun(
+            f"the loop ended with {done.returncode}: {words[-1] if words else 'it said nothing'}"
+        )
     return done.stdout.strip()

@@ -14,12 +14,27 @@ import sys
 import traceback
 from pathlib import Path
 
-MALLOC_BASE, RANGE_BASE, RANGE_END = 0x100000000000, 0x200000000000, 0x400000000000  # the two arenas of fake_cuda.c
+MALLOC_BASE, RANGE_BASE, RANGE_END = (
+    0x100000000000,
+    0x200000000000,
+    0x400000000000,
+)  # the two arenas of fake_cuda.c
 STREAM_STEP = 0x1000
 CHECK_EVERY = 37  # operations between two checks of the layout against the statistics
-COUNTERS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams",
-            "num_oom_rejections")
-STATES = {"active_allocated": "A", "active_pending_free": "P", "active_awaiting_free": "P", "inactive": "I"}
+COUNTERS = (
+    "num_alloc_retries",
+    "num_ooms",
+    "num_device_alloc",
+    "num_device_free",
+    "num_sync_all_streams",
+    "num_oom_rejections",
+)
+STATES = {
+    "active_allocated": "A",
+    "active_pending_free": "P",
+    "active_awaiting_free": "P",
+    "inactive": "I",
+}
 # Records of the fake driver's log that change something (fake_cuda.c, L_*).
 MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, CREATE, CREATE_FAIL, MAP, UNMAP = range(1, 10)
 
@@ -47,8 +62,8 @@ class Fake:
         calls = []
         while True:
             count = self.library.fake_cuda_log_drain(self.buffer, 65536)
-            words = self.buffer[:4 * count]
-            calls += [tuple(words[at:at + 4]) for at in range(0, 4 * count, 4)]
+            words = self.buffer[: 4 * count]
+            calls += [tuple(words[at : at + 4]) for at in range(0, 4 * count, 4)]
             if count < 65536:
                 return calls
 
@@ -63,7 +78,9 @@ class Places:
     def find(self, address):
         """(segment, offset in it)."""
         if RANGE_BASE <= address < RANGE_END:
-            low, _, ordinal = next(place for place in self.ranges if place[0] <= address < place[0] + place[1])
+            low, _, ordinal = next(
+                place for place in self.ranges if place[0] <= address < place[0] + place[1]
+            )
             return f"x{ordinal}", address - low
         low, size, ordinal = self.mallocs[bisect.bisect_right(self.mallocs, (address, 1 << 62)) - 1]
         assert low <= address < low + size, "an address in no cudaMalloc"
@@ -109,8 +126,12 @@ class Runner:
     def __init__(self, job):
         import torch
 
-        os.environ.update(FAKE_VRAM_BYTES=str(job["vram"]), FAKE_FOREIGN_BYTES=str(job.get("foreign", 0)),
-                          FAKE_ADDR_POLICY=job.get("policy", "firstfit"), PYTORCH_CUDA_ALLOC_CONF=job["conf"])
+        os.environ.update(
+            FAKE_VRAM_BYTES=str(job["vram"]),
+            FAKE_FOREIGN_BYTES=str(job.get("foreign", 0)),
+            FAKE_ADDR_POLICY=job.get("policy", "firstfit"),
+            PYTORCH_CUDA_ALLOC_CONF=job["conf"],
+        )
         self.torch, self.fake, self.places, self.live = torch, Fake(), Places(), {}
         torch.cuda.init()  # here the settings are read
         self.fake.drain()
@@ -148,7 +169,10 @@ class Runner:
                 if isinstance(held, int) and held:
                     torch._C._cuda_cudaCachingAllocator_raw_delete(held)
         elif kind == "set_conf":
-            apply = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
+            apply = (
+                getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+                or torch.cuda.memory._set_allocator_settings
+            )
             try:
                 apply(op["conf"])
             except (RuntimeError, ValueError) as error:
@@ -174,11 +198,20 @@ class Runner:
     def figures(self):
         """The current statistics, as a result line shows them."""
         full = self.torch._C._cuda_memoryStats(0)
-        current = {name: value["all"]["current"] for name, value in full.items() if isinstance(value, dict) and "all" in value}
-        return {"alloc": current["allocated_bytes"], "res": current["reserved_bytes"], "act": current["active_bytes"],
-                "req": current["requested_bytes"], "isplit": current["inactive_split_bytes"],
-                "n": [current[name] for name in ("allocation", "active", "segment", "inactive_split")],
-                "c": [full.get(name) for name in COUNTERS]}
+        current = {
+            name: value["all"]["current"]
+            for name, value in full.items()
+            if isinstance(value, dict) and "all" in value
+        }
+        return {
+            "alloc": current["allocated_bytes"],
+            "res": current["reserved_bytes"],
+            "act": current["active_bytes"],
+            "req": current["requested_bytes"],
+            "isplit": current["inactive_split_bytes"],
+            "n": [current[name] for name in ("allocation", "active", "segment", "inactive_split")],
+            "c": [full.get(name) for name in COUNTERS],
+        }
 
     def layout(self):
         """All segments in the order of their creation: blocks as [offset, size, requested, state]."""
@@ -187,18 +220,32 @@ class Runner:
             name, offset = self.places.find(segment["address"])
             at, blocks = 0, []
             for block in segment["blocks"]:
-                assert block.get("address", segment["address"] + at) == segment["address"] + at, "blocks with gaps"
-                blocks.append([at, block["size"], block.get("requested_size"), STATES[block["state"]]])
+                assert block.get("address", segment["address"] + at) == segment["address"] + at, (
+                    "blocks with gaps"
+                )
+                blocks.append(
+                    [at, block["size"], block.get("requested_size"), STATES[block["state"]]]
+                )
                 at += block["size"]
             assert at == segment["total_size"], "blocks that do not fill their segment"
-            segments.append({"seg": name, "off": offset, "size": at, "stream": segment["stream"] // STREAM_STEP,
-                             "pool": segment["segment_type"], "blocks": blocks})
+            segments.append(
+                {
+                    "seg": name,
+                    "off": offset,
+                    "size": at,
+                    "stream": segment["stream"] // STREAM_STEP,
+                    "pool": segment["segment_type"],
+                    "blocks": blocks,
+                }
+            )
         return sorted(segments, key=lambda s: (s["seg"][0], int(s["seg"][1:]), s["off"]))
 
     def check(self, row, segments):
         """What must hold between the statistics, the layout and the driver's count."""
         blocks = [block for segment in segments for block in segment["blocks"]]
-        assert sum(segment["size"] for segment in segments) == row["res"] == self.fake.used_bytes(), "reserved"
+        assert (
+            sum(segment["size"] for segment in segments) == row["res"] == self.fake.used_bytes()
+        ), "reserved"
         assert sum(block[1] for block in blocks if block[3] == "A") == row["alloc"], "allocated"
         assert sum(block[1] for block in blocks if block[3] in "AP") == row["act"], "active"
 
@@ -208,7 +255,12 @@ class Runner:
             outcome, address = self.step(op)
             calls = self.places.follow(self.fake.drain())
             # ``n`` of a result line is a list of counts, so what fail_next asked for has another name there.
-            row = {**op, **({"count": op["n"]} if op["op"] == "fail_next" else {}), "i": index, "out": outcome}
+            row = {
+                **op,
+                **({"count": op["n"]} if op["op"] == "fail_next" else {}),
+                "i": index,
+                "out": outcome,
+            }
             figures = self.figures()
             if address:
                 row["seg"], row["off"] = self.places.find(address)
@@ -226,12 +278,16 @@ class Runner:
 
     def final(self):
         """Every statistic as [current, peak, allocated, freed], by pool where there are pools."""
+
         def four(value):
             return [value[key] for key in ("current", "peak", "allocated", "freed")]
 
         for name, value in self.torch._C._cuda_memoryStats(0).items():
             if isinstance(value, dict) and "all" in value:
-                yield name, {pool: four(value[pool]) for pool in ("all", "small_pool", "large_pool")}
+                yield (
+                    name,
+                    {pool: four(value[pool]) for pool in ("all", "small_pool", "large_pool")},
+                )
             elif isinstance(value, dict) and "current" in value:
                 yield name, four(value)
             elif isinstance(value, int):
@@ -266,7 +322,12 @@ def main(out, paths):
                 code = 0
             except BaseException as error:  # noqa: BLE001 -- a fork must never fall out of here into the parent's loop
                 traceback.print_exc()
-                print(Path(path).stem, type(error).__name__, (str(error) or "no message").splitlines()[0], file=sys.stderr)
+                print(
+                    Path(path).stem,
+                    type(error).__name__,
+                    (str(error) or "no message").splitlines()[0],
+                    file=sys.stderr,
+                )
             os._exit(code)
         failed |= os.waitpid(pid, 0)[1]
     return 1 if failed else 0

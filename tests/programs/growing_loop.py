@@ -1,15 +1,20 @@
 """A loop whose sequences grow, with plain tensors and no kernels: what env/traces/growing-loop.parquet was recorded from."""
+
 import torch
 
 WIDTH, LAYERS, BATCH = 1024, 24, 16
 
 
 def parameters():
-    return [torch.empty(12 * WIDTH * WIDTH, dtype=torch.float16, device="cuda") for _ in range(LAYERS)]
+    return [
+        torch.empty(12 * WIDTH * WIDTH, dtype=torch.float16, device="cuda") for _ in range(LAYERS)
+    ]
 
 
 def optimizer_state(weights):
-    return [torch.empty(2 * weight.numel(), dtype=torch.float32, device="cuda") for weight in weights]
+    return [
+        torch.empty(2 * weight.numel(), dtype=torch.float32, device="cuda") for weight in weights
+    ]
 
 
 def layer(length):

@@ -45,29 +45,58 @@ class Device:
 
 def _read() -> dict[str, Device]:
     with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as file:
-        return {row["key"]: Device(row["name"], int(row["mib"]) << 20, int(row["capability"]), int(row["multiprocessors"]),
-                                   int(row["threads"]), int(row["shared_kib"]), int(row["l2_mib"]), float(row["blas_mib"]),
-                                   row["vendor"], row["source"]) for row in csv.DictReader(file)}
+        return {
+            row["key"]: Device(
+                row["name"],
+                int(row["mib"]) << 20,
+                int(row["capability"]),
+                int(row["multiprocessors"]),
+                int(row["threads"]),
+                int(row["shared_kib"]),
+                int(row["l2_mib"]),
+                float(row["blas_mib"]),
+                row["vendor"],
+                row["source"],
+            )
+            for row in csv.DictReader(file)
+        }
 
 
 TABLE = _read()
 
 
-def device(gpu: str = "", capacity: str = "", held: str = "", bundle: Bundle | None = None) -> Device:
+def device(
+    gpu: str = "", capacity: str = "", held: str = "", bundle: Bundle | None = None
+) -> Device:
     """The card of that name, or of the one in ``bundle``, or an H100's figures with that ``capacity``. Raises DeviceError."""
     if gpu and gpu.lower() not in TABLE:
-        raise DeviceError(f"--gpu {gpu!r}: expected one of {', '.join(TABLE)}; or --capacity SIZE for another card")
+        raise DeviceError(
+            f"--gpu {gpu!r}: expected one of {', '.join(TABLE)}; or --capacity SIZE for another card"
+        )
     if not (gpu or capacity or bundle):
-        raise DeviceError(f"no card; expected --gpu ({', '.join(TABLE)}), --capacity SIZE such as 20GiB, or --box")
-    found = TABLE[gpu.lower()] if gpu else of_bundle(bundle) if bundle else replace(
-        TABLE["h100"], name="CUDA card", source="the size as given; the other figures are an H100's")
+        raise DeviceError(
+            f"no card; expected --gpu ({', '.join(TABLE)}), --capacity SIZE such as 20GiB, or --box"
+        )
+    found = (
+        TABLE[gpu.lower()]
+        if gpu
+        else of_bundle(bundle)
+        if bundle
+        else replace(
+            TABLE["h100"],
+            name="CUDA card",
+            source="the size as given; the other figures are an H100's",
+        )
+    )
     try:
         size = parse_size(capacity) if capacity else found.total_bytes
         taken = parse_size(held) if held else found.held_bytes
     except ValueError as error:
         raise DeviceError(f"--capacity {capacity!r}, --held {held!r}: {error}") from error
     if taken >= size:
-        raise DeviceError(f"{show_bytes(size)} with {show_bytes(taken)} held by others: nothing is left; expected less --held")
+        raise DeviceError(
+            f"{show_bytes(size)} with {show_bytes(taken)} held by others: nothing is left; expected less --held"
+        )
     return replace(found, total_bytes=size, held_bytes=taken)
 
 
@@ -75,9 +104,24 @@ def of_bundle(bundle: Bundle) -> Device:
     """The box's own largest card, what is in use on it now counted as held by others. Raises DeviceError where it has none."""
     total, used, gpu = largest_pool(bundle)
     if gpu is None:
-        raise DeviceError(f"{bundle.box}: no GPU memory in its bundle; expected --gpu or --capacity")
-    name, vendor = str(gpu.name.value) if gpu.name.ok else gpu.pci, "rocm" if gpu.driver == "amdgpu" else "cuda"
-    like = [card for key, card in TABLE.items() if re.search(rf"\b{key.partition('-')[0]}\b", name.lower())]
+        raise DeviceError(
+            f"{bundle.box}: no GPU memory in its bundle; expected --gpu or --capacity"
+        )
+    name, vendor = (
+        str(gpu.name.value) if gpu.name.ok else gpu.pci,
+        "rocm" if gpu.driver == "amdgpu" else "cuda",
+    )
+    like = [
+        card
+        for key, card in TABLE.items()
+        if re.search(rf"\b{key.partition('-')[0]}\b", name.lower())
+    ]
     base = next((card for card in like if card.vendor == vendor), TABLE["h100"])
-    return replace(base, name=name, total_bytes=total, held_bytes=used, vendor=vendor,
-                   source=f"capacity and use of box {bundle.box}; the other figures are those of {base.name}")
+    return replace(
+        base,
+        name=name,
+        total_bytes=total,
+        held_bytes=used,
+        vendor=vendor,
+        source=f"capacity and use of box {bundle.box}; the other figures are those of {base.name}",
+    )

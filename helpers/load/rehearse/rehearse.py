@@ -73,29 +73,63 @@ class Rehearsal:
         return self.exit_code == 0 and self.ooms == 0
 
 
-def environment(torch: Torch, preload: Sequence[Path], device: Device, folder: Path, conf: str | None,
-                extra: Mapping[str, str] | None = None, cudnn_workspace_bytes: int = 0) -> dict[str, str]:
+def environment(
+    torch: Torch,
+    preload: Sequence[Path],
+    device: Device,
+    folder: Path,
+    conf: str | None,
+    extra: Mapping[str, str] | None = None,
+    cudnn_workspace_bytes: int = 0,
+) -> dict[str, str]:
     """What the program's environment gets beside its own; nothing outside of the rehearsed process changes."""
     held = os.environ.get("LD_PRELOAD", "")
-    paths = [str(INJECT), str(WITNESS), *([] if torch.own else [str(torch.folder)]), os.environ.get("PYTHONPATH", "")]
+    paths = [
+        str(INJECT),
+        str(WITNESS),
+        *([] if torch.own else [str(torch.folder)]),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     found = {
-        "LD_PRELOAD": " ".join(filter(None, [*map(str, preload), held])), "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "CUDA_VISIBLE_DEVICES": "0", "CASEBOOK_REHEARSE": str(folder), "FAKE_LOG": "0",
+        "LD_PRELOAD": " ".join(filter(None, [*map(str, preload), held])),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "CUDA_VISIBLE_DEVICES": "0",
+        "CASEBOOK_REHEARSE": str(folder),
+        "FAKE_LOG": "0",
         "CASEBOOK_NEEDS": str(torch.folder / NEEDS),
         # Without these the order of dicts and of autocast's cache, by host address, changes from run to run (see also _still).
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         # Of three rules, topdown gave the most addresses of four public traces; where ranges lie decides nothing.
-        "FAKE_ADDR_POLICY": "topdown", "FAKE_RANGE_POLICY": "firstfit",
-        "FAKE_VRAM_BYTES": str(device.total_bytes), "FAKE_FOREIGN_BYTES": str(device.held_bytes), "FAKE_NAME": device.name,
-        "FAKE_CC": str(device.capability), "FAKE_SMS": str(device.multiprocessors), "FAKE_SM_THREADS": str(device.threads),
-        "FAKE_SM_SMEM": str(device.shared_kib << 10), "FAKE_L2": str(device.l2_mib << 20),
-        "FAKE_CUDNN_WS": str(cudnn_workspace_bytes), **(extra or {})}
+        "FAKE_ADDR_POLICY": "topdown",
+        "FAKE_RANGE_POLICY": "firstfit",
+        "FAKE_VRAM_BYTES": str(device.total_bytes),
+        "FAKE_FOREIGN_BYTES": str(device.held_bytes),
+        "FAKE_NAME": device.name,
+        "FAKE_CC": str(device.capability),
+        "FAKE_SMS": str(device.multiprocessors),
+        "FAKE_SM_THREADS": str(device.threads),
+        "FAKE_SM_SMEM": str(device.shared_kib << 10),
+        "FAKE_L2": str(device.l2_mib << 20),
+        "FAKE_CUDNN_WS": str(cudnn_workspace_bytes),
+        **(extra or {}),
+    }
     return {**found, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf is not None else found
 
 
-def rehearse(command: Sequence[str], device: Device, out: Path, *, torch: Torch, cache: Path, conf: str | None = None,
-             extra: Mapping[str, str] | None = None, python: str = "", max_events: int = DEFAULT_EVENTS,
-             cudnn_workspace_bytes: int = 0, log: Path | None = None) -> Rehearsal:
+def rehearse(
+    command: Sequence[str],
+    device: Device,
+    out: Path,
+    *,
+    torch: Torch,
+    cache: Path,
+    conf: str | None = None,
+    extra: Mapping[str, str] | None = None,
+    python: str = "",
+    max_events: int = DEFAULT_EVENTS,
+    cudnn_workspace_bytes: int = 0,
+    log: Path | None = None,
+) -> Rehearsal:
     """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a folder beside it).
 
     ``conf`` is PYTORCH_CUDA_ALLOC_CONF (None: the program's own), ``extra`` more environment, ``python`` the interpreter in
@@ -106,25 +140,56 @@ def rehearse(command: Sequence[str], device: Device, out: Path, *, torch: Torch,
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
     out = out.absolute()
     folder = out.with_suffix(".record")
-    given = environment(torch, build(torch, cache), device, folder, conf, extra, cudnn_workspace_bytes)
+    given = environment(
+        torch, build(torch, cache), device, folder, conf, extra, cudnn_workspace_bytes
+    )
     before = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
     done = record([*before, *argv], out, max_events=max_events)
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("rehearsal_*.told"))]
+    told = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("rehearsal_*.told"))
+    ]
     cards = [row["devices"][0]["stats"] for row in done.processes if row.get("devices")]
-    stats: Mapping[str, Any] = max(cards, key=lambda one: one["reserved_bytes.all.peak"], default={})
+    stats: Mapping[str, Any] = max(
+        cards, key=lambda one: one["reserved_bytes.all.peak"], default={}
+    )
     versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
     oom, streams = _first_oom(done.trace, done.processes, told)
     found = Rehearsal(
-        device, versions[0] if versions else torch.version, given.get("PYTORCH_CUDA_ALLOC_CONF", ""), done.exit_code,
-        done.seconds, stats.get("allocated_bytes.all.peak", 0), stats.get("reserved_bytes.all.peak", 0),
-        stats.get("num_alloc_retries", 0), sum(row["ooms"] for row in done.processes), oom, done.trace, done.why_no_trace,
-        next((" ".join(f"{row['error']}: {row['message']}".split())[:400] for row in told if row["error"]), ""),
-        values.exact(told), tuple(values.trust(told, device, streams, cudnn_workspace_bytes)), done.notes)
+        device,
+        versions[0] if versions else torch.version,
+        given.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        done.exit_code,
+        done.seconds,
+        stats.get("allocated_bytes.all.peak", 0),
+        stats.get("reserved_bytes.all.peak", 0),
+        stats.get("num_alloc_retries", 0),
+        sum(row["ooms"] for row in done.processes),
+        oom,
+        done.trace,
+        done.why_no_trace,
+        next(
+            (
+                " ".join(f"{row['error']}: {row['message']}".split())[:400]
+                for row in told
+                if row["error"]
+            ),
+            "",
+        ),
+        values.exact(told),
+        tuple(values.trust(told, device, streams, cudnn_workspace_bytes)),
+        done.notes,
+    )
     path = folder / "record.json"
     kept = json.loads(path.read_text(encoding="utf-8"))
     # The command as it was given: the environment before it is this machine's business.
-    kept.update(command=kept["command"][len(before):], rehearsed=found.label, trust=found.trust, device=asdict(device))
+    kept.update(
+        command=kept["command"][len(before) :],
+        rehearsed=found.label,
+        trust=found.trust,
+        device=asdict(device),
+    )
     path.write_text(json.dumps(kept, indent=1, default=str), encoding="utf-8")
     return found
 
@@ -139,20 +204,31 @@ def _still() -> tuple[str, ...]:
     return "setarch", "-R"
 
 
-def _first_oom(trace: Path | None, processes: Sequence[Mapping[str, Any]],
-               told: Sequence[Mapping[str, Any]]) -> tuple[Oom | None, int]:
+def _first_oom(
+    trace: Path | None, processes: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]]
+) -> tuple[Oom | None, int]:
     """The first out-of-memory, and how many streams the trace has."""
     frames: tuple[str, ...] = ()
     streams = 1
     if trace is not None:
-        with contextlib.suppress(TraceError):  # a program may switch the history off; the observer's figures remain
+        with contextlib.suppress(
+            TraceError
+        ):  # a program may switch the history off; the observer's figures remain
             seen = snapshot.load(trace)
             streams = len({event.stream for event in seen.events if event.action == "alloc"})
             last = next((event for event in reversed(seen.events) if event.action == "oom"), None)
             frames = seen.frames[last.frame] if last is not None and last.frame >= 0 else ()
-    kept = sorted((one for row in processes for one in row["snapshots"] if one["reason"] == "oom"), key=lambda one: one["at"])
+    kept = sorted(
+        (one for row in processes for one in row["snapshots"] if one["reason"] == "oom"),
+        key=lambda one: one["at"],
+    )
     if not kept:
         return None, streams
     # Backward runs on a thread without Python frames; where the program ended by it, the traceback has the line that called.
-    message, lines = next(((row["message"], row["frames"]) for row in told if row["error"] == "OutOfMemoryError"), ("", []))
-    return Oom(kept[0]["size_bytes"], kept[0]["device_free_bytes"], frames or tuple(lines), message), streams
+    message, lines = next(
+        ((row["message"], row["frames"]) for row in told if row["error"] == "OutOfMemoryError"),
+        ("", []),
+    )
+    return Oom(
+        kept[0]["size_bytes"], kept[0]["device_free_bytes"], frames or tuple(lines), message
+    ), streams

@@ -53,8 +53,10 @@ def _kept(runs: list[tuple[int, Rehearsal]], value: int, run: Callable[[int], Re
     done = run(value)
     runs.append((value, done))
     if not done.fits and not done.ooms:
-        raise SearchError(f"with {value:,} the program ended with {done.exit_code} without running out of memory: "
-                          f"{done.error or 'it said nothing'}; expected one that runs; try it by itself first")
+        raise SearchError(
+            f"with {value:,} the program ended with {done.exit_code} without running out of memory: "
+            f"{done.error or 'it said nothing'}; expected one that runs; try it by itself first"
+        )
     return done.fits
 
 
@@ -75,7 +77,10 @@ def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Found
             else:
                 low = max(low, size)
     if high not in [value for value, _ in runs] and not _kept(runs, high, run):
-        low, high = high, 2 * high  # a program that looks at free memory may want more on a small card
+        low, high = (
+            high,
+            2 * high,
+        )  # a program that looks at free memory may want more on a small card
     return _halved(runs, low, high, GRANULE_BYTES, run)
 
 
@@ -102,7 +107,13 @@ def find_batch(run: Callable[[int], Rehearsal], start: int) -> Found:
     return _halved(runs, high, low, 1, run)
 
 
-def _halved(runs: list[tuple[int, Rehearsal]], fails: int, passes: int, step: int, run: Callable[[int], Rehearsal]) -> Found:
+def _halved(
+    runs: list[tuple[int, Rehearsal]],
+    fails: int,
+    passes: int,
+    step: int,
+    run: Callable[[int], Rehearsal],
+) -> Found:
     """Halves the gap between a value that fails and one that passes, whichever is the larger, down to ``step``."""
     while abs(passes - fails) > step:
         middle = (passes + fails) // 2 // step * step
@@ -116,7 +127,11 @@ def _halved(runs: list[tuple[int, Rehearsal]], fails: int, passes: int, step: in
 def with_argument(command: Sequence[str], argument: str, value: int | str) -> list[str]:
     """The command with that value after ``argument``, with or without its dashes. Raises SearchError where it is not there."""
     at, joined = _place(command, argument)
-    return [*command[:at], f"{command[at].partition('=')[0]}={value}" if joined else str(value), *command[at + 1:]]
+    return [
+        *command[:at],
+        f"{command[at].partition('=')[0]}={value}" if joined else str(value),
+        *command[at + 1 :],
+    ]
 
 
 def start_of(command: Sequence[str], argument: str) -> int:
@@ -124,7 +139,9 @@ def start_of(command: Sequence[str], argument: str) -> int:
     at, joined = _place(command, argument)
     text = command[at].partition("=")[2] if joined else command[at]
     if not text.isdigit() or int(text) < 1:
-        raise SearchError(f"--find-batch {argument}: its value is {text!r}; expected a whole number above 0")
+        raise SearchError(
+            f"--find-batch {argument}: its value is {text!r}; expected a whole number above 0"
+        )
     return int(text)
 
 
@@ -135,37 +152,59 @@ def _place(command: Sequence[str], argument: str) -> tuple[int, bool]:
         if name.lstrip("-") == argument.lstrip("-") and (joined or word.startswith("-")):
             if joined or at + 1 < len(command):
                 return (at, True) if joined else (at + 1, False)
-    raise SearchError(f"--find-batch {argument}: not in the command; expected it there with a value to start from, such as "
-                      f"-- python train.py --{argument.lstrip('-')} 8")
+    raise SearchError(
+        f"--find-batch {argument}: not in the command; expected it there with a value to start from, such as "
+        f"-- python train.py --{argument.lstrip('-')} 8"
+    )
 
 
-def against(run: Callable[[str, Mapping[str, str]], Rehearsal], presets: Sequence[Preset]) -> dict[str, Rehearsal]:
+def against(
+    run: Callable[[str, Mapping[str, str]], Rehearsal], presets: Sequence[Preset]
+) -> dict[str, Rehearsal]:
     """A rehearsal for each preset, and one with default settings under the name ``none``. ``run`` takes a setting and more
     environment; a preset for ROCm's allocator is given to the CUDA build under its name there."""
     found = {"none": run("", {})}
     for preset in presets:
         conf = next((preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)), "")
-        found[preset.name] = run(conf, {key: value for key, value in preset.environ.items() if key not in CONF_NAMES})
+        found[preset.name] = run(
+            conf, {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
+        )
     return found
 
 
 def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
     """One rehearsal beside another in the words of the fix table's measured column."""
+
     def one(run: Rehearsal) -> str:
         how = "passes" if run.fits else "runs out" if run.ooms else f"ends with {run.exit_code}"
-        return f"{how} with {show_bytes(run.peak_reserved_bytes)}" + f", {run.retries} retries" * bool(run.retries)
-    return (f"{one(treated)}; default {one(control)}; measured by the real allocator, rehearsed on {treated.device.name} "
-            f"{show_bytes(treated.device.total_bytes)}")
+        return (
+            f"{how} with {show_bytes(run.peak_reserved_bytes)}"
+            + f", {run.retries} retries" * bool(run.retries)
+        )
+
+    return (
+        f"{one(treated)}; default {one(control)}; measured by the real allocator, rehearsed on {treated.device.name} "
+        f"{show_bytes(treated.device.total_bytes)}"
+    )
 
 
 def measured_column(wanted: Sequence[Remedy], runs: Mapping[str, Rehearsal]) -> dict[str, str]:
     """Remedy to its words, for each whose preset was rehearsed (``runs`` of `against`)."""
-    return {one.id: measured_words(runs["none"], runs[one.preset]) for one in wanted if one.preset in runs and one.preset}
+    return {
+        one.id: measured_words(runs["none"], runs[one.preset])
+        for one in wanted
+        if one.preset in runs and one.preset
+    }
 
 
 def with_measured(rows: Sequence[FixRow], column: Mapping[str, str]) -> list[FixRow]:
     """The fix table with what rehearsals measured in its measured column; a trial's own words stay before it."""
-    return [replace(row, measured=column[row.remedy]) if row.remedy in column and row.memory is None else row for row in rows]
+    return [
+        replace(row, measured=column[row.remedy])
+        if row.remedy in column and row.memory is None
+        else row
+        for row in rows
+    ]
 
 
 HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
@@ -185,8 +224,10 @@ def ready(python: str = "", version: str = "") -> tuple[build.Torch, str]:
     python = python or torch_interpreter()
     torch, _ = build.find(python, version, build.cache())
     if torch is None:
-        raise build.NotReady(f"no CUDA build of torch is set up for rehearsals; run: python -m helpers rehearse --setup "
-                             f"({build.SIZE_WORDS})")
+        raise build.NotReady(
+            f"no CUDA build of torch is set up for rehearsals; run: python -m helpers rehearse --setup "
+            f"({build.SIZE_WORDS})"
+        )
     return torch, python
 
 
@@ -199,8 +240,14 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
             for name, work in wanted.items():
                 for card in cards:
                     out = Path(folder, f"run{len(rows)}")
-                    done = rehearse(command(work, python), device(card), out, torch=torch, cache=build.cache(),
-                                    log=out.with_suffix(".log"))
+                    done = rehearse(
+                        command(work, python),
+                        device(card),
+                        out,
+                        torch=torch,
+                        cache=build.cache(),
+                        log=out.with_suffix(".log"),
+                    )
                     peak = show_bytes(done.peak_reserved_bytes)
                     rows.append([name, done.device.words, _outcome(done), peak, str(done.retries)])
     except (build.NotReady, RecordError) as error:
@@ -208,22 +255,39 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
     return rows
 
 
-def measured_rows(rows: Sequence[FixRow], wanted: Sequence[Remedy], work: Workload, capacity_bytes: int) -> list[FixRow]:
+def measured_rows(
+    rows: Sequence[FixRow], wanted: Sequence[Remedy], work: Workload, capacity_bytes: int
+) -> list[FixRow]:
     """The fix table with its measured column filled by the real allocator: ``work`` on a card of that size, once per preset.
 
     Settings of the allocator alone: what another vendor's programs read does nothing to a card that is not there.
     """
     others = {row.remedy for row in rows if "not for this box" in row.predicted}
-    wanted = [one for one in wanted if one.how == "predicted" and one.preset and one.id not in others
-              and ALLOCATOR & load(one.preset).environ.keys()]
+    wanted = [
+        one
+        for one in wanted
+        if one.how == "predicted"
+        and one.preset
+        and one.id not in others
+        and ALLOCATOR & load(one.preset).environ.keys()
+    ]
     try:
         torch, python = ready()
         presets = [load(one.preset) for one in wanted]
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-            one = partial(rehearse, command(work, python), device("", str(capacity_bytes)), torch=torch, cache=build.cache(),
-                          log=Path(folder, "log"))
+            one = partial(
+                rehearse,
+                command(work, python),
+                device("", str(capacity_bytes)),
+                torch=torch,
+                cache=build.cache(),
+                log=Path(folder, "log"),
+            )
             names = iter(range(1 << 20))
-            runs = against(lambda conf, extra: one(Path(folder, f"run{next(names)}"), conf=conf, extra=extra), presets)
+            runs = against(
+                lambda conf, extra: one(Path(folder, f"run{next(names)}"), conf=conf, extra=extra),
+                presets,
+            )
     except (build.NotReady, RecordError) as error:
         why = f"not rehearsed because {error}"
         return with_measured(rows, {one.id: why for one in wanted})
@@ -231,4 +295,10 @@ def measured_rows(rows: Sequence[FixRow], wanted: Sequence[Remedy], work: Worklo
 
 
 def _outcome(done: Rehearsal) -> str:
-    return "fits" if done.fits else "runs out" if done.ooms else f"ended with {done.exit_code}: {done.error}"
+    return (
+        "fits"
+        if done.fits
+        else "runs out"
+        if done.ooms
+        else f"ended with {done.exit_code}: {done.error}"
+    )

@@ -34,7 +34,10 @@ def free_of(bundle: Bundle) -> Free:
     if available.ok:
         return Free(int(available.value or 0), "available RAM of the recorded box")
     total = machine(bundle).ram_total
-    return Free(int(total.value or 0) // 2 if total.ok else 0, "half the RAM: what was available is not recorded")
+    return Free(
+        int(total.value or 0) // 2 if total.ok else 0,
+        "half the RAM: what was available is not recorded",
+    )
 
 
 def stored(trades: Trades, bins: int = 1000) -> Store:
@@ -45,7 +48,9 @@ def stored(trades: Trades, bins: int = 1000) -> Store:
     return store
 
 
-def plans(shape: Shape, free: Free, names: Sequence[str] = tuple(STRATEGIES)) -> list[tuple[str, Plan | str]]:
+def plans(
+    shape: Shape, free: Free, names: Sequence[str] = tuple(STRATEGIES)
+) -> list[tuple[str, Plan | str]]:
     """Each strategy with its plan on that memory, or why it does not fit."""
     found: list[tuple[str, Plan | str]] = []
     for name in names:
@@ -58,38 +63,88 @@ def plans(shape: Shape, free: Free, names: Sequence[str] = tuple(STRATEGIES)) ->
 
 def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, object]]) -> Verdict:
     """What blows up, what to use, and with which chunk."""
-    all_at_once = {name: predicted_bytes(name, shape, shape.trades) for name in ("one_hot", "flat", "preallocated")}
+    all_at_once = {
+        name: predicted_bytes(name, shape, shape.trades)
+        for name in ("one_hot", "flat", "preallocated")
+    }
     source = "memory model of the strategies"
-    evidence = [Evidence(id="free", reading=seen(free.bytes, "bytes", free.says), says="what may be taken"),
-                Evidence(id="result", reading=_bytes(shape.result_bytes, source), says="the profiles themselves"),
-                Evidence(id="one-hot", reading=_bytes(all_at_once["one_hot"], source),
-                         says="one-hot over all trades at once, for that result"),
-                Evidence(id="flat", reading=_bytes(all_at_once["flat"], source), says="an index for all trades at once")]
-    evidence += [Evidence(id=f"measured-{row['strategy']}", reading=_bytes(int(str(row["measured_bytes"])), "measured here"),
-                          says=f"{row['strategy']}, its peak beyond the inputs")
-                 for row in measured if row["strategy"] in USE and row["measured_bytes"]]
-    against = [Evidence(id=f"unequal-{row['strategy']}", reading=seen(str(row["strategy"]), "text", "measured here"),
-                        says="gives other counts than the fused pass") for row in measured if row.get("equal") is False]
+    evidence = [
+        Evidence(id="free", reading=seen(free.bytes, "bytes", free.says), says="what may be taken"),
+        Evidence(
+            id="result", reading=_bytes(shape.result_bytes, source), says="the profiles themselves"
+        ),
+        Evidence(
+            id="one-hot",
+            reading=_bytes(all_at_once["one_hot"], source),
+            says="one-hot over all trades at once, for that result",
+        ),
+        Evidence(
+            id="flat",
+            reading=_bytes(all_at_once["flat"], source),
+            says="an index for all trades at once",
+        ),
+    ]
+    evidence += [
+        Evidence(
+            id=f"measured-{row['strategy']}",
+            reading=_bytes(int(str(row["measured_bytes"])), "measured here"),
+            says=f"{row['strategy']}, its peak beyond the inputs",
+        )
+        for row in measured
+        if row["strategy"] in USE and row["measured_bytes"]
+    ]
+    against = [
+        Evidence(
+            id=f"unequal-{row['strategy']}",
+            reading=seen(str(row["strategy"]), "text", "measured here"),
+            says="gives other counts than the fused pass",
+        )
+        for row in measured
+        if row.get("equal") is False
+    ]
     name = "preallocated" if free.gpu else "fused"
     try:
         chosen = plan(name, shape, free)
     except PlanError as error:
-        return Verdict(cause="true-capacity", state="aside", confidence="likely", summary=str(error), evidence=evidence,
-                       against=against,
-                       next_step=NextStep(what="Stream the file: one pass, a few MiB",
-                                          command="python -m helpers vpoc FILE --tick SIZE --strategy stream_parquet"))
-    blows = [words for words, size in (("one-hot", all_at_once["one_hot"]), ("one index for all trades", all_at_once["flat"]))
-             if size > free.bytes]
+        return Verdict(
+            cause="true-capacity",
+            state="aside",
+            confidence="likely",
+            summary=str(error),
+            evidence=evidence,
+            against=against,
+            next_step=NextStep(
+                what="Stream the file: one pass, a few MiB",
+                command="python -m helpers vpoc FILE --tick SIZE --strategy stream_parquet",
+            ),
+        )
+    blows = [
+        words
+        for words, size in (
+            ("one-hot", all_at_once["one_hot"]),
+            ("one index for all trades", all_at_once["flat"]),
+        )
+        if size > free.bytes
+    ]
     head = "Nothing tried here would fill this memory"
     if blows:
         head = f"{' and '.join(blows)} would not fit {show_bytes(free.bytes)}"
     how = "this notebook with box = live"
     return Verdict(
-        cause="true-capacity" if blows else "other", state="aside", confidence="likely", against=against, evidence=evidence,
+        cause="true-capacity" if blows else "other",
+        state="aside",
+        confidence="likely",
+        against=against,
+        evidence=evidence,
         summary=f"{head[0].upper()}{head[1:]}; {chosen.says}.",
-        missing=[] if measured else [Missing(reading="the strategies measured on this box", how=how)],
-        next_step=NextStep(what=f"Count with {name}, {chosen.chunk_trades} trades at a time, into one buffer made once",
-                           command="python -m helpers vpoc FILE"))
+        missing=[]
+        if measured
+        else [Missing(reading="the strategies measured on this box", how=how)],
+        next_step=NextStep(
+            what=f"Count with {name}, {chosen.chunk_trades} trades at a time, into one buffer made once",
+            command="python -m helpers vpoc FILE",
+        ),
+    )
 
 
 def _bytes(value: int, source: str) -> Reading:

@@ -55,11 +55,36 @@ class Counter:
         self.rows, self.edge = np.zeros(LANES * STRIDE, kind), np.zeros(layout.bins, kind)
         self.scratch = np.empty(BLOCK if floats else 0, np.int32)
 
-    def add(self, trades: Trades, layout: Layout, out: Array, a: int, b: int, first: int, offset: int = 0,
-            starts: Array | None = None) -> int:
+    def add(
+        self,
+        trades: Trades,
+        layout: Layout,
+        out: Array,
+        a: int,
+        b: int,
+        first: int,
+        offset: int = 0,
+        starts: Array | None = None,
+    ) -> int:
         tick = 0.0 if trades.price.dtype == np.int32 else trades.tick
-        return int(self._count(trades.price, trades.volume, trades.starts if starts is None else starts, layout.lows,
-                               layout.widths, tick, self.rows, self.scratch, out, self.edge, first, a, b, offset))
+        return int(
+            self._count(
+                trades.price,
+                trades.volume,
+                trades.starts if starts is None else starts,
+                layout.lows,
+                layout.widths,
+                tick,
+                self.rows,
+                self.scratch,
+                out,
+                self.edge,
+                first,
+                a,
+                b,
+                offset,
+            )
+        )
 
 
 def profiles(trades: Trades, layout: Layout | None = None, workers: int = 0) -> Array:
@@ -75,7 +100,11 @@ def profiles(trades: Trades, layout: Layout | None = None, workers: int = 0) -> 
     counters = [Counter(layout, trades.price.dtype != np.int32) for _ in range(workers)]
 
     def job(i: int) -> Callable[[], int]:
-        return lambda: counters[i].add(trades, layout, out, at[i], at[i + 1], firsts[i]) if at[i] < at[i + 1] else 0
+        return lambda: (
+            counters[i].add(trades, layout, out, at[i], at[i + 1], firsts[i])
+            if at[i] < at[i + 1]
+            else 0
+        )
 
     refuse(sum(together([job(i) for i in range(workers)])))
     merge(out, counters, firsts)
@@ -91,5 +120,6 @@ def merge(out: Array, counters: Sequence[Counter], firsts: Sequence[int]) -> Non
 
 def refuse(outside: int) -> None:
     if outside:
-        raise TradesError("trades lie outside the rows of this layout: survey the same trades again")
-
+        raise TradesError(
+            "trades lie outside the rows of this layout: survey the same trades again"
+        )

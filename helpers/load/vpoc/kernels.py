@@ -35,9 +35,18 @@ def _add(ticks, volume, low, width, rows, out):
         for g in range(groups):
             j = g * np.uint64(8)
             k0, k1 = np.uint32(ticks[j] - low), np.uint32(ticks[j + np.uint64(1)] - low)
-            k2, k3 = np.uint32(ticks[j + np.uint64(2)] - low), np.uint32(ticks[j + np.uint64(3)] - low)
-            k4, k5 = np.uint32(ticks[j + np.uint64(4)] - low), np.uint32(ticks[j + np.uint64(5)] - low)
-            k6, k7 = np.uint32(ticks[j + np.uint64(6)] - low), np.uint32(ticks[j + np.uint64(7)] - low)
+            k2, k3 = (
+                np.uint32(ticks[j + np.uint64(2)] - low),
+                np.uint32(ticks[j + np.uint64(3)] - low),
+            )
+            k4, k5 = (
+                np.uint32(ticks[j + np.uint64(4)] - low),
+                np.uint32(ticks[j + np.uint64(5)] - low),
+            )
+            k6, k7 = (
+                np.uint32(ticks[j + np.uint64(6)] - low),
+                np.uint32(ticks[j + np.uint64(7)] - low),
+            )
             if (k0 | k1 | k2 | k3 | k4 | k5 | k6 | k7) >= top:
                 bad += 1
                 continue
@@ -83,15 +92,22 @@ def count(price, volume, starts, lows, widths, tick, rows, scratch, out, edge, f
         e = min(b, starts[s + 1])
         row = edge if (s == first and a > starts[s]) else out[s]
         if tick == 0.0:
-            bad += _add(price[i - offset:e - offset], volume[i - offset:e - offset], lows[s], widths[s], rows, row)
+            bad += _add(
+                price[i - offset : e - offset],
+                volume[i - offset : e - offset],
+                lows[s],
+                widths[s],
+                rows,
+                row,
+            )
         else:
             for c in range(i, e, BLOCK):
                 d = min(e, c + BLOCK)
-                block = scratch[:d - c]
-                part = price[c - offset:d - offset]
+                block = scratch[: d - c]
+                part = price[c - offset : d - offset]
                 for q in range(np.uint64(d - c)):
                     block[q] = np.int32(np.rint(np.float64(part[q]) / tick))
-                bad += _add(block, volume[c - offset:d - offset], lows[s], widths[s], rows, row)
+                bad += _add(block, volume[c - offset : d - offset], lows[s], widths[s], rows, row)
         i = e
         s += 1
     return bad
@@ -104,7 +120,7 @@ def extremes(price, volume, starts, low, high, totals):
     A price that is no number makes its session's extremes no number.
     """
     for s in range(len(starts) - 1):
-        p, v = price[starts[s]:starts[s + 1]], volume[starts[s]:starts[s + 1]]
+        p, v = price[starts[s] : starts[s + 1]], volume[starts[s] : starts[s + 1]]
         if len(p) == 0:
             continue
         least, most, total, odd = p[0], p[0], totals[s], 0
@@ -146,8 +162,11 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
             continue
         at = -1
         for k in range(first, last + 1):
-            if row[k] == best and (at < 0 or tie == 1 or
-                                   (tie == 2 and abs(2 * k - first - last) < abs(2 * at - first - last))):
+            if row[k] == best and (
+                at < 0
+                or tie == 1
+                or (tie == 2 and abs(2 * k - first - last) < abs(2 * at - first - last))
+            ):
                 at = k
         lo, hi, held = at, at, np.float64(row[at])
         step = 2 if two_rows else 1
@@ -155,9 +174,13 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
         while held * 10000.0 < whole * share:
             up, down = -1.0, -1.0
             if hi < last:
-                up = np.float64(row[hi + 1]) + (np.float64(row[hi + 2]) if two_rows and hi + 2 <= last else 0.0)
+                up = np.float64(row[hi + 1]) + (
+                    np.float64(row[hi + 2]) if two_rows and hi + 2 <= last else 0.0
+                )
             if lo > first:
-                down = np.float64(row[lo - 1]) + (np.float64(row[lo - 2]) if two_rows and lo - 2 >= first else 0.0)
+                down = np.float64(row[lo - 1]) + (
+                    np.float64(row[lo - 2]) if two_rows and lo - 2 >= first else 0.0
+                )
             if up < 0 and down < 0:
                 break
             if up >= down:

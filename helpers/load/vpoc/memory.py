@@ -55,8 +55,15 @@ def size_of(kind: str) -> int:
 
 def shape_of(trades: Trades, layout: Layout) -> Shape:
     """The shape of these trades under this layout."""
-    return Shape(len(trades), trades.sessions, int(np.diff(trades.starts).max(initial=0)), layout.bins, str(trades.price.dtype),
-                 str(trades.volume.dtype), layout.counts)
+    return Shape(
+        len(trades),
+        trades.sessions,
+        int(np.diff(trades.starts).max(initial=0)),
+        layout.bins,
+        str(trades.price.dtype),
+        str(trades.volume.dtype),
+        layout.counts,
+    )
 
 
 def per_trade_bytes(strategy: str, shape: Shape) -> int:
@@ -69,7 +76,10 @@ def per_trade_bytes(strategy: str, shape: Shape) -> int:
     if strategy == "one_hot":
         # one_hot is int64. Times whole volumes the product is int64 too; times others it is theirs, and torch copies the
         # int64 to that type first.
-        return shape.bins * (8 + 2 * size_of(shape.counts) if shape.counts.startswith("float") else 16) + index
+        return (
+            shape.bins * (8 + 2 * size_of(shape.counts) if shape.counts.startswith("float") else 16)
+            + index
+        )
     if strategy in ("flat_bincount", "chunks_bincount", "session_bincount"):
         return 16 if shape.volume != "float64" else 8 + 4 * shape.floats
     if strategy == "session_histogram":
@@ -79,7 +89,9 @@ def per_trade_bytes(strategy: str, shape: Shape) -> int:
     return 0
 
 
-def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20, workers: int = 0) -> int:
+def predicted_bytes(
+    strategy: str, shape: Shape, chunk_trades: int = 1 << 20, workers: int = 0
+) -> int:
     """The peak beyond the inputs. Raises ValueError for a strategy without a model."""
     chunk = max(1, min(chunk_trades, shape.trades))
     result, row = shape.result_bytes, shape.bins * size_of(shape.counts)
@@ -87,7 +99,9 @@ def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20, wo
     if strategy in ("fused", "fused_one_thread", "stream_mapped", "stream_read"):
         many = 1 if strategy == "fused_one_thread" else workers or threads()
         block = _BLOCK * shape.bytes_a_trade if strategy == "stream_read" else 0
-        return result + many * ((_KERNEL_ROWS + shape.bins) * size_of(shape.counts) + 16384 * shape.floats + block)
+        return result + many * (
+            (_KERNEL_ROWS + shape.bins) * size_of(shape.counts) + 16384 * shape.floats + block
+        )
     if strategy in ("preallocated", "arena", "one_hot"):
         return result + chunk * each
     if strategy == "flat":
@@ -107,18 +121,40 @@ def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20, wo
     raise ValueError(f"strategy {strategy!r} has no model of its memory")
 
 
-def case_arithmetic(sessions: int = 1014, bins: int = 1000, bars: int = 1380) -> list[dict[str, str | float]]:
+def case_arithmetic(
+    sessions: int = 1014, bins: int = 1000, bars: int = 1380
+) -> list[dict[str, str | float]]:
     """What the case study's own numbers come to: ``bars``: one-minute bars of a Globex session."""
     cells = sessions * bars * bins
     return [
-        {"claim": "volume histograms need large contiguous blocks", "computed": "sessions x bins x 4 bytes",
-         "value": sessions * bins * 4 / 1e6, "unit": "MB"},
-        {"claim": "the pool needs 10 to 15 GB", "computed": "of 10 GB that matrix is",
-         "value": 100 * sessions * bins * 4 / 1e10, "unit": "%"},
-        {"claim": "chunk_size=50 is 20 % of the sessions", "computed": "50 of them are",
-         "value": 100 * 50 / sessions, "unit": "%"},
-        {"claim": "a bug of ROCm fills the card", "computed": "one-minute bars: one_hot x float volume,"
-         " 12 bytes a cell", "value": cells * 12 / 1e9, "unit": "GB"},
-        {"claim": "a bug of ROCm fills the card", "computed": "the same with a float copy, 16 bytes",
-         "value": cells * 16 / 1e9, "unit": "GB"},
+        {
+            "claim": "volume histograms need large contiguous blocks",
+            "computed": "sessions x bins x 4 bytes",
+            "value": sessions * bins * 4 / 1e6,
+            "unit": "MB",
+        },
+        {
+            "claim": "the pool needs 10 to 15 GB",
+            "computed": "of 10 GB that matrix is",
+            "value": 100 * sessions * bins * 4 / 1e10,
+            "unit": "%",
+        },
+        {
+            "claim": "chunk_size=50 is 20 % of the sessions",
+            "computed": "50 of them are",
+            "value": 100 * 50 / sessions,
+            "unit": "%",
+        },
+        {
+            "claim": "a bug of ROCm fills the card",
+            "computed": "one-minute bars: one_hot x float volume, 12 bytes a cell",
+            "value": cells * 12 / 1e9,
+            "unit": "GB",
+        },
+        {
+            "claim": "a bug of ROCm fills the card",
+            "computed": "the same with a float copy, 16 bytes",
+            "value": cells * 16 / 1e9,
+            "unit": "GB",
+        },
     ]

@@ -50,9 +50,15 @@ class Plan:
 
     @property
     def says(self) -> str:
-        why = {"memory": "more would not fit", "cache": "more would leave the cache", "all": "that is all"}[self.bound]
-        return (f"{self.strategy}: {self.chunk_trades} trades at a time in {self.chunks} chunks ({why}); at most "
-                f"{self.peak_bytes / MIB:.1f} MiB beyond the inputs; {self.free.bytes / MIB:.0f} MiB free ({self.free.says})")
+        why = {
+            "memory": "more would not fit",
+            "cache": "more would leave the cache",
+            "all": "that is all",
+        }[self.bound]
+        return (
+            f"{self.strategy}: {self.chunk_trades} trades at a time in {self.chunks} chunks ({why}); at most "
+            f"{self.peak_bytes / MIB:.1f} MiB beyond the inputs; {self.free.bytes / MIB:.0f} MiB free ({self.free.says})"
+        )
 
 
 def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) -> Plan:
@@ -60,7 +66,9 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
 
     Raises PlanError where not even one trade at a time would fit; for a strategy that takes all at once that is all trades.
     """
-    budget = int(free.bytes * SHARE) - (0 if inputs_resident else shape.trades * shape.bytes_a_trade)
+    budget = int(free.bytes * SHARE) - (
+        0 if inputs_resident else shape.trades * shape.bytes_a_trade
+    )
     trades = max(1, shape.trades)
 
     def peak(chunk: int) -> int:
@@ -69,9 +77,14 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
 
     least = 1 if STRATEGIES[strategy].chunked else trades
     if peak(least) > budget:
-        need, what = peak(least), "one trade at a time" if least == 1 else "all trades at once, as it does,"
-        raise PlanError(f"{strategy} with {what} needs {need / MIB:.1f} MiB and {max(0, budget) / MIB:.1f} MiB may be taken "
-                        f"({free.says}): stream the file with stream_read, or count fewer sessions at a time")
+        need, what = (
+            peak(least),
+            "one trade at a time" if least == 1 else "all trades at once, as it does,",
+        )
+        raise PlanError(
+            f"{strategy} with {what} needs {need / MIB:.1f} MiB and {max(0, budget) / MIB:.1f} MiB may be taken "
+            f"({free.says}): stream the file with stream_read, or count fewer sessions at a time"
+        )
     if not STRATEGIES[strategy].chunked:
         return Plan(strategy, trades, 1, "all", peak(trades), free)
     low, high = 1, trades
@@ -88,11 +101,19 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
 def free_here(root: Path = Path("/")) -> Free:
     """What this process may still take: the least of available RAM, its control groups' rest, and RLIMIT_DATA and RLIMIT_AS."""
     facts = machine(_bundle(root))
-    found = [(one, says) for one, says in (
-        (_bytes(facts.ram_available), "available RAM"),
-        (_rest(facts.cgroup_limit, facts.cgroup_used), "the memory control group's rest"),
-        (_rest(facts.cgroup_high, facts.cgroup_used), "the control group's rest up to memory.high"),
-        *_limits()) if one is not None]
+    found = [
+        (one, says)
+        for one, says in (
+            (_bytes(facts.ram_available), "available RAM"),
+            (_rest(facts.cgroup_limit, facts.cgroup_used), "the memory control group's rest"),
+            (
+                _rest(facts.cgroup_high, facts.cgroup_used),
+                "the control group's rest up to memory.high",
+            ),
+            *_limits(),
+        )
+        if one is not None
+    ]
     least, says = min(found, default=(0, "nothing says how much memory is free"))
     return Free(max(0, least), says, cache_bytes(root))
 
@@ -132,9 +153,15 @@ def _rest(limit: Reading, used: Reading) -> int | None:
 def _limits() -> list[tuple[int | None, str]]:
     import resource
 
-    fields = {line.split(":")[0]: line.split() for line in Path("/proc/self/status").read_text().splitlines()}
+    fields = {
+        line.split(":")[0]: line.split()
+        for line in Path("/proc/self/status").read_text().splitlines()
+    }
     found: list[tuple[int | None, str]] = []
-    for kind, field, name in ((resource.RLIMIT_DATA, "VmData", "RLIMIT_DATA"), (resource.RLIMIT_AS, "VmSize", "RLIMIT_AS")):
+    for kind, field, name in (
+        (resource.RLIMIT_DATA, "VmData", "RLIMIT_DATA"),
+        (resource.RLIMIT_AS, "VmSize", "RLIMIT_AS"),
+    ):
         limit = resource.getrlimit(kind)[0]
         if limit != resource.RLIM_INFINITY:
             found.append((limit - int(fields[field][1]) * 1024, f"{name}'s rest"))
@@ -143,4 +170,6 @@ def _limits() -> list[tuple[int | None, str]]:
 
 def curve(strategy: str, shape: Shape, chunks: list[int]) -> list[dict[str, int]]:
     """Predicted peak at each chunk size, for the figure of chunk sizes."""
-    return [{"chunk_trades": c, "predicted_bytes": predicted_bytes(strategy, shape, c)} for c in chunks]
+    return [
+        {"chunk_trades": c, "predicted_bytes": predicted_bytes(strategy, shape, c)} for c in chunks
+    ]

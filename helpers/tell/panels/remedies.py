@@ -15,9 +15,11 @@ from .frame import Frame, present, table_html, text_html
 NAME = "Fix table"
 ALL = "all"
 ORDERS: dict[str, Callable[[FixRow], Any]] = {
-    "verdict": lambda row: (fixes.ORDER.index(row.verdict), row.says), "remedy": lambda row: row.says.casefold(),
+    "verdict": lambda row: (fixes.ORDER.index(row.verdict), row.says),
+    "remedy": lambda row: row.says.casefold(),
     "memory, best first": lambda row: row.memory.ratio if row.memory else float("inf"),
-    "time, best first": lambda row: row.time.ratio if row.time else float("inf")}
+    "time, best first": lambda row: row.time.ratio if row.time else float("inf"),
+}
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,13 @@ class Sorter:
 
     def rows(self) -> list[FixRow]:
         """The rows shown. What was not measured stands after what was."""
-        found = [row for row in self.study.rows if self.verdict in (ALL, row.verdict) and self.word.casefold() in
-                 " ".join([row.remedy, row.says, row.argued, row.predicted, *row.claims]).casefold()]
+        found = [
+            row
+            for row in self.study.rows
+            if self.verdict in (ALL, row.verdict)
+            and self.word.casefold()
+            in " ".join([row.remedy, row.says, row.argued, row.predicted, *row.claims]).casefold()
+        ]
         return sorted(found, key=ORDERS[self.order])
 
     def detail(self, remedy: str) -> str:
@@ -40,26 +47,53 @@ class Sorter:
         row = next((row for row in self.study.rows if row.remedy == remedy), None)
         if row is None:
             return "No remedy is shown."
-        said = (("verdict", row.verdict.replace("_", " ")), ("predicted", row.predicted), ("measured", row.measured),
-                ("argued", row.argued), ("claims", ", ".join(row.claims)))
-        return "\n".join([row.says, *(textwrap.indent(f"{name}: {words}", "  ") for name, words in said if words)])
+        said = (
+            ("verdict", row.verdict.replace("_", " ")),
+            ("predicted", row.predicted),
+            ("measured", row.measured),
+            ("argued", row.argued),
+            ("claims", ", ".join(row.claims)),
+        )
+        return "\n".join(
+            [
+                row.says,
+                *(textwrap.indent(f"{name}: {words}", "  ") for name, words in said if words),
+            ]
+        )
 
 
 def build(frame: Frame, sorter: Sorter) -> Sequence[Any]:
     """Order, verdict and word, one remedy in full, and the table."""
-    verdicts = [ALL, *(one for one in fixes.ORDER if any(row.verdict == one for row in sorter.study.rows))]
+    verdicts = [
+        ALL,
+        *(one for one in fixes.ORDER if any(row.verdict == one for row in sorter.study.rows)),
+    ]
     order = frame.field("Dropdown", "Order", sorter.order, options=list(ORDERS))
-    verdict = frame.field("Dropdown", "Verdict", ALL, options=[(one.replace("_", " "), one) for one in verdicts])
+    verdict = frame.field(
+        "Dropdown", "Verdict", ALL, options=[(one.replace("_", " "), one) for one in verdicts]
+    )
     word = frame.field("Text", "With the word", "", placeholder="such as expandable")
     one = frame.field("Dropdown", "In full", None, wide=True)
     listed, detail = frame.widgets.HTML(), frame.widgets.HTML()
 
     def look() -> None:
-        found = replace(sorter, order=order.value, verdict=verdict.value, word=word.value.strip()).rows()
-        rows = [[row.says, row.verdict.replace("_", " "), row.argued if row.predicted == "not predicted" else row.predicted,
-                 row.measured] for row in found]
-        listed.value = table_html(rows, ["remedy", "verdict", "predicted or argued", "measured"],
-                                  f"{len(found)} of {len(sorter.study.rows)} remedies")
+        found = replace(
+            sorter, order=order.value, verdict=verdict.value, word=word.value.strip()
+        ).rows()
+        rows = [
+            [
+                row.says,
+                row.verdict.replace("_", " "),
+                row.argued if row.predicted == "not predicted" else row.predicted,
+                row.measured,
+            ]
+            for row in found
+        ]
+        listed.value = table_html(
+            rows,
+            ["remedy", "verdict", "predicted or argued", "measured"],
+            f"{len(found)} of {len(sorter.study.rows)} remedies",
+        )
         one.options = [(row.says, row.remedy) for row in found]
         one.index = 0 if found else None
         read()

@@ -28,40 +28,74 @@ class Runs:
 
     def batches(self) -> list[str]:
         """Names of the batches, newest first: folders with the record of a run below them."""
-        return sorted({path.parent.parent.name for path in self.folder.glob("*/*/run.json")}, reverse=True)
+        return sorted(
+            {path.parent.parent.name for path in self.folder.glob("*/*/run.json")}, reverse=True
+        )
 
     def runs(self, batch: str, state: str = ALL) -> list[Run]:
         """The runs of a batch, of one state or all."""
-        return [run for run in read_batch(self.folder / batch).runs if state in (ALL, run.state)] if batch else []
+        return (
+            [run for run in read_batch(self.folder / batch).runs if state in (ALL, run.state)]
+            if batch
+            else []
+        )
 
     def says(self, batch: str) -> str:
         """A batch in one line, unreadable records named."""
         if not batch:
             return "No batch lies below outputs yet: make diagnose writes one."
         seen = read_batch(self.folder / batch)
-        counts = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in seen.counts.items())
-        return "; ".join([f"{batch}: {counts or 'no run'}", *(f"not readable: {line}" for line in seen.unreadable)])
+        counts = ", ".join(
+            f"{count} {state.replace('_', ' ')}" for state, count in seen.counts.items()
+        )
+        return "; ".join(
+            [
+                f"{batch}: {counts or 'no run'}",
+                *(f"not readable: {line}" for line in seen.unreadable),
+            ]
+        )
 
     def detail(self, batch: str, run: Run) -> str:
         """One run in full: state and cause, its verdict, and its files."""
         cause, folder = run.cause or gone(run), self.folder / batch / run.run_id
-        end = verdict.as_text(run.verdict) if run.verdict else "\n".join(["No verdict.", *run.last_words.splitlines()[-8:]])
-        return "\n".join([f"{run.run_id} on {run.box}: {run.state.replace('_', ' ')}{', ' * bool(cause)}{cause}", "", end, "",
-                          "Files", *(f"  {batch}/{run.run_id}/{name}" for name in files_below(folder))])
+        end = (
+            verdict.as_text(run.verdict)
+            if run.verdict
+            else "\n".join(["No verdict.", *run.last_words.splitlines()[-8:]])
+        )
+        return "\n".join(
+            [
+                f"{run.run_id} on {run.box}: {run.state.replace('_', ' ')}{', ' * bool(cause)}{cause}",
+                "",
+                end,
+                "",
+                "Files",
+                *(f"  {batch}/{run.run_id}/{name}" for name in files_below(folder)),
+            ]
+        )
 
 
 def row_of(run: Run) -> list[str]:
     """A run as a row of the table."""
     answer = run.verdict.short if run.verdict else run.cause or gone(run)
-    return [run.notebook.removesuffix(".ipynb"), run.box, run.state.replace("_", " "), answer,
-            duration(run.seconds) if run.seconds is not None else ""]
+    return [
+        run.notebook.removesuffix(".ipynb"),
+        run.box,
+        run.state.replace("_", " "),
+        answer,
+        duration(run.seconds) if run.seconds is not None else "",
+    ]
 
 
 def build(frame: Frame, runs: Runs, batch: str) -> Sequence[Any]:
     """The batch, the state and the run, and what that run says."""
     names = runs.batches()
-    which = frame.field("Dropdown", "Batch", batch if batch in names else next(iter(names), None), options=names)
-    state = frame.field("Dropdown", "State", ALL, options=[(one.replace("_", " "), one) for one in (ALL, *STATES)])
+    which = frame.field(
+        "Dropdown", "Batch", batch if batch in names else next(iter(names), None), options=names
+    )
+    state = frame.field(
+        "Dropdown", "State", ALL, options=[(one.replace("_", " "), one) for one in (ALL, *STATES)]
+    )
     one = frame.field("Dropdown", "Run", None)
     listed, detail = frame.widgets.HTML(), frame.widgets.HTML()
 
@@ -83,11 +117,22 @@ def build(frame: Frame, runs: Runs, batch: str) -> Sequence[Any]:
 
     frame.changed(read, one)
     frame.changed(look, which, state)()
-    return [frame.widgets.HBox([which, frame.button("Read again", again, "look for new batches and runs")]), state, listed, one,
-            detail]
+    return [
+        frame.widgets.HBox(
+            [which, frame.button("Read again", again, "look for new batches and runs")]
+        ),
+        state,
+        listed,
+        one,
+        detail,
+    ]
 
 
 def show(batch: str = "") -> None:
     """The panel over the folder that the batch lies in, or over outputs; where nobody is there, the batch as a table."""
     runs = Runs(Path(batch).absolute().parent) if batch else Runs()
-    present(NAME, lambda: [batches.runs_table(batch)], lambda frame: build(frame, runs, Path(batch).name))
+    present(
+        NAME,
+        lambda: [batches.runs_table(batch)],
+        lambda frame: build(frame, runs, Path(batch).name),
+    )

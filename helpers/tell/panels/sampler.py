@@ -20,8 +20,15 @@ from typing import Any
 from helpers.look.nvml import Nvml, NvmlError
 from helpers.units import printed_unit
 
-SCANNED, LARGEST, LIST_EVERY = 10, 12, 8  # at 2 Hz 500 processes are gone through in 25 s, new ones first
-_HELD = re.compile(rb"^(?:drm-(resident|memory|total)-)?(vram|gtt|local)(?:\d*| mem)[ \t]*:[ \t]*(\d+)[ \t]*(\w*)", re.M)
+SCANNED, LARGEST, LIST_EVERY = (
+    10,
+    12,
+    8,
+)  # at 2 Hz 500 processes are gone through in 25 s, new ones first
+_HELD = re.compile(
+    rb"^(?:drm-(resident|memory|total)-)?(vram|gtt|local)(?:\d*| mem)[ \t]*:[ \t]*(\d+)[ \t]*(\w*)",
+    re.M,
+)
 _CLIENT = re.compile(rb"^(drm-client-id|pasid):\s*(\d+)", re.M)
 _CARD = re.compile(rb"^(?:drm-)?pdev:\s*(\S+)", re.M)
 _UNITS = {name.encode(): printed_unit(name) or 1 for name in ("kB", "KiB", "MiB", "GiB")}
@@ -41,9 +48,13 @@ def held(fdinfo: bytes) -> dict[str, int]:
     found: dict[str, dict[bytes, int]] = {}
     for kind, place, number, unit in _HELD.findall(fdinfo):
         kinds = found.setdefault("gtt" if place == b"gtt" else "vram", {})
-        kinds[kind or b"memory"] = kinds.get(kind or b"memory", 0) + int(number) * _UNITS.get(unit, 1)
-    return {region: next(kinds[kind] for kind in (b"resident", b"memory", b"total") if kind in kinds)
-            for region, kinds in found.items()}
+        kinds[kind or b"memory"] = kinds.get(kind or b"memory", 0) + int(number) * _UNITS.get(
+            unit, 1
+        )
+    return {
+        region: next(kinds[kind] for kind in (b"resident", b"memory", b"total") if kind in kinds)
+        for region, kinds in found.items()
+    }
 
 
 class Sampler:
@@ -51,12 +62,21 @@ class Sampler:
 
     def __init__(self, root: str = "", pid: int = 0):
         self.proc, self.pid, self.ticks, self.green = f"{root.rstrip('/')}/proc", pid, 0, 0
-        self.cards = [(os.path.basename(os.path.realpath(path[:-len("/mem_info_vram_used")])), path[:-len("vram_used")])
-                      for path in sorted(glob(f"{root.rstrip('/')}/sys/class/drm/card*/device/mem_info_vram_used"))]
+        self.cards = [
+            (
+                os.path.basename(os.path.realpath(path[: -len("/mem_info_vram_used")])),
+                path[: -len("vram_used")],
+            )
+            for path in sorted(
+                glob(f"{root.rstrip('/')}/sys/class/drm/card*/device/mem_info_vram_used")
+            )
+        ]
         self.known: set[int] = set()
         self.refused: set[int] = set()
         self.turn: deque[int] = deque()
-        self.files: dict[int, dict[tuple[str, str], str]] = {}  # of a process: (card, client): one fdinfo file of it
+        self.files: dict[
+            int, dict[tuple[str, str], str]
+        ] = {}  # of a process: (card, client): one fdinfo file of it
         self.rows: dict[int, list[dict[str, Any]]] = {}
         self.names: dict[int, str] = {}
         self.nvml: Nvml | None = None
@@ -71,26 +91,60 @@ class Sampler:
         self._find_holders()
         gpus: list[dict[str, Any]] = []
         for pci, path in self.cards:
-            texts = {name: read(path + name) for name in ("vram_used", "vram_total", "gtt_used", "gtt_total")}
-            gpus.append({"pci": pci, **{name: int(text) for name, text in texts.items() if text.strip().isdigit()}})
+            texts = {
+                name: read(path + name)
+                for name in ("vram_used", "vram_total", "gtt_used", "gtt_total")
+            }
+            gpus.append(
+                {
+                    "pci": pci,
+                    **{name: int(text) for name, text in texts.items() if text.strip().isdigit()},
+                }
+            )
         holders = self._holders()
         for index in range(self.green):
             row: Any = self.nvml.gpu(index) if self.nvml else {}
-            gpus.append({"pci": str(row.get("pci")), "vram_used": row.get("used_bytes"), "vram_total": row.get("total_bytes")})
-            holders += [{"pid": one["pid"], "name": self._name(one["pid"]), "pci": str(row.get("pci")),
-                         "vram": one["used_bytes"], "by": "NVML"}
-                        for one in (row.get("compute") or []) + (row.get("graphics") or [])]
-        memory = re.findall(rb"(?m)^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s*(\d+)", read(f"{self.proc}/meminfo"))
+            gpus.append(
+                {
+                    "pci": str(row.get("pci")),
+                    "vram_used": row.get("used_bytes"),
+                    "vram_total": row.get("total_bytes"),
+                }
+            )
+            holders += [
+                {
+                    "pid": one["pid"],
+                    "name": self._name(one["pid"]),
+                    "pci": str(row.get("pci")),
+                    "vram": one["used_bytes"],
+                    "by": "NVML",
+                }
+                for one in (row.get("compute") or []) + (row.get("graphics") or [])
+            ]
+        memory = re.findall(
+            rb"(?m)^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s*(\d+)",
+            read(f"{self.proc}/meminfo"),
+        )
         why = [self.why] * bool(self.why and not gpus)
-        why += [f"processes whose open files this user may not see: {len(self.refused)}"] * bool(self.refused)
+        why += [f"processes whose open files this user may not see: {len(self.refused)}"] * bool(
+            self.refused
+        )
         self.ticks += 1
-        return {"at": time.time(), "host": {name.decode(): int(kib) << 10 for name, kib in memory}, "gpus": gpus,
-                "holders": holders, "process": self._watched(holders), "why": why}
+        return {
+            "at": time.time(),
+            "host": {name.decode(): int(kib) << 10 for name, kib in memory},
+            "gpus": gpus,
+            "holders": holders,
+            "process": self._watched(holders),
+            "why": why,
+        }
 
     def _find_holders(self) -> None:
         if self.ticks % LIST_EVERY == 0:
             there = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
-            self.turn = deque([*sorted(there - self.known), *(pid for pid in self.turn if pid in there)])
+            self.turn = deque(
+                [*sorted(there - self.known), *(pid for pid in self.turn if pid in there)]
+            )
             for gone in self.known - there:
                 for kept in (self.files, self.rows, self.names):
                     kept.pop(gone, None)
@@ -105,7 +159,11 @@ class Sampler:
         folder, found = f"{self.proc}/{pid}", {}
         self.refused.discard(pid)
         try:
-            names = [name for name in os.listdir(f"{folder}/fd") if os.readlink(f"{folder}/fd/{name}").startswith("/dev/dri/")]
+            names = [
+                name
+                for name in os.listdir(f"{folder}/fd")
+                if os.readlink(f"{folder}/fd/{name}").startswith("/dev/dri/")
+            ]
         except PermissionError:
             self.refused.add(pid)
             return
@@ -114,19 +172,32 @@ class Sampler:
         for name in names:
             text = read(f"{folder}/fdinfo/{name}")
             card, client = _CARD.search(text), _CLIENT.search(text)
-            found[card[1].decode() if card else "", client[0].decode() if client else name] = f"{folder}/fdinfo/{name}"
+            found[card[1].decode() if card else "", client[0].decode() if client else name] = (
+                f"{folder}/fdinfo/{name}"
+            )
         if found:
             self.files[pid] = found
         elif self.files.pop(pid, None):
             self.rows.pop(pid, None)
 
     def _holders(self) -> list[dict[str, Any]]:
-        order = sorted(self.files, key=lambda pid: -sum(row.get("vram", 0) for row in self.rows.get(pid, [{"vram": 1 << 62}])))
+        order = sorted(
+            self.files,
+            key=lambda pid: (
+                -sum(row.get("vram", 0) for row in self.rows.get(pid, [{"vram": 1 << 62}]))
+            ),
+        )
         rest = order[LARGEST:]
-        for pid in {*order[:LARGEST], *([rest[self.ticks % len(rest)]] if rest else []), *({self.pid} & set(rest))}:
+        for pid in {
+            *order[:LARGEST],
+            *([rest[self.ticks % len(rest)]] if rest else []),
+            *({self.pid} & set(rest)),
+        }:
             cards: dict[str, dict[str, Any]] = {}
             for (pci, _), path in self.files[pid].items():
-                row = cards.setdefault(pci, {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"})
+                row = cards.setdefault(
+                    pci, {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
+                )
                 for region, size in held(read(path)).items():
                     row[region] = row.get(region, 0) + size
             self.rows[pid] = list(cards.values())
@@ -140,16 +211,33 @@ class Sampler:
     def _watched(self, holders: list[dict[str, Any]]) -> dict[str, Any] | None:
         if not self.pid:
             return None
-        found = dict(re.findall(rb"(?m)^(Name|State|RssAnon|VmRSS|VmSwap):\s*(\S+)", read(f"{self.proc}/{self.pid}/status")))
+        found = dict(
+            re.findall(
+                rb"(?m)^(Name|State|RssAnon|VmRSS|VmSwap):\s*(\S+)",
+                read(f"{self.proc}/{self.pid}/status"),
+            )
+        )
         if not found:
             return {"pid": self.pid, "why": "no such process, or it has ended"}
-        sizes = {name: int(found[key]) << 10 for name, key in (("rss_anon", b"RssAnon"), ("rss", b"VmRSS"), ("swap", b"VmSwap"))
-                 if key in found}
+        sizes = {
+            name: int(found[key]) << 10
+            for name, key in (("rss_anon", b"RssAnon"), ("rss", b"VmRSS"), ("swap", b"VmSwap"))
+            if key in found
+        }
         mine = [one for one in holders if one["pid"] == self.pid]
-        sizes |= {region: sum(one.get(region) or 0 for one in mine) for region in ("vram", "gtt")
-                  if any(one.get(region) is not None for one in mine)}
-        return {"pid": self.pid, **{key.decode().lower(): found.get(key, b"").decode("utf-8", "replace")
-                                    for key in (b"Name", b"State")}, **sizes}
+        sizes |= {
+            region: sum(one.get(region) or 0 for one in mine)
+            for region in ("vram", "gtt")
+            if any(one.get(region) is not None for one in mine)
+        }
+        return {
+            "pid": self.pid,
+            **{
+                key.decode().lower(): found.get(key, b"").decode("utf-8", "replace")
+                for key in (b"Name", b"State")
+            },
+            **sizes,
+        }
 
 
 def main(pid: int = 0, every_s: float = 0.5, root: str = "") -> None:

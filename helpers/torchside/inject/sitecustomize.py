@@ -79,7 +79,9 @@ def announce(what, text=""):
     import json
 
     version = ".".join(str(part) for part in sys.version_info[:3])
-    name = str(os.getpid()) + "-" + version + (what if sys.version_info[:2] >= OLDEST else ".too-old")
+    name = (
+        str(os.getpid()) + "-" + version + (what if sys.version_info[:2] >= OLDEST else ".too-old")
+    )
     try:
         with open(os.path.join(json.loads(said)["folder"], name), "a") as file:
             file.write(text)

@@ -15,11 +15,43 @@ from types import FrameType
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Operators whose result has a size that the device's values decide (torch's tag dynamic_output_shape, and those that call one).
-SIZES = frozenset(("nonzero", "nonzero_out", "nonzero_numpy", "argwhere", "masked_select", "masked_select_out", "_unique",
-                   "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "bincount", "one_hot",
-                   "repeat_interleave_Tensor", "repeat_interleave_self_Tensor", "_coalesce", "to_sparse", "_to_sparse",
-                   "to_sparse_sparse_dim", "tensor_split_tensor_indices_or_sections", "combinations"))
-COUNTS = ("launches", "blas", "blaslt", "cudnn", "to_device", "to_host", "within", "left_out", "memsets", "waits")
+SIZES = frozenset(
+    (
+        "nonzero",
+        "nonzero_out",
+        "nonzero_numpy",
+        "argwhere",
+        "masked_select",
+        "masked_select_out",
+        "_unique",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "unique_dim_consecutive",
+        "bincount",
+        "one_hot",
+        "repeat_interleave_Tensor",
+        "repeat_interleave_self_Tensor",
+        "_coalesce",
+        "to_sparse",
+        "_to_sparse",
+        "to_sparse_sparse_dim",
+        "tensor_split_tensor_indices_or_sections",
+        "combinations",
+    )
+)
+COUNTS = (
+    "launches",
+    "blas",
+    "blaslt",
+    "cudnn",
+    "to_device",
+    "to_host",
+    "within",
+    "left_out",
+    "memsets",
+    "waits",
+)
 
 
 class Witness:
@@ -71,11 +103,19 @@ class Witness:
             at = at.tb_next
         while self.device.fake_missing_name(len(missing)):
             missing.append(self.device.fake_missing_name(len(missing)))
-        told = {"pid": os.getpid(), "forks": self.forks, "frames": frames, "missing": [name.decode() for name in missing],
-                "error": type(error).__name__ if error is not None else "", "message": str(error) if error is not None else "",
-                "counts": {name: self.device.fake_count(at) for at, name in enumerate(COUNTS)},
-                "reads": [{"op": op, "sizes": sizes, "inside": inside, "where": where, "times": times}
-                          for (op, sizes, inside, where), times in self.reads.items()]}
+        told = {
+            "pid": os.getpid(),
+            "forks": self.forks,
+            "frames": frames,
+            "missing": [name.decode() for name in missing],
+            "error": type(error).__name__ if error is not None else "",
+            "message": str(error) if error is not None else "",
+            "counts": {name: self.device.fake_count(at) for at, name in enumerate(COUNTS)},
+            "reads": [
+                {"op": op, "sizes": sizes, "inside": inside, "where": where, "times": times}
+                for (op, sizes, inside, where), times in self.reads.items()
+            ],
+        }
         path = os.path.join(self.path, f"rehearsal_{os.getpid()}")
         try:
             with open(path + ".part", "w", encoding="utf-8") as file:
@@ -96,6 +136,8 @@ def run_the_programs_own():
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER]
 if "CASEBOOK_REHEARSE" in os.environ and hasattr(ctypes.CDLL(None), "fake_on_read"):
-    sys.path += filter(None, [os.environ.get("CASEBOOK_NEEDS")])  # last: what the program has of its own comes first
+    sys.path += filter(
+        None, [os.environ.get("CASEBOOK_NEEDS")]
+    )  # last: what the program has of its own comes first
     witness = Witness(ctypes.CDLL(None))
 run_the_programs_own()

@@ -12,13 +12,24 @@ from torch.utils.checkpoint import checkpoint
 class Mlp(nn.Module):
     def __init__(self, width, depth):
         super().__init__()
-        self.parts = nn.ModuleList(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(),
-                                                 nn.Linear(4 * width, width)) for _ in range(depth))
+        self.parts = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(width),
+                nn.Linear(width, 4 * width),
+                nn.GELU(),
+                nn.Linear(4 * width, width),
+            )
+            for _ in range(depth)
+        )
         self.head = nn.Linear(width, 128)
 
     def forward(self, x):
         for part in self.parts:
-            x = x + (checkpoint(part, x, use_reentrant=False) if given.feature == "checkpoint" else part(x))
+            x = x + (
+                checkpoint(part, x, use_reentrant=False)
+                if given.feature == "checkpoint"
+                else part(x)
+            )
         return self.head(x)
 
 
@@ -26,14 +37,20 @@ class Transformer(nn.Module):
     def __init__(self, width, depth):
         super().__init__()
         self.words = nn.Embedding(2048, width)
-        self.parts = nn.ModuleList(nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True, norm_first=True)
-                                   for _ in range(depth))
+        self.parts = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True, norm_first=True)
+            for _ in range(depth)
+        )
         self.head = nn.Linear(width, 128)
 
     def forward(self, x):
         x = self.words(x)
         for part in self.parts:
-            x = checkpoint(part, x, use_reentrant=False) if given.feature == "checkpoint" else part(x)
+            x = (
+                checkpoint(part, x, use_reentrant=False)
+                if given.feature == "checkpoint"
+                else part(x)
+            )
         return self.head(x.mean(1))
 
 
@@ -42,39 +59,61 @@ class Convnet(nn.Module):
         super().__init__()
         wide = width // 4
         self.stem = nn.Conv2d(3, wide, 3, 2, 1)
-        self.parts = nn.ModuleList(nn.Sequential(nn.Conv2d(wide, wide, 3, 1, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU(),
-                                                 nn.Conv2d(wide, wide, 3, 1, 1)) for _ in range(depth))
+        self.parts = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(wide, wide, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(wide),
+                nn.ReLU(),
+                nn.Conv2d(wide, wide, 3, 1, 1),
+            )
+            for _ in range(depth)
+        )
         self.head = nn.Linear(wide, 128)
 
     def forward(self, x):
         x = functional.max_pool2d(self.stem(x), 2)
         for part in self.parts:
-            x = x + (checkpoint(part, x, use_reentrant=False) if given.feature == "checkpoint" else part(x))
+            x = x + (
+                checkpoint(part, x, use_reentrant=False)
+                if given.feature == "checkpoint"
+                else part(x)
+            )
         return self.head(x.mean((2, 3)))
 
 
 class Lstm(nn.Module):
     def __init__(self, width, depth):
         super().__init__()
-        self.words, self.cells = nn.Embedding(2048, width), nn.LSTM(width, width, depth, batch_first=True)
+        self.words, self.cells = (
+            nn.Embedding(2048, width),
+            nn.LSTM(width, width, depth, batch_first=True),
+        )
         self.head = nn.Linear(width, 128)
 
     def forward(self, x):
         x = self.words(x)
-        out = checkpoint(self.cells, x, use_reentrant=False) if given.feature == "checkpoint" else self.cells(x)
+        out = (
+            checkpoint(self.cells, x, use_reentrant=False)
+            if given.feature == "checkpoint"
+            else self.cells(x)
+        )
         return self.head(out[0][:, -1])
 
 
 KINDS = {"mlp": Mlp, "transformer": Transformer, "convnet": Convnet, "lstm": Lstm}
-OPTIMIZERS = {"sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-              "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=True),
-              "adamw-fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
-              "adamw-loop": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=False)}
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=True),
+    "adamw-fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
+    "adamw-loop": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=False),
+}
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="transformer", choices=KINDS)
 parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
 parser.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
-parser.add_argument("--feature", default="none", choices=("none", "checkpoint", "streams", "expandable", "graphs"))
+parser.add_argument(
+    "--feature", default="none", choices=("none", "checkpoint", "streams", "expandable", "graphs")
+)
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--steps", type=int, default=4)
 parser.add_argument("--width", type=int, default=256)
@@ -86,8 +125,12 @@ def batch(step):
     rows = given.batch + 2 * (step % 3)  # sizes change, as they do
     if given.feature == "graphs":
         rows = given.batch
-    shape = {"mlp": (64 * rows, given.width), "convnet": (rows, 3, 64, 64)}.get(given.model, (rows, 128))
-    x = torch.zeros(shape, dtype=torch.float32 if len(shape) == 4 or given.model == "mlp" else torch.long).pin_memory()
+    shape = {"mlp": (64 * rows, given.width), "convnet": (rows, 3, 64, 64)}.get(
+        given.model, (rows, 128)
+    )
+    x = torch.zeros(
+        shape, dtype=torch.float32 if len(shape) == 4 or given.model == "mlp" else torch.long
+    ).pin_memory()
     return x, torch.zeros(shape[0], dtype=torch.long)
 
 
@@ -100,7 +143,9 @@ side = torch.cuda.Stream() if given.feature == "streams" else None
 
 
 def forward_backward(x, target):
-    with torch.autocast("cuda", dtype=kind, enabled=kind is not None, cache_enabled=given.feature != "graphs"):
+    with torch.autocast(
+        "cuda", dtype=kind, enabled=kind is not None, cache_enabled=given.feature != "graphs"
+    ):
         loss = functional.cross_entropy(model(x).float(), target)
     scaler.scale(loss).backward()
     return loss

@@ -10,7 +10,9 @@ if "BROKEN_TORCH" in os.environ:
     raise OSError("libamdhip64.so.6: cannot open shared object file: No such file or directory")
 
 __version__ = "2.7.0+standin"
-version = types.SimpleNamespace(cuda="12.6" if "CPU_TORCH" not in os.environ else None, hip=None, git_version="0" * 40)
+version = types.SimpleNamespace(
+    cuda="12.6" if "CPU_TORCH" not in os.environ else None, hip=None, git_version="0" * 40
+)
 observers = []
 _C = types.SimpleNamespace(_cuda_attach_out_of_memory_observer=observers.append)
 

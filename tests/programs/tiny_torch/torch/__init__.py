@@ -56,7 +56,9 @@ def empty(size, dtype, device):
     rounded = -(-size // 512) * 512
     log("empty", size, STATE["stream"])
     if STATE["allocated"] + rounded > STATE["allowed"]:
-        raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.\nSee documentation")
+        raise OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {size} bytes.\nSee documentation"
+        )
     return Tensor(rounded)
 
 
@@ -73,7 +75,10 @@ def set_fraction(fraction, device):
 
 
 def stats(device):
-    return {"allocated_bytes.all.current": STATE["allocated"], "allocated_bytes.all.peak": STATE["peak"]}
+    return {
+        "allocated_bytes.all.current": STATE["allocated"],
+        "allocated_bytes.all.peak": STATE["peak"],
+    }
 
 
 def nested(device):
@@ -86,12 +91,24 @@ def record_history(enabled, context="all", max_entries=0):
 
 
 cuda = types.SimpleNamespace(
-    OutOfMemoryError=OutOfMemoryError, Stream=Stream, stream=on_stream, init=lambda: None, device_count=lambda: 1,
-    default_stream=lambda device: types.SimpleNamespace(number=0, cuda_stream=0), memory_stats=stats,
-    memory_stats_as_nested_dict=nested, set_per_process_memory_fraction=set_fraction, empty_cache=lambda: log("empty_cache"),
-    synchronize=lambda device: log("synchronize"), reset_peak_memory_stats=lambda device: log("reset_peak"),
-    mem_get_info=lambda device: (TOTAL - (64 << 20), TOTAL), get_device_name=lambda device: "Tiny GPU",
+    OutOfMemoryError=OutOfMemoryError,
+    Stream=Stream,
+    stream=on_stream,
+    init=lambda: None,
+    device_count=lambda: 1,
+    default_stream=lambda device: types.SimpleNamespace(number=0, cuda_stream=0),
+    memory_stats=stats,
+    memory_stats_as_nested_dict=nested,
+    set_per_process_memory_fraction=set_fraction,
+    empty_cache=lambda: log("empty_cache"),
+    synchronize=lambda device: log("synchronize"),
+    reset_peak_memory_stats=lambda device: log("reset_peak"),
+    mem_get_info=lambda device: (TOTAL - (64 << 20), TOTAL),
+    get_device_name=lambda device: "Tiny GPU",
     get_device_properties=lambda device: types.SimpleNamespace(total_memory=TOTAL, is_integrated=0),
     get_allocator_backend=lambda: "cudaMallocAsync" if "async" in WORDS else "native",
-    memory=types.SimpleNamespace(_record_memory_history=record_history, _snapshot=lambda: {"segments": [], "stats": stats(0)}))
+    memory=types.SimpleNamespace(
+        _record_memory_history=record_history, _snapshot=lambda: {"segments": [], "stats": stats(0)}
+    ),
+)
 print("a library prints on stdout")

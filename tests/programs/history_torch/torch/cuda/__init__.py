@@ -54,4 +54,8 @@ def get_device_properties(index):
 
 
 def memory_stats(index):
-    return {"allocation.all.allocated": memory.count, "allocated_bytes.all.peak": memory.allocated, "num_ooms": 0}
+    return {
+        "allocation.all.allocated": memory.count,
+        "allocated_bytes.all.peak": memory.allocated,
+        "num_ooms": 0,
+    }
