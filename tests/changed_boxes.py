@@ -1,30 +1,11 @@
 """Copies of recorded boxes in which some sources say something else, and a made-up box of NVIDIA's shared memory."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "env" / "boxes"))
-import build
-
-from helpers.look.boxes import open_box
-from helpers.look.bundle import BundleWriter
+import box_builder as build
 
 
 def changed(box, **replaced):
-    """A copy of a recorded box with some sources replaced, and those it lacks added."""
-    bundle, writer = open_box(box), BundleWriter("changed", "constructed", "0", "")
-    for item in bundle.items:
-        text = bundle.contents[item.path].decode() if item.path else None
-        writer.add(
-            item.kind,
-            item.source,
-            replaced.pop(item.source, text),
-            status=item.status,
-            why=item.why,
-        )
-    for source, text in replaced.items():
-        writer.add("file", source, text)
-    return writer.bundle()
+    """A copy of a recorded box, all of it as if the case had printed it, with some sources replaced or added."""
+    return build.copied(box, replaced, constructed=False).writer.bundle()
 
 
 def gb10(available_kib, free_kib, message=""):

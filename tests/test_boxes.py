@@ -1,7 +1,5 @@
-"""The recorded boxes keep what the cases state to the byte, mark what was filled in, and are what their builder writes."""
+"""The recorded boxes keep what the cases state to the byte, mark what was filled in, and name no person."""
 
-import filecmp
-import runpy
 from pathlib import Path
 
 import pytest
@@ -25,22 +23,6 @@ GIB, MIB = 1 << 30, 1 << 20
 
 def test_the_boxes_of_the_case_studies_are_there():
     assert recorded_names() == NAMES
-
-
-def test_the_folders_are_what_the_builder_writes(tmp_path):
-    built = runpy.run_path(str(RECORDED / "build.py"))["build"](tmp_path)
-    assert [path.name for path in built] and sorted(path.name for path in built) == NAMES
-    for path in built:
-        files = sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
-        kept = sorted(
-            p.relative_to(RECORDED / path.name)
-            for p in (RECORDED / path.name).rglob("*")
-            if p.is_file()
-        )
-        assert files == kept, "run: python env/boxes/build.py"
-        assert filecmp.cmpfiles(path, RECORDED / path.name, [str(f) for f in files], shallow=False)[
-            1:
-        ] == ([], [])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+import box_builder as build
 import pytest
 from changed_boxes import gb10
 from hypothesis import given, settings
@@ -21,9 +21,6 @@ from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, 
 from helpers.look.relations import RELATIONS, relations
 from helpers.shapes import CAUSES
 from helpers.units import near
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "env" / "boxes"))
-import build
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 
@@ -393,15 +390,6 @@ def test_gtt_at_half_of_the_ram_is_ttms_default():
     )
 
 
-def strix(changed: dict[str, str]):
-    box = build.strix_halo(1)
-    for item in box.writer._items:
-        new = changed.get(item.source)
-        if new:
-            box.writer._contents[item.path] = new.encode()
-    return box.writer.bundle()
-
-
 BANK = "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties"
 LOWERED = {PAGES: f"{(16 << 30) // 4096}\n", BANK: f"heap_type 1\nsize_in_bytes {16 << 30}\n"}
 
@@ -413,7 +401,7 @@ LOWERED = {PAGES: f"{(16 << 30) // 4096}\n", BANK: f"heap_type 1\nsize_in_bytes 
         (open_box("strix-halo-2-vm-size"), "ttm-gtt-cap"),
         (open_box("strix-halo-3-gttsize"), "ttm-gtt-cap"),
         (open_box("strix-halo-4-ttm"), "other"),
-        (strix(LOWERED), "ttm-gtt-cap"),
+        (build.copied("strix-halo-1-found", LOWERED).writer.bundle(), "ttm-gtt-cap"),
     ],
 )
 def test_whoever_asks_gets_one_cause_and_likely_at_most_from_readings_that_were_filled_in(

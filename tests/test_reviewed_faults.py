@@ -8,23 +8,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import box_builder as build
 import pytest
 import yaml
+from changed_boxes import changed, gb10
+
+from helpers.judge.ceilings import ceilings
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message
+from helpers.look.boxes import open_box
+from helpers.settings.audit import audit, audit_box
+from helpers.shapes import Verdict
+from helpers.tell.verdict import as_text
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "env" / "boxes"))
-
-import build  # noqa: E402
-from changed_boxes import changed, gb10  # noqa: E402
-
-from helpers.judge.ceilings import ceilings  # noqa: E402
-from helpers.judge.diagnosis import diagnose  # noqa: E402
-from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message  # noqa: E402
-from helpers.look.boxes import open_box  # noqa: E402
-from helpers.settings.audit import audit, audit_box  # noqa: E402
-from helpers.shapes import Verdict  # noqa: E402
-from helpers.tell.verdict import as_text  # noqa: E402
-
 GIB = 1 << 30
 BARE = "RuntimeError: CUDA error: out of memory"
 APU = {"gpu": "Radeon 890M", "gfx": "gfx1150", "ram_gib": 96}
@@ -656,7 +653,7 @@ def test_an_option_of_the_newest_torch_is_not_called_misspelt(option):
 
 
 def test_the_fraction_that_binds_is_the_one_of_the_variable_that_wins():
-    b = build.strix_halo(1)
+    b = build.copied("strix-halo-1-found")
     b.rows(
         "environment",
         [
@@ -804,18 +801,20 @@ def test_diagnose_and_ttm_give_one_answer_for_one_box(box):
 
 
 def test_a_limit_that_somebody_lowered_is_the_cause_and_not_the_size_of_the_work():
-    b = build.strix_halo(1)
-    for item in b.writer._items:
-        new = {
-            "/sys/module/ttm/parameters/pages_limit": f"{(16 << 30) // 4096}\n",
-            "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {16 << 30}\n",
-        }.get(item.source)
-        if new:
-            b.writer._contents[item.path] = new.encode()
-    bundle = b.writer.bundle()
+    lowered = {
+        "/sys/module/ttm/parameters/pages_limit": f"{(16 << 30) // 4096}\n",
+        "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {16 << 30}\n",
+    }
+    bundle = build.copied("strix-halo-1-found", lowered).writer.bundle()
     decision, verdict = ceilings(bundle)[0].decision, diagnose(evidence_from_bundle(bundle))
-    assert decision.cause == "ttm-gtt-cap" and verdict.cause == "ttm-gtt-cap"
-    assert "batch" not in verdict.next_step.command
+    assert verdict.cause == decision.cause == "ttm-gtt-cap"
+    proved = decision.confidence == "confirmed" and not any(
+        item.constructed for item in bundle.items
+    )
+    assert (
+        verdict.confidence == ("confirmed" if proved else "likely")
+        or verdict.confidence == decision.confidence
+    )
 
 
 # -- words ----------------------------------------------------------------------------------------
