@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ENV = Path(__file__).resolve().parent
 sys.path[:1] = [str(ENV)]
@@ -45,37 +46,22 @@ def uv(arguments: Sequence[str], links: bool = False) -> subprocess.CompletedPro
         | pip.clean(os.environ)
         | {"UV_PYTHON_DOWNLOADS": "never"}
     )
-    return subprocess.run(
-        [sys.executable, "-m", "uv", *arguments],
-        cwd=ENV,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
+    both: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    argv = [sys.executable, "-m", "uv", *arguments]
+    return subprocess.run(argv, cwd=ENV, env=env, text=True, check=False, **both)
 
 
 def lock(arguments: list[str]) -> int:
     """Write the locks anew from the .in files; a pin that still fits stays, but for --upgrade."""
     for name in COMPILED:
         torch, source, target = name == "torch", f"{name}.in", f"{name}.txt"
-        words = [
-            "pip",
-            "compile",
-            source,
-            "-o",
-            target,
-            "--universal",
-            "--python-version",
-            PYTHONS[0],
-            "--only-binary",
-            ":all:",
-            "--custom-compile-command",
-            "make lock",
-            *arguments,
-        ]
+        words = f"pip compile {source} -o {target} --universal --only-binary :all:".split()
+        words += ["--python-version", PYTHONS[0], "--custom-compile-command", "make lock"]
+        words += arguments
         done = uv(words, links=torch)
         if done.returncode and torch:
             done = uv([*words, *INDEX])
@@ -91,28 +77,10 @@ def resolves(
 ) -> tuple[int, str]:
     """(packages, "") where every pin of a lock has a wheel there, else (0, why)."""
     with tempfile.TemporaryDirectory() as target:
-        done = uv(
-            [
-                "pip",
-                "install",
-                "--dry-run",
-                "--no-deps",
-                "--only-binary",
-                ":all:",
-                "--python",
-                sys.executable,
-                "--python-version",
-                python,
-                "--python-platform",
-                platform,
-                "--target",
-                target,
-                "-r",
-                str(lock_file),
-                *options,
-            ],
-            links,
-        )
+        words = "pip install --dry-run --no-deps --only-binary :all:".split()
+        words += ["--python", sys.executable, "--python-version", python, "--target", target]
+        words += ["--python-platform", platform, "-r", str(lock_file), *options]
+        done = uv(words, links)
     counted = re.search(r"^Would install (\d+) packages?", done.stdout, re.MULTILINE)
     return (int(counted[1]), "") if done.returncode == 0 and counted else (0, last(done.stdout))
 
@@ -129,49 +97,34 @@ def last(text: str) -> str:
 def check(arguments: list[str]) -> int:
     """Every lock on every Python and processor; the CPU build of torch where something here serves it."""
     failed = unchecked = 0
-    for platform in PLATFORMS:
-        for python in PYTHONS:
-            began, told = time.monotonic(), []
-            for name in LOCKS:
-                count, why = resolves(ENV / name, python, platform)
-                failed += bool(why)
-                told.append(f"{name} {count} packages" if not why else f"{name} FAILED: {why}")
-            with tempfile.NamedTemporaryFile("w", suffix=".txt") as needs:
-                needs.write(
-                    "\n".join(
-                        pin for pin in pip.pins(ENV / "torch.txt") if not pin.startswith("torch==")
-                    )
-                )
-                needs.flush()
-                count, why = resolves(Path(needs.name), python, platform)
-            failed += bool(why)
-            told.append(
-                f"what torch needs {count} packages"
-                if not why
-                else f"what torch needs FAILED: {why}"
-            )
-            why = resolves(ENV / "torch.txt", python, platform, links=True)[1]
-            why = why and resolves(ENV / "torch.txt", python, platform, INDEX)[1]
-            unchecked += bool(why)
-            told.append("torch not checked because " + why if why else "torch 1 package")
-            print(
-                f"{platform} Python {python} ({time.monotonic() - began:.1f} s)\n  "
-                + "\n  ".join(told),
-                flush=True,
-            )
-    print(
-        f"check-pins: {len(PLATFORMS) * len(PYTHONS)} combinations, {failed} failed, torch not checked in {unchecked}"
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        needs = Path(folder, "what torch needs")
+        kept = [pin for pin in pip.pins(ENV / "torch.txt") if not pin.startswith("torch==")]
+        needs.write_text("\n".join(kept))
+        for platform in PLATFORMS:
+            for python in PYTHONS:
+                began, lines = time.monotonic(), []
+                for lock_file in [*(ENV / name for name in LOCKS), needs]:
+                    count, why = resolves(lock_file, python, platform)
+                    failed += bool(why)
+                    result = f"FAILED: {why}" if why else f"{count} packages"
+                    lines.append(f"{lock_file.name} {result}")
+                why = resolves(ENV / "torch.txt", python, platform, links=True)[1]
+                why = why and resolves(ENV / "torch.txt", python, platform, INDEX)[1]
+                unchecked += bool(why)
+                lines.append(f"torch not checked because {why}" if why else "torch 1 package")
+                head = f"{platform} Python {python} ({time.monotonic() - began:.1f} s)"
+                print("\n  ".join([head, *lines]), flush=True)
+    combinations = len(PLATFORMS) * len(PYTHONS)
+    print(f"check-pins: {combinations} combinations, {failed} failed, {unchecked} without torch")
     return 1 if failed else 0
 
 
 def main(arguments: list[str]) -> int:
     verbs = {"lock": lock, "check": check}
-    if arguments[:1] == [] or arguments[0] not in verbs:
-        print(
-            f"check_pins: {' '.join(arguments) or 'nothing'} seen, expected one of {', '.join(verbs)}",
-            file=sys.stderr,
-        )
+    if not arguments or arguments[0] not in verbs:
+        seen = " ".join(arguments) or "nothing"
+        print(f"check_pins: {seen} seen, expected one of {', '.join(verbs)}", file=sys.stderr)
         return 2
     return verbs[arguments[0]](arguments[1:])
 

@@ -1,62 +1,71 @@
-"""Runs pytest and nbval over the notebooks in one call, and ends with what did not run and why."""
+"""Runs pytest and nbval over the notebooks in one call, on every core, and ends with what did not run and why.
+
+It is the plugin of that call, too: what its processes did not run is counted here.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL_LIMIT_S = 120
+MOST_PROCESSES = 8
+REASONS: Counter[str] = Counter()
+LEFT_OUT: Counter[str] = Counter()
 
 
-class NotRun:
-    """Collects the reasons of skipped checks and shows each once, above pytest's own last line."""
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple) and not hasattr(report, "wasxfail"):
+        REASONS[report.longrepr[2].removeprefix("Skipped: ")] += 1
 
-    def __init__(self) -> None:
-        self.reasons: Counter[str] = Counter()
-        self.left_out = 0
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if (
-            report.skipped
-            and isinstance(report.longrepr, tuple)
-            and not hasattr(report, "wasxfail")
-        ):
-            self.reasons[report.longrepr[2].removeprefix("Skipped: ")] += 1
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    LEFT_OUT["here"] += len(items)
 
-    def pytest_deselected(self, items: list[pytest.Item]) -> None:
-        self.left_out += len(items)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        lines = [f"{count:>4}  {reason}" for reason, count in sorted(self.reasons.items())]
-        if self.left_out:
-            lines.append(
-                f"{self.left_out:>4}  left out by -m or -k; `make test-all` runs the slow ones"
-            )
-        if lines:
-            terminalreporter.section("not run because")
-            terminalreporter.write_line("\n".join(lines))
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = LEFT_OUT["here"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every process collects the same tests and leaves the same out."""
+    LEFT_OUT["here"] = getattr(node, "workeroutput", {}).get("left_out", LEFT_OUT["here"])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = [f"{count:>4}  {reason}" for reason, count in sorted(REASONS.items())]
+    if LEFT_OUT["here"]:
+        why = "left out by -m or -k; `make test-all` runs the slow ones"
+        lines.append(f"{LEFT_OUT['here']:>4}  {why}")
+    if lines:
+        terminalreporter.section("not run because")
+        terminalreporter.write_line("\n".join(lines))
 
 
 def main(arguments: list[str]) -> int:
     every = "--all" in arguments
     given = [word for word in arguments if word != "--all"]
+    named = any((ROOT / word.split("::")[0]).exists() for word in given)
+    processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+    # A file's tests share what they set up, so a file is one process's.
+    options = ["-p", "run_tests", "-n", str(processes), "--dist", "loadfile"]
     # -p no:cacheprovider would lose --lf; a checkout that cannot be written only warns.
-    options = ["-rfE", "--nbval-lax", f"--nbval-cell-timeout={CELL_LIMIT_S}", "--nbval-current-env"]
-    options += (
-        [] if every else ["-m", "not slow", "--ignore=notebooks/cases"]
-    )  # told cases take a minute
-    places = (
-        []
-        if any((ROOT / word.split("::")[0]).exists() for word in given)
-        else ["tests", "notebooks"]
-    )
-    return int(pytest.main([*options, *given, *places], plugins=[NotRun()]))
+    options += ["-rfE", "--nbval-lax", f"--nbval-cell-timeout={CELL_LIMIT_S}"]
+    options += ["--nbval-current-env"]
+    if not every:  # told cases take a minute
+        options += ["-m", "not slow", "--ignore=notebooks/cases"]
+    return int(pytest.main([*options, *given, *([] if named else ["notebooks", "tests"])]))
 
 
 if __name__ == "__main__":
-    sys.path[:1] = [str(ROOT)]
+    sys.path[:1] = [str(ROOT), str(ROOT / "env")]
     sys.exit(main(sys.argv[1:]))

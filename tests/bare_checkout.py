@@ -43,9 +43,6 @@ case "$*" in "-m venv --without-pip "*) ;; "-m venv "*)
 """
 NO_VENV = 'case "$*" in "-m venv"*) echo "$0: No module named venv" >&2; exit 1;; esac\n'
 NO_PIP = 'case "$*" in "-m pip"*) echo "$0: No module named pip" >&2; exit 1;; esac\n'
-NO_VIRTUALENV = (
-    'case "$*" in "-m virtualenv"*) echo "$0: No module named virtualenv" >&2; exit 1;; esac\n'
-)
 OLD_PIP = 'case "$*" in *"--python "*) echo "no such option: --python" >&2; exit 2;; esac\n'
 
 

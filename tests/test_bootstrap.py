@@ -127,6 +127,21 @@ def test_children_see_the_checkout_first_and_nobody_elses_packages(
 
 
 @needs_pip
+def test_any_program_of_the_venv_imports_the_checkouts_helpers_from_any_folder(
+    warm: Checkout, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [str(warm.venv / "bin/python"), "-c", "import helpers; print(helpers.__file__)"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout.strip() == str(warm.root / "helpers/__init__.py"), done.stderr
+
+
+@needs_pip
 @pytest.mark.parametrize(
     ("words", "becomes"),
     [
@@ -167,14 +182,11 @@ def test_a_closed_standard_input_is_no_trouble(warm: Checkout) -> None:
 
 @needs_pip
 def test_a_home_that_cannot_be_written_gets_folders_for_jupyter(warm: Checkout) -> None:
-    env = call.child_environment(
-        warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"}, stamp.read(warm.venv)
-    )
+    env = call.child_environment(warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"})
     assert env["JUPYTER_RUNTIME_DIR"].endswith(f"casebook-{os.getuid()}/jupyter_runtime_dir")
     assert env["MPLCONFIGDIR"] == "/mine"
-    assert "JUPYTER_RUNTIME_DIR" not in call.child_environment(
-        warm.root, {"HOME": str(warm.home)}, stamp.read(warm.venv)
-    )
+    env = call.child_environment(warm.root, {"HOME": str(warm.home)})
+    assert "JUPYTER_RUNTIME_DIR" not in env
 
 
 @pytest.mark.parametrize(
@@ -473,7 +485,7 @@ def test_the_kernel_is_this_python_and_not_one_of_the_users(tmp_path: Path) -> N
     kernel = {"argv": ["/theirs/python", "-m", "x"], "display_name": "theirs", "language": "python"}
     (planted / "kernel.json").write_text(json.dumps(kernel))
     theirs = {"HOME": str(tmp_path), "JUPYTER_PATH": str(tmp_path / ".local/share/jupyter")}
-    env = call.child_environment(ROOT, {**os.environ, **theirs}, None)
+    env = call.child_environment(ROOT, {**os.environ, **theirs})
     ask = "from jupyter_client.manager import KernelManager; print(KernelManager(kernel_name='python3').format_kernel_cmd()[0])"
     done = subprocess.run(
         [sys.executable, "-c", ask], env=env, text=True, capture_output=True, check=True
@@ -507,7 +519,7 @@ def test_tests_end_with_what_did_not_run_and_why(tmp_path: Path) -> None:
     assert "   2  no GPU on this machine" in lines[at + 1 :] and any(
         "make test-all" in line for line in lines[at + 1 :]
     )
-    assert "1 passed, 2 skipped, 1 deselected" in lines[-1]
+    assert "1 passed, 2 skipped" in lines[-1] and "   1  left out by -m or -k" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -525,7 +537,7 @@ def test_what_pytest_is_given(
     import run_tests
 
     given: list[str] = []
-    monkeypatch.setattr(pytest, "main", lambda argv, plugins: 0 if given.extend(argv) else 0)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(pytest, "main", lambda argv: 0 if given.extend(argv) else 0)  # type: ignore[func-returns-value]
     assert run_tests.main(words) == 0
     assert {*options, "--nbval-lax", "--nbval-cell-timeout=120"} <= set(given)
     assert ("not slow" in given) == ("--all" not in words) and ("tests" in given) == (

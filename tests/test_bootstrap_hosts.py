@@ -15,7 +15,6 @@ from bare_checkout import (
     NO_ENSUREPIP,
     NO_PIP,
     NO_VENV,
-    NO_VIRTUALENV,
     OLD_PIP,
     Checkout,
     lay,
@@ -37,35 +36,14 @@ def bare(tmp_path: Path) -> Checkout:
     return lay(tmp_path)
 
 
-def virtualenv_on_path(checkout: Checkout) -> str:
-    """A `virtualenv` that does what the real one does: a venv with a pip in it, without ensurepip."""
-    import pip as pip_of_tests
-
-    tool = checkout.home / "tools/virtualenv"
-    tool.parent.mkdir()
-    tool.write_text(
-        f'#!/bin/sh\nfor last; do :; done\n"{sys.executable}" -m venv --without-pip "$last" || exit 1\n'
-        f'cp -r "{Path(pip_of_tests.__file__).parent}" "$last"/lib/python3*/site-packages/\n'
-    )
-    tool.chmod(0o755)
-    return f"{tool.parent}:{os.environ['PATH']}"
-
-
 @needs_pip
 @pytest.mark.parametrize(
     ("lacks", "way"),
     [
         ((), "venv"),
         ((NO_ENSUREPIP, MANAGED), "venv --without-pip, the host's pip"),
-        ((NO_VENV, NO_VIRTUALENV, MANAGED), "pip install --target"),
-        ((NO_ENSUREPIP, OLD_PIP, NO_VIRTUALENV), "pip install --target"),
     ],
-    ids=[
-        "whole",
-        "no ensurepip, externally managed",
-        "no venv, externally managed",
-        "pip before 22.3",
-    ],
+    ids=["whole", "no ensurepip, externally managed"],
 )
 def test_each_way_of_making_venv_ends_with_the_packages(
     bare: Checkout, lacks: tuple[str, ...], way: str
@@ -77,20 +55,9 @@ def test_each_way_of_making_venv_ends_with_the_packages(
     said = told(done)
     assert said["path"][0] == str(bare.root)
     for call in bare.calls():
-        assert not call.startswith("-m pip install") or "--target" in call, (
-            "nothing is ever installed for the host"
-        )
+        assert not call.startswith("-m pip install"), "nothing is ever installed for the host"
     warm = bare.start("diagnose")
     assert warm.returncode == 0 and warm.stderr == "", warm.stderr
-
-
-@needs_pip
-def test_virtualenv_serves_where_ensurepip_and_pip_are_missing(bare: Checkout) -> None:
-    done = bare.lacking(NO_ENSUREPIP, NO_PIP, NO_VIRTUALENV).start(
-        "diagnose", "--torch=none", PATH=virtualenv_on_path(bare)
-    )
-    assert done.returncode == 0, done.stderr
-    assert bare.record["made"]["way"] == "virtualenv" and bare.imports("tiny") == "1.0"
 
 
 @needs_pip
@@ -103,21 +70,29 @@ def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(
         pytest.skip("this Python brings no wheel of pip")
     shutil.copytree(bare.wheels, bare.root / "wheelhouse")
     shutil.copy2(wheels[0], bare.root / "wheelhouse")
-    done = bare.lacking(NO_ENSUREPIP, NO_PIP, NO_VIRTUALENV).start(
+    done = bare.lacking(NO_ENSUREPIP, NO_PIP).start(
         "diagnose", "--torch=none", PIP_FIND_LINKS="/nonexistent"
     )
     assert done.returncode == 0, done.stderr
     assert bare.imports("tiny") == "1.0"
 
 
+@needs_pip
+@pytest.mark.parametrize(
+    ("lacks", "why"),
+    [
+        ((NO_VENV, NO_PIP), "No module named venv"),
+        ((NO_ENSUREPIP, OLD_PIP), "no such option: --python"),
+    ],
+    ids=["no venv", "pip before 22.3"],
+)
 def test_where_every_way_fails_one_line_names_the_package_and_one_what_works(
-    bare: Checkout, tmp_path: Path
+    bare: Checkout, lacks: tuple[str, ...], why: str
 ) -> None:
-    bare.lacking(NO_VENV, NO_PIP, NO_VIRTUALENV)
-    done = bare.start("diagnose", PATH="/usr/bin:/bin")
+    done = bare.lacking(*lacks).start("diagnose", PATH="/usr/bin:/bin")
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1 and len(lines) == 3, done.stderr
-    assert "Do: " in lines[1] and "No module named venv" in lines[1]
+    assert "Do: " in lines[1] and why in lines[1]
     assert lines[2] == "Works right now, with nothing installed: python3 -m helpers capture"
     assert not (bare.venv / "casebook.json").exists()
     assert bare.lacking(NO_ENSUREPIP).start("capture").returncode == 0

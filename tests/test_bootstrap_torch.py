@@ -102,12 +102,12 @@ def test_a_torch_is_found_without_being_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("#!/bin/sh\nexit 3\n", "exit 3: said nothing"),
+        ("#!/bin/sh\nexit 3\n", "exit 3: nothing printed"),
         (
             "#!/bin/sh\necho 'libpython3.so: cannot open' >&2\nexit 127\n",
             "exit 127: libpython3.so: cannot open",
         ),
-        ("#!/bin/sh\necho hello\n", "exit 0: said nothing"),
+        ("#!/bin/sh\necho hello\n", "exit 0: nothing printed"),
         ("#!/nonexistent/interpreter\n", "does not start: No such file or directory"),
         ("\x7fELF nonsense", "does not start: Exec format error"),
     ],

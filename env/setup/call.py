@@ -35,13 +35,13 @@ class Call:
         os.execve(
             self.python,
             [self.python, *argv],
-            child_environment(self.root, self.environ, self.stamp),
+            child_environment(self.root, self.environ),
         )
 
     def call(self, *argv: str) -> int:
         """Run one command of several and return its exit code; an interrupt is left to the child to answer."""
         child = subprocess.Popen(
-            [self.python, *argv], env=child_environment(self.root, self.environ, self.stamp)
+            [self.python, *argv], env=child_environment(self.root, self.environ)
         )
         while True:
             try:
@@ -50,23 +50,11 @@ class Call:
                 continue
 
 
-def child_environment(
-    root: Path, environ: Mapping[str, str], stamp: Stamp | None
-) -> dict[str, str]:
+def child_environment(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the workbook's own children: the checkout first on sys.path, nobody else's packages or kernels."""
     env = pip.clean(environ)
-    site = stamp.made.site if stamp else None
-    env |= {
-        "PYTHONPATH": os.pathsep.join([str(root), *([site] if site else [])]),
-        "PYTHONNOUSERSITE": "1",
-        "JUPYTER_PREFER_ENV_PATH": "1",
-    }
     env.pop("JUPYTER_PATH", None)
-    if site:
-        env |= {
-            "JUPYTER_PATH": f"{site}/share/jupyter",
-            "JUPYTERLAB_DIR": f"{site}/share/jupyter/lab",
-        }
+    env |= {"PYTHONPATH": str(root), "PYTHONNOUSERSITE": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     if not os.access(env.get("HOME") or "/nonexistent", os.W_OK):
         # A container started with a bare uid: HOME is / or missing, and Jupyter, IPython and matplotlib must write.
         own = os.path.join(tempfile.gettempdir(), f"casebook-{os.getuid()}")

@@ -64,10 +64,8 @@ class Interpreter:
 
     def line(self) -> str:
         kind = f", HIP {self.hip}" if self.hip else f", CUDA {self.cuda}" if self.cuda else ""
-        says = [f"torch {self.torch}{kind}"] if self.torch else []
-        return f"{self.path} ({self.how_found}): " + "; ".join(
-            [*says, *([self.why] if self.why else [])]
-        )
+        says = [f"torch {self.torch}{kind}" if self.torch else "", self.why]
+        return f"{self.path} ({self.how_found}): " + "; ".join(filter(None, says))
 
     def record(self) -> dict[str, object]:
         return asdict(self)
@@ -87,11 +85,8 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def user_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which the user's own torch is found: theirs, without what would bend another Python."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in ("PYTHONHOME", "PYTHONSTARTUP")
-    }
+    bending = ("PYTHONHOME", "PYTHONSTARTUP")
+    return {name: value for name, value in environ.items() if name not in bending}
 
 
 def probe(
@@ -103,8 +98,8 @@ def probe(
             [path, "-c", PROBE],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            cwd="/",
             stderr=subprocess.PIPE,
+            cwd="/",
             env=user_environment(environ),
             start_new_session=True,
         )
@@ -121,11 +116,8 @@ def probe(
     answer = [line for line in out.decode(errors="replace").splitlines() if line.startswith(MARK)]
     if child.returncode or not answer:
         words = err.decode(errors="replace").strip().splitlines()
-        return Interpreter(
-            path,
-            how_found,
-            why=f"exit {child.returncode}: {words[-1] if words else 'said nothing'}",
-        )
+        last = words[-1] if words else "nothing printed"
+        return Interpreter(path, how_found, why=f"exit {child.returncode}: {last}")
     return judged(path, how_found, json.loads(answer[-1][len(MARK) :]), environ)
 
 
@@ -144,13 +136,11 @@ def judged(
         why = "too old: Python 3.9 and torch 1.13 are the oldest that can be used"
     else:
         why = "" if cuda or hip else CPU_BUILD
-    listed = [
-        os.path.abspath(entry) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry
-    ]
+    entries = environ.get("PYTHONPATH", "").split(os.pathsep)
     home = os.path.dirname(os.path.abspath(at)) if at else ""
-    through = (
-        "PYTHONPATH" if home in listed else "user site" if home and home == said["user"] else ""
-    )
+    through = "user site" if home and home == said["user"] else ""
+    if home in [os.path.abspath(entry) for entry in entries if entry]:
+        through = "PYTHONPATH"
     return Interpreter(path, how_found, python, said["prefix"], torch, cuda, hip, at, through, why)
 
 
@@ -165,11 +155,8 @@ def candidates(
     on_path = shutil.which("python3", path=environ.get("PATH"))
     if on_path:
         yield on_path, "python3 on PATH"
-    for folder in (
-        system / "opt/venv",
-        system / "opt/conda",
-        *sorted((system / "opt/conda/envs").glob("*")),
-    ):
+    conda = system / "opt/conda"
+    for folder in (system / "opt/venv", conda, *sorted((conda / "envs").glob("*"))):
         yield str(folder / "bin/python"), f"/{folder.relative_to(system)}"
     home = Path(environ.get("HOME") or "/nonexistent")
     for torch in sorted(home.glob(".local/lib/python3.*/site-packages/torch"), reverse=True):
@@ -190,11 +177,9 @@ def find(
     paths, prefixes = set(), {str(venv), os.path.realpath(venv)}
     first = [(asked, "--torch-python")] if asked else []
     for path, how in [*first, *candidates(environ, venv, system)]:
-        if (
-            path in paths
-            or path.startswith(f"{venv}{os.sep}")
-            or not (os.path.lexists(path) or path == asked)
-        ):
+        if path in paths or path.startswith(f"{venv}{os.sep}"):
+            continue
+        if not os.path.lexists(path) and path != asked:
             continue
         paths.add(path)
         seen = probe(path, how, environ, limit_s)

@@ -33,7 +33,7 @@ def wheelhouse(call: Call) -> int:
     """Download the wheels of the base and test sets for this Python and processor, and torch where something serves it."""
     root, host = call.root, sys.executable
     try:
-        own = venv.pip_of_host(host, root, call.environ)
+        own = venv.pip_of_host(host, root, "", call.environ)
     except venv.Lacks as lack:
         raise SetupError(
             f"wheelhouse: {host} has no pip ({lack}): use a Python that has one, PYTHON=.."

@@ -16,40 +16,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from .stamp import Made
+from typing import Any
 
 EXACT_TORCH = re.compile(r"torch==\d+(\.\d+)+\+(cpu|cu\d+|rocm\d+(\.\d+)*)")
 PYTHON_VARIABLES = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "PYTHONSTARTUP",
-    "PYTHONINSPECT",
-    "PYTHONOPTIMIZE",
-    "PYTHONPLATLIBDIR",
-    "PYTHONEXECUTABLE",
-    "PYTHONSAFEPATH",
-)
+    "PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONINSPECT PYTHONOPTIMIZE PYTHONPLATLIBDIR "
+    "PYTHONEXECUTABLE PYTHONSAFEPATH"
+).split()
 # What says where packages come from and how to get there. All else (user, target, prefix, constraint, require-virtualenv,
 # no-binary, ...) would put packages elsewhere or choose other ones, and is left out.
 KEPT_SETTINGS = (
-    "index-url",
-    "extra-index-url",
-    "find-links",
-    "no-index",
-    "trusted-host",
-    "proxy",
-    "cert",
-    "client-cert",
-    "timeout",
-    "default-timeout",
-    "retries",
-    "cache-dir",
-    "no-cache-dir",
-    "keyring-provider",
-    "use-feature",
-    "use-deprecated",
-)
+    "index-url extra-index-url find-links no-index trusted-host proxy cert client-cert timeout "
+    "default-timeout retries cache-dir no-cache-dir keyring-provider use-feature use-deprecated"
+).split()
 INDEX_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX")
 NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|name resolution|Name or service not known|Connection refused"
@@ -103,9 +82,8 @@ def settings(pip: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     for line in listed.splitlines():
         shape = re.fullmatch(r"(global|install|:env:)\.([a-z-]+)=(.*)", line)
         if shape and shape[2] in KEPT_SETTINGS:
-            found[("global", "install", ":env:").index(shape[1]), shape[2]] = str(
-                ast.literal_eval(shape[3])
-            )
+            place = ("global", "install", ":env:").index(shape[1])
+            found[place, shape[2]] = str(ast.literal_eval(shape[3]))
     return {
         f"PIP_{name.upper().replace('-', '_')}": value
         for (_, name), value in sorted(found.items())
@@ -141,9 +119,8 @@ def checked(line: str) -> str:
     pin = line.split(";")[0].strip()
     if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!_-]+", pin):
         raise ValueError(f"a lock holds exact pins only, seen: {line}")
-    if re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() == "torch" and not EXACT_TORCH.fullmatch(
-        pin
-    ):
+    name = re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower()
+    if name == "torch" and not EXACT_TORCH.fullmatch(pin):
         raise ValueError(f"torch must be named with its exact local version, seen: {line}")
     return line
 
@@ -179,10 +156,9 @@ def command(
     return argv if torch is None else [*argv, checked(f"torch=={torch}")]
 
 
-def places(made: Made, wheelhouse: Path) -> list[str]:
-    """Where packages go and, where there is a wheelhouse folder, come from, as options of `pip install`."""
-    target = ["--target", made.site, "--upgrade"] if made.site else []
-    return target + (["--find-links", str(wheelhouse)] if wheelhouse.is_dir() else [])
+def source(wheelhouse: Path) -> list[str]:
+    """Where packages come from where there is a wheelhouse folder, as options of `pip install`."""
+    return ["--find-links", str(wheelhouse)] if wheelhouse.is_dir() else []
 
 
 class Progress:
@@ -211,9 +187,8 @@ class Progress:
         self.shown = now
         count = min(self.count if done is None else done, self.total)
         how_far = "done" if final else f"{count} of {self.total} packages"
-        line = f"  {self.label}: {how_far}, {now - self.began:.0f} s" + (
-            f", {self.last}" if self.last and not final else ""
-        )
+        last = f", {self.last}" if self.last and not final else ""
+        line = f"  {self.label}: {how_far}, {now - self.began:.0f} s{last}"
         end = "\n" if final or not self.terminal else ""
         print(f"\r\033[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
 
@@ -231,13 +206,8 @@ def run(
     """
     with open(log, "a", encoding="utf-8") as kept:
         kept.write(f"$ pip {' '.join(argv[argv.index('--only-binary=:all:') - 1 :])}\n")
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=env,
-        )
+        both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, **both)
         assert child.stdout is not None
         lines, rest = [], b""
         before = arrived(site)
@@ -254,9 +224,8 @@ def run(
                             progress.read(lines[-1])
                         if not chunk:
                             break
-                    progress.show(
-                        arrived(site) - before if progress.last == "unpacking" and site else None
-                    )
+                    unpacking = progress.last == "unpacking" and site
+                    progress.show(arrived(site) - before if unpacking else None)
                 child.wait()
             finally:
                 if child.poll() is None:
@@ -270,12 +239,10 @@ def run(
                 if progress.terminal:
                     print("\r\033[K", end="", file=sys.stderr, flush=True)
     errors = [line for line in lines if line.startswith("ERROR:")]
-    said = (errors or [line for line in lines if line.strip()] or ["pip said nothing"])[-1]
-    text = "\n".join(lines)
-    said = said.removeprefix("ERROR: ").strip()
-    return Outcome(
-        child.returncode, said, bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text))
-    )
+    last = (errors or [line for line in lines if line.strip()] or ["pip printed nothing"])[-1]
+    last, text = last.removeprefix("ERROR: ").strip(), "\n".join(lines)
+    no_network, no_space = bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text))
+    return Outcome(child.returncode, last, no_network, no_space)
 
 
 def arrived(site: Path | None) -> int:

@@ -51,6 +51,10 @@ def ready(
         raise SetupError(f"set-up: {error}") from error
 
 
+def show(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def wanting(root: Path, found: Stamp, needs: tuple[str, ...], asked: str | None) -> bool:
     return (
         not found.stands()
@@ -61,10 +65,8 @@ def wanting(root: Path, found: Stamp, needs: tuple[str, ...], asked: str | None)
 
 
 def torch_gone(found: Stamp) -> bool:
-    return any(
-        path is not None and not os.path.exists(path)
-        for path in (found.torch.torch_python, found.torch.owner)
-    )
+    used = (found.torch.torch_python, found.torch.owner)
+    return any(path is not None and not os.path.exists(path) for path in used)
 
 
 @contextlib.contextmanager
@@ -75,18 +77,10 @@ def only_one(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(
-                "another set-up of this checkout is running; waiting for it",
-                file=sys.stderr,
-                flush=True,
-            )
+            show("another set-up of this checkout is running; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError as error:
-            print(
-                f"no lock here ({error.strerror}): run one set-up at a time",
-                file=sys.stderr,
-                flush=True,
-            )
+            show(f"no lock here ({error.strerror}): run one set-up at a time")
         yield
     finally:
         os.close(handle)
@@ -107,18 +101,10 @@ def set_up(
     venv.own(folder)
     made = venv.resume(folder, environ) if found is None or found.stands() else None
     if not made:
-        print(
-            f"setting up {folder} (once; it can be interrupted and goes on from there)",
-            file=sys.stderr,
-            flush=True,
-        )
-        made = venv.make(
-            host_python(folder),
-            root,
-            environ,
-            OS_RELEASE.read_text() if OS_RELEASE.exists() else "",
-        )
-        print(f"  made with {made.way}, Python {made.version}", file=sys.stderr, flush=True)
+        show(f"setting up {folder} (once; it can be interrupted and goes on from there)")
+        os_release = OS_RELEASE.read_text() if OS_RELEASE.exists() else ""
+        made = venv.make(host_python(folder), root, environ, os_release)
+        show(f"  made with {made.way}, Python {made.version}")
         found = None
     now = found or Stamp(made, os.path.realpath(made.python))
     kept = pip.settings(made.pip, environ)
@@ -126,15 +112,13 @@ def set_up(
     for name in missing:
         fill(root, made, name, environ, kept)
         if name == "base":
-            quiet_lab(folder, made)
+            quiet_lab(folder)
+            venv.link_checkout(root)
             now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
         now = replace(now, sets={**now.sets, name: stamp.fingerprint(root, name, made.version)})
         stamp.write(folder, now)
-    if (
-        "base" in needs
-        and "base" not in missing
-        and (again or asked != now.torch.asked or torch_gone(now))
-    ):
+    stale = again or asked != now.torch.asked or torch_gone(now)
+    if stale and "base" in needs and "base" not in missing:
         now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
         stamp.write(folder, now)
     return now
@@ -154,14 +138,10 @@ def fill(
     wheelhouse = root / ("wheelhouse" if name != "maintain" else "no wheelhouse")
     lock = root / "env" / stamp.SETS[name][0]
     progress = pip.Progress(f"{name} packages", len(pip.pins(lock)))
-    argv = pip.command(made.pip, "install", [lock], options=pip.places(made, wheelhouse))
-    outcome = pip.run(
-        argv,
-        pip.environment(environ, kept, wheelhouse),
-        progress,
-        root / ".venv/setup.log",
-        venv.packages_folder(root / ".venv", made),
-    )
+    argv = pip.command(made.pip, "install", [lock], options=pip.source(wheelhouse))
+    env = pip.environment(environ, kept, wheelhouse)
+    site = venv.packages_folder(root / ".venv")
+    outcome = pip.run(argv, env, progress, root / ".venv/setup.log", site)
     if outcome.code == 0:
         progress.show(final=True)
         return
@@ -177,9 +157,9 @@ def fill(
     raise SetupError(f"set-up: pip stopped ({outcome.said}); {do}\n{WORKS_NOW}")
 
 
-def quiet_lab(folder: Path, made: Made) -> None:
+def quiet_lab(folder: Path) -> None:
     """JupyterLab asks for its news and for updates at the first start; a box without a network should not be asked."""
-    settings = (Path(made.site) if made.site else folder) / "share/jupyter/lab/settings"
+    settings = folder / "share/jupyter/lab/settings"
     settings.mkdir(parents=True, exist_ok=True)
     stamp.write_whole(settings / "overrides.json", json.dumps(LAB_SETTINGS, indent=1) + "\n")
 

@@ -20,13 +20,12 @@ SETS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Made:
-    """How .venv was made: its Python, the pip that fills it, and the folder of packages where it is no real venv."""
+    """How .venv was made: its Python, and the pip that fills it."""
 
     way: str
     python: str
     version: str
     pip: tuple[str, ...]
-    site: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Stamp:
 
 
 def made_from(said: dict[str, Any]) -> Made:
-    return Made(said["way"], said["python"], said["version"], tuple(said["pip"]), said["site"])
+    return Made(said["way"], said["python"], said["version"], tuple(said["pip"]))
 
 
 def fingerprint(root: Path, name: str, python_version: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from . import WrongUse, interpreters, pip
@@ -41,9 +42,8 @@ def check(asked: str | None, environ: Mapping[str, str], venv: Path) -> None:
     one = interpreters.probe(asked, "--torch-python", environ)
     why = "is the workbook's own" if asked.startswith(f"{venv}/") else one.why
     if why and why != interpreters.CPU_BUILD:
-        raise WrongUse(
-            f"--torch-python {asked}: {why}; expected a Python 3.9 or newer that has torch 1.13 or newer"
-        )
+        expected = "expected a Python 3.9 or newer that has torch 1.13 or newer"
+        raise WrongUse(f"--torch-python {asked}: {why}; {expected}")
 
 
 def settle(
@@ -51,48 +51,30 @@ def settle(
 ) -> Torch:
     """Find the interpreter that owns torch, or put a build into .venv, and say which it is."""
     found = interpreters.find(environ, root / ".venv", asked if asked not in KINDS else None)
-    seen = [one.record() for one in found]
     one = chosen(found, asked)
     if one:
-        python = root / ".venv/torch-python"
+        python = one.path
         if one.through:
-            write_whole(python, interpreters.starter(one, environ))
-            python.chmod(0o755)
-        torch = Torch(
-            str(python) if one.through else one.path,
-            one.path,
-            one.torch,
-            one.cuda,
-            one.hip,
-            one.how_found,
-            "",
-            asked,
-            seen,
-        )
+            starter = root / ".venv/torch-python"
+            write_whole(starter, interpreters.starter(one, environ))
+            starter.chmod(0o755)
+            python = str(starter)
+        torch = recorded(one, python)
     elif asked == "none":
-        torch = Torch(why="--torch none was asked for", asked=asked, all=seen)
+        torch = Torch(why="--torch none was asked for")
     else:
         name = f"{version(root)}+{BUILDS[asked or 'cpu'][0]}"
         own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
         why = "" if own.torch == name else install(root, made, asked or "cpu", environ, kept)
         own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
-        torch = (
-            Torch(why=why, asked=asked, all=seen)
-            if why
-            else Torch(
-                made.python,
-                made.python,
-                own.torch,
-                own.cuda,
-                own.hip,
-                own.how_found,
-                "",
-                asked,
-                seen,
-            )
-        )
+        torch = Torch(why=why) if why else recorded(own, made.python)
+    torch = replace(torch, asked=asked, all=[one.record() for one in found])
     print("\n".join(report(torch)), file=sys.stderr, flush=True)
     return torch
+
+
+def recorded(one: Interpreter, python: str) -> Torch:
+    return Torch(python, one.path, one.torch, one.cuda, one.hip, one.how_found)
 
 
 def report(torch: Torch) -> list[str]:
@@ -118,22 +100,17 @@ def install(
     # A box without a network must learn it soon; a slow line still gets its download, for these limit only the waiting.
     env = pip.environment(environ, kept, wheelhouse) | {"PIP_RETRIES": "1", "PIP_TIMEOUT": "15"}
     env.pop("PIP_DEFAULT_TIMEOUT", None)
-    places = pip.places(made, wheelhouse)
-    site = packages_folder(root / ".venv", made)
+    source = pip.source(wheelhouse)
+    site = packages_folder(root / ".venv")
     for index_options in ((),) if wheelhouse.is_dir() else ((), ("--extra-index-url", index)):
         progress = pip.Progress(f"torch {name}", 1)
-        argv = pip.command(made.pip, "install", torch=name, options=(*places, *index_options))
+        argv = pip.command(made.pip, "install", torch=name, options=(*source, *index_options))
         outcome = pip.run(argv, env, progress, log, site)
         if outcome.code == 0:
             progress.show(final=True)
             break
     if outcome.code == 0 and kind == "cpu":
-        progress = pip.Progress("what torch needs", 12)
-        outcome = pip.run(
-            pip.command(made.pip, "install", [root / "env/torch.txt"], options=places),
-            pip.environment(environ, kept, wheelhouse),
-            progress,
-            log,
-            site,
-        )
+        argv = pip.command(made.pip, "install", [root / "env/torch.txt"], options=source)
+        env = pip.environment(environ, kept, wheelhouse)
+        outcome = pip.run(argv, env, pip.Progress("what torch needs", 12), log, site)
     return "" if outcome.code == 0 else f"nothing serves torch {name} ({outcome.said})"

@@ -1,11 +1,11 @@
-"""How is .venv made on this host? The ordinary way, or one of three others where the host lacks a part."""
+"""How is .venv made on this host? The ordinary way, or with the host's pip where Python came without one."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import shlex
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +18,14 @@ from .stamp import Made, made_from, write_whole
 
 STEP_LIMIT_S = 600
 MARK = "made-by-bootstrap"
-PACKAGES = {
-    "debian": "apt-get install python3-venv",
-    "ubuntu": "apt-get install python3-venv",
-    "fedora": "dnf install python3-pip",
-    "rhel": "dnf install python3-pip",
-    "centos": "dnf install python3-pip",
-    "arch": "pacman -S python-pip",
-    "suse": "zypper install python3-pip",
-    "opensuse": "zypper install python3-pip",
-    "alpine": "apk add py3-pip",
-}
+# What brings pip and venv, by the name that /etc/os-release has for the distribution or for the one it is like.
+PACKAGES = (
+    ("debian ubuntu", "apt-get install python3-venv"),
+    ("fedora rhel centos", "dnf install python3-pip"),
+    ("arch", "pacman -S python-pip"),
+    ("suse opensuse", "zypper install python3-pip"),
+    ("alpine", "apk add py3-pip"),
+)
 WORKS_NOW = "Works right now, with nothing installed: python3 -m helpers capture"
 
 
@@ -38,13 +35,12 @@ class Lacks(Exception):
 
 def package_to_install(os_release: str) -> str:
     """The command that brings what set-up needs on this distribution, from the text of /etc/os-release."""
-    named = {}
-    for line in os_release.splitlines():
-        name, _, value = line.partition("=")
-        named[name.strip()] = value.strip().strip("\"'")
-    for word in [named.get("ID", ""), *named.get("ID_LIKE", "").split()]:
-        if word.split("-")[0] in PACKAGES:
-            return PACKAGES[word.split("-")[0]]
+    named = dict(line.partition("=")[::2] for line in os_release.splitlines())
+    words = f"{named.get('ID', '')} {named.get('ID_LIKE', '')}".replace('"', "").split()
+    for word in words:
+        for names, command in PACKAGES:
+            if word.split("-")[0] in names.split():
+                return command
     return "install pip and venv for this Python with the package manager"
 
 
@@ -73,37 +69,23 @@ def step(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(
-        (
-            line
-            for line in lines
-            if "No module named" in line or "ensurepip is not available" in line
-        ),
-        lines[-1] if lines else "no word of why",
-    )
+    telling = [line for line in lines if re.search("No module named|ensurepip is not avail", line)]
+    return (telling[:1] or lines[-1:] or ["no word of why"])[0]
 
 
 def quiet(environ: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in clean(environ).items()
-        if not name.startswith(("PIP_", "VIRTUALENV_"))
-    }
+    return {name: value for name, value in clean(environ).items() if not name.startswith("PIP_")}
 
 
-def pip_of_host(
-    host: str, root: Path, environ: Mapping[str, str], options: Sequence[str] = ()
-) -> list[str]:
-    """The pip that the host's Python can run, and that knows the options: its own, or the wheel of pip in wheelhouse/."""
-    tried = [
-        [host, "-m", "pip"],
-        *([host, str(wheel / "pip")] for wheel in sorted((root / "wheelhouse").glob("pip-*.whl"))),
-    ]
+def pip_of_host(host: str, root: Path, python: str, environ: Mapping[str, str]) -> list[str]:
+    """A pip that fills another Python's folder (pip 22.3 or newer): the host's own, or the wheel of pip in wheelhouse/."""
+    wheels = sorted((root / "wheelhouse").glob("pip-*.whl"))
     words = []
-    for pip in tried:
+    for pip in [[host, "-m", "pip"], *([host, str(wheel / "pip")] for wheel in wheels)]:
+        command = [*pip, *(["--python", python] if python else [])]
         try:
-            step([*pip, *options, "--version"], environ)
-            return [*pip, *options]
+            step([*command, "--version"], environ)
+            return command
         except Lacks as lacks:
             words.append(str(lacks))
     raise Lacks("; ".join(words))
@@ -123,51 +105,16 @@ def by_venv(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Ma
 
 
 def by_pip_of_host(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
-    """For a host without ensurepip (Debian without python3-venv): its own pip, which knows --python since 22.3."""
+    """For a host without ensurepip (Debian without python3-venv)."""
     python = str(venv / "bin/python")
     step([host, "-m", "venv", "--without-pip", str(venv)], environ)
-    pip = pip_of_host(host, root, environ, ("--python", python))
-    return Made(
-        "venv --without-pip, the host's pip", python, version_of(python, environ), tuple(pip)
-    )
-
-
-def by_virtualenv(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
-    python = str(venv / "bin/python")
-    on_path = shutil.which("virtualenv", path=environ.get("PATH"))
-    words = []
-    for tool in [[host, "-m", "virtualenv"], *([[on_path, "--python", host]] if on_path else [])]:
-        try:
-            step([*tool, "--no-periodic-update", str(venv)], environ)
-            step([python, "-m", "pip", "--version"], environ)
-            return Made("virtualenv", python, version_of(python, environ), (python, "-m", "pip"))
-        except Lacks as lacks:
-            words.append(str(lacks))
-    raise Lacks("; ".join(words))
-
-
-def by_target(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
-    """A folder of packages and a `python` that sees it, for a host whose venv cannot be used at all."""
-    pip = pip_of_host(host, root, environ)
-    site, python = venv / "site", venv / "bin/python"
-    site.mkdir(exist_ok=True)
-    python.parent.mkdir(exist_ok=True)
-    python.unlink(missing_ok=True)
-    path = f'"${{PYTHONPATH:+$PYTHONPATH:}}"{shlex.quote(str(site))}'
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH={path} PYTHONNOUSERSITE=1 exec {shlex.quote(host)} "$@"\n'
-    )
-    python.chmod(0o755)
-    return Made(
-        "pip install --target", str(python), version_of(str(python), environ), tuple(pip), str(site)
-    )
+    pip = tuple(pip_of_host(host, root, python, environ))
+    return Made("venv --without-pip, the host's pip", python, version_of(python, environ), pip)
 
 
 WAYS: tuple[tuple[str, Callable[[str, Path, Path, Mapping[str, str]], Made]], ...] = (
     ("python -m venv", by_venv),
     ("venv --without-pip with the host's pip", by_pip_of_host),
-    ("virtualenv", by_virtualenv),
-    ("pip install --target", by_target),
 )
 
 
@@ -204,19 +151,20 @@ def resume(venv: Path, environ: Mapping[str, str]) -> Made | None:
             return None
     except (OSError, ValueError, KeyError, TypeError, Lacks):
         return None
-    for info in packages_folder(venv, made).glob("*.dist-info"):
+    for info in packages_folder(venv).glob("*.dist-info"):
         # pip writes RECORD last; without it the package counts as installed and is not.
         if not (info / "RECORD").exists():
             shutil.rmtree(info)
     return made
 
 
-def packages_folder(venv: Path, made: Made) -> Path:
-    return (
-        Path(made.site)
-        if made.site
-        else next(iter(sorted(venv.glob("lib/python3.*/site-packages"))), venv)
-    )
+def packages_folder(venv: Path) -> Path:
+    return next(iter(sorted(venv.glob("lib/python3.*/site-packages"))), venv)
+
+
+def link_checkout(root: Path) -> None:
+    """Make `import helpers` work in every program of .venv, from any folder: a line of a .pth file, as pip's -e writes it."""
+    write_whole(packages_folder(root / ".venv") / "vram-casebook.pth", f"{root}\n")
 
 
 def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> Made:

@@ -18,18 +18,15 @@ from .ready import ready
 NOTEBOOKS = ("notebooks/00_start_here.ipynb", "notebooks/01_hardware_probe.ipynb")
 CLOSE_TESTS = ("tests/test_layers.py", "tests/test_docs.py")
 LAB_PORTS = range(8888, 8988)
+QUIET_LAB = (
+    "--LabApp.extension_manager=readonly",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+)
 
 
-def helpers(*argv: str) -> Callable[[Call], int]:
-    return lambda call: call.become("-m", "helpers", *argv, *call.arguments)
-
-
-def test(call: Call) -> int:
-    return call.become("env/run_tests.py", *call.arguments)
-
-
-def test_all(call: Call) -> int:
-    return call.become("env/run_tests.py", "--all", *call.arguments)
+def program(*argv: str) -> Callable[[Call], int]:
+    """A verb that becomes this command of .venv's Python, with the verb's own arguments behind it."""
+    return lambda call: call.become(*argv, *call.arguments)
 
 
 def check(call: Call) -> int:
@@ -53,25 +50,16 @@ def check(call: Call) -> int:
 def lab(call: Call) -> int:
     notebook = next((path for path in NOTEBOOKS if (call.root / path).exists()), "")
     port = free_port()
-    argv = [
-        "-m",
-        "jupyterlab",
-        "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0",
-        f"--ServerApp.root_dir={call.root}",
-        f"--LabApp.default_url=/lab/tree/{notebook}",
-        "--LabApp.extension_manager=readonly",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]
+    server = {"ip": "127.0.0.1", "port": port, "port_retries": 0, "root_dir": call.root}
+    argv = ["-m", "jupyterlab", *(f"--ServerApp.{name}={value}" for name, value in server.items())]
+    argv += [f"--LabApp.default_url=/lab/tree/{notebook}", *QUIET_LAB]
     if os.getuid() == 0:
         print("running as root: --allow-root is passed to JupyterLab")
         argv.append("--allow-root")
     if not (call.environ.get("DISPLAY") or call.environ.get("WAYLAND_DISPLAY")):
         argv.append("--no-browser")
-    print(
-        f"from another machine: ssh -L {port}:127.0.0.1:{port} {user()}@{socket.gethostname()}, then open the address below"
-    )
+    tunnel = f"ssh -L {port}:127.0.0.1:{port} {user()}@{socket.gethostname()}"
+    print(f"from another machine: {tunnel}, then open the address below")
     return call.become(*argv, *call.arguments)
 
 
@@ -83,9 +71,8 @@ def free_port() -> int:
                 return port
             except OSError:
                 continue
-    raise SetupError(
-        f"lab: no free port seen from {LAB_PORTS[0]} to {LAB_PORTS[-1]}: stop another server"
-    )
+    seen = f"from {LAB_PORTS[0]} to {LAB_PORTS[-1]}"
+    raise SetupError(f"lab: no free port seen {seen}: stop another server")
 
 
 def user() -> str:
@@ -102,22 +89,11 @@ def set_up(call: Call) -> int:
     return 0
 
 
-def pin_tool(verb: str) -> Callable[[Call], int]:
-    return lambda call: call.become("env/check_pins.py", verb, *call.arguments)
-
-
 def help_text(call: Call) -> int:
-    print(
-        "\n".join(
-            [
-                "python3 env/bootstrap.py VERB [ARGS], or make VERB; the first use sets up .venv",
-                "",
-                *(f"  {name:<13} {verb.says}" for name, verb in VERBS.items()),
-                "",
-                "which torch: --torch cpu|rocm|cuda|none, --torch-python PATH (make: TORCH=, TORCH_PYTHON=)",
-            ]
-        )
-    )
+    print("python3 env/bootstrap.py VERB [ARGS], or make VERB; the first use sets up .venv\n")
+    print("\n".join(f"  {name:<13} {verb.says}" for name, verb in VERBS.items()))
+    kinds = f"--torch {'|'.join(torch_build.KINDS)}, --torch-python PATH"
+    print(f"\nwhich torch: {kinds} (make: TORCH=, TORCH_PYTHON=)")
     return 0
 
 
@@ -129,58 +105,40 @@ class Verb:
     takes_arguments: bool = True
 
 
+# name, what it does, the command it becomes, what .venv needs for it.
+PROGRAMS = """
+diagnose | looks at this box and ends with the path of a page (make: BOX=) | -m helpers run notebooks/plans/quick.yaml | base
+overnight | runs a plan (make: PLAN=) | -m helpers run | base
+check-gpu | runs the checks that allocate on a GPU (make: GPU=pci address) | -m helpers check | base
+bench | measures the workbook itself | -m helpers bench | base test
+test | the tests and the notebooks, without what takes long | env/run_tests.py | base test
+test-all | all tests | env/run_tests.py --all | base test
+test-browser | every panel in JupyterLab, in a headless Chromium | -m pytest -q tests/browser | base test
+faults | breaks batches in some forty ways and checks their records (ARGS=--real: real kernels) | tests/fault_campaign.py | base test
+cases | scores the diagnosis on the shared cases, where they lie beside the checkout | tests/cases.py | base test
+oracle | holds the allocator model against torch's own (fetches CUDA wheels; ARGS="--torch 2.14.1") | -m tests.oracle | base test
+gpu-proof | on a machine with a GPU: the model against the card, under 8 minutes, as one JSON record | tests/gpu_proof.py | base
+rehearse-proof | every kind of training on a card that is not there (fetches two CUDA wheels) | tests/rehearse_proof.py | base test
+lock | pins the newest packages that fit (ARGS=--upgrade) | env/check_pins.py lock | maintain
+check-pins | proves that the pins install on every Python and processor | env/check_pins.py check | maintain
+"""
+
+
+def programs() -> dict[str, Verb]:
+    rows = [[cell.strip() for cell in row.split(" | ")] for row in PROGRAMS.strip().splitlines()]
+    return {
+        name: Verb(says, program(*command.split()), tuple(needs.split()))
+        for name, says, command, needs in rows
+    }
+
+
 VERBS: dict[str, Verb] = {
     "help": Verb("this list", help_text, takes_arguments=False),
-    "diagnose": Verb(
-        "looks at this box and ends with the path of a page (make: BOX=)",
-        helpers("run", "notebooks/plans/quick.yaml"),
-        ("base",),
-    ),
     "capture": Verb("writes an evidence bundle of this box; needs nothing installed", help_text),
+    **programs(),
     "lab": Verb("opens the notebooks in JupyterLab on this machine", lab, ("base",)),
-    "overnight": Verb("runs a plan (make: PLAN=)", helpers("run"), ("base",)),
-    "check-gpu": Verb(
-        "runs the checks that allocate on a GPU (make: GPU=pci address)",
-        helpers("check"),
-        ("base",),
-    ),
-    "bench": Verb("measures the workbook itself", helpers("bench"), ("base", "test")),
-    "test": Verb("the tests and the notebooks, without what takes long", test, ("base", "test")),
-    "test-all": Verb("all tests", test_all, ("base", "test")),
-    "test-browser": Verb(
-        "every panel in JupyterLab, in a headless Chromium",
-        lambda call: call.become("-m", "pytest", "-q", "tests/browser", *call.arguments),
-        ("base", "test"),
-    ),
-    "faults": Verb(
-        "breaks batches in some forty ways and checks what their records say (ARGS=--real: real kernels, once each)",
-        lambda call: call.become("tests/fault_campaign.py", *call.arguments),
-        ("base", "test"),
-    ),
-    "cases": Verb(
-        "scores the diagnosis on the shared cases, where they lie beside the checkout",
-        lambda call: call.become("tests/cases.py", *call.arguments),
-        ("base", "test"),
-    ),
-    "oracle": Verb(
-        'holds the allocator model against torch\'s own (fetches CUDA wheels; ARGS="--torch 2.14.1")',
-        lambda call: call.become("-m", "tests.oracle", *call.arguments),
-        ("base", "test"),
-    ),
-    "gpu-proof": Verb(
-        "on a machine with a GPU: the model against the card, in under 8 minutes, as one JSON record",
-        lambda call: call.become("tests/gpu_proof.py", *call.arguments),
-        ("base",),
-    ),
-    "rehearse-proof": Verb(
-        "every kind of training on a card that is not there (fetches two CUDA wheels)",
-        lambda call: call.become("tests/rehearse_proof.py", *call.arguments),
-        ("base", "test"),
-    ),
     "check": Verb("ruff, mypy, layers, docs", check, ("base", "test"), takes_arguments=False),
-    "setup": Verb(
-        "sets up .venv and says which torch is used", set_up, ("base",), takes_arguments=False
-    ),
+    "setup": Verb("sets up .venv and says which torch is used", set_up, ("base",), False),
     "wheelhouse": Verb(
         "downloads every package to wheelhouse/, for a box without a network",
         offline.wheelhouse,
@@ -190,14 +148,6 @@ VERBS: dict[str, Verb] = {
         "packs capture into one file for Python 3.8 or newer",
         offline.capture_pyz,
         takes_arguments=False,
-    ),
-    "lock": Verb(
-        "pins the newest packages that fit (ARGS=--upgrade)", pin_tool("lock"), ("maintain",)
-    ),
-    "check-pins": Verb(
-        "proves that the pins install on every Python and processor",
-        pin_tool("check"),
-        ("maintain",),
     ),
 }
 
@@ -214,9 +164,8 @@ def split(arguments: Sequence[str]) -> tuple[str, str | None, list[str]]:
         if asked:
             raise WrongUse(f"{option} {value}: expected --torch or --torch-python once")
         if option == "--torch" and value not in torch_build.KINDS:
-            raise WrongUse(
-                f"--torch {value or '(nothing)'}: expected one of {', '.join(torch_build.KINDS)}"
-            )
+            kinds = ", ".join(torch_build.KINDS)
+            raise WrongUse(f"--torch {value or '(nothing)'}: expected one of {kinds}")
         if not value:
             raise WrongUse("--torch-python (nothing): expected the path of a Python")
         asked = value if option == "--torch" else os.path.abspath(value)
@@ -227,9 +176,8 @@ def split(arguments: Sequence[str]) -> tuple[str, str | None, list[str]]:
     if rest and not VERBS[verb].takes_arguments:
         raise WrongUse(f"{verb}: takes no argument, seen: {' '.join(rest)}")
     if verb == "overnight" and (not rest or rest[0].startswith("-")):
-        raise WrongUse(
-            "overnight: no plan seen, expected one: make overnight PLAN=notebooks/plans/overnight.yaml"
-        )
+        example = "make overnight PLAN=notebooks/plans/overnight.yaml"
+        raise WrongUse(f"overnight: no plan seen, expected one: {example}")
     if asked and "base" not in VERBS[verb].needs:
         raise WrongUse(f"{verb}: does not use torch, seen: {asked}; give it to setup")
     return verb, asked, rest
