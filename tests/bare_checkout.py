@@ -43,6 +43,9 @@ case "$*" in "-m venv --without-pip "*) ;; "-m venv "*)
 """
 NO_VENV = 'case "$*" in "-m venv"*) echo "$0: No module named venv" >&2; exit 1;; esac\n'
 NO_PIP = 'case "$*" in "-m pip"*) echo "$0: No module named pip" >&2; exit 1;; esac\n'
+TINY_PIP = f"""\
+case "$*" in "-m pip "*) shift 2; exec "{sys.executable}" -I -S "{ROOT}/tests/tiny_pip.py" "$@";; esac
+"""
 OLD_PIP = 'case "$*" in *"--python "*) echo "no such option: --python" >&2; exit 2;; esac\n'
 
 
@@ -93,6 +96,7 @@ class Checkout:
     home: Path
     host: str = sys.executable
     environ: dict[str, str] = field(default_factory=dict)
+    real_pip: bool = False
 
     @property
     def venv(self) -> Path:
@@ -113,7 +117,7 @@ class Checkout:
         host.parent.mkdir(exist_ok=True)
         host.write_text(
             '#!/bin/sh\necho "$*" >> "$0.calls"\n'
-            + "".join(lacks)
+            + "".join([*lacks, *([] if self.real_pip else [TINY_PIP])])
             + f'exec "{sys.executable}" "$@"\n'
         )
         host.chmod(0o755)
@@ -191,7 +195,10 @@ def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return said
 
 
-def lay(folder: Path, files: Sequence[str] = ("bootstrap.py", "setup")) -> Checkout:
+def lay(
+    folder: Path, files: Sequence[str] = ("bootstrap.py", "setup"), real_pip: bool = False
+) -> Checkout:
+    """A checkout whose host has no ensurepip, and a pip that is tiny and quick unless the real one is asked for."""
     root, wheels, home = folder / "a check out", folder / "wheels", folder / "home"
     (root / "env").mkdir(parents=True)
     home.mkdir()
@@ -214,4 +221,4 @@ def lay(folder: Path, files: Sequence[str] = ("bootstrap.py", "setup")) -> Check
     for name in ("tiny", "tiny_test", "tiny_needed"):
         wheel(wheels, name)
     torch_wheel(wheels)
-    return Checkout(root, wheels, home).lacking(NO_ENSUREPIP)
+    return Checkout(root, wheels, home, real_pip=real_pip).lacking(NO_ENSUREPIP)

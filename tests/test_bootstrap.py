@@ -506,7 +506,7 @@ def test_tests_end_with_what_did_not_run_and_why(tmp_path: Path) -> None:
     )
     env = checkout.env(PYTHONPATH=str(checkout.root))
     done = subprocess.run(
-        [sys.executable, "env/run_tests.py"],
+        [sys.executable, "env/run_tests.py", "-n", "1"],
         cwd=checkout.root,
         env=env,
         text=True,

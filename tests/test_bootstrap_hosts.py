@@ -36,45 +36,50 @@ def bare(tmp_path: Path) -> Checkout:
     return lay(tmp_path)
 
 
+@pytest.fixture
+def real(tmp_path: Path) -> Checkout:
+    return lay(tmp_path, real_pip=True)
+
+
 @needs_pip
 @pytest.mark.parametrize(
     ("lacks", "way"),
     [
-        ((), "venv"),
+        pytest.param((), "venv", marks=pytest.mark.slow),
         ((NO_ENSUREPIP, MANAGED), "venv --without-pip, the host's pip"),
     ],
     ids=["whole", "no ensurepip, externally managed"],
 )
 def test_each_way_of_making_venv_ends_with_the_packages(
-    bare: Checkout, lacks: tuple[str, ...], way: str
+    real: Checkout, lacks: tuple[str, ...], way: str
 ) -> None:
-    done = bare.lacking(*lacks).start("diagnose", "--torch=none")
+    done = real.lacking(*lacks).start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
-    assert bare.record["made"]["way"] == way
-    assert bare.imports("tiny") == "1.0"
+    assert real.record["made"]["way"] == way
+    assert real.imports("tiny") == "1.0"
     said = told(done)
-    assert said["path"][0] == str(bare.root)
-    for call in bare.calls():
+    assert said["path"][0] == str(real.root)
+    for call in real.calls():
         assert not call.startswith("-m pip install"), "nothing is ever installed for the host"
-    warm = bare.start("diagnose")
+    warm = real.start("diagnose")
     assert warm.returncode == 0 and warm.stderr == "", warm.stderr
 
 
 @needs_pip
 @pytest.mark.slow
 def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(
-    bare: Checkout,
+    real: Checkout,
 ) -> None:
     wheels = offline.pip_wheels()
     if not wheels:
         pytest.skip("this Python brings no wheel of pip")
-    shutil.copytree(bare.wheels, bare.root / "wheelhouse")
-    shutil.copy2(wheels[0], bare.root / "wheelhouse")
-    done = bare.lacking(NO_ENSUREPIP, NO_PIP).start(
+    shutil.copytree(real.wheels, real.root / "wheelhouse")
+    shutil.copy2(wheels[0], real.root / "wheelhouse")
+    done = real.lacking(NO_ENSUREPIP, NO_PIP).start(
         "diagnose", "--torch=none", PIP_FIND_LINKS="/nonexistent"
     )
     assert done.returncode == 0, done.stderr
-    assert bare.imports("tiny") == "1.0"
+    assert real.imports("tiny") == "1.0"
 
 
 @needs_pip
@@ -134,7 +139,7 @@ BENDING = {
 
 
 @needs_pip
-def test_variables_that_bend_pip_and_python_do_not_reach_it(bare: Checkout, tmp_path: Path) -> None:
+def test_variables_that_bend_pip_and_python_do_not_reach_it(real: Checkout, tmp_path: Path) -> None:
     planted = tmp_path / "planted"
     planted.mkdir()
     for name in ("pip.py", "tiny.py", "sitecustomize.py"):
@@ -146,25 +151,25 @@ def test_variables_that_bend_pip_and_python_do_not_reach_it(bare: Checkout, tmp_
         "PIP_TARGET": str(tmp_path / "target"),
     }
     (planted / "sitecustomize.py").unlink()
-    done = bare.start("diagnose", "--torch=none", **env)
+    done = real.start("diagnose", "--torch=none", **env)
     assert done.returncode == 0, done.stderr
-    assert bare.imports("tiny") == "1.0"
+    assert real.imports("tiny") == "1.0"
     assert not (tmp_path / "target").exists()
 
 
 @needs_pip
 def test_a_pip_conf_that_bends_pip_is_read_for_its_sources_only(
-    bare: Checkout, tmp_path: Path
+    real: Checkout, tmp_path: Path
 ) -> None:
     conf = tmp_path / "pip.conf"
     conf.write_text(
-        f"[global]\nno-index = true\nfind-links = {bare.wheels}\nrequire-virtualenv = true\n"
+        f"[global]\nno-index = true\nfind-links = {real.wheels}\nrequire-virtualenv = true\n"
         "[install]\nuser = true\nconstraint = /nonexistent/constraint.txt\nprefix = /x\n"
     )
-    bare.environ = {"PIP_CONFIG_FILE": str(conf), "PIP_FIND_LINKS": "", "PIP_NO_INDEX": ""}
-    done = bare.start("diagnose", "--torch=none")
+    real.environ = {"PIP_CONFIG_FILE": str(conf), "PIP_FIND_LINKS": "", "PIP_NO_INDEX": ""}
+    done = real.start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
-    assert bare.imports("tiny") == "1.0"
+    assert real.imports("tiny") == "1.0"
 
 
 @needs_pip
@@ -196,14 +201,15 @@ def test_sources_are_kept_and_everything_else_is_left_out() -> None:
 # --- no network
 
 
-def test_no_network_says_how_to_bring_the_wheels(bare: Checkout) -> None:
-    bare.environ = {
+@pytest.mark.slow
+def test_no_network_says_how_to_bring_the_wheels(real: Checkout) -> None:
+    real.environ = {
         "PIP_NO_INDEX": "",
         "PIP_FIND_LINKS": "",
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
         "PIP_RETRIES": "0",
     }
-    done = bare.start("diagnose")
+    done = real.start("diagnose")
     assert done.returncode == 1
     assert "no index that is reached has it: `make wheelhouse` under Python 3." in done.stderr
     assert "python3 -m helpers capture" in done.stderr and "Traceback" not in done.stderr
@@ -367,8 +373,8 @@ def test_a_link_to_another_disk_is_filled_and_kept(tmp_path: Path) -> None:
     not list(Path("/usr/lib").glob("python3.1[0-3]/EXTERNALLY-MANAGED")),
     reason="no externally managed Python here",
 )
-def test_a_real_externally_managed_python_sets_up(bare: Checkout) -> None:
-    bare.host = "/usr/bin/python3"
-    done = bare.start("diagnose", "--torch=none")
+def test_a_real_externally_managed_python_sets_up(real: Checkout) -> None:
+    real.host = "/usr/bin/python3"
+    done = real.start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
-    assert stamp.read(bare.venv) and wheel(bare.wheels, "tiny").exists()
+    assert stamp.read(real.venv) and wheel(real.wheels, "tiny").exists()
