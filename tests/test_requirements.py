@@ -157,3 +157,11 @@ def test_check_pins_says_what_it_expected() -> None:
         done.returncode == 2
         and done.stderr == "check_pins: frob seen, expected one of lock, check\n"
     )
+
+
+def test_every_direct_requirement_earns_its_place_in_a_line() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("## What it depends on")[1]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")][1:]
+    assert sorted(name.strip() for row in rows for name in row.split(",")) == direct(
+        "requirements.in"
+    )
