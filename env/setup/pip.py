@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import os
 import re
-import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 EXACT_TORCH = re.compile(r"torch==\d+(\.\d+)+\+(cpu|cu\d+|rocm\d+(\.\d+)*)")
 PYTHON_VARIABLES = (
@@ -34,6 +32,9 @@ NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|name resolution|Name or service not known|Connection refused"
     r"|Network is unreachable|timed out|ProxyError|SSLError|No route to host|from versions: none",
     re.IGNORECASE,
+)
+PACKAGE = re.compile(
+    r"^(?:Collecting|Processing|Requirement already satisfied:) (\S+)", re.MULTILINE
 )
 NO_SPACE = re.compile(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
 
@@ -165,30 +166,24 @@ class Progress:
     """N of M packages, on standard error: in place on a terminal, else a line every ten seconds."""
 
     def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.count, self.last = label, total, 0, ""
+        self.label, self.total = label, total
         self.terminal = sys.stderr.isatty()
-        self.began = time.monotonic()
-        self.shown = self.began
+        self.began = self.shown = time.monotonic()
 
-    def read(self, line: str) -> None:
-        words = line.split()
-        if line.startswith("Ignoring "):
-            self.total -= 1
-        elif line.startswith(("Collecting ", "Processing ", "Requirement already satisfied:")):
-            named = words[3 if words[0] == "Requirement" else 1]
-            self.count, self.last = self.count + 1, re.split(r"==|-\d", os.path.basename(named))[0]
-        elif line.startswith("Installing collected packages:"):
-            self.count, self.total, self.last = 0, len(line.split(",")), "unpacking"
-
-    def show(self, done: int | None = None, final: bool = False) -> None:
+    def show(self, text: str = "", unpacked: int = 0, final: bool = False) -> None:
+        """Show how far pip is by what it has printed; while it unpacks it prints nothing, and what has arrived counts."""
         now = time.monotonic()
         if not final and now - self.shown < (0.5 if self.terminal else 10):
             return
         self.shown = now
-        count = min(self.count if done is None else done, self.total)
-        how_far = "done" if final else f"{count} of {self.total} packages"
-        last = f", {self.last}" if self.last and not final else ""
-        line = f"  {self.label}: {how_far}, {now - self.began:.0f} s{last}"
+        named = PACKAGE.findall(text)
+        count, total = len(named), self.total - len(re.findall(r"^Ignoring ", text, re.MULTILINE))
+        last = f", {re.split(r'==|-[0-9]', os.path.basename(named[-1]))[0]}" if named else ""
+        unpacking = re.search(r"^Installing collected packages: (.*)", text, re.MULTILINE)
+        if unpacking:
+            count, total, last = unpacked, len(unpacking[1].split(",")), ", unpacking"
+        how_far = "done" if final else f"{min(count, total)} of {total} packages"
+        line = f"  {self.label}: {how_far}, {now - self.began:.0f} s{'' if final else last}"
         end = "\n" if final or not self.terminal else ""
         print(f"\r\033[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
 
@@ -200,49 +195,41 @@ def run(
     log: Path,
     site: Path | None = None,
 ) -> Outcome:
-    """Run one pip call, show how far it is, keep all it says in `log`; the child never outlives this call.
-
-    pip says nothing while it unpacks, so the packages that have arrived in `site` are counted instead.
-    """
+    """Run one pip call, show how far it is, keep all it says in `log`; the child never outlives this call."""
     with open(log, "a", encoding="utf-8") as kept:
         kept.write(f"$ pip {' '.join(argv[argv.index('--only-binary=:all:') - 1 :])}\n")
-        both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, **both)
-        assert child.stdout is not None
-        lines, rest = [], b""
-        before = arrived(site)
-        with selectors.DefaultSelector() as ready:
-            ready.register(child.stdout, selectors.EVENT_READ)
-            try:
-                while True:
-                    if ready.select(timeout=0.5):
-                        chunk = os.read(child.stdout.fileno(), 65536)
-                        *whole, rest = (rest + chunk).split(b"\n")
-                        for line in [*whole, *([rest] if not chunk and rest else [])]:
-                            lines.append(line.decode(errors="replace"))
-                            kept.write(f"{lines[-1]}\n")
-                            progress.read(lines[-1])
-                        if not chunk:
-                            break
-                    unpacking = progress.last == "unpacking" and site
-                    progress.show(arrived(site) - before if unpacking else None)
-                child.wait()
-            finally:
-                if child.poll() is None:
-                    child.terminate()
-                    try:
-                        child.wait(10)
-                    except subprocess.TimeoutExpired:
-                        child.kill()
-                        child.wait()
-                child.stdout.close()
-                if progress.terminal:
-                    print("\r\033[K", end="", file=sys.stderr, flush=True)
-    errors = [line for line in lines if line.startswith("ERROR:")]
-    last = (errors or [line for line in lines if line.strip()] or ["pip printed nothing"])[-1]
-    last, text = last.removeprefix("ERROR: ").strip(), "\n".join(lines)
+        kept.flush()
+        began, before = kept.tell(), arrived(site)
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT, env=env
+        )
+    try:
+        while child.poll() is None:
+            progress.show(printed(log, began), arrived(site) - before)
+            time.sleep(0.05)
+    finally:
+        stop(child)
+        if progress.terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+    text = printed(log, began)
+    lines = [line for line in text.splitlines() if line.strip()] or ["pip printed nothing"]
+    last = ([line for line in lines if line.startswith("ERROR:")] or lines)[-1]
     no_network, no_space = bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text))
-    return Outcome(child.returncode, last, no_network, no_space)
+    return Outcome(child.returncode, last.removeprefix("ERROR: ").strip(), no_network, no_space)
+
+
+def printed(log: Path, began: int) -> str:
+    return log.read_bytes()[began:].decode(errors="replace")
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def arrived(site: Path | None) -> int:
