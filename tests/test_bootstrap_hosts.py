@@ -139,37 +139,23 @@ BENDING = {
 
 
 @needs_pip
-def test_variables_that_bend_pip_and_python_do_not_reach_it(real: Checkout, tmp_path: Path) -> None:
-    planted = tmp_path / "planted"
-    planted.mkdir()
-    for name in ("pip.py", "tiny.py", "sitecustomize.py"):
-        (planted / name).write_text("raise SystemExit('planted')\n")
-    env = {
-        **BENDING,
-        "PYTHONPATH": str(planted),
-        "PYTHONHOME": sys.base_prefix,
-        "PIP_TARGET": str(tmp_path / "target"),
-    }
-    (planted / "sitecustomize.py").unlink()
-    done = real.start("diagnose", "--torch=none", **env)
-    assert done.returncode == 0, done.stderr
-    assert real.imports("tiny") == "1.0"
-    assert not (tmp_path / "target").exists()
-
-
-@needs_pip
-def test_a_pip_conf_that_bends_pip_is_read_for_its_sources_only(
+def test_what_bends_pip_and_python_does_not_reach_it_from_variables_or_a_pip_conf(
     real: Checkout, tmp_path: Path
 ) -> None:
-    conf = tmp_path / "pip.conf"
+    """Of a pip.conf only the sources are read: without its find-links nothing could be installed here."""
+    planted, conf = tmp_path / "planted", tmp_path / "pip.conf"
+    planted.mkdir()
+    for name in ("pip.py", "tiny.py"):
+        (planted / name).write_text("raise SystemExit('planted')\n")
     conf.write_text(
         f"[global]\nno-index = true\nfind-links = {real.wheels}\nrequire-virtualenv = true\n"
         "[install]\nuser = true\nconstraint = /nonexistent/constraint.txt\nprefix = /x\n"
     )
     real.environ = {"PIP_CONFIG_FILE": str(conf), "PIP_FIND_LINKS": "", "PIP_NO_INDEX": ""}
-    done = real.start("diagnose", "--torch=none")
+    bent = {**BENDING, "PIP_TARGET": str(tmp_path / "target"), "PYTHONPATH": str(planted)}
+    done = real.start("diagnose", "--torch=none", **bent, PYTHONHOME=sys.base_prefix)
     assert done.returncode == 0, done.stderr
-    assert real.imports("tiny") == "1.0"
+    assert real.imports("tiny") == "1.0" and not (tmp_path / "target").exists()
 
 
 @needs_pip
