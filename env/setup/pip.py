@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 EXACT_TORCH = re.compile(r"torch==\d+(\.\d+)+\+(cpu|cu\d+|rocm\d+(\.\d+)*)")
 PYTHON_VARIABLES = (
@@ -63,22 +64,18 @@ def settings(pip: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     pip cannot unset a constraint or `user = true` of a pip.conf; so pip.conf is read by `pip config list`, what may stay is
     carried over, and the installing pip reads no file at all.
     """
+    own = {name: value for name, value in environ.items() if name.startswith("PIP_")}
+    # What bends the pip that reads the file (PIP_PYTHON, PIP_REQUIRE_VIRTUALENV) would lose its sources.
+    env = {name: value for name, value in clean(environ).items() if name not in own}
+    env |= {name: value for name, value in own.items() if name == "PIP_CONFIG_FILE"}
+    argv = [*pip, "config", "list"]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
     try:
-        listed = subprocess.run(
-            [*pip, "config", "list"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=clean(environ),
-            check=True,
-        ).stdout
+        listed = subprocess.run(argv, text=True, timeout=60, env=env, check=True, **quiet).stdout
     except (OSError, subprocess.SubprocessError):
-        listed = "".join(
-            f":env:.{name[4:].lower().replace('_', '-')}={value!r}\n"
-            for name, value in environ.items()
-            if name.startswith("PIP_")
-        )
+        listed = ""
+    for name, value in own.items():
+        listed += f":env:.{name[4:].lower().replace('_', '-')}={value!r}\n"
     found: dict[tuple[int, str], str] = {}
     for line in listed.splitlines():
         shape = re.fullmatch(r"(global|install|:env:)\.([a-z-]+)=(.*)", line)
