@@ -28,7 +28,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 LAST_BYTES = 16 << 10
 LONGEST_LINE_BYTES = 1 << 20
 THREADS_SHOWN = 64
-POLL_S, SAMPLE_S, PY_SPY_S = 0.05, 0.02, 3.0
+POLL_S, CLOSED_POLL_S, SAMPLE_S, PY_SPY_S = 0.05, 0.005, 0.02, 3.0
 
 # Runs between fork and the program, and becomes it under the same number. preexec_fn may deadlock in a threaded parent such as
 # a notebook kernel, so this is a program of its own. PR_SET_PDEATHSIG is 1 (prctl(2)); it holds across execve, and is lost if
@@ -95,7 +95,7 @@ class Ended:
 
 
 def last_line(words: str) -> str:
-    return (words.strip().splitlines() or ["it said nothing"])[-1][:300]
+    return (words.strip().splitlines() or ["nothing was printed"])[-1][:300]
 
 
 def program(python: str, module: str, *arguments: str) -> list[str]:
@@ -139,13 +139,17 @@ def start(
     cwd: str | Path | None = None,
     data_bytes: int = 0,
     group: str = "",
+    direct: bool = False,
     **pipes: Any,
 ) -> subprocess.Popen[bytes]:
     """Start a child in a session of its own that ends with this thread. ``pipes``: stdin, stdout and stderr as of Popen.
 
     ``data_bytes`` limits the private memory of each of its processes, ``group`` is the folder of a cgroup to put it in.
+    ``direct``: without the program before it, which costs a Python's start; then it may outlive this thread, and raises
+    OSError where it cannot be run; ``watch`` then kills its group alone and does not look for what left it.
     """
     before = [sys.executable, "-I", "-S", "-c", START, str(os.getpid()), str(data_bytes), group]
+    before = [] if direct else before
     return subprocess.Popen([*before, *argv], env=env, cwd=cwd, start_new_session=True, **pipes)
 
 
@@ -156,24 +160,26 @@ def watch(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     on_line: Callable[[str], float | None] | None = None,
+    on_data: Callable[[bytes], float | None] | None = None,
     on_start: Callable[[int], None] | None = None,
     stdin: int = subprocess.DEVNULL,
     data_bytes: int = 0,
     group: str = "",
+    direct: bool = False,
     term_s: float = 2.0,
     grace_s: float = 5.0,
 ) -> Ended:
     """Run ``argv`` for at most ``limit_s`` seconds and say how it ended.
 
-    ``on_start`` gets its number, ``stdin`` is the file descriptor that it reads. ``on_line`` gets each line of stdout; a
-    number it returns is the seconds that the child has from then on. After the limit the child has ``term_s`` seconds to
-    end by itself. Whatever it left running in its session is killed, also when this function is interrupted, and its end is
-    waited for ``grace_s`` seconds at most. ``data_bytes`` and ``group`` as of ``start``.
+    ``on_start`` gets its number, ``stdin`` is the file descriptor that it reads. ``on_line`` gets each line of stdout, or
+    ``on_data`` its bytes; a number they return is the seconds that the child has from then on. After the limit the child has
+    ``term_s`` seconds to end by itself. Whatever it left running in its session is killed, also when this function is
+    interrupted, and its end is waited for ``grace_s`` seconds at most. ``data_bytes``, ``group`` and ``direct`` as of ``start``.
     """
     began = time.monotonic()
     pipes: Any = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = start(argv, env, cwd, data_bytes, group, **pipes)
-    reader = _Pipes(process, on_line, began + limit_s)
+    process = start(argv, env, cwd, data_bytes, group, direct, **pipes)
+    reader = _Pipes(process, on_line, on_data, began + limit_s)
     stacks, late, interrupted = "", False, True
     left: tuple[int, ...] = ()
     try:
@@ -193,11 +199,13 @@ def watch(
         # Before it is reaped, while its number cannot belong to anybody else: whatever is left of its group.
         signal_group(process.pid, signal.SIGKILL)
         if interrupted:
-            reader.on_line = None
+            reader.on_line = reader.on_data = None
         until = time.monotonic() + grace_s
         reader.read_until_ended(process.pid, grace_s)
         reader.close()
-        while (left := tuple(session_pids(process.pid))) and time.monotonic() < until:
+        while not direct and (left := tuple(session_pids(process.pid))):
+            if time.monotonic() >= until:
+                break
             time.sleep(POLL_S)
         if _has_ended(process.pid):
             process.wait()
@@ -213,6 +221,35 @@ def watch(
     return Ended(
         "signalled" if name else "exited", None if name else code, name, seconds, words, "", left
     )
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What a program answered in JSON lines, each with the name of its ``event``, in order; and how it ended."""
+
+    ended: Ended
+    rows: tuple[dict[str, Any], ...] = ()
+
+    def last(self, event: str) -> dict[str, Any]:
+        """The last line of that event; empty where there is none."""
+        return next((row for row in reversed(self.rows) if row["event"] == event), {})
+
+
+def transcript(
+    argv: Sequence[str], start_s: float, then_s: Mapping[str, float], **how: Any
+) -> Transcript:
+    """Run a program that answers in JSON lines. It has ``start_s`` seconds, and from an event of ``then_s`` on those.
+
+    ``how`` as of ``watch``.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def take(line: str) -> float | None:
+        row = json_row(line)
+        rows.extend([row] if "event" in row else [])
+        return then_s.get(row.get("event", ""))
+
+    return Transcript(watch(argv, start_s, on_line=take, **how), tuple(rows))
 
 
 def signal_name(number: int) -> str:
@@ -242,9 +279,10 @@ class _Pipes:
         self,
         process: subprocess.Popen[bytes],
         on_line: Callable[[str], float | None] | None,
+        on_data: Callable[[bytes], float | None] | None,
         deadline: float,
     ):
-        self.on_line, self.deadline = on_line, deadline
+        self.on_line, self.on_data, self.deadline = on_line, on_data, deadline
         self._stdout, self._stderr = process.stdout, process.stderr
         self._line, self._words = b"", b""
         self._selector = selectors.DefaultSelector()
@@ -256,7 +294,7 @@ class _Pipes:
     def read(self, timeout_s: float) -> bool:
         """Wait for output up to ``timeout_s`` and take what is there; says whether there was any."""
         if not self._selector.get_map():
-            time.sleep(timeout_s)
+            time.sleep(min(timeout_s, CLOSED_POLL_S))
             return False
         any_output = False
         for key, _ in self._selector.select(timeout_s):
@@ -284,11 +322,13 @@ class _Pipes:
     def _take(self, data: bytes) -> None:
         *whole, rest = (self._line + data).split(b"\n")
         self._line = rest[-LONGEST_LINE_BYTES:]
-        for line in whole:
-            if self.on_line is not None:
-                seconds = self.on_line(line.decode("utf-8", "replace"))
-                if seconds is not None:
-                    self.deadline = time.monotonic() + seconds
+        given = [self.on_data(data)] if self.on_data is not None else []
+        on_line = self.on_line
+        if on_line is not None:
+            given += [on_line(line.decode("utf-8", "replace")) for line in whole]
+        for seconds in given:
+            if seconds is not None:
+                self.deadline = time.monotonic() + seconds
 
     def last_words(self) -> str:
         return self._words.decode("utf-8", "replace").strip()
@@ -298,6 +338,57 @@ class _Pipes:
         for pipe in (self._stdout, self._stderr):
             assert pipe is not None
             pipe.close()
+
+
+# The user's own program, in the user's own terminal.
+
+FORWARDED = tuple(
+    getattr(signal, "SIG" + name) for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2")
+)
+
+
+def run_here(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    receivers: Callable[[int], Sequence[int]] = lambda number: (),
+) -> int:
+    """Run ``argv`` to its end, with this process's terminal, input and output; its exit code, minus n where signal n ended it.
+
+    There is no limit. Signals of FORWARDED that come meanwhile are passed on, where this is the main thread: to the processes
+    that ``receivers`` names for that signal, else to the program. Raises OSError where it cannot be run.
+    """
+    process = subprocess.Popen(argv, env=env)
+
+    def forward(number: int, frame: object) -> None:
+        # The terminal sends Ctrl-C to the program by itself; a second one would stop its clean-up.
+        if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
+            return
+        for pid in receivers(number) or [process.pid]:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        heard = [one for one in FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
+        before = {number: signal.signal(number, forward) for number in heard}
+    try:
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
 
 
 # What /proc says of processes.

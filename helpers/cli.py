@@ -16,6 +16,7 @@ from typing import Any
 from helpers.commands.use import Run, WrongUse
 
 COMMANDS = ("box", "trace", "rehearse", "vpoc", "trial", "batch", "records", "share")
+CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         from helpers.look.capture import main as capture
 
         return capture(argv[1:])
-    parser, verbs = _parser(argv[0] if argv else "")
+    parser, verbs = parsers(argv[0] if argv else "")
     if not argv:
         parser.print_help()
         return 0
@@ -43,10 +44,10 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("helpers"):
             raise
-        return _refuse(
-            f"no package {error.name} for {sys.executable}; expected the workbook's .venv; run: make setup "
-            "(or: python3 env/bootstrap.py setup). `capture`, and `diagnose` of a text or a bundle, work without"
-        )
+        advice = "run: make setup (or: python3 env/bootstrap.py setup)"
+        without = "`capture`, and `diagnose` of a text or a bundle, work without"
+        why = f"no package {error.name} for {sys.executable}; expected the workbook's .venv"
+        return _refuse(f"{why}; {advice}. {without}")
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
 
@@ -63,26 +64,22 @@ class _OneLine(argparse.ArgumentParser):
         raise WrongUse(f"{message}; see: {self.prog} --help")
 
 
-def _parser(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
-    parser = _OneLine(
-        prog="casebook", description="Find out why a GPU is out of memory, with evidence."
-    )
-    parsers = parser.add_subparsers(
+def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
+    """The parser of the command line and what runs each verb; with ``asked`` only as far as that verb needs it."""
+    says = "Find out why a GPU is out of memory, with evidence."
+    parser = _OneLine(prog="casebook", description=says)
+    of_verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, parser_class=_OneLine
     )
     verbs: dict[str, Run] = {}
 
     def verb(name: str, run: Run, says: str) -> argparse.ArgumentParser:
-        made = parsers.add_parser(name, help=says, description=says)
+        made = of_verbs.add_parser(name, help=says, description=says)
         made.add_argument("--json", action="store_true", help="print JSON instead of text")
         verbs[name] = run
         return made
 
-    verb(
-        "capture",
-        _unreachable,
-        "write an evidence bundle of this box (its own help: capture --help)",
-    )
+    verb("capture", _unreachable, CAPTURE)
     for name in COMMANDS:
         importlib.import_module(f"helpers.commands.{name}").register(verb)
         if asked in verbs:  # the help names them all; one verb needs only its own

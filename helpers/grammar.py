@@ -34,6 +34,12 @@ EVENTS = (
 UNIT = r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
 NUMBER = r"[0-9][0-9.,']{0,30}"
 GAP = 160
+_FIELDS = {
+    # torch 2.3 printed the index as a character, so device 0 is a NUL that most pages drop.
+    "device": r"[0-9]{1,3}|[\x00-\x08]",
+    "share": "[0-9]{1,9}(?:[.,][0-9]{1,9})?",
+    "shape": "[0-9][0-9,]{0,60}",
+}
 _DROPPED = re.compile("[\\s|│┃`*\u200b\ufeff]+")
 _TOKEN = re.compile(
     r"\\([<>{}|\\])|\{\.\.(\.|[0-9]{1,3})\}|\{([a-z_]{1,30})(?::([A-Za-z]{1,6}))?\}|(<\??|\||>)|([{}])"
@@ -199,31 +205,28 @@ class Template:
         group = f"{name}__{len(self.groups)}"
         self.groups[group] = (name, unit)
         if name in SIZES:
-            return (
-                f"{'(?<![0-9])' if first else ''}(?P<{group}>{NUMBER}{'' if unit else UNIT + '?'})"
-            )
-        if (
-            name == "device"
-        ):  # torch 2.3 printed the index as a character, so device 0 is a NUL that most pages drop
-            return rf"(?P<{group}>[0-9]{{1,3}}|[\x00-\x08])"
-        if name in WHOLE:
-            return f"(?P<{group}>[0-9]{{1,3}}(?:,[0-9]{{3}}){{1,4}}|[0-9]{{1,12}})"
-        if name == "share":
-            return f"(?P<{group}>[0-9]{{1,9}}(?:[.,][0-9]{{1,9}})?)"
-        if name == "shape":
-            return f"(?P<{group}>[0-9][0-9,]{{0,60}})"
-        return f"(?P<{group}>[\\w.:/@+-]{{1,80}}{'' if last else '?'})"
+            begins = "(?<![0-9])" if first else ""
+            return f"{begins}(?P<{group}>{NUMBER}{'' if unit else UNIT + '?'})"
+        number = "[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,12}"
+        words = "[\\w.:/@+-]{1,80}" + ("" if last else "?")
+        return f"(?P<{group}>{_FIELDS.get(name, number if name in WHOLE else words)})"
 
 
-class Row:
-    """A row of the table: ``forms`` begin a message, ``clauses`` are looked for behind one."""
+class Entry:
+    """A row of the table: ``program``, whose memory it is about (``side``), and what happened (``event``)."""
 
     def __init__(self, data: Mapping[str, Any]):
-        self.data = data
         self.id: str = data["id"]
         self.program: str = data["program"]
         self.side: str = data["side"]
         self.event: str = data["event"]
+
+
+class Row(Entry):
+    """A row of wordings: ``forms`` begin a message, ``clauses`` are looked for behind one."""
+
+    def __init__(self, data: Mapping[str, Any]):
+        super().__init__(data)
         self.hints: tuple[str, ...] = tuple(data.get("hints", ()))
         self.backend: str = data.get("backend", "")
         self.retyped: bool = data.get("retyped", False)
@@ -233,43 +236,33 @@ class Row:
         self.clauses = tuple(Template(text) for text in data.get("clauses", ()))
 
 
-class Line:
-    """A row that is a regular expression for one raw line: the kernel's, or a line that stands alone. Compiled when needed."""
+class Line(Entry):
+    """A row that is a regular expression for one raw line: the kernel's, or a line that stands alone."""
 
     def __init__(self, data: Mapping[str, Any]):
-        self.id: str = data["id"]
+        super().__init__(data)
         self.kind: str = data.get("kind", "")
         self.literal: str = data["literal"]
         self.detail: str = data.get("detail", "")
-        self.program: str = data["program"]
-        self.side: str = data["side"]
-        self.event: str = data["event"]
         self.example: str = data["example"]
-        self.text: str = data["pattern"]
-        self._pattern: Pattern[str] | None = None
-
-    @property
-    def pattern(self) -> Pattern[str]:
-        if self._pattern is None:
-            self._pattern = re.compile(self.text, re.IGNORECASE)
-        return self._pattern
+        self.pattern = lazy(data["pattern"], re.IGNORECASE)
 
 
-@lru_cache(1)
+@lru_cache(None)
+def data(name: str) -> Any:
+    """What the table of knowledge of that name holds: helpers/NAME.json."""
+    return json.loads(pkgutil.get_data("helpers", f"{name}.json") or b"[]")
+
+
 def table() -> tuple[dict[str, Any], ...]:
     """Every row of messages.json as it is written."""
-    rows: list[dict[str, Any]] = json.loads(pkgutil.get_data("helpers", "messages.json") or b"[]")
-    return tuple(rows)
+    return tuple(data("messages"))
 
 
-@lru_cache(1)
-def _meanings() -> dict[str, str]:
-    return {data["id"]: data.get("says", "") for data in table()}
-
-
+@lru_cache(None)
 def meaning(row: str) -> str:
     """What the message of a row means, one plain sentence; empty for a row that is not there."""
-    return _meanings().get(row, "")
+    return next((data.get("says", "") for data in table() if data["id"] == row), "")
 
 
 @lru_cache(1)
@@ -281,9 +274,8 @@ def rows() -> tuple[Row, ...]:
 @lru_cache(2)
 def lines(log: bool) -> tuple[Line, ...]:
     """The rows for raw lines: those of the kernel's log, or the others."""
-    return tuple(
-        Line(data) for data in table() if "pattern" in data and bool(data.get("log")) is log
-    )
+    known = (data for data in table() if "pattern" in data)
+    return tuple(Line(data) for data in known if bool(data.get("log")) is log)
 
 
 @lru_cache(1)

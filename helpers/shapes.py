@@ -1,8 +1,8 @@
-"""The contracts: what a reading, a verdict and an answer about TTM hold, in Python and as JSON.
+"""The contracts: what a reading, a verdict, an answer about TTM and a replay hold, in Python and as JSON.
 
-Plain dataclasses of the standard library that check themselves, so that ``diagnose`` needs no other
-package. Unknown keys, wrong types and words outside a vocabulary are refused in one line. As fields of
-pydantic models (``helpers.run.shapes``) they are checked alike.
+Plain dataclasses of the standard library that check themselves, so that ``diagnose`` needs no other package. Unknown keys,
+wrong types and words outside a vocabulary are refused in one line. As fields of pydantic models, which plans and records
+are, they are checked alike.
 """
 
 from __future__ import annotations
@@ -249,6 +249,71 @@ class Ttm(Shape):
     warnings: List[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class FirstOom(Shape):
+    """Where a replay first ran out."""
+
+    index: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Replay(Shape):
+    """What the allocator did, or would have done, under one setting."""
+
+    events: int
+    ooms: int
+    first_oom: Optional[FirstOom]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    retries: int
+    device_allocs: int
+    settings: str
+    torch: str
+    build: str
+    proved: Literal["oracle", "source"]
+    schema_version: int = field(default=SCHEMA_VERSION, metadata=_FIRST)
+    slow_calls: Optional[int] = None
+    passes: Optional[bool] = None
+    addresses_agree: Optional[bool] = None
+    peak_reserved_low_bytes: Optional[int] = None
+    peak_reserved_high_bytes: Optional[int] = None
+    flags: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LiveBytes(Shape):
+    """What was live at the first out-of-memory: one allocation (id, index) or all of one stack (count)."""
+
+    size_bytes: int
+    frames: List[str] = field(default_factory=list)
+    id: Optional[int] = None
+    index: Optional[int] = None
+    count: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class WhatIf(Shape):
+    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0."""
+
+    capacity_bytes: int
+    rows: List[Replay]
+    use: str
+    needs_bytes: int
+    schema_version: int = field(default=SCHEMA_VERSION, metadata=_FIRST)
+    warnings: List[str] = field(default_factory=list)
+    held_bytes: int = 0
+    torch: str = ""
+    build: str = ""
+    why: str = ""
+    needs_settings: str = ""
+    floor_bytes: int = 0
+    floor_index: int = -1
+    live: List[LiveBytes] = field(default_factory=list)
+    groups: List[LiveBytes] = field(default_factory=list)
+    notes: List[str] = field(default_factory=list)
+
+
 def from_json(cls: type[Known], data: object, what: str = "") -> Known:
     """A shape from JSON text or from what JSON holds.
 
@@ -277,6 +342,16 @@ def to_json(shape: Any, indent: int | None = None) -> str:
     """A shape as JSON text: compact, or with ``indent`` spaces a level."""
     separators = (",", ":") if indent is None else None
     return json.dumps(as_dict(shape), indent=indent, ensure_ascii=False, separators=separators)
+
+
+def one_line(error: Any, what: str) -> str:
+    """The first thing wrong with an input that pydantic refused, in one line: where, what was seen, what was expected."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the whole"
+    others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    seen, wrong = repr(first.get("input")), first["msg"].replace("Value error, ", "", 1)
+    seen = seen if len(seen) < 60 else seen[:57] + "..."
+    return f"{what}: {where}: {wrong}; seen {seen}{others}"
 
 
 def json_schema(cls: Any) -> dict[str, Any]:
@@ -312,6 +387,9 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if _is_shape(kind):
         return value if isinstance(value, kind) else _made(kind, value, where)
     if origin is Union:
+        shape = next((option for option in options if _is_shape(option)), None)
+        if shape is not None and value is not None:
+            return _read(shape, value, where)
         if not any(_is(option, value) for option in options):
             raise _odd(where, value, kind)
         return value
@@ -383,7 +461,7 @@ def _object_schema(cls: Any, inner: dict[str, Any]) -> dict[str, Any]:
             schema["default"] = one.default
         elif one.default_factory is MISSING:
             required.append(one.name)
-        if "$ref" not in schema:
+        if not any("$ref" in part for part in (schema, *schema.get("anyOf", ()))):
             schema["title"] = one.name.replace("_", " ").title()
         properties[one.name] = schema
     return {

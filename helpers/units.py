@@ -1,4 +1,4 @@
-"""Sizes, PCI addresses, and when two figures are one: the ground floor under every other room.
+"""Sizes, PCI addresses, when two figures are one, and which size still works: under every other room.
 
 The rule of sizes, written here once. A size that a person types means what its unit says: GB is 10^9
 bytes, GiB is 2^30, and a bare K, M, G or T is binary. A size that a tool prints is binary whatever the
@@ -9,15 +9,22 @@ unit is called: amd-smi divides by 1024 * 1024 and prints "MB" (amdsmi_commands.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 ROUNDED = 0.015
 """Totals of two layers that differ by no more than this share are one number: torch rounds to MiB, KFD to 2 MiB."""
-_LETTERS = "kmgt"
+NOT_MEASURED_BYTES = 1 << 62
+"""NVML's 2**64 - 1 for "not available", printed as 17179869184.00 GiB, and what a negative number wraps to."""
+_NUMBER = r"[0-9][0-9.,']{0,30}"
+_LETTERS = {letter: power % 4 + 1 for power, letter in enumerate("kmgtкмгт")}
 _TYPED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
-_PRINTED = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,9}))?\s*([A-Za-z]*)")
-_UNIT = re.compile(r"(?:b|bytes?|([kmgt])(?:i?b)?)?", re.IGNORECASE)
+_PRINTED = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_]*)\s*")
+_UNIT = re.compile(
+    r"(?:b|bytes?|octets?|байт|([kmgtкмгт])([iи]?)(?:b(?:ytes?)?|o|б)?)?", re.IGNORECASE
+)
 _PCI = re.compile(
     r"(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])(?:\.([0-7]))?", re.IGNORECASE
 )
@@ -38,6 +45,65 @@ def parse_size(text: str) -> int:
     return int(exact * base ** _power(letter))
 
 
+@dataclass(frozen=True)
+class Quantity:
+    """A size as it was printed. The true one lies within ``precision_bytes`` of ``bytes``: half of the last printed digit."""
+
+    bytes: int
+    precision_bytes: int
+    text: str
+
+
+def quantity(
+    words: str,
+    unit: str = "",
+    *,
+    commas: bool = False,
+    retyped: bool = False,
+    decimal: bool = False,
+) -> Quantity | None:
+    """A size such as ``1.41gib``, ``1,41 GiB``, ``1,073,741,824 bytes`` or ``512``; ``unit`` where it names none.
+
+    None where it is none, or ambiguous. ``commas``: the program parts thousands with them. KB, MB and GB are binary, as nearly
+    every program prints them; ``decimal``: this one does not. ``retyped``: the program never prints them, so a person did, and
+    the decimal meaning lies within the precision too.
+    """
+    match = _PRINTED.fullmatch(words.replace(",", "") if commas else words)
+    named = _UNIT.fullmatch(match.group(2) or unit) if match else None
+    if not match or not named:
+        return None
+    number, name = match.group(1).rstrip(".,'"), (named.group() or "bytes").lower()
+    power, binary = _power(named.group(1) or ""), bool(named.group(2))
+    scale = 1000**power if decimal and not binary else 1024**power
+    parts = _digits(number.replace("'", ""), scale == 1)
+    if parts is None:
+        return None
+    divisor = 10 ** len(parts[1])
+    size = int(parts[0] + parts[1]) * scale // divisor
+    precision = 0 if scale == 1 else scale // (2 * divisor) + 1
+    if retyped and not binary:
+        precision += size - size * 1000**power // scale
+    if power and len(name) < 4:
+        name = name[0].upper() + name[1:-1] + name[-1:].upper()
+    return Quantity(size, precision, f"{number} {name}")
+
+
+def _digits(number: str, whole: bool) -> tuple[str, str] | None:
+    """Digits before and after the decimal sign, or None where the sign may as well part thousands."""
+    signs = sorted(set(number) & set(".,"), key=number.rindex)
+    if not signs:
+        return number, ""
+    last = signs[-1]
+    *head, tail = number.split(last)
+    groups = head[0].split(signs[0]) if len(signs) == 2 else [*head, tail]
+    thousands = 1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])
+    if len(signs) == 2:
+        return ("".join(groups), tail) if thousands and len(head) == 1 and not whole else None
+    if len(head) > 1 or whole:
+        return ("".join(groups), "") if thousands else None
+    return None if (last == "," and thousands) or not tail else (head[0], tail)
+
+
 def printed_unit(name: str) -> int | None:
     """Bytes of a unit as a tool prints it ("", "B", "kB", "MiB", "GB"): binary; None for another word."""
     match = _UNIT.fullmatch(name)
@@ -49,18 +115,14 @@ def printed_size(words: str, unit: str = "") -> int:
 
     Commas part thousands. Raises ValueError saying what was seen.
     """
-    match = _PRINTED.fullmatch(words.replace(",", ""))
-    if not match:
-        raise ValueError(f"{words[:60]!r} is no size")
-    whole, fraction, named = match.groups()
-    scale = printed_unit(named or unit)
-    if scale is None:
-        raise ValueError(f"{words[:60]!r}: the unit {(named or unit)[:20]!r} is unknown")
-    return int(whole) * scale + (round(float("0." + fraction) * scale) if fraction else 0)
+    size = quantity(words, unit, commas=True)
+    if size is None:
+        raise ValueError(f"{words[:60]!r} is no size" + (f" in {unit[:20]!r}" if unit else ""))
+    return size.bytes
 
 
 def _power(letter: str) -> int:
-    return _LETTERS.index(letter.lower()) + 1 if letter else 0
+    return _LETTERS.get(letter.lower(), 0)
 
 
 def show_bytes(count: int) -> str:
@@ -98,3 +160,18 @@ def near(left: Any, right: Any, share: float = ROUNDED, slack_bytes: int = 0) ->
         return False
     hidden = getattr(left, "precision_bytes", 0) + getattr(right, "precision_bytes", 0)
     return bool(abs(one - other) <= max(hidden, slack_bytes, share * max(abs(one), abs(other))))
+
+
+def halved(works: Callable[[int], bool], passes: int, fails: int, step: int = 1) -> tuple[int, int]:
+    """A size that works and one that does not, ``step`` apart or less: the gap between two such, halved.
+
+    Either may be the larger of the two. Sizes in between are whole steps above the smaller one.
+    """
+    while abs(passes - fails) > step:
+        steps = abs(passes - fails) // step
+        middle = min(passes, fails) + max(1, steps // 2) * step
+        if works(middle):
+            passes = middle
+        else:
+            fails = middle
+    return passes, fails

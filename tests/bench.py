@@ -133,7 +133,7 @@ def batch() -> list[dict]:
             capture_output=True,
         )
         took = time.perf_counter() - began
-    base = _timed([sys.executable, "-c", "import papermill, matplotlib.figure, nbconvert"])[0]
+    base = _timed([sys.executable, "-c", "import papermill, matplotlib.figure, mistune"])[0]
     return [
         _row("quick plan on a recorded box", took, "s", "importing what it uses", base, "< 60 s")
     ]

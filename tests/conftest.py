@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,3 +25,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Misbehaving fixtures of the engine's tests: nbval would run them, and one kills the process that started it.
 collect_ignore = ["notebooks"]
+
+
+@pytest.fixture(scope="session")
+def example_batch(tmp_path_factory):
+    """A batch of runs in five states with a torn record, to be read or copied, never changed."""
+    from tell_boxes import batch
+
+    return batch(tmp_path_factory.mktemp("example") / "20261121-quick")

@@ -14,30 +14,34 @@ import json
 import random
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers.load.box import torch_interpreter
 from helpers.load.effect import compare, effect
 from helpers.load.fixplan import Arm, Pair, plan, run
 from helpers.load.remedies import arm_of
+from helpers.load.targets import torch_interpreter
 from helpers.load.trial import Limits
 from helpers.load.workloads import workload
 from helpers.settings.presets import Preset
 
-WORK = {"requests": 400, "live_mib": 96, "steps": 12}
-CONTROL = Arm("control", workload("churn", ballast_mib=96, **WORK), Preset("control", {}, {}), 3)
-AGAIN = Arm("again", workload("churn", ballast_mib=96, **WORK), Preset("again", {}, {}), 3)
-HALF = Arm(
-    "half",
-    workload("churn", requests=400, steps=12, live_mib=48, ballast_mib=36),
-    Preset("half", {}, {}),
-    3,
-)
-SLOW = Arm("slow", workload("churn", ballast_mib=96, slow=1.5, **WORK), Preset("slow", {}, {}), 3)
+WORK = {"requests": 400, "live_mib": 96, "steps": 12, "ballast_mib": 96}
+
+
+def arm(name: str, **changes: float) -> Arm:
+    return Arm(name, workload("churn", **{**WORK, **changes}), Preset(name, {}, {}), 3)
+
+
+CONTROL, AGAIN = arm("control"), arm("again")
+HALF, SLOW = arm("half", live_mib=48, ballast_mib=36), arm("slow", slow=1.5)
+PLANTED = {
+    "half": ("half the memory", "memory", "less"),
+    "slow": ("1.5 x the time", "time", "more"),
+}
 DRAWS = 2000
 
 
@@ -58,23 +62,19 @@ def main() -> None:
     parser.add_argument("--planted", type=int, default=10)
     arguments = parser.parse_args()
     out = arguments.out or Path(tempfile.mkdtemp(prefix="casebook-effects-"))
-    python, overhead, alike, noise = torch_interpreter(), [], [], {"memory": [], "time": []}
-    found = {"half the memory": [], "1.5 x the time": []}
+    overhead, alike, noise = [], [], {"memory": [], "time": []}
+    found = {name: [] for name, _, _ in PLANTED.values()}
+    how = {"python": torch_interpreter(), "out": out, "limits": Limits()}
 
     def arms(pairs, seed):
-        ran = run(
-            plan(pairs, repeats=arguments.repeats, budget_s=1e9, seed=seed),
-            python=python,
-            out=out,
-            limits=Limits(),
-        )
+        ran = run(plan(pairs, repeats=arguments.repeats, budget_s=1e9, seed=seed), **how)
         assert not ran.troubles and not ran.refused, (ran.troubles, ran.refused)
         overhead.extend(one.overhead_s for one in ran.records.values())
-        return {
-            arm.name: arm_of([ran.records[arm.name, at] for at in range(arguments.repeats)], "work")
-            for pair in pairs
-            for arm in (pair.control, pair.treated)
-        }
+        kept = {}
+        for pair in pairs:
+            for one, records in zip((pair.control, pair.treated), ran.arms(pair), strict=True):
+                kept[one.name] = arm_of(records, "work")
+        return kept
 
     for number in range(arguments.comparisons):
         one = arms([Pair("alike", CONTROL, AGAIN)], number)
@@ -82,59 +82,38 @@ def main() -> None:
         for what in noise:
             values = [value for arm in one.values() for value in arm.measured[what]]
             noise[what].extend(value / median(values) for value in values)
-        print(
-            f"alike {number}: {alike[-1].verdict}: {alike[-1].memory.words}; {alike[-1].time.words}",
-            file=sys.stderr,
-        )
+        told = alike[-1]
+        words = f"{told.verdict}: {told.memory.words}; {told.time.words}"
+        print(f"alike {number}: {words}", file=sys.stderr)
     for number in range(arguments.planted):
         one = arms([Pair("half", CONTROL, HALF), Pair("slow", CONTROL, SLOW)], 1000 + number)
-        for name, what, says in (("half", "memory", "less"), ("slow", "time", "more")):
+        for name, (planted, what, says) in PLANTED.items():
             told = effect(what, one["control"].measured[what], one[name].measured[what])
-            found["half the memory" if name == "half" else "1.5 x the time"].append(
-                (told.says == says, round(told.ratio, 3))
-            )
+            found[planted].append((told.says == says, round(told.ratio, 3)))
             print(f"planted {number}: {told.words}: {told.says}", file=sys.stderr)
-    alarms = sum(
-        one.memory.says in ("less", "more") or one.time.says in ("less", "more") for one in alike
-    )
-    print(
-        json.dumps(
-            {
-                "alike": {
-                    "comparisons": len(alike),
-                    "pairs": arguments.repeats,
-                    "alarms": alarms,
-                    "verdicts": {
-                        one: [each.verdict for each in alike].count(one)
-                        for one in {each.verdict for each in alike}
-                    },
-                },
-                "resampled": {
-                    what: {
-                        "draws": DRAWS,
-                        "alarms": resampled(values, what, arguments.repeats, DRAWS, 1)
-                        if values
-                        else None,
-                    }
-                    for what, values in noise.items()
-                },
-                "planted": {
-                    name: {
-                        "found": sum(hit for hit, _ in rows),
-                        "of": len(rows),
-                        "ratios": [ratio for _, ratio in rows],
-                    }
-                    for name, rows in found.items()
-                },
-                "overhead_s": {
-                    "median": median(overhead),
-                    "most": max(overhead),
-                    "trials": len(overhead),
-                },
-            },
-            indent=1,
-        )
-    )
+    said = [{one.memory.says, one.time.says} for one in alike]
+    verdicts = Counter(one.verdict for one in alike)
+    of = {"comparisons": len(alike), "pairs": arguments.repeats, "verdicts": dict(verdicts)}
+    drawn = {
+        what: resampled(values, what, arguments.repeats, DRAWS, 1) if values else None
+        for what, values in noise.items()
+    }
+    hits = {
+        name: {
+            "found": sum(hit for hit, _ in rows),
+            "of": len(rows),
+            "ratios": [r for _, r in rows],
+        }
+        for name, rows in found.items()
+    }
+    spent = {"median": median(overhead), "most": max(overhead), "trials": len(overhead)}
+    record = {
+        "alike": {**of, "alarms": sum(bool(one & {"less", "more"}) for one in said)},
+        "resampled": {what: {"draws": DRAWS, "alarms": share} for what, share in drawn.items()},
+        "planted": hits,
+        "overhead_s": spent,
+    }
+    print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ CELL_S = 600
 def execute(path: Path) -> None:
     """Run one notebook and write it back."""
     from helpers.look.boxes import open_box
-    from helpers.tell import redact
+    from helpers.tell.redact_box import known_values
+    from helpers.tell.redact_text import redact_notebook
 
     notebook = nbformat.read(path, 4)
     about = copy.deepcopy(notebook.metadata)
@@ -38,10 +39,8 @@ def execute(path: Path) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
     if path.parent.name == "cases":
-        known = redact.known_values(
-            "live", open_box("rx7900xt-container"), open_box("strix-halo-1-found")
-        )
-        notebook, _ = redact.redact_notebook(notebook, known)
+        known = known_values("live", open_box("rx7900xt-container"), open_box("strix-halo-1-found"))
+        notebook, _ = redact_notebook(notebook, known)
     nbformat.write(notebook, path)
 
 

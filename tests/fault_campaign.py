@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from fault_check import Check, bare  # noqa: E402
-from fault_kinds import DISK, FLEET, GATE, IN_RUN, OUTSIDE, Case, mount  # noqa: E402
+from fault_kinds import DISK, FLEET, GATE, IN_RUN, OUTSIDE, Case, lines, mount  # noqa: E402
 from fault_lives import Lived, send, strike  # noqa: E402
 
 NOTEBOOK = ROOT / "tests" / "notebooks" / "needs_no_verdict.ipynb"
@@ -80,24 +80,15 @@ def batch_of(seed: int, outside: list[str], in_run: list[str], keep: str = "") -
         for _ in range(2):  # to the end, and once more: then nothing is left to do
             Lived(case, "", boot, rng).end()
         found = Check(case).all() if case.batch else ["no batch was begun"]
-        begun = {
-            event["run"]
-            for event in case.log()
-            if event["what"] == "begin" and event["attempt"] == 1
-        }
+        events = [event for event in case.log() if event["what"] == "begin"]
+        begun = {event["run"] for event in events if event["attempt"] == 1}
         last, idle = case.lives[-2:]
         pairs = [(record, idle.snapshot.get(key, record)) for key, record in last.snapshot.items()]
-        if any(
-            bare(one) != bare(two)
-            for one, two in pairs
-            if (one["state"], two["state"]) != ("skipped", "skipped")
-        ):
+        pairs = [pair for pair in pairs if {record["state"] for record in pair} != {"skipped"}]
+        if any(bare(one) != bare(two) for one, two in pairs):
             found.append("it does not come to rest: resumed once more, records changed")
     finally:
-        deaf = case.control / "deaf"
-        send(
-            [int(pid) for pid in deaf.read_text().split()] if deaf.exists() else [], signal.SIGKILL
-        )
+        send([int(pid) for pid in lines(case.control / "deaf")], signal.SIGKILL)
         if case.mounted:
             subprocess.run(["umount", "-l", str(work / "disk")], check=False)
         if not keep:
@@ -128,14 +119,14 @@ def drawn(seed: int, batches: int) -> list[tuple[int, list[str], list[str]]]:
             bags[bag] = rng.sample(kinds, len(kinds))
         return bags[bag].pop()
 
-    return [
-        (
-            seed * 100_000 + number,
+    made = []
+    for number in range(batches):
+        outside, in_run = (
             [draw("out", OUTSIDE) for _ in range(2)],
             [draw("in", tuple(IN_RUN)) for _ in range(2)],
         )
-        for number in range(batches)
-    ]
+        made.append((seed * 100_000 + number, outside, in_run))
+    return made
 
 
 def campaign(faults: int, seed: int, workers: int = 2) -> list[dict[str, Any]]:
@@ -161,12 +152,8 @@ def table(done: list[dict[str, Any]]) -> str:
     """Each kind, how often it struck, and in how many of its batches something did not hold."""
     struck = Counter(kind for one in done for kind in one["struck"])
     bad = Counter(kind for one in done for kind in set(one["struck"]) if one["violations"])
-    not_run = {
-        kind: why
-        for one in done
-        for kind, why in one.get("not_run", {}).items()
-        if not struck[kind]
-    }
+    reasons = [item for one in done for item in one.get("not_run", {}).items()]
+    not_run = {kind: why for kind, why in reasons if not struck[kind]}
     kinds = [kind for kind in (*IN_RUN, *OUTSIDE, *FLEET) if struck[kind]]
     rows = [f"{kind:<45}{struck[kind]:>6}{bad[kind]:>12}" for kind in kinds]
     return "\n".join(
@@ -185,15 +172,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--real", action="store_true", help="each kind once, against real kernels")
-    parser.add_argument(
-        "--one",
-        type=int,
-        metavar="SEED",
-        help="the batch of this seed alone, as a violation names it",
-    )
-    parser.add_argument(
-        "--keep", default="", metavar="FOLDER", help="with --one: leave its folder here"
-    )
+    one, keep = "the batch of this seed alone, as a violation names it", "with --one: its folder"
+    parser.add_argument("--one", type=int, metavar="SEED", help=one)
+    parser.add_argument("--keep", default="", metavar="FOLDER", help=keep)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     began = time.monotonic()
@@ -206,9 +187,8 @@ def main(argv: list[str] | None = None) -> int:
 
         done = fault_real.campaign(given.seed)
     elif given.one is not None:
-        done = [
-            batch_of(*drawn(given.one // 100_000, 10_000)[given.one % 100_000], keep=given.keep)
-        ]
+        faults = drawn(given.one // 100_000, 10_000)[given.one % 100_000]
+        done = [batch_of(*faults, keep=given.keep)]
     else:
         done = campaign(given.faults, given.seed)
     wrong = [one for one in done if one["violations"]]
@@ -216,10 +196,10 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"batches": done, "seconds": time.monotonic() - began}))
         return bool(wrong)
     print(table(done))
-    print(
-        f"{len(done)} batches, {sum(one['runs'] for one in done)} runs, {sum(one['lives'] for one in done)} lives of a "
-        f"supervisor, the longest {max(one['longest_s'] for one in done):.1f} s; {time.monotonic() - began:.0f} s"
-    )
+    runs, lives = (sum(one[what] for one in done) for what in ("runs", "lives"))
+    longest = f"the longest {max(one['longest_s'] for one in done):.1f} s"
+    took = f"{time.monotonic() - began:.0f} s"
+    print(f"{len(done)} batches, {runs} runs, {lives} lives of a supervisor, {longest}; {took}")
     for one in wrong:
         print(f"--one {one['seed']}: {', '.join(one['struck'])}")
         print("".join(f"    {line}\n" for line in one["violations"]), end="")

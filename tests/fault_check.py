@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fault_kinds import CUTS, DISK, FLEET, IN_RUN, KILLED, SIGNALS, Case, Life
+from fault_kinds import CUTS, DISK, FLEET, IN_RUN, KILLED, SIGNALS, Case, Life, lines
 from fault_stand_in import answer
 
 ENDS = ("answered", "failed", "died", "timed_out", "stuck", "rebooted", "node_lost", "skipped")
@@ -33,21 +34,18 @@ def snapshot(batch: Path | None) -> dict[str, Any]:
     for path in sorted(batch.glob("*/run.json")) if batch else ():
         for place in (path, *sorted(path.parent.glob("earlier/*/run.json"))):
             record = read(place)
-            if record and not (
-                place != path and f"{record['run_id']} {record['attempt']}" in found
-            ):
-                found[f"{path.parent.name} {record['attempt']}"] = record
+            key = f"{path.parent.name} {record['attempt']}" if record else ""
+            if record and (place == path or key not in found):
+                found[key] = record
     return found
 
 
 def bare(record: dict[str, Any] | None) -> dict[str, Any] | None:
     """A record without what a reader fills in by itself, and what a look at the box adds later."""
-    return record and {
-        **record,
-        "verdict": (record.get("verdict") or {}).get("summary"),
-        "gate": "",
-        "quarantined": "",
-    }
+    if record is None:
+        return None
+    summary = (record.get("verdict") or {}).get("summary")
+    return {**record, "verdict": summary, "gate": "", "quarantined": ""}
 
 
 class Check:
@@ -62,11 +60,9 @@ class Check:
         for event in self.log:
             if event["run"]:
                 self.events[f"{event['run']} {event['attempt']}"].append(event)
-        self.unrecorded = {
-            line.split(":")[0]
-            for life in case.lives
-            for line in (life.result or {}).get("unrecorded", ())
-        }
+        results = [life.result or {} for life in case.lives]
+        held = [line for result in results for line in result.get("unrecorded", ())]
+        self.unrecorded = {line.split(":")[0] for line in held}
         self.lives = {life.number: life for life in case.lives}
 
     def all(self) -> list[str]:
@@ -95,33 +91,26 @@ class Check:
         for life in self.case.lives:
             told = life.result
             if life.overran:
-                self.no(
-                    "the batch does not end",
-                    f"life {life.number} ({life.fault}) after {life.seconds:.0f} s",
-                )
+                about = f"life {life.number} ({life.fault}) after {life.seconds:.0f} s"
+                self.no("the batch does not end", about)
             if told and "traceback" in told:
                 self.no("the supervisor broke", told["traceback"].strip().splitlines()[-1])
             if told and "refused" in told and not any(word in life.fault for word in DISK):
                 self.no("a batch is refused", f"{told['refused']} ({life.fault})")
             if told and "runs" in told:
-                good = (
-                    all(run["state"] == "answered" for run in told["runs"])
-                    and not told["unrecorded"]
-                )
-                if told["code"] != (130 if told["interrupted"] else 0 if good else 1):
-                    self.no("exit code", told["code"])
-                held = {line.split(":")[0] for line in told["unrecorded"]}
-                for run in told["runs"]:
-                    disk = life.snapshot.get(f"{run['run_id']} {run['attempt']}")
-                    if bare(disk) != bare(run) and run["run_id"] not in held | set(
-                        self.case.spoiled
-                    ):
-                        self.no(
-                            "the result is not the record",
-                            f"{run['run_id']}: {run['state']}, on the disk "
-                            f"{(disk or {}).get('state')} ({life.fault})",
-                        )
+                self._result(life, told)
         self.found += self.case.refusals
+
+    def _result(self, life: Life, told: dict[str, Any]) -> None:
+        good = all(run["state"] == "answered" for run in told["runs"]) and not told["unrecorded"]
+        if told["code"] != (130 if told["interrupted"] else 0 if good else 1):
+            self.no("exit code", told["code"])
+        known = {line.split(":")[0] for line in told["unrecorded"]} | set(self.case.spoiled)
+        for run in told["runs"]:
+            disk = life.snapshot.get(f"{run['run_id']} {run['attempt']}")
+            if bare(disk) != bare(run) and run["run_id"] not in known:
+                seen = f"{run['state']}, on the disk {(disk or {}).get('state')} ({life.fault})"
+                self.no("the result is not the record", f"{run['run_id']}: {seen}")
 
     def _answers(self) -> None:
         for key, record in self.records.items():
@@ -129,61 +118,33 @@ class Check:
                 ends = {event["answer"] for event in self.says(key, "end")}
                 seen = (record["verdict"] or {}).get("summary")
                 if ends != {seen} or seen != answer(*self._named(key)):
-                    self.no(
-                        "false answered", f"{key}: {seen}, its end in the log: {ends or 'none'}"
-                    )
+                    about = f"{key}: {seen}, its end in the log: {ends or 'none'}"
+                    self.no("false answered", about)
 
     def _nothing_lost(self) -> None:
         for key in self.events:
-            name = key.split()[0]
+            (name, attempt), state = self._named(key), self.records.get(key, {}).get("state")
+            spoiled = name in self.case.spoiled
             for event in self.says(key, "recorded"):
-                if (
-                    self.records.get(key, {}).get("state") != event["state"]
-                    and name not in self.case.spoiled
-                ):
-                    self.no(
-                        "measured and lost",
-                        f"{key}: recorded as {event['state']}, now {self.records.get(key, {})}"[
-                            :200
-                        ],
-                    )
+                if state != event["state"] and not spoiled:
+                    now = f"now {self.records.get(key, {})}"[:200]
+                    self.no("measured and lost", f"{key}: recorded as {event['state']}, {now}")
             if self.says(key, "end") and not self.case.real:
-                kept = [
-                    self.batch / name / "answer.json",
-                    self.batch / name / "earlier" / key.split()[1] / "answer.json",
-                ]
-                if not any(
-                    path.exists() and json.loads(path.read_text()) == answer(*self._named(key))
-                    for path in kept
-                ):
+                here = self.batch / name
+                files = [here / "answer.json", here / "earlier" / str(attempt) / "answer.json"]
+                kept = [json.loads(path.read_text()) for path in files if path.exists()]
+                if answer(name, attempt) not in kept:
                     self.no("measured and lost", f"{key}: what it wrote is gone")
-                state = self.records.get(key, {}).get("state")
-                if (
-                    state not in ENDS
-                    and name not in self.case.spoiled
-                    and name not in self.unrecorded
-                ):
+                if state not in ENDS and not spoiled and name not in self.unrecorded:
                     self.no("measured and lost", f"{key}: it ended, its record: {state}")
-        for number, life in enumerate(self.case.lives):
-            for key, before in life.snapshot.items():
-                later = (
-                    self.case.lives[number + 1].snapshot
-                    if number + 1 < len(self.case.lives)
-                    else {}
-                )
-                fixed = (
-                    before["state"] in ENDS
-                    and not self._may_change(before)
-                    and key.split()[0] not in self.case.spoiled
-                )
-                if later and fixed:
-                    after = later.get(key)
-                    if bare(after) != bare(before):
-                        self.no(
-                            "an ended record changed",
-                            f"{key}: {before['state']} to {(after or {}).get('state')} "
-                            f"({life.fault}, then {self.case.lives[number + 1].fault})",
-                        )
+        for life, next_life in pairwise(self.case.lives):
+            for key, before in life.snapshot.items() if next_life.snapshot else ():
+                spoiled, after = key.split()[0] in self.case.spoiled, next_life.snapshot.get(key)
+                fixed = before["state"] in ENDS and not self._may_change(before) and not spoiled
+                if fixed and bare(after) != bare(before):
+                    states = f"{before['state']} to {(after or {}).get('state')}"
+                    faults = f"({life.fault}, then {next_life.fault})"
+                    self.no("an ended record changed", f"{key}: {states} {faults}")
 
     def _may_change(self, record: dict[str, Any]) -> bool:
         return bool(
@@ -192,8 +153,8 @@ class Check:
 
     def _nothing_repeated(self) -> None:
         killed: Counter[str] = Counter()
-        for key in sorted(self.events, key=lambda key: (key.split()[0], int(key.split()[1]))):
-            name, attempt = key.split()[0], int(key.split()[1])
+        for key in sorted(self.events, key=self._named):
+            name, attempt = self._named(key)
             begins = self.says(key, "begin")
             if len(begins) > 1:
                 self.no("repeated", f"{key} began {len(begins)} times")
@@ -201,38 +162,23 @@ class Check:
                 self.no("began without its record", f"{key}: {begins[0]['state']}")
             before, life = f"{name} {attempt - 1}", self.began_in(f"{name} {attempt - 1}")
             if attempt > 1 and life:
-                ended = [
-                    event["state"]
-                    for event in self.says(before, "recorded")
-                    if event["state"] != "failed"
-                ]
-                seen = [
-                    one.snapshot[before]
-                    for one in self.case.lives
-                    if one.number <= life.number and before in one.snapshot
-                ]
-                ended += [
-                    record["state"]
-                    for record in seen
-                    if record["state"] in ENDS and record["stopped_by"] != "interrupt"
-                ]
+                states = [event["state"] for event in self.says(before, "recorded")]
+                ended = [state for state in states if state != "failed"]
+                lives = [one for one in self.case.lives if one.number <= life.number]
+                seen = [one.snapshot[before] for one in lives if before in one.snapshot]
+                seen = [record for record in seen if record["stopped_by"] != "interrupt"]
+                ended += [record["state"] for record in seen if record["state"] in ENDS]
                 if ended or life.fault in CUTS or life.fault.startswith("host OOM"):
-                    self.no(
-                        "repeated",
-                        f"{key}: its attempt {attempt - 1} was {ended or 'cut off'} under: {life.fault}",
-                    )
+                    was = f"its attempt {attempt - 1} was {ended or 'cut off'}"
+                    self.no("repeated", f"{key}: {was} under: {life.fault}")
                 killed[name] += life.fault not in SIGNALS
                 if killed[name] > 1:
                     self.no("repeated", f"{key}: the third time after two ends of its batch")
                 if life.fault not in (*KILLED, *SIGNALS, *DISK):
-                    self.no(
-                        "repeated",
-                        f"{key}: nothing cut its attempt {attempt - 1} off ({life.fault})",
-                    )
-            if (
-                self.records.get(key, {}).get("state") == "skipped"
-                and name not in self.case.spoiled
-            ):
+                    why = f"nothing cut its attempt {attempt - 1} off ({life.fault})"
+                    self.no("repeated", f"{key}: {why}")
+            state = self.records.get(key, {}).get("state")
+            if state == "skipped" and name not in self.case.spoiled:
                 self.no("skipped, and it ran", key)
 
     def _true_states(self) -> None:
@@ -243,43 +189,29 @@ class Check:
                 self.no("no end of a run", f"{name}: {record and record['state']}")
                 continue
         for key, record in self.records.items():
-            name, life = key.split()[0], self.began_in(key)
-            state = record["state"]
-            if (
-                life is None
-                or name in self.case.spoiled
-                or name in self.unrecorded
-                or state not in ENDS
-            ):
-                if (
-                    life is None
-                    and state not in ("skipped", "planned", "started")
-                    and record["stopped_by"] != "disk"
-                    and not self._never_heard(record)
-                ):
+            name, life, state = key.split()[0], self.began_in(key), record["state"]
+            if life is None:
+                heard = record["stopped_by"] != "disk" and not self._never_heard(record)
+                if heard and state not in ("skipped", "planned", "started"):
                     self.no("a state without a begin", f"{key}: {state}: {record['cause']}")
+                continue
+            if state not in ENDS or name in self.unrecorded or name in self.case.spoiled:
                 continue
             if record["stopped_by"] == "interrupt" and life.fault not in SIGNALS:
                 self.no("an interrupt that nobody sent", f"{key} ({life.fault})")
             fault = self.case.faults.get(name, "") if record["attempt"] == 1 else ""
-            undone = not self.says(key, "recorded")
-            if (
-                life.fault in CUTS
-                and life.struck
-                and undone
-                and life.snapshot.get(key, {}).get("state") == "started"
-            ):
+            going = life.snapshot.get(key, {}).get("state") == "started"
+            going = going and not self.says(key, "recorded")
+            if life.fault in CUTS and life.struck and going:
                 if state != "rebooted":
                     self.no("a reboot that was not found", f"{key}: {state}: {record['cause']}")
             elif life.struck and life.fault in (*KILLED, *CUTS, *SIGNALS, *DISK):
                 continue
-            elif state not in IN_RUN.get(fault, {"answered"}) and not (
-                life.fault in FLEET and state == "node_lost"
-            ):
-                self.no(
-                    "a false state",
-                    f"{key}: {state} ({record['cause']}) under {fault or 'no fault'}, {life.fault}",
-                )
+            elif life.fault in FLEET and state == "node_lost":
+                continue
+            elif state not in IN_RUN.get(fault, {"answered"}):
+                under = f"under {fault or 'no fault'}, {life.fault}"
+                self.no("a false state", f"{key}: {state} ({record['cause']}) {under}")
 
     def _never_heard(self, record: dict[str, Any]) -> bool:
         """Started, and cut off before its runner could tell the log."""
@@ -297,9 +229,8 @@ class Check:
                 spans.append((min(own), max(own), key, events[0]["life"], self._danger(key)))
         for began, _, key, _, danger in spans:
             beside = [one for one in spans if one[2] != key and one[0] <= began < one[1]]
-            if len(beside) >= self.case.jobs or (
-                beside and {danger, *(one[4] for one in beside)} != {"looks"}
-            ):
+            looks = {danger, *(one[4] for one in beside)} == {"looks"}
+            if len(beside) >= self.case.jobs or (beside and not looks):
                 self.no("not alone", f"{key} ({danger}) began beside {[one[2] for one in beside]}")
         shut: dict[str, bool] = {}
         for event in self.log:
@@ -315,9 +246,8 @@ class Check:
             if record["state"] == "stuck" and self.events[key]
         ]
         for began, _, key, _, danger in spans:
-            if danger != "looks" and any(
-                began > since and boot == self._boot(key) for since, boot in stuck
-            ):
+            boots = [boot for since, boot in stuck if began > since]
+            if danger != "looks" and self._boot(key) in boots:
                 self.no("began after a process that nothing ends", key)
 
     def _named(self, key: str) -> tuple[str, int]:
@@ -338,12 +268,8 @@ class Check:
             if not any(name in line for line in last.get("unreadable", ())):
                 self.no("a record that cannot be read is not named", name)
             spoiled = max((life.number for life in self.case.lives if life.said == name), default=0)
-            begins = [
-                event
-                for key in self.events
-                if key.split()[0] == name
-                for event in self.says(key, "begin")
-            ]
+            own = [key for key in self.events if key.split()[0] == name]
+            begins = [event for key in own for event in self.says(key, "begin")]
             if any(event["life"] > spoiled for event in begins):
                 self.no("repeated", f"{name}: its record cannot be read")
 
@@ -354,27 +280,17 @@ class Check:
         view = read_batch(self.batch)
         text = status_text(view)
         json.dumps(status_json(view))
-        if {run.run_id for run in view.runs} | set(self.case.spoiled) != set(self.now) or len(
-            view.unreadable
-        ) != len(self.case.spoiled):
+        known = {run.run_id for run in view.runs} | set(self.case.spoiled)
+        if known != set(self.now) or len(view.unreadable) != len(self.case.spoiled):
             self.no("status does not read the result", view.counts)
-        if (
-            not all(run.run_id in text for run in view.runs)
-            or "<html" not in write_index(self.batch).read_text().lower()
-        ):
+        page = write_index(self.batch).read_text().lower()
+        if "<html" not in page or not all(run.run_id in text for run in view.runs):
             self.no("status or page", "does not name every run")
 
     def _no_process(self) -> None:
-        deaf = (
-            (self.case.control / "deaf").read_text().split()
-            if (self.case.control / "deaf").exists()
-            else []
-        )
-        pids = {
-            event.get("child", event["pid"])
-            for event in self.log
-            if event["what"] in ("child", "begin", "kernel")
-        }
+        deaf, own = lines(self.case.control / "deaf"), ("child", "begin", "kernel")
+        events = [event for event in self.log if event["what"] in own]
+        pids = {event.get("child", event["pid"]) for event in events}
         for entry in os.listdir("/proc") if self.case.real else ():
             if entry.isdigit() and entry not in deaf:
                 try:
@@ -388,9 +304,6 @@ class Check:
                 there = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
-            if (
-                str(pid) not in deaf
-                and pid != os.getpid()
-                and (b"sleep" in there or b"fault_stand_in" in there)
-            ):
+            ours = b"sleep" in there or b"fault_stand_in" in there
+            if ours and str(pid) not in deaf and pid != os.getpid():
                 self.no("a process is left", f"{pid}: {there[:60]!r}")

@@ -21,6 +21,14 @@ from types import SimpleNamespace
 from typing import Any
 
 STAND_IN = Path(__file__).with_name("fault_stand_in.py")
+FAST = {
+    "GRACE_S": 0.3,
+    "SILENT_S": 1.0,
+    "STOP_S": 1.0,
+    "KILL_S": 0.3,
+    "JUMP_S": 0.4,
+    "TICK_S": 0.05,
+}
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAPABILITIES_3 = 24, 1, 0x20080522
 
 IN_RUN = {  # kind: the states that such a run may end in
@@ -49,19 +57,13 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGINT twice")
 DISK = ("disk full", "read-only outputs")
 GATE = ("gate finds what passes", "gate finds what stays", "gate breaks")
 OTHERS = (
-    "supervisor frozen",
-    "ssh gone",
-    "two supervisors at once",
-    "clock jump",
+    *("supervisor frozen", "ssh gone", "two supervisors at once", "clock jump"),
     "plan changed between",
 )
 FLEET = ("worker killed", "worker frozen", "scheduler killed")  # with --real alone
 OUTSIDE = (*KILLS, *CUTS, *SPOILED, *SIGNALS, *DISK, *GATE, *OTHERS)
-KILLED = (
-    *KILLS,
-    *SPOILED,
-    "plan changed between",
-)  # the life ends by SIGKILL, and the box is the same afterwards
+# The life ends by SIGKILL, and the box is the same afterwards.
+KILLED = (*KILLS, *SPOILED, "plan changed between")
 
 
 @dataclass
@@ -89,9 +91,7 @@ class Case:
     real: bool = False
     fleet: str = ""
     cgroup: str = ""
-    faults: dict[str, str] = field(
-        default_factory=dict
-    )  # by run_id, or by number before it is known
+    faults: dict[str, str] = field(default_factory=dict)  # by run_id
     spoiled: dict[str, bytes] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     batch: Path | None = None
@@ -130,7 +130,7 @@ class Gate:
     def settle(
         self, before: Any, gates: Any, measure: Any = None, sleep: Any = time.sleep
     ) -> tuple[Any, ...]:
-        from helpers.run.quarantine import Trouble
+        from helpers.run.gate import Trouble
 
         number = measure()
         stays = self.life.fault == "gate finds what stays"
@@ -151,7 +151,7 @@ class Gate:
         tell(self.case.control, what=what, life=self.life.number, run="", attempt=0)
 
 
-def life_of(case: Case, life: Life, again: tuple[str, ...] = ()) -> None:
+def life_of(case: Case, life: Life) -> None:
     """What the fork does; never returns. Its result goes to CONTROL/life-N.json."""
     code = 70
     try:
@@ -163,10 +163,9 @@ def life_of(case: Case, life: Life, again: tuple[str, ...] = ()) -> None:
         rng = random.Random(f"{case.seed} {life.number}")
         told: dict[str, Any] = {}
         from helpers.run.batch import run_plan
-        from helpers.run.carrier import Local
-        from helpers.run.one import Stop
-        from helpers.run.plan import PlanError
+        from helpers.run.plan_file import PlanError
         from helpers.run.progress import for_terminal
+        from helpers.run.runner import Local, Stop
 
         _patch(case, life, rng)
         stop = Stop()
@@ -179,24 +178,13 @@ def life_of(case: Case, life: Life, again: tuple[str, ...] = ()) -> None:
         if case.real and life.fault not in GATE:
             from helpers.run import gate
         try:
-            result = run_plan(
-                case.work / "plan.yaml",
-                case.out or case.work / "out",
-                gate=gate,
-                stop=stop,
-                again=again,
-                carrier=carrier,
-                resume=case.batch,
-                progress=for_terminal(),
-            )
+            out, options = case.out or case.work / "out", {"gate": gate, "carrier": carrier}
+            options.update(stop=stop, resume=case.batch, progress=for_terminal())
+            result = run_plan(case.work / "plan.yaml", out, **options)
             code = result.exit_code
-            told = {
-                "code": code,
-                "interrupted": result.interrupted,
-                "unrecorded": list(result.unrecorded),
-                "unreadable": list(result.unreadable),
-                "runs": [json.loads(run.model_dump_json()) for run in result.runs],
-            }
+            told = {"code": code, "interrupted": result.interrupted}
+            told.update(unrecorded=result.unrecorded, unreadable=result.unreadable)
+            told["runs"] = [json.loads(run.model_dump_json()) for run in result.runs]
         except PlanError as error:
             code, told = 2, {"code": 2, "refused": str(error)}
         except BaseException:  # noqa: BLE001  a traceback is what the campaign looks for
@@ -210,51 +198,40 @@ def life_of(case: Case, life: Life, again: tuple[str, ...] = ()) -> None:
 
 def _patch(case: Case, life: Life, rng: random.Random) -> None:
     """This box, as the fault wants it, and a stand-in for the runner."""
-    from helpers.run import batch, between, journal, kernel, one, record
+    from helpers.run import batch, gate, journal, kernel, record
+    from helpers.run import runner as one
 
-    for module in (batch, between, journal, one, record):
+    for module in (batch, gate, journal, one, record):
         module.boot_id = lambda: life.boot  # type: ignore[attr-defined]
     if case.real:
         for name, value in case.limits.items():
             setattr(one, name, value)
     else:
         kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
-        one.GRACE_S, one.SILENT_S, one.STOP_S, one.KILL_S, one.JUMP_S, journal.LAST_RUNNER_S = (
-            0.3,
-            1.0,
-            1.0,
-            0.3,
-            0.4,
-            0.5,
-        )
-        journal.KILL_S = 0.3
-        one.TICK_S = 0.05
+        for name, seconds in FAST.items():
+            setattr(one, name, seconds)
+        journal.LAST_RUNNER_S, journal.KILL_S = 0.5, 0.3
         kernel.sweep.__defaults__ = (False, 0.1, 0.3)
         put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
-        one.subprocess = SimpleNamespace(  # type: ignore[assignment]
-            PIPE=subprocess.PIPE,
-            TimeoutExpired=subprocess.TimeoutExpired,
-            Popen=lambda words, **options: subprocess.Popen([*put, *words[-2:]], **options),
-        )
+        pieces: dict[str, Any] = {"PIPE": subprocess.PIPE}
+        pieces["TimeoutExpired"] = subprocess.TimeoutExpired
+        pieces["Popen"] = lambda words, **more: subprocess.Popen([*put, *words[-2:]], **more)
+        one.subprocess = SimpleNamespace(**pieces)  # type: ignore[assignment]
     kill = os.kill
 
     def deaf(pid: int, number: int) -> None:
-        if number != signal.SIGKILL or str(pid) not in _lines(case.control / "deaf"):
+        if number != signal.SIGKILL or str(pid) not in lines(case.control / "deaf"):
             kill(pid, number)
 
     os.kill = deaf
     if life.fault == "clock jump":
-        began, real, by = (
-            time.monotonic() + rng.uniform(0, 0.4),
-            time.time,
-            rng.choice((-86400, -7, 7, 86400)),
-        )
+        began, real = time.monotonic() + rng.uniform(0, 0.4), time.time
+        by = rng.choice((-86400, -7, 7, 86400))
         time.time = lambda: real() + (by if time.monotonic() > began else 0)
     if life.fault.endswith("at a write"):
-        _fail_at(
-            rng.randrange(1, 50 if case.real else 110),
-            signal.SIGKILL if life.fault in KILLS else signal.SIGSTOP,
-        )
+        kills = life.fault in KILLS
+        count = rng.randrange(1, 50 if case.real else 110)
+        _fail_at(count, signal.SIGKILL if kills else signal.SIGSTOP)
     if life.fault == "disk full" and not case.mounted:
         _refuse_writes(case.control / "full")
 
@@ -304,7 +281,7 @@ def _refuse_writes(full: Path) -> None:
     os.fsync = refused
 
 
-def _lines(path: Path) -> list[str]:
+def lines(path: Path) -> list[str]:
     try:
         return path.read_text().split()
     except FileNotFoundError:
@@ -314,27 +291,21 @@ def _lines(path: Path) -> list[str]:
 def mount(folder: Path, size: str = "3m") -> bool:
     """A small disk of its own, where that is allowed."""
     folder.mkdir()
-    return (
-        os.geteuid() == 0
-        and subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
-            capture_output=True,
-            check=False,
-        ).returncode
-        == 0
-    )
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if os.geteuid() != 0:
+        return False
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
 def spoil(kind: str, path: Path, rng: random.Random) -> bytes:
     """Spoil one record and return the bytes that it has now."""
     text = path.read_bytes()
+    newer = re.sub(rb'"schema_version": \d+', b'"schema_version": 99', text, count=1)
     spoiled = {
         "record torn": text[: rng.randrange(1, max(2, len(text) - 2))],
         "record of zero bytes": b"",
         "record is garbage": rng.randbytes(400),
-        "record of a newer schema": re.sub(
-            rb'"schema_version": \d+', b'"schema_version": 99', text, count=1
-        ),
+        "record of a newer schema": newer,
     }
     path.write_bytes(spoiled[kind])
     return spoiled[kind]
@@ -342,11 +313,8 @@ def spoil(kind: str, path: Path, rng: random.Random) -> bytes:
 
 def digest(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Every file of a tree with its content, but the lock."""
-    return {
-        str(path): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
 def copied(case: Case, rng: random.Random) -> None:

@@ -72,9 +72,8 @@ class Lived:
         if self.pid == 0:
             if fault != "ssh gone":
                 os.setsid()
-                said = os.open(
-                    case.control / f"life-{self.life.number}.txt", os.O_WRONLY | os.O_CREAT, 0o644
-                )
+                path = case.control / f"life-{self.life.number}.txt"
+                said = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
                 for stream in (1, 2):
                     os.dup2(said, stream)
             life_of(case, self.life)
@@ -109,12 +108,8 @@ class Lived:
         """Wait until some of its runs have begun, and a little more; False where it ended before."""
         count = self.rng.randrange(1, 4)
         while self.going() and time.monotonic() - self.began < LIFE_S:
-            begun = [
-                event
-                for event in self.case.log()
-                if event["what"] == "begin" and event["life"] == self.life.number
-            ]
-            if len(begun) >= count:
+            begins = [event for event in self.case.log() if event["what"] == "begin"]
+            if sum(event["life"] == self.life.number for event in begins) >= count:
                 time.sleep(self.rng.uniform(0, scale_s))
                 return self.going() and self.case.batch is not None
             time.sleep(0.005)
@@ -134,19 +129,16 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
     """Do to a life what its fault says, wait for its end, and return the boot of the next."""
     case, life, fault = lived.case, lived.life, lived.life.fault
     if fault == "power cut at a write":
-        while (
-            lived.going() and state_of(lived.pid) != "T" and time.monotonic() - lived.began < LIFE_S
-        ):
+        while lived.going() and state_of(lived.pid) != "T":
+            if time.monotonic() - lived.began > LIFE_S:
+                break
             time.sleep(0.002)
         life.struck = lived.going()
     elif fault in GATE or fault in ("clock jump", "supervisor SIGKILLed at a write", ""):
         lived.wait()
-        dead = os.WIFSIGNALED(lived.status)
-        life.struck = (
-            (case.control / f"struck-{life.number}").exists()
-            if fault in GATE
-            else dead or fault == "clock jump"
-        )
+        life.struck = os.WIFSIGNALED(lived.status) or fault == "clock jump"
+        if fault in GATE:
+            life.struck = (case.control / f"struck-{life.number}").exists()
     else:
         life.struck = lived.moment(1.2 if case.real else 0.12)
     if not life.struck:
@@ -202,9 +194,8 @@ def second(case: Case, boot: str, words: str, fault: str) -> None:
     lived.wait()
     case.lives.remove(lived.life)
     lived.life.number += 1000
-    (case.control / f"life-{lived.life.number - 1000}.json").rename(
-        told := case.control / f"life-{lived.life.number}.json"
-    )
+    told = case.control / f"life-{lived.life.number}.json"
+    (case.control / f"life-{lived.life.number - 1000}.json").rename(told)
     said = json.loads(told.read_text())
     if words not in said.get("refused", ""):
         case.refusals.append(f"not refused: {fault}: {str(said)[:200]}")

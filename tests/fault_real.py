@@ -24,7 +24,7 @@ from typing import Any
 
 import nbformat
 from fault_check import Check
-from fault_kinds import FLEET, IN_RUN, OUTSIDE, Case, mount
+from fault_kinds import FLEET, IN_RUN, OUTSIDE, Case, lines, mount
 from fault_lives import Lived, send, strike
 
 NOTEBOOKS = Path(__file__).parent / "notebooks"
@@ -62,6 +62,7 @@ said = f"{zlib.crc32('{run_id} {attempt}'.format(**record).encode()):08x}"
 verdict = Verdict(cause="cannot-tell", confidence="weak", next_step=NextStep(what="nothing"), summary=said)
 tell(what="end", answer=said)
 display({"application/vnd.casebook.verdict+json": as_dict(verdict)}, raw=True)"""
+EATS = "eaten = [bytearray(b'x' * (64 << 20)) for _ in range(64)]"
 FROZEN = """import subprocess
 child = subprocess.Popen(["sleep", "600"])
 open({deaf!r}, "a").write(f"{child.pid}\\n")
@@ -88,9 +89,8 @@ def _notebook(work: Path, name: str, cells: list[Any]) -> None:
 
 
 def _case(work: Path, seed: int, names: list[str], jobs: int) -> Case:
-    case = Case(
-        work, seed, jobs, real=True, limits={"SILENT_S": 4.0, "GRACE_S": 10.0, "JUMP_S": 2.0}
-    )
+    case = Case(work, seed, jobs, real=True)
+    case.limits = {"SILENT_S": 4.0, "GRACE_S": 10.0, "JUMP_S": 2.0}
     case.control.mkdir(parents=True)
     (case.control / "ooms").write_text("0")
     for name in set(names):
@@ -98,17 +98,11 @@ def _case(work: Path, seed: int, names: list[str], jobs: int) -> Case:
         if name == "steady":
             cells = [nbformat.v4.new_code_cell("time.sleep(1.2)")]
         elif name == "is_frozen":
-            place = FREEZER / f"faults-{seed}"
-            text = FROZEN.replace("{deaf!r}", repr(str(case.control / "deaf"))).replace(
-                "{place!r}", repr(str(place))
-            )
+            place, deaf = str(FREEZER / f"faults-{seed}"), str(case.control / "deaf")
+            text = FROZEN.replace("{deaf!r}", repr(deaf)).replace("{place!r}", repr(place))
             cells = [nbformat.v4.new_code_cell(text)]
         elif name == "eats_memory":
-            cells = [
-                nbformat.v4.new_code_cell(
-                    "eaten = [bytearray(b'x' * (64 << 20)) for _ in range(64)]"
-                )
-            ]
+            cells = [nbformat.v4.new_code_cell(EATS)]
         else:
             cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
             for cell in cells:
@@ -144,12 +138,8 @@ def _judged(
 def in_runs(seed: int) -> dict[str, Any]:
     """One batch whose runs do everything that a notebook may do; a night that is only looked at."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="faults-"))
-    places, not_run, freezer, memory = (
-        dict(PLACES),
-        {},
-        FREEZER / f"faults-{seed}",
-        MEMORY / f"faults-{seed}",
-    )
+    places, not_run = dict(PLACES), {}
+    freezer, memory = FREEZER / f"faults-{seed}", MEMORY / f"faults-{seed}"
     for kind, folder, name in (
         ("fake D state of a child", freezer, "is_frozen"),
         ("host OOM", memory, "eats_memory"),
@@ -181,10 +171,7 @@ def in_runs(seed: int) -> dict[str, Any]:
     finally:
         if freezer.exists():
             (freezer / "freezer.state").write_text("THAWED")
-        deaf = work / "control" / "deaf"
-        send(
-            [int(pid) for pid in deaf.read_text().split()] if deaf.exists() else [], signal.SIGKILL
-        )
+        send([int(pid) for pid in lines(work / "control" / "deaf")], signal.SIGKILL)
         time.sleep(0.5)
         for folder in (freezer, memory):
             if folder.exists():
@@ -195,11 +182,8 @@ def in_runs(seed: int) -> dict[str, Any]:
 def outside(seed: int, fault: str) -> dict[str, Any]:
     """Three runs of 1.2 s under one fault from outside, resumed to the end. What did not strike is tried again."""
     for turn in range(6):
-        began, rng, work = (
-            time.monotonic(),
-            random.Random(f"{seed} {turn}"),
-            Path(tempfile.mkdtemp(prefix="faults-")),
-        )
+        began, rng = time.monotonic(), random.Random(f"{seed} {turn}")
+        work = Path(tempfile.mkdtemp(prefix="faults-"))
         case = _case(work, seed, ["steady"] * 3, rng.choice((1, 2)))
         try:
             if fault == "disk full":
@@ -223,20 +207,17 @@ def fleet(seed: int, fault: str) -> dict[str, Any]:
     """Four runs on two workers of a loopback fleet; a worker or the scheduler is lost; the rest is run here."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="faults-"))
     if find_spec("distributed") is None:
-        return {
-            "seed": seed,
-            "outside": [fault],
+        nothing = {
             "in_run": [],
-            "jobs": 2,
             "violations": [],
-            "lives": 0,
             "struck": [],
-            "runs": 0,
             "states": {},
-            "not_run": {fault: "distributed is not installed"},
-            "longest_s": 0,
-            "seconds": 0,
+            "lives": 0,
+            "runs": 0,
         }
+        why = {fault: "distributed is not installed"}
+        about = {"seed": seed, "outside": [fault], "jobs": 2, "not_run": why}
+        return {**nothing, **about, "longest_s": 0, "seconds": 0}
     from fleet_stand_in import Loopback
 
     from helpers.run.record import boot_id
@@ -252,10 +233,8 @@ def fleet(seed: int, fault: str) -> dict[str, Any]:
         case.fleet = grid.address
         lived = Lived(case, fault, boot_id(), rng)
         lived.life.struck = lived.moment(1.0)
-        grid.send(
-            "scheduler" if "scheduler" in fault else "w0",
-            signal.SIGSTOP if "frozen" in fault else signal.SIGKILL,
-        )
+        number = signal.SIGSTOP if "frozen" in fault else signal.SIGKILL
+        grid.send("scheduler" if "scheduler" in fault else "w0", number)
         lived.end()
         grid.end()
         for _ in range(2):
@@ -276,12 +255,8 @@ def campaign(seed: int) -> list[dict[str, Any]]:
     with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
         going = [pool.submit(in_runs, seed)]
         here = [fault for fault in OUTSIDE if fault not in NOT_HERE]
-        going += [
-            pool.submit(outside, seed + number, fault) for number, fault in enumerate(here, 1)
-        ]
-        going += [
-            pool.submit(fleet, seed + 100 + number, fault) for number, fault in enumerate(FLEET)
-        ]
+        going += [pool.submit(outside, seed + at, fault) for at, fault in enumerate(here, 1)]
+        going += [pool.submit(fleet, seed + 100 + at, fault) for at, fault in enumerate(FLEET)]
         for future in going:
             done.append(one := future.result())
             print(json.dumps(one), file=sys.stderr, flush=True)

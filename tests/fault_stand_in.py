@@ -22,6 +22,7 @@ from typing import Any
 KERNEL_S, HANG_S, BEAT_S = 0.05, 0.3, 0.1
 PR_SET_PDEATHSIG = 1
 BLAMED = ("died", "timed_out")
+VERDICT = {"cause": "cannot-tell", "confidence": "weak", "next_step": {"what": "nothing"}}
 
 
 def tell(control: Path, **said: Any) -> None:
@@ -66,11 +67,8 @@ class StandIn:
         os.set_blocking(1, False)
         self.record = json.loads((folder / "run.json").read_text())
         self.name, self.attempt = self.record["run_id"], self.record["attempt"]
-        self.fault = (
-            json.loads((control / "faults.json").read_text()).get(self.name, "")
-            if self.attempt == 1
-            else ""
-        )
+        faults = json.loads((control / "faults.json").read_text()) if self.attempt == 1 else {}
+        self.fault = faults.get(self.name, "")
         self.said: dict[str, Any] = {"life": life, "run": self.name, "attempt": self.attempt}
         self.stopped = ""
         self.children: list[int] = []
@@ -79,13 +77,8 @@ class StandIn:
         """From the first line of the log to the record."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
-        tell(
-            self.control,
-            what="begin",
-            state=self.record["state"],
-            own=self.record["pid"] == os.getpid(),
-            **self.said,
-        )
+        own = self.record["pid"] == os.getpid()
+        tell(self.control, what="begin", state=self.record["state"], own=own, **self.said)
         self.kernel = os.fork()
         if self.kernel == 0:
             self._as_kernel()
@@ -93,17 +86,13 @@ class StandIn:
         status, late = self._wait()
         for child in self.children if int(self.name[:3]) % 2 else ():  # else the supervisor has to
             os.kill(child, signal.SIGKILL)
-        if self.fault == "runner killed between the end and its record" or (
-            self.children and not int(self.name[:3]) % 2
-        ):
+        killed = self.fault == "runner killed between the end and its record"
+        if killed or (self.children and not int(self.name[:3]) % 2):
             os.kill(os.getpid(), signal.SIGKILL)
-        until = time.monotonic() + 1.0
-        while (
-            self.stopped == "SIGTERM"
-            and os.getppid() == self.job["parent"]
-            and time.monotonic() < until
-        ):
-            time.sleep(0.005)  # the word of the parent's end may come before its end
+        # The word of the parent's end may come before its end.
+        until = time.monotonic() + (self.stopped == "SIGTERM")
+        while os.getppid() == self.job["parent"] and time.monotonic() < until:
+            time.sleep(0.005)
         if os.getppid() != self.job["parent"]:
             time.sleep(0.2 * (int(self.name[:3]) % 2))  # as one that still saves its notebook
             return
@@ -162,38 +151,24 @@ class StandIn:
             time.sleep(0.005)
 
     def _write(self, status: int, late: bool) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        record = {
-            **json.loads((self.folder / "run.json").read_text()),
-            "ended_at": now,
-            "seconds": KERNEL_S,
-        }
+        record = json.loads((self.folder / "run.json").read_text())
+        record["ended_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        record["seconds"] = KERNEL_S
         if self.stopped:
-            record.update(
-                state="failed", cause=f"interrupted by {self.stopped}", stopped_by="interrupt"
-            )
+            why = f"interrupted by {self.stopped}"
+            record.update(state="failed", cause=why, stopped_by="interrupt")
         elif late:
             record.update(state="timed_out", cause="passed the limit")
         elif os.WIFSIGNALED(status):
-            words = (self.folder / "runner.log").read_text(errors="replace")
-            record.update(
-                state="died",
-                signal=signal.Signals(os.WTERMSIG(status)).name,
-                cause="the kernel was killed",
-                last_words=words,
-            )
+            record["last_words"] = (self.folder / "runner.log").read_text(errors="replace")
+            record["signal"] = signal.Signals(os.WTERMSIG(status)).name
+            record.update(state="died", cause="the kernel was killed")
         elif status:
             record.update(state="failed", cause="OSError: its answer cannot be saved")
         else:
-            verdict = {
-                "cause": "cannot-tell",
-                "confidence": "weak",
-                "next_step": {"what": "nothing"},
-                "summary": json.loads((self.folder / "answer.json").read_text()),
-            }
-            record.update(
-                state="answered", verdict=verdict, cells={"completed": 1}, files=["answer.json"]
-            )
+            summary = json.loads((self.folder / "answer.json").read_text())
+            record["verdict"] = {**VERDICT, "summary": summary}
+            record.update(state="answered", cells={"completed": 1}, files=["answer.json"])
         record["strikes"] += record["state"] in BLAMED
         try:
             save(self.folder / "run.json", record)
@@ -252,13 +227,9 @@ class StandIn:
             print(pid, file=deaf)
 
     def _child(self, session: bool) -> int:
-        child = subprocess.Popen(
-            ["sleep", "600"],
-            start_new_session=session,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "CASEBOOK_RUN": self.job["mark"]},
-        )
+        env, null = {**os.environ, "CASEBOOK_RUN": self.job["mark"]}, subprocess.DEVNULL
+        options: dict[str, Any] = {"stdin": null, "stdout": null, "env": env}
+        child = subprocess.Popen(["sleep", "600"], start_new_session=session, **options)
         tell(self.control, what="child", child=child.pid, **self.said)
         return child.pid
 

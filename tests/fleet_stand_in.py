@@ -34,13 +34,8 @@ def stand_in(folder, run, job, *, stop, tick):
         (folder / "sub" / "small.bin").write_bytes(b"s" * 1000)
         (folder / "big.bin").write_bytes(b"b" * 300_000)
     if stop.signal:
-        run = move(
-            run,
-            "failed",
-            cause=f"interrupted by {stop.signal}",
-            stopped_by="interrupt",
-            ended_at=now(),
-        )
+        about = {"cause": f"interrupted by {stop.signal}", "stopped_by": "interrupt"}
+        run = move(run, "failed", ended_at=now(), **about)
         with open(given["log"], "a") as log:
             print("stopped", run.run_id, file=log)
     else:
@@ -54,39 +49,16 @@ class Loopback:
 
     def __init__(self, folder, allowed_failures=0):
         self.folder, self.processes, self.wires = folder, {}, []
-        self._start(
-            "scheduler",
-            "dask_scheduler",
-            "--port",
-            "0",
-            "--scheduler-file",
-            folder / "where.json",
-            DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=str(allowed_failures),
-        )
-        soon(
-            lambda: (
-                (folder / "where.json").exists()
-                and (folder / "where.json").read_text().endswith("}")
-            )
-        )
-        self.address = json.loads((folder / "where.json").read_text())["address"]
+        where, allowed = folder / "where.json", str(allowed_failures)
+        environ = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": allowed}
+        self._start("scheduler", "--port", "0", "--scheduler-file", where, **environ)
+        soon(lambda: where.exists() and where.read_text().endswith("}"))
+        self.address = json.loads(where.read_text())["address"]
 
     def worker(self, name, *options, address=""):
-        self._start(
-            name,
-            "dask_worker",
-            address or self.address,
-            "--no-nanny",
-            "--nthreads",
-            "1",
-            "--memory-limit",
-            "0",
-            "--name",
-            name,
-            "--local-directory",
-            self.folder / name,
-            *options,
-        )
+        own = ("--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--name", name)
+        place = ("--local-directory", self.folder / name)
+        self._start(name, address or self.address, *own, *place, *options)
 
     def wire(self):
         """The scheduler's address by a wire that can be cut."""
@@ -104,24 +76,14 @@ class Loopback:
         for process in self.processes.values():
             process.wait()
 
-    def _start(self, name, module, *arguments, **environ):
+    def _start(self, name, *arguments, **environ):
+        module = f"distributed.cli.dask_{'scheduler' if name == 'scheduler' else 'worker'}"
+        argv = [sys.executable, "-m", module, "--host", "127.0.0.1", "--no-dashboard"]
+        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **environ}
         with open(self.folder / f"{name}.log", "wb") as log:
-            self.processes[name] = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    f"distributed.cli.{module}",
-                    "--host",
-                    "127.0.0.1",
-                    "--no-dashboard",
-                    *map(str, arguments),
-                ],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **environ},
-            )
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            argv += map(str, arguments)
+            self.processes[name] = subprocess.Popen(argv, cwd=self.folder, env=env, **pipes)
 
 
 class Wire:

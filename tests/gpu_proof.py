@@ -32,6 +32,7 @@ from helpers.look.reading import parse_size  # noqa: E402
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8")
 RUN_S = 40.0
+SKIPPED = {"status": "skipped", "why": "the time is used up"}
 PART_S = {"allocator": 330.0, "vpoc": 90.0, "fixes": 420.0}
 
 
@@ -41,14 +42,7 @@ def allocator_part(python: str, out: Path, limit_bytes: int | None, ends: float)
     for conf in SETTINGS:
         for name in PATTERNS:
             if time.monotonic() > ends:
-                rows.append(
-                    {
-                        "pattern": name,
-                        "conf": conf,
-                        "status": "skipped",
-                        "why": "the time is used up",
-                    }
-                )
+                rows.append({"pattern": name, "conf": conf, **SKIPPED})
                 continue
             rows.append(_one(python, out, name, conf, limit_bytes))
             print(json.dumps(rows[-1]), flush=True)
@@ -69,46 +63,23 @@ def _one(python: str, out: Path, name: str, conf: str, limit_bytes: int | None) 
     wanted = min(card, limit_bytes) if limit_bytes else card
     snapshot = out / f"{name}-{SETTINGS.index(conf)}.pickle"
     done = stress(python, made, wanted, RUN_S, conf=conf, snapshot=snapshot, rows=True)
-    row = {
-        "pattern": name,
-        "conf": conf,
-        "status": done.status,
-        "why": done.why,
-        "torch": done.torch,
-        "build": done.build,
-        "device": done.device,
-        "limit_bytes": done.limit_bytes,
-        "ooms": done.ooms,
-        "seconds": done.seconds,
-    }
+    names = ("status", "why", "torch", "build", "device", "limit_bytes", "ooms", "seconds")
+    row = {"pattern": name, "conf": conf, **{key: getattr(done, key) for key in names}}
     if done.status not in ("ok", "time"):
         return row
-    return {**row, **_compared(made, conf, done), **_snapshot(snapshot)}
+    return {**row, **compared(made, conf, done), **_snapshot(snapshot)}
 
 
-def _compared(made: Trace, conf: str, done: StressResult) -> dict:
+def compared(made: Trace, conf: str, done: StressResult) -> dict:
     """The model on the same operations: outcome, allocated and reserved bytes after each of them."""
-    model = replay(
-        made,
-        conf,
-        Card(done.total_bytes),
-        torch=done.torch,
-        build=done.build,
-        fraction=done.fraction,
-        timeline=True,
-        stop=done.done,
-    )
+    model = done.replayed(made, conf)
+    outs, allocated, reserved = (model.column(key) for key in ("out", "allocated", "reserved"))
     words = {0: "ok", 1: "oom", 2: "skipped"}
     differing = [
-        index
-        for index, how, allocated, reserved in done.rows
+        i
+        for i, how, *sizes in done.rows
         if how != "left_out"
-        and (how, allocated, reserved)
-        != (
-            words.get(int(model.column("out")[index])),
-            int(model.column("allocated")[index]),
-            int(model.column("reserved")[index]),
-        )
+        and (how, *sizes) != (words.get(int(outs[i])), int(allocated[i]), int(reserved[i]))
     ]
     stats = {
         "reserved_bytes.all.peak": model.figure("reserved_bytes", "peak"),
@@ -118,7 +89,7 @@ def _compared(made: Trace, conf: str, done: StressResult) -> dict:
     other = {
         key: [done.stats[key], value]
         for key, value in stats.items()
-        if key in done.stats and done.stats[key] != value
+        if done.stats.get(key, value) != value
     }
     return {
         "compared": len(done.rows),
@@ -138,15 +109,10 @@ def _snapshot(path: Path) -> dict:
     except TraceError as error:
         return {"snapshot": str(error)}
     known = circumstances(recorded)
+    card = Card(AMPLE_BYTES, policy="recorded")
+    under = {"torch": known.torch, "build": known.build, "timeline": True}
     try:
-        model = replay(
-            recorded,
-            known.conf,
-            Card(AMPLE_BYTES, policy="recorded"),
-            torch=known.torch,
-            build=known.build,
-            timeline=True,
-        )
+        model = replay(recorded, known.conf, card, **under)
     except ReplayError as error:
         return {"snapshot": path.name, "snapshot_agreement": None, "snapshot_why": str(error)}
     check = agreement(recorded, model)
@@ -161,7 +127,7 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
 
     from helpers.load.vpoc import sample
     from helpers.load.vpoc.histogram import profiles
-    from helpers.load.vpoc.memory import predicted_bytes, shape_of
+    from helpers.load.vpoc.planner import predicted_bytes, shape_of
     from helpers.load.vpoc.strategies import TORCH
     from helpers.load.vpoc.study import measure
     from helpers.load.vpoc.trades import write_store
@@ -172,28 +138,13 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
         want, shape = profiles(store.trades, store.layout), shape_of(store.trades, store.layout)
         for name in TORCH:
             if time.monotonic() > ends:
-                rows.append({"strategy": name, "status": "skipped", "why": "the time is used up"})
+                rows.append({"strategy": name, **SKIPPED})
                 continue
-            some = 2 if name == "one_hot" else None
-            got = measure(
-                name,
-                store,
-                device="cuda:0",
-                counts=True,
-                repeats=3,
-                sessions=some,
-                torch_python=python,
-            )
-            rows.append(
-                {
-                    "strategy": name,
-                    "status": got.status,
-                    "why": got.why,
-                    "seconds": got.best_s,
-                    "peak_bytes": got.peak_bytes,
-                    "predicted_bytes": predicted_bytes(name, shape),
-                }
-            )
+            how = {"device": "cuda:0", "counts": True, "repeats": 3, "torch_python": python}
+            got = measure(name, store, **how, sessions=2 if name == "one_hot" else None)
+            row = {"strategy": name, "status": got.status, "why": got.why, "seconds": got.best_s}
+            sizes = {"peak_bytes": got.peak_bytes, "predicted_bytes": predicted_bytes(name, shape)}
+            rows.append({**row, **sizes})
             if got.counts is not None:
                 rows[-1]["same"] = bool(np.array_equal(got.counts, want[: len(got.counts)]))
             elif got.status == "not_available":
@@ -216,28 +167,22 @@ PARTS: dict[str, Callable[[str, Path, int | None, float], dict]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--python", default=sys.executable, help="the interpreter whose torch sees the GPU"
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
+    whose = "the interpreter whose torch sees the GPU"
+    parser.add_argument("--python", default=sys.executable, help=whose)
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu-proof")
-    parser.add_argument(
-        "--limit", default="", help="hold at most this much of the card, such as 20GiB"
-    )
-    parser.add_argument(
-        "--part", action="append", choices=list(PARTS), help="only this one; may be given again"
-    )
+    parser.add_argument("--limit", default="", help="hold at most this much of it, such as 20GiB")
+    only = "only this one; may be given again"
+    parser.add_argument("--part", action="append", choices=list(PARTS), help=only)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     limit = parse_size(given.limit) if given.limit else None
     began = time.monotonic()
     record: dict = {"schema_version": 1, "parts": {}}
     for name in given.part or PARTS:
-        record["parts"][name] = PARTS[name](
-            given.python, given.out, limit, time.monotonic() + PART_S[name]
-        )
+        ends = time.monotonic() + PART_S[name]
+        record["parts"][name] = PARTS[name](given.python, given.out, limit, ends)
         record["seconds"] = round(time.monotonic() - began, 1)
         (given.out / "record.json").write_text(json.dumps(record, indent=1) + "\n")
     states = {part["status"] for part in record["parts"].values()}

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import kill_study  # noqa: E402 -- a program beside this one
 
 SPEC: dict[str, Any] = {
     "device": "cpu",
@@ -69,24 +71,10 @@ def life(folder: Path, told: int, kill: tuple[int, str] | None) -> None:
 
 def forked(folder: Path, kill: tuple[int, str] | None) -> list[tuple[str, str]]:
     """A life in a fork: what it told. Raises RuntimeError where it ended neither by itself nor by its kill."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            life(folder, writer, kill)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as lines:
-        words = [(line.split()[0], line.split()[1]) for line in lines]
-    status = os.waitpid(pid, 0)[1]
-    if status != (signal.SIGKILL if kill else 0):
-        raise RuntimeError(
-            f"the life ended with status {status}, expected {'SIGKILL' if kill else '0'} (kill at {kill})"
-        )
-    return words
+    told, killed = kill_study.in_a_fork(lambda out: life(folder, out, kill))
+    if killed != bool(kill):
+        raise RuntimeError(f"the life was {'' if killed else 'not '}killed (kill at {kill})")
+    return [(line.split()[0], line.split()[1]) for line in told.splitlines()]
 
 
 def boundaries() -> list[str]:
@@ -118,81 +106,59 @@ def failpoint_kills(kills: int | None = None) -> dict[str, Any]:
     names = boundaries()
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = forked(Path(folder), None)[-1]
-    chosen = [names[at * len(names) // kills] for at in range(kills)] if kills else names
-    found = {
-        "kills": 0,
-        "runs": 0,
-        "boundaries": len(names),
-        "boundaries_killed_at": len(set(chosen)),
-        "identical": 0,
-        "lost": 0,
-        "redone_steps": 0,
-    }
+    count = kills or len(names)
+    chosen = [names[at * len(names) // count] for at in range(count)]
+    found = dict.fromkeys(("kills", "runs", "identical", "lost", "redone_steps"), 0)
     began = time.monotonic()
     for number, boundary in enumerate(chosen):
         step = 1 + number % SPEC["steps"]
-        step = (
-            max(step, 3) if boundary == "older removed" else step
-        )  # the first two have none to remove
+        if boundary == "older removed":
+            step = max(step, 3)  # the first two have none to remove
         with tempfile.TemporaryDirectory() as folder:
             lives = [forked(Path(folder), (step, boundary))]
             if number % 7 == 6 and step < SPEC["steps"]:
                 lives.append(forked(Path(folder), (step + 1, boundary)))
             lives.append(forked(Path(folder), None))
+        steps = sum(word == "stepped" for words in lives for word, _ in words)
+        pairs = zip(lives, lives[1:], strict=False)
         found["runs"] += 1
         found["kills"] += len(lives) - 1
         found["identical"] += lives[-1][-1] == undisturbed
-        found["lost"] += sum(
-            last(lives[at + 1], "resumed") < last(lives[at], "saved")
-            for at in range(len(lives) - 1)
-        )
-        found["redone_steps"] += (
-            sum(word == "stepped" for words in lives for word, _ in words) - SPEC["steps"]
-        )
-    return {**found, "seconds": round(time.monotonic() - began, 1)}
+        found["lost"] += sum(last(b, "resumed") < last(a, "saved") for a, b in pairs)
+        found["redone_steps"] += steps - SPEC["steps"]
+    of = {"boundaries": len(names), "boundaries_killed_at": len(set(chosen))}
+    return {**found, **of, "seconds": round(time.monotonic() - began, 1)}
 
 
 def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str, Any]:
     """One training killed from outside ``kills`` times, one in five while it starts, and finished; against one undisturbed."""
-    from helpers.child import program
+    from helpers.child import json_row, program
     from helpers.load.targets import environment
-    from helpers.load.training import PROGRAM, SET, START_S
+    from helpers.load.training import ENVIRONMENT, PROGRAM, START_S
 
     rng, began = random.Random(seed), time.monotonic()
     found: dict[str, Any] = {"kills": 0, "kills_while_starting": 0, "lost": 0}
 
     def start(folder: str) -> subprocess.Popen[str]:
-        spec = {
-            **SPEC,
-            "steps": steps,
-            "path": "resume",
-            "name": "run",
-            "folder": folder,
-            "limit_s": 600,
-        }
-        return subprocess.Popen(
-            program(sys.executable, PROGRAM, json.dumps(spec)),
-            env=environment(more=SET),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        run = {"steps": steps, "path": "resume", "name": "run", "folder": folder, "limit_s": 600}
+        argv = program(sys.executable, PROGRAM, json.dumps({**SPEC, **run}))
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        env = environment(more=ENVIRONMENT)
+        return subprocess.Popen(argv, env=env, start_new_session=True, **pipes)
 
     def lived(
         process: subprocess.Popen[str], kill_after_s: float | None, at_once: bool
     ) -> list[dict[str, Any]]:
-        lines, due = [], time.monotonic() + (kill_after_s or 0.0) if at_once else None
-        if at_once and due is not None:
-            time.sleep(max(0.0, due - time.monotonic()))
-            os.killpg(process.pid, signal.SIGKILL)
+        """What one life told. It is killed so long after its start (``at_once``), or after torch is there."""
+        lines: list[dict[str, Any]] = []
         assert process.stdout is not None
+        if kill_after_s is not None and at_once:
+            time.sleep(kill_after_s)
+            os.killpg(process.pid, signal.SIGKILL)
         for text in process.stdout:
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                continue  # the line that the kill cut
-            if lines[-1]["event"] == "ready" and kill_after_s is not None and not at_once:
+            line = json_row(text)  # empty: the line that the kill cut
+            lines += [line] if line else []
+            if line.get("event") == "ready" and kill_after_s is not None and not at_once:
                 # The pipe holds what is told meanwhile: 64 KiB, far more than a life tells.
                 time.sleep(kill_after_s)
                 os.killpg(process.pid, signal.SIGKILL)
@@ -227,23 +193,15 @@ def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--kills",
-        type=int,
-        default=None,
-        help="kills at failpoints (default: one at every boundary)",
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
+    every = "kills at failpoints (default: one at every boundary)"
+    parser.add_argument("--kills", type=int, help=every)
     parser.add_argument("--processes", type=int, default=20, help="kills of whole processes")
-    parser.add_argument(
-        "--study", action="store_true", help="kill a tuning study instead of a training"
-    )
+    instead = "kill a tuning study instead of a training"
+    parser.add_argument("--study", action="store_true", help=instead)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    import kill_study
-
     whose = kill_study if arguments.study else sys.modules[__name__]
     found = {"failpoints": whose.failpoint_kills(arguments.kills)}
     if arguments.processes:
@@ -252,11 +210,8 @@ def main() -> None:
         print(json.dumps(found))
         return
     for name, figures in found.items():
-        print(
-            name
-            + ": "
-            + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in figures.items())
-        )
+        words = (f"{key.replace('_', ' ')} {value}" for key, value in figures.items())
+        print(f"{name}: {', '.join(words)}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,16 @@ def plain(p):
     time.sleep(float(os.environ["NAP"]))
     return (p["x"] - 0.3) ** 2
 """
-WORKER = "from helpers.torchside.tuning_trial import main; main()"
+# The calls by which SQLite changes a file, as ctypes types them: the result, then the arguments.
+NUMBER, SIZE, TEXT, PLACE = ctypes.c_int, ctypes.c_ssize_t, ctypes.c_char_p, ctypes.c_void_p
+CALLS = {
+    "open": (NUMBER, TEXT, NUMBER, NUMBER),
+    "write": (SIZE, NUMBER, PLACE, SIZE),
+    "pwrite": (SIZE, NUMBER, PLACE, SIZE, SIZE),
+    "pwrite64": (SIZE, NUMBER, PLACE, SIZE, SIZE),
+    "ftruncate": (NUMBER, NUMBER, SIZE),
+    "unlink": (NUMBER, TEXT),
+}
 
 
 class Failpoint:
@@ -61,43 +71,29 @@ class Failpoint:
         sys.addaudithook(self._audited)
 
     def _audited(self, event: str, args: tuple[Any, ...]) -> None:
-        writes = (
-            event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        flags = args[2] if event == "open" and isinstance(args[2], int) else 0
+        writes = flags & (os.O_WRONLY | os.O_RDWR) or event in (
+            "os.rename",
+            "os.remove",
+            "os.mkdir",
         )
-        if (
-            (writes or event in ("os.rename", "os.remove", "os.mkdir"))
-            and str(args[0]).startswith(self.folder)
-            and (not str(args[0]).endswith("done"))
-        ):
+        path = str(args[0]) if writes else ""
+        if path.startswith(self.folder) and not path.endswith("done"):
             self.hit(event.replace(".", " "))
 
     def _sqlite(self) -> None:
         """Put a failpoint before each call by which SQLite changes a file. sqlite3.h: sqlite3_vfs, xSetSystemCall."""
         import _sqlite3
 
-        path = next(
-            (line.split()[-1] for line in open("/proc/self/maps") if "libsqlite3" in line),
-            _sqlite3.__file__,
-        )
-        library = ctypes.CDLL(path)
-        library.sqlite3_vfs_find.restype = ctypes.c_void_p
+        maps = (line for line in open("/proc/self/maps") if "libsqlite3" in line)
+        library = ctypes.CDLL(next(maps, _sqlite3.__file__).split()[-1])
+        library.sqlite3_vfs_find.restype = PLACE
         vfs = library.sqlite3_vfs_find(None)
         # Three ints, padding, and from its fourth word on pointers: pNext, zName, pAppData, xOpen, ...
-        words = ctypes.cast(vfs, ctypes.POINTER(ctypes.c_void_p))
-        get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(words[5 + 14])
-        put = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-            words[5 + 13]
-        )
-        size, number = ctypes.c_ssize_t, ctypes.c_int
-        kinds = {
-            "open": (number, ctypes.c_char_p, number, number),
-            "write": (size, number, ctypes.c_void_p, size),
-            "pwrite": (size, number, ctypes.c_void_p, size, size),
-            "pwrite64": (size, number, ctypes.c_void_p, size, size),
-            "ftruncate": (number, number, size),
-            "unlink": (number, ctypes.c_char_p),
-        }
-        for name, kind in kinds.items():
+        words = ctypes.cast(vfs, ctypes.POINTER(PLACE))
+        get = ctypes.CFUNCTYPE(PLACE, PLACE, TEXT)(words[5 + 14])
+        put = ctypes.CFUNCTYPE(NUMBER, PLACE, TEXT, PLACE)(words[5 + 13])
+        for name, kind in CALLS.items():
             found = get(vfs, name.encode())
             if not found:
                 continue  # this build of SQLite uses the other of two
@@ -110,7 +106,7 @@ class Failpoint:
                 return original(*args)
 
             self.kept.append(prototype(call))
-            if put(vfs, name.encode(), ctypes.cast(self.kept[-1], ctypes.c_void_p)):
+            if put(vfs, name.encode(), ctypes.cast(self.kept[-1], PLACE)):
                 raise RuntimeError(f"SQLite takes no {name} of ours")
 
 
@@ -119,17 +115,11 @@ def inline(argv: list[str], limit_s: float, *, env: Any, on_line: Any, stdin: in
     with os.fdopen(os.dup(stdin)) as asked:
         for line in asked:
             job = json.loads(line)
+            x = job["params"]["x"]
             with open(argv[0], "a") as file:
-                file.write(repr(job["params"]["x"]) + "\n")
-            on_line(
-                json.dumps(
-                    {
-                        "number": job["number"],
-                        "value": (job["params"]["x"] - 0.3) ** 2,
-                        "context": "none",
-                    }
-                )
-            )
+                file.write(repr(x) + "\n")
+            answer = {"number": job["number"], "value": (x - 0.3) ** 2, "context": "none"}
+            on_line(json.dumps(answer))
     return Ended("exited", 0, "", 0.0, "", "", ())
 
 
@@ -139,44 +129,53 @@ def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any
 
     from helpers.load.tuning import Settings, tune
 
-    done = tune(
-        folder / "s.db",
-        argv,
-        {"x": optuna.distributions.FloatDistribution(0, 1)},
-        trials,
-        Settings(parallel=parallel, recycle_after=3, seed=3, limit_s=60, backoff_s=0.01),
-        sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed),
-        env=dict(os.environ),
-    )
-    return [
-        done.best,
-        [[one["slot"], one["params"]["x"], one["value"], one["outcome"]] for one in done.results],
-    ]
+    settings = Settings(parallel=parallel, recycle_after=3, seed=3, limit_s=60, backoff_s=0.01)
+    space = {"x": optuna.distributions.FloatDistribution(0, 1)}
+    given = {"env": dict(os.environ), "sampler": lambda seed: optuna.samplers.RandomSampler(seed)}
+    done = tune(folder / "s.db", argv, space, trials, settings, **given)
+    rows = [[one["slot"], one["params"]["x"], one["value"], one["outcome"]] for one in done.results]
+    return [done.best, rows]
 
 
 def forked(folder: Path, at: int) -> dict[str, Any] | None:
     """A life in a fork, killed before its ``at``-th write: what it told at its end, None where it was killed."""
+
+    def life(out: int) -> None:
+        failpoint = Failpoint(folder, at)
+        failpoint.install()
+        table = tuned(folder, [str(folder / "done")], TRIALS, 2)
+        os.write(out, json.dumps({"table": table, "names": failpoint.names}).encode())
+
+    told, killed = in_a_fork(life)
+    return None if killed else json.loads(told)
+
+
+def in_a_fork(life: Callable[[int], None]) -> tuple[str, bool]:
+    """What ``life`` wrote to its pipe in a fork, and whether it was killed. RuntimeError for any other end."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        code = 1
         try:
-            failpoint = Failpoint(folder, at)
-            failpoint.install()
-            table = tuned(folder, [str(folder / "done")], TRIALS, 2)
-            with os.fdopen(writer, "w") as out:
-                json.dump({"table": table, "names": failpoint.names}, out)
-            os._exit(0)
+            os.close(reader)
+            life(writer)
+            code = 0
         finally:
-            os._exit(1)
+            os._exit(code)
     os.close(writer)
     with os.fdopen(reader) as lines:
         told = lines.read()
     status = os.waitpid(pid, 0)[1]
     if status not in (0, signal.SIGKILL):
-        raise RuntimeError(
-            f"a life ended with status {status}, expected 0 or SIGKILL (before write {at})"
-        )
-    return json.loads(told) if status == 0 else None
+        raise RuntimeError(f"a life ended with status {status}, expected 0 or SIGKILL")
+    return told, status != 0
+
+
+COMPLETE = "SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) WHERE t.state = 'COMPLETE'"
+ANSWERED = (
+    "SELECT p.param_value FROM trial_user_attributes a JOIN trial_params p USING (trial_id) "
+    "WHERE a.key = 'answer'"
+)
 
 
 class Kept:
@@ -190,27 +189,23 @@ class Kept:
         self.lost += sum(now.get(number) != value for number, value in self.complete.items())
         self.complete = now
         evaluated = self.evaluated()
-        for (value,) in self._asked(
-            "SELECT p.param_value FROM trial_user_attributes a JOIN trial_params p USING (trial_id) "
-            "WHERE a.key = 'answer'"
-        ):
+        for (value,) in self._asked(ANSWERED):
             self.recorded.setdefault(repr(value), evaluated[repr(value)])
 
     def evaluated(self) -> Counter[str]:
         done = self.folder / "done"
         return Counter(done.read_text().splitlines() if done.exists() else [])
 
-    def repeated(self) -> int:
+    def add_to(self, found: Counter[str], same: bool, trials: int) -> None:
+        """Count a study that is finished: whether its table is the ``same``, what was lost, repeated and done again."""
         now = self.evaluated()
-        return sum(now[x] - count for x, count in self.recorded.items())
+        found["identical"] += same
+        found["lost"] += self.lost
+        found["repeated"] += sum(now[x] - count for x, count in self.recorded.items())
+        found["redone_trials"] += sum(now.values()) - trials
 
     def _complete(self) -> dict[int, float]:
-        return dict(
-            self._asked(
-                "SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) "
-                "WHERE t.state = 'COMPLETE'"
-            )
-        )
+        return dict(self._asked(COMPLETE))
 
     def _asked(self, query: str) -> list[Any]:
         if not (self.folder / "s.db").exists():
@@ -224,61 +219,45 @@ class Kept:
 
 
 def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
-    """Failpoints in forks of this process, whose worker is the stand-in meanwhile."""
+    """A study killed before one write and finished, for each write there is (or ``kills`` of them, spread); one in five is
+    killed again before a random write of its recovery. Failpoints in forks of this process, whose worker is the stand-in."""
     from helpers.load import tuning
 
-    with mock.patch.object(tuning, "watch", inline):
-        return _failpoint_kills(kills, seed)
-
-
-def _failpoint_kills(kills: int | None, seed: int) -> dict[str, Any]:
-    """A study killed before one write and finished, for each write there is (or ``kills`` of them, spread); one in five is
-    killed again before a random write of its recovery."""
-    rng, began = random.Random(seed), time.monotonic()
-    with tempfile.TemporaryDirectory(dir=MEMORY) as text:
-        tuned(
-            Path(text), [f"{text}/done"], TRIALS, 2
-        )  # all that is imported on the way is so once, before the first fork
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        undisturbed = forked(Path(folder), 0)
-    assert undisturbed is not None
-    names = undisturbed["names"]
-    chosen = (
-        [1 + at * len(names) // kills for at in range(kills)]
-        if kills
-        else list(range(1, len(names) + 1))
+    rng, began, found = (
+        random.Random(seed),
+        time.monotonic(),
+        Counter(dict.fromkeys((*COUNTED, "runs", "killed_again_in_recovery"), 0)),
     )
-    found: dict[str, Any] = {
-        "kills": 0,
-        "runs": 0,
-        "boundaries": len(names),
-        "of": dict(sorted(Counter(names).items())),
-        "boundaries_killed_at": len(set(chosen)),
-        "killed_again_in_recovery": 0,
-        "identical": 0,
-        "lost": 0,
-        "repeated": 0,
-        "redone_trials": 0,
-    }
-    for run, at in enumerate(chosen):
+    with mock.patch.object(tuning, "watch", inline):
         with tempfile.TemporaryDirectory(dir=MEMORY) as text:
-            folder, ended = Path(text), None
-            kept = Kept(folder)
-            for kill in [at, *([rng.randrange(1, len(names))] if run % 5 == 4 else []), 0]:
-                ended = forked(folder, kill)
-                if ended is not None:
-                    break
-                found["kills"] += 1
-                found["killed_again_in_recovery"] += kill != at
-                kept.look()
-            kept.look()
-            assert ended is not None
-            found["runs"] += 1
-            found["identical"] += ended["table"] == undisturbed["table"]
-            found["lost"] += kept.lost
-            found["repeated"] += kept.repeated()
-            found["redone_trials"] += sum(kept.evaluated().values()) - TRIALS
-    return {**found, "seconds": round(time.monotonic() - began, 1)}
+            # All that is imported on the way is so once, before the first fork.
+            tuned(Path(text), [f"{text}/done"], TRIALS, 2)
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            undisturbed = forked(Path(folder), 0)
+        assert undisturbed is not None
+        names = undisturbed["names"]
+        count = kills or len(names)
+        chosen = [1 + at * len(names) // count for at in range(count)]
+        for run, at in enumerate(chosen):
+            with tempfile.TemporaryDirectory(dir=MEMORY) as text:
+                kept, ended = Kept(Path(text)), None
+                again = [rng.randrange(1, len(names))] if run % 5 == 4 else []
+                for kill in [at, *again, 0]:
+                    ended = forked(Path(text), kill)
+                    kept.look()
+                    if ended is not None:
+                        break
+                    found["kills"] += 1
+                    found["killed_again_in_recovery"] += kill != at
+                assert ended is not None
+                found["runs"] += 1
+                kept.add_to(found, ended["table"] == undisturbed["table"], TRIALS)
+    of = {"boundaries": len(names), "boundaries_killed_at": len(set(chosen))}
+    seconds = round(time.monotonic() - began, 1)
+    return {**found, **of, "of": dict(sorted(Counter(names).items())), "seconds": seconds}
+
+
+COUNTED = ("kills", "identical", "lost", "repeated", "redone_trials")
 
 
 def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
@@ -286,34 +265,18 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
     import psutil
 
     rng, began = random.Random(seed), time.monotonic()
-    found: dict[str, Any] = {
-        "kills": 0,
-        "workers": 0,
-        "supervisors": 0,
-        "writers": 0,
-        "studies": 0,
-        "identical": 0,
-        "lost": 0,
-        "repeated": 0,
-        "redone_trials": 0,
-    }
+    whose = ("workers", "supervisors", "writers")
+    found = Counter(dict.fromkeys((*COUNTED, *whose, "studies"), 0))
 
     def start(folder: Path) -> subprocess.Popen[str]:
         (folder / "objective.py").write_text(OBJECTIVE)
-        env = {
-            **os.environ,
-            "DONE": str(folder / "done"),
-            "NAP": str(NAP_S),
-            "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        return subprocess.Popen(
-            [sys.executable, __file__, str(folder)], env=env, stdout=subprocess.PIPE, text=True
-        )
+        more = {"DONE": str(folder / "done"), "NAP": str(NAP_S), "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **more, "PYTHONDONTWRITEBYTECODE": "1"}
+        argv = [sys.executable, __file__, str(folder)]
+        return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
 
     def killed(process: subprocess.Popen[str], folder: Path, whom: str) -> bool:
-        until = time.monotonic() + 5
-        victim = process.pid
+        until, victim = time.monotonic() + 5, process.pid
         while process.poll() is None and time.monotonic() < until:
             if whom == "workers":
                 pids = [one.pid for one in psutil.Process(process.pid).children()]
@@ -333,7 +296,7 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
             while not out:
                 if found["kills"] < kills:
                     time.sleep(rng.uniform(0.2, 2.0))
-                    whom = rng.choice(("workers", "supervisors", "writers"))
+                    whom = rng.choice(whose)
                     if killed(process, folder, whom):
                         found["kills"] += 1
                         found[whom] += 1
@@ -344,22 +307,13 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
                 if not out:
                     process = start(folder)
             found["studies"] += 1
-            found["identical"] += out == undisturbed
-            found["lost"] += kept.lost
-            found["repeated"] += kept.repeated()
-            found["redone_trials"] += sum(kept.evaluated().values()) - PROCESS_TRIALS
+            kept.add_to(found, out == undisturbed, PROCESS_TRIALS)
     return {**found, "seconds": round(time.monotonic() - began, 1)}
 
 
 if __name__ == "__main__":
+    from helpers.load.tuning import worker
+
     at = Path(sys.argv[1])
-    print(
-        json.dumps(
-            tuned(
-                at,
-                [sys.executable, "-c", WORKER, f"{at / 'objective.py'}:plain"],
-                PROCESS_TRIALS,
-                2,
-            )
-        )
-    )
+    argv = worker(sys.executable, f"{at / 'objective.py'}:plain")
+    print(json.dumps(tuned(at, argv, PROCESS_TRIALS, 2)))

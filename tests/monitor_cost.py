@@ -28,32 +28,28 @@ def _cpu_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / TICK
 
 
+def _own_cpu_s() -> float:
+    return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+
+
 def _shares(root: str) -> tuple[float, float, float, int]:
     """CPU seconds a second of the sampler and of this process, of all wake-ups the samples a second, and how many came."""
     from helpers.tell.panels import monitor
     from helpers.tell.panels.frame import open_panel
 
-    state = monitor.Monitor()
-    frame = open_panel(
-        monitor.NAME, lambda made: monitor.build(made, state, os.getpid(), Path("unused"), root)
-    )
+    watch = monitor.Watch(pid=os.getpid(), folder=Path("unused"), root=root)
+    frame = open_panel(monitor.PANEL.name, lambda made: monitor.build(made, watch))
+    state = watch.monitor
     feed = next(end.__self__ for end in frame.ends)  # type: ignore[attr-defined]
     time.sleep(SETTLE_S)
-    state.ring.extend(
-        dict(state.ring[-1]) for _ in range(monitor.DRAWN)
-    )  # as after two minutes: the drawing is at its largest
-    drawn = frame.box.children[5]
+    # As after two minutes: the drawing is at its largest.
+    state.ring.extend(dict(state.ring[-1]) for _ in range(monitor.DRAWN))
     seen: list[Any] = []
-    drawn.observe(lambda change: seen.append(1), names="value")
-    before, own, began = (
-        _cpu_s(feed.child.pid),
-        sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
-        time.monotonic(),
-    )
+    frame.box.children[5].observe(lambda change: seen.append(1), names="value")
+    before, own, began = _cpu_s(feed.child.pid), _own_cpu_s(), time.monotonic()
     time.sleep(MEASURED_S)
     took = time.monotonic() - began
-    sampler = (_cpu_s(feed.child.pid) - before) / took
-    panel = (sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - own) / took
+    sampler, panel = (_cpu_s(feed.child.pid) - before) / took, (_own_cpu_s() - own) / took
     frame.close()
     return sampler, panel, len(seen) / took, len(seen)
 
@@ -79,24 +75,13 @@ def measure() -> list[dict]:
 
 def _rows(name: str, sampler: float, panel: float, hertz: float, samples: int) -> list[dict]:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    common = {
-        "unit": "% of a core",
-        "ratio_to": f"one second of a core, {hertz:.1f} samples a second",
-        "machine": machine,
-    }
+    hz = f"one second of a core, {hertz:.1f} samples a second"
+    common = {"unit": "% of a core", "ratio_to": hz, "machine": machine}
+    parts = {"sampler": sampler, "panel in the kernel": panel, "both": sampler + panel}
     return [
-        {
-            "name": f"{name}: {part}",
-            "value": round(100 * share, 3),
-            "ratio": round(share, 4),
-            "goal": goal,
-            **common,
-        }
-        for part, share, goal in (
-            ("sampler", sampler, "< 1 %"),
-            ("panel in the kernel", panel, ""),
-            ("both", sampler + panel, "< 1 %"),
-        )
+        {"name": f"{name}: {part}", "value": round(100 * share, 3), "ratio": round(share, 4)}
+        | {"goal": "" if share is panel else "< 1 %", **common}
+        for part, share in parts.items()
     ]
 
 

@@ -12,48 +12,24 @@ from tell_boxes import VERDICT, probe
 from helpers.run.shapes import Run
 
 NOTEBOOKS = (
-    "01_hardware_probe",
-    "02_allocator_stress",
-    "03_ttm_gtt_analysis",
-    "04_vpoc_chunking",
+    *("01_hardware_probe", "02_allocator_stress", "03_ttm_gtt_analysis", "04_vpoc_chunking"),
     "06_training_paths",
 )
 BOXES = ("strix-halo", "rx7900xt-container", "mi300x-8", "h200", "cpu-only", "laptop")
-ENDS: tuple[tuple[str, int, dict[str, Any]], ...] = (
+DIED = {"cause": "the kernel was killed by SIGKILL; the kernel log says out of memory"}
+DIED |= {"signal": "SIGKILL", "failing_cell": 7, "strikes": 1}
+DIED |= {"last_words": "amdgpu: bo 0x7f21 pinned\nGPU memory access fault by GPU node-1"}
+DIED |= {"files": ["kernel.stderr", "stacks.txt", "notebook.ipynb"]}
+LATE = {"cause": "passed the limit of 120 s of cell 5", "files": ["stacks.txt"], "strikes": 1}
+LATE |= {"last_words": 'Thread 0x7f (most recent call first):\n  File "train.py", line 41 in step'}
+STUCK = {"cause": "SIGKILL does not end python (4711)", "quarantined": "gpu 0000:03:00.0"}
+STUCK |= {"gate": "process 4711 holds 12.40 GiB of it", "strikes": 1}
+ENDS: tuple[tuple[str, int, dict[str, Any]], ...] = (  # state, how often, what its record says
     ("answered", 70, {}),
     ("failed", 6, {"cause": "KeyError: 'gtt', cell 4", "failing_cell": 4}),
-    (
-        "died",
-        6,
-        {
-            "cause": "the kernel was killed by SIGKILL; the kernel log says out of memory",
-            "signal": "SIGKILL",
-            "failing_cell": 7,
-            "last_words": "amdgpu: bo 0x7f21 pinned\nGPU memory access fault by GPU node-1",
-            "files": ["kernel.stderr", "stacks.txt", "notebook.ipynb"],
-            "strikes": 1,
-        },
-    ),
-    (
-        "timed_out",
-        4,
-        {
-            "cause": "passed the limit of 120 s of cell 5",
-            "files": ["stacks.txt"],
-            "strikes": 1,
-            "last_words": 'Thread 0x7f (most recent call first):\n  File "train.py", line 41 in step',
-        },
-    ),
-    (
-        "stuck",
-        2,
-        {
-            "cause": "SIGKILL does not end python (4711)",
-            "gate": "process 4711 holds 12.40 GiB of it",
-            "quarantined": "gpu 0000:03:00.0",
-            "strikes": 1,
-        },
-    ),
+    ("died", 6, DIED),
+    ("timed_out", 4, LATE),
+    ("stuck", 2, STUCK),
     ("rebooted", 1, {"cause": "started under another boot", "strikes": 1}),
     ("node_lost", 1, {"cause": "its node is silent", "strikes": 1}),
     ("skipped", 6, {"cause": "quarantine: gpu 0000:03:00.0", "stopped_by": "quarantine"}),

@@ -16,23 +16,34 @@ MESSAGE = (
     "which 1.50 GiB is free. Including non-PyTorch memory, this process has 6.25 GiB memory in use. Of the allocated "
     "memory 4.50 GiB is allocated by PyTorch, and 1.25 GiB is reserved by PyTorch but unallocated."
 )
-
-FROM = "from helpers.tell.panels import "
-CELLS = {
-    "Message reader": ("00_start_here", FROM + "reader\n\nreader.show(message, box)"),
-    "Live monitor": ("01_hardware_probe", FROM + "monitor\n\nmonitor.show(bundle)"),
-    "Ledger browser": (
+PANELS = (
+    ("Message reader", "00_start_here", ".questions import reader", "reader.show(message, box)"),
+    ("Live monitor", "01_hardware_probe", " import monitor", "monitor.show(bundle)"),
+    (
+        "Ledger browser",
         "01_hardware_probe",
-        FROM + "ledger as ledger_panel\n\nledger_panel.show(books)",
+        ".tables import ledger as ledger_panel",
+        "ledger_panel.show(books)",
     ),
-    "Allocator what-if": ("02_allocator_stress", FROM + "allocator\n\nallocator.show(case)"),
-    "Ceilings and the reserve": (
+    ("Allocator what-if", "02_allocator_stress", " import allocator", "allocator.show(case)"),
+    (
+        "Ceilings and the reserve",
         "03_ttm_gtt_analysis",
-        FROM + "ceilings as ceilings_panel\n\nceilings_panel.show(stacks[0], state)",
+        ".questions import ceilings as ceilings_panel",
+        "ceilings_panel.show(stacks[0], state)",
     ),
-    "Chunk planner": ("04_vpoc_chunking", FROM + "chunks\n\nchunks.show(shape, free)"),
-    "Fix table": ("05_fix_validation", FROM + "remedies as fix_table\n\nfix_table.show(tried)"),
-    "Run browser": ("09_case_report", FROM + "runs\n\nruns.show(batch)"),
+    ("Chunk planner", "04_vpoc_chunking", ".questions import chunks", "chunks.show(shape, free)"),
+    (
+        "Fix table",
+        "05_fix_validation",
+        ".tables import remedies as fix_table",
+        "fix_table.show(tried)",
+    ),
+    ("Run browser", "09_case_report", ".tables import runs", "runs.show(batch)"),
+)
+CELLS = {
+    name: (notebook, f"from helpers.tell.panels{imported}\n\n{call}")
+    for name, notebook, imported, call in PANELS
 }
 """The notebook that each panel belongs to, and the cell that opens it there."""
 
@@ -42,8 +53,7 @@ from pathlib import Path
 import panel_examples
 from helpers.allocator.replay import replay
 from helpers.judge import ceilings as layers, ttm_plan
-from helpers.load.vpoc.memory import Shape
-from helpers.load.vpoc.planner import Free
+from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.boxes import open_box
 from helpers.tell import message as told, ttm
 from helpers.tell.panels import allocator
@@ -61,58 +71,48 @@ batch = str(panel_examples.batches(Path("outputs")) / "20260102T030405Z-quick")
 def small_study(capacity_bytes: int = 100 * MIB) -> Study:
     """Three blocks of 30 MiB, the middle one freed, then one of 40 MiB that the card has no room for."""
     ops = [{"op": "alloc", "id": n, "size": 30 * MIB} for n in range(3)]
-    ops += [
-        {"op": "free", "id": 1},
-        {"op": "alloc", "id": 3, "size": 1000},
-        {"op": "alloc", "id": 4, "size": 40 * MIB},
-    ]
+    ops += [{"op": "free", "id": 1}, {"op": "alloc", "id": 3, "size": 1000}]
+    ops += [{"op": "alloc", "id": 4, "size": 40 * MIB}]
     trace = from_oracle(map(json.dumps, ops), {"label": "made for a test"})
     return Study("small", trace, Card(capacity_bytes), "2.14.1", "cuda", "", None, False, ())
 
 
+def fix_row(remedy, says, verdict, predicted="not predicted", argued="", ratio=None):
+    """A row of the fix table; with a ratio one whose memory was measured."""
+    effect, measured = None, "not measured"
+    if ratio is not None:
+        effect = Effect("memory", ratio, ratio - 0.05, ratio + 0.05, 5, "less")
+        measured = f"memory x {ratio}"
+    words = (predicted, measured, argued, verdict)
+    return FixRow(remedy, says, ("T-1",), *words, memory=effect)
+
+
 def fix_study() -> FixStudy:
     """Four remedies: one measured to help much, one less, one predicted to harm, one argued."""
-
-    def row(remedy, says, verdict, predicted="not predicted", argued="", ratio=None):
-        effect = (
-            None
-            if ratio is None
-            else Effect("memory", ratio, ratio - 0.05, ratio + 0.05, 5, "less")
-        )
-        measured = "not measured" if ratio is None else f"memory x {ratio}"
-        return FixRow(remedy, says, ("T-1",), predicted, measured, argued, verdict, memory=effect)
-
+    fails = "harmful: it fails there"
     rows = (
-        row("argued-one", "Update the driver", "not_enough_evidence", argued="no trial decides it"),
-        row("small-help", "Fewer loader workers", "helps", ratio=0.9),
-        row("big-help", "Halve the batch", "helps", ratio=0.5),
-        row(
-            "harm",
-            "expandable_segments on that build",
-            "harmful",
-            predicted="harmful: it fails there",
+        fix_row(
+            "argued-one", "Update the driver", "not_enough_evidence", argued="no trial decides it"
         ),
+        fix_row("small-help", "Fewer loader workers", "helps", ratio=0.9),
+        fix_row("big-help", "Halve the batch", "helps", ratio=0.5),
+        fix_row("harm", "expandable_segments on that build", "harmful", predicted=fails),
     )
     return FixStudy(rows, 8 * GIB, "2.14.1", "cuda", True, None, None, "recorded")
 
 
 def batches(folder):
     """A folder with two batches: one of an answered and a failed run, one with a torn record beside a good one."""
-    verdict = Verdict(
-        cause="true-capacity",
-        confidence="likely",
-        summary="It needs more than there is.",
-        next_step=NextStep(what="Ask for less"),
-    )
+    verdict = Verdict("true-capacity", "likely", NextStep("Ask for less"))
+    answered = {"state": "answered", "verdict": verdict}
     first, second = folder / "20260102T030405Z-quick", folder / "20260103T030405Z-night"
-    for batch, name, more in (
-        (first, "000-probe", {"state": "answered", "seconds": 4.5, "verdict": verdict}),
+    for batch, name, about in (
+        (first, "000-probe", {**answered, "seconds": 4.5}),
         (first, "001-stress", {"state": "failed", "cause": "cell 3 raised <ValueError>"}),
-        (second, "000-probe", {"state": "answered", "verdict": verdict}),
+        (second, "000-probe", answered),
     ):
-        run = Run(
-            run_id=name, batch_id=batch.name, box="made-up", notebook=f"{name[4:]}.ipynb", **more
-        )
+        names = {"run_id": name, "batch_id": batch.name, "notebook": f"{name[4:]}.ipynb"}
+        run = Run(box="made-up", **names, **about)
         (batch / name).mkdir(parents=True, exist_ok=True)
         (batch / name / "run.json").write_text(run.model_dump_json())
         (batch / name / "notebook.ipynb").write_text("{}")

@@ -18,12 +18,13 @@ from typing import Any
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
 from helpers.allocator.replay import replay
-from helpers.child import json_row, program, watch
+from helpers.child import transcript
+from helpers.load import targets
 from helpers.load.record import record
 from helpers.load.targets import Target
-from helpers.load.tuning import outcome_of
+from helpers.load.tuning import outcome_of, worker
 from helpers.load.workloads import Workload, argv, workload
-from helpers.settings.table import CONF_NAMES, NO_CACHE
+from helpers.settings.table import CONF_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFS = ("", "expandable_segments:True")
@@ -63,58 +64,42 @@ EXPECTED = ("ok", "oom", "ok", "device_assert", "device_assert")
 
 def environment(conf: str = "", **more: str) -> dict[str, str]:
     """This checkout first, and no allocator setting but ``conf``."""
-    kept = {
-        name: value for name, value in os.environ.items() if name not in (*CONF_NAMES, *NO_CACHE)
-    }
-    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
-    return {**kept, **(dict.fromkeys(CONF_NAMES, conf) if conf else {}), "PYTHONPATH": path, **more}
+    confs = dict.fromkeys(CONF_NAMES, conf) if conf else {}
+    return targets.environment(more={**confs, **more})
+
+
+def seen_by(python: str) -> dict[str, Any]:
+    """The first card that its torch sees, by PROBE; ``why`` says why there is none."""
+    pipes: Any = {"capture_output": True, "text": True, "timeout": START_S}
+    try:
+        done = subprocess.run([python, "-c", PROBE], check=False, env=environment(), **pipes)
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return {"why": f"{python} does not say what torch sees ({type(error).__name__})"}
 
 
 def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> dict:
     """An assert and memory told apart, DataParallel, predicted beside measured peaks, then trials while there is time."""
-    try:
-        done = subprocess.run(
-            [python, "-c", PROBE],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=False,
-        )
-        card = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        return {
-            "rows": [],
-            "status": "not_available",
-            "why": f"{python} does not say what torch sees ({type(error).__name__})",
-        }
+    card = seen_by(python)
     if card["why"]:
         return {"rows": [], "status": "not_available", "why": card["why"]}
     total = min(card["total_bytes"], limit_bytes or card["total_bytes"])
     visible = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}[card["build"]]
     target = Target(card["pci"] or "unknown", visible, "0", "cuda", several=False)
-    found: dict[str, Any] = {
-        **card,
-        "rows": [],
-        "assert": told_apart(python, ends),
-        "data_parallel": data_parallel(python, ends),
-    }
-    print(
-        json.dumps({"assert": found["assert"], "data_parallel": found["data_parallel"]}), flush=True
-    )
+    first = {"assert": told_apart(python, ends), "data_parallel": data_parallel(python, ends)}
+    print(json.dumps(first), flush=True)
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="casebook-fixes-") as folder:
         for wanted in WORKLOADS:
             if time.monotonic() > ends - 30:
-                found["rows"].append(
-                    {"workload": wanted.words, "status": "skipped", "why": "the time is used up"}
-                )
+                why = {"status": "skipped", "why": "the time is used up"}
+                rows.append({"workload": wanted.words, **why})
                 continue
-            found["rows"] += predicted_and_measured(
-                python, Path(folder), wanted, target, card, total
-            )
-            print(json.dumps(found["rows"][-len(CONFS) :]), flush=True)
+            rows += predicted_and_measured(python, Path(folder), wanted, target, card, total)
+            print(json.dumps(rows[-len(CONFS) :]), flush=True)
+        found = {**card, "rows": rows, **first}
         found["trials"] = trials(python, Path(folder), card, target, ends)
-    errors = [abs(row["error"]) for row in found["rows"] if row.get("error") is not None]
+    errors = [abs(row["error"]) for row in rows if row.get("error") is not None]
     found |= {"compared": len(errors), "largest_error": max(errors, default=None)}
     return {**found, "status": "measured" if errors and found["assert"]["same"] else "failed"}
 
@@ -122,39 +107,24 @@ def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> 
 def told_apart(python: str, ends: float, objective: str = OBJECTIVE) -> dict[str, Any]:
     """One worker of the tuning loop, given each of ASKED in turn: after a real assert its context is dead, after memory not."""
     asked, give = os.pipe()
-    os.write(
-        give,
-        "".join(
-            json.dumps({"number": at, "params": {"do": do}}) + "\n" for at, do in enumerate(ASKED)
-        ).encode(),
-    )
+    jobs = ({"number": at, "params": {"do": do}} for at, do in enumerate(ASKED))
+    os.write(give, "".join(json.dumps(job) + "\n" for job in jobs).encode())
     os.close(give)
-    rows: list[dict[str, Any]] = []
+    limit_s = max(1.0, min(START_S, ends - time.monotonic()))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "objective.py"
         path.write_text(objective)
-        argv = program(python, "helpers.torchside.tuning_trial", f"{path}:run")
-        ended = watch(
-            argv,
-            max(1.0, min(START_S, ends - time.monotonic())),
-            env=environment(),
-            stdin=asked,
-            on_line=lambda line: rows.extend(filter(None, [json_row(line)])),
-        )
+        argv = worker(python, f"{path}:run")
+        told = transcript(argv, limit_s, {}, env=environment(), stdin=asked)
     os.close(asked)
-    said = [
-        {
-            "asked": do,
-            "outcome": outcome_of(told),
-            "context": told.get("context"),
-            "message": str(told.get("message", ""))[:200],
-        }
-        for do, told in zip(ASKED, rows, strict=False)
-    ]
+    said: list[dict[str, Any]] = []
+    for do, row in zip(ASKED, told.rows, strict=False):
+        message = str(row.get("message", ""))[:200]
+        of = {"outcome": outcome_of(row), "context": row.get("context"), "message": message}
+        said.append({"asked": do, **of})
     if len(said) < len(ASKED):
-        said.append(
-            {"asked": ASKED[len(said)], "outcome": "died", "context": None, "message": ended.fate}
-        )
+        died = {"outcome": "died", "context": None, "message": told.ended.fate}
+        said.append({"asked": ASKED[len(said)], **died})
     return {"same": tuple(one["outcome"] for one in said) == EXPECTED, "said": said}
 
 
@@ -163,19 +133,12 @@ def data_parallel(python: str, ends: float) -> dict[str, Any]:
     from helpers.load.training import paths
 
     left_s = max(5.0, min(60.0, (ends - time.monotonic()) / 4))
-    found = next(
-        one
-        for one in paths(python, ["DataParallel"], device="cuda", shape="small", limit_s=left_s)
-        if one.name == "DataParallel"
+    given: Any = {"device": "cuda", "shape": "small", "limit_s": left_s}
+    (found,) = (
+        one for one in paths(python, ["DataParallel"], **given) if one.name == "DataParallel"
     )
-    return {
-        "state": found.state,
-        "why": found.why,
-        "says": found.says,
-        "equal_to_single": found.equal_to_single,
-        "seconds": found.seconds,
-        "stacks": found.stacks[-4000:],
-    }
+    names = ("state", "why", "says", "equal_to_single", "seconds")
+    return {**{name: getattr(found, name) for name in names}, "stacks": found.stacks[-4000:]}
 
 
 def predicted_and_measured(
@@ -188,9 +151,8 @@ def predicted_and_measured(
 ) -> list[dict[str, Any]]:
     """A row for each of CONFS: the replay of the trace from the CPU, and what the card reserved."""
     name = "".join(letter if letter.isalnum() else "-" for letter in wanted.words)
-    program = ROOT / "helpers" / "torchside" / "workloads.py"
-    on_cpu = argv(wanted, python, 0, Target(), None)[-1]
-    kept = record([python, str(program), on_cpu], folder / f"{name}.jsonl", cpu_profile=True)
+    on_cpu = argv(wanted, python, 0, Target(), None)
+    kept = record(on_cpu, folder / f"{name}.jsonl", cpu_profile=True)
     if kept.trace is None:
         return [{"workload": wanted.words, "status": "failed", "why": kept.why_no_trace}]
     trace = read(kept.trace)
@@ -204,20 +166,11 @@ def predicted_and_measured(
 
 def measured(command: list[str], conf: str, target: Target) -> dict[str, Any]:
     """What a workload told at its end (or that it ran out), under ``conf``."""
-    told: dict[str, Any] = {}
-
-    def take(text: str) -> float | None:
-        try:
-            told.update(json.loads(text) if text.startswith("{") else {})
-        except ValueError:
-            return None
-        return RUN_S
-
-    env = environment(
-        conf, **{target.visible_variable: target.visible_value} if target.visible_variable else {}
-    )
-    ended = watch(command, START_S, env=env, on_line=take)
-    return {**told, "how": ended.how, "last": (ended.last_words.splitlines() or [""])[-1][:300]}
+    visible = target.visible_variable
+    env = environment(conf, **({visible: target.visible_value} if visible else {}))
+    done = transcript(command, START_S, dict.fromkeys(("ready", "step"), RUN_S), env=env)
+    told = {key: value for row in done.rows for key, value in row.items()}
+    return {**told, "how": done.ended.how, "last": done.ended.last_line}
 
 
 def row(
@@ -235,14 +188,10 @@ def row(
         "error": round(reserved_bytes / found - 1, 4) if found else None,
         "status": told.get("event", "failed"),
     }
-    return (
-        line
-        if found
-        else {
-            **line,
-            "why": told.get("message") or told.get("why") or f"{told['how']}: {told['last']}",
-        }
-    )
+    if found:
+        return line
+    why = told.get("message") or told.get("why") or f"{told['how']}: {told['last']}"
+    return {**line, "why": why}
 
 
 def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends: float) -> Any:
@@ -259,18 +208,8 @@ def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends
     except fixplan.PlanError as error:
         return f"not run because {error}"
     ran = fixplan.run(made, python=python, out=folder / "trials", target=target)
-    rows = fix_table(
-        wanted,
-        recorded=False,
-        predictions={},
-        tried=made.pairs,
-        ran=ran,
-        not_tried={**not_tried, **made.left_out},
-    )
-    return {
-        "troubles": ran.troubles,
-        "refused": dict(ran.refused),
-        "rows": [
-            {"remedy": one.remedy, "verdict": one.verdict, "measured": one.measured} for one in rows
-        ],
-    }
+    given: Any = {"tried": made.pairs, "ran": ran, "not_tried": {**not_tried, **made.left_out}}
+    table = fix_table(wanted, recorded=False, predictions={}, **given)
+    names = ("remedy", "verdict", "measured")
+    rows = [{name: getattr(one, name) for name in names} for one in table]
+    return {"troubles": ran.troubles, "refused": dict(ran.refused), "rows": rows}

@@ -62,25 +62,17 @@ def exact(done: Rehearsal) -> str:
     assert done.trace is not None
     recorded = with_record(read(done.trace), done.trace)
     known = circumstances(recorded)
+    card = Card(known.capacity_bytes or AMPLE_BYTES, policy="recorded")
+    under = {"torch": known.torch, "build": known.build, "timeline": True}
     try:
-        outcome = replay(
-            recorded,
-            known.conf,
-            Card(known.capacity_bytes or AMPLE_BYTES, policy="recorded"),
-            torch=known.torch,
-            build=known.build,
-            timeline=True,
-        )
+        outcome = replay(recorded, known.conf, card, **under)
     except ReplayError as error:
         return f"not replayed: {error}"
     check = agreement(recorded, outcome)
     if check is None or not check.exact:
         return f"replay: {check}"
-    return (
-        ""
-        if bool(outcome.ooms) == bool(done.ooms)
-        else f"replay: {outcome.ooms} out of memory, recorded {done.ooms}"
-    )
+    differs = f"replay: {outcome.ooms} out of memory, recorded {done.ooms}"
+    return differs if bool(outcome.ooms) != bool(done.ooms) else ""
 
 
 def one(
@@ -92,65 +84,42 @@ def one(
     conf = "expandable_segments:True" if row[3] == "expandable" else ""
     name = "-".join(row)
     run = partial(rehearse, command, torch=torch, cache=place, conf=conf)
-    first, again = (
-        run(device("", "1TiB"), work / f"{name}-{at}", log=work / f"{name}-{at}.log")
-        for at in (1, 2)
-    )
-    told = {
-        "model": row[0],
-        "precision": row[1],
-        "optimizer": row[2],
-        "feature": row[3],
-        "torch": first.torch,
-        "peak_bytes": first.peak_reserved_bytes,
-    }
+
+    def on(size: str, at: int) -> Rehearsal:
+        out = work / f"{name}-{at}"
+        return run(device("", size), out, log=out.with_name(f"{out.name}.log"))
+
+    first, again = on("1TiB", 1), on("1TiB", 2)
+    names = ("model", "precision", "optimizer", "feature")
+    told = {**dict(zip(names, row, strict=True)), "torch": first.torch}
+    told["peak_bytes"] = first.peak_reserved_bytes
     if not (first.fits and again.fits and first.trace and again.trace):
-        return {
-            **told,
-            "events": 0,
-            "wrong": f"did not finish: {first.error or first.why_no_trace or again.error}",
-        }
+        why = first.error or first.why_no_trace or again.error
+        return {**told, "events": 0, "wrong": f"did not finish: {why}"}
     seen = events(first.trace)
     same = seen == events(again.trace) and first.peak_reserved_bytes == again.peak_reserved_bytes
     wrong = [] if same else ["not the same twice"]
-    less = int(first.peak_reserved_bytes * SHARE) // GRANULE * GRANULE
-    small = run(device("", str(less)), work / f"{name}-3", log=work / f"{name}-3.log")
-    if (
-        not small.ooms
-        or small.exit_code != 1
-        or not small.error.startswith("OutOfMemoryError")
-        or not small.trace
-    ):
-        wrong.append(
-            f"at {SHARE:.0%}: ended with {small.exit_code}, {small.ooms} out of memory, {small.error[:60]}"
-        )
-    wrong += [
-        f"{what}: {why}"
-        for what, done in (("ample", first), ("small", small))
-        if done.trace and (why := exact(done))
-    ]
+    small = on(str(int(first.peak_reserved_bytes * SHARE) // GRANULE * GRANULE), 3)
+    ran_out = small.ooms and small.exit_code == 1 and small.error.startswith("OutOfMemoryError")
+    if not (ran_out and small.trace):
+        end = f"{small.exit_code}, {small.ooms} out of memory, {small.error[:60]}"
+        wrong.append(f"at {SHARE:.0%}: ended with {end}")
+    for what, done in (("ample", first), ("small", small)):
+        why = exact(done) if done.trace else ""
+        wrong += [f"{what}: {why}"] if why else []
     return {**told, "events": len(seen), "exact": first.exact, "wrong": "; ".join(wrong)}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--torch",
-        action="append",
-        metavar="VERSION",
-        help="a release with a CUDA wheel; may be given again",
-    )
-    parser.add_argument(
-        "--python", default=sys.executable, help="the Python that installs and runs torch"
-    )
-    parser.add_argument(
-        "--cache", type=Path, help="where torch is, or is put and stays; else a folder that goes"
-    )
-    parser.add_argument("--only", default="", help="rows with this word alone")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "rehearse-proof.json")
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    add, release = parser.add_argument, "a release with a CUDA wheel; may be given again"
+    add("--torch", action="append", metavar="VERSION", help=release)
+    add("--python", default=sys.executable, help="the Python that installs and runs torch")
+    add("--cache", type=Path, help="where torch is, or is put and stays; else a folder that goes")
+    add("--only", default="", help="rows with this word alone")
+    add("--jobs", type=int, default=2)
+    add("--out", type=Path, default=ROOT / "outputs" / "rehearse-proof.json")
     given = parser.parse_args()
     place = given.cache or Path(tempfile.mkdtemp(prefix="rehearse-proof-"))
     found, missing, began = [], False, time.monotonic()
@@ -165,19 +134,14 @@ def main() -> int:
             print(f"torch {version} not run because {error}", flush=True)
             continue
         chosen = [row for row in rows() if not given.only or given.only in row]
-        with (
-            tempfile.TemporaryDirectory(prefix="rehearse-proof-work-") as work,
-            ThreadPoolExecutor(given.jobs) as pool,
-        ):
-            for told in pool.map(
-                partial(one, torch=torch, python=given.python, place=place, work=Path(work)), chosen
-            ):
+        scratch = tempfile.TemporaryDirectory(prefix="rehearse-proof-work-")
+        with scratch as work, ThreadPoolExecutor(given.jobs) as pool:
+            place_of = {"torch": torch, "python": given.python, "place": place, "work": Path(work)}
+            for told in pool.map(partial(one, **place_of), chosen):
                 found.append(told)
-                print(
-                    f"{told['torch']:<14}{told['model']:<12}{told['precision']:<6}{told['optimizer']:<12}{told['feature']:<11}"
-                    f"{told['events']:>7,} events{told['peak_bytes'] >> 20:>7} MiB  {told['wrong'] or 'holds'}",
-                    flush=True,
-                )
+                names = "{torch:<14}{model:<12}{precision:<6}{optimizer:<12}{feature:<11}"
+                size = f"{told['events']:>7,} events{told['peak_bytes'] >> 20:>7} MiB"
+                print(names.format(**told), size, "", told["wrong"] or "holds", flush=True)
         if not given.cache:
             shutil.rmtree(where, ignore_errors=True)
     if not given.cache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,18 @@ from helpers.look.kernel_log import Event
 from helpers.look.reading import GIB, MIB, Reading, not_allowed, not_available, seen
 from helpers.run.notebook import VERDICT as VERDICT_MIME
 from helpers.run.shapes import Run
-from helpers.shapes import Alternative, Evidence, Missing, NextStep, Verdict, as_dict
-from helpers.tell.figures import (
-    holders_alt,
-    holders_figure,
-    pools_alt,
-    pools_figure,
-    timeline_alt,
-    timeline_figure,
-)
+from helpers.shapes import Verdict, as_dict, from_json
+from helpers.tell import figures
 from helpers.tell.sheet import png
+from helpers.tell.shown import Shown
 from helpers.tell.tables import pools_table
 
+DATA = Path(__file__).parent / "data" / "tell"
 HOSTILE = "\x1b[31m<script>alert(1)</script>]]>\u202e$x$ & \"'`*"
+
+
+NO_TIME = not_available("one line", "count", "dmesg")
+Some = Reading | None
 
 
 def event(
@@ -37,24 +37,11 @@ def event(
     pid: int | None = None,
     process: str = "",
     count: int = 1,
-    until: Reading | None = None,
+    until: Some = None,
     detail: str = "",
 ) -> Event:
-    return Event(
-        kind,
-        when,
-        boot,
-        pci,
-        pid,
-        process,
-        detail,
-        {},
-        text,
-        "dmesg",
-        1,
-        count,
-        until or not_available("one line", "count", "dmesg"),
-    )
+    where = (boot, pci, pid, process, detail)
+    return Event(kind, when, *where, {}, text, "dmesg", 1, count, until or NO_TIME)
 
 
 def at(seconds: float | str) -> Reading:
@@ -70,17 +57,25 @@ def pool(pci: str, layer: str, total: Reading, used: Reading) -> Pool:
     return Pool(pci, layer, total, used, free)
 
 
+def a_limit(pci: str, layer: str, source: str) -> Pool:
+    used = not_available("a limit, not a pool", "bytes", source)
+    return pool(pci, layer, read(15.24 * GIB, source), used)
+
+
 def drm(card: int, kind: str, total: float, used: float, pci: str) -> Pool:
     folder = f"/sys/class/drm/card{card}/device/mem_info_{kind}"
-    return pool(
-        pci, f"sysfs {kind.upper()}", read(total, folder + "_total"), read(used, folder + "_used")
-    )
+    amounts = read(total, folder + "_total"), read(used, folder + "_used")
+    return pool(pci, f"sysfs {kind.upper()}", *amounts)
+
+
+def holder(pci: str, pid: int, name: str, held: Reading, state: str = "S", uid: int = 0) -> Holder:
+    return Holder(pci, pid, name, uid, state, held, held.source, "")
 
 
 NO_ROCM = not_available("rocm-smi is not installed", "bytes", "rocm-smi --showmeminfo all --json")
 NO_TORCH = not_available("no torch was found", "bytes", "torch")
 DENIED = not_allowed("/dev/kfd: Permission denied (mode 0660, group render)", "bytes", "/dev/kfd")
-A_LIMIT = not_available("a limit, not a pool", "bytes", "/sys/module/ttm/parameters/pages_limit")
+BANK = "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties"
 
 APU_PCI = "0000:c5:00.0"
 APU = Gpu(
@@ -93,235 +88,87 @@ APU = Gpu(
     (
         drm(1, "vram", 512 * MIB, 288 * MIB, APU_PCI),
         drm(1, "gtt", 15.24 * GIB, 9.1 * GIB, APU_PCI),
-        pool(
-            APU_PCI,
-            "KFD bank",
-            read(15.24 * GIB, "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties"),
-            not_available(
-                "a limit, not a pool",
-                "bytes",
-                "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties",
-            ),
-        ),
+        a_limit(APU_PCI, "KFD bank", BANK),
         pool(APU_PCI, "rocm-smi", NO_ROCM, NO_ROCM),
         pool(APU_PCI, "torch", DENIED, DENIED),
     ),
     (
-        Holder(
-            APU_PCI,
-            4121,
-            "python",
-            1000,
-            "S",
-            read(8.4 * GIB, "/proc/4121/fdinfo/14"),
-            "/proc/4121/fdinfo/14",
-            "",
-        ),
-        Holder(
-            APU_PCI,
-            1893,
-            "gnome-shell",
-            1000,
-            "S",
-            read(612 * MIB, "/proc/1893/fdinfo/31"),
-            "/proc/1893/fdinfo/31",
-            "",
-        ),
+        holder(APU_PCI, 4121, "python", read(8.4 * GIB, "/proc/4121/fdinfo/14"), uid=1000),
+        holder(APU_PCI, 1893, "gnome-shell", read(612 * MIB, "/proc/1893/fdinfo/31"), uid=1000),
     ),
     read(422 * MIB, "/sys/class/drm/card1/device/mem_info_gtt_used"),
     (),
 )
 HOST_POOLS = (
     pool("", "RAM", read(124.9 * GIB, "/proc/meminfo"), read(31.2 * GIB, "/proc/meminfo")),
-    pool("", "TTM limit", read(15.24 * GIB, "/sys/module/ttm/parameters/pages_limit"), A_LIMIT),
+    a_limit("", "TTM limit", "/sys/module/ttm/parameters/pages_limit"),
 )
 
-CARDS = tuple(
-    Gpu(
-        pci,
-        "AMD",
-        seen("Radeon RX 7900 XT", "text", "rocminfo"),
-        "amdgpu",
-        False,
-        {
-            "drm card": f"card{i}",
-            "render node": f"renderD{128 + i}",
-            "kfd node": str(i + 1),
-            "rocm-smi": str(i),
-        },
-        (drm(i, "vram", 19.98 * GIB, used * GIB, pci), drm(i, "gtt", 62.7 * GIB, 0.05 * GIB, pci)),
-        holders,
-        read(loose * GIB, f"/sys/class/drm/card{i}/device/mem_info_vram_used"),
-        (
-            "holders outside this container: the PID namespace hides them",
-            "fdinfo of 212 processes: not allowed (needs CAP_SYS_PTRACE)",
-        ),
-    )
-    for i, (pci, used, loose, holders) in enumerate(
-        (
-            (
-                "0000:03:00.0",
-                18.31,
-                12.07,
-                (
-                    Holder(
-                        "0000:03:00.0",
-                        88,
-                        "python3",
-                        0,
-                        "S",
-                        read(6.21 * GIB, "/proc/88/fdinfo/9"),
-                        "/proc/88/fdinfo/9",
-                        "",
-                    ),
-                    Holder(
-                        "0000:03:00.0",
-                        91,
-                        "python3 <defunct>",
-                        0,
-                        "Z",
-                        read(28 * MIB, "kfd"),
-                        "/sys/class/kfd/kfd/proc/91",
-                        "",
-                    ),
-                ),
-            ),
-            ("0000:0a:00.0", 0.02, 0.02, ()),
-        )
-    )
-)
 
+def card(number: int, pci: str, used: float, loose: float, *holders: Holder) -> Gpu:
+    """One of two equal cards in a container, of which somebody outside holds ``loose`` GiB."""
+    pools = (
+        drm(number, "vram", 19.98 * GIB, used * GIB, pci),
+        drm(number, "gtt", 62.7 * GIB, 0.05 * GIB, pci),
+    )
+    names = {"drm card": f"card{number}", "render node": f"renderD{128 + number}"}
+    names |= {"kfd node": str(number + 1), "rocm-smi": str(number)}
+    blind = (
+        "holders outside this container: the PID namespace hides them",
+        "fdinfo of 212 processes: not allowed (needs CAP_SYS_PTRACE)",
+    )
+    name = seen("Radeon RX 7900 XT", "text", "rocminfo")
+    rest = read(loose * GIB, f"/sys/class/drm/card{number}/device/mem_info_vram_used")
+    return Gpu(pci, "AMD", name, "amdgpu", False, names, pools, holders, rest, blind)
+
+
+FIRST, SECOND, THIRD = "0000:03:00.0", "0000:0a:00.0", "0000:01:00.0"
+TRAINER = holder(FIRST, 88, "python3", read(6.21 * GIB, "/proc/88/fdinfo/9"))
+ZOMBIE = holder(FIRST, 91, "python3 <defunct>", read(28 * MIB, "kfd"), "Z")
+CARDS = (card(0, FIRST, 18.31, 12.07, TRAINER, ZOMBIE), card(1, SECOND, 0.02, 0.02))
+
+HIDDEN = not_allowed("fdinfo of pid 7: Permission denied", "bytes", "/proc/7/fdinfo")
 BLIND = Gpu(
-    "0000:01:00.0",
+    THIRD,
     "NVIDIA",
     not_available("nvidia-smi is not installed", "text", "nvidia-smi"),
     "nvidia",
     None,
     {},
-    (pool("0000:01:00.0", "nvidia-smi", NO_TORCH, NO_TORCH),),
-    (
-        Holder(
-            "0000:01:00.0",
-            7,
-            HOSTILE,
-            None,
-            "R",
-            not_allowed("fdinfo of pid 7: Permission denied", "bytes", "/proc/7/fdinfo"),
-            "/proc/7/fdinfo",
-            "計算",
-        ),
-    ),
+    (pool(THIRD, "nvidia-smi", NO_TORCH, NO_TORCH),),
+    (Holder(THIRD, 7, HOSTILE, None, "R", HIDDEN, "/proc/7/fdinfo", "計算"),),
     not_available("the pool's use is unknown", "bytes", "nvidia-smi"),
     ("everything",),
 )
 
+KILLED = "Out of memory: Killed process 5512 (python), anon-rss:61GB"
+FAULT = "[gfxhub] page fault (src_id:0 ring:153 vmid:8 pasid:32770)"
+REFUSED = "Not enough memory for command submission!"
+LEFT = "VM memory stats is non-zero when fini"
+RESET = "GPU reset begin! Source: 3, then MODE2 reset, VRAM is not lost"
+OURS = (APU_PCI, 4121, "python")
 EVENTS = (
     event("boot", at(0.0), -1, "Linux version 6.14.0"),
-    event(
-        "oom_killer",
-        at(88211.2),
-        -1,
-        "Out of memory: Killed process 5512 (python), anon-rss:61GB",
-        "",
-        5512,
-        "python",
-    ),
+    event("oom_killer", at(88211.2), -1, KILLED, "", 5512, "python"),
     event("boot", at(0.0), 0, "Linux version 6.14.0"),
     event("gtt_ready", at(2.88), 0, "amdgpu: 15600M of GTT memory ready", APU_PCI),
-    event(
-        "vm_fault",
-        at(4021.7),
-        0,
-        "[gfxhub] page fault (src_id:0 ring:153 vmid:8 pasid:32770)",
-        APU_PCI,
-        4121,
-        "python",
-        12,
-        at(4055.8),
-    ),
-    event(
-        "cs_enomem",
-        at(3990.0),
-        0,
-        "Not enough memory for command submission!",
-        APU_PCI,
-        4121,
-        "python",
-    ),
-    event(
-        "gpu_reset",
-        at(4077.9),
-        0,
-        "GPU reset begin! Source: 3, then MODE2 reset, VRAM is not lost",
-        APU_PCI,
-    ),
-    event(
-        "nonzero_when_fini",
-        at("Nov 21 03:11:02"),
-        0,
-        "VM memory stats is non-zero when fini",
-        APU_PCI,
-    ),
+    event("vm_fault", at(4021.7), 0, FAULT, *OURS, 12, at(4055.8)),
+    event("cs_enomem", at(3990.0), 0, REFUSED, *OURS),
+    event("gpu_reset", at(4077.9), 0, RESET, APU_PCI),
+    event("nonzero_when_fini", at("Nov 21 03:11:02"), 0, LEFT, APU_PCI),
 )
 
-VERDICT = Verdict(
-    cause="ttm-gtt-cap",
-    confidence="likely",
-    summary="The kernel lets the GPU use 15.24 GiB of the 124.90 GiB of RAM. The request of 20.00 GiB cannot fit under it, "
-    "however empty the machine is.",
-    evidence=[
-        Evidence(
-            id="e1",
-            reading=HOST_POOLS[1].total,
-            says="TTM allows the GPU this much of the RAM in all.",
-        ),
-        Evidence(
-            id="e2",
-            reading=APU.pools[1].total,
-            says="The GTT pool has the same size, so TTM is what binds.",
-        ),
-        Evidence(id="e3", reading=HOST_POOLS[0].total, says="The RAM is eight times as large."),
-    ],
-    against=[
-        Evidence(
-            id="a1",
-            reading=APU.unattributed,
-            says="Memory that no process accounts for is small: not a leak.",
-        )
-    ],
-    missing=[
-        Missing(
-            reading="What torch sees as its total",
-            how="add this user to the group render, log in anew, then "
-            "run `make diagnose` once more",
-        )
-    ],
-    alternatives=[Alternative(cause="carveout-only", confidence="weak")],
-    next_step=NextStep(
-        what="Raise the TTM limit to 108 GiB and leave 16 GiB to the system.",
-        command="echo 'options ttm pages_limit=28311552' | sudo tee /etc/modprobe.d/ttm.conf\nsudo update-initramfs -u",
-        precondition="No other job runs here; a reboot follows.",
-        blast_radius="A limit above the RAM that is free lets the kernel kill programs when both are full. "
-        "Undo: remove the file and run update-initramfs again.",
-    ),
-)
+VERDICT = from_json(Verdict, (DATA / "verdict.json").read_text())
 
 
 def run_record(run_id: str, notebook: str, state: str, **changes: Any) -> Run:
-    return Run(
-        run_id=run_id,
-        batch_id="20261121-quick",
-        box="strix-halo",
-        notebook=notebook,
-        state=state,
-        seconds=None if state == "planned" else 6.2,
-        boot_id="6c1ff9f4-0e0c-4c1a-9c0e-000000000001",
-        plan_sha256="ab" * 32,
-        started_at="2026-11-21T03:00:00Z",
-        ended_at="2026-11-21T03:00:06Z",
-        tool_version="0.1.0",
-        **changes,
-    )
+    """A run of a made-up batch, in one state."""
+    times = {"started_at": "2026-11-21T03:00:00Z", "ended_at": "2026-11-21T03:00:06Z"}
+    boot = {"boot_id": "6c1ff9f4-0e0c-4c1a-9c0e-000000000001", "plan_sha256": "ab" * 32}
+    named = {"run_id": run_id, "batch_id": "20261121-quick", "box": "strix-halo"}
+    took = None if state == "planned" else 6.2
+    about = {**times, **boot, **named, "tool_version": "0.1.0", "seconds": took, **changes}
+    return Run(notebook=notebook, state=state, **about)
 
 
 def code(
@@ -331,27 +178,28 @@ def code(
     tags: tuple[str, ...] = (),
     count: int | None = 1,
 ) -> Any:
+    """An executed cell, as papermill leaves it."""
     about = {"tags": list(tags), "papermill": {"status": status, "exception": status == "failed"}}
-    return nbformat.v4.new_code_cell(
-        source, outputs=list(outputs), execution_count=count, metadata=about
-    )
+    more = {"outputs": list(outputs), "execution_count": count, "metadata": about}
+    return nbformat.v4.new_code_cell(source, **more)
 
 
 def data(**by_kind: Any) -> Any:
-    return nbformat.v4.new_output(
-        "display_data", data={kind.replace("__", "/"): value for kind, value in by_kind.items()}
-    )
+    kinds = {kind.replace("__", "/"): value for kind, value in by_kind.items()}
+    return nbformat.v4.new_output("display_data", data=kinds)
 
 
 def picture(figure: Any, alt: str) -> Any:
+    """What figures.show leaves in a notebook."""
     raw, width, height = png(figure)
-    shown = nbformat.v4.new_output(
-        "display_data", data={"image/png": base64.b64encode(raw).decode(), "text/plain": alt}
-    )
-    shown.metadata = nbformat.from_dict(
-        {"image/png": {"alt": alt, "width": width, "height": height}}
-    )
-    return shown
+    made = data(image__png=base64.b64encode(raw).decode(), text__plain=alt)
+    about = {"alt": alt, "width": width, "height": height}
+    made.metadata = nbformat.from_dict({"image/png": about})
+    return made
+
+
+def drawn(source: str, view: Shown) -> Any:
+    return code(source, picture(view.draw(), view.alt))
 
 
 def printed(text: str, name: str = "stdout") -> Any:
@@ -362,160 +210,57 @@ def markdown(source: str, *tags: str) -> Any:
     return nbformat.v4.new_markdown_cell(source, metadata={"tags": list(tags)})
 
 
+PROBE = """\
+# What is this box?
+
+Which layers see how much memory, who holds it, and what the kernel log says. *Looks.* See \
+[the table](https://example.org/table) and `rocminfo`."""
+GTT = "This shows that GTT stops where the TTM limit does.\n\n| layer | GiB |\n|---|---:|\n| TTM | 15.24 |\n"
+LINE = "strix-halo: Ubuntu 24.04, Linux 6.14, RAM 124.90 GiB, Radeon 8060S Graphics (integrated)\n"
+BOX = 'box: str = "live"  # a bundle, a name from env/boxes, or live'
+
+
 def probe() -> Any:
     """An executed 01_hardware_probe of an invented APU box."""
-    verdict = data()
+    verdict, pools = data(), [APU, *HOST_POOLS]
     verdict.data = {VERDICT_MIME: as_dict(VERDICT), "text/markdown": "twin", "text/plain": "twin"}
-    return nbformat.v4.new_notebook(
-        cells=[
-            markdown(
-                "# What is this box?\n\nWhich layers see how much memory, who holds it, and what the kernel log says. "
-                "*Looks.* See [the table](https://example.org/table) and `rocminfo`."
-            ),
-            code(
-                'box: str = "live"  # a bundle, a name from env/boxes, or live',
-                tags=("parameters",),
-            ),
-            code('# Parameters\nbox = "strix-halo"\n', tags=("injected-parameters",)),
-            markdown("## Machine"),
-            code(
-                "print(machine_line(box))",
-                printed(
-                    "strix-halo: Ubuntu 24.04, Linux 6.14, RAM 124.90 GiB, Radeon 8060S Graphics (integrated)\n"
-                ),
-                tags=("machine",),
-            ),
-            markdown("## Memory pools\n\nEach layer's account of the same memory, side by side."),
-            code(
-                "show(pools_figure([*gpus, *host_pools]), pools_alt([*gpus, *host_pools]))",
-                picture(pools_figure([APU, *HOST_POOLS]), pools_alt([APU, *HOST_POOLS])),
-            ),
-            code(
-                "print(pools_table([*gpus, *host_pools]))",
-                printed(pools_table([APU, *HOST_POOLS]) + "\n"),
-            ),
-            markdown(
-                "This shows that GTT stops where the TTM limit does.\n\n| layer | GiB |\n|---|---:|\n| TTM | 15.24 |\n"
-            ),
-            markdown("## Holders"),
-            code(
-                "show(holders_figure(gpus), holders_alt(gpus))",
-                picture(holders_figure([APU]), holders_alt([APU])),
-            ),
-            markdown("## Kernel log"),
-            code(
-                "show(timeline_figure(events), timeline_alt(events))",
-                picture(timeline_figure(EVENTS), timeline_alt(EVENTS)),
-            ),
-            markdown("## Verdict"),
-            code("show(verdict)", verdict),
-        ]
-    )
-
-
-def stress() -> Any:
-    """An executed 02_allocator_stress whose kernel was killed in the fourth cell."""
-    trace = [
-        "Died: the kernel was killed by SIGKILL; the kernel log says out of memory, cell 3 (x = stress(...))"
+    cells = [
+        markdown(PROBE),
+        code(BOX, tags=("parameters",)),
+        code('# Parameters\nbox = "strix-halo"\n', tags=("injected-parameters",)),
+        markdown("## Machine"),
+        code("print(machine_line(box))", printed(LINE), tags=("machine",)),
+        markdown("## Memory pools\n\nEach layer's account of the same memory, side by side."),
+        drawn("show(pools([*gpus, *host_pools]))", figures.pools(pools)),
+        code("print(pools_table([*gpus, *host_pools]))", printed(f"{pools_table(pools)}\n")),
+        markdown(GTT),
+        markdown("## Holders"),
+        drawn("show(holders(gpus))", figures.holders([APU])),
+        markdown("## Kernel log"),
+        drawn("show(timeline(events))", figures.timeline(EVENTS)),
+        markdown("## Verdict"),
+        code("show(verdict)", verdict),
     ]
-    return nbformat.v4.new_notebook(
-        cells=[
-            markdown(
-                '<span style="color:red">An Exception was encountered</span>',
-                "papermill-error-cell-tag",
-            ),
-            markdown("# Does the allocator fragment?"),
-            code("import helpers", printed("\x1b[32mready\x1b[0m\n")),
-            code(
-                "events = record(program)\nfor event in events[:3]:\n    print(event)",
-                printed("alloc 512\nfree 512\n"),
-            ),
-            code(
-                "x = stress('8GiB')  # <b>not bold</b>",
-                nbformat.v4.new_output("error", ename="Died", evalue=trace[0], traceback=trace),
-                status="failed",
-            ),
-            code("print(summary(x))", status="pending", count=None),
-        ]
-    )
+    return nbformat.v4.new_notebook(cells=cells)
 
 
-def broken() -> Any:
-    """An executed 03_ttm_gtt_analysis in which a cell raised."""
-    trace = [
-        "\x1b[31m---------------------------------------\x1b[0m",
-        "KeyError                Traceback (most recent call last)",
-        "Cell In[2], line 1\n----> 1 pools['gtt']",
-        "\x1b[31mKeyError\x1b[0m: 'gtt'",
-    ]
-    raised = nbformat.v4.new_output("error", ename="KeyError", evalue="'gtt'", traceback=trace)
-    return nbformat.v4.new_notebook(
-        cells=[
-            markdown("# Which limit binds?"),
-            code("pools['gtt']", raised, status="failed"),
-            code("print(pools)", status="pending", count=None),
-        ]
-    )
+def executed(name: str) -> Any:
+    """02_allocator_stress whose kernel was killed in its fourth cell (stress), or 03 in which a cell raised (broken)."""
+    if name == "probe":
+        return probe()
+    return nbformat.from_dict(json.loads((DATA / f"{name}.json").read_text()))
 
 
 def batch(folder: Path) -> Path:
     """A batch of five runs: answered, died, failed, stopped, not started; and one torn record."""
-    for run, notebook in (
-        (
-            run_record(
-                "01-probe",
-                "notebooks/01_hardware_probe.ipynb",
-                "answered",
-                verdict=VERDICT,
-                cells={"completed": 7},
-                parameters={"box": "strix-halo"},
-                files=["notebook.ipynb", "figures/01.png"],
-            ),
-            probe(),
-        ),
-        (
-            run_record(
-                "02-stress",
-                "notebooks/02_allocator_stress.ipynb",
-                "died",
-                signal="SIGKILL",
-                failing_cell=3,
-                cells={"completed": 2, "failed": 1, "pending": 1},
-                last_words="bo 0x7f21 pinned\nGPU memory access fault",
-                cause="the kernel was killed by SIGKILL; the kernel log says out of memory, cell 3 (x = stress('8GiB'))",
-            ),
-            stress(),
-        ),
-        (
-            run_record(
-                "03-ttm",
-                "notebooks/03_ttm_gtt_analysis.ipynb",
-                "failed",
-                failing_cell=1,
-                cells={"failed": 1, "pending": 1},
-                cause="KeyError: 'gtt'",
-                last_words="libdrm: device refused",
-            ),
-            broken(),
-        ),
-        (
-            run_record(
-                "05-fix",
-                "notebooks/05_fix_validation.ipynb",
-                "timed_out",
-                cells={"completed": 3, "failed": 1},
-                cause="passed the limit of 120 s of cell 4 (trial(preset))",
-                last_words="Thread 0x7f (most recent call first):",
-            ),
-            None,
-        ),
-        (run_record("09-report", "notebooks/09_case_report.ipynb", "planned"), None),
-    ):
-        at_folder = folder / run.run_id
-        at_folder.mkdir(parents=True)
-        (at_folder / "run.json").write_text(run.model_dump_json())
-        if notebook is not None:
-            nbformat.write(notebook, at_folder / "notebook.ipynb")
+    for row in json.loads((DATA / "runs.json").read_text()):
+        answer = {"verdict": VERDICT} if row["state"] == "answered" else {}
+        notebook, place = f"notebooks/{row['notebook']}.ipynb", folder / row["name"]
+        run = run_record(row["name"], notebook, row["state"], **row["more"], **answer)
+        place.mkdir(parents=True)
+        (place / "run.json").write_text(run.model_dump_json())
+        if row["executed"]:
+            nbformat.write(executed(row["executed"]), place / "notebook.ipynb")
     (folder / "06-torn").mkdir()
     (folder / "06-torn" / "run.json").write_text('{"schema_version": 1, "run_id": "06-to')
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,37 +18,23 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("numba")
 
+from allocator_traces import MIB, trace_of  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from helpers.allocator import allocator, compiled, driver  # noqa: E402
-from helpers.allocator.driver import POLICIES, Card  # noqa: E402
+from helpers.allocator.allocator import OUTCOMES  # noqa: E402
+from helpers.allocator.driver import CALLS, POLICIES, Card  # noqa: E402
 from helpers.allocator.engine import run  # noqa: E402
-from helpers.allocator.outcome import CALLS, OUTCOMES, Outcome, ReplayError  # noqa: E402
+from helpers.allocator.outcome import Outcome, ReplayError  # noqa: E402
 from helpers.allocator.replay import replay, resolve  # noqa: E402
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace  # noqa: E402
 from helpers.load import patterns  # noqa: E402
 from helpers.settings.releases import behaviour  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
-MIB = 1 << 20
-SIZES = (
-    0,
-    1,
-    512,
-    513,
-    4096,
-    300_000,
-    MIB,
-    MIB + 1,
-    3 * MIB,
-    9 * MIB,
-    10 * MIB,
-    14 * MIB,
-    21 * MIB,
-    33 * MIB,
-    70 * MIB,
-)
+SIZES = (0, 1, 512, 513, 4096, 300_000, *(int(mib * MIB) for mib in (1, 1 + 2**-20, 3, 9, 10, 14)))
+SIZES += (21 * MIB, 33 * MIB, 70 * MIB)
 OLD = (
     "",
     "max_split_size_mb:21",
@@ -66,56 +53,33 @@ NEW = (
     "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,expandable_segments:True",
     "expandable_segments:True,large_segment_size_mb:12,per_process_memory_fraction:0.9,garbage_collection_threshold:0.5",
 )
-MIX = (
-    *[Op.ALLOC] * 24,
-    *[Op.FREE] * 17,
-    *[Op.FREE_REQUESTED] * 3,
-    *[Op.FREE_COMPLETED] * 3,
-    *[Op.RECORD_STREAM] * 4,
-    Op.EMPTY_CACHE,
-    Op.SET_FRACTION,
-    Op.SET_CONF,
-    Op.EVENTS_HOLD,
-    Op.EVENTS_HOLD,
-    Op.EVENTS_COMPLETE,
-    Op.SYNCHRONIZE,
-    Op.FOREIGN,
-    Op.FAIL_NEXT,
-    Op.RESET_PEAK,
-    Op.SNAPSHOT,
-)
+OFTEN = {"ALLOC": 24, "FREE": 17, "FREE_REQUESTED": 3, "FREE_COMPLETED": 3, "RECORD_STREAM": 4}
+MIX = [op for op in Op for _ in range(OFTEN.get(op.name, 1 + (op is Op.EVENTS_HOLD)))]
 
 
 def random_start(chance: Random) -> tuple[list[StartSegment], int]:
     """Segments and mapped ranges that are there at the start, and how many ids live in them."""
     segments, ids = [], 0
-    top: dict[tuple, int] = {
-        (): 0x7F80_0000_0000
-    }  # plain segments last, clear of what the ranges before them reserve
+    # Plain segments last, clear of what the ranges before them reserve.
+    top: dict[tuple, int] = {(): 0x7F80_0000_0000}
     count = chance.choice((0, 0, 1, 3, 6))
     for k in range(count):
         small, expandable = chance.random() < 0.4, chance.random() < 0.5 and k < count - 1
         stream, pool = chance.choice((0, 0, 0x2000)), chance.choice((0, 0, 2))
         page = 2 * MIB if small else 20 * MIB
-        span = (
-            page * chance.choice((1, 1, 2))
-            if expandable
-            else 2 * MIB
-            if small
-            else chance.choice((20, 24)) * MIB
-        )
+        span = page * chance.choice((1, 1, 2)) if expandable else 2 * MIB
+        if not expandable and not small:
+            span = chance.choice((20, 24)) * MIB
         area = (small, stream, pool) if expandable else ()
         address = top.get(area, 0x7F00_0000_0000 + (len(top) << 36))
         top[area] = address + span + chance.choice((0, 0, page, 4096 * MIB))
         blocks, offset = [], 0
         while offset < span:
             size = min(span - offset, chance.choice((span // 4, span // 2, span)))
-            state = chance.choice(
-                "AAP" if blocks and blocks[-1].state == "I" else "AAPII"
-            )  # free neighbours have merged
-            blocks.append(
-                StartBlock(offset, size, max(size - 3, 0), state, -1 if state == "I" else ids)
-            )
+            # Free neighbours have merged.
+            state = chance.choice("AAP" if blocks and blocks[-1].state == "I" else "AAPII")
+            ident = -1 if state == "I" else ids
+            blocks.append(StartBlock(offset, size, max(size - 3, 0), state, ident))
             ids += state != "I"
             offset += size
         segments.append(StartSegment(address, span, stream, small, pool, expandable, tuple(blocks)))
@@ -165,16 +129,7 @@ def random_case(seed: int, length: int) -> dict[str, Any]:
         else:
             size = chance.choice((0, 1, 2))
         rows.append((op, ident, size, stream, pool))
-    op, ident, sizes, handles, numbers = np.array(rows, np.int64).reshape(-1, 5).T
-    trace = Trace(
-        op.astype(np.int8),
-        ident,
-        sizes,
-        handles,
-        numbers.astype(np.int32),
-        tuple(values),
-        start=tuple(start),
-    )
+    trace = trace_of(*rows, values=values, start=tuple(start))
     capacity = chance.choice((400, 1000) if start else (50, 120, 300, 1000)) * MIB
     card = Card(capacity, chance.choice((0, 0, 8 * MIB)), chance.choice(POLICIES))
     recorded = chance.choice((0, 5, 50)) if card.policy == "recorded" else 0
@@ -195,19 +150,10 @@ def outcome(
     """None where the allocator's state is torn, which torch's own bookkeeping does not survive either."""
     rules = behaviour(case["torch"])
     held, at, _ = resolve(case["trace"], case["conf"], rules)
+    how = {"timeline": timeline, "stop": stop, "compiled": compiled}
+    how |= {name: case[name] for name in ("fraction", "addresses")}
     try:
-        return run(
-            case["trace"],
-            held,
-            at,
-            rules,
-            case["card"],
-            fraction=case["fraction"],
-            timeline=timeline,
-            stop=stop,
-            addresses=case["addresses"],
-            compiled=compiled,
-        )
+        return run(case["trace"], held, at, rules, case["card"], **how)
     except ReplayError:
         return None
 
@@ -217,14 +163,9 @@ def same(one: Outcome, other: Outcome) -> None:
         left, right = getattr(one, name), getattr(other, name)
         assert (left is None) == (right is None), name
         if left is not None and not np.array_equal(left, right):
-            row = (
-                int((left != right).reshape(len(left), -1).any(axis=1).argmax())
-                if left.shape == right.shape
-                else -1
-            )
-            raise AssertionError(
-                f"{name} differ in row {row}: {left[row].tolist()} and {right[row].tolist()}"
-            )
+            assert left.shape == right.shape, name
+            row = next(at for at in range(len(left)) if not np.array_equal(left[at], right[at]))
+            raise AssertionError((name, row, left[row].tolist(), right[row].tolist()))
     for name in ("events", "ooms", "first_oom", "first_oom_bytes"):
         assert getattr(one, name) == getattr(other, name), name
 
@@ -232,46 +173,41 @@ def same(one: Outcome, other: Outcome) -> None:
 def features(case: dict[str, Any], found: Outcome) -> set[str]:
     """What a replay went through."""
     assert found.timeline is not None and found.calls is not None
-    names = {OUTCOMES[k] for k in set(found.column("out").tolist())} | {
-        CALLS[k] for k in set(found.calls[:, 1].tolist())
+    names = {OUTCOMES[k] for k in found.column("out")} | {CALLS[k] for k in found.calls[:, 1]}
+    names |= {name for name in COUNTED if found.counter(name)}
+    state, stream, private = found.blocks[:, 6], found.blocks[:, 7], found.blocks[:, 9]
+    holds = {
+        "pending": (state == 2).any(),
+        "private": (private > 0).any(),
+        "other stream": (stream > 0).any(),
+        "oversize": found.oversize[0, 2],
+        "start": case["trace"].start,
+        "start range": any(known.expandable for known in case["trace"].start),
     }
-    names |= {
-        name
-        for name in ("num_alloc_retries", "num_oom_rejections", "num_sync_all_streams")
-        if found.counter(name)
-    }
-    names |= {"pending"} if (found.blocks[:, 6] == 2).any() else set()
-    names |= {"private"} if (found.blocks[:, 9] > 0).any() else set()
-    names |= {"other stream"} if (found.blocks[:, 7] > 0).any() else set()
-    names |= {"oversize"} if found.oversize[0, 2] else set()
-    names |= {"start"} if case["trace"].start else set()
-    names |= {"start range"} if any(known.expandable for known in case["trace"].start) else set()
+    names |= {name for name, so in holds.items() if so}
     return names | {case["card"].policy, case["torch"], "fraction " + str(case["fraction"])}
 
 
-EVERY = {
-    *OUTCOMES,
-    *CALLS,
-    *POLICIES,
-    "num_alloc_retries",
-    "num_oom_rejections",
-    "num_sync_all_streams",
-    "garbage_collect",
-    "release_available_cached_blocks",
-    "pending",
-    "private",
-    "other stream",
-    "oversize",
-    "start",
-    "start range",
-    "2.4.0",
-    "2.6.0",
-    "2.12.1",
-    "2.14.1",
-    "fraction None",
-    "fraction 0.6",
-    "fraction 1.0",
+COUNTED = ("num_alloc_retries", "num_oom_rejections", "num_sync_all_streams")
+FREEING = ("garbage_collect", "release_available_cached_blocks")
+EVERY = {*OUTCOMES, *CALLS, *POLICIES, *COUNTED, *FREEING, "pending", "private", "other stream"}
+EVERY |= {"oversize", "start", "start range", "2.4.0", "2.6.0", "2.12.1", "2.14.1"}
+EVERY |= {"fraction None", "fraction 0.6", "fraction 1.0"}
+CASES = {
+    "deadline": None,
+    "derandomize": True,
+    "database": None,
+    "suppress_health_check": list(HealthCheck),
 }
+
+
+def both_agree(case: dict[str, Any]) -> Outcome | None:
+    """What both make of a case, which is the same; None where both say that the state is torn."""
+    expected, found = outcome(False, case), outcome(True, case)
+    assert (expected is None) == (found is None)
+    if expected is not None and found is not None:
+        same(expected, found)
+    return expected
 
 
 def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,27 +224,15 @@ def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.Mon
 
         return call
 
-    for name in ("garbage_collect", "release_available_cached_blocks"):
+    for name in FREEING:
         monkeypatch.setattr(allocator, name, watched(name))
 
-    @settings(
-        max_examples=300,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=300, **CASES)
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed: int, length: int) -> None:
         case = random_case(seed, length)
-        expected, found = outcome(False, case), outcome(True, case)
-        assert (expected is None) == (found is None)
-        if expected is None or found is None:
-            seen["torn"] += 1
-            return
-        same(expected, found)
-        seen.update(features(case, expected))
-        seen["whole"] += 1
+        found = both_agree(case)
+        seen.update({"torn"} if found is None else {"whole"} | features(case, found))
 
     agree()
     assert seen["torn"] < seen["whole"] // 5
@@ -330,27 +254,17 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(
 
     monkeypatch.setattr(driver, "recorded_address", watched)
 
-    @settings(
-        max_examples=90,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=90, **CASES)
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed: int, length: int) -> None:
         case, chance = random_case(seed, length), Random(seed)
         case["card"] = replace(case["card"], policy="recorded")
         near = [known.address for known in case["trace"].start] or [0x6000_0000_0000]
+        count = chance.choice((5, 60))
         case["addresses"] = tuple(
-            chance.choice(near) + chance.randrange(40) * 10 * MIB
-            for _ in range(chance.choice((5, 60)))
+            chance.choice(near) + chance.randrange(40) * 10 * MIB for _ in range(count)
         )
-        expected, found = outcome(False, case), outcome(True, case)
-        assert (expected is None) == (found is None)
-        if expected is not None and found is not None:
-            same(expected, found)
-            refused["whole"] += 1
+        refused["whole"] += both_agree(case) is not None
 
     agree()
     assert refused["yes"] > 25 and refused["no"] > 50 and refused["whole"] > 50, refused
@@ -376,44 +290,31 @@ def random_sizes(count: int, live: int, seed: int = 0) -> Trace:
         held.append(made)
         if len(held) > live:
             rows.append((Op.FREE, held.pop(chance.randrange(live)), 0))
-    op, ident, size = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    return Trace(
-        op.astype(np.int8), ident, size, np.zeros(len(op), np.int64), np.zeros(len(op), np.int32)
-    )
+    return trace_of(*rows)
 
 
 @pytest.mark.parametrize("torch", ["2.6.0", "2.14.1"])
 def test_both_agree_when_sets_are_large_and_the_tables_grow(torch: str) -> None:
-    trace, card = random_sizes(9000, 3000), Card(1 << 30)
-    case = {
-        "trace": trace,
-        "conf": "",
-        "torch": torch,
-        "card": card,
-        "addresses": (),
-        "fraction": None,
-    }
-    expected, found = outcome(False, case), outcome(True, case)
-    assert isinstance(expected, Outcome) and isinstance(found, Outcome)
-    same(expected, found)
+    case = {"trace": random_sizes(9000, 3000), "conf": "", "torch": torch, "card": Card(1 << 30)}
+    found = both_agree({**case, "addresses": (), "fraction": None})
+    assert found is not None
     assert found.figure("inactive_split") > 8 * 64
 
 
 def test_without_a_timeline_the_totals_are_the_same() -> None:
     case = random_case(5, 200)
     whole, brief = outcome(True, case), outcome(True, case, timeline=False)
-    assert isinstance(whole, Outcome) and isinstance(brief, Outcome)
+    assert whole is not None and brief is not None
     assert brief.timeline is None and brief.calls is None and brief.engine == "compiled"
-    assert np.array_equal(whole.figures, brief.figures) and np.array_equal(
-        whole.blocks, brief.blocks
-    )
+    assert np.array_equal(whole.figures, brief.figures)
+    assert np.array_equal(whole.blocks, brief.blocks)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 77])
 def test_it_stops_where_it_is_told(stop: int) -> None:
     case = random_case(7, 200)
-    expected, found = outcome(False, case, stop=stop), outcome(True, case, stop=stop)
-    assert isinstance(expected, Outcome) and isinstance(found, Outcome)
+    expected, found = (outcome(compiled, case, stop=stop) for compiled in (False, True))
+    assert expected is not None and found is not None
     same(expected, found)
 
 
@@ -432,55 +333,29 @@ def test_threads_side_by_side_do_not_disturb_each_other() -> None:
     alone = [outcome(True, case) for case in cases]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda case: outcome(True, case), cases))
-    assert all(isinstance(one, Outcome) for one in alone)
     for one, other in zip(alone, together, strict=True):
-        assert isinstance(one, Outcome) and isinstance(other, Outcome)
+        assert one is not None and other is not None
         same(one, other)
 
 
 def test_an_address_space_that_is_used_up_is_an_error_in_both() -> None:
     rows = [(Op.ALLOC, 0, 3 << 40), (Op.FREE, 0, 0), (Op.EMPTY_CACHE, -1, 0)] * 3
-    op, ident, size = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    trace = Trace(op.astype(np.int8), ident, size, np.zeros(9, np.int64), np.zeros(9, np.int32))
+    trace = trace_of(*rows)
     for engine in ("plain", "compiled"):
         with pytest.raises(OverflowError, match="address space"):
             replay(trace, "", Card(4 << 40, policy="monotonic"), engine=engine)
 
 
-def test_it_runs_where_machine_code_cannot_be_kept() -> None:
-    code = (
-        "import numba.core.caching as caching\n"
-        "def refuse(*_):\n    raise OSError('read only')\n"
-        "for locator in vars(caching).values():\n"
-        "    if isinstance(locator, type) and hasattr(locator, 'ensure_cache_path'):\n"
-        "        locator.ensure_cache_path = refuse\n"
-        "import helpers.allocator.compiled as compiled\n"
-        "print(type(compiled.advance._cache).__name__)\n"
-    )
-    root = str(Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "NullCache\n"
-
-
-def fresh_process(
-    code: str, tmp_path: Path, numba: bool = True, **environment: str
-) -> subprocess.CompletedProcess:
+def fresh_process(code: str, tmp_path: Path, numba: bool = True) -> subprocess.CompletedProcess:
     """A program of another process, which has no machine code kept, and perhaps no numba."""
     places = [str(ROOT)]
     if not numba:
         (tmp_path / "numba.py").write_text("raise ImportError('not here')\n")
         places.insert(0, str(tmp_path))
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(places),
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        **environment,
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
-    )
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(places), **cache}
+    argv = [sys.executable, "-c", code]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
 
 
 PATTERN = (
@@ -491,37 +366,45 @@ PATTERN = (
 )
 
 
+BUSY = "import helpers.allocator.replay as r\nr._plain = {0}\n"
+"""As if this process had carried out so many operations in plain Python."""
+UNWRITABLE = """import numba.core.caching as caching
+def refuse(*_):
+    raise OSError('read only')
+for locator in vars(caching).values():
+    if isinstance(locator, type) and hasattr(locator, 'ensure_cache_path'):
+        locator.ensure_cache_path = refuse
+import helpers.allocator.compiled as compiled
+print(compiled.advance.stats.cache_path, compiled.ready())
+"""
+
+
+def test_it_runs_where_machine_code_cannot_be_kept(tmp_path: Path) -> None:
+    assert fresh_process(UNWRITABLE, tmp_path).stdout == "None False\n"
+
+
 def test_without_numba_plain_python_answers(tmp_path: Path) -> None:
-    code = "import helpers.allocator.replay as r\nr._plain = 1 << 40\n" + PATTERN.format("")
+    code = BUSY.format("1 << 40") + PATTERN.format("")
     assert fresh_process(code, tmp_path, numba=False).stdout == "plain\n"
 
 
 def test_without_numba_compiled_replays_are_refused(tmp_path: Path) -> None:
-    code = "try:\n" + "".join(
-        "    " + line + "\n" for line in PATTERN.format(", engine='compiled'").splitlines()
-    )
+    code = "try:\n" + textwrap.indent(PATTERN.format(", engine='compiled'"), "    ")
     code += "except ImportError as error:\n    print(error)\n"
     assert fresh_process(code, tmp_path, numba=False).stdout == "not here\n"
 
 
 def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path: Path) -> None:
-    done = fresh_process(
-        PATTERN.format("") + "import sys\nprint('numba' in sys.modules)\n", tmp_path
-    )
+    code = PATTERN.format("") + "import sys\nprint('numba' in sys.modules)\n"
+    done = fresh_process(code, tmp_path)
     assert done.stdout == "plain\nFalse\n" and done.stderr == ""
 
 
 def test_one_line_says_that_it_compiles_and_how_long_that_takes(tmp_path: Path) -> None:
-    code = "import helpers.allocator.replay as r\nr._plain = 1 << 40\n" + PATTERN.format("")
-    first = fresh_process(code, tmp_path)
+    first = fresh_process(BUSY.format("1 << 40") + PATTERN.format(""), tmp_path)
     assert first.stdout == "compiled\n"
     assert first.stderr.count("\n") == 1 and "compiling" in first.stderr and " s " in first.stderr
-    again = fresh_process(
-        PATTERN.format("")
-        + "import helpers.allocator.replay as r\nr._plain = 20_000\n"
-        + PATTERN.format(""),
-        tmp_path,
-    )
-    assert again.stdout == "plain\ncompiled\n" and again.stderr == "", (
-        "what is kept is loaded without a word"
-    )
+    code = PATTERN.format("") + BUSY.format("20_000") + PATTERN.format("")
+    again = fresh_process(code, tmp_path)
+    assert again.stdout == "plain\ncompiled\n"
+    assert again.stderr == "", "what is kept is loaded without a word"

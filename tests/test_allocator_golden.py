@@ -38,14 +38,10 @@ def test_the_model_does_what_the_shared_results_say(path):
 
 def test_the_golden_results_cover_every_configuration_and_character():
     made = [job for job, _ in jobs.golden("2.14.1")]
-    assert (
-        len({(job["conf"], job["fraction"], job["policy"]) for job in made})
-        == len(jobs.CONFIGURATIONS)
-        == 36
-    )
-    assert {job["name"].split("_", 1)[1] for job in made} == set(jobs.KINDS) and len(
-        jobs.KINDS
-    ) == 12
+    configurations = {(job["conf"], job["fraction"], job["policy"]) for job in made}
+    assert len(configurations) == len(jobs.CONFIGURATIONS) == 36
+    kinds = {job["name"].split("_", 1)[1] for job in made}
+    assert kinds == set(jobs.KINDS) and len(kinds) == 12
 
 
 @pytest.mark.parametrize("torch", ["2.6.0", "2.11.0", "2.13.0", "2.14.1"])
@@ -69,18 +65,8 @@ def test_the_golden_results_are_those_of_the_generated_jobs(torch):
     ],
 )
 def test_a_difference_is_told_with_its_event(change, told):
-    first = {
-        "op": "reset_peak",
-        "i": 0,
-        "out": "ok",
-        "alloc": 0,
-        "res": 0,
-        "act": 0,
-        "req": 0,
-        "isplit": 0,
-        "n": [0, 0, 0, 0],
-        "c": [0, 0, 0, 0, 0, None],
-    }
+    first = {"op": "reset_peak", "i": 0, "out": "ok", "n": [0] * 4, "c": [0] * 5 + [None]}
+    first |= dict.fromkeys(("alloc", "res", "act", "req", "isplit"), 0)
     second = {**first, "op": "alloc", "i": 1, "seg": "m0", "off": 0, "bsize": 512}
     real = [{"job": {}}, first, second]
     assert compare.first_difference(real, real) == ""

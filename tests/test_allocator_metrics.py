@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from allocator_traces import MIB, alloc, free, trace_of
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -16,25 +16,7 @@ from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
 
-MIB = 1 << 20
 RULES = behaviour("2.14.1")
-
-
-def trace_of(*rows: tuple, values: tuple = ()) -> Trace:
-    """Rows of (op, id, size, stream, pool), what is missing 0 (the id: -1)."""
-    full = [(*row, *(-1, 0, 0, 0)[len(row) - 1 :]) for row in rows]
-    op, ident, size, stream, pool = (
-        np.array(column, np.int64) for column in zip(*full, strict=True)
-    )
-    return Trace(op.astype(np.int8), ident, size, stream, pool.astype(np.int32), values)
-
-
-def alloc(ident: int, size: int, stream: int = 0, pool: int = 0) -> tuple:
-    return (Op.ALLOC, ident, size, stream, pool)
-
-
-def free(ident: int) -> tuple:
-    return (Op.FREE, ident)
 
 
 def run(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> Outcome:
@@ -42,17 +24,16 @@ def run(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> Outcome
 
 
 def figures(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> m.Metrics:
-    return m.metrics(
-        run(trace, conf, capacity).blocks, parse(conf, RULES), Card(capacity), RULES, **how
-    )
+    blocks = run(trace, conf, capacity).blocks
+    return m.metrics(blocks, parse(conf, RULES), Card(capacity), RULES, **how)
 
 
 def every_second_freed(first: list[tuple]) -> list[tuple]:
-    return first + [alloc(i, 16 * MIB) for i in range(50)] + [free(i) for i in range(1, 50, 2)]
+    return first + [alloc(i, 16) for i in range(50)] + [free(i) for i in range(1, 50, 2)]
 
 
 SEPARATE = every_second_freed([])
-ONE_SEGMENT = every_second_freed([alloc(99, 800 * MIB), free(99)])
+ONE_SEGMENT = every_second_freed([alloc(99, 800), free(99)])
 
 
 @pytest.mark.parametrize(
@@ -60,12 +41,8 @@ ONE_SEGMENT = every_second_freed([alloc(99, 800 * MIB), free(99)])
     [
         (SEPARATE, "", 0, True),  # (a) each in a segment of its own: releasable
         (ONE_SEGMENT, "", 400 * MIB, False),  # (b) holes in one segment: stranded
-        (
-            SEPARATE,
-            "expandable_segments:True",
-            0,
-            False,
-        ),  # (c) holes in pages: stranded, and inactive_split is blind to it
+        # (c) holes in pages: stranded, and inactive_split is blind to it
+        (SEPARATE, "expandable_segments:True", 0, False),
     ],
     ids=["separate", "one-segment", "expandable"],
 )
@@ -73,7 +50,7 @@ def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(
     rows, conf, inactive_split, served
 ):
     state = run(trace_of(*rows), conf)
-    asked = run(trace_of(*rows, alloc(200, 300 * MIB)), conf)
+    asked = run(trace_of(*rows, alloc(200, 300)), conf)
     found = figures(trace_of(*rows), conf)
     assert found.misleading_ratio == 0.5
     assert state.figure("inactive_split_bytes") == inactive_split
@@ -91,21 +68,20 @@ def test_the_ratio_says_why_it_misleads():
 
 
 def test_internal_waste_is_block_sizes_less_requests():
-    found = figures(trace_of(alloc(0, 1000), alloc(1, 19 * MIB + 1)))
+    found = figures(trace_of((Op.ALLOC, 0, 1000), (Op.ALLOC, 1, 19 * MIB + 1)))
     assert found.all.requested_bytes == 1000 + 19 * MIB + 1
-    assert found.all.internal_waste_bytes == 24 + (
-        20 * MIB - 19 * MIB - 1
-    )  # 1 MiB is too little to split off
+    # 1 MiB is too little to split off.
+    assert found.all.internal_waste_bytes == 24 + (20 * MIB - 19 * MIB - 1)
 
 
 def test_a_block_that_awaits_its_free_is_active_and_not_stranded():
-    found = figures(trace_of(alloc(0, 30 * MIB), (Op.FREE_REQUESTED, 0)))
+    found = figures(trace_of(alloc(0, 30), (Op.FREE_REQUESTED, 0)))
     assert found.all.awaiting_free_bytes == found.all.active_bytes == 30 * MIB
     assert found.all.allocated_bytes == found.all.stranded_bytes == found.all.releasable_bytes == 0
 
 
 def test_whole_free_pages_of_an_expandable_segment_are_releasable_and_their_edges_stranded():
-    rows = [alloc(0, 10 * MIB), alloc(1, 60 * MIB), alloc(2, 10 * MIB), free(1)]
+    rows = [alloc(0, 10), alloc(1, 60), alloc(2, 10), free(1)]
     found = figures(trace_of(*rows), "expandable_segments:True")
     assert found.all.reserved_bytes == 80 * MIB
     assert found.all.releasable_bytes == 40 * MIB
@@ -115,18 +91,10 @@ def test_whole_free_pages_of_an_expandable_segment_are_releasable_and_their_edge
 
 
 def test_streams_and_private_pools_are_shown_apart_and_a_private_pool_gives_nothing_back():
-    rows = [
-        alloc(0, 30 * MIB),
-        free(0),
-        alloc(1, 40 * MIB, 0x1000),
-        free(1),
-        alloc(2, 50 * MIB, 0, 1),
-        free(2),
-    ]
-    found = figures(trace_of(*rows))
-    assert found.parts[0, 0, False].releasable_bytes == 30 * MIB
-    assert found.parts[0x1000, 0, False].releasable_bytes == 40 * MIB
-    assert found.parts[0, 1, False].releasable_bytes == 0
+    asked = [alloc(0, 30), alloc(1, 40, 0x1000), alloc(2, 50, 0, 1)]
+    found = figures(trace_of(*(row for one in asked for row in (one, free(one[1])))))
+    releasable = {key: part.releasable_bytes // MIB for key, part in found.parts.items()}
+    assert releasable == {(0, 0, False): 30, (0x1000, 0, False): 40, (0, 1, False): 0}
     assert found.parts[0, 1, False].stranded_bytes == 50 * MIB
     largest = {(stream, pool): size for stream, pool, size in found.largest_requests}
     assert largest[0, 0] == largest[0x1000, 0] == 1024 * MIB - 50 * MIB
@@ -136,21 +104,18 @@ def test_streams_and_private_pools_are_shown_apart_and_a_private_pool_gives_noth
 
 
 def test_the_largest_request_may_be_large_where_a_middling_one_fails():
-    rows = [
-        alloc(0, 1010 * MIB)
-    ]  # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14
+    # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14.
+    rows = [alloc(0, 1010)]
     found = figures(trace_of(*rows))
     assert found.largest_request_bytes == 14 * MIB
-    assert run(trace_of(*rows, alloc(1, 5 * MIB))).ooms == 1
+    assert run(trace_of(*rows, alloc(1, 5))).ooms == 1
 
 
 def test_the_largest_request_with_a_fraction_and_with_rounding_of_sizes():
-    blocks = run(trace_of(alloc(0, 100 * MIB)), "roundup_power2_divisions:2", fraction=0.5).blocks
+    blocks = run(trace_of(alloc(0, 100)), "roundup_power2_divisions:2", fraction=0.5).blocks
     settings, card = parse("roundup_power2_divisions:2", RULES), Card(1 << 30)
-    assert (
-        m.State(m.state_of(blocks), settings, card, RULES, fraction=0.5).largest_request()
-        == 384 * MIB
-    )
+    state = m.State(m.state_of(blocks), settings, card, RULES, fraction=0.5)
+    assert state.largest_request() == 384 * MIB
 
 
 def test_an_empty_card_has_figures_too():
@@ -171,23 +136,20 @@ CONFS = (
 )
 
 
+SIZES = (700, 300_000, MIB, 2 * MIB + 5, 9 * MIB, 21 * MIB, 33 * MIB, 50 * MIB)
+
+
 @st.composite
 def programs(draw) -> list[tuple]:
     """Allocations of all classes on two streams, frees of some of them, some of those pending."""
     rows, live = [], []
     for ident in range(draw(st.integers(1, 25))):
-        size = draw(
-            st.sampled_from((700, 300_000, MIB, 2 * MIB + 5, 9 * MIB, 21 * MIB, 33 * MIB, 50 * MIB))
-        )
-        rows.append(alloc(ident, size, draw(st.sampled_from((0, 0, 0x1000)))))
+        size = draw(st.sampled_from(SIZES))
+        rows.append((Op.ALLOC, ident, size, draw(st.sampled_from((0, 0, 0x1000)))))
         live.append(ident)
         while live and draw(st.booleans()):
-            rows.append(
-                (
-                    draw(st.sampled_from((Op.FREE, Op.FREE, Op.FREE_REQUESTED))),
-                    live.pop(draw(st.integers(0, len(live) - 1))),
-                )
-            )
+            way = draw(st.sampled_from((Op.FREE, Op.FREE, Op.FREE_REQUESTED)))
+            rows.append((way, live.pop(draw(st.integers(0, len(live) - 1)))))
     return rows
 
 
@@ -198,14 +160,12 @@ def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, co
     settings = parse(conf, RULES)
     outcome = run(trace, conf, mib * MIB)
     found = m.metrics(outcome.blocks, settings, card, RULES, largest=False).all
-    assert found.reserved_bytes == outcome.figure("reserved_bytes")
-    assert found.allocated_bytes == outcome.figure("allocated_bytes")
-    assert found.active_bytes == outcome.figure("active_bytes")
-    assert found.requested_bytes == outcome.figure("requested_bytes")
+    for name in ("reserved_bytes", "allocated_bytes", "active_bytes", "requested_bytes"):
+        assert getattr(found, name) == outcome.figure(name), name
     assert found.stranded_bytes >= 0
 
     def served(size: int) -> bool:
-        return run(trace_of(*rows, alloc(1000, size)), conf, mib * MIB).ooms == outcome.ooms
+        return run(trace_of(*rows, (Op.ALLOC, 1000, size)), conf, mib * MIB).ooms == outcome.ooms
 
     largest = m.State(m.state_of(outcome.blocks), settings, card, RULES).largest_request()
     assert largest == 0 or served(largest)

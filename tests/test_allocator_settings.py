@@ -22,6 +22,7 @@ from helpers.settings.text import (
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
 NEW = behaviour("2.14.1")
+FIRST = "large_segment_size_mb:64,max_split_size_mb:128,roundup_power2_divisions:8"
 RELEASES = ("2.6", "2.11", "2.13", "2.14")
 
 
@@ -81,29 +82,22 @@ def test_setting_again_keeps_what_the_real_allocator_keeps(first, then, expected
 
 
 def test_setting_again_resets_the_sizes_but_that_of_large_segments_and_leaves_the_limit():
-    first = parse(
-        "large_segment_size_mb:64,max_split_size_mb:128,roundup_power2_divisions:8,throw_on_cudamalloc_oom:True",
-        NEW,
-    )
+    first = parse(f"{FIRST},throw_on_cudamalloc_oom:True", NEW)
     again = parse("per_process_memory_fraction:0.5", NEW, first)
     assert (again.max_split_bytes, set(again.roundup_divisions)) == (UNLIMITED, {0})
-    assert (again.large_segment_bytes, again.non_split_rounding_bytes) == (64 * MIB, 64 * MIB), (
-        "measured, torch 2.14"
-    )
+    # Measured, torch 2.14.
+    assert (again.large_segment_bytes, again.non_split_rounding_bytes) == (64 * MIB, 64 * MIB)
     assert again.throw_on_oom and again.fraction == 0.5
     assert any("leaves the limit" in line for line in again.ignored)
 
 
 def test_a_refusal_at_run_time_leaves_what_stood_before_the_fault():
-    first = parse("large_segment_size_mb:64,max_split_size_mb:128,roundup_power2_divisions:8", NEW)
+    first = parse(FIRST, NEW)
     with pytest.raises(SettingsError) as caught:
         parse("garbage_collection_threshold:0.5,max_split_size_mb:5", NEW, first)
     left = caught.value.left
-    assert (left.gc_threshold, left.max_split_bytes, set(left.roundup_divisions)) == (
-        0.5,
-        UNLIMITED,
-        {0},
-    )
+    assert (left.gc_threshold, left.max_split_bytes) == (0.5, UNLIMITED)
+    assert set(left.roundup_divisions) == {0}
     assert left.large_segment_bytes == 64 * MIB
 
 
@@ -116,34 +110,35 @@ def test_the_size_of_unsplit_rounding_survives_setting_again_only_before_2_11():
 
 def test_unsplit_rounding_follows_the_large_segment_unless_named():
     assert parse("large_segment_size_mb:64", NEW).non_split_rounding_bytes == 64 * MIB
-    assert (
-        parse("max_non_split_rounding_mb:80,large_segment_size_mb:64", NEW).non_split_rounding_bytes
-        == 80 * MIB
-    )
+    named = parse("max_non_split_rounding_mb:80,large_segment_size_mb:64", NEW)
+    assert named.non_split_rounding_bytes == 80 * MIB
 
 
-def test_a_refusal_says_what_was_expected():
-    with pytest.raises(
-        SettingsError, match="max_split_size_mb is too small: 20, at least 21 is needed"
-    ):
-        parse("max_split_size_mb:20", behaviour("2.6"))
-    with pytest.raises(SettingsError, match="True or False, found 'true'"):
-        parse("expandable_segments:true", NEW)
-    with pytest.raises(SettingsError, match="unrecognized key 'large_segment_size_mb'"):
-        parse("large_segment_size_mb:64", behaviour("2.9"))
-    with pytest.raises(SettingsError, match="cannot be replayed"):
-        parse("backend:cudaMallocAsync", NEW)
+@pytest.mark.parametrize(
+    ("conf", "torch", "words"),
+    [
+        (
+            "max_split_size_mb:20",
+            "2.6",
+            "max_split_size_mb is too small: 20, at least 21 is needed",
+        ),
+        ("expandable_segments:true", "2.14.1", "True or False, found 'true'"),
+        ("large_segment_size_mb:64", "2.9", "unrecognized key 'large_segment_size_mb'"),
+        ("backend:cudaMallocAsync", "2.14.1", "cannot be replayed"),
+    ],
+)
+def test_a_refusal_says_what_was_expected(conf, torch, words):
+    with pytest.raises(SettingsError, match=words):
+        parse(conf, behaviour(torch))
 
 
 @pytest.mark.parametrize("form", ["1.5", "40G", "nonsense"])
 def test_the_reserve_of_2_15_is_taken_and_said_to_be_without_effect(form):
-    new = behaviour("2.15")
-    found = parse(
-        f"expandable_segments_reserve:{form},expandable_segments_reserve_by_class:[a:0.5,b:8G]", new
-    )
-    assert len(found.ignored) == 2
+    reserve = f"expandable_segments_reserve:{form}"
+    both = f"{reserve},expandable_segments_reserve_by_class:[a:0.5,b:8G]"
+    assert len(parse(both, behaviour("2.15")).ignored) == 2
     with pytest.raises(SettingsError):
-        parse(f"expandable_segments_reserve:{form}", NEW)
+        parse(reserve, NEW)
 
 
 def test_dangers_are_named():
@@ -153,15 +148,13 @@ def test_dangers_are_named():
     both = "expandable_segments:True,max_split_size_mb:128"
     assert "grows without end" in said(both) and "assertion" not in said(both)
     assert "assertion" in said(both, "2.4")
-    assert "legacy-rocm-build#6603" in said(both, build="rocm7.2") and "grows" in said(
-        both, build="rocm7.2"
-    )
+    on_rocm = said(both, build="rocm7.2")
+    assert "legacy-rocm-build#6603" in on_rocm and "grows" in on_rocm
     assert said("expandable_segments:True") == said("max_split_size_mb:128") == ""
     gc = "garbage_collection_threshold:0.8"
     assert "does nothing unless a memory fraction below 1" in said(gc)
-    assert said(gc + ",per_process_memory_fraction:1.0") and not said(
-        gc + ",per_process_memory_fraction:0.99"
-    )
+    whole, part = (f"{gc},per_process_memory_fraction:{share}" for share in (1.0, 0.99))
+    assert said(whole) and not said(part)
     assert "before the cache is flushed" in said("throw_on_cudamalloc_oom:True")
 
 
@@ -169,6 +162,21 @@ def test_a_build_without_expandable_segments_goes_on_without_them():
     old = parse("expandable_segments:True,max_split_size_mb:128", behaviour("2.9.1+rocm6.4"))
     assert not old.expandable and not old.warnings and "goes on without" in old.ignored[0]
     assert parse("expandable_segments:True", behaviour("2.13.0", "rocm7.2")).expandable
+
+
+@pytest.mark.parametrize(
+    "size, divisions, block",
+    [
+        (5 * MIB + 1, 0, 5 * MIB + 512),
+        (9 * MIB, 4, 10 * MIB),
+        (8 * MIB, 4, 8 * MIB),
+        (700, 4, 1024),
+        (1000 * 1000, 4, MIB),
+        (2000, 4, 2048),
+    ],
+)
+def test_requests_are_rounded_as_the_source_rounds(size, divisions, block):
+    assert round_size(size, (divisions,) * 16) == block
 
 
 @pytest.mark.parametrize(
@@ -190,9 +198,8 @@ def test_sizes_are_those_seen_on_the_real_allocator(requested, size, segment):
 
 def test_a_large_segment_size_holds_for_middle_sizes_only():
     found = parse("large_segment_size_mb:64", NEW)
-    assert [
-        segment_size(mib * MIB, found.large_segment_bytes) // MIB for mib in (1, 2, 9, 10, 33)
-    ] == [2, 64, 64, 10, 34]
+    sizes = [segment_size(mib * MIB, found.large_segment_bytes) for mib in (1, 2, 9, 10, 33)]
+    assert [size // MIB for size in sizes] == [2, 64, 64, 10, 34]
 
 
 def divided(n, divisions):
@@ -223,10 +230,10 @@ def test_a_list_of_divisions_holds_by_interval():
     assert round_size(3000 * MIB + 1, found.roundup_divisions) == 3000 * MIB + 512
 
 
-@pytest.mark.parametrize(
-    "torch",
-    ["2.4", "2.6", "2.9.0+rocm6.4", "2.10", "2.12", "2.14.1", "2.14.1+rocm7.2", "2.15.0", "2.20"],
-)
+TORCHES = "2.4 2.6 2.9.0+rocm6.4 2.10 2.12 2.14.1 2.14.1+rocm7.2 2.15.0 2.20".split()
+
+
+@pytest.mark.parametrize("torch", TORCHES)
 def test_what_is_tried_by_default_is_taken_by_the_build_and_without_danger(torch):
     rules = behaviour(torch)
     confs = grid(rules)
@@ -237,26 +244,15 @@ def test_what_is_tried_by_default_is_taken_by_the_build_and_without_danger(torch
         assert conf == "" or found != Settings(conf), conf
 
 
+KEYS = (
+    "max_split_size_mb roundup_power2_divisions large_segment_size_mb expandable_segments".split()
+)
+TOKENS = [*"[]:,> x", *KEYS, "64", "256", "-1", "0.5", "True", "garbage_collection_threshold"]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(
-        st.sampled_from(
-            [
-                *"[]:,> x",
-                "max_split_size_mb",
-                "roundup_power2_divisions",
-                "large_segment_size_mb",
-                "64",
-                "256",
-                "-1",
-                "0.5",
-                "expandable_segments",
-                "True",
-                "garbage_collection_threshold",
-            ]
-        ),
-        max_size=14,
-    ),
+    st.lists(st.sampled_from(TOKENS), max_size=14),
     st.sampled_from(("2.4", "2.6", "2.12", "2.15")),
 )
 def test_any_text_is_taken_or_refused_in_one_line(tokens, torch):
@@ -268,33 +264,31 @@ def test_any_text_is_taken_or_refused_in_one_line(tokens, torch):
         assert len(found.roundup_divisions) == 16
 
 
-def said(environ, torch="2.14.1"):
-    """What a user reads about each variable that is set: (variable, what becomes of it)."""
-    return {(found.name, found.verdict) for found in audit(environ, torch, "cuda")}
+CUDA, HIP, PLAIN = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+SPLIT = "max_split_size_mb:64"
+HALF, MORE = "per_process_memory_fraction:0.5", "per_process_memory_fraction:0.7"
 
 
-def test_variables_that_do_not_count_are_named():
-    cuda, hip, plain = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-    environ = {plain: "max_split_size_mb:64"}
-    assert from_environment(environ, behaviour("2.9.1")) == ("", "") and said(environ, "2.9.1") == {
-        (plain, "ineffective")
-    }
-    environ = {cuda: "", plain: "max_split_size_mb:64"}
-    assert from_environment(environ, NEW) == ("", cuda) and said(environ) == {
-        (cuda, "ineffective"),
-        (plain, "shadowed"),
-    }
-    environ = {
-        hip: "per_process_memory_fraction:0.5,max_split_size_mb:64",
-        plain: "per_process_memory_fraction:0.7",
-    }
-    assert (
-        from_environment(environ, NEW)[0] == "max_split_size_mb:64,per_process_memory_fraction:0.7"
-    )
-    passed_over = next(
-        found for found in audit(environ, "2.14.1", "cuda") if "passed over" in found.says
-    )
-    assert (passed_over.name, passed_over.value) == (hip, "per_process_memory_fraction:0.5")
-    assert ("PYTORCH_NO_CUDA_MEMORY_CACHING", "debug_only") in said(
-        {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    )
+@pytest.mark.parametrize(
+    ("environ", "torch", "conf", "winner", "told"),
+    [
+        ({PLAIN: SPLIT}, "2.9.1", "", "", {(PLAIN, "ineffective")}),
+        (
+            {CUDA: "", PLAIN: SPLIT},
+            "2.14.1",
+            "",
+            CUDA,
+            {(CUDA, "ineffective"), (PLAIN, "shadowed")},
+        ),
+    ],
+)
+def test_variables_that_do_not_count_are_named(environ, torch, conf, winner, told):
+    assert from_environment(environ, behaviour(torch)) == (conf, winner)
+    assert {(found.name, found.verdict) for found in audit(environ, torch, "cuda")} == told
+
+
+def test_a_key_of_the_cuda_build_alone_comes_from_another_variable():
+    environ = {HIP: f"{HALF},{SPLIT}", PLAIN: MORE}
+    assert from_environment(environ, NEW)[0] == f"{SPLIT},{MORE}"
+    passed = [one for one in audit(environ, "2.14.1", "cuda") if "passed over" in one.says]
+    assert [(one.name, one.value) for one in passed] == [(HIP, HALF)]

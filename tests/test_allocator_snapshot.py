@@ -1,5 +1,6 @@
 """Snapshots: every generation of the format is read, and no pickle runs code or fills the memory."""
 
+import ast
 import io
 import pickle
 import resource
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_allocator import MIB, Toy
+from toy_allocator import MIB, Toy, layout_of
 
 from helpers.allocator import unpickle
 from helpers.allocator.load import read
@@ -42,9 +43,28 @@ def pickled(tmp_path, content, protocol=4):
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_every_protocol_is_read(tmp_path, protocol):
     trace = read(pickled(tmp_path, recorded().snapshot(), protocol))
-    assert [Op(op) for op in trace.op] == [Op.ALLOC, Op.ALLOC, Op.FREE, Op.FREE, Op.ALLOC]
+    assert [Op(op).name for op in trace.op] == ["ALLOC", "ALLOC", "FREE", "FREE", "ALLOC"]
     assert trace.size.tolist() == [3000, 5 * MIB, 0, 0, 700]
     assert trace.header["label"] == "recorded on a GPU"
+
+
+def protocols(path):
+    """(line, the protocol named, or None) of each call of pickle.dump and pickle.dumps in a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        function = node.func if isinstance(node, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr in ("dump", "dumps"):
+            if isinstance(function.value, ast.Name) and function.value.id == "pickle":
+                named = {word.arg: word.value for word in node.keywords}.get("protocol")
+                yield node.lineno, getattr(named, "value", None)
+
+
+def test_every_writer_of_a_pickle_names_a_protocol_that_all_readers_have():
+    """The recorder's snapshots, the stress program's, a rehearsal's and a redacted copy: a user's Python may be older."""
+    written = {path: list(protocols(path)) for path in (ROOT / "helpers").rglob("*.py")}
+    written = {path.name: found for path, found in written.items() if found}
+    assert len(written) >= 2 and "recorder.py" in written
+    for name, found in written.items():
+        assert all(protocol in (2, 3, 4) for _, protocol in found), (name, found)
 
 
 def test_a_snapshot_of_2023_without_times_settings_and_annotations_is_read():
@@ -62,27 +82,14 @@ def test_a_snapshot_of_2026_is_read_and_what_is_not_of_the_device_is_left_out():
     events = content["device_traces"][0]
     for event in events:
         event |= {"compile_context": "N/A", "user_metadata": "step 1", "pool_id": (0, 0)}
-    events.insert(
-        1,
-        {
-            "action": "annotate",
-            "addr": 0,
-            "size": 0,
-            "stream": 0,
-            "time_us": 1,
-            "user_metadata": "x",
-        },
-    )
-    events.append({"action": "snapshot", "addr": 0, "size": 1024, "stream": 0, "time_us": 9})
-    events.append({"action": "teleport", "addr": 0, "size": 0, "stream": 0})
+    none = {"addr": 0, "size": 0, "stream": 0, "time_us": 1}
+    events.insert(1, {"action": "annotate", **none, "user_metadata": "x"})
+    events.append({"action": "snapshot", **none, "size": 1024})
+    events.append({"action": "teleport", **none})
     content |= {"host_segments": [{"address": 1}], "host_traces": [[{}]]}
     snapshot = parse(content)
-    assert {event.action for event in snapshot.events} == {
-        "segment_alloc",
-        "alloc",
-        "free_requested",
-        "free_completed",
-    }
+    kinds = "segment_alloc alloc free_requested free_completed"
+    assert {event.action for event in snapshot.events} == set(kinds.split())
     assert any("pinned host memory" in note for note in snapshot.notes)
     assert any("1 events of the unknown kind 'teleport'" in note for note in snapshot.notes)
     assert [note for note in snapshot.notes if "annotate" in note or "'snapshot'" in note] == []
@@ -96,26 +103,13 @@ def test_a_list_of_segments_is_a_state_without_events(tmp_path):
 
 
 def test_blocks_with_a_history_and_no_address_are_read():
-    old = {
-        "device": 0,
-        "address": 4096,
-        "total_size": 2 * MIB,
-        "stream": 0,
-        "segment_type": "small",
-        "blocks": [
-            {
-                "size": 1024,
-                "state": "active_allocated",
-                "history": [{"addr": 4096, "real_size": 1000, "frames": []}],
-            },
-            {"size": 2 * MIB - 1024, "state": "inactive", "history": []},
-        ],
-    }
-    blocks = parse([old]).segments[0].blocks
-    assert [(block.offset, block.size, block.requested, block.state) for block in blocks] == [
-        (0, 1024, 1000, "A"),
-        (1024, 2 * MIB - 1024, 0, "I"),
-    ]
+    use = {"addr": 4096, "real_size": 1000, "frames": []}
+    live = {"size": 1024, "state": "active_allocated", "history": [use]}
+    rest = {"size": 2 * MIB - 1024, "state": "inactive", "history": []}
+    home = {"device": 0, "address": 4096, "total_size": 2 * MIB, "stream": 0}
+    old = parse([{**home, "segment_type": "small", "blocks": [live, rest]}])
+    blocks = [(4096, 1024, 1000, "A"), (5120, 2 * MIB - 1024, 0, "I")]
+    assert layout_of(old.segments) == [(4096, blocks)]
 
 
 @pytest.mark.parametrize("state", ["active_pending_free", "active_awaiting_free"])
@@ -142,14 +136,10 @@ def test_the_device_with_most_events_is_taken_or_the_one_asked_for():
     snapshot = parse(content)
     assert (snapshot.device, len(snapshot.segments)) == (2, 2)
     assert any("devices [1, 2] have events: device 2" in note for note in snapshot.notes)
-    assert (
-        parse(content, 1).device,
-        len(parse(content, 1).events),
-        parse(content, 1).segments,
-    ) == (1, 1, ())
-    with pytest.raises(
-        TraceError, match=r"device 7 is not in the snapshot: it has devices \[0, 1, 2, 3\]"
-    ):
+    first = parse(content, 1)
+    assert (first.device, len(first.events), first.segments) == (1, 1, ())
+    none = r"device 7 is not in the snapshot: it has devices \[0, 1, 2, 3\]"
+    with pytest.raises(TraceError, match=none):
         parse(content, 7)
 
 
@@ -160,14 +150,9 @@ def test_the_free_bytes_of_an_oom_stand_in_either_field():
 
 
 def test_frames_are_python_frames_without_the_folders_of_their_author():
-    stack = [
-        {"name": "gather", "filename": "memory_snapshot.cpp", "line": 0},
-        {"name": "f", "filename": "??", "line": 0},
-    ]
-    stack += [
-        {"name": f"level{k}", "filename": f"/home/someone/secret/m{k}.py", "line": k}
-        for k in range(12)
-    ]
+    places = [("gather", "memory_snapshot.cpp", 0), ("f", "??", 0)]
+    places += [(f"level{k}", f"/home/someone/secret/m{k}.py", k) for k in range(12)]
+    stack = [dict(zip(("name", "filename", "line"), place, strict=True)) for place in places]
     content = recorded().snapshot()
     for event in content["device_traces"][0]:
         event["frames"] = list(stack)
@@ -176,25 +161,31 @@ def test_frames_are_python_frames_without_the_folders_of_their_author():
     assert {event.frame for event in snapshot.events} == {0}
 
 
+def alloc_with(**wrong):
+    return lambda content: content["device_traces"][0][1].update(wrong)
+
+
+def segment_with(**wrong):
+    return lambda content: content["segments"][0].update(wrong)
+
+
+def block_with(**wrong):
+    return lambda content: content["segments"][0]["blocks"][0].update(wrong)
+
+
 @pytest.mark.parametrize(
     "change, says",
     [
-        (
-            lambda c: c["device_traces"][0][1].update(size=-5),
-            "event 1 (alloc) has size -5: expected a whole number from 0 up",
-        ),
-        (lambda c: c["device_traces"][0][1].update(size=2.5), "event 1 (alloc) has size a float"),
-        (lambda c: c["device_traces"][0][1].update(addr="0x7f"), "event 1 (alloc) has addr a str"),
-        (lambda c: c["device_traces"][0][1].update(addr=True), "event 1 (alloc) has addr a bool"),
+        (alloc_with(size=-5), "event 1 (alloc) has size -5: expected a whole number from 0 up"),
+        (alloc_with(size=2.5), "event 1 (alloc) has size a float"),
+        (alloc_with(addr="0x7f"), "event 1 (alloc) has addr a str"),
+        (alloc_with(addr=True), "event 1 (alloc) has addr a bool"),
         (lambda c: c["device_traces"][0].insert(2, 17), "event 2 is a int without an action"),
         (lambda c: c.update(device_traces=5), "device_traces is a int"),
         (lambda c: c["segments"].append(None), "segments holds a NoneType"),
-        (lambda c: c["segments"][0].update(total_size=5), "5 bytes and its blocks"),
-        (lambda c: c["segments"][0]["blocks"][0].update(state="haunted"), "whose state is haunted"),
-        (
-            lambda c: c["segments"][0]["blocks"][0].update(address=5),
-            "blocks that do not lie one after another",
-        ),
+        (segment_with(total_size=5), "5 bytes and its blocks"),
+        (block_with(state="haunted"), "whose state is haunted"),
+        (block_with(address=5), "blocks that do not lie one after another"),
         (lambda c: c["segments"].append(c["segments"][0]), "overlap"),
         (lambda c: c.pop("segments"), "a dict without segments"),
     ],
@@ -239,10 +230,8 @@ def malicious(marker):
     for protocol in (0, 2, 4):
         out[f"os.system {protocol}"] = pickle.dumps(Calls(os.system, touch), protocol), "system"
         out[f"eval {protocol}"] = pickle.dumps(Calls(builtins.eval, code), protocol), "eval"
-    nested = {
-        "segments": [{"blocks": [Calls(os.system, touch)]}],
-        "device_traces": [[Calls(eval, code)]],
-    }
+    nested = {"segments": [{"blocks": [Calls(os.system, touch)]}]}
+    nested["device_traces"] = [[Calls(eval, code)]]
     out["nested reduce"] = pickle.dumps(nested, 4), "system"
     settable = Settable()
     settable.marker = str(marker)
@@ -254,10 +243,8 @@ def malicious(marker):
     buffer = io.BytesIO()
     WithPersistentIds(buffer, 4).dump(["remote"])
     out["persistent id"] = buffer.getvalue(), "PERSID"
-    out["stack global"] = (
-        b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.",
-        "posix.system",
-    )
+    stacked = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."
+    out["stack global"] = stacked, "posix.system"
     return out
 
 
@@ -285,11 +272,8 @@ def test_the_second_wall_holds_without_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(unpickle, "_scan", lambda *_: None)
     marker = tmp_path / "marker"
     path = tmp_path / "evil.pickle"
-    for name, names in (
-        ("os.system 4", "system"),
-        ("eval 2", "eval"),
-        ("persistent id", "persistent id"),
-    ):
+    evil = {"os.system 4": "system", "eval 2": "eval", "persistent id": "persistent id"}
+    for name, names in evil.items():
         path.write_bytes(malicious(marker)[name][0])
         with pytest.raises(TraceError, match=names):
             unpickle.load(path)
@@ -297,40 +281,42 @@ def test_the_second_wall_holds_without_the_first(tmp_path, monkeypatch):
 
 
 def bombs():
+    """{name: (pickle, what the refusal names)}."""
     deep = b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b"."
     tuples = b"\x80\x02)" + b"\x85" * 200_000 + b"."
     key = b"\x80\x02}" + b")" + b"\x85" * 20 + b"Ns."
     doubling = b"\x80\x02}()q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(20))
+    text, number = struct.pack("<Q", 1 << 50), struct.pack("<i", (1 << 31) - 1)
+    by_refusal = {
+        "claims a value": {
+            "a long text": b"\x80\x04\x8d" + text + b"x.",
+            "a long number": b"\x80\x02\x8b" + number + b"x.",
+            "long bytes": b"\x80\x04B" + struct.pack("<I", 0xFFFFFFFF) + b"x.",
+        },
+        "forged to fill the memory": {
+            "a far memo index": b"\x80\x02]r" + struct.pack("<I", 0x7FFFFFFF) + b".",
+        },
+        "nested deeper": {
+            "deep lists": deep,
+            "deep tuples": tuples,
+            "deep marks": b"\x80\x02" + b"(" * 100_000 + b".",
+        },
+        "a container as a key": {"a tuple": key, "a doubling tuple": doubling + b"Nu."},
+        "no whole pickle": {
+            "cut": b"\x80\x04]",
+            "nothing on the stack": b"\x80\x04a.",
+            "an unknown memo": b"\x80\x04h\x09.",
+            "a text": b"hello",
+            "empty": b"",
+        },
+        "0xff": {"an unknown opcode": b"\x80\x04\xff."},
+        "EMPTY_SET": {"a set": b"\x80\x04\x8f."},
+        "protocol 9": {"an unknown protocol": b"\x80\x09N."},
+    }
     return {
-        "a long text claimed": (
-            b"\x80\x04\x8d" + struct.pack("<Q", 1 << 50) + b"x.",
-            "claims a value",
-        ),
-        "a long number claimed": (
-            b"\x80\x02\x8b" + struct.pack("<i", (1 << 31) - 1) + b"x.",
-            "claims a value",
-        ),
-        "long bytes claimed": (
-            b"\x80\x04B" + struct.pack("<I", 0xFFFFFFFF) + b"x.",
-            "claims a value",
-        ),
-        "a far memo index": (
-            b"\x80\x02]r" + struct.pack("<I", 0x7FFFFFFF) + b".",
-            "forged to fill the memory",
-        ),
-        "deep lists": (deep, "nested deeper"),
-        "deep tuples": (tuples, "nested deeper"),
-        "deep marks": (b"\x80\x02" + b"(" * 100_000 + b".", "nested deeper"),
-        "a tuple as a key": (key, "a container as a key"),
-        "a doubling tuple as a key": (doubling + b"Nu.", "a container as a key"),
-        "cut": (b"\x80\x04]", "no whole pickle"),
-        "nothing on the stack": (b"\x80\x04a.", "no whole pickle"),
-        "an unknown memo": (b"\x80\x04h\x09.", "no whole pickle"),
-        "an unknown opcode": (b"\x80\x04\xff.", "0xff"),
-        "a set": (b"\x80\x04\x8f.", "EMPTY_SET"),
-        "an unknown protocol": (b"\x80\x09N.", "protocol 9"),
-        "a text": (b"hello", "no whole pickle"),
-        "empty": (b"", "no whole pickle"),
+        name: (content, says)
+        for says, those in by_refusal.items()
+        for name, content in those.items()
     }
 
 
@@ -366,13 +352,10 @@ def test_lists_that_hold_themselves_do_no_harm(tmp_path):
     doubling = []
     for _ in range(60):
         doubling = [doubling, doubling]
-    for depth, content in ((3, []), (20, doubling[0][0])):
-        content = {
-            "segments": [],
-            "device_traces": [[{"action": "alloc", "frames": content if depth == 3 else [1]}]],
-        }
+    for frames in ([], [1]):
+        event = {"action": "alloc", "frames": frames}
         with pytest.raises(TraceError, match="has addr a NoneType"):
-            load(pickled(tmp_path, content))
+            load(pickled(tmp_path, {"segments": [], "device_traces": [[event]]}))
     ring = []
     ring.append(ring)
     with pytest.raises(TraceError, match="segments holds a list"):
@@ -408,14 +391,8 @@ def test_a_million_empty_dicts_stay_within_bounds(tmp_path):
         "try: unpickle.load(Path(sys.argv[1]), max_opcodes=100_000)\n"
         "except ValueError as error: print(error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "many.pickle")],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "many.pickle")]
+    done = subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, timeout=60, check=False)
     assert "more than 100,000 pickle opcodes" in done.stdout, done.stderr
 
 
@@ -423,13 +400,10 @@ def test_a_million_empty_dicts_stay_within_bounds(tmp_path):
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_real_snapshots_are_read_whole(path):
     snapshot = load(path)
-    with path.open("rb") as file:
-        raw = unpickle._Plain(file).load()
-    assert sum(segment.size for segment in snapshot.segments) == sum(
-        entry["total_size"] for entry in raw["segments"]
-    )
+    raw = unpickle.load(path)
+    sizes = [entry["total_size"] for entry in raw["segments"]]
+    assert sum(segment.size for segment in snapshot.segments) == sum(sizes)
     kept = [entry for entry in raw["device_traces"][0] if entry["action"] != "snapshot"]
-    assert [(event.action, event.address, event.size) for event in snapshot.events] == [
-        (entry["action"], entry["addr"], entry["size"]) for entry in kept
-    ]
+    wanted = [(entry["action"], entry["addr"], entry["size"]) for entry in kept]
+    assert [(event.action, event.address, event.size) for event in snapshot.events] == wanted
     assert all("/" not in line.split(":")[0] for stack in snapshot.frames for line in stack)

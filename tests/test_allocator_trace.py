@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from allocator_traces import trace_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.allocator.load import read
-from helpers.allocator.parquet import from_parquet, to_parquet
+from helpers.allocator.load import from_parquet, read, to_parquet
 from helpers.allocator.trace import (
     DriverCall,
     Op,
     StartBlock,
     StartSegment,
-    Trace,
     TraceError,
     from_oracle,
     possible,
@@ -32,40 +31,21 @@ FREE = {"op": "free", "id": 7}
 
 
 def test_operations_become_columns():
-    trace = from_oracle(
-        lines(
-            ALLOC,
-            {"op": "record_stream", "id": 7, "stream": 3},
-            FREE,
-            {"op": "empty_cache"},
-            {"op": "set_fraction", "fraction": 0.5},
-            {"op": "set_conf", "conf": "max_split_size_mb:32"},
-            {"op": "foreign", "bytes": 99},
-            {"op": "fail_next", "n": 2},
-            {"op": "events_hold"},
-            {"op": "events_hold", "on": False},
-            {"op": "events_complete"},
-            {"op": "synchronize"},
-            {"op": "reset_peak"},
-            {"op": "snapshot"},
-        )
-    )
-    assert [Op(op) for op in trace.op] == [
-        Op.ALLOC,
-        Op.RECORD_STREAM,
-        Op.FREE,
-        Op.EMPTY_CACHE,
-        Op.SET_FRACTION,
-        Op.SET_CONF,
-        Op.FOREIGN,
-        Op.FAIL_NEXT,
-        Op.EVENTS_HOLD,
-        Op.EVENTS_HOLD,
-        Op.EVENTS_COMPLETE,
-        Op.SYNCHRONIZE,
-        Op.RESET_PEAK,
-        Op.SNAPSHOT,
+    rows = [
+        ALLOC,
+        {"op": "record_stream", "id": 7, "stream": 3},
+        FREE,
+        {"op": "empty_cache"},
+        {"op": "set_fraction", "fraction": 0.5},
+        {"op": "set_conf", "conf": "max_split_size_mb:32"},
+        {"op": "foreign", "bytes": 99},
+        {"op": "fail_next", "n": 2},
+        {"op": "events_hold"},
+        {"op": "events_hold", "on": False},
+        *({"op": name} for name in ("events_complete", "synchronize", "reset_peak", "snapshot")),
     ]
+    trace = from_oracle(lines(*rows))
+    assert [Op(op).name.lower() for op in trace.op] == [row["op"] for row in rows]
     assert trace.id.tolist() == [0, 0, 0] + [-1] * 11
     assert trace.size.tolist() == [1000, 0, 0, 0, 0, 1, 99, 2, 1, 0, 0, 0, 0, 0]
     assert trace.stream.tolist()[:3] == [0x2000, 0x3000, 0]
@@ -74,22 +54,12 @@ def test_operations_become_columns():
 
 
 def test_a_results_header_is_read_and_its_results_are_left_out():
-    job = {
-        "conf": "a:b",
-        "vram": 1 << 30,
-        "fraction": 0.8,
-        "policy": "topdown",
-        "foreign": 5,
-        "env": {"A": "1"},
-    }
-    trace = from_oracle(
-        lines(
-            {"job": job, "torch": "2.14.1+cu130", "trace": "t.jsonl"},
-            {**ALLOC, "i": 0, "out": "ok", "seg": "m0", "drv": [["malloc", 0, 0, 2097152]]},
-            {**FREE, "i": 1, "out": "ok"},
-            {"final": {}, "layout": []},
-        )
-    )
+    job = {"conf": "a:b", "vram": 1 << 30, "fraction": 0.8, "policy": "topdown", "foreign": 5}
+    job["env"] = {"A": "1"}
+    head = {"job": job, "torch": "2.14.1+cu130", "trace": "t.jsonl"}
+    first = {**ALLOC, "i": 0, "out": "ok", "seg": "m0", "drv": [["malloc", 0, 0, 2097152]]}
+    end = {"final": {}, "layout": []}
+    trace = from_oracle(lines(head, first, {**FREE, "i": 1, "out": "ok"}, end))
     assert {key: trace.header[key] for key in job} == job
     assert trace.header["torch"] == "2.14.1+cu130"
     assert len(trace) == 2
@@ -101,9 +71,8 @@ def test_an_id_used_again_is_another_block():
 
 
 def test_a_refused_allocation_leaves_its_id_free():
-    trace = from_oracle(
-        lines({**ALLOC, "out": "oom"}, {**FREE, "out": "skipped"}, {**ALLOC, "out": "oom"}, ALLOC)
-    )
+    refused = {**ALLOC, "out": "oom"}
+    trace = from_oracle(lines(refused, {**FREE, "out": "skipped"}, refused, ALLOC))
     assert trace.id.tolist() == [0, 0, 1, 2]
 
 
@@ -180,21 +149,19 @@ def test_a_packed_bomb_and_a_long_file_are_stopped(tmp_path):
 def whole_trace():
     blocks = (StartBlock(0, 512, 500, "A", 0), StartBlock(512, 3584, 0, "I", -1))
     start = (StartSegment(0x7F00, 4096, 0, True, 1, False, blocks),)
-    return Trace(
-        np.array([Op.FREE, Op.ALLOC, Op.SET_CONF], np.int8),
-        np.array([0, 1, -1]),
-        np.array([0, 3000, 0]),
-        np.array([0, 4096, 0]),
-        np.array([0, 2, 0], np.int32),
-        ("max_split_size_mb:20",),
-        np.array([1, 2, 3]),
-        start,
-        np.array([-1, 0x9000, -1]),
-        (DriverCall(1, "malloc", 0x9000, 2 << 20, 4096),),
-        np.array([-1, 0, -1], np.int32),
-        (("a.py:1 f", "b.py:2 g"),),
-        {"label": "recorded on a GPU", "vram": None},
-        ("a note",),
+    return trace_of(
+        (Op.FREE, 0),
+        (Op.ALLOC, 1, 3000, 4096, 2),
+        (Op.SET_CONF,),
+        values=("max_split_size_mb:20",),
+        time_ns=np.array([1, 2, 3]),
+        start=start,
+        address=np.array([-1, 0x9000, -1]),
+        driver=(DriverCall(1, "malloc", 0x9000, 2 << 20, 4096),),
+        frame=np.array([-1, 0, -1], np.int32),
+        frames=(("a.py:1 f", "b.py:2 g"),),
+        header={"label": "recorded on a GPU", "vram": None},
+        notes=("a note",),
     )
 
 
@@ -214,17 +181,8 @@ def test_parquet_has_the_columns_of_the_design(tmp_path):
 
     to_parquet(whole_trace(), tmp_path / "t.parquet")
     table = pq.read_table(tmp_path / "t.parquet")
-    assert table.column_names == [
-        "i",
-        "op",
-        "id",
-        "size_bytes",
-        "stream",
-        "time_ns",
-        "frames",
-        "pool",
-        "address",
-    ]
+    names = "i op id size_bytes stream time_ns frames pool address"
+    assert table.column_names == names.split()
     assert table.column("op").to_pylist() == ["free", "alloc", "set_conf"]
     assert table.column("frames").to_pylist() == [None, "a.py:1 f\nb.py:2 g", None]
 
@@ -241,9 +199,8 @@ def test_any_lines_survive_parquet(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("parquet") / "t.parquet"
     to_parquet(trace, path)
     back = read(path)
-    assert [column.tolist() for column in (back.op, back.id, back.size, back.stream)] == [
-        column.tolist() for column in (trace.op, trace.id, trace.size, trace.stream)
-    ]
+    for name in ("op", "id", "size", "stream"):
+        assert np.array_equal(getattr(back, name), getattr(trace, name)), name
     assert (back.time_ns, back.address, back.frame, back.ids) == (None, None, None, trace.ids)
 
 
@@ -274,11 +231,8 @@ def test_parquet_that_is_no_trace_is_refused(tmp_path):
     to_parquet(whole_trace(), tmp_path / "t.parquet")
     table = pq.read_table(tmp_path / "t.parquet")
     holes = table.set_column(2, "id", pa.array([0, None, -1], pa.int64()))
-    pq.write_table(holes, tmp_path / "holes.parquet")
-    with pytest.raises(TraceError, match="column id"):
-        from_parquet(tmp_path / "holes.parquet")
-    pq.write_table(
-        table.replace_schema_metadata({b"casebook.trace": b"{"}), tmp_path / "meta.parquet"
-    )
-    with pytest.raises(TraceError, match="not a trace that this project wrote"):
-        from_parquet(tmp_path / "meta.parquet")
+    cut = table.replace_schema_metadata({b"casebook.trace": b"{"})
+    for wrong, says in ((holes, "column id"), (cut, "not a trace that this project wrote")):
+        pq.write_table(wrong, tmp_path / "wrong.parquet")
+        with pytest.raises(TraceError, match=says):
+            from_parquet(tmp_path / "wrong.parquet")

@@ -71,19 +71,15 @@ def test_no_row_repeats_what_holds_already():
 def test_rows_of_a_field_stand_in_the_order_of_their_releases():
     for build in ("cuda", "rocm"):
         for field in sorted({change.field for change in CHANGES}):
-            since = [
-                release(change.since)
-                for change in CHANGES
-                if change.field == field and change.build in ("", build)
-            ]
+            rows = [row for row in CHANGES if row.field == field and row.build in ("", build)]
+            since = [release(row.since) for row in rows]
             assert since == sorted(set(since)), field
             assert since[0] == (2, 4), field
 
 
 def test_the_order_of_free_blocks_changes_twice():
-    assert [behaviour(torch).order for torch in RELEASES] == ["address"] * 8 + ["block"] + [
-        "segment"
-    ] * 3
+    orders = [behaviour(torch).order for torch in RELEASES]
+    assert orders == ["address"] * 8 + ["block"] + ["segment"] * 3
 
 
 def test_what_is_proved_and_what_is_not():
@@ -94,22 +90,15 @@ def test_what_is_proved_and_what_is_not():
 
 
 def test_expandable_segments_by_build():
-    def has(torch, build):
-        return behaviour(torch, build).expandable_available
-
-    assert all(has(torch, "cuda") and behaviour(torch).expandable_safe for torch in RELEASES)
-    assert (
-        not has("2.10", "rocm7.2")
-        and has("2.12", "rocm7.2")
-        and has("2.14", "rocm7.0")
-        and not has("2.14", "rocm6.4")
-    )
+    cuda = [behaviour(torch) for torch in RELEASES]
+    assert all(one.expandable_available and one.expandable_safe for one in cuda)
+    rocm = (("2.10", "rocm7.2"), ("2.12", "rocm7.2"), ("2.14", "rocm7.0"), ("2.14", "rocm6.4"))
+    has = [behaviour(torch, build).expandable_available for torch, build in rocm]
+    assert has == [False, True, True, False]
     assert not any(behaviour(torch, "rocm7.2").expandable_safe for torch in RELEASES)
     assert "legacy-rocm-build#6603" in behaviour("2.14", "rocm7.2").source("expandable_safe")
-    assert (
-        "look for the warning" in behaviour("2.12", "rocm7.2").note
-        and "look for" not in behaviour("2.13", "rocm7.2").note
-    )
+    notes = [behaviour(torch, "rocm7.2").note for torch in ("2.12", "2.13")]
+    assert "look for the warning" in notes[0] and "look for" not in notes[1]
     assert "7.0 or later is assumed" in behaviour("2.14", "rocm").note
 
 
@@ -137,9 +126,8 @@ def contradicted(environ, torch):
 @pytest.mark.parametrize(("release", "seen"), SEEN["PYTORCH_NO_CUDA_MEMORY_CACHING"])
 def test_the_cache_is_switched_off_as_on_the_real_allocator(release, seen):
     for value, state in seen.items():
-        assert contradicted({"PYTORCH_NO_CUDA_MEMORY_CACHING": value}, release) == (
-            state == "off"
-        ), value
+        off = contradicted({"PYTORCH_NO_CUDA_MEMORY_CACHING": value}, release)
+        assert off == (state == "off"), value
 
 
 def test_the_cache_can_be_switched_off_by_the_hip_name_too():

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from allocator_traces import MIB, alloc, free, trace_of
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from helpers.allocator.capacity import Runs, live_bytes, lower_bound, smallest, smallest_of
+from helpers.allocator.capacity import (
+    Runs,
+    live_bytes,
+    lower_bound,
+    prepared,
+    smallest,
+    smallest_of,
+)
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
-from helpers.allocator.start import prepared
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
 from helpers.allocator.whatif import NOT_COMPARED, NOT_ON_HIP, to_shapes, whatif
-from helpers.run.shapes import Replay, WhatIf
 from helpers.settings.text import SettingsError
+from helpers.shapes import Replay, WhatIf
 from helpers.tell.replays import league_text
 
-MIB = 1 << 20
 GRANULE = 2 * MIB
 EXPANDABLE = "expandable_segments:True"
-
-
-def trace_of(*rows: tuple, **columns) -> Trace:
-    """Rows of (op, id, size, stream, pool), what is missing 0 (the id: -1)."""
-    full = [(*row, *(-1, 0, 0, 0)[len(row) - 1 :]) for row in rows]
-    op, ident, size, stream, pool = (
-        np.array(column, np.int64) for column in zip(*full, strict=True)
-    )
-    return Trace(op.astype(np.int8), ident, size, stream, pool.astype(np.int32), **columns)
-
-
-def alloc(ident: int, mib: float, stream: int = 0) -> tuple:
-    return (Op.ALLOC, ident, int(mib * MIB), stream)
-
-
-def free(ident: int) -> tuple:
-    return (Op.FREE, ident)
 
 
 def ask(trace: Trace, mib: int, **how):
@@ -49,6 +38,10 @@ def ask(trace: Trace, mib: int, **how):
 
 def passes(trace: Trace, conf: str, capacity: int, **how) -> bool:
     return replay(trace, conf, Card(capacity), engine="plain", **how).ooms == 0
+
+
+def row_of(answer, conf: str = ""):
+    return next(row for row in answer.rows if row.settings == conf)
 
 
 # One segment of 800 MiB is chipped by survivors; its free half of 400 MiB cannot be given back, and 500 are asked for.
@@ -70,19 +63,8 @@ COMB = trace_of(
 # Two segments of 60 MiB, each with a free first half; the lower of the two halves is taken. The second half of the first
 # segment goes, and 60 are asked for.
 TWO_HALVES = trace_of(
-    alloc(0, 60),
-    free(0),
-    alloc(1, 30),
-    alloc(2, 30),
-    alloc(3, 60),
-    free(3),
-    alloc(4, 30),
-    alloc(5, 30),
-    free(1),
-    free(4),
-    alloc(6, 30),
-    free(2),
-    alloc(7, 60),
+    *(alloc(0, 60), free(0), alloc(1, 30), alloc(2, 30), alloc(3, 60), free(3), alloc(4, 30)),
+    *(alloc(5, 30), free(1), free(4), alloc(6, 30), free(2), alloc(7, 60)),
 )
 
 
@@ -90,15 +72,12 @@ def test_a_setting_saves_the_run_where_the_default_dies():
     answer = ask(CHIPPED, 1024)
     assert not passes(CHIPPED, "", 1024 * MIB)
     assert answer.use and answer.needs_bytes == 0 and passes(CHIPPED, answer.use, 1024 * MIB)
-    default = next(row for row in answer.rows if not row.settings)
-    assert (
-        not default.passes
-        and default.first_oom == len(CHIPPED) - 1
-        and default.first_oom_bytes == 500 * MIB
-    )
-    expandable = next(row for row in answer.rows if row.settings == EXPANDABLE)
+    default = row_of(answer)
+    assert not default.passes
+    assert (default.first_oom, default.first_oom_bytes) == (len(CHIPPED) - 1, 500 * MIB)
+    expandable = row_of(answer, EXPANDABLE)
     assert expandable.passes and expandable.peak_reserved_bytes == 900 * MIB
-    assert next(row for row in answer.rows if row.settings == "max_split_size_mb:512").passes
+    assert row_of(answer, "max_split_size_mb:512").passes
     assert "not" in answer.why and answer.live == ()
 
 
@@ -112,23 +91,12 @@ def test_the_table_is_in_order_and_its_figures_are_those_of_the_replay():
     ]
     assert keys == sorted(keys)
     assert answer.use == good[0].settings
+    same = ("ooms", "first_oom", "peak_reserved_bytes", "peak_allocated_bytes", "slow_calls")
     for row in answer.rows[::7]:
         outcome = replay(CHIPPED, row.settings, Card(1024 * MIB), engine="plain")
-        assert (
-            row.ooms,
-            row.first_oom,
-            row.peak_reserved_bytes,
-            row.peak_allocated_bytes,
-            row.retries,
-            row.slow_calls,
-        ) == (
-            outcome.ooms,
-            outcome.first_oom,
-            outcome.peak_reserved_bytes,
-            outcome.peak_allocated_bytes,
-            outcome.counter("num_alloc_retries"),
-            outcome.slow_calls,
-        )
+        assert row.retries == outcome.counter("num_alloc_retries")
+        for name in same:
+            assert getattr(row, name) == getattr(outcome, name), name
 
 
 @pytest.mark.parametrize(
@@ -152,25 +120,14 @@ def test_fragmentation_that_no_setting_cures_is_told_from_lack():
     answer = ask(COMB, 1024, confs=["", EXPANDABLE])
     assert answer.needs_bytes == 76 * MIB and answer.floor_bytes == 800 * MIB
     assert "arithmetic" not in answer.why
-    assert (
-        passes(COMB, "", 1100 * MIB)
-        and not passes(COMB, "", 1098 * MIB)
-        and not passes(COMB, EXPANDABLE, 1098 * MIB)
-    )
+    assert passes(COMB, "", 1100 * MIB)
+    assert not passes(COMB, "", 1098 * MIB) and not passes(COMB, EXPANDABLE, 1098 * MIB)
 
 
 def test_the_allocations_that_hold_the_most_are_named_with_their_stacks():
     frames = (("model.py:3 forward", "train.py:9 step"), ("cache.py:7 grow",))
-    trace = trace_of(
-        alloc(0, 100),
-        alloc(1, 300),
-        alloc(2, 200),
-        alloc(3, 250),
-        free(0),
-        alloc(4, 900),
-        frame=np.array([0, 1, 1, 0, -1, 0], np.int32),
-        frames=frames,
-    )
+    rows = [*map(alloc, range(4), (100, 300, 200, 250)), free(0), alloc(4, 900)]
+    trace = trace_of(*rows, frame=np.array([0, 1, 1, 0, -1, 0], np.int32), frames=frames)
     answer = ask(trace, 1024)
     assert [(one.id, one.size_bytes, one.index, one.frames) for one in answer.live] == [
         (1, 300 * MIB, 1, frames[1]),
@@ -196,7 +153,7 @@ def test_the_default_wins_where_a_change_buys_nothing():
 def test_a_change_is_recommended_over_a_passing_default_that_has_to_retry():
     rows = [row for i in range(6) for row in (alloc(i, 60 + 10 * i), free(i))]
     answer = ask(trace_of(*rows), 150, confs=["", EXPANDABLE])
-    default = next(row for row in answer.rows if not row.settings)
+    default = row_of(answer)
     assert default.passes and default.retries > 0
     assert answer.use == EXPANDABLE and "retries" in answer.why
 
@@ -205,9 +162,8 @@ def test_a_change_is_recommended_where_it_saves_slow_calls_all_along():
     rows = [row for i in range(30) for row in (alloc(i, 66 + 2 * (i % 5)), free(i))]
     few = ask(trace_of(*rows), 1024, confs=["", "roundup_power2_divisions:2"])
     saved = {row.settings: row.slow_calls for row in few.rows}
-    assert (
-        saved[""] - saved["roundup_power2_divisions:2"] == 4 and few.use == ""
-    )  # four calls in the whole run buy nothing
+    # Four calls in the whole run buy nothing.
+    assert saved[""] - saved["roundup_power2_divisions:2"] == 4 and few.use == ""
     growing = [row for i in range(30) for row in (alloc(i, 66 + 2 * i), free(i))]
     many = ask(trace_of(*growing), 4096, confs=["", "roundup_power2_divisions:2"])
     assert many.use == "roundup_power2_divisions:2" and "slow calls" in many.why
@@ -216,7 +172,7 @@ def test_a_change_is_recommended_where_it_saves_slow_calls_all_along():
 @pytest.mark.parametrize("build", ["rocm6.4", "rocm7.2"])
 def test_expandable_segments_are_never_recommended_on_rocm(build):
     answer = ask(CHIPPED, 1024, confs=["", EXPANDABLE], torch="2.13.0", build=build)
-    row = next(row for row in answer.rows if row.settings == EXPANDABLE)
+    row = row_of(answer, EXPANDABLE)
     assert row.flags and row.proved == "source"
     assert answer.use == "" and answer.needs_bytes > 0 and answer.needs_settings == ""
     assert NOT_ON_HIP in answer.warnings
@@ -238,29 +194,22 @@ def test_a_rocm_wheel_is_known_by_its_version():
 def test_expandable_with_max_split_is_flagged_and_never_recommended():
     both = EXPANDABLE + ",max_split_size_mb:64"
     answer = ask(CHIPPED, 1024, confs=["", both])
-    row = next(row for row in answer.rows if row.settings == both)
+    row = row_of(answer, both)
     assert row.flags and answer.use != both and answer.needs_settings != both
     assert f"never recommended: {row.flags[0]}" in league_text(answer)
 
 
 def test_a_garbage_collection_threshold_is_flagged_only_without_a_fraction():
     conf = "garbage_collection_threshold:0.5"
+    asked = {"confs": ["", conf]}
     row, other = (
-        next(
-            row
-            for row in ask(CHIPPED, 1024, confs=["", conf], fraction=fraction).rows
-            if row.settings == conf
-        )
-        for fraction in (None, 0.9)
+        row_of(ask(CHIPPED, 1024, fraction=fraction, **asked), conf) for fraction in (None, 0.9)
     )
     assert row.flags and not other.flags
 
 
 def test_addresses_make_a_band_where_a_release_goes_by_them_and_none_later():
-    old, new = (
-        next(row for row in ask(TWO_HALVES, 1024, torch=torch).rows if not row.settings)
-        for torch in ("2.6.0", "2.14.1")
-    )
+    old, new = (row_of(ask(TWO_HALVES, 1024, torch=torch)) for torch in ("2.6.0", "2.14.1"))
     assert (old.peak_reserved_low_bytes, old.peak_reserved_high_bytes) == (120 * MIB, 180 * MIB)
     assert new.peak_reserved_low_bytes == new.peak_reserved_high_bytes == new.peak_reserved_bytes
     assert old.addresses_agree and old.passes
@@ -268,7 +217,7 @@ def test_addresses_make_a_band_where_a_release_goes_by_them_and_none_later():
 
 def test_a_pass_by_luck_of_addresses_is_no_pass():
     answer = ask(TWO_HALVES, 160, torch="2.6.0", confs=["", "max_split_size_mb:512"])
-    row = next(row for row in answer.rows if not row.settings)
+    row = row_of(answer)
     assert not row.addresses_agree and not row.passes
     assert answer.needs_bytes == 20 * MIB
     assert any("addresses" in warning for warning in answer.warnings)
@@ -276,56 +225,41 @@ def test_a_pass_by_luck_of_addresses_is_no_pass():
 
 
 def test_a_recorded_out_of_memory_is_asked_again():
-    trace = trace_of(
-        alloc(0, 100),
-        alloc(1, 80),
-        alloc(2, 10),
-        free(2),
-        free(0),
-        driver=(DriverCall(1, "oom", 0, 80 * MIB, 0),),
-    )
+    rows = [alloc(0, 100), alloc(1, 80), alloc(2, 10), free(2), free(0)]
+    trace = trace_of(*rows, driver=(DriverCall(1, "oom", 0, 80 * MIB, 0),))
     stream, origin, said = prepared(trace, Card(150 * MIB))
     assert stream.op.tolist() == [0, 0, 1, 0, 1, 1] and origin.tolist() == [0, 1, 1, 2, 3, 4]
     assert "asked again" in said[0]
     answer = ask(trace, 150)
-    assert (
-        answer.needs_bytes == 30 * MIB
-        and answer.rows[0].first_oom == 1
-        and answer.rows[0].ooms == 1
-    )
+    assert answer.needs_bytes == 30 * MIB
+    assert (answer.rows[0].first_oom, answer.rows[0].ooms) == (1, 1)
     enough = ask(trace, 190)
     assert enough.use == "" and enough.needs_bytes == 0
 
 
+def segment(address: int, mib: int, *blocks: StartBlock) -> StartSegment:
+    return StartSegment(address << 40, mib * MIB, 0, False, 0, False, blocks)
+
+
 def start_of(live: bool) -> tuple[StartSegment, ...]:
+    """60 MiB with a live block, and 50 that are live or cached."""
+    other = ("A", 1) if live else ("I", -1)
     return (
-        StartSegment(
-            1 << 40, 60 * MIB, 0, False, 0, False, (StartBlock(0, 60 * MIB, 59 * MIB, "A", 0),)
-        ),
-        StartSegment(
-            2 << 40,
-            50 * MIB,
-            0,
-            False,
-            0,
-            False,
-            (StartBlock(0, 50 * MIB, 50 * MIB, "A" if live else "I", 1 if live else -1),),
-        ),
+        segment(1, 60, StartBlock(0, 60 * MIB, 59 * MIB, "A", 0)),
+        segment(2, 50, StartBlock(0, 50 * MIB, 50 * MIB, *other)),
     )
 
 
 def test_a_start_larger_than_the_card_loses_what_was_cached():
     trace = replace(trace_of(alloc(5, 30), free(0)), start=start_of(live=False))
-    for mib, anew, said in (
-        (150, False, "they lie as recorded"),
-        (100, False, "without a live block are left out"),
-        (100, True, "allocated anew"),
+    for mib, anew, said, lengths in (
+        (150, False, "they lie as recorded", (2, 2, 2)),
+        (100, False, "without a live block are left out", (1, 2, 2)),
+        (100, True, "allocated anew", (0, 3, 3)),
     ):
         stream, origin, sentences = prepared(trace, Card(mib * MIB), anew)
         assert said in sentences[0]
-        assert (len(stream.start), len(stream), len(origin)) == {150: (2, 2, 2)}.get(
-            mib, (0, 3, 3) if anew else (1, 2, 2)
-        )
+        assert (len(stream.start), len(stream), len(origin)) == lengths
         assert ask(trace, mib, anew=anew).needs_bytes == 0
     empty = replace(trace_of(alloc(5, 30)), start=start_of(live=False)[1:])
     assert len(prepared(empty, Card(100 * MIB), anew=True)[0]) == 1
@@ -337,9 +271,7 @@ def test_a_start_larger_than_the_card_loses_what_was_cached():
 
 def test_a_start_that_a_setting_cannot_have_is_laid_anew_for_that_setting_alone():
     split = (StartBlock(0, 10 * MIB, 10 * MIB, "A", 0), StartBlock(10 * MIB, 50 * MIB, 0, "I", -1))
-    trace = replace(
-        trace_of(alloc(5, 45)), start=(StartSegment(1 << 40, 60 * MIB, 0, False, 0, False, split),)
-    )
+    trace = trace_of(alloc(5, 45), start=(segment(1, 60, *split),))
     limited = "max_split_size_mb:32"
     answer = ask(trace, 90, confs=["", limited])
     peaks = {row.settings: row.peak_reserved_bytes for row in answer.rows}
@@ -361,23 +293,18 @@ def test_bad_input_is_one_line():
 
 def test_progress_counts_every_replay():
     seen: list[tuple[int, int]] = []
-    ask(
-        TWO_HALVES,
-        1024,
-        torch="2.6.0",
-        confs=["", EXPANDABLE],
-        progress=lambda done, of: seen.append((done, of)),
-    )
+    confs = ["", EXPANDABLE]
+    ask(TWO_HALVES, 1024, torch="2.6.0", confs=confs, progress=lambda *at: seen.append(at))
     assert seen == [(done, 6) for done in range(1, 7)]
 
 
 @pytest.mark.parametrize("mib", [1024, 700])
 def test_the_answer_has_the_fields_of_the_shape_and_goes_into_json(mib):
     shape = json.loads(json.dumps(to_shapes(ask(CHIPPED, mib))))
-    assert set(WhatIf.model_fields) - {"notes"} <= set(shape), (
+    assert {one.name for one in fields(WhatIf)} - {"notes"} <= set(shape), (
         "notes are the trace's, added by the command"
     )
-    assert set(Replay.model_fields) <= set(shape["rows"][0])
+    assert {one.name for one in fields(Replay)} <= set(shape["rows"][0])
     failed = [row for row in shape["rows"] if row["ooms"]]
     assert failed and set(failed[0]["first_oom"]) == {"index", "size_bytes"}
 

@@ -2,297 +2,132 @@
 
 import json
 import os
-import resource
-import shutil
 import signal
 import subprocess
 import sys
+import textwrap
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
-import nbformat
-import psutil
 import pytest
+from run_stand_in import ROOT, StandIn, begun, change, go, plan, planned, state, states
 
-from helpers.run import batch, one, record
-from helpers.run.batch import Quiet, run_plan
-from helpers.run.carrier import Local
-from helpers.run.one import Stop, run_one
-from helpers.run.plan import PlanError
-from helpers.run.progress import Live, Plain, for_terminal
+from helpers.run import record, runner
+from helpers.run.batch import run_plan
+from helpers.run.gate import Trouble
+from helpers.run.plan_file import PlanError
+from helpers.run.progress import Quiet
 from helpers.run.record import (
     IllegalMove,
     move,
+    node,
     read_batch,
     read_run,
     status_json,
     status_text,
     write_run,
 )
+from helpers.run.runner import Local, Stop, Watched, run_one
 from helpers.run.shapes import STATES, Run
 
-NOTEBOOKS = Path(__file__).parent / "notebooks"
-ROOT = Path(__file__).resolve().parents[1]
-
-PLAN = """
-name: morning
-limits: {cell_s: 30, run_s: 60}
-runs:
-  - {notebook: answers_with_a_figure.ipynb}
-  - {notebook: takes_parameters.ipynb, box: cpu-only, repeats: 2, parameters: {steps: 7, out: "{batch}/mine"}}
-  - {notebook: takes_parameters.ipynb}
-  - {notebook: needs_no_verdict.ipynb}
-  - {notebook: ends_without_a_verdict.ipynb}
-  - {notebook: emits_an_invalid_verdict.ipynb}
-  - {notebook: writes_to_fd_2_and_aborts.ipynb}
-  - {notebook: leaves_a_child_without_environment.ipynb}
-  - {notebook: kills_its_runner.ipynb}
-  - {notebook: calls_sys_exit_with_0.ipynb}
-"""
+LIVE = "- {notebook: takes_parameters.ipynb, danger: looks}"
 
 
-def write_plan(folder, text):
-    for path in NOTEBOOKS.glob("*.ipynb"):
-        shutil.copy(path, folder)
-    (folder / "plan.yaml").write_text(text)
-    return folder / "plan.yaml"
+def capture(path):
+    path.mkdir()
+    return path
 
 
-class Heard(Quiet):
-    """Keeps what it was told."""
-
-    def __init__(self):
-        self.ticks, self.states = [], []
-
-    def tick(self, number, cell, cells, seconds):
-        self.ticks.append((number, cell, cells))
-
-    def run_ended(self, number, run):
-        self.states.append(run.state)
-
-
-@pytest.fixture(scope="module")
-def morning(tmp_path_factory):
-    """One batch with a run of every kind."""
-    folder = tmp_path_factory.mktemp("plan")
-    captured, heard = [], Heard()
-
-    def capture(path):
-        captured.append(path)
-        path.mkdir()
-        return path
-
-    result = run_plan(write_plan(folder, PLAN), folder / "outputs", capture=capture, progress=heard)
-    return result, captured, heard
-
-
-def named(morning, name):
-    return next(run for run in morning[0].runs if run.notebook == f"{name}.ipynb")
-
-
-@pytest.mark.parametrize(
-    ("name", "state", "cause"),
-    [
-        ("answers_with_a_figure", "answered", ""),
-        ("takes_parameters", "answered", ""),
-        ("needs_no_verdict", "answered", ""),
-        ("ends_without_a_verdict", "failed", "ended without a verdict"),
-        ("emits_an_invalid_verdict", "failed", "not a verdict: confidence: "),
-        (
-            "writes_to_fd_2_and_aborts",
-            "died",
-            "the kernel was killed by SIGABRT; see its last words; in cell 2",
-        ),
-        ("leaves_a_child_without_environment", "answered", ""),
-        ("kills_its_runner", "died", "its runner was killed by SIGKILL"),
-        ("calls_sys_exit_with_0", "failed", "SystemExit: 0"),
-    ],
-)
-def test_every_run_has_a_record_of_what_it_was(morning, name, state, cause):
-    run = named(morning, name)
-    assert run.state == state
-    assert run.cause.startswith(cause) if cause else run.cause == ""
-    assert read_run(morning[0].folder / run.run_id / "run.json") == run
-
-
-def test_a_batch_with_a_run_that_did_not_answer_says_so_by_its_exit_code(morning):
-    assert morning[0].exit_code == 1 and morning[0].interrupted == ""
-    assert morning[2].states == [run.state for run in morning[0].runs]
-
-
-def test_a_record_tells_where_when_and_from_which_plan(morning):
-    result = morning[0]
+def test_box_batch_and_out_reach_the_notebooks_that_take_them(tmp_path):
+    rows = f"""- {{notebook: takes_parameters.ipynb, danger: looks, box: cpu-only, parameters: {{steps: 7, out: "{{batch}}/mine"}}}}
+{LIVE}
+- {{notebook: needs_no_verdict.ipynb, danger: looks, limits: {{cell_s: 7, run_s: 9}}}}"""
+    standin = StandIn()
+    result = go(plan(tmp_path, rows), standin, capture=capture)
+    batch, (recorded, live, bare) = result.folder, result.runs
+    given = [standin.jobs[number]["parameters"] for number in ("000", "001", "002")]
+    mine = {"steps": 7, "out": f"{batch}/mine"}
+    assert given[0] == {"box": "cpu-only", "batch": str(batch), **mine}
+    out = str(batch / live.run_id)
+    assert given[1] == {"box": str(batch / "box"), "batch": str(batch), "out": out}
+    assert given[2] == {} and [run.box for run in result.runs] == ["cpu-only", "live", ""]
+    assert recorded.parameters == {"steps": 7, "out": "{batch}/mine"} and live.parameters == {}
+    job = standin.jobs["002"]
+    assert (job["cell_s"], job["run_s"]) == (7, 9) and Path(job["source"]).name == bare.notebook
+    assert (batch / "plan.yaml").read_text() == (tmp_path / "plan.yaml").read_text()
     for run in result.runs:
-        assert (
-            run.boot_id == record.boot_id()
-            and run.pid
-            and run.started_at <= run.ended_at
-            and run.seconds > 0
-        )
-        assert run.batch_id == result.folder.name and len(run.plan_sha256) == 64
-    assert (result.folder / "plan.yaml").read_text() == PLAN
+        assert run.batch_id == batch.name and len(run.plan_sha256) == 64
+        assert read_run(batch / run.run_id / "run.json") == run
 
 
-def test_figures_come_out_of_the_notebook_with_their_words(morning):
-    run = named(morning, "answers_with_a_figure")
-    assert [(f.path, f.alt) for f in run.figures] == [
-        ("figures/01.png", "One dot"),
-        ("figures/02.png", "The dot again"),
-    ]
-    for figure in run.figures:
-        assert (morning[0].folder / run.run_id / figure.path).read_bytes().startswith(b"\x89PNG")
-    assert run.files == ["figures/01.png", "figures/02.png", "notebook.ipynb"]
-    assert run.cells == {"completed": 4}
+@pytest.mark.parametrize(("end", "code"), [("answered", 0), ("failed", 1), ("died", 1)])
+def test_a_batch_says_by_its_exit_code_whether_every_run_answered(tmp_path, end, code):
+    result = go(plan(tmp_path), StandIn(n001=state(end)))
+    assert result.exit_code == code and result.interrupted == ""
+    assert states(result) == ["answered", end, "answered", "answered"]
 
 
-def test_a_verdict_is_read_back_and_the_same_run_gives_the_same_one(morning):
-    first, second = (run for run in morning[0].runs if run.box == "cpu-only")
-    assert first.verdict is not None and first.verdict.cause == "cannot-tell"
-    assert (
-        first.run_id != second.run_id
-        and first.run_id.rpartition("-")[2] == second.run_id.rpartition("-")[2]
-    )
-    assert (first.verdict, first.parameters, first.figures) == (
-        second.verdict,
-        second.parameters,
-        second.figures,
-    )
+def test_progress_is_told_of_every_run_by_one_thread_alone(tmp_path):
+    class Heard(Quiet):
+        def __init__(self):
+            self.threads, self.ended_as, self.ticks = set(), [], []
 
+        def tick(self, number, cell, cells, seconds):
+            self.threads.add(threading.get_ident())
+            self.ticks.append((number, cell, cells))
 
-def test_box_batch_and_out_reach_the_notebooks_that_take_them(morning):
-    result, captured, _ = morning
-    assert captured == [result.folder / "box"]
-    recorded, _, live = (run for run in result.runs if run.notebook == "takes_parameters.ipynb")
-    printed = _printed(result.folder / recorded.run_id)
-    assert "box='cpu-only' steps=7 rate=0.5" in printed
-    assert f"batch='{result.folder}' out='{result.folder}/mine'" in printed
-    assert recorded.parameters == {"steps": 7, "out": "{batch}/mine"}
-    assert live.box == "live" and live.parameters == {}
-    assert f"box='{result.folder}/box'" in _printed(result.folder / live.run_id)
-    assert f"out='{result.folder / live.run_id}'" in _printed(result.folder / live.run_id)
-    assert named(morning, "needs_no_verdict").box == ""
+        def run_started(self, number, run):
+            self.threads.add(threading.get_ident())
 
+        def run_ended(self, number, run):
+            self.ended_as.append((number, run.state))
 
-def _printed(folder):
-    nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
-    return "".join(
-        output.text
-        for cell in nb.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "stream"
-    )
-
-
-def test_the_failing_cell_counts_in_the_source_notebook_and_last_words_are_kept(morning):
-    run = named(morning, "writes_to_fd_2_and_aborts")
-    assert (run.failing_cell, run.signal, run.last_words) == (
-        2,
-        "SIGABRT",
-        "GPU node 1: page not present",
-    )
-    assert run.cells == {"completed": 2, "failed": 1, "pending": 1}
-    assert "kernel.stderr" in run.files and "stacks/kernel.txt" in run.files
-
-
-def test_a_child_that_shed_its_session_and_environment_is_ended_and_named(morning):
-    run = named(morning, "leaves_a_child_without_environment")
-    child = int(_printed(morning[0].folder / run.run_id))
-    assert run.left_behind == [f"sleep ({child})"]
-    assert not psutil.pid_exists(child)
-
-
-def test_a_notebook_whose_runner_was_killed_is_whole_and_its_kernel_gone(morning):
-    run = named(morning, "kills_its_runner")
-    folder = morning[0].folder / run.run_id
-    nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
-    assert [c.metadata.papermill.status for c in nb.cells] == [
-        "completed",
-        "completed",
-        "running",
-        "pending",
-    ]
-    assert run.cells == {"completed": 2, "running": 1, "pending": 1} and run.files == [
-        "notebook.ipynb"
-    ]
-    assert _working_in(folder) == []
-
-
-def _working_in(folder):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if str(folder) in process.cwd():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def test_progress_names_every_run_and_its_cells(morning):
-    ticks = morning[2].ticks
-    assert {number for number, _, _ in ticks} == set(range(11))
-    assert any(cell == 3 and cells == 4 for _, cell, cells in ticks)
-
-
-def test_status_is_told_by_the_records_alone(morning):
-    view = read_batch(morning[0].folder)
-    assert view.runs == morning[0].runs and view.unreadable == ()
-    assert view.counts == {"answered": 6, "failed": 3, "died": 2}
-    text = status_text(view)
-    assert "6 answered, 3 failed, 2 died" in text.splitlines()[0]
-    assert len(text.splitlines()) == 12 and "cannot-tell (weak)" in text
-    data = json.loads(json.dumps(status_json(view)))
-    assert [run["state"] for run in data["runs"]] == [run.state for run in view.runs]
+    heard = Heard()
+    go(plan(tmp_path, head="jobs: 2"), StandIn(each=brief), slots=2, progress=heard)
+    assert heard.threads == {threading.get_ident()}
+    assert sorted(heard.ended_as) == [(number, "answered") for number in range(4)]
+    assert {(number, 1, 2) for number in range(4)} <= set(heard.ticks)
 
 
 # Reading and moving records
-
-
-def planned(folder, number=0, **fields):
-    run = Run(run_id=f"{number:03d}-x", batch_id="b", box="", notebook="x.ipynb", **fields)
-    (folder / run.run_id).mkdir(parents=True)
-    write_run(folder / run.run_id, run)
-    return run
 
 
 def test_a_torn_or_newer_record_is_named_and_the_others_are_read(tmp_path):
     for number in range(6):
         planned(tmp_path, number)
     text = (tmp_path / "000-x" / "run.json").read_text()
-    (tmp_path / "001-x" / "run.json").write_text(text[:40])
-    (tmp_path / "002-x" / "run.json").write_text(
-        text.replace('"schema_version": 2', '"schema_version": 9')
-    )
-    (tmp_path / "003-x" / "run.json").write_text('{"run_id": "003-x", "ended": true}')
-    (tmp_path / "004-x" / "run.json").write_bytes(b"\xff\x00")
-    (tmp_path / "005-x" / "run.json").write_text(
-        '{"run_id": "old", "batch_id": "b", "box": "", "notebook": "x"}'
-    )
+    spoiled = {
+        1: text[:40].encode(),
+        2: text.replace('"schema_version": 2', '"schema_version": 9').encode(),
+        3: b'{"run_id": "003-x", "ended": true}',
+        4: b"\xff\x00",
+    }
+    for number, content in spoiled.items():
+        (tmp_path / f"{number:03d}-x" / "run.json").write_bytes(content)
+    old = {"run_id": "old", "batch_id": "b", "box": "", "notebook": "x"}
+    (tmp_path / "005-x" / "run.json").write_text(json.dumps(old))
     view = read_batch(tmp_path)
     assert [run.run_id for run in view.runs] == ["000-x", "old"]
-    assert len(view.unreadable) == 4
-    assert [
-        number for number, line in enumerate(view.unreadable, 1) if f"{number:03d}-x" not in line
-    ] == []
+    for number, line in zip(spoiled, view.unreadable, strict=True):
+        assert f"{number:03d}-x" in line and "\n" not in line
     assert "schema_version 9: this workbook reads 2" in view.unreadable[1]
-    assert all("\n" not in line for line in view.unreadable)
     assert "not readable" in status_text(view)
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_run_moves_from_planned_only_to_started_or_skipped_and_never_out_of_an_end(state):
+@pytest.mark.parametrize("to", STATES)
+def test_a_run_moves_from_planned_only_to_started_or_skipped_and_never_out_of_an_end(to):
     run = Run(run_id="r", batch_id="b", box="", notebook="x")
-    if state in ("started", "skipped"):
-        assert move(run, state).state == state
-    else:
-        with pytest.raises(IllegalMove):
-            move(run, state)
-    if state not in ("planned", "started"):
-        ended = run.model_copy(update={"state": state})
-        for other in STATES:
+    legal = {"planned": {"started", "skipped"}}
+    legal["started"] = {*STATES} - {"planned", "started", "skipped"}
+    for before in STATES:
+        at = run.model_copy(update={"state": before})
+        if to in legal.get(before, ()):
+            assert move(at, to).state == to
+        else:
             with pytest.raises(IllegalMove):
-                move(ended, other)
+                move(at, to)
 
 
 def test_a_record_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -310,281 +145,332 @@ def test_a_record_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_a_started_record_whose_process_or_boot_is_gone_says_so():
-    run = Run(
-        run_id="r", batch_id="b", box="", notebook="x", state="started", boot_id=record.boot_id()
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()", "/b/r"], stdin=subprocess.PIPE
-    ) as process:
+    own = {"state": "started", "boot_id": record.boot_id()}
+    run = Run(run_id="r", batch_id="b", box="", notebook="x", **own)
+    code = [sys.executable, "-c", "input()", "/b/r"]
+    with subprocess.Popen(code, stdin=subprocess.PIPE) as process:
         assert record.gone(run.model_copy(update={"pid": process.pid})) == ""
-    assert (
-        record.gone(run.model_copy(update={"pid": process.pid}))
-        == "started, and its process is gone"
-    )
-    assert (
-        record.gone(run.model_copy(update={"pid": os.getpid()}))
-        == "started, and its process is gone"
-    )
-    assert record.gone(run.model_copy(update={"boot_id": "other"})) == "started under another boot"
-    assert record.gone(run.model_copy(update={"boot_id": "other", "node": "elsewhere"})) == ""
+    why = "started, and its process is gone"
+    elsewhere = {"boot_id": "other", "node": "elsewhere"}
+    for changes, said in (
+        ({"pid": process.pid}, why),
+        ({"pid": os.getpid()}, why),
+        ({"boot_id": "other"}, "started under another boot"),
+        (elsewhere, ""),
+    ):
+        assert record.gone(run.model_copy(update=changes)) == said
+
+
+def test_status_is_read_from_the_records_alone(tmp_path):
+    path, batch, run_id = begun(tmp_path)
+    runs = go(path, StandIn(n002=state("died", cause="SIGSEGV")), resume=batch).runs
+    change(batch, runs[0].run_id, node="elsewhere")
+    view = read_batch(batch)
+    text, data = status_text(view), json.loads(json.dumps(status_json(view)))
+    assert text.splitlines()[0] == f"{batch.name}: 3 answered, 1 died"
+    assert "on elsewhere" in text and "attempt 2; 1 strike" in text and "SIGSEGV; 1 strike" in text
+    rows = [(run["state"], run["attempt"], run["strikes"]) for run in data["runs"]]
+    assert rows[:3] == [("answered", 1, 0), ("answered", 2, 1), ("died", 1, 1)]
+    assert data["left_s"] == 0 and data["counts"] == {"answered": 3, "died": 1}
+    assert [row["gone"] for row in data["runs"]] == [False] * 4
+    left = runs[0].model_copy(update={"state": "planned", "estimate_s": 90.0})
+    unknown = left.model_copy(update={"estimate_s": None})
+    since = {"state": "started", "started_at": "2020-01-01T00:00:00Z"}
+    for some, seconds in (
+        ([left, runs[3], left], 180),
+        ([unknown, left], None),
+        ([left.model_copy(update=since)], 0),
+    ):
+        assert record.time_left_s(some) == seconds
+    twice = left.model_copy(update={"strikes": 2})
+    text = status_text(record.BatchView(batch, (twice,), ()))
+    assert "about 2 min left" in text and "2 strikes" in text
 
 
 # Limits, interrupts and what cannot be written
 
 
-def test_the_limit_of_the_plan_cuts_the_run_that_goes_on_and_skips_the_rest(tmp_path):
-    path = write_plan(
-        tmp_path,
-        "name: p\nlimits: {total_s: 3}\nruns:\n- {notebook: counts_slowly.ipynb, repeats: 2}\n",
-    )
-    result = run_plan(path, tmp_path / "outputs")
-    assert [run.state for run in result.runs] == ["timed_out", "skipped"]
-    assert result.runs[0].cause.startswith("the run passed its limit of 3 s")
-    assert result.runs[1].cause == "the plan's limit of 3 s was reached"
-    assert result.exit_code == 1
+def test_the_limit_of_the_plan_skips_the_rest_and_cuts_the_limit_of_a_run(tmp_path):
+    standin = StandIn(n001=lambda folder, run: time.sleep(0.3))
+    result = go(plan(tmp_path, head="limits: {total_s: 0.25}"), standin)
+    assert states(result) == ["answered", "answered", "skipped", "skipped"]
+    assert result.runs[2].cause == "the plan's limit of 0.25 s was reached"
+    assert standin.jobs["001"]["run_s"] < 0.25 and result.runs[2].stopped_by == "limit"
+
+
+STOPS = "print('[1, 2]', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+BABBLES = "[(print('[1, 2]', flush=True), time.sleep(0.05)) for _ in range(999)]"
 
 
 @pytest.mark.parametrize(
-    ("constant", "cause"),
+    ("code", "cause"),
     [
-        ("GRACE_S", "its runner did not stop 2 s after the limit of 3 s"),
-        ("SILENT_S", "its runner fell silent: no word for 2 s"),
+        (BABBLES, "its runner did not stop 0.2 s after the limit of 0.2 s"),
+        (STOPS, "its runner fell silent: no word for 1 s"),
     ],
 )
-def test_a_runner_that_is_stopped_is_ended_from_outside_after_a_look_at_what_it_does(
-    tmp_path, monkeypatch, constant, cause
+def test_a_runner_that_does_not_end_is_ended_after_a_look_at_what_it_does(
+    tmp_path, monkeypatch, code, cause
 ):
-    monkeypatch.setattr(one, constant, 2.0)
-    path = write_plan(
-        tmp_path, "name: p\nlimits: {run_s: 3}\nruns:\n- {notebook: stops_its_runner.ipynb}\n"
-    )
-    result = run_plan(path, tmp_path / "outputs")
-    run = result.runs[0]
-    assert (run.state, run.cause, run.strikes) == ("timed_out", cause, 1)
-    assert _working_in(tmp_path) == []
-    threads = (result.folder / run.run_id / "stacks/threads.txt").read_text()
-    assert (
-        "state T" in threads and f"pid {run.pid} " in threads and "stacks/threads.txt" in run.files
-    )
-    assert "stacks/kernel.txt" in run.files
+    monkeypatch.setattr(runner, "GRACE_S", 0.2)
+    monkeypatch.setattr(runner, "SILENT_S", 1.0)
+    argv = [sys.executable, "-c", f"import os, signal, time; {code}"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    process = subprocess.Popen(argv, **pipes)
+    job = {"mark": "m", "run_s": 0.2 if code == BABBLES else 60}
+    watched, ticks = Watched(process, tmp_path, job, Stop(), time.monotonic()), []
+    watched.wait(lambda *where: ticks.append(where[:2]))
+    assert watched.verdict == ("timed_out", cause, "") and (1, 2) in ticks
+    assert process.wait(5) == -signal.SIGKILL
+    assert f"pid {process.pid} " in (tmp_path / "stacks/threads.txt").read_text()
+    watched.close()
 
 
-@contextmanager
-def files_of_at_most(size):
-    """As on a full disk: the kernel refuses to write beyond this size (setrlimit(2), RLIMIT_FSIZE)."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def test_a_record_that_its_runner_could_not_write_is_heard_of(tmp_path):
+    run = move(planned(tmp_path), "started", pid=1)
+    words = move(run, "answered", seconds=3).model_dump_json()
+    argv = [sys.executable, "-c", f"print('[3, 4]'); print({words!r})"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    watched = Watched(process, tmp_path, {"mark": "m", "run_s": 60}, Stop(), time.monotonic())
+    watched.wait(None)
+    assert watched.record is not None and watched.record.state == "answered"
+    assert (watched.cell, watched.cells, watched.verdict) == (3, 4, ("", "", ""))
+    watched.close()
 
 
-def test_a_notebook_that_does_not_fit_on_the_disk_fails_and_keeps_what_was_saved(tmp_path):
-    path = write_plan(tmp_path, "name: p\nruns:\n- {notebook: prints_20_mb.ipynb}\n")
-    with files_of_at_most(500_000):
-        run = run_plan(path, tmp_path / "outputs").runs[0]
-    assert (run.state, run.cause) == ("failed", "the notebook cannot be saved: File too large")
-    nb = nbformat.read(
-        tmp_path / "outputs" / run.batch_id / run.run_id / "notebook.ipynb", as_version=4
-    )
-    assert nb.cells[0].metadata.papermill.status == "completed"
+def test_a_runner_that_cannot_start_is_a_failed_run(tmp_path, monkeypatch):
+    run = planned(tmp_path)
+    monkeypatch.setattr(runner.sys, "executable", str(tmp_path / "no-python"))
+    ended = run_one(tmp_path / run.run_id, run, {"mark": "m", "run_s": 1}, stop=Stop())
+    why = "its runner cannot start: No such file or directory"
+    assert (ended.state, ended.cause) == ("failed", why)
+    assert read_run(tmp_path / run.run_id / "run.json") == ended
 
 
-BATCH = """
-import sys
-from pathlib import Path
-from helpers.run.batch import run_plan
-sys.exit(run_plan(Path(sys.argv[1]), Path(sys.argv[2])).exit_code)
-"""
+def test_a_carrier_that_breaks_costs_its_run_alone(tmp_path):
+    def breaks(folder, run):
+        raise ValueError("no such thing")
 
-
-@pytest.fixture
-def going_on(tmp_path):
-    """A batch in a process of its own, in the middle of its second run of three."""
-    path = write_plan(
-        tmp_path,
-        "name: p\nruns:\n- {notebook: needs_no_verdict.ipynb}\n- {notebook: counts_slowly.ipynb}\n"
-        "- {notebook: needs_no_verdict.ipynb}\n",
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", BATCH, str(path), str(tmp_path / "outputs")], cwd=ROOT
-    )
-    for _ in range(600):
-        saved = list((tmp_path / "outputs").glob("*/001-*/notebook.ipynb"))
-        if saved and '"running"' in saved[0].read_text():
-            break
-        assert process.poll() is None
-        time.sleep(0.1)
-    yield process, saved[0]
-    process.kill()
-    process.wait()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_batch_keeps_what_it_has_and_skips_the_rest(going_on, number):
-    process, saved = going_on
-    process.send_signal(number)
-    assert process.wait(60) == 130
-    runs = read_batch(saved.parents[1]).runs
-    assert [run.state for run in runs] == ["answered", "failed", "skipped"]
-    assert (
-        runs[1].cause.startswith(f"interrupted by {number.name}")
-        if number == signal.SIGINT
-        else runs[1].signal
-    )
-    assert runs[2].cause == f"interrupted ({number.name})"
-
-
-def test_a_killed_batch_leaves_started_a_whole_notebook_and_no_process(going_on):
-    process, saved = going_on
-    process.kill()
-    process.wait()
-    for _ in range(100):
-        if record.gone(read_run(saved.parent / "run.json")):
-            break
-        time.sleep(0.1)
-    assert _working_in(saved.parent) == []
-    nbformat.validate(nbformat.read(saved, as_version=4))
-    view = read_batch(saved.parents[1])
-    assert [run.state for run in view.runs] == ["answered", "started", "planned"]
-    assert "started, and its process is gone" in status_text(view)
-
-
-def test_a_killed_batch_is_resumed(going_on):
-    process, saved = going_on
-    process.kill()
-    process.wait()
-    before, stop = read_batch(saved.parents[1]).runs, Stop()
-
-    def answers(folder, run, job, **options):
-        return move(move(run, "started", pid=os.getpid()), "answered")
-
-    result = run_plan(
-        saved.parents[3] / "plan.yaml",
-        saved.parents[2],
-        resume=saved.parents[1],
-        stop=stop,
-        carrier=Local(1, stop, answers),
-    )
-    assert [run.state for run in result.runs] == ["answered"] * 3 and result.runs[0] == before[0]
-    assert (result.runs[1].attempt, result.runs[1].strikes) == (2, 1) and _working_in(
-        saved.parent
-    ) == []
-    earlier = read_run(saved.parent / "earlier/1/run.json")
-    assert (earlier.state, earlier.cause) == (
-        "died",
-        "its batch ended while it ran",
-    ) and earlier.cells
-    nbformat.validate(nbformat.read(saved.parent / "earlier/1/notebook.ipynb", as_version=4))
+    result = go(plan(tmp_path), StandIn(n001=breaks))
+    assert states(result) == ["answered", "failed", "answered", "answered"]
+    assert result.runs[1].cause == "its supervisor broke: ValueError: no such thing"
 
 
 def test_a_box_that_cannot_be_captured_costs_only_the_runs_that_want_it(tmp_path):
-    def capture(path):
+    def burns(path):
         raise ValueError("sysfs is on fire\nand more")
 
-    path = write_plan(
-        tmp_path,
-        "name: p\nruns:\n- {notebook: takes_parameters.ipynb}\n- {notebook: needs_no_verdict.ipynb}\n",
-    )
-    result = run_plan(path, tmp_path / "outputs", capture=capture)
-    assert [run.state for run in result.runs] == ["skipped", "answered"]
+    rows = LIVE + "\n- {notebook: needs_no_verdict.ipynb, danger: looks}"
+    result = go(plan(tmp_path, rows), capture=burns)
+    assert states(result) == ["skipped", "answered"]
     assert result.runs[0].cause == "this box could not be captured: ValueError: sysfs is on fire"
 
 
-def test_a_second_interrupt_is_heard_while_the_box_is_captured(tmp_path):
-    def capture(path):
+def test_a_signal_is_heard_while_the_box_is_captured(tmp_path):
+    def interrupted(path):
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("the signal comes first")
 
-    path = write_plan(tmp_path, "name: p\nruns:\n- {notebook: takes_parameters.ipynb}\n")
-    result = run_plan(path, tmp_path / "outputs", capture=capture)
+    result = go(plan(tmp_path, LIVE), capture=interrupted)
     assert [run.cause for run in result.runs] == ["interrupted (SIGINT)"]
     assert result.exit_code == 130
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_live_run_without_a_way_to_capture_is_refused_before_anything_is_written(tmp_path):
-    path = write_plan(tmp_path, "name: p\nruns:\n- {notebook: takes_parameters.ipynb}\n")
+def test_what_cannot_begin_is_refused_in_one_line_before_anything_is_written(tmp_path):
     with pytest.raises(PlanError, match="'live'"):
-        run_plan(path, tmp_path / "outputs")
+        go(plan(tmp_path, LIVE))
     assert not (tmp_path / "outputs").exists()
+    (tmp_path / "outputs").write_text("")
+    with pytest.raises(PlanError, match="cannot be written: Not a directory"):
+        go(plan(tmp_path))
 
 
 def test_results_never_go_into_a_folder_that_exists(tmp_path):
-    path = write_plan(
-        tmp_path,
-        "name: p\nlimits: {total_s: 0.000001}\nruns:\n- {notebook: needs_no_verdict.ipynb}\n",
-    )
-    results = [run_plan(path, tmp_path / "outputs") for _ in range(3)]
+    path = plan(tmp_path, head="limits: {total_s: 0.000001}")
+    results = [go(path) for _ in range(3)]
     assert len({result.folder for result in results}) == 3
     assert {run.state for result in results for run in result.runs} == {"skipped"}
 
 
-def test_a_place_that_cannot_be_written_is_refused_in_one_line(tmp_path):
-    path = write_plan(tmp_path, "name: p\nruns:\n- {notebook: needs_no_verdict.ipynb}\n")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PlanError, match="cannot be written: Not a directory"):
-        run_plan(path, tmp_path / "file")
+HUNG_UP = """
+import os, signal, sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from run_stand_in import StandIn, go
+def hang_up(folder, run):
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0.5)
+result = go(Path({path!r}), StandIn(n001=hang_up))
+print("the end")
+sys.exit(result.exit_code)
+"""
 
 
-def test_a_runner_that_cannot_start_is_a_failed_run(tmp_path, monkeypatch):
-    run = planned(tmp_path)
-    monkeypatch.setattr(one.sys, "executable", str(tmp_path / "no-python"))
-    ended = run_one(tmp_path / run.run_id, run, {"mark": "m", "run_s": 1}, stop=Stop())
-    assert (ended.state, ended.cause) == (
-        "failed",
-        "its runner cannot start: No such file or directory",
-    )
+def test_a_batch_whose_terminal_goes_away_goes_on_and_says_so_in_its_own_file(tmp_path):
+    code = HUNG_UP.format(tests=str(Path(__file__).parent), path=str(plan(tmp_path)))
+    argv = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (batch,) = (tmp_path / "outputs").iterdir()
+    assert [run.state for run in read_batch(batch).runs] == ["answered"] * 4
+    log = (batch / "batch.log").read_text()
+    assert "run 4 of 4: needs_no_verdict.ipynb" in log and "the end" in log
+    assert "the end" not in done.stdout
 
 
-# Progress
+# The order of runs, and the box between them
 
 
-class Lines:
-    def __init__(self):
-        self.text = ""
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-    def isatty(self):
-        return False
+MIXED = """- {notebook: needs_no_verdict.ipynb, danger: looks, repeats: 6}
+- {notebook: needs_no_verdict.ipynb, danger: loads, repeats: 2}
+- {notebook: needs_no_verdict.ipynb, danger: provokes}"""
 
 
-@pytest.mark.parametrize("kind", [Plain, Live])
-def test_progress_says_which_run_and_how_it_ended(kind):
-    stream, run = Lines(), Run(run_id="r", batch_id="b", box="cpu-only", notebook="x.ipynb")
-    told = kind(stream)
-    told.started(Path("/out/b"), [run, run])
-    told.run_started(0, run)
-    for seconds in (0.2, 2.1, 3.9, 4.1, 4.2):
-        told.tick(0, 2, 5, seconds)
-    told.run_ended(
-        0,
-        run.model_copy(
-            update={"state": "died", "cause": "killed by SIGKILL; cause unknown", "seconds": 4.2}
-        ),
-    )
-    told.run_ended(1, run.model_copy(update={"state": "skipped", "cause": "interrupted (SIGINT)"}))
-    told.ended(batch.BatchResult(Path("/out/b"), ()))
-    assert "2 runs into /out/b" in stream.text
-    assert (
-        "run 1 of 2: x.ipynb on cpu-only: died; killed by SIGKILL; cause unknown (4.2 s)"
-        in stream.text
-    )
-    assert "run 2 of 2: x.ipynb on cpu-only: skipped; interrupted (SIGINT)" in stream.text
-    if kind is Plain:
-        assert stream.text.count("cell 2 of 5") == 2
+def brief(folder, run):
+    time.sleep(0.05)
 
 
-def test_lines_where_there_is_no_terminal_and_a_closed_stream_is_no_matter():
-    assert isinstance(for_terminal(Lines()), Plain)
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as closed:
-        Plain(closed).started(Path("/out"), [])
-        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
+def test_looks_go_on_side_by_side_and_what_loads_or_provokes_alone(tmp_path):
+    standin = StandIn(each=brief)
+    result = go(plan(tmp_path, MIXED, "jobs: 3"), standin, slots=8)
+    assert states(result) == ["answered"] * 9 and standin.most == 3
+    assert standin.beside <= {f"00{number}" for number in range(6)}
+    assert standin.ran[6:] == ["006", "007", "008"]
+    alone = StandIn(each=brief)
+    go(plan(tmp_path, MIXED), alone, slots=8)
+    assert alone.most == 1
+
+
+def test_a_carrier_with_a_box_for_each_slot_runs_anything_side_by_side(tmp_path):
+    standin, stop = StandIn(each=brief), Stop()
+    carrier = Local(4, stop, standin)
+    carrier.one_box = False
+    run_plan(plan(tmp_path, MIXED), tmp_path / "outputs", carrier=carrier, stop=stop)
+    assert standin.most == 4 and {"006", "007"} & standin.beside
+
+
+def test_a_run_that_reads_the_batch_waits_for_all_before_it(tmp_path):
+    row = "- {notebook: takes_parameters.ipynb, danger: looks, box: cpu-only, "
+    parts = ("repeats: 3}", 'parameters: {batch: "{batch}"}}', "repeats: 2}")
+    standin = StandIn(each=brief)
+    go(plan(tmp_path, "\n".join(row + part for part in parts), "jobs: 4"), standin, slots=4)
+    assert set(standin.ran[:3]) == {"000", "001", "002"}
+    assert standin.ran[3] == "003" and standin.most == 3
+
+
+class Gate:
+    """Finds what it is told to after each look; a look is a number."""
+
+    def __init__(self, *found):
+        self.found, self.looks = list(found), 0
+
+    def measure(self, gpus=(), root="", *, folder=".", since=None):
+        self.looks += 1
+        return self.looks
+
+    def settle(self, before, gates, measure=None, sleep=time.sleep):
+        assert before == 1 and measure() > 1
+        return self.found.pop(0) if self.found else ()
+
+
+GPU = "- {notebook: needs_no_verdict.ipynb, danger: loads"
+GPUS = f"""{GPU}, gpu: "0000:03:00.0", repeats: 2}}
+{GPU}, gpu: "0000:04:00.0"}}
+{GPU}}}
+- {{notebook: needs_no_verdict.ipynb, danger: looks}}"""
+WRITTEN = "order: as written"
+
+
+def test_a_gpu_that_is_not_clean_after_a_run_gets_no_more_runs_and_others_do(tmp_path):
+    dirty = (Trouble("gpu 0000:03:00.0", "12 GiB held by nobody, expected 0", passes=False),)
+    path = plan(tmp_path, GPUS, WRITTEN)
+    result = go(path, gate=Gate((), dirty, dirty, dirty, dirty))
+    assert states(result) == ["answered", "skipped", "answered", "skipped", "answered"]
+    first = result.runs[0]
+    assert first.gate == "gpu 0000:03:00.0: 12 GiB held by nobody, expected 0"
+    assert first.quarantined == "gpu 0000:03:00.0 (for good)" and result.runs[2].gate == ""
+    assert {run.stopped_by for run in result.runs if run.state == "skipped"} == {"quarantine"}
+    assert "12 GiB held by nobody" in result.runs[1].cause
+    assert states(go(path, resume=result.folder)) == states(result)  # of the same boot
+    change(result.folder, first.run_id, boot_id="before")
+    assert states(go(path, resume=result.folder)) == ["answered"] * 5
+
+
+def test_what_a_clean_look_finds_gone_is_opened_again(tmp_path):
+    hot = (Trouble("gpu 0000:03:00.0", "95 degrees, expected below 90"),)
+    result = go(plan(tmp_path, GPUS, WRITTEN), gate=Gate((), hot, hot, (), ()))
+    assert states(result) == ["answered", "skipped", "answered", "answered", "answered"]
+    assert result.runs[0].quarantined == "gpu 0000:03:00.0"
+
+
+def test_a_look_that_breaks_costs_no_run_and_the_records_say_that_it_was_blind(tmp_path):
+    class Broken(Gate):
+        def measure(self, gpus=(), root="", *, folder=".", since=None):
+            raise ValueError("no such sensor\nat all")
+
+    result = go(plan(tmp_path), gate=Broken())
+    assert states(result) == ["answered"] * 4
+    gates = {run.gate for run in read_batch(result.folder).runs}
+    assert gates == {"not looked at: ValueError: no such sensor"}
+
+
+def test_a_wait_for_a_clean_box_ends_with_the_batch(tmp_path):
+    class Slow(Gate):
+        def settle(self, before, gates, measure=None, sleep=time.sleep):
+            if self.looks > 1:
+                stop.signal = "SIGTERM"
+                sleep(600)
+            return super().settle(before, gates, measure)
+
+    stop = Stop()
+    result = go(plan(tmp_path), stop=stop, gate=Slow())
+    assert states(result) == ["answered", "skipped", "skipped", "skipped"]
+    assert result.interrupted == "SIGTERM" and result.exit_code == 130
+
+
+def test_a_process_that_nothing_ends_closes_its_gpu_also_when_the_batch_is_resumed(tmp_path):
+    path = plan(tmp_path, GPUS, WRITTEN)
+    result = go(path, StandIn(n000=state("stuck", cause="SIGKILL does not end python (7)")))
+    expected = ["stuck", "skipped", "answered", "skipped", "answered"]
+    assert states(result) == expected
+    assert "SIGKILL does not end python (7)" in result.runs[1].cause
+    # As the journal leaves it after a killed supervisor.
+    change(result.folder, result.runs[0].run_id, quarantined="")
+    again = StandIn()
+    resumed = go(path, again, resume=result.folder)
+    assert again.ran == [] and states(resumed) == expected
+    assert resumed.runs[0].quarantined == "gpu 0000:03:00.0 (for good)"
+
+
+@pytest.mark.parametrize(
+    ("rules", "words", "ran"),
+    [
+        ("after_failures: 2", "stop rule after_failures: 2 runs did not answer", 2),
+        ("after_failures: 3", "", 4),
+        ("node_strikes: 1", f"stop rule node_strikes: 1 on {node()}", 2),
+        ("on_states: [died]", "stop rule on_states: 001-", 2),
+        ("on_states: [stuck]", "", 4),
+    ],
+)
+def test_stop_rules_skip_the_rest_also_when_the_batch_is_resumed(tmp_path, rules, words, ran):
+    path = plan(tmp_path, head=f"stop: {{{rules}}}")
+    standin = StandIn(n000=state("failed"), n001=state("died"))
+    result = go(path, standin)
+    assert len(standin.ran) == ran
+    assert all(run.cause.startswith(words) for run in result.runs[ran:])
+    again = StandIn()
+    assert go(path, again, resume=result.folder).runs == result.runs and again.ran == []
+
+
+def test_a_stop_listens_only_while_it_is_asked_to():
+    stop = Stop()
+    with stop.listening():
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        assert (stop.signal, stop.times, stop.hung_up) == ("SIGTERM", 2, True)
+        stop.raises = True
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("it raises")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

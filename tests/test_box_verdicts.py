@@ -1,19 +1,43 @@
-"""The verdict on whole boxes: the recorded ones, and copies of them in which one reading was changed."""
+"""The verdict on whole boxes: the recorded ones, copies in which one reading was changed, and boxes that are made up."""
+
+from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from changed_boxes import changed
+from changed_boxes import build, changed, gb10
 
+from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose, recovery
-from helpers.judge.evidence import evidence_from_bundle
+from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box, recorded_names
+from helpers.settings.audit import audit_box
 
 GIB = 1 << 30
+HELD = {"external-holder", "stale-holder", "driver-leak"}
 
 
-def probe(bundle):
+def judged(box, **replaced):
+    """The verdict on a recorded box, with some of its sources replaced."""
+    bundle = changed(box, **replaced) if replaced else open_box(box)
     return diagnose(evidence_from_bundle(bundle))
+
+
+def named(verdict):
+    return {verdict.cause} | {other.cause for other in verdict.alternatives}
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def oom(request, total, free, allocated, rest, more="", backend="CUDA"):
+    return (
+        f"torch.OutOfMemoryError: {backend} out of memory. Tried to allocate {request}. GPU 0 has a total capacity of "
+        f"{total} of which {free} is free.{more} Of the allocated memory {allocated} is allocated by PyTorch, and {rest} is "
+        "reserved by PyTorch but unallocated."
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,74 +53,111 @@ def probe(bundle):
         ("cpu-only", "other", "likely"),  # its list of the bus was filled in
     ],
 )
-def test_the_look_at_each_recorded_box(box, cause, confidence):
-    answer = probe(open_box(box))
-    assert (answer.cause, answer.confidence) == (cause, confidence)
+def test_the_verdict_on_each_recorded_box(box, cause, confidence):
+    verdict = judged(box)
+    assert (verdict.cause, verdict.confidence) == (cause, confidence)
 
 
 @pytest.mark.parametrize("box", recorded_names())
-def test_every_verdict_has_evidence_and_one_next_step(box):
-    answer = probe(open_box(box))
-    assert answer.evidence and answer.next_step.what and answer.summary
-    assert len({e.id for e in answer.evidence}) == len(answer.evidence)
+def test_every_verdict_has_evidence_with_ids_of_their_own_and_one_step(box):
+    verdict = judged(box)
+    assert verdict.evidence and verdict.next_step.what and verdict.summary
+    ids = [row.id for row in verdict.evidence + verdict.against]
+    assert len(set(ids)) == len(ids)
+    assert verdict.confidence == "confirmed" or verdict.missing
 
 
-def test_the_same_full_card_outside_a_container_with_everything_seen_is_not_blamed_on_another_container():
-    host = dict(
-        open_box("rx7900xt-container").table("identity")[0], container="none", init_pid_ns=True
-    )
-    answer = probe(
-        changed(
-            "rx7900xt-container",
-            identity=json.dumps(host) + "\n",
-            **{"/sys/class/kfd/kfd/proc/9/vram_42001": "0\n"},
-        )
-    )
-    assert answer.cause in ("stale-holder", "driver-leak") and answer.confidence != "confirmed"
+def test_near_capacity_with_stranded_memory_shows_both_and_names_the_snapshot_and_the_separate_bug():
+    verdict = judged("cuda-24gb-tuning")
+    assert "allocator-fragmentation" in named(verdict)
+    assert "record" in " ".join(row.how for row in verdict.missing)
+    assert "assert" in {row.id for row in verdict.evidence}
+    assert "not caused by it" in verdict.summary
 
 
-def test_what_may_be_done_about_a_holder_is_printed_mildest_first():
-    evidence = evidence_from_bundle(open_box("rx7900xt-container"))
-    steps = recovery(diagnose(evidence), evidence)
-    assert "SIGTERM" in steps[0].what and "Reboot" in steps[-1].what
-    assert all(step.command and step.precondition and step.blast_radius for step in steps)
+# -- holders --------------------------------------------------------------------------------------
+def test_a_full_card_in_a_container_leaves_the_other_holders_open():
+    others = {other.cause for other in judged("rx7900xt-container").alternatives}
+    assert others >= {"stale-holder", "driver-leak"} and "allocator-fragmentation" not in others
+
+
+def test_a_full_card_outside_a_container_with_all_processes_seen_blames_no_other_container():
+    host = open_box("rx7900xt-container").table("identity")[0]
+    host.update(container="none", init_pid_ns=True)
+    nothing = {"/sys/class/kfd/kfd/proc/9/vram_42001": "0\n"}
+    verdict = judged("rx7900xt-container", identity=lines(host), **nothing)
+    assert verdict.cause in ("stale-holder", "driver-leak") and verdict.confidence != "confirmed"
 
 
 def test_a_card_whose_use_is_explained_is_not_called_held():
-    answer = probe(
-        changed(
-            "rx7900xt-container",
-            **{
-                "/sys/class/drm/card0/device/mem_info_vram_used": "20971520\n",
-                "/sys/class/drm/card1/device/mem_info_vram_used": "20971520\n",
-            },
-        )
-    )
-    assert answer.cause not in ("external-holder", "stale-holder", "driver-leak")
+    place = "/sys/class/drm/card{}/device/mem_info_vram_used"
+    verdict = judged("rx7900xt-container", **{place.format(n): "20971520\n" for n in (0, 1)})
+    assert verdict.cause not in HELD
 
 
+def test_the_recovery_ladder_is_for_held_memory_and_ends_in_a_reboot():
+    held = evidence_from_bundle(open_box("rx7900xt-container"))
+    steps = recovery(diagnose(held), held)
+    assert "SIGTERM" in steps[0].what and steps[-1].command == "sudo reboot"
+    assert all(step.command and step.precondition and step.blast_radius for step in steps)
+    assert any("not supported" in step.precondition for step in steps)
+    other = evidence_from_message("RuntimeError: CUDA error: device-side assert triggered")
+    assert recovery(diagnose(other), other) == ()
+
+
+def test_another_process_that_was_measured_is_the_holder():
+    text = open_box("cuda-24gb-tuning").read("nvidia-smi -q -x").text
+    posted = oom("256.00 MiB", "23.56 GiB", "30.00 MiB", "400.00 MiB", "10.00 MiB")
+    verdict = judged("cuda-24gb-tuning", message=posted, **{"nvidia-smi -q -x": text})
+    assert (verdict.cause, verdict.confidence) == ("external-holder", "confirmed")
+
+
+@pytest.mark.parametrize(
+    "posted",
+    [
+        "CUDA out of memory. Tried to allocate 64.00 MiB (GPU 0; 23.56 GiB total capacity; 21.90 GiB already allocated; "
+        "33.00 MiB free; 22.40 GiB reserved in total by PyTorch)",
+        "RuntimeError: CUDA error: out of memory",
+    ],
+)
+def test_the_failing_process_itself_is_no_other_holder_whatever_form_its_message_has(posted):
+    assert judged("cuda-24gb-tuning", message=posted).cause != "external-holder"
+
+
+# -- the kernel's log -----------------------------------------------------------------------------
+def test_the_kernel_log_outweighs_a_plain_message():
+    log = "[  900.1] amdgpu 0000:c5:00.0: VM memory stats for proc viewer(77) task viewer(77) is non-zero when fini\n"
+    verdict = judged("strix-halo-4-ttm", dmesg=log)
+    assert (verdict.cause, verdict.confidence) == ("driver-leak", "confirmed")
+
+
+def test_many_kills_in_the_log_of_a_box_are_one_row_of_evidence_that_counts_them():
+    kills = [
+        f"[{n}.0] Memory cgroup out of memory: Killed process {n} (python) total-vm:9000kB, "
+        f"anon-rss:8000kB, file-rss:1kB, shmem-rss:0kB, UID:0 pgtables:10kB oom_score_adj:0"
+        for n in (301, 422, 587)
+    ]
+    verdict = judged("cuda-healthy", dmesg="\n".join(kills))
+    rows = [row for row in verdict.evidence if "Killed process" in row.reading.show()]
+    assert len(rows) == 1 and "3 times" in rows[0].says and "587" in rows[0].reading.show()
+    assert not any("dmesg" in wanted.how for wanted in verdict.missing)
+
+
+def test_counters_at_zero_beside_a_healthy_box_are_no_finding():
+    said = case_evidence({"error_text": "oom 0\noom_kill 0\noom_group_kill 0"})
+    assert diagnose(replace(said, bundle=open_box("cuda-healthy"))).cause == "cannot-tell"
+
+
+# -- access, builds and settings ------------------------------------------------------------------
 def test_a_refused_node_is_a_permission_with_the_line_that_fixes_it():
-    rows = open_box("rx7900xt-container").table("access")
-    rows[0].update(
-        status="not_allowed", errno="EACCES", why="permission denied", group="render", gid=992
-    )
-    who = dict(
-        open_box("rx7900xt-container").table("identity")[0],
-        uid=1000,
-        groups=[{"gid": 1000, "name": "trainer"}],
-        groups_in_database=[],
-        container="none",
-        init_pid_ns=True,
-    )
-    answer = probe(
-        changed(
-            "rx7900xt-container",
-            access="".join(json.dumps(row) + "\n" for row in rows),
-            identity=json.dumps(who) + "\n",
-        )
-    )
-    assert answer.cause == "permission" and answer.confidence in ("likely", "confirmed")
-    assert "usermod -aG render" in answer.next_step.command
+    rows, who = (open_box("rx7900xt-container").table(name) for name in ("access", "identity"))
+    refused = {"status": "not_allowed", "errno": "EACCES", "why": "permission denied"}
+    rows[0].update(**refused, group="render", gid=992)
+    who[0].update(uid=1000, groups=[{"gid": 1000, "name": "trainer"}], groups_in_database=[])
+    who[0].update(container="none", init_pid_ns=True)
+    verdict = judged("rx7900xt-container", access=lines(*rows), identity=lines(*who))
+    assert verdict.cause == "permission" and verdict.confidence in ("likely", "confirmed")
+    assert "usermod -aG render" in verdict.next_step.command
 
 
 @pytest.mark.parametrize(
@@ -105,53 +166,137 @@ def test_a_refused_node_is_a_permission_with_the_line_that_fixes_it():
         ("rx7900xt-container", {"torch": "2.9.0+cpu", "hip": None, "cuda": None}),
         ("rx7900xt-container", {"torch": "2.9.0+cu128", "hip": None, "cuda": "12.8"}),
         ("cuda-healthy", {"torch": "2.9.0+rocm6.4", "hip": "6.4", "cuda": None}),
+        ("cuda-healthy", {"torch": "2.10.0+cpu", "hip": None, "cuda": None}),
     ],
 )
 def test_a_torch_built_for_something_else_is_a_mismatch(box, torch):
-    answer = probe(
-        changed(box, torch=json.dumps({"status": "ok", "python_version": "3.12.1", **torch}) + "\n")
-    )
-    assert answer.cause == "version-mismatch" and answer.confidence in ("likely", "confirmed")
+    verdict = judged(box, torch=lines({"status": "ok", "python_version": "3.12.1", **torch}))
+    sure = "confirmed" if box == "cuda-healthy" else verdict.confidence
+    assert verdict.cause == "version-mismatch" and verdict.confidence == sure != "weak"
 
 
 def test_a_box_without_torch_is_not_called_a_mismatch():
-    answer = probe(
-        changed(
-            "cuda-healthy", torch=json.dumps({"status": "not_available", "why": "no torch"}) + "\n"
-        )
-    )
-    assert answer.cause == "cannot-tell"
+    torch = lines({"status": "not_available", "why": "no torch"})
+    assert judged("cuda-healthy", torch=torch).cause == "cannot-tell"
 
 
 def test_a_variable_that_hides_every_gpu_is_named():
-    answer = probe(
-        changed(
-            "cuda-healthy",
-            environment=json.dumps({"name": "CUDA_VISIBLE_DEVICES", "value": "-1"}) + "\n",
-        )
-    )
-    assert (
-        answer.cause == "config-ineffective"
-        and answer.next_step.command == "unset CUDA_VISIBLE_DEVICES"
-    )
+    hidden = lines({"name": "CUDA_VISIBLE_DEVICES", "value": "-1"})
+    verdict = judged("cuda-healthy", environment=hidden)
+    assert verdict.cause == "config-ineffective"
+    assert verdict.next_step.command == "unset CUDA_VISIBLE_DEVICES"
 
 
 def test_a_misspelt_setting_of_the_box_is_a_finding():
-    answer = probe(
-        changed(
-            "cuda-healthy",
-            environment=json.dumps(
-                {"name": "PYTORCH_CUDA_ALOC_CONF", "value": "max_split_size_mb:128"}
-            )
-            + "\n",
-        )
-    )
-    assert answer.cause == "config-ineffective" and answer.confidence != "confirmed"
+    misspelt = lines({"name": "PYTORCH_CUDA_ALOC_CONF", "value": "max_split_size_mb:128"})
+    verdict = judged("cuda-healthy", environment=misspelt)
+    assert verdict.cause == "config-ineffective" and verdict.confidence != "confirmed"
+
+
+# -- ceilings -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_diagnose_and_ttm_give_one_answer_for_one_box(number):
+    (bundle,) = [open_box(n) for n in recorded_names() if n.startswith(f"strix-halo-{number}")]
+    decision, verdict = ceilings(bundle)[0].decision, diagnose(evidence_from_bundle(bundle))
+    assert verdict.cause == decision.cause == "ttm-gtt-cap"
+    proved = decision.confidence == "confirmed" and not any(i.constructed for i in bundle.items)
+    allowed = ("confirmed",) if proved else ("likely", decision.confidence)
+    assert verdict.confidence in allowed
+
+
+def test_the_message_of_the_capped_apu_is_shown_as_capacity_by_itself():
+    text = open_box("strix-halo-1-found").read("message").text
+    assert diagnose(evidence_from_message(text)).cause == "true-capacity"
+    verdict = judged("strix-halo-1-found")
+    shown = " ".join(f"{row.says} {row.reading.show()}" for row in verdict.evidence)
+    assert "true-capacity" in named(verdict)
+    assert all(number in shown for number in ("59.55", "3.99", "62.54"))
 
 
 def test_a_raised_ttm_limit_is_not_called_the_default():
-    raised = 100 * GIB // 4096
-    answer = probe(
-        changed("strix-halo-1-found", **{"/sys/module/ttm/parameters/pages_limit": f"{raised}\n"})
-    )
-    assert answer.cause != "ttm-gtt-cap"
+    raised = {"/sys/module/ttm/parameters/pages_limit": f"{100 * GIB // 4096}\n"}
+    assert judged("strix-halo-1-found", **raised).cause != "ttm-gtt-cap"
+
+
+def test_a_limit_that_somebody_lowered_is_the_cause_and_not_the_size_of_the_work():
+    bank = "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties"
+    lowered = {
+        "/sys/module/ttm/parameters/pages_limit": f"{16 * GIB // 4096}\n",
+        bank: f"heap_type 1\nsize_in_bytes {16 * GIB}\n",
+    }
+    bundle = changed("strix-halo-1-found", **lowered)
+    verdict = diagnose(evidence_from_bundle(bundle))
+    assert ceilings(bundle)[0].decision.cause == verdict.cause == "ttm-gtt-cap"
+    assert "batch" not in verdict.next_step.command
+
+
+def test_the_fraction_that_binds_is_the_one_of_the_variable_that_wins():
+    given = [("PYTORCH_CUDA_ALLOC_CONF", 0.9), ("PYTORCH_ALLOC_CONF", 0.25)]
+    rows = [{"name": n, "value": f"per_process_memory_fraction:{v}"} for n, v in given]
+    box = build.copied("strix-halo-1-found")
+    box.rows("environment", rows)
+    bundle = box.writer.bundle()
+    shares = [row for stack in ceilings(bundle) for row in stack.rows if row.layer == "fraction"]
+    assert all(row.value.bytes > 30 * GIB for row in shares if row.value.ok)
+    lost = {row.name for row in audit_box(bundle) if row.verdict == "shadowed"}
+    assert "PYTORCH_ALLOC_CONF" in lost
+
+
+def test_the_box_of_a_unified_memory_machine_names_the_page_cache_too():
+    own = " Including non-PyTorch memory, this process has 60.31 GiB memory in use."
+    error = oom("4.00 GiB", "119.64 GiB", "1.02 GiB", "59.00 GiB", "200.00 MiB", own)
+    verdict = diagnose(evidence_from_bundle(gb10(60 << 20, 1_070_000, error)))
+    assert verdict.cause == "metric-misreport"
+
+
+# -- GPUs of another vendor beside the one that is meant ------------------------------------------
+NODES = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"]
+
+
+def workstation(nodes, container, *more):
+    """The verdict on an NVIDIA card beside a Ryzen, in or out of a container, with other GPUs on the bus."""
+    box = build.Box("x", "recorded", "2026-01-01T00:00:00Z")
+    system = {"release": "6.8.0", "distribution": "Ubuntu|24.04|ubuntu", "swap_kib": 0}
+    build.host(box, ram_kib=64 << 20, available_kib=40 << 20, cpu="AMD Ryzen 9 7950X", **system)
+    gpu = {"name": "RTX 4090", "total": 24564, "reserved": 439, "used": 23800, "free": 325}
+    box.filled("nvidia-smi -q -x", build.nvidia_xml("570.1", "12.8", gpu, []), kind="command")
+    running = [build.process(1, "bash", 1 << 20), build.process(50, "python3", 9 << 30)]
+    box.rows("processes", running)
+    opened = {"pid": 50, "fd": 20, "target": nodes[-1], "status": "ok", "why": ""}
+    box.rows("device_files", [{**opened, "fdinfo": "pos:\t0\n"}])
+    card = ("0000:01:00.0", "0x10de", "0x2684", "nvidia", "16")
+    box.rows("pci_devices", build.pci_rows(card, *more))
+    build.identity(box, container=container, groups=[(0, "root")], uid=0)
+    build.access(box, nodes)
+    torch = {"status": "ok", "torch": "2.9.0+cu128", "cuda": "12.8", "hip": None}
+    box.rows("torch", [{**torch, "python_version": "3.11.9", "device_count": 1}])
+    box.rows("environment", [])
+    other = " Process 31415 has 23.00 GiB memory in use."
+    message = oom("2.00 GiB", "23.56 GiB", "512.00 MiB", "22.00 GiB", "300.00 MiB", other)
+    box.stated("message", message)
+    return diagnose(evidence_from_bundle(box.writer.bundle()))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "container", "driver"),
+    [
+        pytest.param(NODES, "none", "", id="an integrated GPU without a driver"),
+        pytest.param(NODES, "none", "vfio-pci", id="one given to a virtual machine"),
+        pytest.param(NODES, "docker", "amdgpu", id="one in a container without its nodes"),
+        pytest.param(
+            ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm"],
+            "docker",
+            None,
+            id="a container with the second card alone",
+        ),
+    ],
+)
+def test_another_vendors_gpu_or_node_is_no_obstacle_to_a_program_that_runs(
+    nodes, container, driver
+):
+    more = [] if driver is None else [("0000:13:00.0", "0x1002", "0x164e", driver, "16")]
+    plain, verdict = workstation(NODES, container), workstation(nodes, container, *more)
+    assert (verdict.cause, verdict.confidence) == (plain.cause, plain.confidence)
+    assert not {"permission", "other"} & named(verdict)
+    command = verdict.next_step.command
+    assert "modprobe" not in command and "--device" not in command

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.look import drm, framework, kfd, machine, nvidia, rocminfo, ttm
+from helpers.look import drm, framework, kfd, machine, nvidia, rocm, ttm
 from helpers.look.archive import BundleMissing
 from helpers.look.boxes import RECORDED, open_box, recorded_names
 
@@ -68,7 +68,7 @@ def test_the_four_stages_of_the_strix_halo_box(name, pages, gtt_gib, vm_size, to
     assert live["ttm", "pages_limit"] == pages and live["amdgpu", "vm_size"] == vm_size
     (card,) = drm.cards(bundle)
     node = next(node for node in kfd.nodes(bundle) if node.gfx)
-    gpu = next(agent for agent in rocminfo.agents(bundle) if agent.kind == "gpu")
+    gpu = next(agent for agent in rocm.agents(bundle) if agent.kind == "gpu")
     (device,) = framework.framework(bundle).devices
     assert card.vram_total.value == 536870912
     assert card.gtt_total.show() == f"{gtt_gib} GiB"

@@ -11,7 +11,6 @@ import shutil
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,19 +28,7 @@ from helpers.look.archive import (
 from helpers.look.bundle import Bundle, BundleWriter, open_bundle
 
 QUICK = settings(max_examples=50, deadline=None)
-SOURCES = [
-    "/proc/1",
-    "/proc/1/status",
-    "/a",
-    "/a/b",
-    "a",
-    "../x",
-    "/",
-    "",
-    "/~2/a",
-    "n" * 400,
-    "n" * 300,
-]
+SOURCES = ["", *"/proc/1 /proc/1/status /a /a/b a ../x / /~2/a".split(), "n" * 400, "n" * 300]
 ENDINGS = ("", ".tar.gz", ".tgz")
 
 
@@ -53,10 +40,6 @@ def writer() -> BundleWriter:
     made.add("file", "processes", '{"pid": 1}\nno json\n[1]\n{"pid": 2}\n')
     made.add("file", "/proc/odd", b"\xff\xfe\x00odd")
     return made
-
-
-def manifest_of(made: BundleWriter, **changes: object) -> dict[str, object]:
-    return {**made.manifest(), **changes}
 
 
 def packed(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], **options: object) -> Path:
@@ -105,14 +88,11 @@ def test_absent_refused_and_empty_stay_apart(tmp_path: Path) -> None:
     made.add("file", "/refused", None, status="not_allowed", why="Permission denied (EACCES)")
     bundle = open_bundle(made.write(tmp_path / "b"))
     assert bundle.read("/empty").ok and bundle.read("/empty").text == ""
-    assert (bundle.read("/refused").status, bundle.read("/refused").why) == (
-        "not_allowed",
-        "Permission denied (EACCES)",
-    )
-    assert (bundle.read("/never").status, bundle.read("/never").why) == (
-        "not_available",
-        "not captured",
-    )
+    for source, status, why in (
+        ("/refused", "not_allowed", "Permission denied (EACCES)"),
+        ("/never", "not_available", "not captured"),
+    ):
+        assert (bundle.read(source).status, bundle.read(source).why) == (status, why)
     assert bundle.read("/proc/odd").text.endswith("odd"), "a text that is no UTF-8 is still read"
     assert bundle.table("processes") == [{"pid": 1}, {"pid": 2}]
 
@@ -124,121 +104,80 @@ def test_two_packings_of_one_bundle_hold_the_same_members_in_the_same_order(tmp_
         assert one.getnames() == two.getnames() and one.getnames()[0] == "manifest.json"
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "traversal",
-        "absolute",
-        "backslash",
-        "symlink",
-        "hardlink",
-        "device",
-        "character_device",
-        "fifo",
-        "twice",
-        "twice_by_spelling",
-    ],
-)
+HARMFUL = {
+    "traversal": [(member("../../etc/cron.d/x", 1), b"x")],
+    "absolute": [(member("/etc/passwd", 1), b"x")],
+    "backslash": [(member("a\\..\\b", 1), b"x")],
+    "symlink": [(member("raw/l", 0, tarfile.SYMTYPE, "/etc/shadow"), b"")],
+    "hardlink": [(member("raw/h", 0, tarfile.LNKTYPE, "manifest.json"), b"")],
+    "device": [(member("raw/d", 0, tarfile.BLKTYPE), b"")],
+    "fifo": [(member("raw/f", 0, tarfile.FIFOTYPE), b"")],
+    "character device": [(member("raw/s", 0, tarfile.CHRTYPE), b"")],
+    "twice": [(member("raw/t", 1), b"1"), (member("raw/t", 1), b"2")],
+    "twice by spelling": [(member("raw/t", 1), b"1"), (member("raw/./t", 1), b"2")],
+}
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
 def test_an_archive_that_could_harm_is_refused(tmp_path: Path, kind: str) -> None:
-    bad = {
-        "traversal": [(member("../../etc/cron.d/x", 1), b"x")],
-        "absolute": [(member("/etc/passwd", 1), b"x")],
-        "backslash": [(member("a\\..\\b", 1), b"x")],
-        "symlink": [(member("raw/l", 0, tarfile.SYMTYPE, "/etc/shadow"), b"")],
-        "hardlink": [(member("raw/h", 0, tarfile.LNKTYPE, "manifest.json"), b"")],
-        "device": [(member("raw/d", 0, tarfile.BLKTYPE), b"")],
-        "fifo": [(member("raw/f", 0, tarfile.FIFOTYPE), b"")],
-        "character_device": [(member("raw/s", 0, tarfile.CHRTYPE), b"")],
-        "twice": [(member("raw/t", 1), b"1"), (member("raw/t", 1), b"2")],
-        "twice_by_spelling": [(member("raw/t", 1), b"1"), (member("raw/./t", 1), b"2")],
-    }[kind]
     before = sorted(path.name for path in tmp_path.parent.iterdir())
-    assert isinstance(refusal(packed(tmp_path, good_members() + bad)), BundleHostile)
-    assert sorted(path.name for path in tmp_path.parent.iterdir()) == before, (
-        "something was written"
-    )
-
-
-def test_a_declared_member_of_ten_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    huge = member("raw/huge", 10 << 30)
-    path = tmp_path / "huge.tar.gz"
-    path.write_bytes(gzip.compress(huge.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
+    path = packed(tmp_path, good_members() + HARMFUL[kind])
     assert isinstance(refusal(path), BundleHostile)
+    after = sorted(path.name for path in tmp_path.parent.iterdir())
+    assert after == before, "something was written"
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        tarfile.XHDTYPE,
-        tarfile.XGLTYPE,
-        tarfile.GNUTYPE_LONGNAME,
-        tarfile.GNUTYPE_LONGLINK,
-        b"S",
-        b"?",
-    ],
-)
-def test_a_header_that_is_itself_a_bomb_is_refused_before_it_is_read(
-    tmp_path: Path, kind: bytes
-) -> None:
-    path = tmp_path / "header.tar.gz"
-    path.write_bytes(
-        gzip.compress(member("x", 4 << 30, kind).tobuf(tarfile.GNU_FORMAT) + bytes(4 << 20))
-    )
+# A member of 10 GiB, and headers that are themselves a bomb.
+BOMBS = [member("raw/huge", 10 << 30)] + [
+    member("x", 4 << 30, kind) for kind in (b"x", b"g", b"L", b"K", b"S", b"?")
+]
+
+
+@pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: str(bomb.type))
+def test_a_bomb_is_refused_before_it_is_read(tmp_path: Path, bomb: tarfile.TarInfo) -> None:
+    path = tmp_path / "bomb.tar.gz"
+    path.write_bytes(gzip.compress(bomb.tobuf(tarfile.GNU_FORMAT) + bytes(4 << 20)))
     assert isinstance(refusal(path), BundleHostile)
 
 
 def test_headers_nested_without_end_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "nested.tar.gz"
-    one = member("x", 512, tarfile.XHDTYPE).tobuf(tarfile.GNU_FORMAT) + b"9 path=a\n".ljust(
-        512, b"\0"
-    )
-    path.write_bytes(gzip.compress(one * 5000))
-    assert isinstance(refusal(path), BundleError)
+    header = member("x", 512, tarfile.XHDTYPE).tobuf(tarfile.GNU_FORMAT)
+    path.write_bytes(gzip.compress((header + b"9 path=a\n".ljust(512, b"\0")) * 5000))
+    refusal(path)
 
 
-def test_a_bomb_costs_no_more_memory_than_a_bundle_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit", "most", "says"),
+    [
+        ("BUNDLE_LIMIT_BYTES", 4 << 20, "more than 4 MiB"),
+        ("MEMBER_LIMIT_BYTES", 1 << 19, "larger than"),
+        ("MEMBER_LIMIT_COUNT", 4, "more than 4 files"),
+    ],
+)
+def test_an_archive_costs_no_more_memory_than_a_bundle_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, says: str
 ) -> None:
-    monkeypatch.setattr(archive, "BUNDLE_LIMIT_BYTES", 4 << 20)
+    monkeypatch.setattr(archive, limit, most)
     many = good_members() + [(member(f"raw/{n}", 1 << 20), bytes(1 << 20)) for n in range(12)]
     path = packed(tmp_path, many)
     assert path.stat().st_size < 1 << 18
-    assert "more than 4 MiB" in str(refusal(path))
-
-
-def test_a_member_larger_than_a_member_may_be_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive, "MEMBER_LIMIT_BYTES", 1 << 20)
-    assert isinstance(
-        refusal(packed(tmp_path, [*good_members(), (member("raw/m", 2 << 20), bytes(2 << 20))])),
-        BundleHostile,
-    )
-
-
-def test_more_members_than_a_bundle_may_have_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive, "MEMBER_LIMIT_COUNT", 4)
-    assert isinstance(refusal(packed(tmp_path, good_members())), BundleHostile)
+    error = refusal(path)
+    assert isinstance(error, BundleHostile) and says in str(error)
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
 def test_an_archive_that_a_person_packed_with_tar_is_read(tmp_path: Path, form: int) -> None:
-    inside = [
-        (member(f"my-capture/{one.name}", one.size), content) for one, content in good_members()
-    ]
+    named = ((f"my-capture/{one.name}", content) for one, content in good_members())
+    inside = [(member(name, len(content)), content) for name, content in named]
     path = packed(tmp_path, [(member("my-capture", 0, tarfile.DIRTYPE), b""), *inside], format=form)
     assert open_bundle(path) == writer().bundle()
 
 
 def test_a_name_longer_than_a_plain_header_holds_is_read(tmp_path: Path) -> None:
     made = writer()
-    made.add(
-        "file",
-        "/sys/fs/cgroup/" + "/".join(["a-rather-long-name-of-a-group"] * 8) + "/memory.max",
-        "max\n",
-    )
+    groups = "/".join(["a-rather-long-name-of-a-group"] * 8)
+    made.add("file", f"/sys/fs/cgroup/{groups}/memory.max", "max\n")
     assert open_bundle(made.write(tmp_path / "b.tar.gz")) == made.bundle()
 
 
@@ -270,10 +209,8 @@ def test_changed_bytes_never_give_other_content(
     except BundleError as error:
         assert "\n" not in str(error)
         return
-    for item in opened.items:
-        assert (
-            not item.path or hashlib.sha256(opened.contents[item.path]).hexdigest() == item.sha256
-        )
+    for item in (item for item in opened.items if item.path):
+        assert hashlib.sha256(opened.contents[item.path]).hexdigest() == item.sha256
 
 
 JSON = st.recursive(
@@ -299,44 +236,24 @@ def test_any_json_as_a_manifest_is_refused_in_one_line(
     refusal(path)
 
 
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("id", "source", "why"), (str,)),
+    **{"exit": (int, type(None)), "seconds": (int, float), "bytes": (int,), "constructed": (bool,)},
+    **dict.fromkeys(("kind", "path", "status", "sha256"), ()),
+}
+
+
 @QUICK
-@given(
-    key=st.sampled_from(
-        [
-            "id",
-            "kind",
-            "source",
-            "path",
-            "status",
-            "exit",
-            "seconds",
-            "bytes",
-            "sha256",
-            "constructed",
-            "why",
-        ]
-    ),
-    value=JSON,
-)
+@given(key=st.sampled_from(sorted(KINDS)), value=JSON)
 def test_a_wrong_type_in_an_item_is_refused(
     key: str, value: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = tmp_path_factory.mktemp("i") / "b"
-    writer().write(path)
+    path = writer().write(tmp_path_factory.mktemp("i") / "b")
     manifest = json.loads((path / "manifest.json").read_text())
     before = manifest["items"][0][key]
     manifest["items"][0][key] = value
     (path / "manifest.json").write_text(json.dumps(manifest))
-    harmless: dict[str, Any] = {
-        "exit": (int, type(None)),
-        "seconds": (int, float),
-        "bytes": (int,),
-        "constructed": (bool,),
-        "id": (str,),
-        "source": (str,),
-        "why": (str,),
-    }
-    if type(value) in harmless.get(key, ()) or value in (before, "") and key == "path":
+    if type(value) in KINDS[key] or (key == "path" and value in (before, "")):
         assert isinstance(open_bundle(path), Bundle)
     else:
         refusal(path)
@@ -355,45 +272,39 @@ def test_a_table_line_nested_without_end_is_left_out(tmp_path: Path) -> None:
     assert open_bundle(made.write(tmp_path / "b")).table("libraries") == [{"name": "kept"}]
 
 
+ODD: list[dict[str, object]] = [
+    *({"schema_version": version} for version in (2, 0, "1", True)),
+    *({"items": items} for items in ({}, [1], [{"id": "x"}])),
+    {"kind": "invented"},
+    {"box": None},
+]
+
+
+@pytest.mark.parametrize("change", ODD, ids=str)
+def test_a_manifest_this_reader_does_not_know_is_refused(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    path = writer().write(tmp_path / "b")
+    (path / "manifest.json").write_text(json.dumps({**writer().manifest(), **change}))
+    newer = change.get("schema_version") == 2
+    assert type(refusal(path)) is (BundleTooNew if newer else BundleBroken)
+
+
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("name", "content", "says"),
     [
-        ({"schema_version": 2}, BundleTooNew),
-        ({"schema_version": 0}, BundleBroken),
-        ({"schema_version": "1"}, BundleBroken),
-        ({"schema_version": True}, BundleBroken),
-        ({"kind": "invented"}, BundleBroken),
-        ({"items": {}}, BundleBroken),
-        ({"items": [1]}, BundleBroken),
-        ({"items": [{"id": "x"}]}, BundleBroken),
-        ({"box": None}, BundleBroken),
+        ("raw/proc/meminfo", b"MemTotal: 2048 kB\n", "sha256"),
+        ("raw/extra.pickle", b"\x80\x04.", "not named in the manifest"),
+        ("raw/proc/meminfo", None, "raw/proc/meminfo"),
     ],
 )
-def test_a_manifest_this_reader_does_not_know_is_refused(
-    tmp_path: Path, change: dict[str, object], expected: type
+def test_what_was_not_captured_is_refused(
+    tmp_path: Path, name: str, content: bytes | None, says: str
 ) -> None:
-    path = tmp_path / "b"
-    writer().write(path)
-    (path / "manifest.json").write_text(json.dumps(manifest_of(writer(), **change)))
-    assert type(refusal(path)) is expected
-
-
-def test_content_that_is_not_what_was_captured_is_refused(tmp_path: Path) -> None:
     path = writer().write(tmp_path / "b")
-    (path / "raw/proc/meminfo").write_text("MemTotal: 2048 kB\n")
-    assert "sha256" in str(refusal(path))
-
-
-def test_a_file_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> None:
-    path = writer().write(tmp_path / "b")
-    (path / "raw/extra.pickle").write_bytes(b"\x80\x04.")
-    assert isinstance(refusal(path), BundleBroken)
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    path = writer().write(tmp_path / "b")
-    (path / "raw/proc/meminfo").unlink()
-    assert "raw/proc/meminfo" in str(refusal(path))
+    (path / name).unlink() if content is None else (path / name).write_bytes(content)
+    error = refusal(path)
+    assert isinstance(error, BundleBroken) and says in str(error)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere/at/all.tar.gz", "n" * 5000])
@@ -414,14 +325,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> No
 def test_a_folder_with_a_link_or_a_pipe_in_it_is_refused_and_neither_is_opened(
     tmp_path: Path,
 ) -> None:
-    for special in ("link", "pipe", "link_to_folder"):
-        path = writer().write(tmp_path / special)
+    for special in ("pipe", "/etc", "/etc/passwd"):
+        path = writer().write(tmp_path / special.replace("/", "_"))
         if special == "pipe":
             os.mkfifo(path / "raw/pipe")
         else:
-            (path / "raw/l").symlink_to("/etc" if special == "link_to_folder" else "/etc/passwd")
-        with pytest.raises(BundleHostile):
-            open_bundle(path)
+            (path / "raw/l").symlink_to(special)
+        assert isinstance(refusal(path), BundleHostile)
 
 
 def test_a_bundle_that_may_not_be_read_says_so(open_folder: Path) -> None:  # noqa: F811
@@ -484,9 +394,8 @@ def test_any_source_can_be_kept_and_found_again(
     folder = tmp_path_factory.mktemp("any")
     for out in (folder / "f", folder / "a.tar.gz"):
         bundle = open_bundle(made.write(out))
-        assert [bundle.read(source).text for source in sources] == [
-            f"text {n}" for n in range(len(sources))
-        ]
+        texts = [bundle.read(source).text for source in sources]
+        assert texts == [f"text {n}" for n in range(len(sources))]
 
 
 def test_a_text_that_no_file_could_hold_is_kept_as_near_as_can_be() -> None:

@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from catalogue_names import names_in
 
-from helpers import grammar
-from helpers.judge import catalogue, remedy, statements
-from helpers.judge.catalogue import BASES, DATA, KINDS, failures
+from helpers import grammar, judge
+from helpers.judge import catalogue
+from helpers.judge.catalogue import BASES, KINDS, failures, fill, next_step
 from helpers.judge.diagnosis import diagnose, weigh
 from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
-from helpers.judge.observations import marks, observe
+from helpers.judge.observations import marks, observe, statements
 from helpers.look.reading import seen
 from helpers.look.relations import RELATIONS
 from helpers.shapes import CAUSES
 
 JUDGE = Path(catalogue.__file__).parent
-RAW = json.loads(DATA.read_text())
+RAW = judge.table("failures")
 MAKERS = ("note", "say", "also", "_row", "Observation")
 """The functions that make an observation; its name is their first argument."""
-NOT_MAKING = (
-    "catalogue",
-    "diagnosis",
-    "remedy",
-    "binding",
-    "ceilings",
-    "ttm_plan",
-    "ttm_commands",
-    "ttm_verify",
-    "effect",
-)
+NOT_MAKING = "account catalogue diagnosis binding ceilings ttm_plan ttm_commands ttm_verify".split()
 OBSERVING = [path for path in sorted(JUDGE.glob("*.py")) if path.stem not in NOT_MAKING]
-FOR_DISPLAY = {
-    # what a verdict only shows as evidence, or what the healthy box's answer lists
-    "explained",
-    "snapshot-oom",
-    "snapshot-reserved",
-    "used:*",
-}
+FOR_DISPLAY = {"explained", "snapshot-oom", "snapshot-reserved", "used:*"}
+"""What a verdict only shows as evidence, or what the healthy box's answer lists."""
+EACH = pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -54,42 +38,27 @@ def literals(node: ast.expr) -> set[str]:
     if isinstance(node, ast.IfExp):
         return literals(node.body) | literals(node.orelse)
     if isinstance(node, ast.JoinedStr):
-        return {
-            "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values
-            )
-        }
+        parts = [part.value if isinstance(part, ast.Constant) else "*" for part in node.values]
+        return {"".join(map(str, parts))}
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return {
-            left + right for left in literals(node.left) for right in literals(node.right) or {"*"}
-        }
+        ends = literals(node.right) or {"*"}
+        return {left + right for left in literals(node.left) for right in ends}
     return set()
 
 
 def made_in(path: Path) -> set[str]:
     """Every text in a module's code that can be the name of an observation, its f-strings with a star for what they fill in."""
-    tree = ast.parse(path.read_text())
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return {
-        text
-        for node in ast.walk(tree)
-        if isinstance(node, ast.expr) and id(node) not in docs
-        for text in literals(node)
-    }
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    known = [node for node in nodes if isinstance(node, ast.expr) and id(node) not in docs]
+    return {text for node in known for text in literals(node)}
 
 
 def called_with_a_literal(path: Path) -> set[str]:
     """Only what a maker is called with as a literal: what surely becomes an observation's name."""
-    made: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in MAKERS
-            and node.args
-        ):
-            made |= literals(node.args[0])
-    return made - {""}
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    makers = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id in MAKERS and c.args]
+    return {text for call in makers for text in literals(call.args[0])} - {""}
 
 
 def of_the_grammar() -> set[str]:
@@ -100,7 +69,7 @@ def of_the_grammar() -> set[str]:
 @lru_cache(1)
 def producible() -> frozenset[str]:
     """Every name that some code or data can produce."""
-    names = {row.name for row in statements.statements()} | set(RELATIONS) | of_the_grammar()
+    names = {row.name for row in statements()} | set(RELATIONS) | of_the_grammar()
     names |= {row[0] for row in marks()}
     for path in OBSERVING:
         names |= made_in(path)
@@ -108,12 +77,16 @@ def producible() -> frozenset[str]:
 
 
 def can_be_made(name: str, names: frozenset[str]) -> bool:
-    wild = [
-        re.escape(one).replace(r"\*", "[a-z-]+")
-        for one in names
-        if "*" in one and 3 < len(one) < 40 and " " not in one
-    ]
-    return name in names or any(re.fullmatch(one, name) for one in wild)
+    wild = [one for one in names if "*" in one and 3 < len(one) < 40 and " " not in one]
+    forms = [re.escape(one).replace(r"\*", "[a-z-]+") for one in wild]
+    return name in names or any(re.fullmatch(form, name) for form in forms)
+
+
+def names_in(failure) -> set[str]:
+    """Every observation that an entry speaks of."""
+    groups = (*failure.needs, failure.sufficient, failure.proof, failure.strong, failure.weak)
+    more = (failure.refuted_by, failure.strong_against, failure.weak_against)
+    return {name for group in (*groups, *more) for name in group}
 
 
 def used() -> set[str]:
@@ -122,7 +95,7 @@ def used() -> set[str]:
 
 
 # -- every entry ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+@EACH
 def test_an_entry_has_a_cause_a_kind_a_reading_that_decides_a_remedy_and_a_source(failure):
     assert failure.cause in CAUSES and failure.cause != "cannot-tell"
     assert failure.kind in KINDS and failure.base in BASES
@@ -133,13 +106,13 @@ def test_an_entry_has_a_cause_a_kind_a_reading_that_decides_a_remedy_and_a_sourc
     assert re.fullmatch(r"https://\S{8,}", failure.source), failure.source
 
 
-@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+@EACH
 def test_every_name_of_an_entry_is_made_by_some_code_or_data(failure):
     names = producible()
     assert {name for name in names_in(failure) if not can_be_made(name, names)} == set()
 
 
-@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+@EACH
 def test_no_observation_speaks_for_an_entry_and_against_it(failure):
     needed = {name for group in failure.needs for name in group}
     for_it = needed | {*failure.strong, *failure.weak, *failure.sufficient, *failure.proof}
@@ -166,59 +139,19 @@ def flat(value: object) -> list[str]:
 
 
 def test_the_groups_name_only_what_can_be_made():
-    names = producible()
-    assert {
-        name
-        for members in RAW["groups"].values()
-        for name in members
-        if not can_be_made(name, names)
-    } == set()
+    members = {name for members in RAW["groups"].values() for name in members}
+    assert [name for name in members if not can_be_made(name, producible())] == []
 
 
 # -- what is produced and used by nobody ----------------------------------------------------------
-def test_no_statement_is_made_that_no_entry_uses():
-    assert {row.name for row in statements.statements()} - used() - FOR_DISPLAY == set()
-
-
-def test_no_observation_is_made_that_no_entry_uses_and_no_view_shows():
+def test_nothing_is_observed_that_no_entry_uses_and_no_view_shows():
+    views = [*(JUDGE.parent / "tell").glob("*.py"), JUDGE / "catalogue.py", JUDGE / "diagnosis.py"]
+    shown = {text for path in views for text in path.read_text().split('"')}
     made = {name for path in OBSERVING for name in called_with_a_literal(path)}
-    shown = set(
-        "".join(path.read_text() for path in (JUDGE.parent / "tell").glob("*.py")).split('"')
-    )
-    beside = set((JUDGE / "remedy.py").read_text().split('"')) | set(
-        (JUDGE / "diagnosis.py").read_text().split('"')
-    )
-    assert made - used() - FOR_DISPLAY - shown - beside == set()
-
-
-def test_no_relation_of_figures_is_made_that_no_entry_uses():
-    assert (
-        set(RELATIONS) - used() - FOR_DISPLAY - set((JUDGE / "ceilings.py").read_text().split('"'))
-        == set()
-    )
-
-
-def test_every_event_of_the_grammar_is_used_by_an_entry():
-    assert of_the_grammar() - used() - FOR_DISPLAY == set()
-
-
-# -- statements -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", statements.statements(), ids=lambda row: row.name)
-def test_a_statement_is_made_of_classes_of_words_that_exist(row):
-    known = statements.lexicon()
-    classes = {*row.all_of, *row.any_of, *row.none_of, *row.near}
-    assert classes <= set(known) and row.says
-
-
-def test_every_class_of_words_is_used_by_a_statement():
-    data = json.loads(statements.DATA.read_text())
-    spoken = {
-        name
-        for row in data["statements"]
-        for key in ("all", "any", "none", "near")
-        for name in row.get(key, ())
-    }
-    assert set(data["words"]) == spoken
+    assert made - used() - FOR_DISPLAY - shown == set()
+    told = {row.name for row in statements()} | of_the_grammar()
+    related = set(RELATIONS) - set((JUDGE / "ceilings.py").read_text().split('"'))
+    assert (told | related) - used() - FOR_DISPLAY == set()
 
 
 # -- remedies -------------------------------------------------------------------------------------
@@ -226,15 +159,14 @@ def test_every_class_of_words_is_used_by_a_statement():
 def test_a_remedys_placeholders_are_known_and_filled_also_without_a_number(name):
     row = RAW["remedies"][name]
     assert set(row) == {"what", "command", "precondition", "harm"} and all(row.values())
-    given = {text for text in made_in(JUDGE / "remedy.py") if re.fullmatch("[a-z_]+", text)}
+    given = {text for text in made_in(JUDGE / "catalogue.py") if re.fullmatch("[a-z_]+", text)}
     assert set(PLACEHOLDER.findall(" ".join(row.values()))) <= given
-    empty = remedy.Names(())
-    assert not PLACEHOLDER.search(empty.fill(row["what"] + row["command"] + row["precondition"]))
+    assert not PLACEHOLDER.search(fill(row["what"] + row["command"] + row["precondition"], {}))
 
 
-@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
+@EACH
 def test_the_next_step_of_an_entry_is_filled_in_with_nothing_at_hand(failure):
-    step = remedy.next_step(failure, remedy.Names(()), CaseEvidence())
+    step = next_step(failure, {}, CaseEvidence())
     assert step.what and step.command and not PLACEHOLDER.search(step.what + step.command)
 
 
@@ -246,11 +178,14 @@ NEW = {
 }  # fmt: skip
 
 
-def with_entry(monkeypatch, tmp_path, **changes):
-    path = tmp_path / "failures.json"
-    path.write_text(json.dumps({**RAW, "failures": [*RAW["failures"], {**NEW, **changes}]}))
-    monkeypatch.setattr(catalogue, "DATA", path)
+def with_entries(monkeypatch, rows):
+    """The catalogue of other entries."""
+    monkeypatch.setattr(catalogue, "table", lambda name: {**judge.table(name), "failures": rows})
     catalogue.failures.cache_clear()
+
+
+def with_entry(monkeypatch, **changes):
+    with_entries(monkeypatch, [*RAW["failures"], {**NEW, **changes}])
 
 
 @pytest.fixture(autouse=True)
@@ -259,8 +194,8 @@ def the_file_as_it_is():
     catalogue.failures.cache_clear()
 
 
-def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch, tmp_path):
-    with_entry(monkeypatch, tmp_path)
+def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch):
+    with_entry(monkeypatch)
     found = [
         Observation(name, seen("x", "text", name), "seen", "tool")
         for name in ("paper-jam", "device-refused")
@@ -274,23 +209,20 @@ def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch, tm
     ({"cause": "printers"}, "printers"), ({"kind": "rumour"}, "rumour"), ({"base": "firm"}, "firm"),
     ({"colour": "red"}, "colour"), ({"remedy": "prayer"}, "prayer"), ({"decides": "oracle"}, "oracle"),
 ])  # fmt: skip
-def test_a_slip_in_an_entry_is_refused_with_its_word(monkeypatch, tmp_path, changes, word):
-    with_entry(monkeypatch, tmp_path, **changes)
+def test_a_slip_in_an_entry_is_refused_with_its_word(monkeypatch, changes, word):
+    with_entry(monkeypatch, **changes)
     with pytest.raises((ValueError, KeyError), match=word):
         catalogue.failures()
 
 
-def test_the_order_of_the_entries_decides_nothing(monkeypatch, tmp_path):
+def test_the_order_of_the_entries_decides_nothing(monkeypatch):
     case = case_evidence({
         "error_text": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 0 has a total capacity of "
         "23.56 GiB of which 532.00 MiB is free. Including non-PyTorch memory, this process has 12.31 GiB memory in use. Of the "
         "allocated memory 11.80 GiB is allocated by PyTorch, and 81.00 MiB is reserved by PyTorch but unallocated.",
         "narrative": "Memory use grows with each epoch. Somebody else uses the card."})  # fmt: skip
     before = diagnose(case)
-    path = tmp_path / "failures.json"
-    path.write_text(json.dumps({**RAW, "failures": RAW["failures"][::-1]}))
-    monkeypatch.setattr(catalogue, "DATA", path)
-    catalogue.failures.cache_clear()
+    with_entries(monkeypatch, RAW["failures"][::-1])
     assert diagnose(case) == before
 
 

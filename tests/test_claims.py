@@ -21,99 +21,40 @@ SEEDS = ROOT / ".." / "shared" / "seeds"
 MIB, GIB = 1 << 20, 1 << 30
 HIP, CUDA = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
-# Claim -> (variables, torch, build, chip, the piece that is judged, the verdict that bears the claim's verdict out).
+EXPANDABLE, SPLIT = "expandable_segments:True", "max_split_size_mb:"
+THRESHOLD = "garbage_collection_threshold:0.8"
+NO_CACHE = {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}
+NO_SDMA = {"HSA_ENABLE_SDMA": "0", "HSA_ENABLE_INTERRUPT": "0"}
+MIOPEN = dict.fromkeys(("MIOPEN_LOG_LEVEL", "MIOPEN_ENABLE_LOGGING", "MIOPEN_DISABLE_CACHE"), "5")
+# What decides each claim about a setting: its variables, the release, the chip, the piece judged, and the verdict on it.
 SETTINGS = {
-    "000-13": (
-        {HIP: "expandable_segments:True"},
-        "2.4.0+rocm6.3",
-        "rocm",
-        "gfx1100",
-        "expandable_segments:True",
-        "unsupported",
-    ),
-    "000-16": (
-        {"HSA_ENABLE_SDMA": "0", "HSA_ENABLE_INTERRUPT": "0"},
-        "2.4.0",
-        "rocm",
-        "gfx1100",
-        "0",
-        "debug_only",
-    ),
-    "000-17": (
-        {CUDA: "expandable_segments:True,max_split_size_mb:128"},
-        "2.7.1",
-        "cuda",
-        "",
-        "expandable_segments:True",
-        "dangerous",
-    ),
-    "001-06": (
-        {HIP: "garbage_collection_threshold:0.8"},
-        "2.8.0",
-        "rocm",
-        "gfx1100",
-        "garbage_collection_threshold:0.8",
-        "ineffective",
-    ),
-    "001-11": ({"HSA_XNACK": "1"}, "2.8.0", "rocm", "gfx1100", "1", "unsupported"),
-    "001-12": (
-        {"PYTORCH_ROCM_ARCH": "gfx1100"},
-        "2.8.0",
-        "rocm",
-        "gfx1100",
-        "gfx1100",
-        "ineffective",
-    ),
+    "000-13": ({HIP: EXPANDABLE}, "2.4.0+rocm6.3", "gfx1100", EXPANDABLE, "unsupported"),
+    "000-16": (NO_SDMA, "2.4.0", "gfx1100", "0", "debug_only"),
+    "000-17": ({CUDA: f"{EXPANDABLE},max_split_size_mb:128"}, "2.7.1", "", EXPANDABLE, "dangerous"),
+    "001-06": ({HIP: THRESHOLD}, "2.8.0", "gfx1100", THRESHOLD, "ineffective"),
+    "001-11": ({"HSA_XNACK": "1"}, "2.8.0", "gfx1100", "1", "unsupported"),
+    "001-12": ({"PYTORCH_ROCM_ARCH": "gfx1100"}, "2.8.0", "gfx1100", "gfx1100", "ineffective"),
     "001-13": (
-        {HIP: "max_split_size_mb:512", "PYTORCH_NO_HIP_MEMORY_CACHING": "1"},
+        {HIP: SPLIT + "512", **NO_CACHE},
         "2.8.0",
-        "rocm",
         "gfx1100",
-        "max_split_size_mb:512",
+        SPLIT + "512",
         "contradictory",
     ),
-    "002-11": (
-        {CUDA: "expandable_segments:True"},
-        "2.10.0a0+rocm7.10.0",
-        "rocm",
-        "gfx1151",
-        "expandable_segments:True",
-        "unsupported",
-    ),
-    "003-03": (
-        {HIP: "max_split_size_mb:32", "PYTORCH_NO_HIP_MEMORY_CACHING": "1"},
-        "2.4.1",
-        "rocm",
-        "gfx1100",
-        "max_split_size_mb:32",
-        "contradictory",
-    ),
+    "002-11": ({CUDA: EXPANDABLE}, "2.10.0a0+rocm7.10.0", "gfx1151", EXPANDABLE, "unsupported"),
+    "003-03": ({HIP: SPLIT + "32", **NO_CACHE}, "2.4.1", "gfx1100", SPLIT + "32", "contradictory"),
     "003-04": (
-        {HIP: "expandable_segments:True,max_split_size_mb:32"},
+        {HIP: f"{EXPANDABLE},{SPLIT}32"},
         "2.14.0+rocm7.14",
-        "rocm",
         "gfx1100",
-        "expandable_segments:True",
+        EXPANDABLE,
         "dangerous",
     ),
-    "003-05": ({"AMD_SERIALIZE_KERNEL": "3"}, "2.4.1", "rocm", "gfx1100", "3", "debug_only"),
-    "003-07": (
-        {"MIOPEN_LOG_LEVEL": "5", "MIOPEN_ENABLE_LOGGING": "5", "MIOPEN_DISABLE_CACHE": "5"},
-        "2.4.1",
-        "rocm",
-        "",
-        "5",
-        "debug_only",
-    ),
-    "004-04": (
-        {CUDA: "expandable_segments:True"},
-        "2.9.0+cu128",
-        "cuda",
-        "",
-        "expandable_segments:True",
-        "effective",
-    ),
+    "003-05": ({"AMD_SERIALIZE_KERNEL": "3"}, "2.4.1", "gfx1100", "3", "debug_only"),
+    "003-07": (MIOPEN, "2.4.1", "", "5", "debug_only"),
+    "004-04": ({CUDA: EXPANDABLE}, "2.9.0+cu128", "", EXPANDABLE, "effective"),
 }
+ON_CUDA = ("000-17", "004-04")
 
 
 def pools(name):
@@ -132,11 +73,8 @@ def test_every_claim_has_a_verdict_a_reason_and_a_place():
     for claim in found:
         assert claim.reason and re.match("lines? [0-9]", claim.place), claim
         assert claim.check or claim.test or claim.verdict not in ("false", "harmful"), claim
-    assert (
-        {claim.case for claim in found}
-        == {case.number for case in cases()}
-        == {"000", "001", "002", "003", "004"}
-    )
+    numbers = {case.number for case in cases()}
+    assert {claim.case for claim in found} == numbers == {"000", "001", "002", "003", "004"}
 
 
 def test_every_test_that_a_claim_names_exists_and_names_it_where_it_is_a_table():
@@ -144,12 +82,8 @@ def test_every_test_that_a_claim_names_exists_and_names_it_where_it_is_a_table()
         if claim.test:
             path, _, name = claim.test.partition("::")
             assert f"def {name}(" in (ROOT / path).read_text(), claim.id
-    tabled = {
-        claim.id
-        for claim in claims()
-        if claim.test.endswith("test_a_claim_about_a_setting_is_what_the_audit_says")
-    }
-    assert tabled == set(SETTINGS)
+    table = "test_a_claim_about_a_setting_is_what_the_audit_says"
+    assert {claim.id for claim in claims() if claim.test.endswith(table)} == set(SETTINGS)
 
 
 def test_a_box_shows_the_claims_of_its_case():
@@ -168,39 +102,30 @@ def test_every_place_is_in_its_file():
 
 @pytest.mark.parametrize("ident", SETTINGS)
 def test_a_claim_about_a_setting_is_what_the_audit_says(ident):
-    environ, torch, build, gfx, piece, verdict = SETTINGS[ident]
-    said = [
-        finding.verdict for finding in audit(environ, torch, build, gfx) if finding.value == piece
-    ]
-    assert said and (
-        verdict in said
-        if verdict == "dangerous"
-        else set(said) <= {verdict, "effective"} and verdict in said
-    )
+    environ, torch, gfx, piece, verdict = SETTINGS[ident]
+    build = "cuda" if ident in ON_CUDA else "rocm"
+    findings = audit(environ, torch, build, gfx)
+    said = {finding.verdict for finding in findings if finding.value == piece}
+    assert verdict in said and (verdict == "dangerous" or said <= {verdict, "effective"})
 
 
 def test_the_release_from_which_a_0_keeps_the_cache_is_the_one_that_the_audit_says():
-    claim = next(claim for claim in claims() if claim.id == "001-09")
-    major, minor = map(
-        int, re.search(r"before torch ([0-9]+)\.([0-9]+) a 0 disables", claim.reason).groups()
-    )
-    for name, build in (
-        ("PYTORCH_NO_HIP_MEMORY_CACHING", "rocm"),
-        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "cuda"),
-    ):
-        said = [
-            audit({name: "0"}, f"{major}.{release}.1", build)[0].verdict
-            for release in (minor - 1, minor)
-        ]
-        assert said == ["contradictory", "ineffective"]
+    (claim,) = (claim for claim in claims() if claim.id == "001-09")
+    release = re.search(r"before torch ([0-9]+)\.([0-9]+) a 0 disables", claim.reason)
+    major, minor = map(int, release.groups())
+    for name, build in (("HIP", "rocm"), ("CUDA", "cuda")):
+        variable = {f"PYTORCH_NO_{name}_MEMORY_CACHING": "0"}
+        before, since = (
+            audit(variable, f"{major}.{at}.1", build)[0].verdict for at in (minor - 1, minor)
+        )
+        assert (before, since) == ("contradictory", "ineffective")
 
 
 def test_the_settings_of_a_recorded_box_are_judged_for_its_torch():
     box = open_box("rx7900xt-container")
     built = framework(box)
-    found = audit(
-        {v.name: v.value for v in variables(box)}, str(built.version.value), built.build, "gfx1100"
-    )
+    environ = {variable.name: variable.value for variable in variables(box)}
+    found = audit(environ, str(built.version.value), built.build, "gfx1100")
     verdicts = {(f.name, f.value): f.verdict for f in found}
     assert verdicts[HIP, "expandable_segments:True"] == "unsupported"
     assert verdicts["PYTORCH_ROCM_ARCH", "gfx1100"] == "ineffective"
@@ -209,9 +134,8 @@ def test_the_settings_of_a_recorded_box_are_judged_for_its_torch():
 def test_memory_that_nobody_here_holds_is_no_cache_of_this_process():
     for book in ledger(open_box("rx7900xt-container")):
         assert book.sum_bytes("process", "other_process") == 0
-        assert (
-            book.sum_bytes("outside", "unattributed") == book.used.value > 0.98 * book.total.value
-        )
+        outside = book.sum_bytes("outside", "unattributed")
+        assert outside == book.used.value > 0.98 * book.total.value
 
 
 def test_a_full_card_reads_the_same_in_gb_and_gib():
@@ -243,37 +167,26 @@ def test_gttsize_moves_the_drivers_pool_and_not_the_compute_pool():
 
 
 def test_a_raised_ttm_limit_moves_the_compute_pool():
-    assert (
-        pools("strix-halo-4-ttm")["HSA pool"]
-        == pools("strix-halo-4-ttm")["KFD bank"]
-        == 125829120 * 1024
-        == 120 * GIB
-    )
+    raised = pools("strix-halo-4-ttm")
+    assert raised["HSA pool"] == raised["KFD bank"] == 125829120 * 1024 == 120 * GIB
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in recorded_names() if name.startswith("strix-halo")]
-)
+@pytest.mark.parametrize("name", [name for name in recorded_names() if name[:5] == "strix"])
 def test_the_runtime_agrees_with_the_kernel_at_every_stage(name):
-    assert all(
-        book.contradictions == () for book in ledger(open_box(name)) if book.account == DRIVER
-    )
+    books = [book for book in ledger(open_box(name)) if book.account == DRIVER]
+    assert all(book.contradictions == () for book in books)
 
 
 def test_120_gib_leave_the_system_five():
-    assert (
-        round((machine(open_box("strix-halo-4-ttm")).ram_total.value - 120 * GIB) / GIB, 2) == 5.08
-    )
+    total = machine(open_box("strix-halo-4-ttm")).ram_total.value
+    assert round((total - 120 * GIB) / GIB, 2) == 5.08
 
 
 def test_what_was_asked_did_not_fit_the_apus_total():
     message = amounts("strix-halo-1-found")
-    off = (
-        message.allocated.precision_bytes
-        + message.requested.precision_bytes
-        + message.capacity.precision_bytes
-    )
-    assert message.allocated.bytes + message.requested.bytes > message.capacity.bytes + off
+    allocated, requested, capacity = message.allocated, message.requested, message.capacity
+    off = sum(one.precision_bytes for one in (allocated, requested, capacity))
+    assert allocated.bytes + requested.bytes > capacity.bytes + off
 
 
 def test_the_tuning_message_is_near_capacity_with_memory_stranded():

@@ -12,29 +12,20 @@ from helpers.run.shapes import Run
 from helpers.tell.report import write_index
 
 BATCH = "20260101T220000Z-night"
+NAME = "000-probe-0a1b2c3d"
+OTHER = "001-probe-0a1b2c3d"
 
 
 def batch(folder, box, states, name=BATCH, boot="b00t"):
     """A batch's folder as a box leaves it."""
     for number, state in enumerate(states):
-        run = Run(
-            run_id=f"{number:03d}-probe-0a1b2c3d",
-            batch_id=name,
-            box=box,
-            notebook="p.ipynb",
-            parameters={"n": number},
-        )
+        about = {"batch_id": name, "box": box, "notebook": "p.ipynb", "parameters": {"n": number}}
+        run = Run(run_id=f"{number:03d}-probe-0a1b2c3d", **about)
         if state == "skipped":
             run = move(run, "skipped", cause="interrupted (SIGINT)")
         elif state != "planned":
-            run = move(
-                run,
-                "started",
-                node=box,
-                boot_id=f"{boot}-{box}",
-                pid=100 + number,
-                started_at="2026-01-01T22:00:00Z",
-            )
+            where = {"node": box, "boot_id": f"{boot}-{box}", "pid": 100 + number}
+            run = move(run, "started", started_at="2026-01-01T22:00:00Z", **where)
             run = run if state == "started" else move(run, state, seconds=1.0)
         here = folder / name / run.run_id
         here.mkdir(parents=True)
@@ -57,9 +48,7 @@ def test_the_same_plan_on_two_boxes_does_not_collide(tmp_path):
         for box in ("oak", "elm")
         for number, state in (("000", "answered"), ("001", "died"))
     }
-    assert (
-        done.folder / f"elm.{BATCH}.001-probe-0a1b2c3d" / "notebook.ipynb"
-    ).read_text() == "died on elm"
+    assert (done.folder / f"elm.{BATCH}.{OTHER}" / "notebook.ipynb").read_text() == "died on elm"
     assert (
         done.folder / "batches" / f"oak.{BATCH}" / "plan.yaml"
     ).read_text() == "name: night  # oak"
@@ -71,15 +60,13 @@ def test_what_was_merged_is_read_by_status_and_drawn_on_one_page(tmp_path):
         batch(tmp_path / "in" / box, box, ["answered", "skipped"])
     done = collect([tmp_path / "in" / "oak", tmp_path / "in" / "elm"], tmp_path / "all")
     text = status_text(read_batch(done.folder))
-    assert (
-        "2 answered" in text and "2 skipped" in text and f"elm.{BATCH}.000-probe-0a1b2c3d" in text
-    )
-    assert f"oak.{BATCH}.001-probe-0a1b2c3d" in write_index(done.folder).read_text()
+    assert "2 answered" in text and "2 skipped" in text and f"elm.{BATCH}.{NAME}" in text
+    assert f"oak.{BATCH}.{OTHER}" in write_index(done.folder).read_text()
 
 
 def test_a_box_that_the_batch_is_named_after_is_not_named_twice(tmp_path):
     done = collect([batch(tmp_path, "oak", ["answered"], name=f"{BATCH}-oak")], tmp_path / "all")
-    assert [run.run_id for run in done.runs] == [f"{BATCH}-oak.000-probe-0a1b2c3d"]
+    assert [run.run_id for run in done.runs] == [f"{BATCH}-oak.{NAME}"]
 
 
 def test_collecting_again_recognises_what_is_there(tmp_path):
@@ -99,7 +86,7 @@ def test_the_record_that_tells_most_stays_and_the_others_are_kept_below_it(tmp_p
     copies = [batch(tmp_path / state, "oak", [state]) for state in told]
     done = collect([copies[one] for one in order], tmp_path / "all")
     assert list(states(done).values()) == ["answered"]
-    here = done.folder / f"oak.{BATCH}.000-probe-0a1b2c3d"
+    here = done.folder / f"oak.{BATCH}.{NAME}"
     kept = {path.read_text() for path in here.rglob("notebook.ipynb")}
     assert (here / "notebook.ipynb").read_text() == "answered on oak"
     assert kept == {f"{state} on oak" for state in told}
@@ -117,12 +104,12 @@ def test_two_runs_that_share_every_name_are_both_kept(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"schema_version": 99}), "[]"])
 def test_a_torn_or_newer_record_is_named_and_the_rest_is_merged(tmp_path, text):
     found = batch(tmp_path / "oak", "oak", ["answered", "died"])
-    whole = (found / "001-probe-0a1b2c3d" / "run.json").read_text()
-    (found / "001-probe-0a1b2c3d" / "run.json").write_text(text)
+    whole = (found / OTHER / "run.json").read_text()
+    (found / OTHER / "run.json").write_text(text)
     done = collect([found], tmp_path / "all")
     assert list(states(done).values()) == ["answered"] and len(done.unreadable) == 1
     assert f"oak.{BATCH}.001-probe-0a1b2c3d/run.json" in done.unreadable[0]
-    (found / "001-probe-0a1b2c3d" / "run.json").write_text(whole)
+    (found / OTHER / "run.json").write_text(whole)
     done = collect([found], tmp_path / "all")
     assert list(states(done).values()) == ["answered", "died"] and done.unreadable == ()
 
@@ -134,7 +121,7 @@ def test_what_a_lost_node_kept_is_found_with_its_run(tmp_path):
     (home / ".lock").write_text("process 7 on desk\n")
     (left / ".lock").write_text("for a batch on desk\n")
     done = collect([left, home], tmp_path / "all")
-    assert states(done) == {f"desk.{BATCH}.000-probe-0a1b2c3d": "node_lost"}
+    assert states(done) == {f"desk.{BATCH}.{NAME}": "node_lost"}
     assert {path.read_text() for path in done.folder.rglob("notebook.ipynb")} == {
         "node_lost on oak",
         "started on oak",
@@ -148,8 +135,8 @@ def test_a_merge_of_merges_keeps_the_names(tmp_path):
     ]
     done = collect(halves, tmp_path / "all")
     assert sorted(states(done)) == [
-        f"elm.{BATCH}.000-probe-0a1b2c3d",
-        f"oak.{BATCH}.000-probe-0a1b2c3d",
+        f"elm.{BATCH}.{NAME}",
+        f"oak.{BATCH}.{NAME}",
     ]
     assert (done.folder / "batches" / f"elm.{BATCH}" / "plan.yaml").exists()
 
@@ -157,7 +144,7 @@ def test_a_merge_of_merges_keeps_the_names(tmp_path):
 def test_links_out_of_a_run_are_not_followed(tmp_path):
     found = batch(tmp_path / "oak", "oak", ["answered"])
     (tmp_path / "secret").write_text("of the box alone")
-    (found / "000-probe-0a1b2c3d" / "link").symlink_to(tmp_path / "secret")
+    (found / NAME / "link").symlink_to(tmp_path / "secret")
     done = collect([found], tmp_path / "all")
     assert not [path for path in done.folder.rglob("*") if path.name == "link"]
 
@@ -189,21 +176,13 @@ def test_a_merge_that_was_killed_loses_nothing(tmp_path):
     assert (out / "batches" / "collect-x" / "run" / "only.txt").read_text() == "the only copy"
 
 
+STATES = ["planned", "skipped", "started", "answered", "died", "node_lost"]
+ENDS = st.lists(st.sampled_from(STATES), min_size=1, max_size=3)
+BOXES = st.lists(st.tuples(st.sampled_from(["oak", "elm"]), ENDS), min_size=1, max_size=4)
+
+
 @settings(max_examples=25)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["oak", "elm"]),
-            st.lists(
-                st.sampled_from(["planned", "skipped", "started", "answered", "died", "node_lost"]),
-                min_size=1,
-                max_size=3,
-            ),
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
+@given(BOXES)
 def test_whatever_is_merged_no_ended_run_is_lost(tmp_path_factory, boxes):
     folder = tmp_path_factory.mktemp("boxes")
     found = [batch(folder / str(number), box, states) for number, (box, states) in enumerate(boxes)]

@@ -9,48 +9,68 @@ from pathlib import Path
 
 import pytest
 
-from helpers.load.criteria import asked, criteria, with_runs
-from helpers.load.log_counts import BLOCK_BYTES, count_log
-from helpers.load.study_counts import growth, read_study
+from helpers.load.criteria import (
+    ASKED,
+    BLOCK_BYTES,
+    count_log,
+    criteria,
+    growth,
+    read_study,
+    with_runs,
+)
 from helpers.load.training import PathResult
-from helpers.tell.criteria import criteria_table
+from helpers.tell.training import criteria_table, study_text
 
 CRASHES, SAVED = "it ends without a crash", "the model's files are saved and load again"
+IN_A_ROW = "500 trials in a row without a device-side assert"
+UNKNOWN = "not measured because"
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU 0 has a total capacity of 15.98 GiB of which "
     "12.00 MiB is free. Of the allocated memory 14.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
     "unallocated.\n"
 )
+WRAPPED = OOM.format(16).replace("MiB. ", "MiB.\n").replace("free. ", "free.\n")
 ASSERT = "RuntimeError: CUDA error: device-side assert triggered\n"
+ENABLE = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 THREAD = "Loss.cu:250: kernel: block: [0,0,0], thread: [{},0,0] Assertion `t < n_classes` failed.\n"
+BURST = "".join(THREAD.format(thread) for thread in range(64))
+SUPERVISOR = (
+    "Restarting worker in 2 s\nsupervisor: restart attempt 2\nwill not restart\nmax restarts: 5\n"
+    "all restart attempts exhausted\nWorker 3 recycled after 50 trials\nEpoch 2/10\nEpoch 3/10\n"
+)
 
 
-def log_of(tmp_path, text):
-    path = tmp_path / "run.log"
-    path.write_text(text)
+@pytest.fixture
+def log(tmp_path):
+    def path(text):
+        (tmp_path / "run.log").write_text(text)
+        return tmp_path / "run.log"
+
     return path
 
 
-def storage_of(tmp_path, trials, studies=("one",)):
+TABLES = """
+CREATE TABLE studies (study_id INTEGER PRIMARY KEY, study_name TEXT);
+CREATE TABLE trials (trial_id INTEGER PRIMARY KEY, number INTEGER, study_id INTEGER, state TEXT);
+CREATE TABLE trial_user_attributes (trial_id INTEGER, key TEXT, value_json TEXT);
+"""
+
+
+@pytest.fixture
+def storage(tmp_path):
     """A storage with the tables that are read; trials are (state, {attribute: JSON text})."""
-    path = tmp_path / "study.db"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE studies (study_id INTEGER PRIMARY KEY, study_name TEXT)")
-        database.execute(
-            "CREATE TABLE trials (trial_id INTEGER PRIMARY KEY, number INTEGER, study_id INTEGER, state TEXT)"
-        )
-        database.execute(
-            "CREATE TABLE trial_user_attributes (trial_id INTEGER, key TEXT, value_json TEXT)"
-        )
-        database.executemany(
-            "INSERT INTO studies (study_name) VALUES (?)", [(name,) for name in studies]
-        )
-        for number, (state, attributes) in enumerate(trials):
-            database.execute("INSERT INTO trials VALUES (?, ?, 1, ?)", (number + 1, number, state))
-            database.executemany(
-                "INSERT INTO trial_user_attributes VALUES (?, ?, ?)",
-                [(number + 1, key, value) for key, value in attributes.items()],
-            )
+
+    def path(trials, studies=("one",), name="study.db"):
+        with closing(sqlite3.connect(tmp_path / name)) as database, database:
+            database.executescript(TABLES)
+            write = database.executemany
+            write("INSERT INTO studies (study_name) VALUES (?)", [(one,) for one in studies])
+            rows = [(at + 1, at, state) for at, (state, _) in enumerate(trials)]
+            write("INSERT INTO trials VALUES (?, ?, 1, ?)", rows)
+            values = [(at + 1, *one) for at, (_, has) in enumerate(trials) for one in has.items()]
+            write("INSERT INTO trial_user_attributes VALUES (?, ?, ?)", values)
+        return tmp_path / name
+
     return path
 
 
@@ -58,51 +78,36 @@ def states(found):
     return {row.criterion: row.state for row in found.rows}
 
 
-def test_every_repeat_of_a_message_counts(tmp_path):
-    text = (
-        "".join(OOM.format(size % 7) + f"step {size}\n" for size in range(500))
-        + "except torch.OutOfMemoryError:\n"
-    )
-    assert count_log(log_of(tmp_path, text)).oom == 500
-
-
-def test_a_message_wrapped_over_lines_counts_once(tmp_path):
-    text = OOM.format(16).replace("MiB. ", "MiB.\n").replace("free. ", "free.\n")
-    assert count_log(log_of(tmp_path, "start\n" + text + "end\n" + text)).oom == 2
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (
+            "".join(OOM.format(at % 7) + f"step {at}\n" for at in range(500))
+            + "except torch.OutOfMemoryError:\n",
+            {"oom": 500},
+        ),
+        ("start\n" + WRAPPED + "end\n" + WRAPPED, {"oom": 2}),
+        (BURST + ASSERT + ENABLE + "ok\n" * 9000 + BURST, {"asserts": 2}),
+        ("OSError: [Errno 12] Cannot allocate memory\n", {"host_memory": 1}),
+        (SUPERVISOR, {"restarts": 2, "exhausted": 1, "recycled": 1, "epoch": 3, "epochs": 10}),
+        ("Traceback (most recent call last):\nValueError: x\n", {"crashes": 1, "oom": 0}),
+        (
+            "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes.\n",
+            {"host_memory": 1, "oom": 0, "epoch": None},
+        ),
+    ],
+    ids=["repeats", "wrapped", "asserts", "fork", "supervisor", "crash", "host"],
+)
+def test_a_log_is_counted(log, text, counts):
+    found = count_log(log(text))
+    assert {name: getattr(found, name) for name in counts} == counts
 
 
 @pytest.mark.parametrize("shift", [0, 1, 40, 150, 299])
-def test_a_message_across_two_blocks_counts_once(tmp_path, shift):
+def test_a_message_across_two_blocks_counts_once(log, shift):
     line = "x" * 99 + "\n"
     text = line * (BLOCK_BYTES // 100 - 2) + "y" * shift + "\n" + OOM.format(16) + line
-    assert count_log(log_of(tmp_path, text)).oom == 1
-
-
-def test_assert_errors_count_and_the_kernels_own_lines_do_not_count_twice(tmp_path):
-    burst = "".join(THREAD.format(thread) for thread in range(64))
-    text = (
-        burst
-        + ASSERT
-        + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
-        + "ok\n" * 9000
-        + burst
-    )
-    assert count_log(log_of(tmp_path, text)).asserts == 2
-
-
-def test_restarts_count_and_what_denies_one_does_not(tmp_path):
-    text = (
-        "Restarting worker in 2 s\nsupervisor: restart attempt 2\nwill not restart\nmax restarts: 5\n"
-        "all restart attempts exhausted\nWorker 3 recycled after 50 trials\nEpoch 2/10\nEpoch 3/10\n"
-    )
-    counts = count_log(log_of(tmp_path, text))
-    assert (counts.restarts, counts.exhausted, counts.recycled, counts.epoch, counts.epochs) == (
-        2,
-        1,
-        1,
-        3,
-        10,
-    )
+    assert count_log(log(text)).oom == 1
 
 
 def test_a_log_without_lines_is_read_in_pieces(tmp_path):
@@ -111,35 +116,26 @@ def test_a_log_without_lines_is_read_in_pieces(tmp_path):
     assert count_log(path).bytes == 9 << 20
 
 
-def test_a_storage_is_counted_and_left_as_it_is(tmp_path):
-    path = storage_of(
-        tmp_path,
-        [
-            ("COMPLETE", {"peak_bytes": "5"}),
-            ("FAIL", {"outcome": '"oom"'}),
-            ("RUNNING", {}),
-            ("PRUNED", {}),
-        ],
-    )
+def test_a_storage_is_counted_and_left_as_it_is(storage, tmp_path):
+    ended = [("COMPLETE", {"peak_bytes": "5"}), ("FAIL", {"outcome": '"oom"'})]
+    path = storage([*ended, ("RUNNING", {}), ("PRUNED", {})])
     path.chmod(0o444)
     before = (path.read_bytes(), path.stat().st_mtime_ns, sorted(tmp_path.iterdir()))
     found = read_study(f"sqlite:///{path}")
     assert (found.complete, found.failed, found.running, found.pruned) == (1, 1, 1, 1)
-    assert (found.memory, found.outcomes) == (((0, 5),), ("oom",))
+    assert (found.memory, found.outcomes, found.finished) == (((0, 5),), ("oom",), 3)
     assert (path.read_bytes(), path.stat().st_mtime_ns, sorted(tmp_path.iterdir())) == before
 
 
-def test_a_storage_whose_writer_holds_it_is_read_as_of_its_last_commit(tmp_path):
-    path = storage_of(tmp_path, [("COMPLETE", {})])
+def test_a_storage_whose_writer_holds_it_is_read_as_of_its_last_commit(storage):
+    path = storage([("COMPLETE", {})])
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("UPDATE trials SET state = 'FAIL'")
         assert read_study(str(path)).complete == 1
 
 
-def test_a_storage_whose_writer_was_killed_in_a_commit_is_read_as_before_it(tmp_path):
-    path = storage_of(tmp_path, [("COMPLETE", {})] * 50)
-    dying = """
+DYING = """
 import os, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
 for line in ("PRAGMA cache_size = 1", "BEGIN", "UPDATE trials SET state = 'FAIL'",
@@ -147,7 +143,11 @@ for line in ("PRAGMA cache_size = 1", "BEGIN", "UPDATE trials SET state = 'FAIL'
     database.execute(line)
 os._exit(0)
 """
-    subprocess.run([sys.executable, "-c", dying, str(path)], check=True)
+
+
+def test_a_storage_whose_writer_was_killed_in_a_commit_is_read_as_before_it(storage):
+    path = storage([("COMPLETE", {})] * 50)
+    subprocess.run([sys.executable, "-c", DYING, str(path)], check=True)
     journal = Path(f"{path}-journal")
     before = (path.read_bytes(), journal.read_bytes())
     found = read_study(str(path))
@@ -155,24 +155,17 @@ os._exit(0)
     assert (path.read_bytes(), journal.read_bytes()) == before
 
 
-def test_what_is_no_storage_is_one_line(tmp_path):
-    several = storage_of(tmp_path, [], studies=("one", "two"))
-    text = log_of(tmp_path, "no database, only text that is long enough to be looked at\n" * 20)
+def test_what_is_no_storage_is_one_line(storage, log, tmp_path):
+    several = storage([], studies=("one", "two"))
+    text = log("no database, only text that is long enough to be looked at\n" * 20)
     with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE a (b)")
-    for url in (
-        tmp_path / "absent.db",
-        several,
-        text,
-        tmp_path / "other.db",
-        "mysql://host/db",
-        f"{several}#three",
-    ):
+    absent, other = tmp_path / "absent.db", tmp_path / "other.db"
+    for url in (absent, several, text, other, "mysql://host/db", f"{several}#three"):
         with pytest.raises(ValueError, match="expected|give") as error:
             read_study(str(url))
         assert "\n" not in str(error.value)
-    assert not (tmp_path / "absent.db").exists()
-    assert read_study(f"{several}#one").complete == 0
+    assert not absent.exists() and read_study(f"{several}#one").complete == 0
     with pytest.raises(ValueError, match="cannot be read"):
         count_log(tmp_path / "absent.log")
 
@@ -183,82 +176,70 @@ def test_growth_needs_its_interval_above_zero_and_two_percent():
     assert growth(noisy).says == "stable"
     grown = growth([(at, size + at * 1e6) for at, size in noisy])
     assert grown.says == "grows" and grown.low < 1e6 + 5e3 < grown.high + 1e4
-    assert (
-        growth([(at, size + at * 5e4) for at, size in noisy]).says == "stable"
-    )  # above 0, and 1 % in all
+    slight = [(at, size + at * 5e4) for at, size in noisy]
+    assert growth(slight).says == "stable"  # above 0, and 1 % in all
     assert growth([(at, 1e9 + rng.gauss(0, 3e8)) for at in range(9)]).says == "unclear"
-    assert growth(noisy[:5]) is None
+    assert growth(noisy[:5]) is None and growth([(1, size) for _, size in noisy]) is None
 
 
-def test_the_table_says_met_not_met_or_why_not_measured(tmp_path):
-    log = log_of(tmp_path, OOM.format(2) + "Epoch 3/3\n")
+def test_the_table_says_met_not_met_or_why_not_measured(log, storage):
     trials = [("COMPLETE", {"peak_bytes": str(10**9 + at * 10**7)}) for at in range(60)]
-    found = states(criteria(log, str(storage_of(tmp_path, trials))))
-    assert found["no out of memory of the GPU"] == "not met"
-    assert found["training goes through every epoch"] == "met"
-    assert found["memory of each GPU stays low"] == "met"
-    assert found["memory does not grow from trial to trial"] == "not met"
-    assert found["the GPU's memory is reset every 50 trials"] == "not met"
-    asserts = found["500 trials in a row without a device-side assert"]
-    assert asserts.startswith("not measured because 60 of 500") and len(found) == 15
-    assert all(
-        state.startswith("not measured because") for state in states(criteria(None, None)).values()
-    )
-    assert all(
-        state.startswith("not measured because")
-        for state in states(criteria(log_of(tmp_path, ""), None)).values()
-    )
+    found = states(criteria(log(OOM.format(2) + "Epoch 3/3\n"), str(storage(trials))))
+    assert {name: found[name] for name in found if not found[name].startswith(UNKNOWN)} == {
+        "no out of memory of the GPU": "not met",
+        "training goes through every epoch": "met",
+        "a first epoch ends (a log does not say on which data)": "met",
+        "it ends without a crash": "met",
+        "all of several epochs end": "met",
+        "memory of each GPU stays low": "met",
+        "memory does not grow from trial to trial": "not met",
+        "the GPU's memory is reset every 50 trials": "not met",
+        "the supervisor does not run out of restarts": "met",
+        "5000 trials without anybody's help": "not met",
+    }
+    assert found[IN_A_ROW].startswith(f"{UNKNOWN} 60 of 500") and len(found) == 15
+    for empty in (criteria(None, None), criteria(log(""), None)):
+        assert all(state.startswith(UNKNOWN) for state in states(empty).values())
 
 
 def test_every_criterion_has_its_measure_or_says_why_it_never_can():
-    for row in asked():
-        assert {"case", "criterion", "expected"} <= set(row) and ("measure" in row) != (
-            "never" in row
-        )
-        assert set(row.get("needs", [])) <= {"log", "study"} and row.get("runs", "ended") in (
-            "ended",
-            "resumed",
-        )
+    for row in ASKED:
+        assert {"case", "criterion", "expected"} <= set(row)
+        assert ("measure" in row) != ("never" in row)
+        assert set(row.get("needs", [])) <= {"log", "study"}
+        assert row.get("runs", "ended") in ("ended", "resumed")
 
 
-def test_asserts_are_told_by_the_outcomes_of_the_trials_where_they_have_them(tmp_path):
+def test_asserts_are_told_by_the_outcomes_of_the_trials_where_they_have_them(storage):
     ok, bad = ("COMPLETE", {"outcome": '"ok"'}), ("FAIL", {"outcome": '"device_assert"'})
-    name = "500 trials in a row without a device-side assert"
-    assert states(criteria(None, str(storage_of(tmp_path, [bad, *[ok] * 500]))))[name] == "met"
-    (tmp_path / "b").mkdir()
-    assert (
-        states(criteria(None, str(storage_of(tmp_path / "b", [*[ok] * 300, bad, *[ok] * 300]))))[
-            name
-        ]
-        == "not met"
-    )
+    long, broken = storage([bad, *[ok] * 500]), storage([*[ok] * 300, bad, *[ok] * 300], name="b")
+    assert states(criteria(None, str(long)))[IN_A_ROW] == "met"
+    assert states(criteria(None, str(broken)))[IN_A_ROW] == "not met"
 
 
-def test_what_the_training_paths_show_fills_only_rows_that_no_file_measured(tmp_path):
-    def path(name, state="ran", equal="bitwise"):
-        return PathResult(name, state, "", 1.0, 6, None, None, 0.5, equal, "")
+def path(name, state="ran", equal="bitwise"):
+    return PathResult(name, state, "", equal_to_single=equal)
 
-    results = [
-        path("single device", equal="not applicable"),
-        path("resume after a kill"),
-        path("DataParallel", "not_run"),
-    ]
-    found = {row.criterion: row for row in with_runs(criteria(None, None).rows, results)}
-    assert (found[CRASHES].state, found[CRASHES].seen) == (
-        "met",
-        "0 of 2 training paths failed here",
-    )
-    assert found[SAVED].state == "met" and "resume after a kill" in found[SAVED].seen
-    assert sum(row.state == "met" for row in found.values()) == 2
-    worse = with_runs(
-        criteria(None, None).rows, [path("DDP", "failed"), path("resume after a kill", equal="no")]
-    )
+
+def test_what_the_training_paths_show_fills_only_rows_that_no_file_measured(log):
+    single = path("single device", equal="not applicable")
+    results = [single, path("resume after a kill"), path("DataParallel", "not_run")]
+    none = criteria(None, None).rows
+    found = {row.criterion: row for row in with_runs(none, results)}
+    assert found[CRASHES].seen == "0 of 2 training paths failed here"
+    assert "resume after a kill" in found[SAVED].seen
+    assert {name for name, row in found.items() if row.state == "met"} == {CRASHES, SAVED}
+    worse = with_runs(none, [path("DDP", "failed"), path("resume after a kill", equal="no")])
     assert {row.criterion for row in worse if row.state == "not met"} == {CRASHES, SAVED}
-    logged = criteria(log_of(tmp_path, "Traceback (most recent call last):\nValueError: x\n"), None)
-    assert (
-        next(row for row in with_runs(logged.rows, results) if row.criterion == CRASHES).state
-        == "not met"
-    )
-    assert with_runs(criteria(None, None).rows, []) == criteria(None, None).rows
-    text = criteria_table(results=results)
-    assert "not measured because no log was given" in text and "0 of 2 training paths" in text
+    logged = criteria(log("Traceback (most recent call last):\nValueError: x\n"), None)
+    with_log = {row.criterion: row.state for row in with_runs(logged.rows, results)}
+    assert with_log[CRASHES] == "not met" and with_runs(none, []) == none
+    text = str(criteria_table(results=results))
+    assert f"{UNKNOWN} no log was given" in text and "0 of 2 training paths" in text
+
+
+def test_how_far_a_study_is_is_told_by_states_and_outcomes(storage):
+    ended = [("FAIL", {"outcome": '"oom"'}), ("COMPLETE", {"outcome": '"ok"'})]
+    text = study_text(str(storage([*ended, ended[1], ("RUNNING", {})])))
+    assert text == "one: 2 complete, 1 failed, 0 pruned, 1 running, 0 waiting\nended 2 ok, 1 oom"
+    assert study_text() == "not read because no study was given"

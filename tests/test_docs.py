@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.cli import _parser
+from helpers.cli import parsers
 from helpers.look.boxes import recorded_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,12 +23,12 @@ def rows(heading):
 
 def test_every_verb_is_in_the_readme():
     listed = {word.split()[0] for word in rows("Commands")}
-    assert set(_parser()[1]) <= listed
+    assert set(parsers()[1]) <= listed
 
 
 def test_every_make_target_is_in_the_readme_and_no_other():
     targets = set(re.findall(r"^([a-z][\w.-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    listed = {word.split()[0] for word in rows("Commands")} - (set(_parser()[1]) - targets)
+    listed = {word.split()[0] for word in rows("Commands")} - (set(parsers()[1]) - targets)
     assert listed == targets
 
 
@@ -44,7 +44,7 @@ def test_every_recorded_box_is_in_the_readme():
     assert sorted(rows("Recorded boxes")) == recorded_names()
 
 
-@pytest.mark.parametrize("verb", sorted(_parser()[1]))
+@pytest.mark.parametrize("verb", sorted(parsers()[1]))
 def test_every_verb_has_help_and_a_json_twin(verb):
     done = subprocess.run(
         [sys.executable, "-m", "helpers", verb, "--help"],
@@ -67,7 +67,7 @@ def test_every_command_that_the_project_advises_exists():
         said.update(
             {verb: path.name for verb in re.findall(r"-m helpers ([a-z][\w-]*)", path.read_text())}
         )
-    assert {verb: name for verb, name in said.items() if verb not in _parser()[1]} == {}
+    assert {verb: name for verb, name in said.items() if verb not in parsers()[1]} == {}
 
 
 def test_every_file_that_the_readme_names_is_there():

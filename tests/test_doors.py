@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 from tell_boxes import run_record
+from toy_allocator import Toy
 
 from helpers.cli import main
 from helpers.look.boxes import open_box, recorded_names
@@ -19,6 +21,7 @@ from helpers.run.record import read_batch
 from helpers.shapes import Alternative, Evidence, NextStep, Reading, Verdict, from_json
 from helpers.tell import batches, report, share
 from helpers.tell.issue_text import Case, issue_text
+from helpers.tell.page import verdict_html
 from helpers.tell.verdict import as_markdown, as_text, headline
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,14 +35,8 @@ OUT_OF_MEMORY = (
 
 def answer(verdict):
     """What every door has to agree on."""
-    return (
-        verdict.cause,
-        verdict.confidence,
-        verdict.state,
-        verdict.title,
-        verdict.missing,
-        verdict.next_step,
-    )
+    v = verdict
+    return v.cause, v.confidence, v.state, v.title, v.missing, v.next_step
 
 
 def by_command(box, capsys):
@@ -54,10 +51,9 @@ def by_notebook(name, box, monkeypatch):
     space = {}
     for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells:
         if cell.cell_type == "code":
-            drawn = "\n".join(
-                line for line in cell.source.splitlines() if not line.startswith("figures.show(")
-            )
-            exec(compile(drawn, name, "exec"), space)
+            lines = cell.source.splitlines()
+            drawn = [line for line in lines if not line.startswith("figures.show(")]
+            exec(compile("\n".join(drawn), name, "exec"), space)
         if "parameters" in cell.metadata.get("tags", []):
             space["box"] = box
     assert len(shown) == 1
@@ -71,17 +67,11 @@ def test_the_command_and_the_notebooks_give_one_box_one_verdict(box, capsys, mon
         assert answer(by_notebook(name, box, monkeypatch)) == answer(said), name
 
 
-@pytest.mark.parametrize(
-    "box",
-    [
-        "strix-halo-3-gttsize",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in recorded_names()
-            if name != "strix-halo-3-gttsize"
-        ),
-    ],
-)
+ONE = "strix-halo-3-gttsize"
+REST = [pytest.param(n, marks=pytest.mark.slow) for n in recorded_names() if n != ONE]
+
+
+@pytest.mark.parametrize("box", [ONE, *REST])
 def test_what_make_diagnose_runs_its_page_and_the_issue_say_the_same(box, tmp_path, capsys):
     said = by_command(box, capsys)
     result = run_plan(ROOT / "notebooks" / "plans" / "quick.yaml", tmp_path / "out", box=box)
@@ -100,46 +90,36 @@ def test_what_make_diagnose_runs_its_page_and_the_issue_say_the_same(box, tmp_pa
 def batch_of(folder, box, *verdicts):
     """A batch on one box whose runs ended with these verdicts, in this order."""
     for at, verdict in enumerate(verdicts, 1):
-        run = run_record(f"{at:02}", f"{at:02}_x.ipynb", "answered", verdict=verdict).model_copy(
-            update={"box": box}
-        )
+        run = run_record(f"{at:02}", f"{at:02}_x.ipynb", "answered", verdict=verdict)
+        run = run.model_copy(update={"box": box})
         (folder / run.run_id).mkdir(parents=True)
         (folder / run.run_id / "run.json").write_text(run.model_dump_json())
     return folder
 
 
-def made(cause, confidence="likely", state=""):
-    return Verdict(
-        cause=cause,
-        confidence=confidence,
-        state=state,
-        title=f"{cause} {confidence}",
-        next_step=NextStep(what="x"),
-    )
+def made(words):
+    """A verdict of "cause confidence" or "cause confidence state"."""
+    cause, confidence, state = (*words.split(), "")[:3]
+    step = NextStep(what="x")
+    return Verdict(cause, confidence, title=f"{cause} {confidence}", state=state, next_step=step)
 
 
 @pytest.mark.parametrize(
     ("verdicts", "first"),
     [
-        ([made("other", "likely", "aside"), made("external-holder", "likely")], 1),
-        ([made("allocator-fragmentation", "confirmed", "aside"), made("cannot-tell", "weak")], 1),
-        ([made("cannot-tell", "weak", "healthy"), made("true-capacity", "likely", "aside")], 0),
-        (
-            [
-                made("cannot-tell", "weak"),
-                made("external-holder", "weak"),
-                made("ttm-gtt-cap", "confirmed"),
-            ],
-            2,
-        ),
-        ([made("external-holder", "likely"), made("ttm-gtt-cap", "likely")], 0),
-        ([made("cannot-tell", "weak", "healthy"), made("cannot-tell", "weak")], 1),
-        ([made("other", "likely", "aside")], 0),
+        (["other likely aside", "external-holder likely"], 1),
+        (["allocator-fragmentation confirmed aside", "cannot-tell weak"], 1),
+        (["cannot-tell weak healthy", "true-capacity likely aside"], 0),
+        (["cannot-tell weak", "external-holder weak", "ttm-gtt-cap confirmed"], 2),
+        (["external-holder likely", "ttm-gtt-cap likely"], 0),
+        (["cannot-tell weak healthy", "cannot-tell weak"], 1),
+        (["other likely aside"], 0),
     ],
 )
 def test_page_report_and_issue_lead_with_one_verdict_and_never_with_an_answer_to_another_question(
     tmp_path, verdicts, first
 ):
+    verdicts = [made(words) for words in verdicts]
     folder = batch_of(tmp_path / "batch", "cuda-healthy", *verdicts)
     lead = batches.leading(run.verdict for run in read_batch(folder).runs)
     assert answer(lead) == answer(verdicts[first]) == answer(share.subject(folder).verdict)
@@ -151,44 +131,53 @@ def test_page_report_and_issue_lead_with_one_verdict_and_never_with_an_answer_to
 
 # -- what is handed over --------------------------------------------------------------------------
 def diagnose(*words, data=None, python=(sys.executable,)):
-    return subprocess.run(
-        [*python, str(ROOT / "helpers" / "__main__.py"), "diagnose", *words],
-        input=data,
-        check=False,
-        capture_output=True,
-        timeout=100,
-        cwd="/",
-    )
+    command = [*python, str(ROOT / "helpers" / "__main__.py"), "diagnose", *words]
+    given = {"input": data, "capture_output": True, "timeout": 100, "cwd": "/"}
+    return subprocess.run(command, check=False, **given)
 
 
-def test_the_verdict_comes_first_and_the_tables_only_where_asked(tmp_path):
-    plain, wide = diagnose("rx7900xt-container"), diagnose("rx7900xt-container", "--wide")
-    assert wide.stdout.startswith(plain.stdout) and len(wide.stdout) > len(plain.stdout) + 1000
-    assert b"(" in plain.stdout.splitlines()[1] and b"no visible process" in wide.stdout
-    assert b"no visible process" not in plain.stdout.split(b"\n\n")[0]
+@pytest.fixture
+def said(capsys):
+    """What ``diagnose`` prints of these words."""
+
+    def run(*words):
+        assert main(["diagnose", *map(str, words)]) == 0
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_the_sums_of_a_message_are_one_block_under_one_heading(tmp_path):
+@pytest.fixture
+def error(tmp_path):
     file = tmp_path / "error.txt"
     file.write_text(OUT_OF_MEMORY)
-    said = diagnose("--message", str(file)).stdout.decode()
-    assert (
-        said.count("The sums of the message") == 1
-        and "sum-1" not in said
-        and "numbers of the error text" not in said
-    )
-    block = said.split("The sums of the message\n")[1].split("\n\n")[0]
+    return file
+
+
+def test_the_verdict_comes_first_and_the_tables_only_where_asked(said):
+    plain, wide = said("rx7900xt-container"), said("rx7900xt-container", "--wide")
+    assert wide.startswith(plain.rstrip("\n")) and len(wide) > len(plain) + 1000
+    assert "(" in plain.splitlines()[1] and "no visible process" in wide
+    assert "no visible process" not in plain.split("\n\n")[0]
+
+
+def test_the_sums_of_a_message_are_one_block_under_one_heading(said, error):
+    shown = said("--message", error)
+    assert shown.count("The sums of the message") == 1
+    assert "sum-1" not in shown and "numbers of the error text" not in shown
+    block = shown.split("The sums of the message\n")[1].split("\n\n")[0]
     assert "23.56 GiB" in block and "2.00 GiB" in block
 
 
-def test_a_verdict_made_from_a_text_is_not_followed_by_words_that_nothing_in_it_was_known(tmp_path):
-    file = tmp_path / "error.txt"
-    file.write_text(
+def test_a_verdict_made_from_a_text_is_not_followed_by_words_that_nothing_in_it_was_known(
+    said, error
+):
+    error.write_text(
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that "
         "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.\n"
     )
-    said = diagnose("--message", str(file)).stdout.decode()
-    assert "from error text" in said and "nothing in it names a failure known here" not in said
+    shown = said("--message", error)
+    assert "from error text" in shown and "nothing in it names a failure known here" not in shown
 
 
 @pytest.mark.parametrize(
@@ -200,41 +189,30 @@ def test_a_verdict_made_from_a_text_is_not_followed_by_words_that_nothing_in_it_
         (bytes((at * at * 31 + at) % 256 for at in range(9000)), "binary data"),
     ],
 )
-def test_a_file_that_is_no_text_is_named_and_nothing_is_concluded(tmp_path, data, what, capsys):
-    file = tmp_path / "file.bin"
-    file.write_bytes(data)
-    assert main(["diagnose", "--message", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert f"is {what}" in said and "(cannot-tell;" in said
-    assert ("diagnose FILE" in said) is (what == "a pickle")
-    assert main(["diagnose", "--message", str(file), "--json"]) == 0
-    assert from_json(Verdict, capsys.readouterr().out).cause == "cannot-tell"
+def test_a_file_that_is_no_text_is_named_and_nothing_is_concluded(error, data, what, said):
+    error.write_bytes(data)
+    shown = said("--message", error)
+    assert f"is {what}" in shown and "(cannot-tell;" in shown
+    assert ("diagnose FILE" in shown) is (what == "a pickle")
+    assert from_json(Verdict, said("--message", error, "--json")).cause == "cannot-tell"
 
 
 def test_a_device_without_end_a_fifo_nobody_writes_to_and_standard_input_end(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, said
 ):
-    assert (
-        main(["diagnose", "--message", "/dev/zero"]) == 0
-        and "binary data" in capsys.readouterr().out
-    )
-    monkeypatch.setattr("helpers.look.text_file.SILENT_S", 0.2)
+    assert "binary data" in said("--message", "/dev/zero")
+    monkeypatch.setattr("helpers.look.text.SILENT_S", 0.2)
     os.mkfifo(tmp_path / "fifo")
-    began = time.monotonic()
-    assert (
-        main(["diagnose", "--message", str(tmp_path / "fifo")]) == 0
-        and time.monotonic() - began < 20
-    )
-    assert "nothing came for" in capsys.readouterr().out
+    assert "nothing came for" in said("--message", tmp_path / "fifo")
     for name in ("-", "/dev/stdin"):
-        said = diagnose("--message", name, "--json", data=OUT_OF_MEMORY.encode())
-        assert from_json(Verdict, said.stdout).evidence, name
+        done = diagnose("--message", name, "--json", data=OUT_OF_MEMORY.encode())
+        assert from_json(Verdict, done.stdout).evidence, name
 
 
 def test_a_text_without_end_is_read_in_bounded_memory_and_what_was_left_out_is_said(
     tmp_path, monkeypatch
 ):
-    from helpers.look import text_file
+    from helpers.look import text as text_file
 
     monkeypatch.setattr(text_file, "MOST_BYTES", 1 << 20)
     monkeypatch.setattr(text_file, "END_BYTES", 1 << 16)
@@ -243,131 +221,68 @@ def test_a_text_without_end_is_read_in_bounded_memory_and_what_was_left_out_is_s
     with text_file.TextFile(str(file)) as opened:
         lines = list(opened.lines())
     assert max(map(len, lines)) <= text_file.LONGEST_LINE and lines[-1] == "the end\n"
-    assert (
-        sum(map(len, lines)) < 2 << 20
-        and "only the first" in opened.note
-        and "the last" in opened.note
-    )
+    assert sum(map(len, lines)) < 2 << 20
+    assert "only the first" in opened.note and "the last" in opened.note
 
 
 @pytest.mark.parametrize("coding", ["utf-8", "utf-16", "utf-16-le", "latin-1"])
-def test_a_text_in_another_encoding_is_read(tmp_path, coding):
-    file = tmp_path / "error.txt"
-    file.write_bytes(("Fehler: gerät\r\n" + OUT_OF_MEMORY).encode(coding))
-    verdict = from_json(Verdict, diagnose("--message", str(file), "--json").stdout)
+def test_a_text_in_another_encoding_is_read(error, coding, said):
+    error.write_bytes(("Fehler: gerät\r\n" + OUT_OF_MEMORY).encode(coding))
+    verdict = from_json(Verdict, said("--message", error, "--json"))
     assert any("2.00 GiB" in row.says for row in verdict.evidence)
 
 
-def test_a_memory_snapshot_is_a_box_and_what_is_none_is_refused_in_one_line(tmp_path):
-    import pickle
-
-    blocks = [
-        {"size": 6 << 20, "requested_size": 6 << 20, "state": "active_allocated", "frames": []},
-        {"size": 14 << 20, "requested_size": 0, "state": "inactive", "frames": []},
-    ]
-    segment = {
-        "device": 0,
-        "address": 1 << 40,
-        "total_size": 20 << 20,
-        "allocated_size": 6 << 20,
-        "active_size": 6 << 20,
-        "requested_size": 6 << 20,
-        "stream": 0,
-        "segment_type": "large",
-        "segment_pool_id": (0, 0),
-        "is_expandable": False,
-        "frames": [],
-        "blocks": blocks,
-    }
+def test_a_memory_snapshot_is_a_box_and_what_is_none_is_refused_in_one_line(tmp_path, said):
+    toy = Toy()
+    toy.alloc(6 << 20)
     file = tmp_path / "run.pickle"
-    file.write_bytes(
-        pickle.dumps({"segments": [segment], "device_traces": [[]], "allocator_settings": {}})
-    )
-    said = diagnose(str(file), "--json")
-    assert said.returncode == 0, said.stderr
-    verdict = from_json(Verdict, said.stdout)
-    assert any(
-        row.reading.source == "memory snapshot" and row.reading.bytes == 20 << 20
-        for row in verdict.evidence
-    )
+    file.write_bytes(pickle.dumps(toy.snapshot(), 4))
+    rows = [row.reading for row in from_json(Verdict, said(file, "--json")).evidence]
+    assert ("memory snapshot", 20 << 20) in [(row.source, row.bytes) for row in rows]
     file.write_bytes(pickle.dumps({"weights": 1}))
-    said = diagnose(str(file))
-    assert said.returncode == 2 and said.stderr.count(b"\n") == 1 and not said.stdout
+    done = diagnose(str(file))
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and not done.stdout
 
 
-def test_an_error_text_given_as_a_box_is_told_where_it_belongs(tmp_path):
-    file = tmp_path / "error.txt"
-    file.write_text(OUT_OF_MEMORY)
-    said = diagnose(str(file))
-    assert (
-        said.returncode == 2
-        and b"diagnose --message" in said.stderr
-        and said.stderr.count(b"\n") == 1
-    )
+def test_an_error_text_given_as_a_box_is_told_where_it_belongs(error):
+    done = diagnose(str(error))
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert b"diagnose --message" in done.stderr
 
 
-OLD_PYTHONS = [
-    path
-    for path in (
-        Path("/usr/bin/python3"),
-        *sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3.8")),
-    )
-    if path.is_file()
-]
+PYENV = sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3.8"))
+OLD_PYTHONS = [path for path in (Path("/usr/bin/python3"), *PYENV) if path.is_file()]
+BOXES = [(name,) for name in recorded_names()]
 
 
 @pytest.mark.parametrize("python", OLD_PYTHONS, ids=str)
-def test_a_message_and_a_bundle_need_no_set_up(tmp_path, python):
-    file = tmp_path / "error.txt"
-    file.write_text(OUT_OF_MEMORY)
-    plain = (str(python), "-I", "-S")
-    for words in (
-        ("--message", str(file)),
-        *((name,) for name in recorded_names()),
-        (str(ROOT / "env/boxes/cuda-24gb-tuning"), "--message", str(file), "--wide"),
-    ):
-        said = diagnose(*words, python=plain)
-        assert said.returncode == 0 and not said.stderr, (words, said.stderr[-300:])
-        own = diagnose(*words)
-        assert said.stdout.split(b"\n\n")[0] == own.stdout.split(b"\n\n")[0]
-        if "--wide" not in words:
-            assert (
-                diagnose(*words, "--json", python=plain).stdout == diagnose(*words, "--json").stdout
-            )
+def test_a_message_and_a_bundle_need_no_set_up(error, python, said):
+    message, bundle = ("--message", str(error)), str(ROOT / "env/boxes/cuda-24gb-tuning")
+    for words in (message, *BOXES, (bundle, *message, "--wide")):
+        wide = "--wide" in words
+        asked = words if wide else (*words, "--json")
+        done = diagnose(*asked, python=(str(python), "-I", "-S"))
+        assert done.returncode == 0 and not done.stderr, (words, done.stderr[-300:])
+        own, theirs = said(*asked), done.stdout.decode()
+        assert own.split("\n\n")[0] == theirs.split("\n\n")[0] and (wide or own == theirs)
 
 
 # -- how it is told -------------------------------------------------------------------------------
-def test_where_nothing_is_wrong_it_says_so_and_no_doubt(capsys):
-    assert main(["diagnose", "cuda-healthy"]) == 0
-    said = capsys.readouterr().out
-    assert (
-        said.startswith("Nothing wrong was seen\n(healthy; ")
-        and "weak" not in said.split("Evidence")[0]
-    )
-    assert "If it comes to that" not in said
+def test_where_nothing_is_wrong_it_says_so_and_no_doubt(said):
+    shown = said("cuda-healthy")
+    assert shown.startswith("Nothing wrong was seen\n(healthy; ")
+    assert "weak" not in shown.split("Evidence")[0] and "If it comes to that" not in shown
 
 
 def test_where_nothing_is_decided_the_open_causes_stand_in_their_order():
-    reading = Reading(1, "count", "ok", "", "x", "")
-    verdict = Verdict(
-        cause="cannot-tell",
-        confidence="weak",
-        title="The evidence does not decide",
-        evidence=[Evidence(id="a", reading=reading, says="one thing")],
-        alternatives=[
-            Alternative(cause="driver-leak", confidence="weak"),
-            Alternative(cause="external-holder", confidence="weak"),
-        ],
-        next_step=NextStep(what="look"),
-    )
-    for text in (as_text(verdict), as_markdown(verdict), report.verdict_html(verdict)):
-        assert (
-            text.index("driver-leak") < text.index("external-holder")
-            and "a hint" not in text.split("Still open")[0]
-        )
+    others = [Alternative(cause, "weak") for cause in ("driver-leak", "external-holder")]
+    row = Evidence(id="a", reading=Reading(1, "count", "ok", "", "x", ""), says="one thing")
+    verdict = replace(made("cannot-tell weak"), evidence=[row], alternatives=others)
+    for text in (as_text(verdict), as_markdown(verdict), verdict_html(verdict)):
+        assert text.index("driver-leak") < text.index("external-holder")
+        assert "a hint" not in text.split("Still open")[0]
 
 
-def test_a_reading_that_was_filled_in_is_marked_in_its_row(capsys):
-    assert main(["diagnose", "strix-halo-3-gttsize"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("(filled in)") >= 2 and "confirmed" not in said
+def test_a_reading_that_was_filled_in_is_marked_in_its_row(said):
+    shown = said("strix-halo-3-gttsize")
+    assert shown.count("(filled in)") >= 2 and "confirmed" not in shown

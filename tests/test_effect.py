@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from helpers.load.effect import Arm, compare, effect, fisher, same_answer, student
 
 SIZES = st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5)
+DEARER = (1.5, 1.5, 1.51, 1.5, 1.5)
+HALF, MORE, NONE = (50.0,) * 5, (110.0,) * 5, (None,) * 5
 
 
 def arm(memory=(100.0,) * 5, time=(1.0,) * 5, outcomes=("ok",) * 5, losses=()):
@@ -30,101 +32,108 @@ def test_fishers_test_gives_the_known_probability():
     assert fisher(3, 4, 1, 4) == pytest.approx(34 / 70)  # the lady tasting tea, two-sided
 
 
-def test_half_the_memory_is_found():
-    found = effect("memory", [100, 101, 99, 100, 102], [50, 50, 51, 49, 50])
-    assert found.says == "less" and found.low < 0.5 < found.high and found.pairs == 5
-
-
-def test_an_effect_below_the_least_that_matters_is_the_same():
-    assert effect("memory", [100.0] * 4, [99.0] * 4).says == "same"
-    assert effect("time", [1.0, 1.01, 0.99, 1.0], [1.05, 1.05, 1.04, 1.05]).says == "same"
-
-
-def test_noise_as_large_as_the_effect_leaves_it_unclear():
-    assert effect("time", [1.0, 2.0, 0.6, 1.4], [1.5, 1.1, 1.7, 0.9]).says == "unclear"
-
-
-def test_two_pairs_say_nothing():
-    assert effect("memory", [100, 100], [1, 1]).says == "unclear"
-
-
-def test_a_pair_without_a_measurement_is_left_out():
-    assert effect("memory", [100, None, 0, 100, 100], [50, 50, 50, 50, 50]).pairs == 3
-    assert effect("memory", [], []).pairs == 0
+@pytest.mark.parametrize(
+    ("what", "control", "treated", "says", "pairs"),
+    [
+        ("memory", [100, 101, 99, 100, 102], [50, 50, 51, 49, 50], "less", 5),
+        ("memory", [100.0] * 4, [99.0] * 4, "same", 4),
+        ("time", [1.0, 1.01, 0.99, 1.0], [1.05, 1.05, 1.04, 1.05], "same", 4),
+        ("time", [1.0, 2.0, 0.6, 1.4], [1.5, 1.1, 1.7, 0.9], "unclear", 4),
+        ("memory", [100, 100], [1, 1], "unclear", 2),
+        ("memory", [100, None, 0, 100, 100], [50] * 5, "less", 3),
+        ("memory", [], [], "unclear", 0),
+    ],
+    ids=["half", "below-least", "slower-a-little", "noise", "two-pairs", "lacking", "none"],
+)
+def test_an_effect_is_said_where_its_interval_shows_it(what, control, treated, says, pairs):
+    found = effect(what, control, treated)
+    assert (found.says, found.pairs) == (says, pairs)
+    assert not found.low > found.ratio and not found.high < found.ratio
 
 
 @given(SIZES, SIZES, st.floats(0.1, 10))
 def test_a_ratio_does_not_depend_on_the_unit_and_turns_over_with_the_arms(control, treated, unit):
-    one, scaled = (
-        effect("time", control, treated),
-        effect("time", [x * unit for x in control], [x * unit for x in treated]),
-    )
-    other = effect("time", treated, control)
+    one, other = effect("time", control, treated), effect("time", treated, control)
+    scaled = effect("time", [x * unit for x in control], [x * unit for x in treated])
     assert scaled.ratio == pytest.approx(one.ratio) and scaled.low == pytest.approx(one.low)
     assert other.ratio == pytest.approx(1 / one.ratio) and other.high == pytest.approx(1 / one.low)
-    assert {"less": "more", "more": "less"}.get(one.says, one.says) == other.says or math.isclose(
-        one.high, 1, rel_tol=1e-9
-    )
+    turned = {"less": "more", "more": "less"}.get(one.says, one.says)
+    assert turned == other.says or math.isclose(one.high, 1, rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.05, 0.15])
 @pytest.mark.parametrize("what", ["memory", "time"])
 def test_of_two_thousand_alike_comparisons_at_most_two_in_a_hundred_alarm(what, spread):
     rng = random.Random(7)
-    assert (
-        resampled(
-            [math.exp(rng.gauss(0, spread)) for _ in range(40)], what, pairs=5, draws=2000, seed=1
-        )
-        <= 0.02
-    )
+    values = [math.exp(rng.gauss(0, spread)) for _ in range(40)]
+    assert resampled(values, what, pairs=5, draws=2000, seed=1) <= 0.02
 
 
-def test_a_remedy_that_saves_memory_helps_and_its_cost_is_told():
-    told = compare(arm(), arm(memory=(50.0,) * 5, time=(1.5, 1.5, 1.51, 1.5, 1.5)))
-    assert told.verdict == "helps" and "it costs time x 1.5" in told.why
+BAD, CRASHED = ("oom",) * 5, ("crashed",) * 5
+LOSSES = [(1.0, 0.5)] * 5
+OUT = {"outcomes": BAD, "memory": NONE, "time": NONE}
 
 
-def test_a_cost_without_a_gain_is_harm():
-    assert compare(arm(), arm(time=(1.5, 1.5, 1.51, 1.5, 1.5))).verdict == "harmful"
-    assert compare(arm(), arm(memory=(110.0,) * 5)).verdict == "harmful"
-    assert compare(arm(), arm(memory=(110.0,) * 5), goal="time").verdict == "harmful"
-
-
-def test_no_change_is_no_effect():
-    assert compare(arm(), arm()).verdict == "no_effect"
-
-
-def test_a_remedy_that_changes_the_answer_is_none():
-    losses = [(1.0, 0.5)] * 5
-    told = compare(
-        arm(losses=losses), arm(memory=(50.0,) * 5, losses=[(1.0, 0.51)] * 5), answer="close"
-    )
-    assert told.verdict == "harmful" and told.same_answer is False
-    nearly = arm(memory=(50.0,) * 5, losses=[(1.0, 0.50001)] * 5)
-    assert compare(arm(losses=losses), nearly, answer="close").verdict == "helps"
-    assert compare(arm(losses=losses), nearly, answer="bitwise").verdict == "harmful"
-
-
-def test_a_control_that_runs_out_where_the_remedy_finishes_is_help_with_enough_trials():
-    bad, good = arm(outcomes=("oom",) * 5, memory=(None,) * 5, time=(None,) * 5), arm()
-    assert compare(bad, good).verdict == "helps"
-    assert compare(good, bad).verdict == "harmful"
-    few = compare(arm(outcomes=("oom",) * 3), arm(outcomes=("ok",) * 3))
-    assert few.verdict == "not_enough_evidence" and "by chance (p = 0.1)" in few.why
-
-
-def test_a_remedy_under_which_all_run_out_alike_has_no_effect():
-    out = arm(outcomes=("oom",) * 5)
-    assert compare(out, out).verdict == "no_effect"
-    broken = arm(outcomes=("crashed",) * 5)
-    assert compare(broken, broken).verdict == "not_enough_evidence"
-
-
-def test_an_arm_without_a_trial_is_no_evidence():
-    assert compare(arm(), arm(outcomes=())).verdict == "not_enough_evidence"
+@pytest.mark.parametrize(
+    ("control", "treated", "asked", "verdict", "why"),
+    [
+        ({}, {"memory": HALF, "time": DEARER}, {}, "helps", "it costs time x 1.5"),
+        ({}, {"time": DEARER}, {}, "harmful", "time x 1.5"),
+        ({}, {"memory": MORE}, {}, "harmful", "memory x 1.1"),
+        ({}, {"memory": MORE}, {"goal": "time"}, "harmful", "memory x 1.1"),
+        ({}, {}, {}, "no_effect", "below 2%, the least that matters"),
+        ({}, {}, {"goal": "time"}, "no_effect", "below 10%, the least that matters"),
+        (
+            {"losses": LOSSES},
+            {"memory": HALF, "losses": [(1.0, 0.51)] * 5},
+            {"answer": "close"},
+            "harmful",
+            "changes the answer",
+        ),
+        (
+            {"losses": LOSSES},
+            {"memory": HALF, "losses": [(1.0, 0.50001)] * 5},
+            {"answer": "close"},
+            "helps",
+            "",
+        ),
+        (
+            {"losses": LOSSES},
+            {"memory": HALF, "losses": [(1.0, 0.50001)] * 5},
+            {"answer": "bitwise"},
+            "harmful",
+            "",
+        ),
+        (OUT, {}, {}, "helps", "it ended 5 ok, and without it 5 oom"),
+        ({}, OUT, {}, "harmful", "it ended 5 oom, and without it 5 ok"),
+        (
+            {"outcomes": BAD[:3]},
+            {"outcomes": ("ok",) * 3},
+            {},
+            "not_enough_evidence",
+            "by chance (p = 0.1)",
+        ),
+        ({"outcomes": BAD}, {"outcomes": BAD}, {}, "no_effect", "no trial finished"),
+        (
+            {"outcomes": CRASHED},
+            {"outcomes": CRASHED},
+            {},
+            "not_enough_evidence",
+            "no trial finished",
+        ),
+        ({}, {"outcomes": ()}, {}, "not_enough_evidence", "no trial of the remedy"),
+        ({"outcomes": ()}, {}, {}, "not_enough_evidence", "no trial of the control"),
+        ({"memory": NONE}, {}, {}, "not_enough_evidence", "memory: not measured"),
+    ],
+)
+def test_the_verdict_of_two_arms(control, treated, asked, verdict, why):
+    told = compare(arm(**control), arm(**treated), **asked)
+    assert told.verdict == verdict and why in told.why
+    assert told.same_answer is (None if "answer" not in asked else verdict == "helps")
 
 
 def test_answers_compare_on_the_steps_that_both_made():
     assert same_answer([(1.0, 2.0)], [(1.0,)], "bitwise") is True
     assert same_answer([()], [()], "bitwise") is None
     assert same_answer([(math.nan,)], [(math.nan,)], "half") is False
+    assert same_answer([(math.inf,)], [(math.inf,)], "bitwise") is True

@@ -1,203 +1,131 @@
-"""Each way in which a notebook can end, injected for real: what the notebook and the fault say afterwards."""
+"""Each way in which a notebook can end, injected for real: what the notebook, the fault and the run's record say afterwards.
 
+The one file of tests about runs that starts real kernels; the others have a stand-in (run_stand_in.py).
+"""
+
+import csv
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from run_stand_in import NOTEBOOKS, ROOT, go, plan
 
-from helpers.run import client, engine, kernel
-from helpers.run.client import RunFault
+from helpers.child import process_of
+from helpers.run import engine, kernel, record
+from helpers.run.batch import run_plan
+from helpers.run.engine import RunFault, execute
+from helpers.run.record import read_batch, read_run
+from helpers.run.runner import read_back
 
-NOTEBOOKS = Path(__file__).parent / "notebooks"
-ROOT = Path(__file__).resolve().parents[1]
-
-# notebook, limit of a cell -> state, signal, how the cause begins, status of each cell of the source notebook
 C, F, P = "completed", "failed", "pending"
-FAULTS = [
-    (
-        "kills_itself",
-        30,
-        "died",
-        "SIGKILL",
-        "the kernel was killed by SIGKILL; cause unknown",
-        [C, C, F, P],
-    ),
-    ("segfaults", 30, "died", "SIGSEGV", "the kernel was killed by SIGSEGV", [C, C, F, P]),
-    (
-        "writes_to_fd_2_and_aborts",
-        30,
-        "died",
-        "SIGABRT",
-        "the kernel was killed by SIGABRT; see its last words",
-        [C, C, F, P],
-    ),
-    (
-        "exits_with_status_3",
-        30,
-        "died",
-        "",
-        "the kernel ended by itself with exit status 3",
-        [C, C, F, P],
-    ),
-    ("raises", 30, "failed", "", "ValueError: no such card", [C, C, F, P]),
-    ("runs_out_of_memory_in_python", 30, "failed", "", "MemoryError", [C, C, F, P]),
-    ("calls_sys_exit_with_3", 30, "failed", "", "SystemExit: 3", [C, C, F, P]),
-    ("calls_sys_exit_with_0", 30, "failed", "", "SystemExit: 0", [C, C, F, P]),
-    (
-        "loops_for_ever",
-        1,
-        "timed_out",
-        "",
-        "passed the limit of 1 s of cell 2 (while True:)",
-        [C, C, F, P],
-    ),
-    (
-        "stays_in_one_c_call",
-        1,
-        "timed_out",
-        "",
-        "passed the limit of 1 s of cell 2 (sum(range(10**13)))",
-        [C, C, F, P],
-    ),
-    (
-        "ignores_sigint_and_sigterm",
-        1,
-        "timed_out",
-        "",
-        "passed the limit of 1 s of cell 2",
-        [C, C, F, P],
-    ),
-    (
-        "has_a_limit_of_its_own",
-        30,
-        "timed_out",
-        "",
-        "passed the limit of 1 s of cell 2 (time.sleep(60))",
-        [C, C, F, P],
-    ),
-    ("leaves_a_child", 30, "died", "SIGKILL", "the kernel was killed by SIGKILL", [C, C, F, P]),
-    (
-        "leaves_a_child_in_its_own_session",
-        1,
-        "timed_out",
-        "",
-        "passed the limit of 1 s of cell 2",
-        [C, C, F, P],
-    ),
-]
+with open(Path(__file__).parent / "data" / "notebook_ends.tsv") as file:
+    FAULTS = {row["notebook"]: row for row in csv.DictReader(file, delimiter="\t")}
 GOOD = ["prints_20_mb", "answers_with_a_figure"]
-BY_NAME = {row[0]: row for row in FAULTS}
+
+
+def working_in(folder):
+    """The processes whose folder is this one or below it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder) in process.cwd():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def printed(nb):
+    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def statuses(nb):
+    cells = [cell for cell in nb.cells if "papermill" in cell.metadata]
+    return [cell.metadata.papermill.status for cell in cells if cell.cell_type == "code"]
 
 
 class Ran:
     """A notebook that was executed here: its fault or None, what was saved, and where."""
 
     def __init__(self, name, folder, cell_s):
-        self.folder, self.fault, self.left_behind = folder, None, ()
-        folder.mkdir()
-        (folder / "helpers").mkdir()
+        self.folder, self.fault = folder, None
+        (folder / "helpers").mkdir(parents=True)
         (folder / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
         try:
-            _, self.left_behind = engine.execute(
-                NOTEBOOKS / f"{name}.ipynb", folder / "notebook.ipynb", cell_s=cell_s
-            )
+            source = NOTEBOOKS / f"{name}.ipynb"
+            _, self.left_behind = execute(source, folder / "notebook.ipynb", cell_s=cell_s)
         except RunFault as fault:
             self.fault, self.left_behind = fault, fault.left_behind
         self.nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
-        self.stderr = (folder / "kernel.stderr").read_text()
 
     @property
     def cells(self):
-        return [
-            cell
-            for cell in self.nb.cells
-            if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])
-        ]
-
-    @property
-    def statuses(self):
-        return [cell.metadata.papermill.status for cell in self.cells]
+        tag = "papermill-error-cell-tag"
+        return [cell for cell in self.nb.cells if tag not in cell.metadata.get("tags", [])]
 
     def errors(self):
-        return [
-            output
-            for cell in self.cells
-            for output in cell.get("outputs", [])
-            if output.output_type == "error"
-        ]
-
-    def text(self):
-        return "".join(
-            output.text
-            for cell in self.cells
-            for output in cell.get("outputs", [])
-            if output.output_type == "stream"
-        )
+        outputs = [output for cell in self.cells for output in cell.get("outputs", [])]
+        return [output for output in outputs if output.output_type == "error"]
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Every notebook of the tables, executed two at a time."""
+    """Every notebook of the table, executed two at a time."""
     base = tmp_path_factory.mktemp("ran")
-    wanted = [(name, limit) for name, limit, *_ in FAULTS] + [(name, 60) for name in GOOD]
+    limits = {**{name: float(row["cell_s"]) for name, row in FAULTS.items()}}
+    limits.update(dict.fromkeys(GOOD, 60))
     with ThreadPoolExecutor(2) as pool:
-        made = pool.map(lambda one: (one[0], Ran(one[0], base / one[0], one[1])), wanted)
-        return dict(made)
+        going = {name: pool.submit(Ran, name, base / name, s) for name, s in limits.items()}
+        return {name: one.result() for name, one in going.items()}
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_recorded_as_what_it_was(ran, name):
-    _, _, state, signal_name, cause, statuses = BY_NAME[name]
-    one = ran[name]
-    assert (one.fault.state, one.fault.signal, one.fault.cell) == (state, signal_name, 2)
-    assert one.fault.cause.startswith(cause)
-    assert one.statuses == statuses
+    row, one = FAULTS[name], ran[name]
+    assert (one.fault.state, one.fault.signal, one.fault.cell) == (row["state"], row["signal"], 2)
+    assert one.fault.cause.startswith(row["cause"])
+    assert [cell.metadata.papermill.status for cell in one.cells] == [C, C, F, P]
     assert one.nb.metadata.papermill.exception is True
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name != "calls_sys_exit_with_0"])
+@pytest.mark.parametrize("name", sorted(FAULTS.keys() - {"calls_sys_exit_with_0"}))
 def test_a_fault_shows_in_the_notebook_itself(ran, name):
     one = ran[name]
     assert "An Exception was encountered" in one.nb.cells[0].source
     failing = next(cell for cell in one.cells if cell.metadata.papermill.status == F)
     assert "error" in [output.output_type for output in failing.outputs]
-    assert "after" not in one.text()
+    assert "after" not in printed(one.nb)
     nbformat.validate(one.nb)
 
 
-@pytest.mark.parametrize("name", list(BY_NAME) + GOOD)
+@pytest.mark.parametrize("name", [*FAULTS, *GOOD])
 def test_no_process_of_a_run_lives_on(ran, name):
-    folder = os.fsencode(ran[name].folder)
-    assert [p.pid for p in psutil.process_iter() if folder in os.fsencode(_cwd(p))] == []
-
-
-def _cwd(process):
-    try:
-        return process.cwd()
-    except psutil.Error:
-        return ""
+    assert working_in(ran[name].folder) == []
 
 
 @pytest.mark.parametrize("name", ["leaves_a_child", "leaves_a_child_in_its_own_session"])
 def test_a_child_of_a_lost_kernel_is_ended_and_named(ran, name):
-    child = int(ran[name].text().split()[1])
+    child = int(printed(ran[name].nb).split()[1])
     assert ran[name].left_behind == (f"sleep ({child})",)
 
 
 def test_last_words_on_fd_2_are_kept_though_pytest_runs_this(ran):
     assert "PYTEST_CURRENT_TEST" in os.environ
-    one = ran["writes_to_fd_2_and_aborts"]
-    assert one.stderr == "GPU node 1: page not present\n"
-    assert one.fault.last_words == "GPU node 1: page not present"
-    assert "GPU node 1: page not present" in one.errors()[0].traceback
+    one, words = ran["writes_to_fd_2_and_aborts"], "GPU node 1: page not present"
+    assert (one.folder / "kernel.stderr").read_text() == words + "\n"
+    assert one.fault.last_words == words and words in one.errors()[0].traceback
 
 
 @pytest.mark.parametrize("name", ["segfaults", "stays_in_one_c_call"])
@@ -207,18 +135,15 @@ def test_the_stacks_of_a_fault_or_hang_name_the_line_of_the_cell(ran, name):
     assert "ipykernel" in stood and "line 1 in <module>" in stood
 
 
-def test_a_notebook_without_a_fault_leaves_no_empty_stacks(ran):
-    assert ran["answers_with_a_figure"].fault is None
-    assert not (ran["answers_with_a_figure"].folder / "stacks").exists()
-
-
-def test_the_checkouts_helpers_win_over_a_package_beside_the_notebook(ran):
-    assert ran["answers_with_a_figure"].text().strip() == str(ROOT / "helpers" / "__init__.py")
+def test_a_notebook_without_a_fault_imports_the_checkout_and_leaves_no_empty_stacks(ran):
+    one = ran["answers_with_a_figure"]
+    assert one.fault is None and not (one.folder / "stacks").exists()
+    assert printed(one.nb).strip() == str(ROOT / "helpers" / "__init__.py")
 
 
 def test_endless_printing_is_cut_in_the_middle_and_its_end_kept(ran):
     one = ran["prints_20_mb"]
-    assert one.fault is None and one.statuses == [C, C, C, C]
+    assert one.fault is None and statuses(one.nb) == [C, C, C, C]
     assert (one.folder / "notebook.ipynb").stat().st_size < 3 << 20
     text = one.cells[2].outputs
     assert text[0].text.startswith("0000000") and "characters left out" in text[-1].text
@@ -227,25 +152,21 @@ def test_endless_printing_is_cut_in_the_middle_and_its_end_kept(ran):
 
 def test_a_run_passes_its_own_limit_whatever_its_cells_may(tmp_path):
     with pytest.raises(RunFault) as caught:
-        engine.execute(NOTEBOOKS / "counts_slowly.ipynb", tmp_path / "n.ipynb", cell_s=60, run_s=2)
+        execute(NOTEBOOKS / "counts_slowly.ipynb", tmp_path / "n.ipynb", cell_s=60, run_s=8)
     assert caught.value.state == "timed_out"
-    assert caught.value.cause == "the run passed its limit of 2 s in cell 1 (import time)"
+    assert caught.value.cause == "the run passed its limit of 8 s in cell 1 (import time)"
     assert json.loads((tmp_path / "n.ipynb").read_text())["nbformat"] == 4
 
 
 def test_a_kernel_that_cannot_start_is_a_death_at_the_first_cell(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        kernel, "ARGV", [sys.executable, "-c", "import no_such_module", "{connection_file}"]
-    )
+    argv = [sys.executable, "-c", "import no_such_module", "{connection_file}"]
+    monkeypatch.setattr(kernel, "ARGV", argv)
     with pytest.raises(RunFault) as caught:
-        engine.execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
-    assert caught.value.state == "died"
-    assert caught.value.cause.startswith(
-        "the kernel ended by itself with exit status 1; before cell 0"
-    )
+        execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
+    why = "the kernel ended by itself with exit status 1; before cell 0"
+    assert caught.value.state == "died" and caught.value.cause.startswith(why)
     assert "No module named 'no_such_module'" in caught.value.last_words
-    nb = nbformat.read(tmp_path / "n.ipynb", as_version=4)
-    assert [c.metadata.papermill.status for c in nb.cells if c.cell_type == "code"] == [F, P]
+    assert statuses(nbformat.read(tmp_path / "n.ipynb", as_version=4)) == [F, P]
 
 
 def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_path, monkeypatch):
@@ -255,26 +176,25 @@ def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_pa
         return None
 
     for name in ("poll", "kill", "terminate", "send_signal"):
-        monkeypatch.setattr(client.LocalProvisioner, name, never)
-    monkeypatch.setattr(client, "STOP_S", 0.2)
+        monkeypatch.setattr(engine.LocalProvisioner, name, never)
+    monkeypatch.setattr(engine, "STOP_S", 0.2)
     sweep = kernel.sweep
-    monkeypatch.setattr(
-        kernel, "sweep", lambda mark, adopted: (sweep(mark, adopted)[1], ["python (4711)"])
-    )
+
+    def deaf(mark, adopted):
+        return sweep(mark, adopted)[1], ["python (4711)"]
+
+    monkeypatch.setattr(kernel, "sweep", deaf)
     with pytest.raises(RunFault) as caught:
-        engine.execute(NOTEBOOKS / "loops_for_ever.ipynb", tmp_path / "n.ipynb", cell_s=1)
+        execute(NOTEBOOKS / "loops_for_ever.ipynb", tmp_path / "n.ipynb", cell_s=1)
+    late = "passed the limit of 1 s of cell 2 (while True:)"
     assert caught.value.state == "stuck"
-    assert (
-        caught.value.cause
-        == "passed the limit of 1 s of cell 2 (while True:); SIGKILL does not end python (4711)"
-    )
+    assert caught.value.cause == f"{late}; SIGKILL does not end python (4711)"
 
 
 STOPPED = """
 import sys
 from pathlib import Path
-from helpers.run.client import RunFault
-from helpers.run.engine import execute
+from helpers.run.engine import RunFault, execute
 try:
     execute(Path(sys.argv[1]), Path(sys.argv[2]) / "n.ipynb", cell_s=60, on_cell=lambda i, n: print(i, flush=True))
 except RunFault as fault:
@@ -287,40 +207,63 @@ except RunFault as fault:
     [("loops_for_ever", signal.SIGINT), ("ignores_sigint_and_sigterm", signal.SIGTERM)],
 )
 def test_an_interrupt_to_us_stops_the_cell_and_says_so(tmp_path, name, number):
-    process = subprocess.Popen(
-        [sys.executable, "-c", STOPPED, str(NOTEBOOKS / f"{name}.ipynb"), str(tmp_path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    argv = [sys.executable, "-c", STOPPED, str(NOTEBOOKS / f"{name}.ipynb"), str(tmp_path)]
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     while process.stdout.readline().strip() != "2":
         assert process.poll() is None
     time.sleep(0.5)
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert out.startswith(f"interrupted|{number.name}|2|interrupted by {number.name}")
-    nb = nbformat.read(tmp_path / "n.ipynb", as_version=4)
-    assert [c.metadata.papermill.status for c in nb.cells if c.cell_type == "code"] == [C, C, F, P]
+    assert statuses(nbformat.read(tmp_path / "n.ipynb", as_version=4)) == [C, C, F, P]
 
 
 def test_no_other_kernel_startup_file_or_startup_variable_gets_in(tmp_path, monkeypatch):
     home = tmp_path / "home"
-    spec = home / ".local/share/jupyter/kernels/python3"
-    spec.mkdir(parents=True)
-    (spec / "kernel.json").write_text(
-        json.dumps({"argv": ["/bin/false"], "display_name": "x", "language": "python"})
-    )
-    startup = home / ".ipython/profile_default/startup"
-    startup.mkdir(parents=True)
-    (startup / "0.py").write_text("raise SystemExit('startup ran')\n")
-    (home / "start.py").write_text("print('start.py ran')\n")
+    spec = {"argv": ["/bin/false"], "display_name": "x", "language": "python"}
+    for name, text in (
+        (".local/share/jupyter/kernels/python3/kernel.json", json.dumps(spec)),
+        (".ipython/profile_default/startup/0.py", "raise SystemExit('startup ran')\n"),
+        ("start.py", "print('start.py ran')\n"),
+    ):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("PYTHONSTARTUP", str(home / "start.py"))
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("JUPYTER_PATH", str(home / ".local/share/jupyter"))
-    nb, left = engine.execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
-    assert left == ()
-    assert [output.text for cell in nb.cells for output in cell.outputs] == ["before\n", "after\n"]
+    nb, left = execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
+    assert left == () and printed(nb) == "before\nafter\n"
+
+
+def test_a_notebook_is_replaced_and_never_written_over_in_place(tmp_path):
+    out, other = tmp_path / "notebook.ipynb", tmp_path / "other-name.ipynb"
+    out.write_text("before")
+    other.hardlink_to(out)
+    nb, _ = execute(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30)
+    assert other.read_text() == "before"
+    saved = nbformat.read(out, as_version=4)
+    assert saved.metadata.papermill.output_path == nb.metadata.papermill.output_path == str(out)
+
+
+@contextmanager
+def files_of_at_most(size):
+    """As on a full disk: the kernel refuses to write beyond this size (setrlimit(2), RLIMIT_FSIZE)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_notebook_that_does_not_fit_on_the_disk_fails_and_keeps_what_was_saved(tmp_path):
+    with files_of_at_most(500_000), pytest.raises(RunFault) as caught:
+        execute(NOTEBOOKS / "prints_20_mb.ipynb", tmp_path / "n.ipynb")
+    why = "the notebook cannot be saved: File too large"
+    assert (caught.value.state, caught.value.cause) == ("failed", why)
+    saved = nbformat.read(tmp_path / "n.ipynb", as_version=4)
+    assert saved.cells[0].metadata.papermill.status == C
 
 
 def test_a_long_folder_for_temporary_files_still_gives_short_sockets(tmp_path, monkeypatch):
@@ -333,6 +276,9 @@ def test_a_long_folder_for_temporary_files_still_gives_short_sockets(tmp_path, m
     assert not folder.exists()
 
 
+NO_COUNTER = "killed by SIGKILL; cause unknown; no OOM counter can be read here"
+
+
 @pytest.mark.parametrize(
     ("returncode", "before", "now", "words", "said"),
     [
@@ -340,7 +286,8 @@ def test_a_long_folder_for_temporary_files_still_gives_short_sockets(tmp_path, m
         (-9, 3, 5, "", "killed by SIGKILL; the cgroup counted 2 OOM kills"),
         (-9, 3, 3, "", "killed by SIGKILL; cause unknown"),
         (-9, 3, 3, "words", "killed by SIGKILL; cause unknown"),
-        (-9, None, None, "", "killed by SIGKILL; cause unknown; no OOM counter can be read here"),
+        (-9, None, None, "", NO_COUNTER),
+        (-9, 3, None, "", NO_COUNTER),
         (-11, 0, 0, "", "killed by SIGSEGV; cause unknown; it left no last words"),
         (-6, None, None, "words", "killed by SIGABRT; see its last words"),
         (-6, 0, 1, "words", "killed by SIGABRT; the cgroup counted 1 OOM kill"),
@@ -351,24 +298,23 @@ def test_a_death_is_explained_only_by_what_proves_it(returncode, before, now, wo
     assert kernel.how_it_ended(returncode, before, now, words)[0] == said
 
 
+V1 = "sys/fs/cgroup/memory"
+
+
 @pytest.mark.parametrize(
     ("cgroup", "file", "text", "expected"),
     [
-        ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\nmax 4\noom 1\noom_kill 1\n", 1),
+        ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\noom 1\noom_kill 1\n", 1),
         ("0::/host/path\n", "sys/fs/cgroup/memory.events", "oom_kill 7\n", 7),
-        (
-            "4:memory:/x\n0::/\n",
-            "sys/fs/cgroup/memory/x/memory.oom_control",
-            "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-            2,
-        ),
-        ("4:cpu,memory:/x\n", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill 0\n", 0),
+        ("4:memory:/x\n0::/\n", f"{V1}/x/memory.oom_control", "under_oom 0\noom_kill 2\n", 2),
+        ("4:cpu,memory:/x\n", f"{V1}/memory.oom_control", "oom_kill 0\n", 0),
         ("0::/\n", "sys/fs/cgroup/memory.events", "nonsense", None),
         ("0::/\n", "elsewhere", "oom_kill 1\n", None),
         ("", "elsewhere", "", None),
     ],
 )
 def test_oom_kills_are_read_in_every_layout_of_cgroups(tmp_path, cgroup, file, text, expected):
+    assert kernel.oom_kills(tmp_path) is None  # unknown, not zero
     for name, content in (("proc/self/cgroup", cgroup), (file, text)):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -376,25 +322,151 @@ def test_oom_kills_are_read_in_every_layout_of_cgroups(tmp_path, cgroup, file, t
     assert kernel.oom_kills(tmp_path) == expected
 
 
-def test_oom_kills_without_proc_are_unknown_not_zero(tmp_path):
-    assert kernel.oom_kills(tmp_path) is None
+# A run: the notebook in a process of its own, and its record
 
 
-def test_the_engine_leaves_papermills_own_files_as_they_are():
-    code = (
-        "from papermill.iorw import papermill_io\n"
-        "before = [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n"
-        "import helpers.run.engine\n"
-        "assert before == [papermill_io.get_handler(path) for path in ('/tmp/a.ipynb', 'a.ipynb')]\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+def executed(folder, *cells, **metadata):
+    nb = new_notebook(cells=list(cells), metadata=metadata)
+    nbformat.write(nb, folder / "notebook.ipynb")
 
 
-def test_a_notebook_is_replaced_and_never_written_over_in_place(tmp_path):
-    out, other = tmp_path / "notebook.ipynb", tmp_path / "other-name.ipynb"
-    out.write_text("before")
-    other.hardlink_to(out)
-    nb, _ = engine.execute(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30)
-    assert other.read_text() == "before"
-    saved = nbformat.read(out, as_version=4)
-    assert saved.metadata.papermill.output_path == nb.metadata.papermill.output_path == str(out)
+def ended(status, *data):
+    outputs = [new_output("display_data", data=one) for one in data]
+    return new_code_cell("x", outputs=outputs, metadata={"papermill": {"status": status}})
+
+
+STEP = {"cause": "cannot-tell", "confidence": "weak", "next_step": {"what": "nothing"}}
+NO_VERDICT = {"casebook": {"verdict": False}}
+
+
+@pytest.mark.parametrize(
+    ("status", "emitted", "metadata", "why"),
+    [
+        (C, [STEP], {}, ""),
+        (C, [], {}, "ended without a verdict"),
+        (C, [], NO_VERDICT, ""),
+        ("running", [], NO_VERDICT, "ended before its last cell"),
+        (P, [STEP], {}, "ended before its last cell"),
+        (C, [STEP, {**STEP, "confidence": "sure"}], {}, "not a verdict: confidence: seen 'sure'"),
+    ],
+)
+def test_what_an_executed_notebook_holds_is_an_answer_or_says_why_not(
+    tmp_path, status, emitted, metadata, why
+):
+    mime = "application/vnd.casebook.verdict+json"
+    executed(tmp_path, ended(status, *({mime: one} for one in emitted)), **metadata)
+    answer, why_not = read_back(tmp_path)
+    assert why_not.startswith(why) if why else why_not == ""
+    assert answer["cells"] == {status: 1} and answer["figures"] == []
+
+
+def test_a_run_that_wrote_no_notebook_has_no_answer(tmp_path):
+    assert read_back(tmp_path) == ({}, "no notebook was written")
+
+
+NAMES = (
+    *("answers_with_a_figure", "writes_to_fd_2_and_aborts", "leaves_a_child_without_environment"),
+    "kills_its_runner",
+)
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    """The folder of a batch with a run for each of NAMES, and the runs by their notebooks."""
+    rows = "\n".join(f"- {{notebook: {name}.ipynb, danger: looks}}" for name in NAMES)
+    folder = tmp_path_factory.mktemp("plan")
+    result = run_plan(plan(folder, rows, "jobs: 2"), folder / "outputs")
+    return result.folder, {run.notebook.removesuffix(".ipynb"): run for run in result.runs}
+
+
+def test_a_record_says_how_where_when_and_from_which_plan_a_run_ended(batch):
+    folder, runs = batch
+    answered, aborted, leaves, killed = (runs[name] for name in NAMES)
+    for run in runs.values():
+        assert run.boot_id == record.boot_id() and run.pid and run.seconds > 0
+        assert run.started_at <= run.ended_at and read_run(folder / run.run_id / "run.json") == run
+    assert [run.state for run in runs.values()] == ["answered", "died", "answered", "died"]
+    assert answered.cause == leaves.cause == "" and answered.verdict.cause == "cannot-tell"
+    words = "the kernel was killed by SIGABRT; see its last words; in cell 2"
+    assert aborted.cause.startswith(words) and aborted.failing_cell == 2
+    assert (aborted.signal, aborted.last_words) == ("SIGABRT", "GPU node 1: page not present")
+    assert aborted.cells == {C: 2, F: 1, P: 1}
+    assert {"kernel.stderr", "stacks/kernel.txt"} <= set(aborted.files)
+    assert killed.cause.startswith("its runner was killed by SIGKILL") and killed.strikes == 1
+
+
+def test_figures_come_out_of_the_notebook_with_their_words(batch):
+    folder, run = batch[0], batch[1]["answers_with_a_figure"]
+    figures = [("figures/01.png", "One dot"), ("figures/02.png", "The dot again")]
+    assert [(one.path, one.alt) for one in run.figures] == figures
+    for path, _ in figures:
+        assert (folder / run.run_id / path).read_bytes().startswith(b"\x89PNG")
+    assert run.files == ["figures/01.png", "figures/02.png", "notebook.ipynb"]
+    assert run.cells == {C: 4}
+
+
+def test_a_child_that_shed_its_session_and_environment_is_ended_and_named(batch):
+    folder, run = batch[0], batch[1]["leaves_a_child_without_environment"]
+    nb = nbformat.read(folder / run.run_id / "notebook.ipynb", as_version=4)
+    child = int(printed(nb))
+    assert run.left_behind == [f"sleep ({child})"] and not process_of(child).running
+
+
+def test_a_notebook_whose_runner_was_killed_is_whole_and_its_kernel_gone(batch):
+    folder, run = batch[0], batch[1]["kills_its_runner"]
+    nb = nbformat.read(folder / run.run_id / "notebook.ipynb", as_version=4)
+    assert statuses(nb) == [C, C, "running", P] and run.files == ["notebook.ipynb"]
+    assert run.cells == {C: 2, "running": 1, P: 1} and working_in(folder) == []
+
+
+BATCH = """
+import sys
+from pathlib import Path
+from helpers.run.batch import run_plan
+sys.exit(run_plan(Path(sys.argv[1]), Path(sys.argv[2])).exit_code)
+"""
+
+
+@pytest.fixture
+def going_on(tmp_path):
+    """A batch in a process of its own, in the middle of its first run of two."""
+    rows = "- {notebook: counts_slowly.ipynb}\n- {notebook: needs_no_verdict.ipynb}"
+    argv = [sys.executable, "-c", BATCH, str(plan(tmp_path, rows)), str(tmp_path / "outputs")]
+    process, saved = subprocess.Popen(argv, cwd=ROOT), []
+    while not (saved and '"running"' in saved[0].read_text()):
+        saved = list((tmp_path / "outputs").glob("*/000-*/notebook.ipynb"))
+        assert process.poll() is None
+        time.sleep(0.1)
+    yield process, saved[0]
+    process.kill()
+    process.wait()
+
+
+def test_an_interrupted_batch_keeps_what_it_has_and_skips_the_rest(going_on):
+    process, saved = going_on
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    runs = read_batch(saved.parents[1]).runs
+    assert [run.state for run in runs] == ["failed", "skipped"]
+    assert runs[0].cause.startswith("interrupted by SIGINT") and runs[0].stopped_by == "interrupt"
+    assert runs[1].cause == "interrupted (SIGINT)" and runs[0].cells
+
+
+def test_a_killed_batch_leaves_no_process_and_a_whole_notebook_and_is_resumed(going_on):
+    process, saved = going_on
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 20
+    while not record.gone(read_run(saved.parent / "run.json")) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert working_in(saved.parent) == []
+    nbformat.validate(nbformat.read(saved, as_version=4))
+    view = read_batch(saved.parents[1])
+    assert [run.state for run in view.runs] == ["started", "planned"]
+    assert "started, and its process is gone" in record.status_text(view)
+    result = go(saved.parents[3] / "plan.yaml", resume=saved.parents[1])
+    assert [run.state for run in result.runs] == ["answered"] * 2
+    assert (result.runs[0].attempt, result.runs[0].strikes) == (2, 1)
+    earlier = read_run(saved.parent / "earlier/1/run.json")
+    assert (earlier.state, earlier.cause) == ("died", "its batch ended while it ran")
+    assert earlier.cells and (saved.parent / "earlier/1/notebook.ipynb").exists()

@@ -16,13 +16,15 @@ from helpers.judge.binding import Numbers, decide, decisions, numbers_of
 from helpers.judge.ceilings import ceiling_answer, ceilings
 from helpers.judge.obstacles import obstacles, visible_devices
 from helpers.look.boxes import open_box
-from helpers.look.figures import Figure, figures_of, rows, size
+from helpers.look.figures import Figure, figures_of, rows
 from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts
 from helpers.look.relations import RELATIONS, relations
 from helpers.shapes import CAUSES
-from helpers.units import near
 
-GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
+GIB, MIB = 1 << 30, 1 << 20
+DATA = Path(__file__).parent / "data" / "figures.jsonl"
+CASES = [json.loads(line) for line in DATA.read_text().splitlines()]
+"""What ``shows`` a relation, ``names`` a GPU, or is posted and ``decides``."""
 
 
 def figures(*texts: tuple[str, str], origin: str = "tool") -> tuple[Figure, ...]:
@@ -122,16 +124,6 @@ def test_any_figures_give_named_relations_and_a_decision_that_is_no_more_than_li
     assert found.says and (found.confidence != "confirmed" or drivers or found.pattern == "card")
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 512 * 1024), st.sampled_from([1, 2]))
-def test_a_size_printed_in_other_digits_is_the_same_size(mib, decimals):
-    printed = size(f"{mib / 1024:.{decimals}f}", "GiB")
-    figure = Figure("total", "vram", "", printed[0], printed[1], "a", "tool")
-    exact = Figure("total", "vram", "", mib * MIB, 0, "b", "tool")
-    assert near(figure, exact, 0)
-    assert not near(figure, Figure("total", "vram", "", mib * MIB * 2 + GIB, 0, "b", "tool"), 0)
-
-
 def test_long_hostile_text_is_read_in_part_only():
     assert figures(("dmesg", "VRAM: 1" * 200_000)) is not None
     assert figures(("nvidia-smi", "|" * 300_000 + "9" * 300_000)) == ()
@@ -158,86 +150,11 @@ def test_a_name_with_a_number_is_no_size_and_weights_are_no_card():
     assert names(("ollama log", line)) == set(), "weights are no total that free could be above"
 
 
-RELATION_CASES = {
-    "equal": ((("hipDeviceTotalMem", "8589934592"), ("mem_info_vram_total", "8589934592")), {}),
-    "half-of-ram": ((("dmesg", "amdgpu: 31968M of GTT memory ready"),), {"kind": "apu", "ram": 64}),
-    "half-of-rest": (
-        (("hipDeviceTotalMem", "15.2 GiB"), ("mem_info_vram_total", "34359738368")),
-        {"kind": "apu", "ram": 64},
-    ),
-    "sum": (
-        (
-            ("hipDeviceTotalMem", "48 GiB"),
-            ("mem_info_vram_total", "17179869184"),
-            ("mem_info_gtt_total", "34359738368"),
-        ),
-        {"kind": "apu"},
-    ),
-    "carve-out": (
-        (
-            ("hipDeviceTotalMem", "4 GiB"),
-            ("mem_info_vram_total", "4294967296"),
-            ("mem_info_gtt_total", "15 GiB"),
-        ),
-        {"kind": "apu"},
-    ),
-    "carve-out-size": ((("hipDeviceTotalMem", "512 MiB"),), {"kind": "apu", "ram": 32}),
-    "above-hardware": ((("hipDeviceTotalMem", "40 GiB"),), {"kind": "card", "sizes": (24,)}),
-    "no-card-size": ((("hipDeviceTotalMem", "46.9 GiB"),), {"hip": True}),
-    "used-above-total": ((("radeontop", "9000M / 8176M VRAM"),), {}),
-    "free-is-total": (
-        (
-            ("hipMemGetInfo", "free=8589934592 total=8589934592"),
-            ("mem_info_vram_used", "3221225472"),
-        ),
-        {},
-    ),
-    "free-above-total": ((("mem_get_info", "free 30.00 GiB, total 15.00 GiB"),), {}),
-    "rest-differs": (
-        (("amd-smi", "TOTAL_VRAM: 8176 MB\nUSED_VRAM: 4000 MB\nFREE_VRAM: 8000 MB"),),
-        {},
-    ),
-    "totals-differ": ((("llama A", "VRAM: 32768 MiB"), ("llama B", "VRAM: 16000 MiB")), {}),
-    "used-differs": ((("mem_info_vram_used", "8589934592"), ("nvtop", "VRAM used: 1 GiB")), {}),
-    "frees-differ": ((("mem_get_info", "free 30.00 GiB"), ("rocm-smi", "free: 3 GiB")), {}),
-    "runtime-below-driver": (
-        (("hipDeviceTotalMem", "15 GiB"), ("mem_info_gtt_total", "64424509440")),
-        {"kind": "apu"},
-    ),
-    "runtime-above-driver": (
-        (("hipDeviceTotalMem", "60 GiB"), ("mem_info_gtt_total", "16106127360")),
-        {"kind": "apu"},
-    ),
-    "wanted-not-live": (
-        (
-            ("/proc/cmdline", "ttm.pages_limit=8388608"),
-            ("/sys/module/ttm/parameters/pages_limit", "4096000"),
-        ),
-        {"kind": "apu"},
-    ),
-    "fits-by-figures": (
-        (("ollama log", 'memory.available="[9.0 GiB]" memory.required.full="7.5 GiB"'),),
-        {},
-    ),
-    "equal-fractions": (
-        (("nvidia-smi", "|  18432MiB / 24576MiB |\n|  60000MiB / 80000MiB |"),),
-        {},
-    ),
-    "equal-amounts": ((("nvidia-smi", "|  2000MiB / 24576MiB |\n" * 3),), {}),
-    "some-full": ((("nvidia-smi", "|  24000MiB / 24576MiB |\n|  3MiB / 24576MiB |"),), {}),
-    "not-measured": ((("amd-smi", "USED_VRAM: N/A"), ("mem_info_vram_used", "3221225472")), {}),
-    "wrapped": ((("torch", "mem_get_info free: 17179869184.00 GiB"),), {}),
-    "cache-counted-as-used": (
-        (("/proc/meminfo", "MemFree: 1048576 kB\nMemAvailable: 62914560 kB"),),
-        {"kind": "nvidia-unified"},
-    ),
-}
-
-
 @pytest.mark.parametrize("name", sorted(RELATIONS))
 def test_each_relation_is_seen_in_what_shows_it(name):
-    texts, more = RELATION_CASES[name]
-    assert name in names(*texts, **more)
+    (row,) = (row for row in CASES if row.get("shows") == name)
+    more = {key: row[key] for key in ("kind", "ram", "sizes", "hip") if key in row}
+    assert name in names(*row["texts"], **more)
 
 
 def test_two_sizes_of_one_source_from_two_times_are_not_set_against_each_other():
@@ -250,26 +167,9 @@ def test_a_healthy_card_shows_no_odd_relation():
     assert names(*texts, kind="card", sizes=(24,)) <= {"equal"}
 
 
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        ("Radeon RX 6600 8 GB", "card"),
-        ("RX 7900XTX", "card"),
-        ("AMD Radeon 8060S Graphics", "apu"),
-        ("gfx1103", "apu"),
-        ("NVIDIA GB10", "nvidia-unified"),
-        ("Jetson AGX Orin", "nvidia-unified"),
-        ("NVIDIA GH200 480GB", "card"),
-        ("NVIDIA A100-SXM4-80GB", "card"),
-        ("AMD Instinct MI300A", "apu"),
-        ("AMD Instinct MI300X", "card"),
-        ("gfx1035 as gfx1030, Radeon 680M", "apu"),
-        ("driver 580.65.06", "unknown"),
-        ("Memory Properties: APU", "apu"),
-    ],
-)
-def test_the_kind_of_a_gpu_goes_by_its_own_name(words, kind):
-    assert gpu_kind([words]) == kind
+@pytest.mark.parametrize("row", [row for row in CASES if "names" in row], ids=str)
+def test_the_kind_of_a_gpu_goes_by_its_own_name(row):
+    assert gpu_kind([row["names"]]) == row["kind"]
 
 
 def test_a_card_beside_a_small_gpu_is_told_from_an_apu_by_what_the_program_sees():
@@ -302,79 +202,18 @@ def test_a_hip_total_that_is_no_cards_size_asks_whether_it_is_an_apu():
     assert decide(numbers_of([card], "unknown")).pattern == "undecided"
 
 
-PAGES, SYSFS = "/sys/module/ttm/parameters/pages_limit", "mem_info_"
-POSTED = {
-    "carve-out seen as the total": (
-        (
-            ("hipDeviceTotalMem", "4 GiB"),
-            (SYSFS + "vram_total", "4294967296"),
-            (SYSFS + "gtt_total", "30 GiB"),
-        ),
-        ("carveout_seen", "carveout-only", "likely"),
-    ),
-    "half of what a large carve-out leaves": (
-        (("hipDeviceTotalMem", "15.3 GiB"), ("gpu", "8060S with 32 GB carve-out")),
-        ("old_kernel_half", "hsa-pool-cap", "likely"),
-    ),
-    "TTM at its default, layers read": (
-        ((PAGES, "8192000"), ("KFD size_in_bytes", "33554432000"), ("host RAM", "62.50 GiB")),
-        ("ttm_default", "ttm-gtt-cap", "confirmed"),
-    ),
-    "TTM lowered": (
-        ((PAGES, "2097152"), ("KFD size_in_bytes", "8589934592"), ("host RAM", "62.50 GiB")),
-        ("ttm_lowered", "ttm-gtt-cap", "confirmed"),
-    ),
-    "gttsize only": (
-        (
-            ("hipDeviceTotalMem", "31.2 GiB"),
-            ("/proc/cmdline", "amdgpu.gttsize=57344"),
-            (SYSFS + "gtt_total", "60129542144"),
-        ),
-        ("gttsize_only", "ttm-gtt-cap", "likely"),
-    ),
-    "sum of both": (
-        (
-            ("ollama", 'total="40.0 GiB" available="39.0 GiB"'),
-            (SYSFS + "vram_total", "8589934592"),
-            (SYSFS + "gtt_total", "34359738368"),
-        ),
-        ("sum_of_both", "metric-misreport", "likely"),
-    ),
-    "free above total": (
-        (
-            ("mem_get_info", "total: 31.20 GiB, free: 55.00 GiB"),
-            (SYSFS + "gtt_total", "60129542144"),
-        ),
-        ("free_above_total", "hsa-pool-cap", "likely"),
-    ),
-    "a build caps the total": (
-        (("hipDeviceTotalMem", "31.2 GiB"), ("KFD size_in_bytes", "60129542144")),
-        ("hip_total", "hsa-pool-cap", "confirmed"),
-    ),
-    "two builds on one machine": (
-        (("old build", "VRAM: 57344 MiB"), ("new build", "VRAM: 31950 MiB")),
-        ("builds_differ", "hsa-pool-cap", "likely"),
-    ),
-    "half of the RAM and nothing else": (
-        (("hipDeviceTotalMem", "31.2 GiB"),),
-        ("half_of_ram", "ttm-gtt-cap", "weak"),
-    ),
-    "retold only": (
-        ((PAGES + " (described)", "8192000"), ("KFD size_in_bytes (described)", "33554432000")),
-        ("ttm_default", "ttm-gtt-cap", "likely"),
-    ),
-}
+PAGES = "/sys/module/ttm/parameters/pages_limit"
 
 
-@pytest.mark.parametrize("case", sorted(POSTED))
-def test_posted_numbers_get_the_same_decision_table(case):
-    texts, expected = POSTED[case]
-    found = answer(*texts, ram=64)
-    if case == "retold only":
-        found = answer(*texts)
-        assert found.confidence == "weak"
-        return
-    assert (found.pattern, found.cause, found.confidence) == expected
+@pytest.mark.parametrize("row", [row for row in CASES if "decides" in row], ids=lambda r: r["says"])
+def test_posted_numbers_get_the_same_decision_table(row):
+    found = answer(*row["texts"], ram=64)
+    assert [found.pattern, found.cause, found.confidence] == row["decides"]
+
+
+def test_numbers_that_were_only_retold_decide_weakly():
+    texts = ((PAGES + " (described)", "8192000"), ("KFD size_in_bytes (described)", "33554432000"))
+    assert answer(*texts).confidence == "weak"
 
 
 def test_a_tool_that_shows_the_carve_out_alone_is_a_wrong_figure_only_where_nothing_failed():

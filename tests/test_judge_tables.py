@@ -1,46 +1,59 @@
-"""The judge's tables are whole: each form reads its own example, each sentence is said somewhere, each name leads to a row."""
+"""The judge's tables are whole: each form compiles and reads its own example, each sentence is said, each name leads to a row."""
 
+from __future__ import annotations
+
+import json
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from helpers import judge
-from helpers.judge.evidence import case_evidence
+from helpers import grammar, judge
+from helpers.judge.diagnosis import diagnose, verdict_of
+from helpers.judge.evidence import Observation, case_evidence, not_text
+from helpers.judge.observations import (
+    lexicon,
+    marks,
+    sentences,
+    statement_observations,
+    statements,
+)
 from helpers.judge.posted import processes
 from helpers.judge.ttm_commands import SYSTEMS
+from helpers.look.figures import rows
+from helpers.look.reading import seen
 
-FOLDER = Path(judge.__file__).parent
-CODE = "".join(path.read_text() for path in FOLDER.glob("*.py"))
+CODE = "".join(path.read_text() for path in Path(judge.__file__).parent.glob("*.py"))
 LISTS = judge.table("posted")["lists"]
-COMPOSED = re.compile(r"(?:small|bounded) (?:reserve|target)")
+COMPOSED = re.compile(r"(?:small|bounded) (?:reserve|target)|(?:requested|free|stranded), told")
+GROUPS = "account says, diagnosis missing, diagnosis says, ledger says, ceilings notes, ttm plan, ttm refused, ttm warnings, ttm verify"
 SENTENCES = [
     (name, group, key)
-    for name, groups in (
-        ("ttm", ("plan", "refused", "warnings", "verify")),
-        ("ledger", ("says",)),
-        ("ceilings", ("notes",)),
-    )
-    for group in groups
+    for name, group in (pair.split() for pair in GROUPS.split(", "))
     for key in judge.table(name)[group]
 ]
+LONG = ("", "a" * 50_000, "alloc 1 " * 8_000, "loss += \n" * 6_000, "ttm\n" * 10_000)
+SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
+CASES, THREADS = SHARED / "cases", SHARED / "messages" / "threads.json"
 
 
+# -- forms and sentences --------------------------------------------------------------------------
 @pytest.mark.parametrize("tool", LISTS)
 def test_each_form_of_a_process_list_reads_its_own_example(tool):
     row = LISTS[tool]
-    assert row["source"]
-    found = processes(case_evidence({"tool_outputs": {tool: row["example"]}}))
-    assert [(one.pid in (70411, None), bool(one.pid or one.name)) for one in found] == [
-        (True, True)
-    ]
+    (one,) = processes(case_evidence({"tool_outputs": {tool: row["example"]}}))
+    assert row["source"] and one.pid in (70411, None) and (one.pid or one.name)
 
 
-@pytest.mark.parametrize(
-    "row", judge.table("posted")["lines"].values(), ids=lambda row: row["form"][:20]
-)
-def test_each_form_of_a_line_compiles_and_has_its_source(row):
-    assert re.compile(row["form"]) and row["source"]
+@pytest.mark.parametrize("name", judge.table("forms"))
+def test_each_form_has_a_source_a_use_and_a_bounded_cost(name):
+    assert judge.table("forms")[name]["source"]
+    assert f'"{name}"' in CODE or COMPOSED.fullmatch(name)
+    for text in LONG:
+        judge.form(name).search(text)
 
 
 @pytest.mark.parametrize(("name", "group", "key"), SENTENCES)
@@ -49,6 +62,26 @@ def test_each_sentence_is_said_somewhere(name, group, key):
     assert f'"{key}"' in CODE or COMPOSED.fullmatch(key), key
 
 
+@pytest.mark.parametrize("row", marks(), ids=lambda row: f"{row[0]}-{row[2][0]}")
+def test_every_mark_has_a_sentence_a_place_and_a_bounded_cost(row):
+    name, pattern, places, hard = row
+    assert judge.table("observations")[name] and places and isinstance(hard, bool)
+    for text in LONG:
+        pattern.search(text)
+
+
+@pytest.mark.parametrize("row", judge.table("magic"), ids=lambda row: row["kind"])
+def test_a_file_is_named_by_its_first_bytes(row):
+    assert not_text(row["start"].encode("latin-1") + b"out of memory") == row["kind"]
+    assert row["source"] and not not_text(b"x" + row["start"].encode("latin-1") * 2 + b"x" * 500)
+
+
+def test_every_row_of_marks_figures_and_messages_names_its_source():
+    named = [*grammar.table(), *rows(), *judge.table("marks")["marks"]]
+    assert [row for row in named if not row.get("source", "").strip()] == []
+
+
+# -- rows that lead to rows -----------------------------------------------------------------------
 def test_each_distribution_leads_to_systems_and_each_system_to_its_lines():
     data = judge.table("ttm")
     assert {name for row in data["distributions"] for name in row["systems"]} <= set(SYSTEMS)
@@ -61,14 +94,70 @@ def test_each_layer_of_a_stack_has_its_number_and_each_pool_its_layers():
     numbers = {layer["number"] for layer in data["layers"].values()} - {""}
     assert numbers <= set(data["numbers"])
     assert all(pool["layers"] and pool["without"] for pool in data["pools"].values())
-    assert {name for row in data["decisions"].values() for name in row["rests"]} <= {
-        *data["numbers"],
-        *data["either"],
-        "other_total",
-    }
+    rests = {name for row in data["decisions"].values() for name in row["rests"]}
+    assert rests <= {*data["numbers"], *data["either"], "other_total"}
 
 
 def test_each_step_of_the_ladder_says_what_it_needs_and_what_it_may_harm():
     for row in judge.table("ladder"):
         assert row["vendor"] in ("", "AMD", "NVIDIA")
         assert all(row[key] for key in ("what", "command", "precondition", "blast_radius"))
+
+
+# -- statements: never more than hearsay, each met in more than one place --------------------------
+@pytest.mark.parametrize("row", statements(), ids=lambda row: row.name)
+def test_a_statement_is_made_of_known_words_is_weak_alone_and_no_cause_by_a_single_word(row):
+    classes = {*row.all_of, *row.any_of, *row.none_of, *row.near}
+    assert classes <= set(lexicon()) and row.says
+    reading = seen("x", "text", "narrative")
+    alone = verdict_of((Observation(row.name, reading, row.says, "narrative", hard=False),))
+    assert alone.confidence == "weak"
+    if len({*row.all_of, *row.near}) + bool(row.any_of) < 2:
+        assert alone.cause == "cannot-tell"
+
+
+@pytest.mark.parametrize("name", sorted(lexicon()))
+def test_the_forms_of_a_class_of_words_are_used_differ_and_match_no_empty_text(name):
+    forms = judge.table("statements")["words"][name]
+    assert forms and len(set(forms)) == len(forms)
+    assert not [form for form in forms if re.fullmatch(form, "", re.IGNORECASE)]
+    assert [r for r in statements() if name in {*r.all_of, *r.any_of, *r.none_of, *r.near}]
+
+
+@pytest.mark.parametrize("place", ["narrative", "error_text", "tool_outputs"])
+def test_prose_is_hearsay_whatever_it_stands_in(place):
+    text = "The memory use grows with every step. Only a reboot frees the memory. Somebody else uses the card."
+    given = {place: {"nvidia-smi": text} if place == "tool_outputs" else text}
+    found = statement_observations(case_evidence(given))
+    assert found and not [one for one in found if one.hard]
+
+
+@given(st.text(max_size=300))
+def test_no_text_is_more_than_hearsay(text):
+    found = statement_observations(case_evidence({"narrative": text}))
+    assert not [one for one in found if one.hard or one.proof]
+
+
+@pytest.mark.parametrize("text", [
+    "a" * 200_000, "memory " * 40_000, "grows. " * 40_000, "the memory is not " * 10_000, ".\n" * 60_000, "A_" * 90_000,
+    "no running gpu " * 20_000, "9.9.9." * 50_000,
+])  # fmt: skip
+def test_a_text_of_any_length_costs_a_bounded_number_of_sentences(text):
+    assert len(sentences(text)) <= 400 and all(len(part) <= 600 for part in sentences(text))
+    assert diagnose(case_evidence({"narrative": text})).next_step.what
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the posted cases are not beside this checkout")
+def test_every_statement_is_met_in_two_independent_places_or_names_a_source():
+    posted = {p.stem: json.loads(p.read_text())["evidence"] for p in sorted(CASES.glob("*.json"))}
+    for at, row in enumerate(json.loads(THREADS.read_text()) if THREADS.is_file() else ()):
+        posted[f"thread {at}"] = {"error_text": row.get("text", "")}
+    met: dict[str, set[str]] = defaultdict(set)
+    for place, evidence in posted.items():
+        for one in statement_observations(case_evidence(evidence)):
+            met[one.name].add(place)
+    rows = judge.table("statements")["statements"]
+    sourced = {row["name"] for row in rows if row.get("source")}
+    for row in rows:
+        met[row["name"]].update(row.get("met", ()))  # public threads beyond the posted cases
+    assert [name for name, places in met.items() if len(places) < 2 and name not in sourced] == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gpus import PCI, amd_box
+from kernel_boxes import PCI, amd_box
 
 from helpers.judge.ledger import DRIVER, MESSAGE, ledger
 from helpers.look.boxes import open_box, recorded_names
@@ -17,14 +17,29 @@ from helpers.look.messages import Message, Quantity
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 INSIDE = {"uid": 0, "container": "docker", "init_pid_ns": False}
 GREEN = "0000:01:00.0"
+NOTHING = Quantity(0, 0, "0 bytes")
 
 
 def gib(number):
     return Quantity(round(number * GIB), round(0.005 * GIB), f"{number:.2f} GiB")
 
 
-def oom(**said):
-    return Message(row="torch-oom", program="torch", side="device", event="refused", **said)
+def oom(*others, backend="", device=None, **sizes):
+    """A message with these sizes, in GiB, and with other processes as (pid, GiB)."""
+    known = {
+        name: gib(size) if isinstance(size, (int, float)) else size for name, size in sizes.items()
+    }
+    known.update(
+        others=tuple(gib(size) for _, size in others), pids=tuple(pid for pid, _ in others)
+    )
+    told = {"row": "torch-oom", "program": "torch", "side": "device", "event": "refused"}
+    return Message(**told, backend=backend, device=device, **known)
+
+
+def of(message):
+    """The one ledger of a message without a box."""
+    (book,) = ledger(None, message)
+    return book
 
 
 def kinds(book):
@@ -52,78 +67,62 @@ def balanced(book):
     return not book.used.ok or abs(book.sum_bytes() - book.used.value) <= book.tolerance_bytes
 
 
+PIDS, CLIENTS = (
+    st.integers(2, 20),
+    st.tuples(st.integers(2, 9), st.integers(1, 5), st.integers(0, 8 * MIB)),
+)
+KFD_ROWS = st.dictionaries(PIDS, st.integers(0, 8 * GIB), max_size=4)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    used=st.integers(0, 20 * GIB),
-    fdinfo=st.lists(
-        st.tuples(st.integers(2, 9), st.integers(1, 5), st.integers(0, 8 * MIB)), max_size=5
-    ),
-    kfd=st.lists(
-        st.tuples(st.integers(2, 20), st.integers(0, 8 * GIB)), max_size=4, unique_by=lambda p: p[0]
-    ),
-    inside=st.booleans(),
-    refused=st.lists(st.integers(30, 40), max_size=1),
+    st.integers(0, 20 * GIB),
+    st.lists(CLIENTS, max_size=5),
+    KFD_ROWS,
+    st.sampled_from([None, INSIDE]),
+    st.lists(st.integers(30, 40), max_size=1),
 )
-def test_the_rows_of_any_amd_box_add_up_to_what_is_in_use(used, fdinfo, kfd, inside, refused):
-    (book,) = ledger(
-        amd_box(
-            used=used, fdinfo=fdinfo, kfd=kfd, identity=INSIDE if inside else None, refused=refused
-        )
-    )
+def test_the_rows_of_any_amd_box_add_up_to_what_is_in_use(used, fdinfo, kfd, who, refused):
+    box = amd_box(used=used, fdinfo=fdinfo, kfd=[*kfd.items()], identity=who, refused=refused)
+    (book,) = ledger(box)
     assert book.used.value == used and balanced(book)
     negative = [row for row in book.rows if row.bytes.ok and row.bytes.value < 0]
-    assert all(row.kind == "unattributed" for row in negative) and bool(negative) <= bool(
-        book.contradictions
-    )
+    assert all(row.kind == "unattributed" for row in negative)
+    assert bool(negative) <= bool(book.contradictions)
+
+
+HELD = st.dictionaries(st.integers(2, 99), st.integers(0, 9000) | st.just("N/A"), max_size=5)
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    parts=st.lists(
-        st.tuples(st.integers(2, 99), st.one_of(st.integers(0, 9000), st.just("N/A"))),
-        max_size=5,
-        unique_by=lambda p: p[0],
-    ),
-    free=st.integers(0, 24000),
-    reserved=st.one_of(st.none(), st.integers(0, 700)),
-    more=st.integers(0, 900),
-)
-def test_the_rows_of_any_nvidia_box_add_up_to_what_is_in_use(parts, free, reserved, more):
-    used = sum(mib for _, mib in parts if mib != "N/A") + more
-    (book,) = ledger(
-        nvidia_box(
-            total=used + free + (reserved or 0),
-            used=used,
-            free=free,
-            reserved=reserved,
-            processes=parts,
-        )
-    )
-    assert balanced(book) and book.used.value == (used + (reserved or 0)) * MIB
-    assert book.sum_bytes("reserved") == (reserved or 0) * MIB
-    assert sum(not row.bytes.ok for row in book.rows) == sum(mib == "N/A" for _, mib in parts)
+@given(HELD, st.integers(0, 24000), st.none() | st.integers(0, 700), st.integers(0, 900))
+def test_the_rows_of_any_nvidia_box_add_up_to_what_is_in_use(held, free, reserved, more):
+    sizes = [mib for mib in held.values() if mib != "N/A"]
+    used, kept = sum(sizes) + more, reserved or 0
+    figures = {"total": used + free + kept, "used": used, "free": free, "reserved": reserved}
+    (book,) = ledger(nvidia_box(**figures, processes=[*held.items()]))
+    assert balanced(book) and book.used.value == (used + kept) * MIB
+    assert book.sum_bytes("reserved") == kept * MIB
+    assert sum(not row.bytes.ok for row in book.rows) == len(held) - len(sizes)
 
 
-QUANTITY = st.builds(
-    lambda n, p: Quantity(n, p, f"{n} B"), st.integers(0, 48 * GIB), st.integers(0, 10 * MIB)
+def quantity(size, precision):
+    return Quantity(size, precision, f"{size} B")
+
+
+QUANTITY = st.builds(quantity, st.integers(0, 48 * GIB), st.integers(0, 10 * MIB))
+SIZED = (
+    "capacity free process allocated reserved_unallocated reserved_total non_torch private_pools"
 )
-MAYBE = st.one_of(st.none(), QUANTITY)
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    capacity=MAYBE,
-    free=MAYBE,
-    process=MAYBE,
-    allocated=MAYBE,
-    reserved_unallocated=MAYBE,
-    reserved_total=MAYBE,
-    non_torch=MAYBE,
-    private_pools=MAYBE,
-    others=st.lists(QUANTITY, max_size=3).map(tuple),
+    st.fixed_dictionaries(dict.fromkeys(SIZED.split(), st.none() | QUANTITY)),
+    st.lists(QUANTITY, max_size=3).map(tuple),
 )
-def test_the_rows_of_any_message_add_up_to_what_it_says_is_in_use(**said):
-    for book in ledger(None, oom(**said)):
+def test_the_rows_of_any_message_add_up_to_what_it_says_is_in_use(sizes, others):
+    for book in ledger(None, replace(oom(**sizes), others=others)):
         assert book.account == MESSAGE and book.pci == "" and balanced(book)
 
 
@@ -131,24 +130,13 @@ def test_the_rows_of_any_message_add_up_to_what_it_says_is_in_use(**said):
 def test_the_rows_of_every_recorded_box_add_up(name):
     bundle = open_box(name)
     books = ledger(bundle)
-    assert [book.pci for book in books] == [gpu.pci for gpu in gpus(bundle)] and all(
-        map(balanced, books)
-    )
+    assert [book.pci for book in books] == [gpu.pci for gpu in gpus(bundle)]
+    assert all(map(balanced, books))
 
 
 def test_a_message_is_split_into_tensors_cache_context_and_others():
-    (book,) = ledger(
-        None,
-        oom(
-            capacity=gib(15.75),
-            free=gib(0.25),
-            process=gib(14.00),
-            allocated=gib(12.50),
-            reserved_unallocated=gib(0.75),
-            others=(gib(1.25),),
-            pids=(4711,),
-        ),
-    )
+    torch = {"process": 14.0, "allocated": 12.5, "reserved_unallocated": 0.75}
+    book = of(oom((4711, 1.25), capacity=15.75, free=0.25, **torch))
     sizes = {row.words: round(row.bytes.value / GIB, 2) for row in book.rows}
     assert sizes == {
         "this process: tensors": 12.5,
@@ -161,61 +149,39 @@ def test_a_message_is_split_into_tensors_cache_context_and_others():
 
 
 def test_an_old_message_gives_the_cache_as_a_total_and_leaves_the_context_in_the_rest():
-    (book,) = ledger(
-        None,
-        oom(capacity=gib(10.00), free=gib(0.50), allocated=gib(7.00), reserved_total=gib(8.00)),
-    )
+    book = of(oom(capacity=10.0, free=0.5, allocated=7.0, reserved_total=8.0))
     assert [round((size or 0) / GIB, 2) for _, size in kinds(book)] == [7.0, 1.0, 1.5]
     assert "beside torch" in book.rows[-1].words
 
 
 def test_memory_that_no_torch_process_holds_is_the_rest_of_a_full_card():
-    (book,) = ledger(None, oom(capacity=gib(15.98), free=Quantity(0, 0, "0 bytes")))
+    book = of(oom(capacity=15.98, free=NOTHING))
     assert kinds(book) == [("unattributed", round(15.98 * GIB))]
 
 
 def test_a_message_that_names_its_own_process_among_the_others_counts_it_once():
-    (book,) = ledger(
-        None,
-        oom(
-            capacity=gib(24.00),
-            free=gib(1.00),
-            process=gib(20.00),
-            allocated=gib(18.00),
-            reserved_unallocated=gib(1.00),
-            others=(gib(20.00), gib(3.00)),
-            pids=(9001, 9002),
-        ),
-    )
+    torch = {"process": 20.0, "allocated": 18.0, "reserved_unallocated": 1.0}
+    book = of(oom((9001, 20.0), (9002, 3.0), capacity=24.0, free=1.0, **torch))
     assert book.sum_bytes("other_process") == 3 * GIB and not book.contradictions
 
 
 @pytest.mark.parametrize(
     ("said", "word"),
     [
-        ({"capacity": gib(8), "free": gib(9)}, "above capacity"),
-        ({"capacity": gib(8), "free": gib(1), "process": gib(17179869184.0)}, "on a device of"),
-        (
-            {"capacity": gib(8), "free": gib(1), "process": gib(2), "allocated": gib(5)},
-            "that the driver gives",
-        ),
-        (
-            {"capacity": gib(8), "free": gib(1), "allocated": gib(5), "reserved_total": gib(4)},
-            "reserved is below allocated",
-        ),
-        (
-            {"capacity": gib(8), "free": gib(4), "process": gib(6), "allocated": gib(5)},
-            "more than is in use",
-        ),
+        ({"free": 9}, "above capacity"),
+        ({"free": 1, "process": 17179869184.0}, "on a device of"),
+        ({"free": 1, "process": 2, "allocated": 5}, "that the driver gives"),
+        ({"free": 1, "allocated": 5, "reserved_total": 4}, "reserved is below allocated"),
+        ({"free": 4, "process": 6, "allocated": 5}, "more than is in use"),
     ],
 )
 def test_what_a_message_says_against_itself_is_named(said, word):
-    (book,) = ledger(None, oom(**said))
+    book = of(oom(capacity=8, **said))
     assert any(word in against for against in book.contradictions) and balanced(book)
 
 
 def test_a_message_without_amounts_has_no_ledger():
-    assert ledger(None, oom(requested=gib(1))) == ()
+    assert ledger(None, oom(requested=1)) == ()
 
 
 def test_a_process_seen_by_two_sources_counts_once_and_the_rest_has_a_row():
@@ -224,14 +190,9 @@ def test_a_process_seen_by_two_sources_counts_once_and_the_rest_has_a_row():
 
 
 def test_what_kfd_counts_beyond_a_containers_processes_is_outside():
-    (book,) = ledger(
-        amd_box(
-            used=12 * GIB,
-            fdinfo=[(10, 1, 2 * MIB)],
-            kfd=[(901, 2 * GIB), (902, 9 * GIB)],
-            identity=INSIDE,
-        )
-    )
+    by_host = [(901, 2 * GIB), (902, 9 * GIB)]
+    box = amd_box(used=12 * GIB, fdinfo=[(10, 1, 2 * MIB)], kfd=by_host, identity=INSIDE)
+    (book,) = ledger(box)
     assert kinds(book) == [("other_process", 2 * GIB), ("outside", 9 * GIB), ("unattributed", GIB)]
     assert "901" not in book.rows[1].words
 
@@ -254,20 +215,15 @@ def test_processes_that_hold_more_than_is_in_use_are_a_contradiction():
 
 def test_an_unmeasured_process_has_no_zero_and_the_rest_says_so():
     (book,) = ledger(nvidia_box(total=8192, used=4000, free=4192, processes=[(7, "N/A")]))
-    assert [row.bytes.ok for row in book.rows] == [False, True] and "not measured" in book.rows[
-        1
-    ].words
+    assert [row.bytes.ok for row in book.rows] == [False, True]
+    assert "not measured" in book.rows[1].words
 
 
 def test_the_drivers_reserve_is_a_row_of_what_is_in_use():
-    (book,) = ledger(
-        nvidia_box(total=8192, used=1000, free=6900, reserved=292, processes=[(7, 900)])
-    )
-    assert kinds(book) == [
-        ("other_process", 900 * MIB),
-        ("reserved", 292 * MIB),
-        ("unattributed", 100 * MIB),
-    ]
+    figures = {"total": 8192, "used": 1000, "free": 6900, "reserved": 292}
+    (book,) = ledger(nvidia_box(**figures, processes=[(7, 900)]))
+    sizes = {"other_process": 900 * MIB, "reserved": 292 * MIB, "unattributed": 100 * MIB}
+    assert kinds(book) == [*sizes.items()]
     assert book.used.value == 1292 * MIB
 
 
@@ -278,18 +234,10 @@ def test_an_apus_two_pools_are_in_use_together_and_its_total_is_the_compute_pool
 
 
 def test_the_one_process_that_the_message_fits_is_split_and_others_are_not():
-    box = nvidia_box(
-        total=24564, used=23000, free=1100, reserved=464, processes=[(31, 21504), (32, 1400)]
-    )
-    message = oom(
-        backend="cuda",
-        device=0,
-        capacity=gib(23.5),
-        free=gib(1.0),
-        process=gib(21.00),
-        allocated=gib(19.00),
-        reserved_unallocated=gib(1.50),
-    )
+    running = [(31, 21504), (32, 1400)]
+    box = nvidia_box(total=24564, used=23000, free=1100, reserved=464, processes=running)
+    torch = {"process": 21.0, "allocated": 19.0, "reserved_unallocated": 1.5}
+    message = oom(backend="cuda", device=0, capacity=23.5, free=1.0, **torch)
     own, told = ledger(box, message)
     assert (own.account, told.account) == (DRIVER, MESSAGE) and balanced(own) and told.pci == GREEN
     assert [row.words for row in own.rows if row.kind == "process"] == [
@@ -303,116 +251,71 @@ def test_the_one_process_that_the_message_fits_is_split_and_others_are_not():
 
 
 def test_a_message_of_another_moment_is_kept_apart_and_said():
-    own, told = ledger(
-        amd_box(used=GIB),
-        oom(
-            backend="hip",
-            capacity=gib(20.00),
-            free=gib(0.01),
-            allocated=gib(19.00),
-            reserved_unallocated=gib(0.50),
-        ),
-    )
+    torch = {"allocated": 19.0, "reserved_unallocated": 0.5}
+    own, told = ledger(amd_box(used=GIB), oom(backend="hip", capacity=20.0, free=0.01, **torch))
     assert own.sum_bytes("process") == 0 and any("Two moments" in note for note in told.notes)
 
 
 def test_a_message_that_fits_two_cards_belongs_to_none():
-    books = ledger(
-        open_box("rx7900xt-container"),
-        oom(backend="hip", capacity=gib(19.98), free=Quantity(0, 0, "0 bytes")),
-    )
+    message = oom(backend="hip", capacity=19.98, free=NOTHING)
+    books = ledger(open_box("rx7900xt-container"), message)
     assert [book.pci for book in books] == ["0000:03:00.0", "0000:0a:00.0", ""]
+
+
+def rows(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
 
 
 def torch_on(box, **fields):
     device = {"index": 0, "pci": PCI, "name": "x", **fields}
-    box.add(
-        "file",
-        "torch",
-        json.dumps(
-            {
-                "status": "ok",
-                "torch": "2.9.0",
-                "hip": "7",
-                "devices_taken": True,
-                "devices": [device],
-            }
-        )
-        + "\n",
-    )
+    build = {"status": "ok", "torch": "2.9.0", "hip": "7", "devices_taken": True}
+    box.add("file", "torch", rows({**build, "devices": [device]}))
     return box.bundle()
 
 
 def amd_writer(bank, used=0):
     writer = BundleWriter("made", "constructed", "0", "")
-    base = "/sys/class/drm/card1/device/"
-    for name, text in {
-        "uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={PCI}\n",
-        "vendor": "0x1002\n",
-        "device": "0x744c\n",
-        "mem_info_vram_total": f"{16 * GIB}\n",
-        "mem_info_vram_used": f"{used}\n",
+    card, node = "/sys/class/drm/card1/device/", "/sys/class/kfd/kfd/topology/nodes/1/"
+    for path, text in {
+        card + "uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={PCI}\n",
+        card + "vendor": "0x1002\n",
+        card + "device": "0x744c\n",
+        card + "mem_info_vram_total": f"{16 * GIB}\n",
+        card + "mem_info_vram_used": f"{used}\n",
+        node + "gpu_id": "9\n",
+        node
+        + "properties": "simd_count 96\ngfx_target_version 110000\nlocation_id 768\ndomain 0\n",
+        node + "mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {bank}\n",
     }.items():
-        writer.add("file", base + name, text)
-    node = "/sys/class/kfd/kfd/topology/nodes/1/"
-    writer.add("file", node + "gpu_id", "9\n")
-    writer.add(
-        "file",
-        node + "properties",
-        "simd_count 96\ngfx_target_version 110000\nlocation_id 768\ndomain 0\n",
-    )
-    writer.add("file", node + "mem_banks/0/properties", f"heap_type 1\nsize_in_bytes {bank}\n")
+        writer.add("file", path, text)
     return writer
 
 
 @pytest.mark.parametrize(
-    ("bank", "used", "fields", "word"),
+    ("used", "total", "free", "word"),
     [
-        (
-            16 * GIB,
-            0,
-            {"total_bytes": 16 * GIB, "free_bytes": 30 * GIB},
-            "free 30.00 GiB is more than the total",
-        ),
-        (16 * GIB, 0, {"total_bytes": 8 * GIB}, "KFD's bank 16.00 GiB"),
-        (
-            16 * GIB,
-            6 * GIB,
-            {"total_bytes": 16 * GIB, "free_bytes": 15 * GIB},
-            "HIP calls 15.00 GiB free, sysfs 10.00 GiB",
-        ),
-        (16 * GIB, 17 * GIB, {"total_bytes": 16 * GIB}, "used 17.00 GiB is more than the total"),
+        (0, 16, 30, "free 30.00 GiB is more than the total"),
+        (0, 8, None, "KFD's bank 16.00 GiB"),
+        (6, 16, 15, "HIP calls 15.00 GiB free, sysfs 10.00 GiB"),
+        (17, 16, None, "used 17.00 GiB is more than the total"),
     ],
 )
-def test_figures_that_cannot_both_be_right_are_named(bank, used, fields, word):
-    (book,) = ledger(torch_on(amd_writer(bank, used), **fields))
+def test_figures_that_cannot_both_be_right_are_named(used, total, free, word):
+    fields = {"total_bytes": total * GIB} | ({"free_bytes": free * GIB} if free else {})
+    (book,) = ledger(torch_on(amd_writer(16 * GIB, used * GIB), **fields))
     assert any(word in against for against in book.contradictions)
 
 
 def test_layers_that_agree_are_no_contradiction():
-    (book,) = ledger(
-        torch_on(amd_writer(16 * GIB, GIB), total_bytes=16 * GIB - MIB, free_bytes=15 * GIB)
-    )
+    sizes = {"total_bytes": 16 * GIB - MIB, "free_bytes": 15 * GIB}
+    (book,) = ledger(torch_on(amd_writer(16 * GIB, GIB), **sizes))
     assert book.contradictions == ()
 
 
 def test_a_box_where_nothing_says_what_is_in_use_has_no_rest():
     writer = BundleWriter("made", "constructed", "0", "")
-    writer.add(
-        "file",
-        "pci_devices",
-        json.dumps(
-            {
-                "pci": PCI,
-                "class": "0x030000",
-                "vendor": "0x1002",
-                "device": "0x744c",
-                "driver": "",
-                "path": "",
-            }
-        )
-        + "\n",
-    )
+    display = {"pci": PCI, "class": "0x030000", "vendor": "0x1002", "device": "0x744c"}
+    writer.add("file", "pci_devices", rows({**display, "driver": "", "path": ""}))
     (book,) = ledger(writer.bundle())
     assert not book.used.ok and book.rows == () and replace(book, rows=()).sum_bytes() == 0
 
@@ -420,9 +323,8 @@ def test_a_box_where_nothing_says_what_is_in_use_has_no_rest():
 def test_a_difference_that_rounding_explains_is_no_contradiction():
     (book,) = ledger(nvidia_box(total=8192, used=1000, free=7192, processes=[(7, 1001)]))
     assert book.contradictions == () and kinds(book) == [("other_process", 1001 * MIB)]
-    box = amd_box(
-        used=2 * GIB + MIB, fdinfo=[(10, 1, 2 * MIB)], kfd=[(901, 2 * GIB + MIB)], identity=INSIDE
-    )
+    size = 2 * GIB + MIB
+    box = amd_box(used=size, fdinfo=[(10, 1, 2 * MIB)], kfd=[(901, size)], identity=INSIDE)
     assert [row.kind for row in ledger(box)[0].rows] == ["other_process", "unattributed"]
 
 
@@ -433,37 +335,24 @@ def test_figures_of_nvidia_smi_that_leave_a_gap_are_named():
 
 def test_a_tool_whose_total_is_another_is_named():
     box = amd_writer(16 * GIB)
-    box.add(
-        "command",
-        "rocm-smi --showbus --showproductname --showuniqueid --json",
-        json.dumps({"card0": {"PCI Bus": PCI}}) + "\n",
-    )
-    box.add(
-        "command",
-        "rocm-smi --showmeminfo all --json",
-        json.dumps(
-            {"card0": {"VRAM Total Memory (B)": str(4 * GIB), "VRAM Total Used Memory (B)": "0"}}
-        )
-        + "\n",
-    )
+    bus = "rocm-smi --showbus --showproductname --showuniqueid --json"
+    box.add("command", bus, rows({"card0": {"PCI Bus": PCI}}))
+    sizes = {"VRAM Total Memory (B)": str(4 * GIB), "VRAM Total Used Memory (B)": "0"}
+    box.add("command", "rocm-smi --showmeminfo all --json", rows({"card0": sizes}))
     (book,) = ledger(box.bundle())
     assert any("rocm-smi VRAM 4.00 GiB" in against for against in book.contradictions)
 
 
 def test_a_message_of_another_card_is_named_and_the_drivers_reserve_is_no_difference():
     box = amd_writer(16 * GIB).bundle()
-    told = ledger(box, oom(backend="hip", capacity=gib(12.00), free=gib(12.00)))[1]
-    assert any("another GPU or another boot" in against for against in told.contradictions)
-    assert not ledger(box, oom(backend="hip", capacity=gib(16.00), free=gib(16.00)))[
-        1
-    ].contradictions
+    other, same = (ledger(box, oom(backend="hip", capacity=n, free=n))[1] for n in (12, 16))
+    assert any("another GPU or another boot" in against for against in other.contradictions)
+    assert not same.contradictions
     green = nvidia_box(total=24564, used=20480, free=3620, reserved=464, processes=[(31, 20480)])
-    told = ledger(green, oom(backend="cuda", capacity=gib(23.5), free=gib(3.5)))[1]
+    told = ledger(green, oom(backend="cuda", capacity=23.5, free=3.5))[1]
     assert told.notes == ()
 
 
 def test_an_absurd_size_of_the_process_is_not_taken_into_the_sum():
-    (book,) = ledger(
-        None, oom(capacity=gib(8), free=gib(1), allocated=gib(5), process=gib(17179869184.0))
-    )
+    book = of(oom(capacity=8, free=1, allocated=5, process=17179869184.0))
     assert book.sum_bytes() == 7 * GIB and book.rows[0].bytes.value == 5 * GIB

@@ -6,48 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tell_boxes import HOSTILE
-from test_figures import bars, words
-from test_figures import (
-    test_every_word_is_at_least_8_pt_lies_on_the_page_and_covers_no_other as laid_out,
-)
+from test_figures import bars, laid_out, words
 
 from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
-from helpers.tell.ledger_figure import (
-    NO_LEDGER,
-    ROWS,
-    ledger_alt,
-    ledger_figure,
-    ledger_table,
-    pieces_of,
-)
-
-laid_out.__test__ = False
-BAR = 0.24
+from helpers.tell import figures
+from helpers.tell.box import ledger_table
+from helpers.tell.figures import NO_LEDGER, ROWS, pieces_of
+from helpers.tell.sheet import MARGIN, RIGHT, STACKED, STUB, UNKNOWN
 
 
-def book(rows, used=None, total=16 * GIB, account=DRIVER, **more):
+def book(rows, total=16 * GIB, account=DRIVER, **more):
     held = [
-        LedgerRow(
-            kind,
-            said,
-            size if not isinstance(size, int) else seen(size, "bytes", "/sys/x"),
-            "/sys/x",
-        )
+        LedgerRow(kind, said, seen(size, "bytes", "/x") if isinstance(size, int) else size, "/x")
         for kind, said, size in rows
     ]
-    used = sum(row.bytes.value for row in held if row.bytes.ok) if used is None else used
-    return GpuLedger(
-        "0000:0b:00.0",
-        account,
-        seen(total, "bytes", "/sys/t"),
-        seen(used, "bytes", "/sys/u"),
-        tuple(held),
-        4096,
-        more.pop("contradictions", ()),
-        **more,
-    )
+    used = sum(row.bytes.value for row in held if row.bytes.ok)
+    sizes = seen(total, "bytes", "/sys/t"), seen(used, "bytes", "/sys/u")
+    said = more.pop("contradictions", ())
+    return GpuLedger("0000:0b:00.0", account, *sizes, tuple(held), 4096, said, **more)
 
 
 FULL = book(
@@ -70,125 +48,114 @@ UNMEASURED = book(
         ("unattributed", "held by 2 process(es) that were not measured, or by nobody", 3 * GIB),
     ]
 )
+AGAIN = "counted more than once, or at another moment"
 TWICE = book(
     [
         ("other_process", "a (1)", 3 * GIB),
         ("other_process", "b (2)", 3 * GIB),
-        ("unattributed", "counted more than once, or at another moment", -2 * GIB),
+        ("unattributed", AGAIN, -2 * GIB),
     ]
 )
-CROWD = book(
-    [("other_process", f"worker-{i}-{'long' * 20} ({i})", i * MIB) for i in range(1, 40)]
-    + [("unattributed", "held by no process", 64 * MIB)]
-)
-UNKNOWN = replace(
-    book([]), used=not_available("no layer says how much is in use", "bytes", "memory pools")
-)
-STRANGE = book(
-    [("process", HOSTILE * 9, GIB)],
-    account=MESSAGE,
-    contradictions=(HOSTILE * 9,),
-    notes=(HOSTILE * 9,),
-)
+NAMES = [("other_process", f"worker-{i}-{'long' * 20} ({i})", i * MIB) for i in range(1, 40)]
+CROWD = book([*NAMES, ("unattributed", "held by no process", 64 * MIB)])
+NOWHERE = not_available("no layer says how much is in use", "bytes", "memory pools")
+UNKNOWN_USE = replace(book([]), used=NOWHERE)
+SAID = {"contradictions": (HOSTILE * 9,), "notes": (HOSTILE * 9,)}
+STRANGE = book([("process", HOSTILE * 9, GIB)], account=MESSAGE, **SAID)
 DRAWN = {
     "full": [FULL],
     "unmeasured": [UNMEASURED],
     "twice": [TWICE],
     "crowd": [CROWD],
-    "unknown": [UNKNOWN],
+    "unknown": [UNKNOWN_USE],
     "strange": [STRANGE],
-    "several": [FULL, replace(FULL, pci="", account=MESSAGE), UNKNOWN],
+    "several": [FULL, replace(FULL, pci="", account=MESSAGE), UNKNOWN_USE],
     "none": [],
 }
 
 
+def drawn(*books):
+    return figures.ledger(books).draw()
+
+
 def widths(figure):
     """The widths of the pieces of all bars, in inches."""
-    return [
-        b.get_width() * figure.get_figwidth()
-        for b in bars(figure)
-        if b.get_height() * figure.get_figheight() == pytest.approx(BAR)
-    ]
+    return [bar.get_width() * figure.get_figwidth() for bar in bars(figure, STACKED)]
 
 
-@pytest.mark.parametrize("books", DRAWN.values(), ids=DRAWN.keys())
-def test_every_word_has_its_place(books):
-    laid_out(lambda: ledger_figure(books))
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_word_has_its_place(name):
+    laid_out(drawn(*DRAWN[name]))
 
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_the_ledgers_of_every_recorded_box_can_be_drawn_said_and_listed(name):
-    books = ledger(open_box(name))
-    laid_out(lambda: ledger_figure(books))
-    assert all(one.pci in ledger_alt(books) and one.pci in ledger_table(books) for one in books)
+    view = figures.ledger(ledger(open_box(name)))
+    laid_out(view.draw())
+    assert all(row["GPU"] in view.alt and row["GPU"] in str(view) for row in view.rows)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["process", "other_process", "outside", "reserved", "unattributed"]),
-            st.integers(1, 40 * GIB),
-        ),
-        min_size=1,
-        max_size=14,
-    ),
-    st.integers(0, 8 * GIB),
-)
-@settings(max_examples=40, deadline=None)
+KINDS = st.sampled_from(["process", "other_process", "outside", "reserved", "unattributed"])
+PARTS = st.lists(st.tuples(KINDS, st.integers(1, 40 * GIB)), min_size=1, max_size=14)
+
+
+@given(PARTS, st.integers(0, 8 * GIB))
+@settings(max_examples=25, deadline=None)
 def test_the_pieces_add_up_to_the_total_and_so_does_the_bar(parts, free):
     used = sum(size for _, size in parts)
     one = book([(kind, kind, size) for kind, size in parts], total=used + free)
     assert sum(piece.held for piece in pieces_of(one)) == used + free
-    assert sum(widths(ledger_figure([one]))) == pytest.approx(5.2 - 2 * 0.12, rel=1e-6)
+    assert sum(widths(drawn(one))) == pytest.approx(RIGHT - MARGIN, rel=1e-6)
 
 
 def test_bars_of_two_sources_share_one_scale():
     one = book([("process", "a", 8 * GIB)], total=8 * GIB)
     two = book([("process", "a", 2 * GIB)], total=4 * GIB, account=MESSAGE)
-    first, second, free = widths(ledger_figure([one, two]))
+    first, second, free = widths(drawn(one, two))
     assert (second / first, free / first) == pytest.approx((1 / 4, 1 / 4))
 
 
 def test_a_crowd_keeps_its_largest_and_counts_the_rest():
-    pieces = pieces_of(CROWD)
-    assert (
-        len(pieces) == ROWS + 2
-        and pieces[-3].words == "32 more processes"
-        and pieces[-2].words == "held by no process"
-    )
-    assert sum(piece.held for piece in pieces[:-1]) == CROWD.used.value
+    *kept, together, nobody, free = pieces_of(CROWD)
+    assert together.words == "32 more processes" and nobody.words == "held by no process"
+    assert len(kept) == ROWS - 1 and min(piece.held for piece in kept) == 33 * MIB
+    assert sum(piece.held for piece in pieces_of(CROWD)[:-1]) == CROWD.used.value
+    assert free.words == "free"
+
+
+def test_pieces_of_one_kind_beside_each_other_differ():
+    first, second, third, *_ = (piece.look for piece in pieces_of(FULL))
+    assert len({first, second, third}) == 3
 
 
 def test_what_was_not_measured_is_said_and_hatched_and_takes_no_part_of_the_bar():
-    figure = ledger_figure([UNMEASURED])
-    assert (
-        "not available" in words(figure)
-        and "not allowed" in words(figure)
-        and "0 GiB" not in words(figure)
-    )
-    assert len(widths(figure)) == 2 and sum(bar.get_hatch() == "/////" for bar in bars(figure)) == 2
+    figure = drawn(UNMEASURED)
+    said = words(figure)
+    assert "not available" in said and "not allowed" in said and "0 B" not in said
+    hatched = [bar for bar in bars(figure) if bar.get_hatch() == UNKNOWN]
+    assert len(widths(figure)) == len(hatched) == 2
 
 
-def test_what_is_not_known_at_all_is_one_empty_hatched_bar():
-    figure = ledger_figure([UNKNOWN])
-    assert len(widths(figure)) == 1 and any("no layer says" in said for said in words(figure))
+def test_what_is_not_known_at_all_is_one_empty_hatched_stub():
+    figure = drawn(UNKNOWN_USE)
+    assert widths(figure) == pytest.approx([STUB])
+    assert any("no layer says" in said for said in words(figure))
 
 
 def test_a_negative_rest_is_said_and_not_drawn_as_a_part():
-    figure = ledger_figure([TWICE])
+    figure = drawn(TWICE)
     assert "-2.00 GiB" in words(figure) and len(widths(figure)) == 3
-    assert "counted more than once" in ledger_alt([TWICE])
+    assert "counted more than once" in figures.ledger([TWICE]).alt
 
 
 def test_contradictions_stand_in_the_picture_the_words_and_the_table():
-    for said in (" ".join(words(ledger_figure([FULL]))), ledger_alt([FULL]), ledger_table([FULL])):
+    view = figures.ledger([FULL])
+    for said in (" ".join(words(view.draw())), view.alt, str(view)):
         assert "HIP calls 15.00 GiB free" in said
-    assert "in use" in ledger_table([FULL]) and "give or take 4.00 KiB" in ledger_table([FULL])
+    (whole,) = [row for row in view.rows if row["kind"] == "in use"]
+    assert "give or take 4.00 KiB" in whole["held by"] and whole["bytes"] == FULL.used
 
 
 def test_no_ledger_is_said():
-    assert (
-        ledger_alt([]) == NO_LEDGER
-        and NO_LEDGER in words(ledger_figure([]))
-        and "(none)" in ledger_table([])
-    )
+    assert NO_LEDGER in words(drawn()) and NO_LEDGER == figures.ledger([]).alt
+    assert "(none)" in str(ledger_table([]))

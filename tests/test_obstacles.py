@@ -14,31 +14,21 @@ from helpers.look.bundle import Bundle, BundleWriter
 
 AMD = {"pci": "0000:03:00.0", "class": "0x030000", "vendor": "0x1002", "driver": "amdgpu"}
 NVIDIA = {"pci": "0000:81:00.0", "class": "0x030200", "vendor": "0x10de", "driver": "nvidia"}
-ME = {
-    "uid": 1000,
-    "gid": 1000,
-    "groups": [{"gid": 1000, "name": ""}],
-    "groups_in_database": [],
-    "uid_map": "0 0 4294967295",
-    "gid_map": "0 0 4294967295",
-    "container": "none",
-    "selinux_mode": "disabled",
-    "selinux_context": "",
-    "init_pid_ns": True,
-}
-KFD = {
-    "path": "/dev/kfd",
-    "status": "ok",
-    "errno": "",
-    "mode": "0660",
-    "uid": 0,
-    "gid": 110,
-    "group": "render",
-    "selinux": "",
-}
+ME = {"uid": 1000, "gid": 1000, "groups": [{"gid": 1000, "name": ""}], "groups_in_database": []}
+ME |= {"uid_map": "0 0 4294967295", "gid_map": "0 0 4294967295", "container": "none"}
+ME |= {"selinux_mode": "disabled", "selinux_context": "", "init_pid_ns": True}
+KFD = {"path": "/dev/kfd", "status": "ok", "errno": "", "mode": "0660", "uid": 0, "gid": 110}
+KFD |= {"group": "render", "selinux": ""}
 RENDER = {**KFD, "path": "/dev/dri/renderD128"}
 CONTROL = {**KFD, "path": "/dev/nvidiactl", "mode": "0666", "gid": 0, "group": "root"}
 CARD = {**CONTROL, "path": "/dev/nvidia0"}
+
+
+DOCKER = {"container": "docker"}
+IN_RENDER = {"groups": [{"gid": 110, "name": "render"}], "selinux_mode": "disabled"}
+ROOTLESS = {"uid": 0, "container": "podman", "gid_map": "0 1000 1"}
+CONFINED = {"container": "podman", "selinux_mode": "enforcing", "selinux_context": "u:r:c_t:s0"}
+BOTH, NOWHERE = [KFD, RENDER], {"uid": 65534, "gid": 65534, "group": "nogroup"}
 
 
 def bundle(**tables: list[Any]) -> Bundle:
@@ -53,219 +43,66 @@ def refused(node: dict[str, Any], number: str = "EACCES", **more: Any) -> dict[s
 
 
 def gone(node: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "path": node["path"],
-        "status": "not_available",
-        "errno": "ENOENT",
-        "why": "no such file",
-    }
+    missing = {"status": "not_available", "errno": "ENOENT", "why": "no such file"}
+    return {"path": node["path"], **missing}
+
+
+MISSING = [gone(KFD), gone(RENDER)]
+BROKEN = {**KFD, "status": "not_available", "errno": "EIO", "why": "Input/output error (EIO)"}
 
 
 @pytest.mark.parametrize(
-    ("tables", "cause", "fix"),
+    ("access", "display", "who", "cause", "fix"),
     [
-        ({"access": [KFD, RENDER], "pci_devices": [AMD]}, "", ""),
-        ({"access": [CONTROL, CARD], "pci_devices": [NVIDIA]}, "", ""),
-        ({"access": [gone(KFD), gone(RENDER)], "pci_devices": []}, "no_gpu", ""),
-        (
-            {"access": [gone(KFD), gone(RENDER)], "pci_devices": [{**AMD, "driver": ""}]},
-            "no_driver",
-            "sudo modprobe amdgpu",
-        ),
-        (
-            {"access": [gone(KFD), gone(RENDER)], "pci_devices": [{**AMD, "driver": "vfio-pci"}]},
-            "no_driver",
-            "",
-        ),
-        (
-            {"access": [gone(CONTROL)], "pci_devices": [{**NVIDIA, "driver": "nouveau"}]},
-            "no_driver",
-            "",
-        ),
-        ({"access": [gone(KFD), RENDER], "pci_devices": [AMD]}, "no_node", "sudo dmesg"),
-        (
-            {
-                "access": [gone(KFD), gone(RENDER)],
-                "pci_devices": [AMD],
-                "identity": [{**ME, "container": "docker"}],
-            },
-            "no_node",
-            "docker run --device=/dev/kfd --device=/dev/dri",
-        ),
-        (
-            {
-                "access": [gone(CONTROL)],
-                "pci_devices": [NVIDIA],
-                "identity": [{**ME, "container": "docker"}],
-            },
-            "no_node",
-            "docker run --gpus all",
-        ),
-        (
-            {
-                "access": [gone(CONTROL)],
-                "pci_devices": [NVIDIA],
-                "identity": [{**ME, "container": "podman"}],
-            },
-            "no_node",
-            "podman run --device nvidia.com/gpu=all",
-        ),
-        (
-            {
-                "access": [gone(KFD)],
-                "pci_devices": [AMD],
-                "identity": [{**ME, "container": "kubernetes"}],
-            },
-            "no_node",
-            "amd.com/gpu",
-        ),
-        (
-            {
-                "access": [refused(KFD, "EPERM"), RENDER],
-                "pci_devices": [AMD],
-                "identity": [{**ME, "container": "docker"}],
-            },
-            "device_cgroup",
-            "docker run --device=/dev/kfd",
-        ),
-        (
-            {"access": [refused(KFD), RENDER], "pci_devices": [AMD]},
-            "group",
-            "sudo usermod -aG render $USER",
-        ),
-        (
-            {"access": [refused(KFD, group=""), RENDER], "pci_devices": [AMD]},
-            "group",
-            "sudo usermod -aG 110 $USER",
-        ),
-        (
-            {
-                "access": [refused(KFD), RENDER],
-                "pci_devices": [AMD],
-                "identity": [{**ME, "groups_in_database": ["render"]}],
-            },
-            "group_not_in_session",
-            "newgrp render",
-        ),
-        (
-            {
-                "access": [refused(KFD), RENDER],
-                "pci_devices": [AMD],
-                "identity": [{**ME, "container": "docker"}],
-            },
-            "group",
-            "docker run --group-add 110",
-        ),
-        (
-            {
-                "access": [refused(KFD, uid=65534, gid=65534, group="nogroup"), RENDER],
-                "pci_devices": [AMD],
-                "identity": [{**ME, "uid": 0, "container": "podman", "gid_map": "0 1000 1"}],
-            },
-            "unmapped_group",
-            "podman run --group-add keep-groups",
-        ),
-        (
-            {
-                "access": [refused(KFD, mode="0666"), RENDER],
-                "pci_devices": [AMD],
-                "identity": [
-                    {
-                        **ME,
-                        "container": "podman",
-                        "selinux_mode": "enforcing",
-                        "selinux_context": "u:r:container_t:s0",
-                    }
-                ],
-            },
-            "selinux",
-            "setsebool -P container_use_devices=true",
-        ),
-        (
-            {
-                "access": [refused(KFD), RENDER],
-                "pci_devices": [AMD],
-                "identity": [
-                    {**ME, "groups": [{"gid": 110, "name": "render"}], "selinux_mode": "disabled"}
-                ],
-            },
-            "refused",
-            "",
-        ),
-        (
-            {"access": [refused(KFD, mode="0600"), RENDER], "pci_devices": [AMD]},
-            "refused",
-            "ls -l /dev/kfd",
-        ),
-        (
-            {
-                "access": [
-                    {
-                        **KFD,
-                        "status": "not_available",
-                        "errno": "EIO",
-                        "why": "Input/output error (EIO)",
-                    },
-                    RENDER,
-                ],
-                "pci_devices": [AMD],
-            },
-            "no_device",
-            "sudo dmesg",
-        ),
-        (
-            {
-                "access": [KFD, RENDER],
-                "pci_devices": [AMD],
-                "environment": [{"name": "ROCR_VISIBLE_DEVICES", "value": ""}],
-            },
-            "variable",
-            "unset ROCR_VISIBLE_DEVICES",
-        ),
-        (
-            {
-                "access": [KFD, RENDER],
-                "pci_devices": [AMD],
-                "environment": [{"name": "HIP_VISIBLE_DEVICES", "value": "-1"}],
-            },
-            "variable",
-            "unset HIP_VISIBLE_DEVICES",
-        ),
-        (
-            {
-                "access": [KFD, RENDER],
-                "pci_devices": [AMD],
-                "environment": [{"name": "HIP_VISIBLE_DEVICES", "value": ""}],
-            },
-            "",
-            "",
-        ),
-        (
-            {
-                "access": [KFD, RENDER],
-                "pci_devices": [AMD],
-                "environment": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}],
-            },
-            "",
-            "",
-        ),
-        (
-            {
-                "access": [CONTROL, CARD],
-                "pci_devices": [NVIDIA],
-                "environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
-            },
-            "",
-            "",
-        ),
+        (BOTH, AMD, {}, "", ""),
+        ([CONTROL, CARD], NVIDIA, {}, "", ""),
+        (MISSING, None, {}, "no_gpu", ""),
+        (MISSING, {**AMD, "driver": ""}, {}, "no_driver", "sudo modprobe amdgpu"),
+        (MISSING, {**AMD, "driver": "vfio-pci"}, {}, "no_driver", ""),
+        ([gone(CONTROL)], {**NVIDIA, "driver": "nouveau"}, {}, "no_driver", ""),
+        ([gone(KFD), RENDER], AMD, {}, "no_node", "sudo dmesg"),
+        (MISSING, AMD, DOCKER, "no_node", "docker run --device=/dev/kfd --device=/dev/dri"),
+        ([gone(CONTROL)], NVIDIA, DOCKER, "no_node", "docker run --gpus all"),
+        ([gone(CONTROL)], NVIDIA, {"container": "podman"}, "no_node", "--device nvidia.com/gpu=all"),
+        ([gone(KFD)], AMD, {"container": "kubernetes"}, "no_node", "amd.com/gpu"),
+        ([refused(KFD, "EPERM"), RENDER], AMD, DOCKER, "device_cgroup", "docker run --device=/dev/kfd"),
+        ([refused(KFD), RENDER], AMD, {}, "group", "sudo usermod -aG render $USER"),
+        ([refused(KFD, group=""), RENDER], AMD, {}, "group", "sudo usermod -aG 110 $USER"),
+        ([refused(KFD), RENDER], AMD, {"groups_in_database": ["render"]}, "group_not_in_session", "newgrp render"),
+        ([refused(KFD), RENDER], AMD, DOCKER, "group", "docker run --group-add 110"),
+        ([refused(KFD, **NOWHERE), RENDER], AMD, ROOTLESS, "unmapped_group", "podman run --group-add keep-groups"),
+        ([refused(KFD, mode="0666"), RENDER], AMD, CONFINED, "selinux", "setsebool -P container_use_devices=true"),
+        ([refused(KFD), RENDER], AMD, IN_RENDER, "refused", ""),
+        ([refused(KFD, mode="0600"), RENDER], AMD, {}, "refused", "ls -l /dev/kfd"),
+        ([BROKEN, RENDER], AMD, {}, "no_device", "sudo dmesg"),
     ],
-)
+)  # fmt: skip
 def test_what_stands_in_the_way_is_named_with_the_line_that_removes_it(
-    tables: dict[str, Any], cause: str, fix: str
+    access: Any, display: Any, who: dict[str, Any], cause: str, fix: str
 ) -> None:
-    found = obstacles(bundle(**{"identity": [ME], **tables}))
+    bus = [display] if display else []
+    found = obstacles(bundle(access=access, pci_devices=bus, identity=[{**ME, **who}]))
     assert [o.cause for o in found] == ([cause] if cause else [])
     assert all(fix in o.fix and bool(o.fix) is bool(fix) for o in found), found
+
+
+@pytest.mark.parametrize(
+    ("display", "name", "value", "hides"),
+    [
+        (AMD, "ROCR_VISIBLE_DEVICES", "", True),
+        (AMD, "HIP_VISIBLE_DEVICES", "-1", True),
+        (AMD, "HIP_VISIBLE_DEVICES", "", False),
+        (AMD, "CUDA_VISIBLE_DEVICES", "0", False),
+        (NVIDIA, "NVIDIA_VISIBLE_DEVICES", "void", False),
+    ],
+)
+def test_a_variable_that_hides_every_gpu_is_named_with_its_unset(
+    display: dict[str, Any], name: str, value: str, hides: bool
+) -> None:
+    tables = {"access": BOTH if display is AMD else [CONTROL, CARD], "pci_devices": [display]}
+    variable = {"name": name, "value": value}
+    found = obstacles(bundle(**tables, identity=[ME], environment=[variable]))
+    assert [(o.cause, o.fix) for o in found] == ([("variable", f"unset {name}")] if hides else [])
 
 
 def test_a_refused_screen_node_is_no_obstacle_to_computing() -> None:
@@ -277,31 +114,10 @@ def test_nothing_is_said_where_nothing_was_captured() -> None:
     assert obstacles(bundle()) == ()
 
 
-VALUES = (
-    st.none()
-    | st.booleans()
-    | st.integers(-1, 99999)
-    | st.text(max_size=5)
-    | st.lists(st.text(max_size=3), max_size=2)
-)
-KEYS = [
-    "path",
-    "status",
-    "errno",
-    "mode",
-    "uid",
-    "gid",
-    "group",
-    "why",
-    "name",
-    "value",
-    "vendor",
-    "class",
-    "driver",
-    "groups",
-    "container",
-    "groups_in_database",
-]
+WORDS = st.lists(st.text(max_size=3), max_size=2)
+VALUES = st.none() | st.booleans() | st.integers(-1, 99999) | st.text(max_size=5) | WORDS
+KEYS = "path status errno mode uid gid group why name value vendor class driver groups container".split()
+KEYS.append("groups_in_database")
 
 
 @settings(max_examples=60, deadline=None)

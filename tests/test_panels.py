@@ -2,30 +2,31 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import panel_examples as made
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tell_boxes import DATA
+from test_notebooks import ROOT
 
 from helpers.allocator.replay import replay
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_plan
-from helpers.load.vpoc.memory import Shape
-from helpers.load.vpoc.planner import Free
+from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.boxes import open_box
+from helpers.run.kernel import MARK
 from helpers.tell import message, ttm
-from helpers.tell.panels import allocator, ceilings, chunks, frame, ledger, reader, remedies, runs
+from helpers.tell.panels import allocator, frame, monitor
+from helpers.tell.panels.questions import Planner, Reader, Reserve, ceilings, chunks, reader
+from helpers.tell.panels.tables import Browser, Runs, Sorter, ledger, remedies, runs
+from helpers.tell.shown import size
 
-ROOT = Path(__file__).resolve().parents[1]
-PLANNER = chunks.Planner(
-    Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)
-)
+PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
+QUICK = "20260102T030405Z-quick"
+PANELS = (reader, ledger, ceilings, chunks, allocator.PANEL, remedies, runs, monitor.PANEL)
 
 
 @pytest.fixture(autouse=True)
@@ -38,96 +39,88 @@ def books():
     return message.gathered("", "cuda-24gb-tuning")[1]
 
 
+def reserve_of(name):
+    bundle = open_box(name)
+    stack = layers.ceilings(bundle)[0]
+    return Reserve(stack, ttm.what_if(stack, ttm_plan.room(bundle, stack)))
+
+
 @pytest.fixture(scope="module")
 def reserve():
-    bundle = open_box("strix-halo-1-found")
-    stack = layers.ceilings(bundle)[0]
-    return ceilings.Reserve(stack, ttm.what_if(stack, ttm_plan.room(bundle, stack)))
+    return reserve_of("strix-halo-1-found")
 
 
-def opened(module, *state):
-    """The panel open, without a front end; its controls and answers by description, and what it says."""
-    panel = frame.open_panel(module.NAME, lambda one: module.build(one, *state))
-    controls, answers, todo = {}, [], list(panel.box.children)
+def opened(panel, state):
+    """The panel open, without a front end; its line, its controls by description, and what its answers say."""
+    open_one = frame.open_panel(panel.name, lambda one: panel.build(one, state))
+    controls, answers, todo = {}, [], list(open_one.box.children)
     while todo:
         one = todo.pop(0)
         todo += getattr(one, "children", ())
         if getattr(one, "description", ""):
             controls[one.description] = one
-        elif hasattr(one, "value") and one is not panel.line:
+        elif hasattr(one, "value") and one is not open_one.line:
             answers.append(one)
-    return panel, controls, lambda: " ".join(one.value for one in answers)
+    return open_one.line, controls, lambda: " ".join(one.value for one in answers)
 
 
-def test_a_pasted_message_is_read_and_another_replaces_it():
-    panel, controls, says = opened(reader, reader.Reader())
-    assert reader.EMPTY in says()
-    controls["Error text"].value = made.MESSAGE
-    assert "capacity 8.00 GiB - free 1.50 GiB" in says() and "img alt=" in says()
-    controls["Error text"].value = "Segmentation fault"
-    assert "No out-of-memory message" in says() and "8.00 GiB" not in says()
+def state_of(name, tmp_path):
+    """What a panel of panels.json looks at."""
+    made_up = {
+        "empty": Reader,
+        "message": lambda: Reader(made.MESSAGE),
+        "small": lambda: allocator.Bench(made.small_study()),
+        "planner": lambda: PLANNER,
+        "fixes": lambda: Sorter(made.fix_study()),
+        "batches": lambda: Runs(made.batches(tmp_path), QUICK),
+        "nothing": lambda: Runs(tmp_path / "nothing"),
+        "cuda-24gb-tuning": lambda: Browser(message.gathered("", "cuda-24gb-tuning")[1]),
+    }
+    return made_up[name]() if name in made_up else reserve_of(name)
 
 
-def test_an_unknown_box_is_one_line_in_the_panel_and_the_last_answer_stays():
-    panel, controls, says = opened(reader, reader.Reader(made.MESSAGE))
-    controls["Box"].value = "no-such-box"
-    assert "not done: box &#x27;no-such-box&#x27;: expected live" in panel.line.value
-    assert "Traceback" not in panel.line.value and "capacity 8.00 GiB" in says()
-    controls["Box"].value = ""
-    assert "ready" in panel.line.value
+PLAYS = json.loads((DATA / "panels.json").read_text())
 
 
-def test_text_from_outside_is_never_markup():
-    panel, controls, says = opened(reader, reader.Reader())
-    controls["Box"].value = "<img src=x onerror=alert(1)>"
-    assert "<img" not in panel.line.value
-    evil = frame.table_html([["<script>alert(1)</script>"]], ["<b>"], "<i>'")
-    assert "<script" not in evil and "<b>" not in evil and "<i>" not in evil
-    assert "<script" not in frame.text_html("<script>")
+@pytest.mark.parametrize("play", PLAYS, ids=[f"{one['panel']}: {one['state']}" for one in PLAYS])
+def test_a_panel_answers_its_controls_and_says_in_its_line_what_is_wrong(play, tmp_path):
+    panel = next(one for one in PANELS if one.name == play["panel"])
+    line, controls, says = opened(panel, state_of(play["state"], tmp_path))
+    for label, value, there, absent in play["steps"]:
+        if label and value is None:
+            controls[label].click()
+        elif label:
+            controls[label].value = made.MESSAGE if value == "MESSAGE" else value
+        said = line.value + says()
+        assert [words for words in there if words not in said] == [], (label, value, said)
+        assert [words for words in absent if words in said] == [], (label, value)
 
 
 def test_ledger_rows_are_filtered_and_accounts_are_not_added_up(books):
-    every = ledger.Browser(books)
+    every = Browser(books)
     assert len(every.rows()) == sum(len(book.rows) for book in books)
     assert every.says().count("rows shown make") == len(books) == 2
-    sizes = [
-        ledger.size(row.bytes) for _, row in ledger.Browser(books, order="largest first").rows()
-    ]
+    sizes = [size(row.bytes) for _, row in Browser(books, order="largest first").rows()]
     known = [one for one in sizes if one is not None]
-    assert known == sorted(known, reverse=True) and sizes[len(known) :] == [None] * (
-        len(sizes) - len(known)
-    )
-    assert {row.kind for _, row in ledger.Browser(books, kind="unattributed").rows()} == {
-        "unattributed"
-    }
-
-
-def test_the_ledger_panel_follows_its_controls(books):
-    panel, controls, says = opened(ledger, ledger.Browser(books))
-    controls["With the word"].value = "xorg"
-    assert "Xorg (1900)" in says() and "kept by the driver" not in says().split("<img")[0]
-    controls["With the word"].value = "nobody has this name"
-    assert "nothing to show" in says()
+    assert known == sorted(known, reverse=True) and set(sizes[len(known) :]) <= {None}
+    names = [row.words for _, row in Browser(books, order="name").rows()]
+    assert names == sorted(names, key=str.casefold)
+    rest = Browser(books, kind="unattributed").view().rows
+    assert {row["kind"] for row in rest} == {"unattributed"}
+    only = Browser(books, account=rest[0]["account"]).view().rows
+    assert {row["account"] for row in only} == {rest[0]["account"]}
 
 
 def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
-    panel, controls, says = opened(ceilings, reserve)
+    line, controls, says = opened(ceilings, reserve)
     before = says()
     controls["Reserve, GiB"].value = 32
     assert "A reserve of 32.00 GiB leaves a limit of 93.08 GiB" in says() and says() != before
     limits = [
-        ceilings.Reserve(reserve.stack, reserve.what_if, gib).planned().row("ttm").pending_bytes
+        Reserve(reserve.stack, reserve.what_if, gib).planned().row("ttm").pending_bytes
         for gib in (4, 8, 32)
     ]
     assert limits == sorted(limits, reverse=True) and len(set(limits)) == 3
-
-
-def test_a_card_that_ttm_does_not_limit_has_no_slider_and_says_why():
-    bundle = open_box("cuda-healthy")
-    stack = layers.ceilings(bundle)[0]
-    state = ceilings.Reserve(stack, ttm.what_if(stack, ttm_plan.room(bundle, stack)))
-    panel, controls, says = opened(ceilings, state)
-    assert "Reserve, GiB" not in controls and "No reserve" in says() and len(state.says()) > 40
 
 
 def test_the_allocator_panel_starts_at_the_failure_and_steps_over_events():
@@ -137,87 +130,39 @@ def test_the_allocator_panel_starts_at_the_failure_and_steps_over_events():
     while at != walked[-1]:
         walked.append(at)
         at = bench.event(at, True)
-    assert walked == [0, 1, 2, 4, 5] and [bench.event(n, False) for n in (5, 4, 2, 1)] == [
-        4,
-        2,
-        1,
-        0,
-    ]
-    assert bench.event(0, False) == 0
-
-
-def test_another_card_or_setting_is_replayed_and_a_wrong_one_is_said():
-    panel, controls, says = opened(allocator, allocator.Bench(made.small_study()))
-    assert "requests that fail: 1" in says() and controls["Operation"].value == 5
-    controls["Event before"].click()
-    assert (
-        controls["Operation"].value == 4
-        and "operation 4" in says()
-        and "img alt=&#x27;" not in says()
-    )
-    controls["Settings"].value = "nonsense:1"
-    assert "not done: " in panel.line.value and "nonsense" in panel.line.value
-    controls["Settings"].value = ""
-    controls["Card"].value = "200 MiB"
-    assert "every request is met" in says()
-    controls["Card"].value = "much"
-    assert "expected bytes or a number with a unit" in panel.line.value
+    assert walked == [0, 1, 2, 4, 5]
+    assert [bench.event(n, False) for n in (5, 4, 2, 1, 0)] == [4, 2, 1, 0, 0]
 
 
 @given(
-    st.integers(1, 10**9),
-    st.integers(1, 5000),
-    st.integers(1, 5000),
-    st.integers(1, 1 << 40),
-    st.booleans(),
+    counts=st.tuples(st.integers(1, 10**9), st.integers(1, 5000), st.integers(1, 5000)),
+    free=st.integers(1, 1 << 40),
+    gpu=st.booleans(),
 )
-def test_every_chunk_plan_is_a_sentence(trades, sessions, bins, free, gpu):
-    asked = PLANNER.asked(trades, sessions, bins, str(free), gpu)
-    assert 1 <= asked.shape.longest <= trades and asked.free.bytes == free
+@settings(max_examples=50)
+def test_every_chunk_plan_is_a_sentence(counts, free, gpu):
+    asked = PLANNER.asked(*counts, str(free), gpu)
+    assert 1 <= asked.shape.longest <= counts[0] and asked.free.bytes == free
     assert asked.says().startswith(("preallocated: ", "Does not fit: "))
 
 
-def test_the_planner_names_what_it_cannot_use():
-    panel, controls, says = opened(chunks, PLANNER)
-    assert "that is all" in says()
-    controls["Free memory"].value = "120MiB"
-    assert "more would not fit" in says()
-    controls["Free memory"].value = "85MiB"
-    assert "Does not fit: preallocated with one trade at a time" in says()
-    controls["Sessions"].value = 0
-    assert "expected each above 0" in panel.line.value
+def test_the_longest_session_grows_with_the_mean_one():
+    shape = PLANNER.asked(2 * 2_560_000, 128, 1000, "20GiB", True).shape
+    assert shape.longest == 2 * PLANNER.shape.longest
+    assert PLANNER.asked(2_560_000, 128, 1000, "20GiB", True).free is PLANNER.free
 
 
-def test_fixes_are_ordered_by_effect_with_the_unmeasured_last_and_found_by_a_word():
-    sorter = remedies.Sorter(made.fix_study(), order="memory, best first")
-    assert [row.remedy for row in sorter.rows()][:2] == ["big-help", "small-help"]
-    panel, controls, says = opened(remedies, sorter)
-    controls["With the word"].value = "EXPANDABLE"
-    assert (
-        "1 of 4 remedies" in says()
-        and "harmful: it fails there" in says()
-        and controls["In full"].value == "harm"
-    )
-    controls["Verdict"].value = "helps"
-    assert "0 of 4 remedies" in says() and "No remedy is shown" in says()
-
-
-def test_the_run_browser_names_what_it_could_not_read(tmp_path):
-    state = runs.Runs(made.batches(tmp_path))
-    assert state.batches() == ["20260103T030405Z-night", "20260102T030405Z-quick"]
-    panel, controls, says = opened(runs, state, "20260102T030405Z-quick")
-    assert "1 answered" in says() and "cell 3 raised &lt;ValueError&gt;" in says()
-    controls["Run"].value = "001-stress"
-    assert "No verdict" in says() and "001-stress/notebook.ipynb" in says()
-    controls["Batch"].value = "20260103T030405Z-night"
-    assert "not readable" in says() and "true-capacity (likely)" in says()
-    controls["State"].value = "failed"
-    assert "nothing to show" in says()
-
-
-def test_an_empty_folder_of_runs_says_how_one_is_made(tmp_path):
-    panel, controls, says = opened(runs, runs.Runs(tmp_path / "nothing"), "")
-    assert "make diagnose writes one" in says()
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [
+        ("memory, best first", ["big-help", "small-help", "argued-one", "harm"]),
+        ("time, best first", ["argued-one", "small-help", "big-help", "harm"]),
+        ("remedy", ["harm", "small-help", "big-help", "argued-one"]),
+        ("verdict", ["small-help", "big-help", "harm", "argued-one"]),
+    ],
+)
+def test_fixes_are_ordered_by_effect_with_the_unmeasured_last(order, first):
+    assert [row.remedy for row in Sorter(made.fix_study(), order=order).rows()] == first
 
 
 def test_opening_a_panel_again_closes_the_one_before():
@@ -233,48 +178,72 @@ def test_opening_a_panel_again_closes_the_one_before():
     assert ended == [1]
 
 
-def test_every_control_has_a_label_and_waits_until_it_is_left(books, reserve, tmp_path):
-    states = {
-        reader: (reader.Reader(),),
-        ledger: (ledger.Browser(books),),
-        ceilings: (reserve,),
-        chunks: (PLANNER,),
-        allocator: (allocator.Bench(made.small_study()),),
-        remedies: (remedies.Sorter(made.fix_study()),),
-        runs: (runs.Runs(made.batches(tmp_path)), ""),
-    }
-    for module, state in states.items():
-        panel, controls, says = opened(module, *state)
-        assert controls and "role='status'" in panel.line.value
+def states(tmp_path):
+    """Each panel with a state that it can show."""
+    names = (
+        "message",
+        "cuda-24gb-tuning",
+        "strix-halo-1-found",
+        "planner",
+        "small",
+        "fixes",
+        "batches",
+    )
+    several = [state_of(name, tmp_path) for name in names]
+    several.append(monitor.Watch(open_box("strix-halo-1-found")))
+    return zip(PANELS, several, strict=True)
+
+
+def test_every_control_has_a_label_and_waits_until_it_is_left(tmp_path):
+    for panel, state in states(tmp_path):
+        line, controls, says = opened(panel, state)
+        assert controls and "role='status'" in line.value
         for one in controls.values():
-            assert not getattr(one, "continuous_update", False) and one.tabbable in (None, True), (
-                module,
-                one.description,
-            )
+            assert not getattr(one, "continuous_update", False), (panel.name, one.description)
+            assert one.tabbable in (None, True), (panel.name, one.description)
+    frame.open_panel(monitor.PANEL.name, lambda one: [])  # it ends the sampler
 
 
-def test_under_a_runner_every_panel_is_its_twin_in_words(tmp_path):
-    cells = [made.PRELUDE, *(cell for _, cell in made.CELLS.values())]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbformat.write(book, tmp_path / "panels.ipynb")
-    code = (
-        "import sys, nbformat; from nbclient import NotebookClient; path = sys.argv[1]; book = nbformat.read(path, 4); "
-        "NotebookClient(book, timeout=100, resources={'metadata': {'path': sys.argv[2]}}).execute(); "
-        "nbformat.write(book, path)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "panels.ipynb"), str(tmp_path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CASEBOOK_TESTS": str(ROOT / "tests")},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    for name, cell in zip(
-        made.CELLS, nbformat.read(tmp_path / "panels.ipynb", 4).cells[1:], strict=True
-    ):
-        text = "".join(out.get("text", "") for out in cell.outputs)
-        assert text.strip() and "widget" not in json.dumps(cell.outputs), name
+def test_under_a_runner_every_panel_is_its_twin_in_words(tmp_path, capsys):
+    for panel, state in states(tmp_path):
+        frame.Panel(panel.name, lambda state=state: state, panel.build).show()
+        said = capsys.readouterr().out
+        assert len(said) > 60 and "widget" not in said.lower(), panel.name
+    assert {panel.name for panel in PANELS} == set(made.CELLS)
+
+
+def test_with_somebody_there_the_panel_stands_beside_its_words(monkeypatch, reserve):
+    shown = []
+    monkeypatch.setattr(frame, "is_interactive", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    ceilings.show(reserve.stack, reserve.what_if)
+    words, view = shown
+    assert "A reserve of 8.00 GiB" in words["text/plain"]
+    assert words["application/javascript"] == frame.OWN_KEYS
+    assert "application/vnd.jupyter.widget-view+json" in view
+
+
+@pytest.mark.parametrize(
+    ("run", "header", "there"),
+    [
+        ("", {"content": {"allow_stdin": True}}, True),
+        ("", {"content": {"allow_stdin": False}}, False),
+        ("", {}, False),
+        ("1", {"content": {"allow_stdin": True}}, False),
+    ],
+)
+def test_a_panel_is_live_where_a_cell_may_ask(monkeypatch, run, header, there):
+    shell = SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda channel: header))
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    monkeypatch.setenv(MARK, run)
+    assert frame.is_interactive() is there
+
+
+def test_the_runs_of_a_batch_are_found_by_its_path(tmp_path):
+    made.batches(tmp_path)
+    state = runs.state(str(tmp_path / QUICK))
+    assert (state.folder, state.batch) == (tmp_path, QUICK)
+    assert runs.state().folder.name == "outputs" and "no batch" in str(runs.state().parts()[0])
 
 
 @pytest.mark.parametrize("name", made.CELLS)

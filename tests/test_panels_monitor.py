@@ -17,9 +17,8 @@ from helpers.look.drm import parse_fdinfo
 from helpers.tell.panels import frame, monitor, sampler
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = st.sampled_from(
-    ["drm-resident-", "drm-memory-", "drm-total-", "drm-shared-", "drm-purgeable-"]
-)
+PREFIXES = ("resident", "memory", "total", "shared", "purgeable")
+KINDS = st.sampled_from([f"drm-{name}-" for name in PREFIXES])
 REGIONS = st.sampled_from(["vram", "gtt", "cpu", "cycles-gfx"])
 
 
@@ -48,22 +47,15 @@ def sample(at=1.0, used=4, rss=None, **more):
     st.lists(
         st.tuples(KINDS, REGIONS, st.integers(0, 1 << 40), st.sampled_from(["", " KiB", " MiB"])),
         max_size=12,
+        unique_by=lambda row: row[:2],
     )
 )
 def test_the_quick_reading_of_fdinfo_agrees_with_the_careful_one(rows):
-    text = "".join(
-        f"{kind}{region}:\t{number}{unit}\n"
-        for kind, region, number, unit in dict(
-            ((kind, region), (kind, region, number, unit)) for kind, region, number, unit in rows
-        ).values()
-    )
+    text = "".join(f"{kind}{region}:\t{number}{unit}\n" for kind, region, number, unit in rows)
     careful = parse_fdinfo("drm-driver:\tamdgpu\n" + text)
-    expected = {
-        region: careful.held(region)
-        for region in ("vram", "gtt")
-        if careful.held(region) is not None
-    }
-    assert sampler.held(text.encode()) == expected
+    sizes = {region: careful.held(region) for region in ("vram", "gtt")}
+    known = {region: size for region, size in sizes.items() if size is not None}
+    assert sampler.held(text.encode()) == known
 
 
 def test_the_first_words_of_amdgpu_for_its_memory_are_read_too():
@@ -87,36 +79,29 @@ def test_every_holder_of_a_tree_is_found_with_its_bytes_within_a_turn(tmp_path):
     ]
 
 
-def test_a_process_on_two_cards_has_a_row_on_each_and_one_that_ends_is_forgotten(tmp_path):
-    write(tmp_path, "/proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
-    write(tmp_path, "/proc/9/status", "Name:\ttwo cards\nState:\tS (sleeping)\nRssAnon:\t 5 kB\n")
+def two_cards(root):
+    """A process with three files of two clients on two cards."""
+    write(root, "/proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
+    write(root, "/proc/9/status", "Name:\ttwo cards\nState:\tS (sleeping)\nRssAnon:\t 5 kB\n")
     for fd, pci in ((3, "0000:03:00.0"), (4, "0000:13:00.0"), (5, "0000:13:00.0")):
-        link(tmp_path, f"/proc/9/fd/{fd}", f"/dev/dri/renderD12{fd}")
-        write(
-            tmp_path,
-            f"/proc/9/fdinfo/{fd}",
-            f"drm-pdev:\t{pci}\ndrm-client-id:\t{pci[6]}\ndrm-memory-vram:\t{pci[6]} MiB\n",
-        )
+        link(root, f"/proc/9/fd/{fd}", f"/dev/dri/renderD12{fd}")
+        held = f"drm-client-id:\t{pci[6]}\ndrm-memory-vram:\t{pci[6]} MiB\n"
+        write(root, f"/proc/9/fdinfo/{fd}", f"drm-pdev:\t{pci}\n{held}")
+
+
+def test_a_process_on_two_cards_has_a_row_on_each_and_one_that_ends_is_forgotten(tmp_path):
+    two_cards(tmp_path)
     seen = sampler.Sampler(str(tmp_path), pid=9)
     found = seen.sample()
-    assert [(row["pci"], row["vram"] >> 20) for row in found["holders"]] == [
-        ("0000:03:00.0", 3),
-        ("0000:13:00.0", 3),
-    ]
-    assert found["process"] == {
-        "pid": 9,
-        "name": "two",
-        "state": "S",
-        "rss_anon": 5 << 10,
-        "vram": 6 << 20,
-    }
+    rows = [(row["pci"], row["vram"] >> 20) for row in found["holders"]]
+    assert rows == [("0000:03:00.0", 3), ("0000:13:00.0", 3)]
+    sizes = {"rss_anon": 5 << 10, "vram": 6 << 20}
+    assert found["process"] == {"pid": 9, "name": "two", "state": "S", **sizes}
     (tmp_path / "proc/9").rename(tmp_path / "gone")
     for _ in range(sampler.LIST_EVERY):
         found = seen.sample()
-    assert found["holders"] == [] and found["process"] == {
-        "pid": 9,
-        "why": "no such process, or it has ended",
-    }
+    ended = {"pid": 9, "why": "no such process, or it has ended"}
+    assert found["holders"] == [] and found["process"] == ended
 
 
 class Nvml:
@@ -138,15 +123,10 @@ class Nvml:
 def test_an_nvidia_card_and_its_process_are_told_by_nvml(monkeypatch):
     monkeypatch.setattr(sampler, "Nvml", Nvml)
     found = sampler.Sampler(pid=os.getpid()).sample()
-    assert found["gpus"][-1] == {
-        "pci": "00000000:81:00.0",
-        "vram_used": 5 << 30,
-        "vram_total": 24 << 30,
-    }
-    assert (
-        found["process"]["vram"] == found["holders"][-1]["vram"] == 3 << 30
-        and found["holders"][-1]["by"] == "NVML"
-    )
+    sizes = {"vram_used": 5 << 30, "vram_total": 24 << 30}
+    assert found["gpus"][-1] == {"pci": "00000000:81:00.0", **sizes}
+    last = found["holders"][-1]
+    assert found["process"]["vram"] == last["vram"] == 3 << 30 and last["by"] == "NVML"
 
 
 def test_the_ring_forgets_the_oldest_and_the_file_holds_samples_and_events(tmp_path):
@@ -170,33 +150,56 @@ def test_what_was_not_told_is_not_drawn_as_zero():
         "the process, anonymous": [None, None, 0.1],
     }
     state.ring.append(sample(4, used=None))
-    assert "VRAM 0000:03:00.0 not told" in state.chart() and state.chart().count("polyline") == 3
-    assert "not told" in monitor.sample_html(sample(used=None))
+    assert "VRAM 0000:03:00.0 not known" in state.chart() and state.chart().count("polyline") == 3
+    pools, holders = monitor.views(sample(used=None))
+    assert [row["in use"] for row in pools.rows] == [40, "not known"] and holders.rows == []
 
 
-def test_names_of_processes_are_never_markup():
-    told = monitor.sample_html(
-        sample(holders=[{"pid": 1, "name": "<b>x", "pci": "p", "vram": 5, "by": "fdinfo"}])
-    )
-    assert "<b>" not in told and "&lt;b&gt;x" in told
-
-
-def test_the_panel_watches_pauses_marks_saves_and_ends_with_its_cell(tmp_path):
+def test_the_chart_ends_at_the_right_and_marks_events_where_they_fell():
     state = monitor.Monitor()
-    panel = frame.open_panel(
-        monitor.NAME, lambda made: monitor.build(made, state, os.getpid(), tmp_path / "kept")
+    state.ring.extend(sample(at) for at in range(4))
+    state.marks += [(-1.0, "before"), (2.0, "now")]
+    chart = state.chart()
+    assert "points='590,51.0 592,51.0 595,51.0 598,51.0'" in chart
+    assert chart.count("<line x1=") == 1 and "<line x1='597.5'" in chart
+    assert "host RAM 40 %" in chart and "VRAM 0000:03:00.0 50 %" in chart
+
+
+def test_the_largest_holders_are_listed_and_names_are_never_markup():
+    rows = [{"pid": n, "name": "<b>x", "pci": "p", "vram": n, "by": "fdinfo"} for n in range(20)]
+    *_, holders = monitor.views(sample(holders=rows, rss=5))
+    assert [row["pid"] for row in holders.rows] == [str(n) for n in range(19, 7, -1)]
+    assert (
+        holders.title.endswith(", the 12 largest of 20") and holders.rows[0]["GTT"] == "not known"
     )
-    feed = panel.ends[0].__self__
-    pid, event, buttons, drawing, asked, rows = panel.box.children[2:]
+    html = frame.parts_html(monitor.views(sample(holders=rows, rss=5)))
+    assert (
+        "<b>" not in html and "&lt;b&gt;x" in html and "the process watched, from outside" in html
+    )
+    gone = sample(process={"pid": 7, "why": "no such process"})
+    assert monitor.views(gone)[1] == "process 7: no such process"
+
+
+@pytest.fixture
+def panel(tmp_path):
+    """The monitor of this very process, open: its frame, its feed and its state."""
+    watch = monitor.Watch(pid=os.getpid(), folder=tmp_path / "kept")
+    made = frame.open_panel(monitor.PANEL.name, lambda one: monitor.build(one, watch))
+    yield made, made.ends[0].__self__, watch.monitor
+    frame.open_panel(monitor.PANEL.name, lambda one: [])
+
+
+def test_the_panel_watches_pauses_marks_saves_and_ends_with_its_cell(tmp_path, panel):
+    made, feed, state = panel
+    pid, event, buttons, drawing, asked, rows = made.box.children[2:]
     pause, mark, ask, save = buttons.children
     until(lambda: state.ring and str(os.getpid()) in rows.value)
     assert state.ring[-1]["process"]["rss_anon"] > 1 << 20 and "host RAM" in drawing.value
     pause.click()
     stood, count = rows.value, len(state.ring)
     until(lambda: len(state.ring) > count + 1)
-    assert (
-        rows.value == stood and pause.description == "Go on" and "stands still" in panel.line.value
-    )
+    assert rows.value == stood and pause.description == "Go on"
+    assert "stands still" in made.line.value
     event.value = "batch 2"
     mark.click()
     save.click()
@@ -205,51 +208,41 @@ def test_the_panel_watches_pauses_marks_saves_and_ends_with_its_cell(tmp_path):
     pause.click()
     pid.value = 1
     until(lambda: (state.ring[-1]["process"] or {}).get("pid") == 1)
-    again = frame.open_panel(monitor.NAME, lambda made: [])
-    assert (
-        panel.closed
-        and not again.closed
-        and feed.child.returncode is not None
-        and not feed.thread.is_alive()
-    )
+    again = frame.open_panel(monitor.PANEL.name, lambda one: [])
+    assert made.closed and not again.closed
+    assert feed.child.returncode is not None and not feed.thread.is_alive()
 
 
-def test_a_sampler_that_hangs_in_the_driver_is_left_behind_and_the_panel_opens_again(monkeypatch):
-    monkeypatch.setattr(monitor, "END_S", 0.2, raising=False)
-    panel = frame.open_panel(monitor.NAME, lambda made: monitor.build(made, monitor.Monitor()))
-    child = panel.ends[0].__self__.child
-    end, child.kill = (
-        child.kill,
-        lambda: None,
-    )  # as a process that waits inside the kernel takes SIGKILL
+def test_a_sampler_that_hangs_in_the_driver_is_left_behind_and_the_panel_opens_again(
+    monkeypatch, panel
+):
+    monkeypatch.setattr(monitor, "END_S", 0.2)
+    made, feed, _ = panel
+    end = feed.child.kill
+    feed.child.kill = lambda: None  # as a process that waits inside the kernel takes SIGKILL
     try:
-        again = frame.open_panel(monitor.NAME, lambda made: monitor.build(made, monitor.Monitor()))
-        assert panel.closed and not again.closed and child.poll() is None
-        again.close()
+        again = frame.open_panel(monitor.PANEL.name, lambda one: [])
+        assert made.closed and not again.closed and feed.child.poll() is None
     finally:
         end()
-        child.wait()
+        feed.child.wait()
 
 
-def test_a_sampler_that_dies_is_said_in_the_panels_line():
-    panel = frame.open_panel(monitor.NAME, lambda made: monitor.build(made, monitor.Monitor()))
-    panel.ends[0].__self__.child.send_signal(signal.SIGKILL)
-    until(lambda: "the sampler ended with exit code -9" in panel.line.value)
-    panel.close()
+def test_a_sampler_that_dies_is_said_in_the_panels_line(panel):
+    made, feed, _ = panel
+    feed.child.send_signal(signal.SIGKILL)
+    until(lambda: "the sampler ended with exit code -9" in made.line.value)
 
 
 def test_the_sampler_ends_with_whoever_listens():
-    child = subprocess.Popen(
+    command, pipe = (
         [sys.executable, "-m", "helpers.tell.panels.sampler", "0", "0.05"],
-        cwd=ROOT,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        subprocess.PIPE,
     )
-    assert "host" in json.loads(child.stdout.readline())
-    child.stdin.close()
-    assert child.wait(10) == 0
-    child.stdout.close()
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe) as child:
+        assert "host" in json.loads(child.stdout.readline())
+        child.stdin.close()
+        assert child.wait(10) == 0
 
 
 STANDS_IN = """
@@ -270,38 +263,25 @@ while True:
 
 def test_torch_is_asked_only_in_a_process_that_listens(tmp_path):
     env = {**os.environ, "CASEBOOK_RECORD": json.dumps({"folder": str(tmp_path)})}
-    child = subprocess.Popen(
-        [sys.executable, "-c", STANDS_IN, str(tmp_path)], env=env, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "ready\n"
-    try:
-        assert (
-            monitor.torch_numbers(child.pid)
-            == "device 0: torch holds 3.00 GiB, its tensors 2.00 GiB"
-        )
-        path = next(tmp_path.glob("*.json"))
-        path.write_text(
-            json.dumps(
-                {
-                    **json.loads(path.read_text()),
-                    "signals": {"SIGUSR1": "the program's own handler"},
-                }
-            )
-        )
-        with pytest.raises(ValueError, match="does not listen"):
-            monitor.torch_numbers(child.pid)
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
+    command = [sys.executable, "-c", STANDS_IN, str(tmp_path)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            said = monitor.torch_numbers(child.pid)
+            assert said == "device 0: torch holds 3.00 GiB, its tensors 2.00 GiB"
+            path = next(tmp_path.glob("*.json"))
+            row = json.loads(path.read_text())
+            for change in ({"signals": {"SIGUSR1": "the program's own"}}, {"ended": "exit"}):
+                path.write_text(json.dumps({**row, **change}))
+                with pytest.raises(ValueError, match="does not listen"):
+                    monitor.torch_numbers(child.pid)
+        finally:
+            child.kill()
 
 
 def test_a_process_not_recorded_gets_no_signal():
-    child = subprocess.Popen(["sleep", "30"])
-    try:
+    with subprocess.Popen(["sleep", "30"]) as child:
         with pytest.raises(ValueError, match="not started under record"):
             monitor.torch_numbers(child.pid)
         assert child.poll() is None
-    finally:
         child.kill()
-        child.wait()

@@ -3,27 +3,24 @@
 When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/run/engine.py.
 """
 
-from pathlib import Path
-
 import nbformat
 import papermill
 import pytest
 from nbclient.exceptions import DeadKernelError
+from papermill.engines import papermill_engines
+from papermill.iorw import LocalHandler, papermill_io
+from run_stand_in import NOTEBOOKS
 
+from helpers.run.engine import CasebookEngine
 from helpers.run.notebook import open_notebook, parameters
 
-NOTEBOOKS = Path(__file__).parent / "notebooks"
+KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
 
 
 def test_stock_papermill_still_marks_a_dead_kernels_notebook_completed(tmp_path):
-    out = tmp_path / "out.ipynb"
+    out, options = tmp_path / "out.ipynb", {"progress_bar": False, "kernel_name": "python3"}
     with pytest.raises(DeadKernelError):
-        papermill.execute_notebook(
-            str(NOTEBOOKS / "kills_itself.ipynb"),
-            str(out),
-            progress_bar=False,
-            kernel_name="python3",
-        )
+        papermill.execute_notebook(KILLS_ITSELF, str(out), **options)
     nb = nbformat.read(out, as_version=4)
     assert [cell.metadata.papermill.status for cell in nb.cells] == ["completed"] * 4
     assert nb.metadata.papermill.exception is None
@@ -31,31 +28,21 @@ def test_stock_papermill_still_marks_a_dead_kernels_notebook_completed(tmp_path)
 
 def test_our_parameters_are_those_that_papermill_sees():
     path = NOTEBOOKS / "takes_parameters.ipynb"
-    ours = parameters(open_notebook(path))
-    theirs = papermill.inspect_notebook(str(path))
+    ours, theirs = parameters(open_notebook(path)), papermill.inspect_notebook(str(path))
     assert list(ours) == ["box", "steps", "rate", "deep", "sizes", "batch", "out"]
     # papermill drops a line with a second "=" in it: here the box, whose comment has one.
     assert list(theirs) == [name for name in ours if name != "box"]
     assert theirs["steps"]["inferred_type_name"] == "int"
 
 
-def test_importing_the_engine_registers_it_by_name():
-    from papermill.engines import papermill_engines
-
-    from helpers.run.engine import CasebookEngine
-
+def test_the_engine_is_known_by_name_and_leaves_papermills_own_files_as_they_are():
     assert papermill_engines.get_engine("casebook") is CasebookEngine
+    kinds = [type(papermill_io.get_handler(path)) for path in ("/tmp/a.ipynb", "a.ipynb")]
+    assert "AtomicFiles" not in {kind.__name__ for kind in kinds} and kinds[0] is LocalHandler
 
 
 def test_plain_papermill_runs_our_engine_by_name(tmp_path):
-    import helpers.run.engine  # noqa: F401
-
+    options = {"engine_name": "casebook", "progress_bar": False}
     with pytest.raises(papermill.PapermillExecutionError) as caught:
-        papermill.execute_notebook(
-            str(NOTEBOOKS / "kills_itself.ipynb"),
-            str(tmp_path / "out.ipynb"),
-            engine_name="casebook",
-            progress_bar=False,
-        )
-    assert caught.value.ename == "Died"
-    assert "killed by SIGKILL" in caught.value.evalue
+        papermill.execute_notebook(KILLS_ITSELF, str(tmp_path / "out.ipynb"), **options)
+    assert caught.value.ename == "Died" and "killed by SIGKILL" in caught.value.evalue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -11,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from kernel_boxes import box
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
 from trees import Tree, link, make_tree, write
 
-from helpers.look import files, watched
-from helpers.look.bundle import Bundle, BundleWriter
+from helpers.look import files, guard
 from helpers.look.processes import processes, walk_device_files, walk_processes
 
 
@@ -27,12 +24,6 @@ def collect_processes(root: Path, with_args: bool) -> list[dict[str, Any]]:
 
 def collect_device_files(root: Path) -> list[dict[str, Any]]:
     return list(walk_device_files(str(root)))
-
-
-def bundle(name: str, rows: list[Any]) -> Bundle:
-    made = BundleWriter("b", "constructed", "0", "now")
-    made.add("file", name, "".join(json.dumps(row) + "\n" for row in rows))
-    return made.bundle()
 
 
 @pytest.fixture
@@ -50,25 +41,14 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 def test_every_process_of_a_tree_is_read(still: Tree) -> None:
     rows = collect_processes(still.root, False)
-    assert tuple(p.pid for p in processes(bundle("processes", rows))) == still.pids
+    assert tuple(p.pid for p in processes(box(processes=rows))) == still.pids
     assert {row["status"] for row in rows} == {"ok"}
-    first = rows[0]
-    expected = (1, 3, [first["pid"], first["pid"] - 90], 1000 + first["pid"])
-    assert (first["ppid"], first["threads"], first["nspid"], first["start_ticks"]) == expected
-    named = [row for row in rows if row["name"] == "shell (1)"]
-    assert named and all(row["start_ticks"] == 1000 + row["pid"] for row in named), (
-        "a bracket in a name shifts no field"
-    )
-    for row in rows:
-        if "rss_bytes" in row:
-            assert (
-                row["rss_bytes"] == row["rss_anon_bytes"] + row["rss_file_bytes"]
-                and row["swap_bytes"] == 0
-            )
+    assert "shell (1)" in {row["name"] for row in rows}, "a bracket in a name shifts no field"
+    assert all(row["start_ticks"] == 1000 + row["pid"] for row in rows)
 
 
 def test_a_zombie_has_no_memory_which_is_not_zero_memory(still: Tree) -> None:
-    found = processes(bundle("processes", collect_processes(still.root, False)))
+    found = processes(box(processes=collect_processes(still.root, False)))
     zombies = [p for p in found if p.state == "Z"]
     assert len(zombies) == 2 and sum(p.state == "D" for p in found) == 2
     assert all(
@@ -143,7 +123,7 @@ def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree: Tree) -> None:
 def test_a_name_that_is_no_utf8_is_kept_readable(tree: Tree) -> None:
     path = tree.root / f"proc/{tree.pids[0]}/status"
     path.write_bytes(path.read_bytes().replace(b"Name:\t", b"Name:\t\xff\xfe"))
-    assert processes(bundle("processes", collect_processes(tree.root, False)))[0].name.startswith(
+    assert processes(box(processes=collect_processes(tree.root, False)))[0].name.startswith(
         "\ufffd\ufffd"
     )
 
@@ -157,7 +137,7 @@ def hangs(root: str, source: str, limit: int = 0, at: str = "", real: Any = file
 def test_a_read_that_hangs_costs_its_row_and_its_limit(
     still: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "READ_LIMIT_S", 0.3)
+    monkeypatch.setattr(guard, "READ_LIMIT_S", 0.3)
     first = next(
         row for row in collect_device_files(still.root) if row["target"].startswith("/dev/dri")
     )
@@ -194,42 +174,10 @@ def test_what_another_user_may_not_see_is_refused_not_missing(open_folder: Path)
     assert [row["pid"] for row in held if row["status"] == "not_allowed"] == [tree.pids[0]], (
         "a kernel thread holds nothing"
     )
-    assert processes(bundle("processes", seen))[5].rss_anon_bytes.status == "not_allowed"
+    assert processes(box(processes=seen))[5].rss_anon_bytes.status == "not_allowed"
 
 
 def test_this_process_sees_itself() -> None:
     rows = collect_processes(Path("/"), False)
-    own = next(p for p in processes(bundle("processes", rows)) if p.pid == os.getpid())
+    own = next(p for p in processes(box(processes=rows)) if p.pid == os.getpid())
     assert own.uid == os.getuid() and int(own.rss_anon_bytes.value or 0) > 1 << 20
-    assert next(row for row in rows if row["pid"] == own.pid)["nspid"][:1] == [own.pid]
-
-
-VALUES = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(max_size=5)
-    | st.lists(st.integers() | st.text(max_size=3), max_size=3)
-)
-KEYS = [
-    "pid",
-    "fd",
-    "status",
-    "why",
-    "name",
-    "uid",
-    "rss_anon_bytes",
-    "nspid",
-    "args",
-    "target",
-    "fdinfo",
-    "state",
-]
-ROWS = st.lists(VALUES | st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6), max_size=4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=ROWS)
-def test_any_rows_are_read_without_an_error(rows: list[Any]) -> None:
-    for p in processes(bundle("processes", rows)):
-        assert p.rss_anon_bytes.ok or p.rss_anon_bytes.why

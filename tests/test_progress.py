@@ -10,20 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.run import progress
-from helpers.run.batch import BatchResult
 from helpers.run.progress import Live, Memory, Plain, Tally, for_terminal, into_file, short_time
 from helpers.run.shapes import STATES, Run
 
+SKIPPED = {"state": "skipped", "cause": "interrupted (SIGINT)"}
+
 
 def runs(count, **about):
-    return [
-        Run(run_id=f"{n:03d}", batch_id="b", box="apu", notebook=f"{n % 2}.ipynb", **about)
-        for n in range(count)
-    ]
+    own = {"batch_id": "b", "box": "apu", **about}
+    return [Run(run_id=f"{n:03d}", notebook=f"{n % 2}.ipynb", **own) for n in range(count)]
 
 
-def ended(run, state="answered", seconds=10.0):
-    return run.model_copy(update={"state": state, "seconds": seconds})
+def ended(run, state="answered", seconds=10.0, cause=""):
+    return run.model_copy(update={"state": state, "seconds": seconds, "cause": cause})
 
 
 def play(told, planned, folder):
@@ -34,27 +33,37 @@ def play(told, planned, folder):
     for seconds in (0.5, 2.5, 4.5):
         for number in range(3):
             told.tick(number, number + 1, 9, seconds)
-    told.run_ended(1, ended(planned[1], "died"))
+    told.run_ended(1, ended(planned[1], "died", cause="killed by SIGKILL"))
     told.run_ended(0, ended(planned[0]))
     told.run_ended(2, ended(planned[2]))
-    told.run_ended(
-        3, planned[3].model_copy(update={"state": "skipped", "cause": "interrupted (SIGINT)"})
-    )
-    told.ended(BatchResult(folder, tuple(planned)))
+    told.run_ended(3, planned[3].model_copy(update=SKIPPED))
+    told.ended()
 
 
-def test_lines_name_each_run_side_by_side_and_sum_up(tmp_path):
+@pytest.mark.parametrize("kind", [Plain, Live])
+def test_each_run_is_named_with_how_it_ended_and_all_are_summed_up(tmp_path, kind):
     out = io.StringIO()
-    play(Plain(out), runs(4), tmp_path)
+    play(kind(out), runs(4), tmp_path)
     lines = out.getvalue().splitlines()
     assert lines[0] == f"4 runs into {tmp_path}"
-    assert [line for line in lines if line.endswith("cell 3 of 9, 4 s")] == [
-        "run 3 of 4: cell 3 of 9, 4 s"
-    ]
-    assert any(
-        line.startswith("run 2 of 4: 1.ipynb on apu: died (10.0 s); about") for line in lines
-    )
+    died = "run 2 of 4: 1.ipynb on apu: died; killed by SIGKILL (10.0 s)"
+    assert any(line.startswith(died) for line in lines)
+    assert "run 4 of 4: 1.ipynb on apu: skipped; interrupted (SIGINT) (0.0 s)" in lines
     assert lines[-1] == "2 answered, 1 died, 1 skipped"
+    cells = [line for line in lines if line.endswith("cell 3 of 9, 4 s")]
+    assert cells == ["run 3 of 4: cell 3 of 9, 4 s"] * (kind is Plain)
+
+
+def test_lines_come_after_2_4_8_seconds_and_at_most_every_30():
+    out = io.StringIO()
+    told = Plain(out)
+    told.started("/out", runs(2))
+    told.run_started(0, runs(2)[0])
+    for seconds in range(0, 130):
+        told.tick(0, 0, 0, float(seconds))
+    ticks = re.findall(r"starting, (\d+) s", out.getvalue())
+    assert ticks == ["2", "4", "8", "16", "32", "62", "92", "122"]
+    assert isinstance(for_terminal(out), Plain) and not isinstance(for_terminal(out), Live)
 
 
 def test_the_live_table_shows_every_run_that_goes_on_with_counts_time_and_memory(tmp_path):
@@ -68,16 +77,12 @@ def test_the_live_table_shows_every_run_that_goes_on_with_counts_time_and_memory
     told.run_ended(0, ended(planned[0], seconds=14.0))
     told.run_ended(1, ended(planned[1], seconds=14.0))
     with told.console.capture() as shown:
-        told.console.print(told._table())
+        told.console.print(told.table())
     text = shown.get()
-    assert (
-        "1.ipynb on apu" in text
-        and "cell 2 of 12" in text
-        and "14 s" in text
-        and "and 2 more" in text
-    )
+    for words in ("1.ipynb on apu", "cell 2 of 12", "14 s", "and 2 more"):
+        assert words in text
     assert "18 running, 20 planned, 2 answered; about 16 s left" in text
-    told.ended(BatchResult(tmp_path, ()))
+    told.ended()
 
 
 @pytest.mark.parametrize("kind", [Live, Plain])
@@ -106,13 +111,10 @@ def test_a_log_takes_over_in_the_middle_with_the_time_of_day_and_keeps_what_was_
     told.tick(1, 1, 5, 130.0)  # of a run that began before the log
     told.run_ended(1, ended(planned[1], "died"))
     lines = (tmp_path / "batch.log").read_text().splitlines()
-    assert lines[0] == "before" and lines[1].endswith(
-        f" 3 runs into {tmp_path}, 1 of them ended before"
-    )
-    assert (
-        lines[2].endswith("run 2 of 3: cell 1 of 5, 130 s")
-        and "died (10.0 s); about 10 s left" in lines[3]
-    )
+    begun = f" 3 runs into {tmp_path}, 1 of them ended before"
+    assert lines[0] == "before" and lines[1].endswith(begun)
+    assert lines[2].endswith("run 2 of 3: cell 1 of 5, 130 s")
+    assert "died (10.0 s); about 10 s left" in lines[3]
     assert all(re.match(r"\d\d:\d\d:\d\dZ ", line) for line in lines[1:])
 
 
@@ -136,12 +138,10 @@ def test_the_time_left_comes_from_runs_like_it_then_from_the_plan_then_from_any_
     assert tally.left_s() == (6 + 0 + 60) / 2
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sampled_from(STATES)),
-        max_size=30,
-    )
-)
+CALLS = st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sampled_from(STATES))
+
+
+@given(st.lists(CALLS, max_size=30))
 @settings(max_examples=50)
 def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
     tally = Tally()
@@ -159,9 +159,8 @@ def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
 def test_memory_is_that_of_the_cards_that_sysfs_shows_else_of_the_host(tmp_path):
     device = tmp_path / "drm" / "card1" / "device"
     device.mkdir(parents=True)
-    (tmp_path / "meminfo").write_text(
-        "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n"
-    )
+    meminfo = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n"
+    (tmp_path / "meminfo").write_text(meminfo)
     memory = Memory(tmp_path / "drm", tmp_path / "meminfo", smi="")
     assert memory.line() == "host memory 6.0 of 8.0 GiB"
     for name, count in (("vram_used", 3 << 30), ("vram_total", 20 << 30), ("gtt_used", 1 << 29)):
@@ -186,15 +185,14 @@ def test_nvidia_smi_is_asked_in_a_child_and_never_waited_for(tmp_path, says, sho
     smi.chmod(0o755)
     memory = Memory(tmp_path, tmp_path / "meminfo", smi=str(smi))
     first = memory.line()
-    child = memory._child
+    child = memory.child
     if "sleep" not in says:
         child.wait(20)
     try:
-        assert (first, memory.line()) == ("", shown) and (memory._child is child) == (
-            "sleep" in says
-        )
+        assert (first, memory.line()) == ("", shown)
+        assert (memory.child is child) == ("sleep" in says)
     finally:
-        for one in {child, memory._child}:
+        for one in {child, memory.child}:
             one.kill()
             one.wait()
             one.stdout.close()
@@ -214,9 +212,9 @@ def test_nvidia_smi_is_started_only_beside_runs_that_look(tmp_path, monkeypatch,
     live.started(tmp_path, batch)
     live.run_started(0, batch[0])
     live.tick(0, 1, 3, 1.0)
-    if live.memory._child:
-        live.memory._child.communicate(timeout=20)
-    live.ended(None)
+    if live.memory.child:
+        live.memory.child.communicate(timeout=20)
+    live.ended()
     assert called.exists() == asked
 
 

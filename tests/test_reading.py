@@ -1,10 +1,8 @@
 """A reading is a value or a reason, and sizes are read and shown with their unit."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from helpers.look.reading import Reading, not_allowed, not_available, parse_size, seen, show_bytes
+from helpers.look.reading import Reading, not_allowed, not_available, seen
 
 
 def test_a_true_zero_is_a_value():
@@ -40,32 +38,3 @@ def test_a_reading_says_what_it_knows(reading, shown):
 def test_a_value_without_a_state_or_a_state_without_a_reason_cannot_be_made(bad):
     with pytest.raises(ValueError):
         Reading(unit="bytes", source="s", item="", **bad)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("0", 0),
-        ("8GiB", 8 << 30),
-        ("20GB", 20 * 10**9),
-        ("8 gib", 8 << 30),
-        ("512M", 512 << 20),
-        ("1.5GiB", 3 << 29),
-        ("3kB", 3000),
-        ("7b", 7),
-    ],
-)
-def test_a_size_is_read_with_its_unit(text, size):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "8 pages", "1e9", "8GiBs", "0x10", "nan"])
-def test_what_is_no_size_is_refused_with_what_was_seen(text):
-    with pytest.raises(ValueError, match="expected bytes or a number with a unit"):
-        parse_size(text)
-
-
-@given(st.integers(min_value=0, max_value=1 << 50))
-def test_a_shown_size_reads_back_to_its_printed_precision(size):
-    back = parse_size(show_bytes(size).replace(" ", ""))
-    assert abs(back - size) <= max(1, size // 100)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import sys
 import textwrap
@@ -86,33 +87,48 @@ def test_the_programs_own_sitecustomize_still_runs(run, tmp_path, monkeypatch, c
     assert capfd.readouterr().out == "mine sitecustomize\n5\n" and recording.trace is not None
 
 
-def test_asking_whether_there_is_a_torch_imports_and_records_nothing(run):
-    recording = run(
-        "import importlib.util, sys\nassert importlib.util.find_spec('torch')\nassert 'torch' not in sys.modules\n"
-        "assert not [name for name in sys.modules if 'casebook' in name]\n"
-    )
-    assert recording.exit_code == 0 and recording.processes == ()
-    assert recording.why_no_trace == "no Python of it imported torch"
+ASKS = (
+    "import importlib.util, sys\nassert importlib.util.find_spec('torch')\nassert 'torch' not in sys.modules\n"
+    "assert not [name for name in sys.modules if 'casebook' in name]\n"
+)
+NOT_LOADED = "python -I, -E and -S .*helpers.torchside.recording"
+CUDA_ASYNC = "not available because RuntimeError: cudaMallocAsync does not yet support"
 
 
-@pytest.mark.parametrize("option", ["-I", "-S", "-E"])
-def test_a_python_that_nothing_can_be_put_into_runs_and_is_said(run, option):
-    recording = run("print('ran')", options=[option])
-    assert recording.exit_code == 0 and recording.trace is None
-    assert (
-        "python -I, -E and -S" in recording.why_no_trace
-        and "helpers.torchside.recording" in recording.why_no_trace
-    )
+@pytest.mark.parametrize(
+    ("text", "environ", "options", "why"),
+    [
+        (ASKS, {}, [], "^no Python of it imported torch$"),
+        ("print('ran')", {}, ["-I"], NOT_LOADED),
+        ("print('ran')", {}, ["-S"], NOT_LOADED),
+        ("print('ran')", {}, ["-E"], NOT_LOADED),
+        ("import torch", {}, [], "the program never used the GPU"),
+        (
+            "import torch",
+            {"CPU_TORCH": "1"},
+            [],
+            "because this torch is a CPU build.*--cpu-profile",
+        ),
+        (USES_GPU, {"SICK_HISTORY": "1"}, [], CUDA_ASYNC),
+    ],
+)
+def test_what_keeps_no_trace_runs_as_ever_and_says_why(
+    run, monkeypatch, text, environ, options, why
+):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    recording = run(text, options=options)
+    assert (recording.exit_code, recording.trace) == (0, None)
+    assert re.search(why, recording.why_no_trace)
+    assert bool(recording.processes) == ("torch" in text and text != ASKS)
 
 
-def test_a_program_that_is_no_python_is_said(tmp_path):
-    assert (
-        "no Python of it loaded the recorder"
-        in record(["true"], tmp_path / "t.pickle").why_no_trace
-    )
+def test_a_program_that_is_no_python_is_named(tmp_path):
+    why = record(["true"], tmp_path / "t.pickle").why_no_trace
+    assert "no Python of it loaded the recorder" in why
 
 
-def test_an_import_of_torch_that_fails_fails_as_ever_and_is_said(run, monkeypatch, capfd):
+def test_an_import_of_torch_that_fails_fails_as_ever_and_is_told(run, monkeypatch, capfd):
     monkeypatch.setenv("BROKEN_TORCH", "1")
     recording = run("import torch")
     assert recording.exit_code == 1 and "libamdhip64.so.6" in capfd.readouterr().err
@@ -133,21 +149,10 @@ def test_the_history_starts_with_the_programs_own_first_use_and_is_kept_at_the_e
         and events(recording.trace) == ["alloc"]
     )
     row = json.loads((recording.folder / "record.json").read_text())["processes"][0]
-    assert (
-        row["torch"]["version"] == "2.7.0+standin" and row["devices"][0]["total_bytes"] == 1 << 20
-    )
-    assert row["ended"] == "exit"
-
-
-def test_a_program_that_never_uses_the_gpu_gets_no_context_and_says_so(run):
-    recording = run("import torch")
-    assert recording.trace is None and "the program never used the GPU" in recording.why_no_trace
-
-
-def test_a_cpu_build_says_so_and_names_the_way_out(run, monkeypatch):
-    monkeypatch.setenv("CPU_TORCH", "1")
-    why = run("import torch").why_no_trace
-    assert "not available because this torch is a CPU build" in why and "--cpu-profile" in why
+    assert row["torch"]["version"] == "2.7.0+standin" and row["ended"] == "exit"
+    stats = {"allocation.all.allocated": 1, "allocated_bytes.all.peak": 512, "num_ooms": 0}
+    card = {"index": 0, "name": "Stand-in", "total_bytes": 1 << 20, "fraction": None}
+    assert row["devices"] == [{**card, "stats": stats}]
 
 
 def test_an_out_of_memory_that_the_program_catches_is_the_trace_and_the_first_alone_counts(run):
@@ -168,16 +173,6 @@ torch.cuda.allocate(512)
     assert recording.processes[0]["snapshots"][0]["size_bytes"] == 2 << 20
 
 
-def test_a_history_that_cannot_be_had_costs_the_program_nothing(run, monkeypatch):
-    monkeypatch.setenv("SICK_HISTORY", "1")
-    recording = run(USES_GPU)
-    assert recording.exit_code == 0
-    assert (
-        "not available because RuntimeError: cudaMallocAsync does not yet support"
-        in recording.why_no_trace
-    )
-
-
 def test_a_full_ring_buffer_is_said(run):
     recording = run(USES_GPU * 8, max_events=5)
     assert len(events(recording.trace)) == 5 and any(
@@ -187,38 +182,28 @@ def test_a_full_ring_buffer_is_said(run):
 
 # Ends.
 
-
-def test_an_exception_ends_it_as_ever(run, capfd):
-    recording = run(USES_GPU + "raise ValueError('mine')")
-    assert (
-        recording.exit_code == 1
-        and "ValueError: mine" in capfd.readouterr().err
-        and kept(recording) == ["exit"]
-    )
+KILLS_ITSELF = "import os, threading\nthreading.Timer(0.1, os.kill, (os.getpid(), 15)).start()\n"
+WAITS = KILLS_ITSELF + "import time\ntime.sleep(30)"
+LISTENS = KILLS_ITSELF + "threading.Event().wait(30)"
 
 
-def test_os_exit_keeps_its_code_and_a_snapshot(run):
-    recording = run(USES_GPU + "import os\nos._exit(9)")
-    assert (
-        recording.exit_code == 9 and kept(recording) == ["os._exit"] and recording.trace is not None
-    )
-
-
-@pytest.mark.parametrize("waits", ["time.sleep(30)", "threading.Event().wait(30)"])
-def test_sigterm_ends_it_by_the_signal_with_a_snapshot(run, waits):
-    text = (
-        USES_GPU
-        + f"import os, signal, threading, time\nthreading.Timer(0.1, os.kill, (os.getpid(), 15)).start()\n{waits}"
-    )
-    recording = run(text)
-    assert recording.signal == "SIGTERM" and recording.exit_code == 143
-    assert kept(recording) == ["SIGTERM"] and events(recording.trace) == ["alloc"]
-
-
-def test_sigkill_leaves_what_there_was_and_is_said(run):
-    recording = run(USES_GPU + "import os\nos.kill(os.getpid(), 9)")
-    assert recording.exit_code == 137 and recording.trace is None
-    assert "killed or crashed" in recording.notes[0]
+@pytest.mark.parametrize(
+    ("end", "code", "signal_name", "reasons"),
+    [
+        ("raise ValueError('mine')", 1, "", ["exit"]),
+        ("import os\nos._exit(9)", 9, "", ["os._exit"]),
+        (WAITS, 143, "SIGTERM", ["SIGTERM"]),
+        (LISTENS, 143, "SIGTERM", ["SIGTERM"]),
+        ("import os\nos.kill(os.getpid(), 9)", 137, "SIGKILL", []),
+    ],
+)
+def test_it_ends_as_ever_and_what_there_was_is_kept(run, capfd, end, code, signal_name, reasons):
+    recording = run(USES_GPU + end)
+    assert (recording.exit_code, recording.signal) == (code, signal_name)
+    assert kept(recording) == reasons and bool(recording.trace) == bool(reasons)
+    assert reasons == [] or events(recording.trace) == ["alloc"]
+    assert ("ValueError: mine" in capfd.readouterr().err) == (code == 1)
+    assert reasons or "killed or crashed" in recording.notes[0]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -392,76 +377,33 @@ def test_another_python_takes_the_place_of_the_one_that_is_named():
 
 def test_secrets_and_the_home_folder_are_not_shown(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
-    shown = redacted(
-        [
-            "python",
-            "/home/ada/t.py",
-            "--api-key",
-            "abc",
-            "--token=xyz",
-            "--lr",
-            "0.1",
-            "--out=/home/ada/o",
-            "hf_abcdefgh",
-            "https://ada:pw@host/x",
-            "WANDB_API_KEY=1",
-            "--tokenizer",
-            "gpt2",
-        ]
+    given = (
+        "python /home/ada/t.py --api-key abc --token=xyz --lr 0.1 --out=/home/ada/o hf_abcdefgh https://ada:pw@host/x "
+        "WANDB_API_KEY=1 --tokenizer gpt2"
     )
-    assert shown == [
-        "python",
-        "~/t.py",
-        "--api-key",
-        "***",
-        "--token=***",
-        "--lr",
-        "0.1",
-        "--out=~/o",
-        "***",
-        "https://***@host/x",
-        "WANDB_API_KEY=***",
-        "--tokenizer",
-        "gpt2",
-    ]
+    shown = (
+        "python ~/t.py --api-key *** --token=*** --lr 0.1 --out=~/o *** https://***@host/x "
+        "WANDB_API_KEY=*** --tokenizer gpt2"
+    )
+    assert redacted(given.split()) == shown.split()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--max-tokens", "512"],
-        ["--max-new-tokens=64"],
-        ["--author", "ada"],
-        ["--key-frames", "8"],
-        ["--num_keys=4"],
-        ["--monkey-patch", "on"],
-        ["--pad-token", "<pad>"],
-        ["--bypass", "yes"],
-        ["eos_token_id=2"],
-    ],
+HARMLESS = (
+    "--max-tokens 512;--max-new-tokens=64;--author ada;--key-frames 8;--num_keys=4;--monkey-patch on;--pad-token <pad>;"
+    "--bypass yes;eos_token_id=2"
 )
+SECRET = "--api-key --hf-token --dbPassword --api-keys --secretkey --auth --PGPASSWORD --aws-access-key-id --refresh-tokens"
+
+
+@pytest.mark.parametrize("words", HARMLESS.split(";"))
 def test_an_option_that_only_looks_like_a_secret_keeps_its_value(words):
-    assert redacted(words) == words
+    assert redacted(words.split()) == words.split()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "--api-key",
-        "--hf-token",
-        "--dbPassword",
-        "--api-keys",
-        "--secretkey",
-        "--auth",
-        "--PGPASSWORD",
-        "--aws-access-key-id",
-        "--refresh-tokens",
-    ],
-)
+@pytest.mark.parametrize("name", SECRET.split())
 def test_an_option_that_names_a_secret_loses_its_value(name):
-    assert redacted([name, "value-1"]) == [name, "***"] and redacted([f"{name}=value-1"]) == [
-        f"{name}=***"
-    ]
+    assert redacted([name, "value-1"]) == [name, "***"]
+    assert redacted([f"{name}=value-1"]) == [f"{name}=***"]
 
 
 def test_nothing_but_the_recording_is_left_behind(run):
@@ -485,10 +427,7 @@ def prove_under_oracle(torch_folder, out, text=RUNS_OUT, **asked):
     """A program recorded that runs on torch's own allocator over the oracle's device of 1 GiB."""
     from oracle import build
 
-    folder = out.parent
-    environment = build.environment(
-        torch_folder, [*build.fakes(folder / "fakes"), build.stubs(torch_folder, folder / "stubs")]
-    )
+    environment = build.environment(torch_folder, build.preload(torch_folder, out.parent))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**environment, "FAKE_VRAM_BYTES": str(1 << 30)}.items():
             patch.setenv(name, value)

@@ -4,9 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -30,6 +28,12 @@ def train(steps):
         optimizer.step()
         del loss
 """
+
+
+def ran(text, **environ):
+    """A program of that text, run from the checkout."""
+    asked = {"capture_output": True, "text": True, "env": {**os.environ, **environ}}
+    return subprocess.run([sys.executable, "-c", text], cwd=ROOT, check=False, **asked)
 
 
 def read(path):
@@ -58,9 +62,7 @@ def shape(rows):
 def inside(tmp_path_factory):
     """One program that knows us: tensors live before, three steps, a second recording, an exception; each trace, its notes."""
     folder = tmp_path_factory.mktemp("inside")
-    text = (
-        TRAINS
-        + f"""
+    text = f"""{TRAINS}
 import helpers.torchside, json
 old = torch.ones(1000)
 with helpers.torchside.recording({str(folder / "steps")!r}) as r:
@@ -76,25 +78,13 @@ except KeyError:
     pass
 print(json.dumps([[r.trace, r.notes], [second.trace, second.notes], [third.trace, third.notes]]))
 """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(ran(text, OMP_NUM_THREADS="1").stdout.splitlines()[-1])
 
 
 def test_a_training_step_is_a_closed_trace_whose_bytes_are_the_profilers_own(inside):
     header, rows = read(inside[0][0])
-    assert (
-        header["label"] == LABEL
-        and header["job"]["device"] == "cpu"
-        and header["torch"].startswith("2.")
-    )
+    assert (header["label"], header["job"]["device"]) == (LABEL, "cpu")
+    assert header["torch"].startswith("2.")
     assert header["orphans"] == header["inferred_frees"] == 0
     before = sum(row["size"] for row in rows[: header["live_before"]])
     assert closed(rows) - before == header["net_bytes"] == header["profiler_net_bytes"]
@@ -109,12 +99,11 @@ def test_every_step_after_the_first_has_the_same_shape(inside):
     assert shape(rows[first:second]) == shape(rows[second:third])
     assert second - first > 50
     # The first step asks for what the second does, and for the optimizer's own state beside that.
-    again = {(row["size"], *row["frames"]) for row in rows[first:second] if row["op"] == "alloc"}
-    assert again <= {
-        (row["size"], *row["frames"])
-        for row in rows[header["live_before"] : first]
-        if row["op"] == "alloc"
-    }
+    begin, again = (
+        {(row["size"], *row["frames"]) for row in part if row["op"] == "alloc"}
+        for part in (rows[header["live_before"] : first], rows[first:second])
+    )
+    assert again <= begin
 
 
 def test_tensors_of_before_stand_at_the_start_and_are_said(inside):
@@ -140,43 +129,32 @@ def test_an_exception_leaves_the_trace_and_goes_on(inside):
 def test_a_program_that_knows_nothing_is_traced_for_its_first_steps(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(TRAINS + "train(8)\nprint('trained')\nsys.exit(3)\n")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(f"""
-        import sys
-        from helpers.load.record import record
-        recording = record([sys.executable, {str(program)!r}], {str(tmp_path / "t.jsonl")!r}, cpu_profile=True)
-        sys.exit(recording.exit_code)
-        """),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(f"""
+import sys
+from helpers.load.record import record
+recording = record([sys.executable, {str(program)!r}], {str(tmp_path / "t.jsonl")!r}, cpu_profile=True)
+sys.exit(recording.exit_code)
+""")
     assert (done.returncode, done.stdout, done.stderr) == (3, "trained\n", "")
     header, rows = read(tmp_path / "t.jsonl")
     assert len(header["steps"]) == STEPS and header["orphans"] == 0
-    assert closed(rows) == header["net_bytes"] + sum(
-        row["size"] for row in rows[: header["live_before"]]
-    )
+    before = sum(row["size"] for row in rows[: header["live_before"]])
+    assert closed(rows) == header["net_bytes"] + before
     assert header["net_bytes"] == header["profiler_net_bytes"]
     assert any(f"ends after {STEPS} optimizer steps" in note for note in header["notes"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["os._exit(5)", "os.kill(os.getpid(), 15)", "raise KeyError(1)"])
-def test_a_profiled_program_keeps_its_trace_however_it_ends(tmp_path, end, capfd):
-    recording = record(
-        [sys.executable, "-c", TRAINS + f"import os\ntrain(1)\n{end}"],
-        tmp_path / "t.jsonl",
-        cpu_profile=True,
-    )
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("os._exit(5)", 5), ("os.kill(os.getpid(), 15)", 143), ("raise KeyError(1)", 1)],
+)
+def test_a_profiled_program_keeps_its_trace_however_it_ends(tmp_path, end, code, capfd):
+    text = TRAINS + f"import os\ntrain(1)\n{end}"
+    recording = record([sys.executable, "-c", text], tmp_path / "t.jsonl", cpu_profile=True)
     capfd.readouterr()
-    assert recording.exit_code == {"o": 5, "r": 1}.get(end[0] if "kill" not in end else "", 143)
-    assert recording.kind == "cpu profile" and len(read(recording.trace)[0]["steps"]) == 1
+    assert (recording.exit_code, recording.kind) == (code, "cpu profile")
+    assert len(read(recording.trace)[0]["steps"]) == 1
 
 
 def test_a_trace_is_what_the_allocator_reads(inside):
@@ -202,19 +180,10 @@ assert torch.cuda.memory.history is None
 torch.cuda.allocate(1)
 print(r.trace, r.facts["ooms"], [one["action"] for one in torch.cuda.memory.entries])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{STANDIN}"},
-    )
-    assert done.stdout.split(maxsplit=2) == [
-        str(tmp_path / "part-oom.pickle"),
-        "1",
-        "['alloc', 'oom', 'free_completed']\n",
-    ]
+    done = ran(text, PYTHONPATH=f"{ROOT}{os.pathsep}{STANDIN}")
+    trace, ooms, actions = done.stdout.split(maxsplit=2)
+    assert (trace, ooms) == (str(tmp_path / "part-oom.pickle"), "1"), done.stderr
+    assert actions == "['alloc', 'oom', 'free_completed']\n"
 
 
 # The trace's own rules.
@@ -228,30 +197,28 @@ def seen(*events):
     return found
 
 
-def test_a_free_of_an_unknown_address_is_left_out_and_counted():
-    header, rows = trace_rows(seen((1, 10), (9, -4), (1, -10)), {}, [], 99)
-    assert [row["op"] for row in rows] == ["alloc", "free"] and header["orphans"] == 1
-    assert "1 frees of 4 bytes are left out" in header["notes"][0]
-
-
-def test_an_address_given_out_twice_was_freed_unseen():
-    header, rows = trace_rows(seen((1, 10), (1, 20)), {}, [], 99)
-    assert [(row["op"], row["id"]) for row in rows] == [("alloc", 1), ("free", 1), ("alloc", 2)]
-    assert header["inferred_frees"] == 1 and "another thread" in header["notes"][0]
+@pytest.mark.parametrize(
+    ("events", "before", "expected", "counts", "note"),
+    [
+        (((1, 10), (9, -4), (1, -10)), {}, "alloc 1 free 1", (1, 0), "1 frees of 4 bytes are left"),
+        (((1, 10), (1, 20)), {}, "alloc 1 free 1 alloc 2", (0, 1), "another thread"),
+        (((7, -300), (7, 50)), {7: 300}, "alloc 1 free 1 alloc 2", (0, 0), "1 tensors of 300"),
+    ],
+)
+def test_what_the_profiler_did_not_see_is_put_in_or_left_out_and_told(
+    events, before, expected, counts, note
+):
+    header, rows = trace_rows(seen(*events), before, [], 99)
+    assert " ".join(f"{row['op']} {row['id']}" for row in rows) == expected
+    assert (header["orphans"], header["inferred_frees"]) == counts
+    assert any(note in one for one in header["notes"])
 
 
 def test_what_only_the_profiler_knew_of_is_one_lump():
     header, rows = trace_rows([(1, 10, 1010, 0, [])], {7: 300}, [], 99)
     assert [row["size"] for row in rows] == [300, 700, 10] and header["live_before"] == 2
-    assert any(
-        "700 bytes were live before the trace that no Python tensor holds" in note
-        for note in header["notes"]
-    )
-
-
-def test_a_tensor_of_before_is_freed_where_its_address_is_seen_again():
-    _, rows = trace_rows(seen((7, -300), (7, 50)), {7: 300}, [], 99)
-    assert [(row["op"], row["id"]) for row in rows] == [("alloc", 1), ("free", 1), ("alloc", 2)]
+    lump = "700 bytes were live before the trace that no Python tensor holds"
+    assert any(lump in note for note in header["notes"])
 
 
 def test_nothing_at_all_is_an_empty_trace():
@@ -269,24 +236,3 @@ def test_any_sequence_of_events_gives_a_closed_trace(events, before, max_events)
     closed(rows)
     assert len(rows) - header["live_before"] <= max_events + 1 and len(header["steps"]) == 2
     assert all(0 <= at <= len(rows) for at in header["steps"])
-
-
-def test_the_facts_of_a_device_are_read_without_torch_of_a_gpu(tmp_path):
-    from helpers.torchside.recorder import Recorder
-
-    stats = {"allocated_bytes.all.peak": 5}
-    cuda = SimpleNamespace(
-        device_count=lambda: 1,
-        memory_stats=lambda index: {**stats, "allocated_bytes.small.peak": 1},
-        get_device_properties=lambda index: SimpleNamespace(name="a card", total_memory=9),
-    )
-    recorder = Recorder(str(tmp_path / "r"), whole_program=False)
-    recorder.torch = SimpleNamespace(cuda=cuda, _C=SimpleNamespace())
-    (device,) = recorder._devices()
-    assert device == {
-        "index": 0,
-        "name": "a card",
-        "total_bytes": 9,
-        "fraction": None,
-        "stats": stats,
-    }

@@ -11,19 +11,14 @@ from redact_plants import jpeg, known_besides, png, secrets, told, told_again, t
 
 from helpers.look.archive import BundleError, read_files
 from helpers.look.bundle import BundleWriter, open_bundle
-from helpers.tell.redact import (
-    Known,
-    RedactError,
-    known_values,
-    learn,
-    learn_live,
-    redact_bundle,
-    redact_files,
-    redact_text,
-)
+from helpers.tell.redact import RedactError, redact_bundle, redact_files
+from helpers.tell.redact_box import known_values, learn_live
+from helpers.tell.redact_known import COMMON, TABLE, Known
+from helpers.tell.redact_text import learn, redact_text
 
 MADE = secrets(5)
 BOXES = Path(__file__).parents[1] / "env" / "boxes"
+UNIQUE = ("host", "nvidia-smi -q -x", "rocm-smi --showbus --showproductname --showuniqueid --json")
 
 
 @pytest.fixture
@@ -36,63 +31,53 @@ def known(tmp_path):
     return box
 
 
-def bundle(box="a-box"):
+@pytest.fixture
+def folder(tmp_path):
     """A bundle with every planted secret in some file, in a file's name and in the reason of an item."""
-    writer = BundleWriter(box, "live", "0.1.0", "2026-01-01T00:00:00Z")
+    writer = BundleWriter("a-box", "live", "0.1.0", "2026-01-01T00:00:00Z")
     for number, (kind, values) in enumerate(MADE.items()):
         text = "\n".join(told(kind, value) for value in values)
         writer.add("file", f"/proc/{number}/{kind}", text + "\nMemTotal: 131072000 kB\n")
     for host in MADE["host"]:
         writer.add("file", f"/sys/fs/cgroup/{host}/memory.max", "max\n")
-        writer.add(
-            "command", f"ssh {host} uptime", None, status="not_available", why=f"no route to {host}"
-        )
+        why = f"no route to {host}"
+        writer.add("command", f"ssh {host} uptime", None, status="not_available", why=why)
+    stranger = ["/usr/bin/prog", "--quietly=please", "vexofen.txt"]
     rows = [
-        {
-            "pid": 7,
-            "name": "prog",
-            "uid": 4000,
-            "args": ["/usr/bin/prog", "--quietly=please", "vexofen.txt"],
-        },
+        {"pid": 7, "name": "prog", "uid": 4000, "args": stranger},
         {"pid": 8, "name": "python3", "uid": 1000, "args": ["python3", "train.py"]},
     ]
-    writer.add("file", "processes", "".join(json.dumps(row) + "\n" for row in rows))
     groups = [{"gid": 1000, "name": "vexolum"}, {"gid": 44, "name": "video"}]
-    writer.add("file", "identity", json.dumps({"uid": 1000, "groups": groups}))
-    writer.add("file", "/var/log/who", "vexolum did it\n")
-    writer.add("file", "/etc/latin", "caf\xe9 vexolum\n".encode("latin-1"))
-    writer.add("file", "/etc/wide", "vexolum wide\n".encode("utf-16"))
-    writer.add("file", "/proc/7/environ", "A=1\0USER=vexolum\0")
-    return writer
+    for name, content in (
+        ("processes", "".join(json.dumps(row) + "\n" for row in rows)),
+        ("identity", json.dumps({"uid": 1000, "groups": groups})),
+        ("/var/log/who", "vexolum did it\n"),
+        ("/etc/latin", "caf\xe9 vexolum\n".encode("latin-1")),
+        ("/etc/wide", "vexolum wide\n".encode("utf-16")),
+        ("/proc/7/environ", "A=1\0USER=vexolum\0"),
+    ):
+        writer.add("file", name, content)
+    return writer.write(tmp_path / "in")
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar.gz"])
-def test_no_planted_secret_survives_in_a_bundle_and_it_still_opens(known, tmp_path, name):
-    bundle().write(tmp_path / "in")
-    replaced = redact_bundle(tmp_path / "in", tmp_path / name, known)
-    clean = open_bundle(tmp_path / name)
-    files = read_files(tmp_path / name)
-    for kind, values in MADE.items():
-        for value in values:
-            seen = told_again(
-                [[file, raw.decode("latin-1")] for file, raw in files.items()] + replaced.lines()
-            ).lower()
-            assert value.lower() not in seen, kind
-    everything = json.dumps(
-        clean.read("processes").text + str(sorted(files)) + str([raw for raw in files.values()])
-    )
+def test_no_planted_secret_survives_in_a_bundle_and_it_still_opens(known, folder, tmp_path, name):
+    replaced = redact_bundle(folder, tmp_path / name, known)
+    clean, files = open_bundle(tmp_path / name), read_files(tmp_path / name)
+    words = {file: raw.decode("latin-1") for file, raw in files.items()}
+    seen = told_again([list(words.items()), repr(replaced)]).lower()
+    assert [value for values in MADE.values() for value in values if value.lower() in seen] == []
+    everything = clean.read("processes").text + str(words)
     assert "vexo" not in everything and "quietly" not in everything
-    assert (
-        "train.py" in everything
-        and "131072000" in everything
-        and "video" in clean.read("identity").text
-    )
-    assert "v\0e\0x\0o" not in files["raw/etc/wide"].decode("latin-1")
+    assert "train.py" in everything and "131072000" in everything
+    assert "video" in clean.read("identity").text
+    assert "v\0e\0x\0o" not in words["raw/etc/wide"]
     user = clean.read("/var/log/who").text.split()[0]
-    assert user.startswith("user-") and user in clean.read("/etc/latin").text + files[
-        "raw/etc/latin"
-    ].decode("latin-1")
+    assert user.startswith("user-") and user in words["raw/etc/latin"]
     assert len({i.source for i in clean.items}) == len(clean.items)
+    host = redact_text(MADE["host"][4], known)
+    assert host in clean.read("/proc/0/host").text.split()
+    assert f"ssh {host} uptime" in [item.source for item in clean.items]
 
 
 @pytest.mark.parametrize("box", sorted(path.parent.name for path in BOXES.glob("*/manifest.json")))
@@ -100,34 +85,24 @@ def test_a_recorded_box_keeps_all_that_is_told_of_it(tmp_path, box):
     original = open_bundle(BOXES / box)
     redact_bundle(BOXES / box, tmp_path / "out", known_values(original))
     clean = open_bundle(tmp_path / "out")
-    changed = [
-        i.source
-        for i, j in zip(original.items, clean.items, strict=True)
-        if (i.source, original.read(i.source).text) != (j.source, clean.read(j.source).text)
-    ]
-    assert set(changed) <= {
-        "host",
-        "nvidia-smi -q -x",
-        "rocm-smi --showbus --showproductname --showuniqueid --json",
-    }
+    for i, j in zip(original.items, clean.items, strict=True):
+        same = (i.source, original.read(i.source).text) == (j.source, clean.read(j.source).text)
+        assert same or i.source in UNIQUE
 
 
-def test_one_name_over_bundle_and_text(known, tmp_path):
-    bundle().write(tmp_path / "in")
-    redact_bundle(tmp_path / "in", tmp_path / "out", known)
-    host = MADE["host"][4]
-    assert (
-        redact_text(host, known) in open_bundle(tmp_path / "out").read("/proc/0/host").text.split()
-    )
-    sources = [item.source for item in open_bundle(tmp_path / "out").items]
-    assert f"ssh {redact_text(host, known)} uptime" in sources
-
-
-def test_the_same_bundle_twice_is_the_same(known, tmp_path):
-    bundle().write(tmp_path / "in")
-    redact_bundle(tmp_path / "in", tmp_path / "out", known)
+def test_the_same_bundle_twice_is_the_same(known, folder, tmp_path):
+    redact_bundle(folder, tmp_path / "out", known)
     redact_bundle(tmp_path / "out", tmp_path / "twice", known)
     assert read_files(tmp_path / "out") == read_files(tmp_path / "twice")
+
+
+def test_fields_of_a_manifest_stay_whatever_a_host_is_called(tmp_path):
+    writer = BundleWriter("a-box", "live", "0.1.0", "2026-01-01T00:00:00Z")
+    writer.add("file", "/etc/hostname", "seconds\n")
+    known = Known()
+    known.add("host", "seconds")
+    redact_bundle(writer.write(tmp_path / "in"), tmp_path / "out", known)
+    assert open_bundle(tmp_path / "out").read("/etc/hostname").text == "host-1\n"
 
 
 def database(tmp_path):
@@ -137,12 +112,12 @@ def database(tmp_path):
 
 
 def test_binary_members_are_refused_by_name_in_one_line_unless_told(known, tmp_path):
-    files = {
-        "a.txt": b"hello",
+    binary = {
         "study.db": database(tmp_path),
         "core.bin": bytes(range(256)) * 9,
         "x.gz": b"\x1f\x8b\x08\0abc",
     }
+    files = {"a.txt": b"hello", **binary}
     with pytest.raises(RedactError) as error:
         redact_files(files, known)
     assert all(name in str(error.value) for name in ("study.db (SQLite)", "core.bin", "x.gz"))
@@ -151,102 +126,138 @@ def test_binary_members_are_refused_by_name_in_one_line_unless_told(known, tmp_p
     assert clean == files and len(replaced.notes) == 3
 
 
-def test_nothing_is_written_where_a_member_is_refused(known, tmp_path):
+def test_nothing_is_written_where_a_member_is_refused_and_links_are(known, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "core.bin").write_bytes(bytes(range(256)))
     with pytest.raises(RedactError):
         redact_bundle(tmp_path / "in", tmp_path / "out.tar.gz", known)
+    (tmp_path / "in" / "core.bin").unlink()
+    (tmp_path / "in" / "link").symlink_to("/etc/passwd")
+    with pytest.raises(BundleError, match="link"):
+        redact_bundle(tmp_path / "in", tmp_path / "out.tar.gz", known)
     assert not (tmp_path / "out.tar.gz").exists()
 
 
-def test_links_are_refused(known, tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "link").symlink_to("/etc/passwd")
-    with pytest.raises(BundleError, match="link"):
-        redact_bundle(tmp_path / "in", tmp_path / "out", known)
+def parquet(pa, columns, meta=None):
+    out = io.BytesIO()
+    table = pa.table(columns).replace_schema_metadata(meta)
+    pytest.importorskip("pyarrow.parquet").write_table(table, out)
+    return out.getvalue()
 
 
 def test_a_snapshot_and_a_table_lose_their_paths(known):
     pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
     user = MADE["user"][2]
     frames = [{"filename": f"/home/{user}/a.py", "line": 3}]
     snapshot = {"segments": [{"address": 1 << 40, "frames": frames}], "device_traces": [[]]}
-    table = pa.table(
-        {
-            "frame": [f"/home/{user}/a.py", None],
-            f"of {user}": [1, 2],
-            "tree": [{"who": user}, {"who": "x"}],
-            "rows": [[user], []],
-        }
-    ).replace_schema_metadata({"by": user})
-    out = io.BytesIO()
-    pq.write_table(table, out)
-    clean, _ = redact_files(
-        {"s.pickle": pickle.dumps(snapshot, protocol=4), "t.parquet": out.getvalue()}, known
-    )
-    name = redact_text(user, known)
-    back = pickle.loads(clean["s.pickle"])
-    assert back["segments"][0]["frames"][0] == {"filename": f"/home/{name}/a.py", "line": 3}
-    assert back["segments"][0]["address"] == 1 << 40
-    seen = pq.read_table(io.BytesIO(clean["t.parquet"]))
-    assert (
-        user not in str(seen.to_pylist()) + str(seen.schema)
-        and seen.column(0)[0].as_py() == f"/home/{name}/a.py"
-    )
+    columns = {
+        "frame": [f"/home/{user}/a.py", None],
+        f"of {user}": [1, 2],
+        "tree": [{"who": user}, {"who": "x"}],
+        "rows": [[user], []],
+        "often": pa.array([user, user]).dictionary_encode(),
+    }
+    table = parquet(pa, columns, {"by": user})
+    raw = {"s.pickle": pickle.dumps(snapshot, protocol=4), "t.parquet": table}
+    clean, _ = redact_files(raw, known)
+    path = f"/home/{redact_text(user, known)}/a.py"
+    segment = pickle.loads(clean["s.pickle"])["segments"][0]
+    assert segment == {"frames": [{"filename": path, "line": 3}], "address": 1 << 40}
+    seen = pytest.importorskip("pyarrow.parquet").read_table(io.BytesIO(clean["t.parquet"]))
+    assert user not in str(seen.to_pylist()) + str(seen.schema)
+    assert seen.column(0).to_pylist() == [path, None] and seen.column(1).to_pylist() == [1, 2]
     assert user.encode() not in clean["t.parquet"] + clean["s.pickle"]
 
 
 def test_a_pickle_that_runs_code_and_a_table_of_bytes_are_refused(known):
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
-    out = io.BytesIO()
-    pq.write_table(pa.table({"a": [b"x"]}), out)
+    table = parquet(pytest.importorskip("pyarrow"), {"a": [b"x"]})
     with pytest.raises(RedactError, match=r"p\.pickle.*t\.parquet"):
-        redact_files({"p.pickle": pickle.dumps(Path("x")), "t.parquet": out.getvalue()}, known)
+        redact_files({"p.pickle": pickle.dumps(Path("x")), "t.parquet": table}, known)
 
 
 def test_pictures_lose_their_words_and_keep_their_pixels(known):
     words = MADE["email"][0]
     clean, replaced = redact_files({"a.png": png(words), "b.jpg": jpeg(words)}, known)
-    assert words.encode() not in clean["a.png"] + clean["b.jpg"]
-    assert (
-        b"IDAT" in clean["a.png"]
-        and b"JFIF" in clean["b.jpg"]
-        and clean["b.jpg"].endswith(b"\xff\xd9")
-    )
-    assert len(replaced.notes) == 2
+    assert words.encode() not in clean["a.png"] + clean["b.jpg"] and len(replaced.notes) == 2
+    assert b"IDAT" in clean["a.png"] and b"JFIF" in clean["b.jpg"]
+    assert clean["b.jpg"].endswith(b"\x12\x34\xff\x00\xff\xd9")
     with pytest.raises(RedactError):
         redact_files({"a.png": png(words)[:60]}, known)
 
 
 def test_files_of_a_run_share_their_names(known):
     user = MADE["user"][0]
+    record = {"verdict": {"summary": f"/home/{user}"}, "bytes": 1 << 40}
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"who": user}, "cells": []}
     run = {
-        "run.json": json.dumps(
-            {"verdict": {"summary": f"/home/{user}"}, "bytes": 1 << 40}, indent=1
-        ).encode(),
+        "run.json": json.dumps(record, indent=1).encode(),
         f"{user}/kernel.stderr": f"by {user}\n".encode(),
-        "notebook.ipynb": json.dumps(
-            {"nbformat": 4, "nbformat_minor": 5, "metadata": {"who": user}, "cells": []}
-        ).encode(),
+        "notebook.ipynb": json.dumps(notebook).encode(),
     }
     clean, _ = redact_files(run, known)
     name = redact_text(user, known)
     assert set(clean) == {"run.json", f"{name}/kernel.stderr", "notebook.ipynb"}
-    assert json.loads(clean["run.json"]) == {
-        "verdict": {"summary": f"/home/{name}"},
-        "bytes": 1 << 40,
-    }
+    both = {f"{user}.txt": b"1", f"{user.upper()}.txt": b"2"}
+    assert redact_files(both, known)[0] == {f"{name}.txt": b"1", f"{name}.txt~2": b"2"}
+    record["verdict"]["summary"] = f"/home/{name}"
+    assert json.loads(clean["run.json"]) == record
     assert json.loads(clean["notebook.ipynb"])["metadata"]["who"] == name
+
+
+SHAPES = {
+    "mac": "3c:12:34:56:78:9a",
+    "guid": "9803:9b03:0012:3456",
+    "uuid": "01234567-89ab-cdef-0123-456789abcdef",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), TABLE["one_value"].items())
+def test_a_file_of_one_value_tells_it_by_its_name_and_a_file_without_one_nothing(name, kind):
+    value = SHAPES.get(kind, "qwixfen471")
+    files = {f"raw/sys/{name}": f"{value}\n".encode(), "note": f"of {value} here".encode()}
+    clean, _ = redact_files(files, Known())
+    assert clean["note"].decode() == f"of {kind}-1 here"
+    empty = ["00:00:00:00:00:00"] if kind == "mac" else ["N/A", "Default string", "0000000000"]
+    for nothing in [*empty, "two\nlines here"]:
+        files = {f"raw/sys/{name}": nothing.encode(), "note": nothing.encode()}
+        assert redact_files(files, Known())[0]["note"].decode() == nothing
+
+
+HOME_FILES = {
+    "etc/passwd": "vexo:x:1000:1000:Qwix Fen,,:/data/people/vexo2:/bin/sh\nx:x:999:1:Old Kip:/y:/z\n",
+    "data/people/vexo2/.gitconfig": "[user]\n\tname = Jor Lumvek\n\temail = jor@fen\n",
+    "data/people/vexo2/.ssh/id.pub": "restrict ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA x\n",
+    "sys/block/sda/device/serial": "PKX0471123\n",
+    "sys/class/infiniband/mlx/node_guid": "9803:9b03:0012:3456\n",
+    "etc/resolv.conf": "search vexo.example\n",
+    "etc/fstab": "nas-fen:/x /y nfs4 rw 0 0\n",
+    "etc/NetworkManager/system-connections/Kip Upstairs.nmconnection": "psk=hunterly9\n",
+    "proc/7/cmdline": "/usr/bin/prog\0--vexed\0secret-of-wyz\0",
+}
+
+
+def test_a_live_box_tells_its_people_keys_disks_and_nets_but_no_password(tmp_path):
+    for name, text in HOME_FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    known = Known()
+    learn_live(known, tmp_path, {"JOB_TOKEN": "abcdefghij12", "HF_TOKEN": "short", "A_KEY": "/etc"})
+    values = [
+        *("vexo", "Qwix Fen", "/data/people/vexo2", "Jor Lumvek", "jor@fen"),
+        *("AAAAC3NzaC1lZDI1NTE5AAAA", "PKX0471123", "9803:9b03:0012:3456", "vexo.example"),
+        *("nas-fen", "Kip Upstairs", "secret-of-wyz", "abcdefghij12"),
+    ]
+    for value in values:
+        assert value not in redact_text(f"of {value} here", known), value
+    stay = ["Old Kip", "--vexed", "short", "/etc"]
+    for value in stay:
+        assert redact_text(f"of {value} here", known) == f"of {value} here"
+    assert known.of_word("hunterly9") is None
 
 
 def test_this_box_tells_its_own_names():
     import socket
 
-    box = known_values("live")
-    host = socket.gethostname()
-    if len(box):
-        assert repr(box).startswith("Known(") and host not in repr(box)
-    if redact_text(host, box) == host:
-        assert box.common or len(host) < 3
+    box, host = known_values("live"), socket.gethostname()
+    assert repr(box).startswith("Known(") and host not in repr(box)
+    assert redact_text(f"at {host}:", box) != f"at {host}:" or len(host) < 3 or host in COMMON

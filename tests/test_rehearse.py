@@ -16,47 +16,46 @@ from hypothesis import strategies as st
 
 from helpers.commands import rehearse as command
 from helpers.commands.use import WrongUse
-from helpers.load.rehearse import build, devices, study, values
-from helpers.load.rehearse.rehearse import WITNESS, Oom, Rehearsal, environment
+from helpers.load.record import INJECT
+from helpers.load.rehearse import build, devices, rehearse, study
+from helpers.load.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.workloads import workload
 from helpers.look.boxes import open_box
 from helpers.settings.presets import Preset
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 CARD = devices.device("4090")
-QUIET = {
-    "pid": 1,
-    "forks": 0,
-    "error": "",
-    "message": "",
-    "frames": [],
-    "missing": [],
-    "counts": {"launches": 5, "cudnn": 0},
-    "reads": [],
-}
+QUIET = {"pid": 1, "forks": 0, "error": "", "message": "", "frames": [], "missing": []}
+QUIET |= {"counts": {"launches": 5, "cudnn": 0}, "reads": []}
+RUN = Rehearsal(
+    device=CARD,
+    torch="2.14.1",
+    conf="",
+    exit_code=0,
+    seconds=1.0,
+    peak_allocated_bytes=10,
+    peak_reserved_bytes=20 * MIB,
+    retries=0,
+    ooms=0,
+    oom=None,
+    trace=None,
+    why_no_trace="",
+    error="",
+    exact=True,
+    trust=(),
+    notes=(),
+)
 
 
 def ran(size=CARD.total_bytes, fits=True, **more):
-    made = Rehearsal(
-        replace(CARD, total_bytes=size),
-        "2.14.1",
-        "",
-        int(not fits),
-        1.0,
-        10,
-        20 * MIB,
-        0,
-        int(not fits),
-        None,
-        None,
-        "",
-        "",
-        True,
-        (),
-        (),
-    )
-    return replace(made, **more)
+    card = replace(CARD, total_bytes=size)
+    return replace(RUN, **{"device": card, "exit_code": not fits, "ooms": int(not fits), **more})
+
+
+def refused(kind, says):
+    """A refusal in one line that says so."""
+    return pytest.raises(kind, match=rf"\A[^\n]*{says}[^\n]*\Z")
 
 
 # Cards.
@@ -64,8 +63,7 @@ def ran(size=CARD.total_bytes, fits=True, **more):
 
 def test_every_card_has_a_source_and_figures_that_can_be():
     for key, card in devices.TABLE.items():
-        assert card.source and key == key.lower()
-        assert 8 << 30 < card.total_bytes < 300 << 30
+        assert card.source and key == key.lower() and 8 * GIB < card.total_bytes < 300 * GIB
         assert 70 <= card.capability <= 120 and card.multiprocessors > 20 and card.l2_mib > 0
 
 
@@ -80,22 +78,21 @@ def test_every_card_has_a_source_and_figures_that_can_be():
     ],
 )
 def test_a_card_that_cannot_be_is_refused_in_one_line(arguments, says):
-    with pytest.raises(devices.DeviceError) as error:
+    with refused(devices.DeviceError, says):
         devices.device(*arguments)
-    assert says in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_size_alone_is_a_card_and_what_others_hold_comes_off_it():
     card = devices.device("", "20GiB", "1GiB")
-    assert (card.total_bytes, card.held_bytes, card.capability) == (20 << 30, 1 << 30, 90)
+    assert (card.total_bytes, card.held_bytes, card.capability) == (20 * GIB, GIB, 90)
     assert "held by others" in card.words
 
 
 def test_the_card_of_a_box_has_the_boxs_size_and_what_is_in_use():
     card = devices.device(bundle=open_box("cuda-24gb-tuning"))
-    assert 20 << 30 < card.total_bytes < 26 << 30 and card.vendor == "cuda" and "box" in card.source
+    assert 20 * GIB < card.total_bytes < 26 * GIB and card.vendor == "cuda" and "box" in card.source
     assert devices.device(bundle=open_box("strix-halo-1-found")).vendor == "rocm"
-    with pytest.raises(devices.DeviceError, match="no GPU memory"):
+    with refused(devices.DeviceError, "no GPU memory"):
         devices.device(bundle=open_box("cpu-only"))
 
 
@@ -121,12 +118,11 @@ def test_an_argument_is_found_read_and_changed_and_nothing_else_is(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["train.py"], ["--batch"], ["train.py", "--batch", "eight"], ["train.py", "--batch", "0"]],
+    "words", ["train.py", "--batch", "train.py --batch eight", "train.py --batch 0", "batch 8"]
 )
 def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
-    with pytest.raises(study.SearchError, match="--find-batch batch"):
-        study.start_of(words, "batch")
+    with refused(study.SearchError, "--find-batch batch"):
+        study.start_of(words.split(), "batch")
 
 
 # Searches.
@@ -136,12 +132,12 @@ def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
 @settings(max_examples=50, deadline=None)
 def test_the_largest_batch_is_the_last_that_fits(limit, start):
     found = study.find_batch(lambda batch: ran(fits=batch <= limit), start)
-    assert (found.best, found.beyond) == (limit, limit + 1)
-    assert len(found.runs) < 30
+    assert (found.best, found.beyond) == (limit, limit + 1) and len(found.runs) < 30
 
 
-def test_no_batch_fits():
+def test_no_batch_fits_or_every_one_that_is_tried():
     assert study.find_batch(lambda batch: ran(fits=False), 8).best is None
+    assert study.find_batch(lambda batch: ran(), 8).beyond is None
 
 
 @given(needs=st.integers(1, 4000), peak=st.integers(0, 3000), held=st.integers(0, 50))
@@ -155,99 +151,99 @@ def test_the_smallest_card_finishes_and_one_granule_less_does_not(needs, peak, h
 
 
 def test_a_program_that_fails_for_another_reason_is_no_out_of_memory():
-    with pytest.raises(study.SearchError, match="without running out of memory: NameError"):
+    with refused(study.SearchError, "without running out of memory: NameError"):
         study.find_batch(lambda batch: ran(exit_code=1, error="NameError: x"), 4)
-    with pytest.raises(study.SearchError, match="reserved nothing"):
+    with refused(study.SearchError, "reserved nothing"):
         study.find_capacity(lambda size: ran(peak_reserved_bytes=0))
 
 
-def test_presets_are_given_as_settings_and_fill_the_fix_tables_column():
+HIP = {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": "1"}
+
+
+def test_presets_are_given_as_settings_of_the_cuda_build():
     seen = []
-    runs = study.against(
-        lambda conf, extra: seen.append((conf, dict(extra))) or ran(fits=bool(conf)),
-        [
-            Preset(
-                "a",
-                {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": "1"},
-                {},
-                (),
-            )
-        ],
+    study.against(
+        lambda conf, extra: seen.append((conf, dict(extra))) or ran(), [Preset("a", HIP, {}, ())]
     )
     assert seen == [("", {}), ("expandable_segments:True", {"OMP_NUM_THREADS": "1"})]
-    column = study.measured_column(
-        [Remedy("one", "says", "predicted", preset="a"), Remedy("two", "says", "predicted")], runs
-    )
-    assert (
-        list(column) == ["one"]
-        and "measured by the real allocator" in column["one"]
-        and "runs out" in column["one"]
-    )
-    rows = [
-        FixRow(name, "", (), "predicted", "not tried", "", "predicted") for name in ("one", "two")
+
+
+def fix_row(name, memory=None, predicted="predicted"):
+    return FixRow(name, "", (), predicted, "not tried", "", "predicted", memory=memory)
+
+
+def measured(rows, preset="cuda-expandable"):
+    wanted = [
+        Remedy(row.remedy, "says", "predicted", preset=preset * (row.remedy != "no preset"))
+        for row in rows
     ]
-    assert [row.measured for row in study.with_measured(rows, column)] == [
-        column["one"],
-        "not tried",
-    ]
+    found = study.measured_rows(rows, wanted, workload("training"), GIB)
+    return [row.measured for row in found]
 
 
-# What it is told of the program.
+def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
+    monkeypatch.setattr(build, "find", lambda *_: (build.Torch(Path("/t"), "2", True), Path("/t")))
+    monkeypatch.setattr(build, "tools", lambda: None)
+    monkeypatch.setattr(study, "rehearse", lambda *_, conf, **__: ran(fits=bool(conf)))
+    open_row, other = fix_row("one"), fix_row("other", predicted="not for this box")
+    words = measured([open_row, other, fix_row("no preset"), fix_row("tried", memory=object())])
+    assert "passes with" in words[0] and "default runs out" in words[0]
+    assert "measured by the real allocator" in words[0] and words[1:] == ["not tried"] * 3
 
 
-def told(**more):
-    return values.trust([{**QUIET, **more}], CARD, 1)
+def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "own_torch", lambda python: (None, "cp311"))
+    header, row = study.on_cards({"training": workload("training")}, ["t4"])
+    assert len(header) == len(row) and row[2].startswith("not run because")
+    assert measured([fix_row("one")])[0].startswith("not rehearsed because")
+
+
+# What a program tells of itself.
+
+
+def trust(*told, card=CARD, streams=1):
+    return "\n".join(rehearse.trust([{**QUIET, **one} for one in told], card, streams))
 
 
 def read(op, sizes=False, inside="", where="train.py:3 step", times=1):
-    return {"op": op, "sizes": sizes, "inside": inside, "where": where, "times": times}
+    row = {"op": op, "sizes": sizes, "inside": inside, "where": where, "times": times}
+    return {"reads": [row]}
+
+
+SIZE = read("nonzero", True)
+ORDINAL = {"error": "AcceleratorError", "message": "CUDA error: invalid device ordinal"}
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (
-            {"reads": [read("nonzero", True)]},
-            "NOT TO BE TRUSTED from train.py:3 step on: the size of what nonzero gives",
-        ),
-        (
-            {"reads": [read("_local_scalar_dense", where="", times=4)]},
-            "the backward pass (local_scalar_dense, 4 times)",
-        ),
-        (
-            {"reads": [read("_local_scalar_dense", inside="grad_scaler.py")]},
-            "assumed: the loss scaler read no overflow",
-        ),
+        (SIZE, "NOT TO BE TRUSTED from train.py:3 step on: the size of what nonzero gives"),
+        (read("_local", where="", times=4), "allocated: the backward pass (local, 4 times)"),
+        (read("_local", inside="grad_scaler.py"), "assumed: the loss scaler read no overflow"),
         ({"missing": ["ncclGetVersion", "ncclGetUniqueId"]}, "not rehearsed: NCCL"),
         ({"missing": ["cufftCreate"]}, "not rehearsed: cuFFT"),
-        (
-            {"error": "AcceleratorError", "message": "CUDA error: invalid device ordinal"},
-            "it asked for a second GPU",
-        ),
+        (ORDINAL, "it asked for a second GPU"),
         ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls needs 0 bytes"),
         ({"forks": 3}, "3 processes were forked"),
     ],
 )
 def test_what_a_rehearsal_cannot_know_is_named(more, says):
-    assert any(says in line for line in told(**more)), told(**more)
+    assert says in trust(more)
 
 
 def test_a_quiet_program_leaves_only_what_is_always_so():
-    assert len(told()) == 1 and "outside of torch's allocator" in told()[0]
-    assert values.exact([QUIET]) and not values.exact(
-        [QUIET, {**QUIET, "reads": [read("nonzero", True)]}]
-    )
-    assert told(missing=["cuptiGetVersion", "ncclGetVersion", "cudaGetDriverEntryPoint"]) == told()
+    assert "\n" not in trust({}) and "outside of torch's allocator" in trust({})
+    assert rehearse.exact([QUIET]) and not rehearse.exact([QUIET, {**QUIET, **SIZE}])
+    harmless = ["cuptiGetVersion", "ncclGetVersion", "cudaGetDriverEntryPoint"]
+    assert trust({"missing": harmless}) == trust({})
 
 
-def test_streams_several_processes_and_rocm_are_said():
-    rocm = devices.device("7900xtx")
-    lines = "\n".join(values.trust([QUIET, QUIET], rocm, 3))
-    assert (
-        "3 streams" in lines
-        and "2 processes used the GPU" in lines
-        and "stands in for ROCm" in lines
-    )
+@pytest.mark.parametrize(
+    "says", ["3 streams", "2 processes used the GPU", "a CUDA build stands in for ROCm"]
+)
+def test_streams_several_processes_and_rocm_are_named(says):
+    assert says in trust({}, {}, card=devices.device("7900xtx"), streams=3)
 
 
 def test_the_answer_names_card_torch_failure_and_trust():
@@ -267,64 +263,64 @@ def test_the_answer_names_card_torch_failure_and_trust():
 # The set-up, and the environment.
 
 
-def arguments(tmp_path, *words):
-    made = {}
+@pytest.fixture
+def run(tmp_path):
+    """The command, with a cache of its own."""
+    verbs = {}
 
     def verb(name, run, says):
-        made["parser"], made["run"] = argparse.ArgumentParser(), run
-        made["parser"].add_argument("--json", action="store_true")
-        return made["parser"]
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--json", action="store_true")
+        verbs[name] = parser, run
+        return parser
 
     command.register(verb)
-    return made["run"](made["parser"].parse_args(["--cache", str(tmp_path / "cache"), *words]))
+    parser, start = verbs["rehearse"]
+    return lambda *words: start(parser.parse_args(["--cache", str(tmp_path / "cache"), *words]))
 
 
-def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(tmp_path):
+def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(run, tmp_path):
     bare = tmp_path / "bin" / "python3"
     bare.parent.mkdir()
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    with pytest.raises(WrongUse) as error:
-        arguments(tmp_path, "--gpu", "t4", "--", str(bare), "-c", "1")
-    told = str(error.value)
-    assert "\n" not in told and not (tmp_path / "cache").exists()
-    assert ("--setup" in told and "GB" in told) or "is missing" in told
+    with refused(WrongUse, "(--setup.*GB|GB.*--setup|is missing)"):
+        run("--gpu", "t4", "--", str(bare), "-c", "1")
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [((), "no command"), (("--torch-python", "/no/python", "--", "python", "x"), "")],
+    ("words", "says"), [("", "no command"), ("--torch-python /no/python -- python x", "")]
 )
-def test_wrong_use_is_one_line(tmp_path, words, says):
-    with pytest.raises(WrongUse) as error:
-        arguments(tmp_path, *words)
-    assert says in str(error.value) and "\n" not in str(error.value)
+def test_wrong_use_is_one_line(run, words, says):
+    with refused(WrongUse, says):
+        run(*words.split())
 
 
 def test_everything_is_taken_away_by_one_command_and_only_what_rehearsals_put_there(
-    tmp_path, capsys
+    run, tmp_path, capsys
 ):
-    (tmp_path / "cache" / "torch-2.14.1-cp311").mkdir(parents=True)
-    (tmp_path / "cache" / "torch-2.14.1-cp311" / "a.so").write_bytes(b"0" * (3 << 20))
-    assert arguments(tmp_path, "--remove") == 0 and not (tmp_path / "cache").exists()
+    place = tmp_path / "cache" / "torch-2.14.1-cp311"
+    place.mkdir(parents=True)
+    (place / "a.so").write_bytes(b"0" * (3 << 20))
+    assert run("--remove") == 0 and not (tmp_path / "cache").exists()
     assert "3 MiB removed" in capsys.readouterr().out
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "thesis.tex").write_text("years of work")
-    with pytest.raises(WrongUse, match="not of a rehearsal"):
-        arguments(tmp_path, "--remove")
+    with refused(WrongUse, "not of a rehearsal"):
+        run("--remove")
     assert (tmp_path / "cache" / "thesis.tex").exists()
 
 
-def test_the_list_of_cards_needs_nothing(tmp_path, capsys):
-    assert arguments(tmp_path, "--gpu", "list") == 0
+def test_the_list_of_cards_needs_nothing(run, capsys):
+    assert run("--gpu", "list") == 0
     assert "NVIDIA H200" in capsys.readouterr().out
 
 
 def wheel(folder, version="2.14.1+cu130", cuda="'13.0'"):
     (folder / "torch" / "lib").mkdir(parents=True)
-    (folder / "torch" / "version.py").write_text(
-        f"__version__ = '{version}'\ncuda: Optional[str] = {cuda}\n"
-    )
+    text = f"__version__ = '{version}'\ncuda: Optional[str] = {cuda}\n"
+    (folder / "torch" / "version.py").write_text(text)
     (folder / "torch" / "lib" / "libtorch_cuda.so").write_bytes(b"")
     return folder
 
@@ -337,33 +333,35 @@ def test_only_a_cuda_build_is_one_to_rehearse_under(tmp_path):
 
 
 def test_the_program_keeps_its_environment_and_this_one_is_not_touched(tmp_path, monkeypatch):
-    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/theirs.so")
-    monkeypatch.setenv("PYTHONPATH", "/theirs")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    theirs = {"LD_PRELOAD": "/usr/lib/theirs.so", "PYTHONPATH": "/theirs"}
+    for name, value in {**theirs, "CUDA_VISIBLE_DEVICES": "3"}.items():
+        monkeypatch.setenv(name, value)
     before = dict(os.environ)
     torch = build.Torch(tmp_path, "2.14.1", own=False)
     made = environment(torch, [tmp_path / "libdevice.so"], CARD, tmp_path, None)
-    assert made["LD_PRELOAD"].endswith("libdevice.so /usr/lib/theirs.so") and made[
-        "PYTHONPATH"
-    ].endswith(f"{tmp_path}:/theirs")
+    assert made["LD_PRELOAD"].endswith("libdevice.so /usr/lib/theirs.so")
+    assert made["PYTHONPATH"] == f"{INJECT}:{tmp_path}:/theirs"
     assert made["CUDA_VISIBLE_DEVICES"] == "0" and made["FAKE_VRAM_BYTES"] == str(CARD.total_bytes)
     assert "PYTORCH_CUDA_ALLOC_CONF" not in made
     assert environment(torch, [], CARD, tmp_path, "")["PYTORCH_CUDA_ALLOC_CONF"] == ""
     assert dict(os.environ) == before
 
 
-def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(study.build, "own_torch", lambda python: (None, "cp311"))
-    header, row = study.on_cards({"training": workload("training")}, ["t4"])
-    assert len(header) == len(row) and row[2].startswith("not run because")
-    rows = study.measured_rows(
-        [FixRow("one", "", (), "p", "not tried", "", "predicted")],
-        [Remedy("one", "says", "predicted", preset="cuda-expandable")],
-        workload("training"),
-        1 << 30,
-    )
-    assert rows[0].measured.startswith("not rehearsed because")
+def test_no_compiler_is_one_line(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda tool, **_: None)
+    with refused(build.NotReady, "gcc is missing"):
+        build.tools()
+
+
+def test_too_little_room_and_a_pip_that_fails_are_one_line(tmp_path, monkeypatch):
+    place = tmp_path / "torch-2.14.1-cp311"
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
+        with refused(build.NotReady, "5 MiB free"):
+            build.install(sys.executable, "2.14.1", place)
+    with refused(build.NotReady, "pip did not install torch===2.14.1 for .*ended with code 1"):
+        build.install("false", "2.14.1", place)
+    assert list(tmp_path.iterdir()) == []
 
 
 # The C file, where it can be built.
@@ -376,6 +374,13 @@ def library(tmp_path_factory):
     except build.NotReady as error:
         pytest.skip(f"not run because {error}")
     return build.device(tmp_path_factory.mktemp("device"))
+
+
+def started(*argv, **environ):
+    """A Python with more in its environment, ended."""
+    env = {**os.environ, **{name: str(value) for name, value in environ.items()}}
+    argv = [sys.executable, *map(str, argv)]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
 
 PROGRAM = """
@@ -397,7 +402,6 @@ hear = kind(lambda ops, count: heard.append([ops.decode(), count]) or 1)
 d.fake_on_read(hear)
 d.cudaMemcpy(back, p, ctypes.c_size_t(4), 2)
 said["zero"], said["heard"] = list(back.raw), heard
-version, name = ctypes.c_int(), ctypes.create_string_buffer(256)
 props = ctypes.create_string_buffer(1100)
 d.cudaGetDeviceProperties(props, 0)
 said["name"] = props.value.decode()
@@ -407,23 +411,19 @@ print(json.dumps(said))
 
 
 def test_the_device_counts_bytes_moves_them_and_says_who_reads(library):
-    env = {
-        **os.environ,
-        "FAKE_VRAM_BYTES": str(12 << 20),
-        "FAKE_FOREIGN_BYTES": str(2 << 20),
-        "FAKE_NAME": "A card of mine",
+    card = {"FAKE_VRAM_BYTES": 12 * MIB, "FAKE_FOREIGN_BYTES": 2 * MIB, "FAKE_NAME": "A card"}
+    said = json.loads(started("-c", PROGRAM, library, **card).stdout)
+    assert said == {
+        "first": 0,
+        "second": 2,
+        "free": 4 * MIB,
+        "total": 12 * MIB,
+        "back": "abcd",
+        "zero": [0, 0, 0, 0],
+        "heard": [["", 4]],
+        "name": "A card",
+        "freed": [0, 1],
     }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(library)],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = json.loads(done.stdout)
-    assert (said["first"], said["second"], said["free"], said["total"]) == (0, 2, 4 << 20, 12 << 20)
-    assert said["back"] == "abcd" and said["zero"] == [0, 0, 0, 0] and said["heard"] == [["", 4]]
-    assert said["name"] == "A card of mine" and said["freed"] == [0, 1]
 
 
 READER = """import ctypes
@@ -440,62 +440,26 @@ raise ValueError('the end')
 def test_the_witness_tells_reads_by_line_and_the_error_that_ended_it(library, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(READER)
-    env = {
-        **os.environ,
-        "LD_PRELOAD": str(library),
-        "PYTHONPATH": str(WITNESS),
-        "CASEBOOK_REHEARSE": str(tmp_path),
-    }
-    done = subprocess.run(
-        [sys.executable, str(program)], env=env, capture_output=True, text=True, check=False
-    )
+    done = started(program, LD_PRELOAD=library, PYTHONPATH=INJECT, CASEBOOK_REHEARSE=tmp_path)
     assert done.returncode == 1 and done.stderr.rstrip().endswith("ValueError: the end")
     [kept] = tmp_path.glob("rehearsal_*.told")
     said = json.loads(kept.read_text())
-    assert said["reads"] == [
-        {"op": "copy", "sizes": False, "inside": "", "where": "train.py:5 step", "times": 2}
-    ]
-    assert (said["error"], said["message"], said["frames"]) == (
-        "ValueError",
-        "the end",
-        ["train.py:8 <module>"],
-    )
+    assert said["reads"] == read("copy", where="train.py:5 step", times=2)["reads"]
+    assert (said["error"], said["message"]) == ("ValueError", "the end")
+    assert said["frames"] == ["train.py:8 <module>"]
 
 
 def test_the_witness_is_silent_where_there_is_no_device(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(WITNESS), "CASEBOOK_REHEARSE": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", "print('as ever')"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = started("-c", "print('as ever')", PYTHONPATH=INJECT, CASEBOOK_REHEARSE=tmp_path)
     assert (done.stdout, done.stderr) == ("as ever\n", "") and not list(tmp_path.iterdir())
 
 
-def test_the_proof_names_every_model_precision_optimizer_and_feature():
-    sys.path.insert(0, str(Path(__file__).parent))
-    try:
-        import rehearse_proof as proof
-    finally:
-        sys.path.pop(0)
+def test_the_proof_names_every_model_precision_optimizer_and_feature(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    import rehearse_proof as proof
+
     rows = proof.rows()
-    assert {row[:3] for row in rows} >= {
-        (m, p, o) for m in proof.MODELS for p in proof.PRECISIONS for o in proof.OPTIMIZERS
-    }
-    assert {(row[0], row[3]) for row in rows} == {
-        (m, f) for m in proof.MODELS for f in proof.FEATURES
-    }
-
-
-def test_no_compiler_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda tool, **_: None)
-    with pytest.raises(build.NotReady, match="gcc is missing"):
-        build.tools()
-
-
-def test_too_little_room_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
-    with pytest.raises(build.NotReady, match="5 MiB free"):
-        build.install(sys.executable, "2.14.1", tmp_path / "torch-2.14.1-cp311")
+    all_of = {(m, p, o) for m in proof.MODELS for p in proof.PRECISIONS for o in proof.OPTIMIZERS}
+    assert {row[:3] for row in rows} >= all_of
+    features = {(model, feature) for model in proof.MODELS for feature in proof.FEATURES}
+    assert {(row[0], row[3]) for row in rows} == features

@@ -1,5 +1,7 @@
 """record, replay and whatif at the command line: what they print, what they refuse, and with which exit code."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -7,22 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from helpers.run.shapes import Replay, WhatIf
+from helpers import cli
+from helpers.shapes import Replay, WhatIf, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "env" / "traces"
+ONLY = ["--only", "--conf", "expandable_segments:True"]
 LOOP = TRACES / "growing-loop.parquet"
 
 
-def run(*argv, cwd=ROOT):
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers", *map(str, argv)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+def run(*argv):
+    """The verb in this process: its exit code, its answer, and its complaint."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([*map(str, argv)])
+    return code, out.getvalue(), err.getvalue()
 
 
 def small_trace(folder, *ops):
@@ -43,16 +44,11 @@ def test_the_bundled_recording_is_replayed_address_by_address():
     found = json.loads(out)
     check = found.pop("agreement")
     assert code == 0 and check["allocations"] == check["same_address"] > 5000
-    assert (
-        check["segment_calls"] == check["same_segment_calls"]
-        and check["reserved_bytes"] == check["recorded_reserved_bytes"]
-    )
-    assert (
-        found["first_oom"]["size_bytes"] == 440 << 20
-        and found["proved"] == "oracle"
-        and found.pop("notes")
-    )
-    Replay.model_validate(found)
+    assert check["segment_calls"] == check["same_segment_calls"]
+    assert check["reserved_bytes"] == check["recorded_reserved_bytes"]
+    assert found["first_oom"]["size_bytes"] == 440 << 20
+    assert found["proved"] == "oracle" and found.pop("notes")
+    assert from_json(Replay, found)
 
 
 def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
@@ -60,45 +56,27 @@ def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
     assert run("replay", trace, "--capacity", "1GiB", "--results", out)[0] == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line.get("out") for line in lines] == [None, "ok", "ok", "ok", None]
-    assert (
-        lines[1]["drv"] == [["malloc", 0, 0, 20 << 20]]
-        and lines[2]["res"] == 50 << 20
-        and "final" in lines[-1]
-    )
+    assert lines[1]["drv"] == [["malloc", 0, 0, 20 << 20]] and lines[2]["res"] == 50 << 20
+    assert "final" in lines[-1]
     code, _, err = run("replay", trace, "--capacity", "1GiB", "--results", out)
     assert code == 2 and "is there already" in err and err.count("\n") == 1
 
 
 def test_whatif_finds_the_setting_that_saves_the_run(tmp_path):
-    code, out, _ = run("whatif", LOOP, "--json", "--only", "--conf", "expandable_segments:True")
+    code, out, _ = run("whatif", LOOP, "--json", *ONLY)
     found = json.loads(out)
     assert code == 0 and found["use"] == "expandable_segments:True" and found["needs_bytes"] == 0
-    assert WhatIf.model_validate(found).rows[0].passes
+    assert from_json(WhatIf, found).rows[0].passes
     code, out, _ = run("whatif", LOOP, "--only", "--capacity", "12GiB")
     assert code == 0 and "no setting helps" in out and "growing_loop.py" in out
 
 
 def test_whatif_sweeps_releases_and_cards_and_finds_the_smallest():
-    code, out, _ = run(
-        "whatif",
-        LOOP,
-        "--only",
-        "--conf",
-        "expandable_segments:True",
-        "--torch",
-        "2.6.0,2.14.1",
-        "--capacity",
-        "20GiB,12GiB",
-    )
-    assert (
-        code == 0
-        and len(out.splitlines()) >= 6
-        and out.count("needs") == 2
-        and out.count("2.6.0") == 2
-    )
-    code, out, _ = run(
-        "whatif", LOOP, "--only", "--conf", "expandable_segments:True", "--smallest", "--json"
-    )
+    sweep = ["--torch", "2.6.0,2.14.1", "--capacity", "20GiB,12GiB"]
+    code, out, _ = run("whatif", LOOP, *ONLY, *sweep)
+    assert code == 0 and len(out.splitlines()) >= 6
+    assert out.count("needs") == 2 and out.count("2.6.0") == 2
+    code, out, _ = run("whatif", LOOP, *ONLY, "--smallest", "--json")
     sizes = json.loads(out)
     assert code == 0 and sizes["expandable_segments:True"] < 16 << 30 < 20 << 30 < sizes[""]
 
@@ -136,5 +114,8 @@ def test_a_trace_that_cannot_have_happened_is_named(tmp_path):
 def test_record_keeps_the_programs_own_output_and_exit_code(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
-    code, out, err = run("record", "--out", tmp_path / "t", "--", sys.executable, program)
-    assert code == 7 and out == "out\n" and err.startswith("err\n") and "no trace" in err
+    argv = ["record", "--out", tmp_path / "t", "--", sys.executable, program]
+    words = [sys.executable, "-m", "helpers", *map(str, argv)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 7 and done.stdout == "out\n"
+    assert done.stderr.startswith("err\n") and "no trace" in done.stderr

@@ -52,31 +52,22 @@ def test_the_unit_starts_the_resumed_batch_with_every_word_whole(batch):
     unit = user_unit(*batch)
     subprocess.run(started(unit), check=True, cwd="/")
     assert arrived(batch) == resume_argv(*batch)[1:]
-    assert re.search(r"^WorkingDirectory=(.*)$", unit, re.MULTILINE).group(1).replace(
-        "%%", "%"
-    ) == str(batch[1])
+    here = re.search(r"^WorkingDirectory=(.*)$", unit, re.MULTILINE).group(1)
+    assert here.replace("%%", "%") == str(batch[1])
+
+
+LETTERS = st.characters(codec="utf-8", exclude_characters="/", exclude_categories=["Cc", "Cs"])
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.text(
-        st.characters(codec="utf-8", exclude_characters="/", exclude_categories=["Cc", "Cs"]),
-        min_size=1,
-        max_size=20,
-    )
-)
+@given(st.text(LETTERS, min_size=1, max_size=20))
 def test_any_name_without_a_line_break_survives(name):
     folder = Path("/nowhere") / name
     if name in (".", "..") or name.endswith(("\\", " ")):
         return
     argv = resume_argv(folder / "plan.yaml", folder, folder)
-    assert started(user_unit(folder / "plan.yaml", folder, folder)) == [
-        "/bin/sh",
-        "-c",
-        'exec "$@"',
-        "sh",
-        *argv,
-    ]
+    unit = user_unit(folder / "plan.yaml", folder, folder)
+    assert started(unit) == ["/bin/sh", "-c", 'exec "$@"', "sh", *argv]
     assert re.fullmatch(r"casebook-[A-Za-z0-9._-]+\.service", unit_name(folder))
     line = at_reboot_line(folder / "plan.yaml", folder, folder).split("\n")[1]
     assert not re.search(r"(?<!\\)%", line), "cron ends a command at a %"
@@ -89,12 +80,8 @@ def test_the_unit_is_whole_says_how_it_is_removed_and_outlives_a_run_that_is_out
     parsed.read_string(unit)
     assert parsed["Service"]["Type"] == "oneshot" and parsed["Service"]["OOMPolicy"] == "continue"
     assert parsed["Install"]["WantedBy"] == "default.target"
-    for said in (
-        "loginctl enable-linger",
-        "daemon-reload",
-        f"disable --now {unit_name(batch[2])}",
-        "rm ~/.config/systemd/",
-    ):
+    remove = (f"disable --now {unit_name(batch[2])}", "rm ~/.config/systemd/")
+    for said in ("loginctl enable-linger", "daemon-reload", *remove):
         assert said in unit
     assert "sudo" not in unit
 
@@ -104,14 +91,9 @@ def test_systemd_finds_nothing_to_say_about_the_unit(batch, tmp_path):
     unit, runtime = tmp_path / unit_name(batch[2]), tmp_path / "runtime"
     unit.write_text(user_unit(*batch))
     runtime.mkdir(mode=0o700)
-    done = subprocess.run(
-        ["systemd-analyze", "--user", "verify", "--man=no", str(unit)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
-        timeout=60,
-        check=False,
-    )
+    argv = ["systemd-analyze", "--user", "verify", "--man=no", str(unit)]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60, check=False)
     said = [line for line in done.stderr.splitlines() if unit.name in line]
     if done.returncode and not said:
         pytest.skip(f"systemd-analyze does not work here: {done.stderr.strip()[:100]}")
@@ -121,9 +103,8 @@ def test_systemd_finds_nothing_to_say_about_the_unit(batch, tmp_path):
 def test_the_crontab_line_starts_the_same(batch):
     comment, line = at_reboot_line(*batch).splitlines()
     assert comment.startswith("#") and "Remove" in comment and line.startswith("@reboot ")
-    subprocess.run(
-        ["/bin/sh", "-c", line.removeprefix("@reboot ").replace("\\%", "%")], check=True, cwd="/"
-    )
+    command = line.removeprefix("@reboot ").replace("\\%", "%")
+    subprocess.run(["/bin/sh", "-c", command], check=True, cwd="/")
     assert arrived(batch) == resume_argv(*batch)[1:] and (batch[2] / "resumed.log").exists()
 
 

@@ -1,4 +1,4 @@
-"""The JSON shapes: unknown keys are refused, the exported schemas agree, and pydantic checks the dataclasses alike."""
+"""The JSON shapes: unknown keys are refused, schemas are printed from them, and pydantic checks the dataclasses alike."""
 
 import json
 from pathlib import Path
@@ -6,62 +6,64 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
-from helpers.look.bundle import open_bundle
+from helpers.commands.records import SHAPES, schema_text
+from helpers.look.bundle import Manifest, open_bundle
 from helpers.look.reading import Reading, not_available, seen
-from helpers.run import shapes
+from helpers.run.shapes import STATES, Run
 from helpers.shapes import (
     CAUSES,
     Evidence,
+    FirstOom,
     NextStep,
+    Replay,
     Ttm,
     Verdict,
+    WhatIf,
     as_dict,
     from_json,
     json_schema,
+    one_line,
     to_json,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
+BOXES = Path(__file__).resolve().parents[1] / "env" / "boxes"
 STEP = {"what": "paste the error message"}
-
-
-@pytest.mark.parametrize("name", sorted(shapes.SHAPES))
-def test_the_exported_schema_is_the_models(name):
-    assert (shapes.SCHEMA_FOLDER / f"{name}.json").read_text() == shapes.schema(name), (
-        "run: python -m helpers schema --write"
-    )
-
-
-def test_no_schema_is_left_over():
-    assert {path.stem for path in shapes.SCHEMA_FOLDER.glob("*.json")} == set(shapes.SHAPES)
-
-
-@pytest.mark.parametrize(
-    "box", sorted(p.parent.name for p in (ROOT / "env" / "boxes").glob("*/manifest.json"))
-)
-def test_the_manifest_of_a_recorded_box_has_the_shape(box):
-    manifest = json.loads((ROOT / "env" / "boxes" / box / "manifest.json").read_text())
-    assert (
-        from_json(shapes.Manifest, manifest).box
-        == box
-        == open_bundle(ROOT / "env" / "boxes" / box).box
-    )
-
-
+READING = {"value": 1, "unit": "bytes", "status": "ok", "why": "", "source": "s", "item": "i"}
 VERDICT = Verdict(
     cause="permission",
     confidence="confirmed",
     next_step=NextStep(**STEP),
     evidence=[
-        Evidence(id="e1", reading=seen(0, "bytes", "/sys/x", "x"), says="a true zero"),
-        Evidence(
-            id="e2", reading=not_available("no such tool", "bytes", "rocm-smi"), says="unknown"
-        ),
+        Evidence("e1", seen(0, "bytes", "/sys/x", "x"), "a true zero"),
+        Evidence("e2", not_available("no such tool", "bytes", "rocm-smi"), "unknown"),
     ],
 )
 RUN = {"run_id": "1", "batch_id": "b", "box": "x", "notebook": "n.ipynb"}
+REPLAY = Replay(9, 1, FirstOom(4, 512), 10, 20, 0, 1, "", "2.6.0", "cuda", "oracle", passes=False)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_printed_schema_is_one_and_refuses_unknown_keys(name):
+    schema = json.loads(schema_text(name))
+    Draft202012Validator.check_schema(schema)
+    assert schema["additionalProperties"] is False and schema["description"]
+
+
+def test_what_files_hold_is_what_the_schema_says():
+    whatif = WhatIf(1024, [REPLAY], "", 0)
+    run = json.loads(Run(**RUN, verdict=VERDICT).model_dump_json())
+    for name, value in (("verdict", as_dict(VERDICT)), ("whatif", as_dict(whatif)), ("run", run)):
+        schema = Draft202012Validator(json.loads(schema_text(name)))
+        assert schema.is_valid(value) and not schema.is_valid({**value, "odd": 1})
+
+
+@pytest.mark.parametrize("box", sorted(path.parent.name for path in BOXES.glob("*/manifest.json")))
+def test_the_manifest_of_a_recorded_box_has_the_shape(box):
+    manifest = json.loads((BOXES / box / "manifest.json").read_text())
+    assert from_json(Manifest, manifest).box == box == open_bundle(BOXES / box).box
 
 
 def test_a_verdict_survives_the_way_through_json():
@@ -69,102 +71,72 @@ def test_a_verdict_survives_the_way_through_json():
     assert json.loads(to_json(VERDICT, indent=1)) == as_dict(VERDICT)
 
 
+@pytest.mark.parametrize("first", [None, FirstOom(4, 512)])
+def test_a_replay_survives_the_way_through_json(first):
+    whatif = WhatIf(1024, [Replay(**{**vars(REPLAY), "first_oom": first})], "", 0)
+    assert from_json(WhatIf, to_json(whatif)) == whatif
+    with pytest.raises(ValueError, match="whatif: rows.0.first_oom: seen 'x'; expected an object"):
+        from_json(WhatIf, {**as_dict(whatif), "rows": [{**as_dict(REPLAY), "first_oom": "x"}]})
+
+
 def test_a_run_holds_the_verdict_as_it_is_written_by_itself():
-    run = shapes.Run(**RUN, verdict=VERDICT)
+    run = Run(**RUN, verdict=VERDICT)
     written = json.loads(run.model_dump_json())["verdict"]
     assert json.dumps(written) == json.dumps(as_dict(VERDICT))
-    assert shapes.Run.model_validate_json(run.model_dump_json()) == run
+    assert Run.model_validate_json(run.model_dump_json()) == run
 
 
 def test_a_verdict_written_before_it_had_a_title_still_loads():
     old = {key: value for key, value in as_dict(VERDICT).items() if key not in ("state", "title")}
     assert from_json(Verdict, old) == VERDICT
-    assert shapes.Run.model_validate({**RUN, "verdict": old}).verdict == VERDICT
+    assert Run.model_validate({**RUN, "verdict": old}).verdict == VERDICT
 
 
 def test_keys_stand_in_the_order_of_the_contract():
-    assert list(as_dict(VERDICT)) == [
-        "schema_version",
-        "cause",
-        "confidence",
-        "state",
-        "title",
-        "summary",
-        "alternatives",
-        "evidence",
-        "against",
-        "missing",
-        "next_step",
-    ]
+    keys = "schema_version cause confidence state title summary alternatives evidence against"
+    assert list(as_dict(VERDICT)) == [*keys.split(), "missing", "next_step"]
 
 
-@pytest.mark.parametrize("shape", [Verdict, Ttm, Reading])
+@pytest.mark.parametrize("shape", [Verdict, Ttm, Reading, Replay, WhatIf])
 def test_the_schema_of_a_dataclass_is_what_pydantic_makes_of_it(shape):
     assert json_schema(shape) == TypeAdapter(shape).json_schema()
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"cause": "permission", "confidence": "confirmed", "next_step": STEP, "cuase": "x"},
-        {"cause": "gremlins", "confidence": "confirmed", "next_step": STEP},
-        {"cause": "permission", "confidence": "certain", "next_step": STEP},
-        {"cause": "permission", "confidence": "confirmed"},
-        {"cause": "permission", "confidence": "confirmed", "next_step": STEP, "schema_version": 2},
-    ],
-)
-def test_a_verdict_outside_the_vocabulary_is_refused_in_one_line(bad):
-    with pytest.raises(ValueError, match="^verdict: .*(expected|update the workbook)") as caught:
-        from_json(Verdict, bad)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(ValidationError) as refused:
-        shapes.Run.model_validate({**RUN, "verdict": bad})
-    line = shapes.one_line(refused.value, "run")
-    assert line.startswith("run: verdict") and "\n" not in line
+GOOD = {"cause": "permission", "confidence": "confirmed", "next_step": STEP}
+NO_VALUE = {"id": "e", "says": "x", "reading": {**READING, "value": None}}
+WRONG = [  # what is changed, how the line begins
+    ({"cuase": "x"}, "verdict: cuase: unknown key; expected cause, "),
+    ({"cause": "gremlins"}, "verdict: cause: seen 'gremlins'; expected one of 'external-holder'"),
+    ({"confidence": "certain"}, "verdict: confidence: seen 'certain'; expected one of"),
+    ({"next_step": None}, "verdict: next_step: seen None; expected an object"),
+    ({"schema_version": 2}, "verdict: schema_version 2: this workbook reads 1; update"),
+    ({"next_step": {"what": 3}}, "verdict: next_step.what: seen 3; expected text"),
+    ({"missing": [{"how": "y"}]}, "verdict: missing.0.reading: nothing seen; expected text"),
+    (
+        {"next_step": {**STEP, "sudo": "x"}},
+        "verdict: next_step.sudo: unknown key; expected what, command",
+    ),
+    (
+        {"evidence": [NO_VALUE]},
+        "verdict: evidence.0.reading: status 'ok' does not go with value None",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"next_step": {"what": 3}}, "verdict: next_step.what: seen 3; expected text"),
-        (
-            {"cause": "gremlins"},
-            "verdict: cause: seen 'gremlins'; expected one of 'external-holder'",
-        ),
-        (
-            {"missing": [{"reading": "x", "how": "y"}, {"how": "y"}]},
-            "verdict: missing.1.reading: nothing seen; expected text",
-        ),
-        (
-            {"next_step": {**STEP, "sudo": "x"}},
-            "verdict: next_step.sudo: unknown key; expected what, command",
-        ),
-        (
-            {
-                "evidence": [
-                    {
-                        "id": "e",
-                        "says": "x",
-                        "reading": {
-                            "value": None,
-                            "unit": "bytes",
-                            "status": "ok",
-                            "why": "",
-                            "source": "",
-                            "item": "",
-                        },
-                    }
-                ]
-            },
-            "verdict: evidence.0.reading: status 'ok' does not go with value None",
-        ),
-        ({"schema_version": True}, "verdict: schema_version: seen True; expected a whole number"),
-    ],
-)
-def test_what_is_wrong_is_told_with_where_seen_and_expected(change, line):
+@pytest.mark.parametrize(("change", "line"), WRONG)
+def test_what_is_wrong_with_a_verdict_is_said_in_one_line_also_inside_a_run(change, line):
     with pytest.raises(ValueError) as caught:
-        from_json(Verdict, {**as_dict(VERDICT), **change})
-    assert str(caught.value).startswith(line)
+        from_json(Verdict, {**GOOD, **change})
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+    with pytest.raises(ValidationError) as refused:
+        Run.model_validate({**RUN, "verdict": {**GOOD, **change}})
+    said = one_line(refused.value, "run")
+    assert said.startswith("run: verdict") and "; seen " in said and "\n" not in said
+
+
+def test_true_is_no_version():
+    with pytest.raises(ValueError, match="schema_version: seen True; expected a whole number"):
+        from_json(Verdict, {**GOOD, "schema_version": True})
 
 
 def test_a_verdict_with_a_word_outside_the_vocabulary_cannot_be_made():
@@ -172,20 +144,17 @@ def test_a_verdict_with_a_word_outside_the_vocabulary_cannot_be_made():
         Verdict(cause="gremlins", confidence="weak", next_step=NextStep(**STEP))
 
 
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    SCALARS,
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
     ),
 )
+KEYED = st.dictionaries(st.sampled_from([*as_dict(VERDICT)]), JSON)
 
 
-@given(
-    st.text(max_size=40)
-    | st.binary(max_size=40)
-    | JSON
-    | st.dictionaries(st.sampled_from([*as_dict(VERDICT)]), JSON)
-)
+@given(st.text(max_size=40) | st.binary(max_size=40) | JSON | KEYED)
 def test_any_input_is_a_verdict_or_refused_in_one_line(data):
     try:
         assert from_json(Verdict, from_json(Verdict, data)) == from_json(Verdict, data)
@@ -199,12 +168,11 @@ def test_json_nested_without_end_is_refused():
 
 
 def test_a_reading_with_an_unknown_key_is_refused():
-    good = {"value": 1, "unit": "bytes", "status": "ok", "why": "", "source": "s", "item": "i"}
-    assert TypeAdapter(Reading).validate_python(good) == Reading(**good)
+    assert TypeAdapter(Reading).validate_python(READING) == Reading(**READING)
     with pytest.raises(ValidationError):
-        TypeAdapter(Reading).validate_python({**good, "units": "bytes"})
+        TypeAdapter(Reading).validate_python({**READING, "units": "bytes"})
 
 
-def test_the_causes_are_the_projects_vocabulary():
+def test_the_words_of_the_contracts_are_the_projects_vocabulary():
     assert len(CAUSES) == 22 and {"cannot-tell", "other", "ttm-gtt-cap"} <= set(CAUSES)
-    assert shapes.STATES[:3] == ("planned", "started", "answered")
+    assert STATES[:3] == ("planned", "started", "answered")

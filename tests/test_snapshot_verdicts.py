@@ -5,13 +5,16 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from toy_allocator import MIB, Toy
 
+from helpers.allocator.snapshot import parse
 from helpers.allocator.trace import TraceError
 from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import CaseEvidence
 from helpers.judge.snapshot import evidence_from_snapshot, growth, moment
 from helpers.shapes import Verdict, from_json
 
@@ -69,6 +72,32 @@ def test_blocks_that_hold_the_request_together_and_none_alone_confirm_fragmentat
     assert not verdict.missing and "whatif" in verdict.next_step.command + verdict.next_step.what
 
 
+LARGEST = 10 * MIB + 512 * 2
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "free_bytes", "confirmed"),
+    [
+        (LARGEST, 0, False),  # the largest unused block would have held it
+        (LARGEST + 1, 0, True),
+        (LARGEST + 1, LARGEST, True),
+        (LARGEST + 1, LARGEST + 1, False),  # the device still had it
+        (8 * LARGEST, 0, True),  # all that is unused, and no more
+        (8 * LARGEST + 1, 0, False),
+    ],
+)
+def test_fragmentation_is_confirmed_by_blocks_to_the_byte(request_bytes, free_bytes, confirmed):
+    toy = stranded()
+    toy.events.pop()
+    refuse(toy, request_bytes, free_bytes)
+    snapshot = parse(toy.snapshot())
+    verdict = diagnose(CaseEvidence(snapshot=snapshot))
+    found = (verdict.cause, verdict.confidence) == ("allocator-fragmentation", "confirmed")
+    assert found is confirmed and (found or verdict.confidence != "confirmed")
+    bare = diagnose(CaseEvidence(snapshot=replace(snapshot, segments=())))
+    assert bare.confidence != "confirmed"  # the event alone, without blocks
+
+
 def test_the_same_blocks_are_no_proof_where_the_program_went_on_after_the_refusal(tmp_path):
     toy = stranded()
     toy.alloc(20 * MIB)
@@ -118,8 +147,6 @@ def test_a_recording_without_a_refusal_names_no_cause_of_one(tmp_path):
 
 
 def test_the_moment_of_the_refusal_is_reckoned_back_over_what_came_after(tmp_path):
-    from helpers.allocator.snapshot import parse
-
     before = moment(parse(stranded().snapshot()))
     toy = stranded()
     for _ in range(3):
@@ -131,8 +158,6 @@ def test_the_moment_of_the_refusal_is_reckoned_back_over_what_came_after(tmp_pat
 
 
 def test_growth_is_the_bytes_and_count_of_the_call_site():
-    from helpers.allocator.snapshot import parse
-
     ((site, size, count),) = growth(parse(growing().snapshot()))
     assert "train.py:6" in site and (size, count) == (90 * 2 * MIB, 90)
 

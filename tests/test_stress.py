@@ -1,7 +1,6 @@
 """A trace done for real: in order, on its streams, within the limit, and told; on a stand-in where there is no GPU."""
 
 import json
-import os
 import pickle
 import re
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import child
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
@@ -46,6 +46,12 @@ def free(i):
     return Op.FREE, i, 0, 0
 
 
+CALLS = (
+    # Stream 2 is made first, so it is the stand-in's first.
+    "empty 1000 0;empty 5000 1;empty 700 2;record_stream 1;free 1024;empty_cache;empty 512 1;synchronize;free 1024"
+)
+
+
 def test_operations_are_done_in_order_on_their_streams(tiny):
     trace = trace_of(
         alloc(0, 1000),
@@ -60,68 +66,40 @@ def test_operations_are_done_in_order_on_their_streams(tiny):
         free(2),
     )
     result = stress(sys.executable, trace, 100 * MIB, 30)
-    assert (result.status, result.why, result.done, result.ooms, result.skipped) == (
-        "ok",
-        "",
-        10,
-        0,
-        0,
-    )
-    calls = [call for call in tiny() if call[0] != "fraction"][:9]
-    # Stream 2 is made first, so it is the stand-in's first.
-    assert calls == [
-        ["empty", "1000", "0"],
-        ["empty", "5000", "1"],
-        ["empty", "700", "2"],
-        ["record_stream", "1"],
-        ["free", "1024"],
-        ["empty_cache"],
-        ["empty", "512", "1"],
-        ["synchronize"],
-        ["free", "1024"],
-    ]
-    assert result.left_out == {"foreign": 1}
+    counts = (result.done, result.ooms, result.skipped)
+    assert (result.status, result.why, counts) == ("ok", "", (10, 0, 0))
+    calls = [" ".join(call) for call in tiny() if call[0] != "fraction"]
+    assert ";".join(calls[:9]) == CALLS and result.left_out == {"foreign": 1}
     assert result.streams == {0: 0, 2: 0x7000, 1: 0xE000}
-    assert (result.torch, result.build, result.device, result.total_bytes) == (
-        "9.9.9+tiny",
-        "cuda",
-        "Tiny GPU",
-        1 << 30,
-    )
+    about = (result.torch, result.build, result.device, result.total_bytes)
+    assert about == ("9.9.9+tiny", "cuda", "Tiny GPU", 1 << 30)
 
 
 def test_no_more_than_the_limit_is_held_and_the_first_refusal_is_told(tiny, tmp_path):
-    trace = trace_of(
-        alloc(0, 6 * MIB),
-        alloc(1, 6 * MIB),
-        free(1),
-        alloc(2, 3 * MIB),
-        alloc(3, 6 * MIB),
-        free(0),
-        alloc(4, MIB),
-    )
-    kept = tmp_path / "kept.pickle"
-    result = stress(sys.executable, trace, 10 * MIB, 30, snapshot=kept, rows=True)
+    big, rest = 6 * MIB, (alloc(3, 6 * MIB), free(0), alloc(4, MIB))
+    trace = trace_of(alloc(0, big), alloc(1, big), free(1), alloc(2, 3 * MIB), *rest)
+    path = tmp_path / "kept.pickle"
+    result = stress(sys.executable, trace, 10 * MIB, 30, snapshot=path, rows=True)
     assert (result.status, result.ooms, result.skipped, result.done) == ("ok", 2, 1, 7)
-    assert (
-        result.first_oom == (1, 6 * MIB) and "Tried to allocate 6291456 bytes" in result.oom_message
-    )
+    assert result.first_oom == (1, big) and "Tried to allocate 6291456" in result.oom_message
     assert result.limit_bytes == 10 * MIB and result.fraction == 10 / 1024
-    assert [row[1] for row in result.rows] == ["ok", "oom", "skipped", "ok", "oom", "ok", "ok"]
-    assert [row[2] for row in result.rows] == [n * MIB for n in (6, 6, 6, 9, 9, 3, 4)]
-    assert max(row[3] for row in result.rows) <= 10 * MIB
-    assert result.oom_stats["allocated_bytes.all.current"] == 6 * MIB
-    assert result.stats == {
-        "allocated_bytes.all.current": 4 * MIB,
-        "allocated_bytes.all.peak": 9 * MIB,
-    }
-    assert result.snapshot == kept and result.oom_snapshot == tmp_path / "kept.oom.pickle"
-    assert pickle.loads(kept.read_bytes())["stats"]["allocated_bytes.all.peak"] == 9 * MIB
-    assert (
-        pickle.loads(result.oom_snapshot.read_bytes())["stats"]["allocated_bytes.all.current"]
-        == 6 * MIB
-    )
+    how, allocated, reserved = zip(*(row[1:] for row in result.rows), strict=True)
+    assert " ".join(how) == "ok oom skipped ok oom ok ok" and max(reserved) <= 10 * MIB
+    assert [size // MIB for size in allocated] == [6, 6, 6, 9, 9, 3, 4]
+    now, peak = "allocated_bytes.all.current", "allocated_bytes.all.peak"
+    assert result.oom_stats[now] == big
+    assert result.stats == {now: 4 * MIB, peak: 9 * MIB}
+    assert result.snapshot == path and result.oom_snapshot == tmp_path / "kept.oom.pickle"
+    assert snapshot(path)["stats"][peak] == 9 * MIB
+    assert snapshot(result.oom_snapshot)["stats"][now] == big
     assert ["history", "all", "None"] in tiny()
+
+
+def snapshot(path):
+    """A snapshot as MemoryViz reads it: of protocol 4, whatever this Python's own is."""
+    content = path.read_bytes()
+    assert content[:2] == b"\x80\x04"
+    return pickle.loads(content)
 
 
 def test_without_a_limit_four_fifths_of_what_is_free_may_be_held(tiny):
@@ -172,10 +150,8 @@ def test_on_a_box_without_torch_it_is_not_available(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     result = stress(sys.executable, trace_of(alloc(0, MIB)))
-    assert (
-        result.status == "not_available"
-        and "torch cannot be imported: ModuleNotFoundError" in result.why
-    )
+    assert result.status == "not_available"
+    assert "torch cannot be imported: ModuleNotFoundError" in result.why
     assert stress(str(tmp_path / "no-python"), trace_of(alloc(0, MIB))).status == "not_available"
 
 
@@ -199,7 +175,7 @@ def test_the_settings_are_those_asked_for_and_caching_stays_on(tiny, monkeypatch
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:77")
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     trace = trace_of(alloc(0, MIB))
-    assert stress(str(probe), trace).why.endswith("it said nothing")
+    assert stress(str(probe), trace).why.endswith("nothing was printed")
     asked = stress(str(probe), trace, conf="expandable_segments:True")
     assert asked.why.endswith("PYTORCH_HIP_ALLOC_CONF=expandable_segments:True")
 
@@ -210,26 +186,14 @@ def test_a_limit_or_time_that_cannot_be_is_refused(wrong):
         stress(sys.executable, trace_of(alloc(0, MIB)), **wrong)
 
 
-@pytest.mark.parametrize(
-    "started",
-    [["-m", "helpers.torchside.stress"], [str(ROOT / "helpers" / "torchside" / "stress.py")]],
-)
-def test_the_program_runs_alone_and_reads_its_lines_from_stdin(tiny, started, tmp_path):
-    lines = "".join(
-        json.dumps(op) + "\n" for op in ops(trace_of(alloc(0, 2 * MIB), alloc(1, 2 * MIB), free(0)))
-    )
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(
-            [str(TINY), str(ROOT)] if started[0] == "-m" else [str(TINY)]
-        ),
-    }
+def test_the_program_runs_alone_and_reads_its_lines_from_stdin(tiny, tmp_path):
+    rows = ops(trace_of(alloc(0, 2 * MIB), alloc(1, 2 * MIB), free(0)))
+    spec = {"limit_bytes": 3 * MIB, "seconds": 9}
     ran = subprocess.run(
-        [sys.executable, *started, "--limit-bytes", str(3 * MIB), "--seconds", "9"],
-        input=lines,
+        child.program(sys.executable, "helpers.torchside.stress", json.dumps(spec)),
+        input="".join(json.dumps(op) + "\n" for op in rows),
         text=True,
         capture_output=True,
-        env=env,
         cwd=tmp_path,
         check=True,
     )
@@ -257,9 +221,8 @@ def fake_device(tmp_path_factory):
         pytest.skip("no CUDA wheel under .oracle: make oracle puts one there")
     from tests.oracle import build
 
-    folder = tmp_path_factory.mktemp("fakes")
     target = wheels[-1].parents[1]
-    env = build.environment(target, [*build.fakes(folder), build.stubs(target, folder / "stubs")])
+    env = build.environment(target, build.preload(target, tmp_path_factory.mktemp("device")))
     return target.name.partition("-")[2], {**env, "FAKE_VRAM_BYTES": str(24 << 30)}
 
 
@@ -274,11 +237,9 @@ def test_the_model_says_what_the_real_allocator_did_to_a_pattern(fake_device, na
     model = replay(
         trace, conf, Card(real.total_bytes), torch=torch, fraction=real.fraction, timeline=True
     )
-    columns = zip(
-        *(model.column(name).tolist() for name in ("out", "allocated", "reserved")), strict=True
-    )
-    assert [(("ok", "oom", "skipped")[out], *sizes) for out, *sizes in columns] == [
-        tuple(row[1:]) for row in real.rows
-    ]
+    names = ("out", "allocated", "reserved")
+    columns = zip(*(model.column(one).tolist() for one in names), strict=True)
+    said = [(("ok", "oom", "skipped")[out], *sizes) for out, *sizes in columns]
+    assert said == [tuple(row[1:]) for row in real.rows]
     assert model.first_oom == (real.first_oom and real.first_oom[0])
     assert model.counter("num_alloc_retries") == real.stats["num_alloc_retries"]

@@ -9,10 +9,11 @@ from helpers.allocator.whatif import whatif
 from helpers.load import study
 from helpers.look.boxes import open_box
 from helpers.tell import allocator_view as views
-from helpers.tell import replayed
+from helpers.tell import replays
 from helpers.tell.sheet import png
 
 MIB = 1 << 20
+EXPANDABLE = "expandable_segments:True"
 
 
 @pytest.fixture(scope="module")
@@ -20,111 +21,64 @@ def seen():
     return views.view(study.study("growing-loop"), samples=4)
 
 
-def made(*sizes_and_frees, label="recorded on a GPU"):
-    """A trace of allocations (positive MiB) and frees (minus the number of an allocation, from 1)."""
-    ops = [
-        (Op.ALLOC, i, size) if size > 0 else (Op.FREE, -size - 1, 0)
-        for i, size in zip(_numbers(sizes_and_frees), sizes_and_frees, strict=True)
-    ]
-    op, ident, size = (np.array(column) for column in zip(*ops, strict=True))
-    none = np.zeros(len(ops), np.int64)
-    return Trace(
-        op.astype(np.int8),
-        ident.astype(np.int64),
-        size.astype(np.int64) * MIB,
-        none,
-        none.astype(np.int32),
-        header={"label": label},
-    )
+@pytest.fixture(scope="module")
+def answer(seen):
+    case = seen.study
+    return whatif(case.trace, case.card, torch=case.torch, confs=["", EXPANDABLE])
 
 
-def _numbers(values):
-    count = -1
-    for value in values:
-        count += value > 0
-        yield count
-
-
-def answer_of(trace, mib, confs=("", "expandable_segments:True")):
-    answer = whatif(trace, Card(mib * MIB), confs=confs)
-    return answer, views.row_of(answer, "")
-
-
-HOLES = made(*[20] * 8, -1, -3, -5, -7, 70)
-
-
-def test_fragmentation_is_confirmed_where_a_gpu_recorded_it_and_another_setting_passes():
-    answer, now = answer_of(
-        HOLES, 200, confs=("", "max_split_size_mb:21", "expandable_segments:True")
-    )
-    passing = [row for row in answer.rows if row.passes]
-    found = replayed.verdict(answer, now, None, recorded=True)
-    if passing and not now.passes:
-        assert (found.cause, found.confidence) == ("allocator-fragmentation", "confirmed")
-    else:
-        assert found.cause in ("true-capacity", "other")
-    assert replayed.verdict(answer, now, None, recorded=False).confidence != "confirmed"
+def verdict_on(card_mib, *sizes_mib):
+    """The verdict on a program that allocates these sizes and frees nothing, as a GPU recorded it."""
+    count = len(sizes_mib)
+    none, sizes = np.zeros(count, np.int64), np.array(sizes_mib, np.int64) * MIB
+    op = np.full(count, Op.ALLOC, np.int8)
+    header = {"label": "recorded on a GPU"}
+    trace = Trace(op, np.arange(count), sizes, none, none.astype(np.int32), header=header)
+    answer = whatif(trace, Card(card_mib * MIB), confs=("", EXPANDABLE))
+    return replays.verdict(answer, views.row_of(answer, ""), None, recorded=True)
 
 
 def test_a_floor_above_the_card_is_true_capacity_by_arithmetic():
-    answer, now = answer_of(made(100, 100, 100), 250)
-    found = replayed.verdict(answer, now, None, recorded=True)
-    assert (found.cause, found.confidence) == (
-        "true-capacity",
-        "confirmed",
-    ) and "52428800" in found.summary
-    assert not found.alternatives and "smaller batch" in found.next_step.what
+    found = verdict_on(250, 100, 100, 100)
+    assert (found.cause, found.confidence) == ("true-capacity", "confirmed")
+    assert "52428800" in found.summary and not found.alternatives
+    assert "smaller batch" in found.next_step.what
 
 
 def test_a_run_that_passes_is_left_alone():
-    answer, now = answer_of(made(100, 100), 250)
-    found = replayed.verdict(answer, now, None, recorded=True)
-    assert (
-        found.cause == "other" and "Leave" in found.next_step.what and not found.next_step.command
-    )
+    found = verdict_on(250, 100, 100)
+    assert found.cause == "other" and "Leave" in found.next_step.what
+    assert not found.next_step.command
 
 
-def test_the_bundled_loop_is_fragmentation_and_its_figures_add_up(seen):
+@pytest.mark.parametrize(("recorded", "confidence"), [(True, "confirmed"), (False, "likely")])
+def test_fragmentation_is_confirmed_where_a_gpu_recorded_it_and_another_setting_passes(
+    seen, answer, recorded, confidence
+):
     assert seen.outcome.first_oom is not None and seen.metrics.all.stranded_bytes > 4 << 30
-    answer = whatif(
-        seen.study.trace,
-        seen.study.card,
-        torch=seen.study.torch,
-        confs=["", "expandable_segments:True"],
-    )
-    found = replayed.verdict(
-        answer, views.row_of(answer, ""), seen.metrics, recorded=seen.study.recorded
-    )
-    assert (found.cause, found.confidence) == ("allocator-fragmentation", "likely")
-    assert found.next_step.command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    text = views.metrics_table(seen)
+    found = replays.verdict(answer, views.row_of(answer, ""), seen.metrics, recorded=recorded)
+    assert (found.cause, found.confidence) == ("allocator-fragmentation", confidence)
+    assert found.next_step.command == f"export PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
+    text = str(views.metrics_table(seen))
     assert "stranded" in text and "1 - allocated/reserved would say 0.24" in text
 
 
-def test_every_figure_is_drawn_and_has_words(seen):
-    answer = whatif(
-        seen.study.trace,
-        seen.study.card,
-        torch=seen.study.torch,
-        confs=["", "expandable_segments:True"],
-    )
+def test_every_figure_is_drawn_and_has_words(seen, answer):
     both = views.pair(seen, answer)
-    for figure, words in (
-        (views.memory(seen), views.memory_alt(seen)),
-        (views.segments(seen), views.segments_alt(seen)),
-        (views.league(answer), views.league_alt(answer)),
-        (views.before_after(both), views.before_after_alt(both)),
+    for view in (
+        views.memory(seen),
+        views.segments(seen),
+        views.league(answer),
+        views.before_after(both),
     ):
-        data, width, height = png(figure)
-        assert data.startswith(b"\x89PNG") and width > 300 and height > 100 and len(words) > 40
-    assert both[1].conf == "expandable_segments:True" and both[1].outcome.first_oom is None
+        data, width, height = png(view.draw())
+        assert data.startswith(b"\x89PNG") and width > 300 and height > 100 and len(view.alt) > 40
+    assert both[1].conf == EXPANDABLE and both[1].outcome.first_oom is None
 
 
 def test_the_words_of_the_segment_map_add_up_to_what_is_reserved(seen):
-    from helpers.tell.replay_figures import kinds_of
-
     blocks = seen.at.blocks
-    kinds = kinds_of(blocks)
+    kinds = views.kinds_of(blocks)
     in_use = int(blocks[(kinds == 0) | (kinds == 1)][:, 4].sum())
     assert in_use == seen.metrics.all.allocated_bytes
     assert int(blocks[kinds == 3][:, 4].sum()) == seen.metrics.all.stranded_bytes
@@ -143,5 +97,24 @@ def test_a_study_of_nothing_is_refused_in_one_line(source, told):
     ("limit", "told"), [("", "no limit was given"), ("1GiB", "is not this machine")]
 )
 def test_a_recorded_box_is_never_loaded(limit, told):
-    result, rows = study.live(open_box("cuda-healthy"), study.study("growing_batches"), limit)
+    case = study.study("growing_batches")
+    result, rows = study.live(open_box("cuda-healthy"), case, limit)
     assert result.status == "not_available" and told in rows[0][2]
+
+
+def test_what_a_card_did_stands_beside_what_the_model_says(monkeypatch):
+    case = study.study("volume_profiles")
+    model = study.StressResult(
+        "ok", "", len(case.trace), torch=case.torch, build="cuda", total_bytes=2 << 30, fraction=1.0
+    ).replayed(case.trace, "")
+    sizes = zip(model.column("allocated").tolist(), model.column("reserved").tolist(), strict=True)
+    rows = [(at, "ok", *both) for at, both in enumerate(sizes)]
+    rows[7] = (7, "ok", 0, 0)
+    known = {"torch": case.torch, "build": "cuda", "total_bytes": 2 << 30, "fraction": 1.0}
+    done = study.StressResult("ok", "", len(case.trace), rows=tuple(rows), **known)
+    monkeypatch.setattr(study, "is_this_box", lambda bundle: True)
+    monkeypatch.setattr(study, "free_targets", lambda bundle: ([study.CPU], ""))
+    monkeypatch.setattr(study, "stress", lambda *args, **more: done)
+    _, table = study.live(open_box("cuda-healthy"), case, "2GiB")
+    assert table[0] == ["operations", str(len(rows)), str(len(rows))]
+    assert table[-1] == ["operations with equal bytes", str(len(rows)), str(len(rows) - 1)]

@@ -1,45 +1,52 @@
-"""Tables for a terminal: aligned, honest about what is not known, and safe to print whatever a box calls its processes."""
+"""Views: aligned, honest about what is not known, safe to show whatever a box calls its processes, the same in every form."""
 
+import builtins
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tell_boxes import APU, BLIND, CARDS, EVENTS, HOST_POOLS, at, event, read
 
+from helpers.judge.ceilings import ceilings
+from helpers.judge.evidence import evidence_from_message
 from helpers.look import kernel_log
+from helpers.look.boxes import open_box
 from helpers.look.gpus import Holder
 from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
-from helpers.tell import tables
+from helpers.shapes import CAUSES
+from helpers.tell import shown, tables
+from helpers.tell.message import message_table
+from helpers.tell.shown import Column, Shown, columns_of, cut, plain, table, uncoloured, words
 
 NOT_THERE = not_available("no such file", "bytes", "/sys/x")
+ANY_TEXT = st.text(alphabet=st.characters())
+LONG = Shown(
+    "Long",
+    ["name", Column("held", "bytes"), "source"],
+    [["word " * 12, 3 * GIB, "/sys/" + "s" * 90], ["b", NOT_THERE, ""]],
+    ["a note"],
+)
 
 
-@given(st.text(alphabet=st.characters()))
+@given(ANY_TEXT)
 @settings(max_examples=100)
 def test_text_made_plain_holds_nothing_that_steers_a_terminal_and_stays_as_it_is(text):
-    once = tables.plain(text)
-    assert once.isprintable()
-    once.encode("utf-8")
-    assert tables.plain(once) == once
+    once = plain(text)
+    assert once.isprintable() and once.encode("utf-8") is not None and plain(once) == once
 
 
 def test_control_characters_are_spelt_out_not_dropped():
-    assert tables.plain("a\x1b[2Jb\u202ec\udc80\u00a0d\n") == "a\\x1b[2Jb\\u202ec\\udc80 d\\x0a"
-    assert tables.uncoloured("\x1b[31mred\x1b[0m\r\n\tnext\x07") == "red\n\tnext\\x07"
+    assert plain("a\x1b[2Jb\u202ec\udc80\u00a0d\n") == "a\\x1b[2Jb\\u202ec\\udc80 d\\x0a"
+    assert plain("\U000e0041") == "\\U000e0041"
+    assert uncoloured("\x1b[31mred\x1b[0m\r\n\tnext\x07") == "red\n\tnext\\x07"
 
 
 def test_a_reading_without_a_value_says_why_below_the_table_and_each_reason_once():
-    text = tables.table(
-        [
-            ["a", NOT_THERE],
-            ["b", not_allowed("permission denied", "bytes", "/sys/y")],
-            ["c", NOT_THERE],
-            ["d", seen(0, "bytes", "/sys/z")],
-        ],
-        ["pool", "total"],
-    )
-    assert text.splitlines() == [
+    denied, zero = not_allowed("permission denied", "bytes", "/y"), seen(0, "bytes", "/sys/z")
+    rows = [["a", NOT_THERE], ["b", denied], ["c", NOT_THERE], ["d", zero]]
+    assert table(rows, ["pool", "total"]).splitlines() == [
         "pool              total",
         "----  -----------------",
         "a     not available (a)",
@@ -51,133 +58,209 @@ def test_a_reading_without_a_value_says_why_below_the_table_and_each_reason_once
     ]
 
 
-def test_rows_keep_the_order_they_are_given_in():
-    rows = [["z", 3], ["a", 1], ["m", 2]]
-    assert [line.split()[0] for line in tables.table(rows, ["name", "n"]).splitlines()[2:]] == [
-        "z",
-        "a",
-        "m",
+def test_there_are_letters_for_more_reasons_than_the_alphabet_has():
+    rows = [[not_available(f"reason {n}", "bytes", "x")] for n in range(30)]
+    assert table(rows, ["x"]).splitlines()[-4:-2] == [
+        "(aa) not available: reason 26",
+        "(ab) not available: reason 27",
     ]
 
 
+def test_rows_keep_their_order_and_each_kind_of_value_its_own_look():
+    rows = [["z", 3, True], ["a", 1.5, False], ["m", None, ""]]
+    assert table(rows, ["name", "n", "is"]).splitlines() == [
+        "name    n  is",
+        "----  ---  ---",
+        "z       3  yes",
+        "a     1.5  no",
+        "m       -  -",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "said"),
+    [
+        ("bytes", 3 * GIB, "3.00 GiB"),
+        ("bytes", 5 * MIB, "5.00 MiB"),
+        ("bytes", 0, "0 B"),
+        ("s", 245, "4 min 05 s"),
+        ("0.1 s", 245, "245.0 s"),
+        ("", 7, "7"),
+    ],
+)
+def test_a_number_is_written_in_its_columns_unit_and_stays_a_number_in_the_rows(unit, value, said):
+    view = Shown("", [Column("x", unit)], [[value]])
+    assert str(view).splitlines()[2] == said and view.rows == [{"x": value}]
+
+
 def test_wide_and_combining_characters_do_not_shift_a_column():
-    lines = tables.table(
-        [["計算", 1], ["e\u0301", 22], ["plain", 333]], ["process", "n"]
-    ).splitlines()
-    assert {tables.columns_of(line) for line in lines} == {tables.columns_of(lines[0])}
+    lines = table([["計算", 1], ["e\u0301", 22], ["plain", 333]], ["process", "n"]).splitlines()
+    assert {columns_of(line) for line in lines} == {columns_of(lines[0])}
 
 
 def test_a_long_name_is_cut_and_a_source_never():
-    row = tables.table([["n" * 90, "/sys/" + "s" * 90]], ["process", "source"]).splitlines()[2]
+    row = table([["n" * 90, "/sys/" + "s" * 90]], ["process", "source"]).splitlines()[2]
     assert row == "n" * 47 + "…  " + "/sys/" + "s" * 90
+    assert table([["n" * 90]], ["x"], widest=None).splitlines()[2] == "n" * 90
 
 
 @given(st.text(alphabet=st.characters(categories=["Lo", "Mn", "Ll"])), st.integers(2, 12))
 @settings(max_examples=50)
 def test_cutting_never_leaves_more_columns_than_asked_for(text, columns):
-    assert tables.columns_of(tables.cut(text, columns)) <= columns
+    assert columns_of(cut(text, columns)) <= columns
+    assert cut(text, columns_of(text)) == text
 
 
 def test_an_empty_table_says_so_and_a_short_row_is_refused():
-    assert tables.table([], ["pid", "name"]) == "pid  name\n(none)"
+    assert table([], ["pid", "name"]) == "pid  name\n(none)"
+    nobody = Shown("Who", ["pid"], [], none="Nobody.")
+    assert str(nobody) == nobody.alt == "Nobody." and "nothing to show" in nobody._repr_html_()
     with pytest.raises(ValueError, match="a row of 1 cells: expected 2, one for each of pid, name"):
-        tables.table([[1]], ["pid", "name"])
+        table([[1]], ["pid", "name"])
+
+
+def test_a_table_too_wide_for_a_terminal_is_wrapped_and_nothing_of_it_is_lost(monkeypatch):
+    text = LONG.text(60)
+    assert max(map(columns_of, text.splitlines())) <= 60 and text.endswith("\na note")
+    letters = re.sub(r"\s", "", text)
+    assert "word" * 4 in letters.replace("3.00GiB", "") and letters.count("s") > 90
+    assert LONG.text(400) == LONG.text() == str(LONG)
+    there = builtins.__import__
+
+    def without_rich(name, *rest):
+        if name.startswith("rich"):
+            raise ImportError(name)
+        return there(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_rich)
+    assert LONG.text(60) == str(LONG)
+
+
+def test_on_a_terminal_it_is_as_wide_as_the_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "50")
+    assert str(LONG) == LONG.text(50) != LONG.text()
+
+
+def test_the_html_holds_every_cell_whole_and_nothing_of_a_box_is_markup():
+    evil = Shown("<i>'", ["<b>", "pid"], [["<script>alert(1)</script>" * 4, "12"]], ["<u>"])
+    html = evil._repr_html_()
+    assert html.count("&lt;script&gt;") == 4 and not re.search("<(script|b|i|u)>", html)
+    assert "text-align:right;white-space:nowrap'>12<" in html
+    assert "not available (a)" in LONG._repr_html_() and "no such file" in LONG._repr_html_()
+
+
+def test_the_alt_text_names_numbers_where_there_are_several_and_leaves_out_sources():
+    said = Shown("Pools.", ["pool", "n", "m", "source"], [["a", 1, 2, "/x"], ["b", None, 4, "/y"]])
+    assert said.alt == "Pools: a n 1, m 2; b m 4."
+    nowhere = Shown("Pools", ["pool", "n", "m"], [["a", NOT_THERE, NOT_THERE]])
+    assert nowhere.alt == "Pools: a n not available, m not available."
+    assert LONG.alt.startswith("Long: word word") and LONG.alt.endswith(
+        "3.00 GiB; b not available. a note."
+    )
+    many = Shown("Many", ["x"], [["row"]] * 40)
+    assert many.alt.endswith(f"; and {40 - shown.MOST_SPOKEN} more.")
 
 
 def test_each_index_space_of_a_gpu_has_its_column():
-    lines = tables.gpus_table([APU, *CARDS]).splitlines()
-    head, apu = lines[0], lines[2]
-    assert head.split("  ")[0] == "GPU" and "rocm-smi" in head and "torch" in head
-    assert apu.startswith("0000:c5:00.0") and "integrated" in apu and apu.rstrip().endswith("-")
+    first, second = tables.gpus_table([APU, *CARDS]).rows[:2]
+    assert first["GPU"] == "0000:c5:00.0" and first["kind"] == "integrated"
+    assert (first["torch"], first["rocm-smi"]) == ("0", "") and second["rocm-smi"] == "0"
 
 
 def test_pools_without_sources_hold_no_path():
-    assert "/sys" in tables.pools_table([APU, *HOST_POOLS])
-    assert "/sys" not in tables.pools_table([APU, *HOST_POOLS], sources=False)
+    assert "/sys" in str(tables.pools_table([APU, *HOST_POOLS]))
+    assert "/sys" not in str(tables.pools_table([APU, *HOST_POOLS], sources=False))
 
 
 def test_holders_name_what_nobody_seen_holds_and_what_cannot_be_seen():
-    text = tables.holders_table([*CARDS, BLIND])
-    rows = [line for line in text.splitlines() if "no visible process" in line]
-    assert [" 12.07 GiB " in rows[0], " 20.48 MiB " in rows[1], "not available" in rows[2]] == [
-        True,
-        True,
-        True,
-    ]
-    assert (
-        "Not seen on 0000:03:00.0: fdinfo of 212 processes: not allowed (needs CAP_SYS_PTRACE)"
-        in text
+    view = tables.holders_table([*CARDS, BLIND])
+    rest = [row["memory"].show() for row in view.rows if row["process"] == "no visible process"]
+    assert rest == ["12.07 GiB", "20.48 MiB", "not available: the pool's use is unknown"]
+    hidden = "Not seen on 0000:03:00.0: fdinfo of 212 processes: not allowed (needs CAP_SYS_PTRACE)"
+    assert hidden in view.notes and "\\x1b[31m<script>" in str(view) and "\x1b" not in str(view)
+
+
+def test_events_stand_with_their_time_and_the_log_they_are_from():
+    view = tables.events_table(EVENTS, log=seen("dmesg", "text", "dmesg"))
+    (fault,) = [row for row in view.rows if row["kind"] == "GPU page fault"]
+    assert (fault["time"], fault["boot"], fault["lines"]) == ("1 h 07 min 02 s", 0, 12)
+    assert view.notes == ["The log of this boot: dmesg"] and tables.events_table([]).notes == []
+
+
+def test_every_code_that_is_shown_has_its_own_words():
+    kinds = tables.kind_words()
+    assert {rule.kind for rule in kernel_log.rules()} <= set(kinds)
+    assert all(row.keys() <= {"kind", "words", "harmless"} for row in words("events"))
+    assert set(words("causes")) == set(CAUSES) and len({*words("causes").values()}) == len(CAUSES)
+    layers = {
+        row.layer
+        for name in ("strix-halo-1-found", "cpu-only")
+        for row in ceilings(open_box(name))[0].rows
+    }
+    assert layers - {"", None} <= set(words("layers")) and all(
+        len(row) == 2 for row in words("mistaken")
     )
-    assert "\x1b" not in text and "\\x1b[31m<script>" in text
-
-
-def test_events_can_leave_out_their_times():
-    assert "1 h 07 min 02 s" in tables.events_table(EVENTS)
-    without = tables.events_table(EVENTS, times=False)
-    assert "min" not in without and "GPU page fault" in without
-    assert [line for line in without.splitlines() if "page fault (src" in line][0].split()[:2] == [
-        "0",
-        "12",
-    ]
-
-
-def test_every_kind_the_kernel_log_reader_knows_has_words():
-    assert {rule.kind for rule in kernel_log.rules()} <= set(tables.KIND_WORDS)
-    assert set(tables.HARMLESS) < set(tables.KIND_WORDS)
 
 
 @pytest.mark.parametrize(
-    ("when", "words"),
+    ("when", "said"),
     [
         (at(0.84), "0.8 s"),
+        (at(9.99), "10.0 s"),
+        (at(10), "10 s"),
         (at(59.4), "59 s"),
+        (at(60), "1 min 00 s"),
         (at(245), "4 min 05 s"),
+        (at(3600), "1 h 00 min 00 s"),
         (at(11241), "3 h 07 min 21 s"),
         (at(195_000), "2 d 06 h 10 min"),
+        (at(1e13), "10000000000000.0"),
         (at("Nov 21 03:11:02"), "Nov 21 03:11:02"),
         (
-            not_available("the line has no time", "count", "dmesg"),
+            not_available("the line has no time", "count", "x"),
             "not available: the line has no time",
         ),
     ],
 )
-def test_a_moment_reads_as_a_person_says_it(when, words):
-    assert tables.since_boot(when) == words
+def test_a_moment_reads_as_a_person_says_it(when, said):
+    assert tables.since_boot(when) == said
 
 
 def test_a_process_that_several_sources_saw_counts_once_with_the_most_that_was_seen():
     def holder(pid, memory, source):
         return Holder("0000:03:00.0", pid, "python", 0, "S", memory, source, "")
 
-    chosen = tables.one_each(
-        [
-            holder(1, NOT_THERE, "kfd"),
-            holder(2, read(MIB, "kfd"), "kfd"),
-            holder(1, read(GIB, "x"), "fdinfo"),
-            holder(2, read(3 * GIB, "x"), "fdinfo"),
-            holder(3, seen(0, "bytes", "x"), "fdinfo"),
-        ]
-    )
+    zero = seen(0, "bytes", "x")
+    rows = [(1, NOT_THERE, "kfd"), (2, read(MIB, "kfd"), "kfd"), (1, read(GIB, "x"), "fdinfo")]
+    rows += [(2, read(3 * GIB, "x"), "fdinfo"), (3, zero, "fdinfo"), (2, read(GIB, "x"), "late")]
+    chosen = tables.one_each(holder(*row) for row in rows)
     assert [(h.pid, h.source) for h in chosen] == [(2, "fdinfo"), (1, "fdinfo"), (3, "fdinfo")]
 
 
-def test_sources_in_one_folder_are_named_together_and_those_of_a_sum_are_taken_apart():
-    a, b = (
-        read(1, "/sys/device/vram_total"),
-        read(1, "/sys/device/vram_total - /sys/device/vram_used"),
-    )
-    assert tables.one_source([a, b]) == "/sys/device/{vram_total, vram_used}"
-    assert (
-        tables.one_source([read(1, "/proc/meminfo"), read(1, "/proc/meminfo - /proc/meminfo")])
-        == "/proc/meminfo"
-    )
-    assert (
-        tables.one_source([read(1, "rocm-smi --json"), a])
-        == "rocm-smi --json; /sys/device/vram_total"
-    )
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (["/sys/d/total", "/sys/d/total - /sys/d/used"], "/sys/d/{total, used}"),
+        (["/proc/meminfo", "/proc/meminfo - /proc/meminfo"], "/proc/meminfo"),
+        (["rocm-smi --json", "/sys/d/total"], "rocm-smi --json; /sys/d/total"),
+        (["/sys/d/total", "/proc/meminfo", ""], "/sys/d/total; /proc/meminfo"),
+    ],
+)
+def test_sources_in_one_folder_are_named_together_and_those_of_a_sum_are_taken_apart(sources, said):
+    assert tables.one_source([read(1, source) for source in sources]) == said
 
 
 def test_a_process_named_in_the_log_is_shown_with_its_number():
     assert tables.who(EVENTS[1]) == "python (5512)"
     assert tables.who(dataclasses.replace(EVENTS[1], process="")) == "pid (5512)"
     assert tables.who(event("boot", at(0.0), 0, "Linux")) == ""
+
+
+def test_every_number_that_a_message_names_is_listed():
+    text = "model weights take 15.25GiB; non_torch_memory takes 0.50GiB; PyTorch activation peak memory takes 1.75GiB; "
+    text += "the rest of the memory reserved for KV Cache is 3.75GiB."
+    rows = message_table(evidence_from_message(text)).rows
+    sizes = {row["number"]: row["bytes"] / GIB for row in rows}
+    assert sizes == {"non torch": 0.5, "weights": 15.25, "cache": 3.75, "buffer": 1.75}
+    assert {row["as printed"] for row in rows} >= {"15.25 GiB", "3.75 GiB"}

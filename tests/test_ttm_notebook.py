@@ -2,6 +2,7 @@
 
 import nbformat
 import pytest
+from test_figures import bars, laid_out, words
 from test_notebooks import ROOT, cells, text_of
 from ttm_boxes import GIB, apu
 
@@ -9,30 +10,29 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.ttm_plan import room, ttm
 from helpers.judge.ttm_verify import verify
 from helpers.look.boxes import open_box, recorded_names
+from helpers.tell import sheet
 from helpers.tell import ttm as tell
-from helpers.tell.sheet import png
 
 NOTEBOOK = ROOT / "notebooks" / "03_ttm_gtt_analysis.ipynb"
+STATES = [name for name in recorded_names() if name.startswith("strix")]
+
+
+def stack_of(name):
+    return ceilings(open_box(name))[0]
 
 
 def state(name):
-    bundle = open_box(name)
-    stack = ceilings(bundle)[0]
-    return tell.what_if(stack, room(bundle, stack))
+    return tell.what_if(stack_of(name), room(open_box(name), stack_of(name)))
 
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_every_recorded_box_has_its_text_table_and_figure(name):
-    bundle = open_box(name)
-    stack = ceilings(bundle)[0]
-    text = tell.as_text(ttm(bundle))
-    assert (
-        "Plan:" in text and "The one that binds:" in text and "pages_limit alone is enough" in text
-    )
-    assert max(map(len, tell.ceilings_table(stack, sources=False).splitlines())) <= 120
-    picture, width, height = png(tell.ceilings_figure(stack))
-    assert picture.startswith(b"\x89PNG") and width > 300 and height > 40
-    assert "bars" in tell.ceilings_alt(stack)
+    text, view = tell.as_text(ttm(open_box(name))), tell.ceilings_bars(stack_of(name))
+    for said in ("Plan:", "The one that binds:", "pages_limit alone is enough"):
+        assert said in text
+    listed = str(tell.ceilings_table(stack_of(name), sources=False))
+    assert max(map(len, listed.splitlines())) <= 120 and "bars" in view.alt
+    laid_out(view.draw())
 
 
 def test_the_text_marks_the_layer_that_binds_and_holds_run_undo_and_verify():
@@ -42,79 +42,81 @@ def test_the_text_marks_the_layer_that_binds_and_holds_run_undo_and_verify():
     assert "never run" in text and "131072 is 128 TiB" in text
 
 
-def test_the_figure_says_in_words_which_layer_binds():
-    alt = tell.ceilings_alt(ceilings(open_box("strix-halo-3-gttsize"))[0])
-    assert "ttm.pages_limit 62.54 GiB, which binds" in alt and "GTT 120.00 GiB" in alt
-    assert "binds" not in tell.ceilings_alt(ceilings(open_box("cuda-healthy"))[0])
+def test_the_figure_says_in_words_and_by_a_line_which_layer_binds():
+    view = tell.ceilings_bars(stack_of("strix-halo-3-gttsize"))
+    assert "ttm.pages_limit 62.54 GiB which binds" in view.alt and "GTT 120.00 GiB" in view.alt
+    figure = view.draw()
+    assert "ttm.pages_limit: this one binds" in words(figure)
+    (line,) = [b for b in bars(figure) if b.get_width() * sheet.WIDTH == pytest.approx(0.012)]
+    top = max(row["value"].value for row in view.rows if row["value"].ok)
+    limit = stack_of("strix-halo-3-gttsize").decision.binding_bytes
+    at = sheet.MARGIN + limit / top * (sheet.RIGHT - sheet.MARGIN)
+    assert (line.get_x() * sheet.WIDTH + 0.006) == pytest.approx(at)
+    assert "binds" not in tell.ceilings_bars(stack_of("cuda-healthy")).alt
 
 
 def test_the_four_states_stand_side_by_side():
-    text = tell.states_table(tell.four_states()).splitlines()
-    assert len(text) == 6 and [line.split()[0] for line in text[2:]] == [
-        n for n in recorded_names() if n.startswith("strix")
-    ]
-    assert text[4].count("62.54 GiB") == 3 and text[4].count("120.00 GiB") == 1
-    assert text[5].count("120.00 GiB") == 4 and max(map(len, text)) <= 88
+    view = tell.states_table(tell.four_states())
+    assert [row["state"] for row in view.rows] == STATES and len(STATES) == 4
+    shown = [[getattr(value, "value", None) for value in row.values()] for row in view.rows]
+    assert [row.count(120 * GIB) for row in shown[2:]] == [1, 4]
+    assert max(map(len, str(view).splitlines())) <= 88
 
 
 def test_a_pending_limit_is_drawn_and_tabled():
     stack = ceilings(apu(files={"/etc/modprobe.d/a.conf": "options ttm pages_limit=20971520\n"}))[0]
-    assert "80.00 GiB" in tell.ceilings_table(stack) and png(tell.ceilings_figure(stack))[0]
+    rows = {row["layer"]: row["pending"] for row in tell.ceilings_table(stack).rows}
+    assert rows["ttm.pages_limit"] == 80 * GIB
+    hatched = [bar for bar in bars(tell.ceilings_bars(stack).draw()) if bar.get_hatch()]
+    known = [row for row in tell.ceilings_bars(stack).rows if row["value"].ok]
+    assert len(hatched) == len(tell.ceilings_bars(stack).rows) - len(known) + 1
 
 
 def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_state():
-    found = state("strix-halo-1-found")
-    eight = found.at(8)
-    assert (
-        eight.limit_bytes == (134299025408 - 8 * GIB) // 4096 * 4096
-        and f"{eight.parameters_billion:.1f}" == "62.9"
-    )
-    sizes = [choice.parameters_billion for choice in found.choices()]
+    what_if = state("strix-halo-1-found")
+    eight, table = what_if.at(8), tell.what_if_table(what_if)
+    assert eight.limit_bytes == (134299025408 - 8 * GIB) // 4096 * 4096
+    assert eight.parameters_billion == eight.limit_bytes / 2 / 1e9
+    sizes = [choice.parameters_billion for choice in what_if.choices()]
     assert sizes == sorted(sizes, reverse=True) and len(sizes) == len(tell.RESERVES_GIB)
-    assert "62.9 billion parameters" in eight.words() and "62.9" in tell.what_if_table(found)
-    assert found.at(0) is None and found.at(500) is None
+    assert "62.9 billion parameters" in eight.words() and "62.9" in str(table)
+    assert what_if.at(0) is None and what_if.at(500) is None
+    laid_out(table.draw())
 
 
 @pytest.mark.parametrize("name", ["rx7900xt-container", "cpu-only", "cuda-healthy"])
 def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
-    assert (
-        "No reserve to choose here."
-        in tell.what_if_table(state(name))
-        == tell.what_if_alt(state(name))
+    view = tell.what_if_table(state(name))
+    assert str(view).startswith("No reserve to choose here. ") and view.alt.startswith(
+        str(view)[:60]
     )
-    assert png(tell.what_if_figure(state(name)))[0]
+    assert "No reserve to choose here." in " ".join(words(view.draw()))
 
 
 def test_verification_in_words():
-    text = tell.verify_text(
-        verify(open_box("strix-halo-1-found"), open_box("strix-halo-3-gttsize"))
-    )
+    text = tell.verify_text(verify(open_box(STATES[0]), open_box(STATES[2])))
     assert text.count("  did not take") == 4 and "Intended: the plan for the earlier bundle" in text
     assert "no earlier bundle was given" in tell.verify_with(open_box("cpu-only"), "")
-    assert "It took: 120.00 GiB" in tell.verify_with(
-        open_box("strix-halo-4-ttm"), "strix-halo-1-found"
-    )
+    assert "It took: 120.00 GiB" in tell.verify_with(open_box(STATES[3]), STATES[0])
 
 
 def test_names_from_the_box_cannot_move_the_terminal():
-    bundle = apu(
-        files={
-            "/sys/module/amdgpu/parameters/gttsize": "-1\n",
-            "/etc/modprobe.d/a.conf": "options amdgpu gtt\x1b[2Jsize=1\n",
-        }
-    )
-    assert "\x1b" not in tell.as_text(ttm(bundle))
+    files = {
+        "/sys/module/amdgpu/parameters/gttsize": "-1\n",
+        "/etc/modprobe.d/a.conf": "options amdgpu gtt\x1b[2Jsize=1\n",
+    }
+    assert "\x1b" not in tell.as_text(ttm(apu(files=files)))
 
 
 def test_the_committed_notebook_shows_the_case():
     shown = " ".join(" ".join(text_of(cell) for cell in cells(NOTEBOOK, "code")).split())
-    for words in (
+    case = (
         "strix-halo-4-ttm",
         "this one binds",
         "ttm-gtt-cap; likely",
         "grubby",
         "It took: 120.00 GiB",
-    ):
-        assert words in shown, words
+    )
+    assert [said for said in case if said not in shown] == []
     tags = [cell.metadata.get("tags", []) for cell in nbformat.read(NOTEBOOK, 4).cells]
     assert ["parameters"] in tags and ["machine"] in tags

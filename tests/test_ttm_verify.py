@@ -23,108 +23,69 @@ def states(result):
 
 def test_a_change_that_took_is_that_in_every_layer():
     result = verify(BEFORE, after(pages_limit=WANTED, cmdline=f"ro ttm.pages_limit={PAGES}"))
-    assert (
-        result.took and set(states(result).values()) == {True} and result.intended_bytes == WANTED
-    )
-    assert [row.layer for row in result.rows] == list(LAYERS)
-    assert (result.rows[0].before.value, result.rows[0].now.value) == (
-        HALF,
-        WANTED,
-    ) and result.warnings == ()
+    assert result.took and states(result) == dict.fromkeys(LAYERS, True)
+    assert result.intended_bytes == WANTED and result.warnings == ()
+    assert (result.rows[0].before.value, result.rows[0].now.value) == (HALF, WANTED)
 
 
 def test_the_recorded_boxs_last_state_took_and_the_one_before_did_not():
-    first, gttsize, last = (
-        open_box(f"strix-halo-{name}") for name in ("1-found", "3-gttsize", "4-ttm")
-    )
+    states_of = ("1-found", "3-gttsize", "4-ttm")
+    first, gttsize, last = (open_box(f"strix-halo-{name}") for name in states_of)
     assert verify(first, last).took and verify(first, last).intended_bytes == 120 * GIB
     missed = verify(first, gttsize, target_bytes=120 * GIB)
     assert not missed.took and "only amdgpu.gttsize was set" in missed.says
 
 
-WHY = {
-    "not rebooted": (after(boot=ONE, files=CONF), "not rebooted"),
-    "wrong module name": (
-        after(files=CONF, modules=DKMS, module="amdttm"),
+IMAGE = "/boot/initramfs-6.18.2-generic.img"
+TIMES = [(IMAGE, 100), ("/etc/modprobe.d/ttm.conf", 200)]
+WRITTEN = [{"path": path, "mtime": time, "size": 9, "status": "ok"} for path, time in TIMES]
+SIXTY, LINE = 60 * GIB // 4096, {"cmdline": f"ro ttm.pages_limit={PAGES}"}
+LATER = {**CONF, "/etc/modprobe.d/zz.conf": f"options ttm pages_limit={SIXTY}\n"}
+OVERRIDDEN = {"cmdline": f"ro ttm.pages_limit={SIXTY}", "pages_limit": 60 * GIB}
+UNITS = {"/etc/modprobe.d/ttm.conf": "options ttm pages_limit=80GiB\n"}
+WHY = [
+    ({"boot": ONE, "files": CONF}, "not rebooted"),
+    (
+        {"files": CONF, "modules": DKMS, "module": "amdttm"},
         "it is set for ttm, and amdgpu uses amdttm",
     ),
-    "initramfs not rebuilt, by its time": (
-        after(
-            files=CONF,
-            tables={
-                "initramfs": [
-                    {
-                        "path": "/boot/initramfs-6.18.2-generic.img",
-                        "mtime": 100,
-                        "size": 9,
-                        "status": "ok",
-                    },
-                    {"path": "/etc/modprobe.d/ttm.conf", "mtime": 200, "size": 9, "status": "ok"},
-                ]
-            },
-        ),
+    (
+        {"files": CONF, "tables": {"initramfs": WRITTEN}},
         "the initramfs is older than /etc/modprobe.d/ttm.conf",
     ),
-    "initramfs not rebuilt, by elimination": (
-        after(files=CONF),
-        "most likely the initramfs was not rebuilt",
-    ),
-    "overridden on the command line": (
-        after(files=CONF, cmdline=f"ro ttm.pages_limit={60 * GIB // 4096}", pages_limit=60 * GIB),
-        "the kernel command line says",
-    ),
-    "another file is read last": (
-        after(
-            files={
-                **CONF,
-                "/etc/modprobe.d/zz.conf": f"options ttm pages_limit={60 * GIB // 4096}\n",
-            },
-            pages_limit=60 * GIB,
-        ),
+    ({"files": CONF}, "most likely the initramfs was not rebuilt"),
+    ({"files": CONF, **OVERRIDDEN}, "the kernel command line says"),
+    (
+        {"files": LATER, "pages_limit": 60 * GIB},
         "/etc/modprobe.d/zz.conf:1 says 15728640 and is read last",
     ),
-    "built in": (
-        after(files=CONF, modules="amdgpu 20480000 12 - Live 0x0\n"),
-        "built into this kernel",
-    ),
-    "older boot entry": (
-        after(kernel="6.17.1-generic"),
+    ({"files": CONF, "modules": "amdgpu 20480000 12 - Live 0x0\n"}, "built into this kernel"),
+    (
+        {"kernel": "6.17.1-generic"},
         "an older boot entry, or it was not written, and Linux 6.17.1",
     ),
-    "misspelt": (
-        after(cmdline=f"ro ttm.page_limit={PAGES}"),
+    (
+        {"cmdline": f"ro ttm.page_limit={PAGES}"},
         "ttm.page_limit in /proc/cmdline is no parameter",
     ),
-    "no number": (
-        after(files={"/etc/modprobe.d/ttm.conf": "options ttm pages_limit=80GiB\n"}),
-        "is no number of pages",
-    ),
-    "capped by the driver": (
-        after(cmdline=f"ro ttm.pages_limit={PAGES}"),
-        "the driver refused or capped it",
-    ),
-}
+    ({"files": UNITS}, "is no number of pages"),
+    (LINE, "the driver refused or capped it"),
+]
 
 
-@pytest.mark.parametrize(("now", "words"), WHY.values(), ids=WHY)
-def test_why_it_did_not_take(now, words):
-    result = verify(BEFORE, now, target_bytes=WANTED)
+@pytest.mark.parametrize(("changes", "words"), WHY, ids=[words for _, words in WHY])
+def test_why_it_did_not_take(changes, words):
+    result = verify(BEFORE, after(**changes), target_bytes=WANTED)
     assert not result.took and words in result.says
     assert states(result)["ttm"] is False
     assert all("follows TTM's limit" in row.why for row in result.rows[2:])
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["wrong module name", "initramfs not rebuilt, by its time", "overridden on the command line"],
-)
-def test_what_was_intended_is_read_off_the_configuration_without_a_target(name):
-    result = verify(BEFORE, WHY[name][0])
-    assert (
-        result.intended_bytes == WANTED
-        and result.intended_source == "configured now"
-        and WHY[name][1] in result.says
-    )
+@pytest.mark.parametrize(("changes", "words"), [WHY[1], WHY[2], WHY[4]])
+def test_what_was_intended_is_read_off_the_configuration_without_a_target(changes, words):
+    result = verify(BEFORE, after(**changes))
+    assert (result.intended_bytes, result.intended_source) == (WANTED, "configured now")
+    assert words in result.says
 
 
 def test_a_hip_build_is_named_where_the_kernel_did_its_part():
@@ -134,12 +95,9 @@ def test_a_hip_build_is_named_where_the_kernel_did_its_part():
 
 
 def test_a_carve_out_that_stays_the_pool_is_named():
-    before = apu(ram=60 * GIB, vram=64 * GIB, kfd=64 * GIB)
-    result = verify(
-        before,
-        after(ram=60 * GIB, vram=64 * GIB, kfd=64 * GIB, pages_limit=50 * GIB),
-        target_bytes=50 * GIB,
-    )
+    box = {"ram": 60 * GIB, "vram": 64 * GIB, "kfd": 64 * GIB}
+    now = after(**box, pages_limit=50 * GIB)
+    result = verify(apu(**box), now, target_bytes=50 * GIB)
     assert not result.took and "carve-out is the pool" in result.says
 
 
@@ -151,20 +109,15 @@ def test_a_gtt_that_gttsize_sets_by_itself_is_no_failure():
 def test_layers_that_were_not_read_prove_nothing_and_break_nothing():
     result = verify(BEFORE, after(pages_limit=WANTED, leave_out=("torch",)), target_bytes=WANTED)
     assert result.took and states(result)["hip_total"] is None and "torch total" in result.says
-    blind = verify(
-        BEFORE,
-        after(leave_out=("/sys/module/ttm/parameters/pages_limit",), kfd=WANTED),
-        target_bytes=WANTED,
-    )
+    unread = after(leave_out=("/sys/module/ttm/parameters/pages_limit",), kfd=WANTED)
+    blind = verify(BEFORE, unread, target_bytes=WANTED)
     assert not blind.took and "was not read" in blind.says
 
 
 def test_without_any_wish_the_earlier_boxs_plan_is_what_was_intended():
     result = verify(BEFORE, after())
-    assert (result.intended_bytes, result.intended_source) == (
-        88 * GIB,
-        "the plan for the earlier bundle",
-    ) and not result.took
+    assert (result.took, result.intended_bytes) == (False, 88 * GIB)
+    assert result.intended_source == "the plan for the earlier bundle"
 
 
 def test_where_the_plan_is_to_leave_it_nothing_was_intended():
@@ -178,16 +131,16 @@ def test_a_box_that_ttm_does_not_limit_has_nothing_to_verify(name):
     assert result.took and result.rows == () and "Nothing to verify" in result.says
 
 
-def test_bundles_of_two_boxes_or_in_the_wrong_order_are_warned_of():
-    assert any(
-        "different GPUs" in words
-        for words in verify(open_box("strix-halo-1-found"), after()).warnings
-    )
-    assert any("captured later" in words for words in verify(after(), BEFORE).warnings)
-    assert any(
-        "RAM left to Linux changed" in words
-        for words in verify(BEFORE, after(ram=64 * GIB)).warnings
-    )
+@pytest.mark.parametrize(
+    ("earlier", "now", "words"),
+    [
+        (open_box("strix-halo-1-found"), after(), "different GPUs"),
+        (after(), BEFORE, "captured later"),
+        (BEFORE, after(ram=64 * GIB), "RAM left to Linux changed"),
+    ],
+)
+def test_bundles_of_two_boxes_or_in_the_wrong_order_are_warned_of(earlier, now, words):
+    assert words in "\n".join(verify(earlier, now).warnings)
 
 
 def test_a_target_the_box_cannot_give_is_refused():

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from helpers.units import (
     GIB,
     MIB,
+    halved,
     near,
     parse_size,
     pci_address,
     printed_size,
     printed_unit,
+    quantity,
     show_bytes,
 )
 
@@ -27,6 +29,8 @@ from helpers.units import (
         ("3 kB", 3000, 3072),
         ("2TB", 2 * 10**12, 2 << 40),
         ("7", 7, 7),
+        ("1.5GiB", 3 << 29, 3 << 29),
+        ("8 gib", 8 * GIB, 8 * GIB),
     ],
 )
 def test_a_typed_size_is_decimal_and_a_printed_one_binary(words, typed, printed):
@@ -40,11 +44,59 @@ def test_a_printed_size_may_leave_its_unit_to_a_column_and_part_thousands():
 
 
 @pytest.mark.parametrize(
-    "words", ["", "MiB", "-5 MiB", "1e9", "12 parsecs", "9" * 5000, "1.2.3 GiB"]
+    ("words", "size", "hidden"),
+    [
+        ("1.41 GiB", 1513975971, 5368710),
+        ("1,41 GiB", 1513975971, 5368710),
+        ("0 bytes", 0, 0),
+        ("0.00 GiB", 0, 5368710),
+        ("512 bytes", 512, 0),
+        ("1,073,741,824 bytes", 1073741824, 0),
+        ("1.073.741.824 bytes", 1073741824, 0),
+        ("1.234,50 MiB", 1294467072, 5243),
+        ("1,234.50 MiB", 1294467072, 5243),
+        ("896.00 KiB", 917504, 6),
+        ("2.5 TiB", 2748779069440, 54975581389),
+        ("730857472", 730857472, 0),
+        ("3 Gio", 3 * GIB, GIB // 2 + 1),
+        ("20.00 МиБ", 20 * MIB, 5243),
+    ],
 )
-def test_what_is_no_printed_size_is_refused(words):
-    with pytest.raises(ValueError, match="is no size|is unknown"):
+def test_a_printed_size_knows_what_its_last_digit_hides(words, size, hidden):
+    read = quantity(words)
+    assert read and (read.bytes, read.precision_bytes) == (size, hidden)
+
+
+@given(st.integers(1, 512 * 1024), st.sampled_from([1, 2]))
+def test_a_size_printed_in_other_digits_is_the_same_size(mib, decimals):
+    printed = quantity(f"{mib / 1024:.{decimals}f}", "GiB")
+    assert near(printed, mib * MIB, 0) and not near(printed, mib * MIB * 2 + GIB, 0)
+
+
+def test_a_size_of_a_program_that_counts_in_decimals_or_of_a_person_who_may():
+    assert quantity("2 GB", decimal=True).bytes == 2 * 10**9
+    typed = quantity("2.00 GB", retyped=True)
+    assert typed.bytes == 2 * GIB and typed.bytes - typed.precision_bytes <= 2 * 10**9
+
+
+@pytest.mark.parametrize(
+    "words", ["", "GiB", "-5 MiB", "1e9", "12 parsecs", "9" * 5000, "1.2.3 GiB", "1.5 bytes"]
+)
+def test_what_is_no_size_is_refused(words):
+    with pytest.raises(ValueError, match="is no size"):
         printed_size(words)
+    assert quantity(words) is None
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "8 pages", "1e9", "8GiBs", "0x10", "nan"])
+def test_what_is_no_typed_size_is_refused_with_what_was_seen(text):
+    with pytest.raises(ValueError, match="expected bytes or a number with a unit"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("words", ["1,234 GiB", "1,23,456 bytes", "1,2.3,4 MiB"])
+def test_a_size_that_can_mean_two_things_is_none(words):
+    assert quantity(words) is None
 
 
 @given(st.text(max_size=60), st.text(max_size=8))
@@ -58,42 +110,29 @@ def test_no_text_breaks_a_reader(words, unit):
 
 
 @given(st.integers(0, 1 << 50))
-def test_a_shown_size_reads_back_as_a_printed_one(size):
-    assert abs(printed_size(show_bytes(size)) - size) <= size / 150
+def test_a_shown_size_reads_back_as_a_printed_and_as_a_typed_one(size):
+    for read in (printed_size, parse_size):
+        assert abs(read(show_bytes(size)) - size) <= size / 150
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["0000:03:00.0", "03:00.0", "3:0.0", "00000000:03:00.0", "PCI:0000:03:00", " 0000:03:00.0 "],
-)
-def test_one_address_however_it_is_written(text):
-    assert pci_address(text) == "0000:03:00.0"
-    assert (
-        pci_address("0000000F:C4:1f.7") == "000f:c4:1f.7"
-        and pci_address("10000:E1:00.1") == "10000:e1:00.1"
-    )
-
-
-@pytest.mark.parametrize(
-    "text",
+    ("text", "address"),
     [
-        None,
-        "",
-        "N/A",
-        "card0",
-        "12:34:56.0",
-        "10:00:30.5",
-        "10:00:10.5",
-        "12:10",
-        "bus 0000:03:00.0 here",
-        "[0000:03:00.0]",
-        "0000:03:00.9",
-        "0000:03:20.0",
-        "x" * 9999,
+        ("0000:03:00.0", "0000:03:00.0"),
+        ("03:00.0", "0000:03:00.0"),
+        ("3:0.0", "0000:03:00.0"),
+        ("00000000:03:00.0", "0000:03:00.0"),
+        ("PCI:0000:03:00", "0000:03:00.0"),
+        (" 0000:03:00.0 ", "0000:03:00.0"),
+        ("0000000F:C4:1f.7", "000f:c4:1f.7"),
+        ("10000:E1:00.1", "10000:e1:00.1"),
+        *((text, "") for text in (None, "", "N/A", "card0", "12:34:56.0", "10:00:30.5", "12:10")),
+        *((text, "") for text in ("10:00:10.5", "bus 0000:03:00.0 here", "[0000:03:00.0]")),
+        *((text, "") for text in ("0000:03:00.9", "0000:03:20.0", "x" * 9999)),
     ],
 )
-def test_what_is_no_address_is_empty(text):
-    assert pci_address(text) == ""
+def test_one_address_however_it_is_written_and_empty_for_what_is_none(text, address):
+    assert pci_address(text) == address
 
 
 class Printed(NamedTuple):
@@ -107,3 +146,20 @@ def test_sizes_are_one_within_what_both_printed_figures_hide():
     assert near(left, right.bytes, share=0, slack_bytes=9 * MIB)
     assert near(1000, 1014) and not near(1000, 1020) and near(0, 0)
     assert not near(None, 5) and not near(None, None)
+
+
+@given(edge=st.integers(0, 10**6), gap=st.integers(1, 10**6), step=st.integers(1, 100))
+def test_halving_ends_one_step_around_the_edge_from_either_side(edge, gap, step):
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return size <= edge
+
+    low, high = edge - gap // 2, edge + gap
+    passes, fails = halved(fits, low, high, step)
+    assert low <= passes <= edge < fails <= high and fails - passes <= step
+    passes, fails = halved(lambda size: not fits(size), high, low, step)
+    assert fails <= edge < passes and passes - fails <= step
+    assert len(tried) <= 2 * (gap.bit_length() + 2)
+    assert all((size - low) % step == 0 for size in tried)

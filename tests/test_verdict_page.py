@@ -9,37 +9,64 @@ from tell_boxes import HOSTILE, VERDICT
 
 from helpers.look.reading import not_allowed
 from helpers.run.notebook import VERDICT as MIME
-from helpers.shapes import CAUSES, Confidence, Evidence, NextStep, Verdict, from_json, to_json
+from helpers.shapes import Confidence, Evidence, NextStep, Verdict, from_json, to_json
 from helpers.tell import verdict as words
-from helpers.tell.notebook_html import Prose
+from helpers.tell.page import Prose
+from helpers.tell.shown import WIDE
 
-BARE = Verdict(
-    cause="cannot-tell", confidence="weak", next_step=NextStep(what="Run make diagnose as root.")
-)
+LONG = "this path takes 18.26 MiB, 35% of the 51.68 MiB that the single device takes, and is the same training (bitwise)"
+BARE = Verdict("cannot-tell", "weak", NextStep("Run make diagnose as root."))
 EVIL = Verdict(
-    cause="other",
-    confidence="weak",
+    "other",
+    "weak",
+    NextStep(HOSTILE, "```\n" + HOSTILE, HOSTILE, HOSTILE),
     summary=HOSTILE,
-    evidence=[Evidence(id=HOSTILE, reading=not_allowed(HOSTILE, "bytes", HOSTILE), says=HOSTILE)],
-    next_step=NextStep(
-        what=HOSTILE, command="```\n" + HOSTILE, precondition=HOSTILE, blast_radius=HOSTILE
-    ),
+    evidence=[Evidence(HOSTILE, not_allowed(HOSTILE, "bytes", HOSTILE), HOSTILE)],
 )
+MARKUP = {"p", "strong", "code", "ul", "li", "div", "pre"}
 
 
-def test_every_cause_and_confidence_has_its_own_words():
-    assert set(words.CAUSE_WORDS) == set(CAUSES) and len(set(words.CAUSE_WORDS.values())) == len(
-        CAUSES
-    )
+def test_every_confidence_has_its_own_words():
     assert set(words.CONFIDENCE_WORDS) == set(get_args(Confidence))
 
 
-def test_a_cause_outside_the_list_is_headed_by_what_was_said_of_it():
-    said = replace(BARE, cause="other", summary="No GPU can be used from here: the bus shows none.")
-    assert words.as_text(said).startswith("No GPU can be used from here\n(other; weak")
-    assert words.headline(replace(BARE, cause="other")) == "A cause outside the list"
-    long = "this path takes 18.26 MiB, 35% of the 51.68 MiB that the single device takes, and is the same training (bitwise)"
-    assert words.headline(replace(BARE, cause="other", summary=long)) == long.rpartition(",")[0]
+@pytest.mark.parametrize(
+    ("verdict", "headline"),
+    [
+        (replace(BARE, cause="other"), "A cause outside the list"),
+        (replace(BARE, cause="other", summary="No GPU here: the bus shows none."), "No GPU here"),
+        (replace(BARE, cause="other", summary=LONG), LONG.rpartition(",")[0]),
+        (replace(BARE, title="Nothing wrong was seen."), "Nothing wrong was seen"),
+        (replace(BARE, title="w" * 200), "w" * 139 + "…"),
+        (BARE, "The evidence does not decide"),
+    ],
+)
+def test_a_headline_is_the_title_the_cause_or_the_first_clause_of_what_was_said(verdict, headline):
+    assert words.headline(verdict) == words.as_text(verdict).splitlines()[0] == headline
+
+
+@pytest.mark.parametrize(
+    ("verdict", "line"),
+    [
+        (BARE, f"(cannot-tell; {words.UNDECIDED})"),
+        (
+            replace(BARE, state="healthy"),
+            "(healthy; nothing failed, and what was read is as it should be)",
+        ),
+        (replace(BARE, cause="other"), "(other; weak: a hint, no more)"),
+    ],
+)
+def test_below_it_stand_the_label_and_how_sure_it_is(verdict, line):
+    assert words.as_text(verdict).splitlines()[1] == line
+
+
+def test_the_summary_does_not_repeat_the_title_and_the_sums_stand_apart():
+    said = replace(BARE, title="All is well", summary="All is well. Really.")
+    assert words.summary(said) == "Really." and words.as_text(said).count("All is well") == 1
+    sums = [Evidence("sum-1", EVIL.evidence[0].reading, "a + b = c"), *VERDICT.evidence]
+    text = words.as_text(replace(VERDICT, evidence=sums))
+    assert f"{words.SUMS}\n  a + b = c\n" in text and "sum-1" not in text
+    assert f"**{words.SUMS}**\n\n- a + b = c" in words.as_markdown(replace(VERDICT, evidence=sums))
 
 
 def test_the_text_holds_all_of_the_verdict():
@@ -54,12 +81,9 @@ def test_the_text_holds_all_of_the_verdict():
         "Before it: No other job runs here; a reboot follows.",
     ):
         assert said in lines
-    assert (
-        "(ttm-gtt-cap; likely: " in text
-        and "(carveout-only, weak)" in text
-        and "What it may harm: A limit above" in text
-    )
-    assert max(map(len, lines)) <= words.WIDE
+    assert "(ttm-gtt-cap; likely: " in text and "(carveout-only, weak)" in text
+    assert "What it may harm: A limit above" in text
+    assert max(map(len, lines)) <= WIDE
 
 
 def test_without_sources_the_text_names_no_path_of_a_reading():
@@ -69,19 +93,15 @@ def test_without_sources_the_text_names_no_path_of_a_reading():
 
 def test_the_same_verdict_gives_the_same_words():
     again = from_json(Verdict, to_json(VERDICT))
-    assert words.as_text(VERDICT) == words.as_text(again) and words.as_markdown(
-        VERDICT
-    ) == words.as_markdown(again)
+    assert words.as_text(VERDICT) == words.as_text(again)
+    assert words.as_markdown(VERDICT) == words.as_markdown(again)
 
 
 def test_a_verdict_with_nothing_in_it_says_so_in_every_section():
     text = words.as_text(BARE)
-    assert (
-        words.NOTHING_AGAINST in text
-        and words.NOTHING_MISSING in text
-        and "Evidence\n  None." in text
-    )
-    assert words.NOTHING_AGAINST in words.as_markdown(BARE)
+    assert f"Evidence\n  None.\n\nAgainst\n  {words.NOTHING_AGAINST}\n" in text
+    assert f"Missing\n  {words.NOTHING_MISSING}\n" in text
+    assert f"**Against**\n\n{words.NOTHING_AGAINST}\n" in words.as_markdown(BARE)
     assert words.against(BARE).strip() == words.NOTHING_AGAINST
 
 
@@ -100,22 +120,7 @@ def test_no_text_from_a_box_steers_the_terminal(view):
 
 def test_no_text_from_a_box_becomes_markup():
     html = str(Prose().html(words.as_markdown(EVIL)))
-    assert set(re.findall(r"<(/?[a-z0-9]+)", html)) <= {
-        "p",
-        "/p",
-        "strong",
-        "/strong",
-        "code",
-        "/code",
-        "ul",
-        "/ul",
-        "li",
-        "/li",
-        "div",
-        "/div",
-        "pre",
-        "/pre",
-    }
+    assert set(re.findall(r"</?([a-z0-9]+)", html)) <= MARKUP
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 10
     assert "not allowed: \\x1b[31m&lt;script&gt;" in html
 
@@ -126,11 +131,9 @@ def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monke
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append((data, raw)))
     words.show(VERDICT)
     [(data, raw)] = shown
-    assert raw and set(data) == {MIME, "text/markdown", "text/plain"}
-    assert from_json(Verdict, data[MIME]) == VERDICT
-    assert data["text/plain"] == words.as_text(VERDICT) and data[
-        "text/markdown"
-    ] == words.as_markdown(VERDICT)
+    assert raw and from_json(Verdict, data.pop(MIME)) == VERDICT
+    said = {"text/plain": words.as_text(VERDICT), "text/markdown": words.as_markdown(VERDICT)}
+    assert data == said
 
 
 def test_outside_a_notebook_the_text_is_printed(capsys):

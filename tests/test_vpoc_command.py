@@ -1,58 +1,57 @@
 """The command vpoc, the tables and figures of notebook 04, and the verdict over a box's free memory."""
 
+import contextlib
+import io
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
+from vpoc_trades import lines
 
+from helpers import cli
 from helpers.load.vpoc import answer, histogram, profile, sample, trades
-from helpers.load.vpoc.memory import Shape
-from helpers.load.vpoc.planner import Free
+from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.boxes import open_box
 from helpers.tell import vpoc, vpoc_figures
 from helpers.tell.sheet import png
 
-ROOT = Path(__file__).resolve().parents[1]
 CASE = Shape(trades=1014 * 20_000, sessions=1014, longest=20_000, bins=1000)
 
 
 def run(*argv):
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers", "vpoc", *map(str, argv)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+    """The verb in this process: its exit code, what it said, and its one line of complaint."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(["vpoc", *map(str, argv)])
+    return code, out.getvalue(), err.getvalue()
 
 
-def csv(folder, *rows):
-    path = folder / "trades.csv"
-    path.write_text("\n".join(["time,price,volume", *rows]))
-    return path
+ROWS = (
+    "2024-03-01T15:00:00Z,5100.25,3",
+    "2024-03-01T15:00:01Z,5100.5,9",
+    "2024-03-01T15:00:02Z,5100.5,nan",
+    "2024-03-01T23:30:00Z,5101.0,1",
+)
 
 
 def test_profiles_of_a_file_are_written_and_bad_rows_are_counted_and_kept(tmp_path):
-    path = csv(
-        tmp_path,
-        "2024-03-01T15:00:00Z,5100.25,3",
-        "2024-03-01T15:00:01Z,5100.5,9",
-        "2024-03-01T15:00:02Z,5100.5,nan",
-        "2024-03-01T23:30:00Z,5101.0,1",
-    )
-    code, out, _ = run(path, "--tick", "ES", "--out", tmp_path / "got", "--json")
-    (told,) = json.loads(out)
+    path, out = lines(tmp_path / "trades.csv", ROWS), tmp_path / "got"
+    code, answer, _ = run(path, "--tick", "ES", "--out", out, "--json")
+    (told,) = json.loads(answer)
     assert code == 0 and [row["poc"] for row in told["sessions"]] == [5100.5, 5101.0]
     assert any("1 rows set aside" in note for note in told["notes"])
-    assert (tmp_path / "got.levels.parquet").exists() and (
-        tmp_path / "trades.csv.aside.csv"
-    ).exists()
-    code, _, err = run(path, "--tick", "ES", "--out", tmp_path / "got")
+    assert (tmp_path / "got.levels.parquet").exists()
+    assert (tmp_path / "trades.csv.aside.csv").exists()
+    code, _, err = run(path, "--tick", "ES", "--out", out)
     assert code == 2 and "exists" in err and err.count("\n") == 1
+    code, answer, _ = run(path, "--tick", "ES", "--out", out, "--force", "--window", "08:30-15:15")
+    assert code == 0 and "1 sessions" in answer and "5100.5" in answer
+
+
+def test_a_column_that_is_not_guessed_can_be_named(tmp_path):
+    path = lines(tmp_path / "t.csv", ROWS, "time,bid,lots")
+    named = ["--column", "price=bid", "--column", "volume=lots"]
+    code, answer, _ = run(path, "--tick", "ES", "--out", tmp_path / "got", *named)
+    assert code == 0 and "price is 'bid'" in answer
 
 
 @pytest.mark.parametrize(
@@ -61,10 +60,12 @@ def test_profiles_of_a_file_are_written_and_bad_rows_are_counted_and_kept(tmp_pa
         (["no-such.csv"], "no-such.csv"),
         (["{}", "--tick", "zero"], "tick 'zero'"),
         (["{}", "--strategy", "magic"], "strategy 'magic'"),
+        (["{}", "--window", "08:30"], "expected FROM-TO"),
+        (["{}", "--column", "bid=price"], "expected ROLE=NAME"),
     ],
 )
 def test_bad_input_gets_one_line_and_exit_2(tmp_path, argv, told):
-    path = csv(tmp_path, "2024-03-01T15:00:00Z,5100.25,3")
+    path = lines(tmp_path / "trades.csv", ROWS[:1])
     code, out, err = run(*[word.format(path) for word in argv], "--out", tmp_path / "got")
     assert code == 2 and told in err and err.count("\n") == 1 and not out
 
@@ -120,31 +121,18 @@ def test_every_figure_is_drawn_and_has_words():
         }
         for k, name in enumerate(("fused", "one_hot", "flat"), 1)
     ]
-    for figure, words in (
-        (
-            vpoc_figures.profile_figure(some, layout, counts, found),
-            vpoc_figures.profile_alt(some, layout, counts, found),
-        ),
-        (
-            vpoc_figures.strategies_figure(rows, 1e-3, 1 << 30),
-            vpoc_figures.strategies_alt(rows, 1e-3, 1 << 30),
-        ),
-        (vpoc_figures.predicted_figure(rows), vpoc_figures.predicted_alt(rows)),
-        (vpoc_figures.curve_figure(rows), vpoc_figures.curve_alt(rows)),
-    ):
-        data, width, height = png(figure)
+    of = (some, layout, counts, found)
+    drawn = {
+        "profile": of,
+        "strategies": (rows, 1e-3, 1 << 30),
+        "predicted": (rows,),
+        "curve": (rows,),
+    }
+    for name, inputs in drawn.items():
+        data, width, height = png(getattr(vpoc_figures, f"{name}_figure")(*inputs))
+        words = getattr(vpoc_figures, f"{name}_alt")(*inputs)
         assert data.startswith(b"\x89PNG") and width > 300 and height > 150 and len(words) > 40
-    assert f"{int(counts[0].sum())} contracts" in vpoc_figures.profile_alt(
-        some, layout, counts, found
-    )
-    assert "same bits" in vpoc.strategies_table(rows) and "4.06 MB" in vpoc.case_table()
-
-
-def test_trades_are_chosen_by_name(tmp_path):
-    assert sample.choose("generated", 2, 50).sessions == 2
-    with pytest.raises(trades.TradesError, match="expected generated, real, resampled or a file"):
-        sample.choose("nowhere")
-    path = csv(
-        tmp_path, *[f"2024-03-01T15:00:{at:02d}Z,{5100 + at / 4},{at + 1}" for at in range(12)]
-    )
-    assert np.array_equal(sample.choose(str(path)).volume, np.arange(1, 13))
+    assert f"{int(counts[0].sum())} contracts" in vpoc_figures.profile_alt(*of)
+    timeless = vpoc.strategies_table(rows, times=False)
+    assert "same bits" in timeless and " ms" not in timeless and "measured" not in timeless
+    assert " ms" in vpoc.strategies_table(rows) and "4.06 MB" in vpoc.case_table()

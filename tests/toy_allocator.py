@@ -17,16 +17,8 @@ class Toy:
         self.next_segment = 0x7F0000000000
 
     def say(self, action, address, size, **more):
-        self.events.append(
-            {
-                "action": action,
-                "addr": address,
-                "size": size,
-                "stream": self.stream,
-                "time_us": next(self.clock),
-                **more,
-            }
-        )
+        event = {"action": action, "addr": address, "size": size, "stream": self.stream}
+        self.events.append({**event, "time_us": next(self.clock), **more})
 
     def alloc(self, requested, frames=None):
         size = max(512, -(-requested // 512) * 512)
@@ -36,15 +28,12 @@ class Toy:
                 for at, block in enumerate(blocks):
                     if block[3] == "inactive" and block[1] >= size:
                         return self.hand_out(blocks, at, size, requested, frames)
-        total = (
-            2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
-        )
+        large = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        total, where = 2 * MIB if small else large, {"frames": frames} if frames else {}
         blocks = self.segments[self.next_segment] = [
             [self.next_segment, total, 0, "inactive", small]
         ]
-        self.say(
-            "segment_alloc", self.next_segment, total, **({"frames": frames} if frames else {})
-        )
+        self.say("segment_alloc", self.next_segment, total, **where)
         self.next_segment += total + 2 * MIB * (total % 3)
         return self.hand_out(blocks, 0, size, requested, frames)
 
@@ -77,55 +66,33 @@ class Toy:
     def empty_cache(self, frames=None):
         for address, blocks in list(self.segments.items()):
             if len(blocks) == 1 and blocks[0][3] == "inactive":
-                self.say(
-                    "segment_free", address, blocks[0][1], **({"frames": frames} if frames else {})
-                )
+                where = {"frames": frames} if frames else {}
+                self.say("segment_free", address, blocks[0][1], **where)
                 del self.segments[address]
 
     def block(self, address):
-        return next(
-            block for blocks in self.segments.values() for block in blocks if block[0] == address
-        )
+        every = itertools.chain(*self.segments.values())
+        return next(block for block in every if block[0] == address)
 
     def layout(self):
         """[(segment address, [(block address, size, requested, state letter), ...]), ...], as a Trace's start says it."""
         letter = {"active_allocated": "A", "active_awaiting_free": "P", "inactive": "I"}
-        return [
-            (
-                place,
-                [
-                    (address, size, requested if state != "inactive" else 0, letter[state])
-                    for address, size, requested, state, _ in self.segments[place]
-                ],
-            )
-            for place in sorted(self.segments)
-        ]
+        found = []
+        for place, blocks in sorted(self.segments.items()):
+            rows = [(*one[:2], one[2] * (one[3] != "inactive"), letter[one[3]]) for one in blocks]
+            found.append((place, rows))
+        return found
 
     def snapshot(self, events=None):
         """What torch.cuda.memory._snapshot() gives."""
+        keys = ("address", "size", "requested_size", "state")
         segments = []
         for place, blocks in sorted(self.segments.items()):
-            segments.append(
-                {
-                    "device": 0,
-                    "address": place,
-                    "total_size": sum(block[1] for block in blocks),
-                    "stream": self.stream,
-                    "segment_type": "small" if blocks[0][4] else "large",
-                    "segment_pool_id": (0, 0),
-                    "is_expandable": False,
-                    "blocks": [
-                        {
-                            "address": address,
-                            "size": size,
-                            "requested_size": requested,
-                            "state": state,
-                            "frames": [],
-                        }
-                        for address, size, requested, state, _ in blocks
-                    ],
-                }
-            )
+            rows = [{**dict(zip(keys, one, strict=False)), "frames": []} for one in blocks]
+            home = {"device": 0, "address": place, "total_size": sum(one[1] for one in blocks)}
+            kind = {"segment_type": "small" if blocks[0][4] else "large", "is_expandable": False}
+            about = {"stream": self.stream, "segment_pool_id": (0, 0)}
+            segments.append({**home, **about, **kind, "blocks": rows})
         return {
             "segments": segments,
             "device_traces": [list(self.events if events is None else events)],
@@ -141,13 +108,8 @@ class Toy:
 
 def layout_of(segments):
     """The start state of a Trace in the form of Toy.layout."""
-    return [
-        (
-            segment.address,
-            [
-                (segment.address + block.offset, block.size, block.requested, block.state)
-                for block in segment.blocks
-            ],
-        )
-        for segment in segments
-    ]
+    found = []
+    for one in segments:
+        rows = [(one.address + b.offset, b.size, b.requested, b.state) for b in one.blocks]
+        found.append((one.address, rows))
+    return found

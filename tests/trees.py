@@ -38,9 +38,8 @@ def make_tree(
     dice = random.Random(seed)
     amd_pci = tuple(f"0000:{3 + 0x10 * number:02x}:00.0" for number in range(amd))
     nvidia_pci = tuple(f"0000:{0x81 + 0x10 * number:02x}:00.0" for number in range(nvidia))
-    cards = [("amd", *card) for card in enumerate(amd_pci)] + [
-        ("nvidia", *card) for card in enumerate(nvidia_pci)
-    ]
+    cards = [("amd", *card) for card in enumerate(amd_pci)]
+    cards += [("nvidia", *card) for card in enumerate(nvidia_pci)]
     pids = tuple(range(FIRST_PID, FIRST_PID + processes))
     holders = pids[: max(1, processes // 10)] if device_files and cards else ()
     held: dict[int, int] = {}
@@ -73,6 +72,12 @@ def write(root: Path, path: str, text: str) -> None:
         file.write(text)
 
 
+def write_all(root: Path, folder: str, texts: dict[str, object]) -> None:
+    """Files of one folder by their names, each with a line break at its end."""
+    for name, text in texts.items():
+        write(root, f"{folder}/{name}", f"{text}\n")
+
+
 def link(root: Path, path: str, target: str) -> None:
     """One link of the tree; ``target`` as the link itself says it."""
     full = f"{root}{path}"
@@ -83,19 +88,9 @@ def link(root: Path, path: str, target: str) -> None:
 def _process(root: Path, pid: int, holds: bool, dice: random.Random) -> None:
     folder = f"/proc/{pid}"
     anon, shared = dice.randrange(100, 500_000), dice.randrange(100, 20_000)
-    state = (
-        {7: "Z (zombie)", 8: "D (disk sleep)"}.get(pid % 10, "S (sleeping)")
-        if not holds
-        else "S (sleeping)"
-    )
-    memory = (
-        ""
-        if state.startswith("Z")
-        else (
-            f"VmRSS:\t{anon + shared} kB\nRssAnon:\t{anon} kB\nRssFile:\t{shared} kB\n"
-            "RssShmem:\t0 kB\nVmSwap:\t0 kB\n"
-        )
-    )
+    state = {7: "Z (zombie)", 8: "D (disk sleep)"}.get(0 if holds else pid % 10, "S (sleeping)")
+    memory = f"VmRSS:\t{anon + shared} kB\nRssAnon:\t{anon} kB\nRssFile:\t{shared} kB\n"
+    memory = "" if state.startswith("Z") else memory
     uid = dice.choice([0, 1000, 1001])
     name = dice.choice(["trainer", "shell (1)", "render server", "python3"])
     write(
@@ -141,87 +136,48 @@ def _device_files(
 
 
 def _machine(root: Path) -> None:
-    write(
-        root,
-        "/proc/meminfo",
-        "MemTotal: 65536000 kB\nMemFree: 30000000 kB\nMemAvailable: 50000000 kB\n"
-        "SwapTotal: 8388608 kB\nSwapFree: 8388608 kB\nHugetlb: 0 kB\n",
+    memory = {"MemTotal": 65536000, "MemFree": 30000000, "MemAvailable": 50000000}
+    memory.update(SwapTotal=8388608, SwapFree=8388608, Hugetlb=0)
+    modules = (
+        "amdgpu 17500000 4 - Live 0x0000000000000000\namdttm 110592 1 amdgpu, Live 0x0000000000000000\n"
+        "ttm 106496 0 - Live 0x0000000000000000"
     )
-    write(
-        root, "/proc/cmdline", "BOOT_IMAGE=/vmlinuz-6.8.0-invented root=/dev/nvme0n1p2 ro quiet\n"
-    )
-    write(
-        root,
-        "/proc/modules",
-        "amdgpu 17500000 4 - Live 0x0000000000000000\n"
-        "amdttm 110592 1 amdgpu, Live 0x0000000000000000\nttm 106496 0 - Live 0x0000000000000000\n",
-    )
-    write(
-        root,
-        "/proc/version",
-        "Linux version 6.8.0-invented (nobody@nowhere) (gcc 13) #1 SMP PREEMPT_DYNAMIC\n",
-    )
-    write(
-        root,
-        "/proc/cpuinfo",
-        "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: An Invented CPU\n\n",
-    )
-    write(root, "/proc/sys/kernel/osrelease", "6.8.0-invented\n")
-    write(root, "/proc/sys/kernel/random/boot_id", "5f2b7f1e-0000-4000-8000-1a2b3c4d5e6f\n")
-    write(root, "/etc/os-release", 'PRETTY_NAME="Invented Linux 24"\nID=invented\n')
-    write(root, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
-    write(root, "/etc/modprobe.d/ttm.conf", "options ttm pages_limit=8388608\n")
-    for name, value in (
-        ("pages_limit", "8192000"),
-        ("page_pool_size", "8192000"),
-        ("dma32_pages_limit", "524288"),
-    ):
-        write(root, f"/sys/module/ttm/parameters/{name}", value + "\n")
-    for name, value in (
-        ("gttsize", "-1"),
-        ("vm_size", "-1"),
-        ("no_system_mem_limit", "N"),
-        ("gpu_recovery", "-1"),
-    ):
-        write(root, f"/sys/module/amdgpu/parameters/{name}", value + "\n")
+    files: dict[str, object] = {
+        "proc/meminfo": "\n".join(f"{name}: {kib} kB" for name, kib in memory.items()),
+        "proc/cmdline": "BOOT_IMAGE=/vmlinuz-6.8.0-invented root=/dev/nvme0n1p2 ro quiet",
+        "proc/modules": modules,
+        "proc/version": "Linux version 6.8.0-invented (nobody@nowhere) (gcc 13) #1 SMP PREEMPT_DYNAMIC",
+        "proc/cpuinfo": "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: An Invented CPU\n",
+        "proc/sys/kernel/osrelease": "6.8.0-invented",
+        "proc/sys/kernel/random/boot_id": "5f2b7f1e-0000-4000-8000-1a2b3c4d5e6f",
+        "etc/os-release": 'PRETTY_NAME="Invented Linux 24"\nID=invented',
+        "etc/machine-id": "0123456789abcdef0123456789abcdef",
+        "etc/modprobe.d/ttm.conf": "options ttm pages_limit=8388608",
+    }
+    write_all(root, "", files)
+    pages = {"pages_limit": 8192000, "page_pool_size": 8192000, "dma32_pages_limit": 524288}
+    write_all(root, "/sys/module/ttm/parameters", pages)
+    driver = {"gttsize": -1, "vm_size": -1, "no_system_mem_limit": "N", "gpu_recovery": -1}
+    write_all(root, "/sys/module/amdgpu/parameters", driver)
 
 
 def _pci(root: Path, pci: str, vendor: str, device: str, driver: str) -> str:
     bridge = f"0000:00:{int(pci[5:7], 16) % 32:02x}.0"
-    folder = f"/sys/devices/pci0000:00/{bridge}/{pci}"
-    for name, value in (
-        ("class", "0x060400"),
-        ("vendor", "0x1022"),
-        ("device", "0x14ed"),
-        ("current_link_speed", "16.0 GT/s PCIe"),
-        ("current_link_width", "16"),
-    ):
-        write(root, f"/sys/devices/pci0000:00/{bridge}/{name}", value + "\n")
-    for name, value in (
-        ("class", "0x030000"),
-        ("vendor", vendor),
-        ("device", device),
-        ("subsystem_vendor", "0x1eae"),
-        ("subsystem_device", "0x7901"),
-        ("revision", "0xc8"),
-        ("current_link_speed", "16.0 GT/s PCIe"),
-        ("current_link_width", "16"),
-        ("max_link_speed", "16.0 GT/s PCIe"),
-        ("max_link_width", "16"),
-        ("boot_vga", "1"),
-        ("numa_node", "-1"),
-        (
-            "uevent",
-            f"DRIVER={driver}\nPCI_CLASS=30000\nPCI_ID={vendor[2:].upper()}:{device[2:].upper()}\n"
-            f"PCI_SLOT_NAME={pci}",
-        ),
-        (
-            "resource",
-            "0x0000007800000000 0x0000007bffffffff 0x000000000014220c\n"
-            "0x0000000000000000 0x0000000000000000 0x0000000000000000",
-        ),
-    ):
-        write(root, f"{folder}/{name}", value + "\n")
+    above = f"/sys/devices/pci0000:00/{bridge}"
+    folder = f"{above}/{pci}"
+    lanes = {"current_link_speed": "16.0 GT/s PCIe", "current_link_width": 16}
+    most = {"max_link_speed": "16.0 GT/s PCIe", "max_link_width": 16}
+    write_all(root, above, {"class": "0x060400", "vendor": "0x1022", "device": "0x14ed", **lanes})
+    ids = f"{vendor[2:].upper()}:{device[2:].upper()}"
+    files: dict[str, object] = {
+        "class": "0x030000",
+        "vendor": vendor,
+        "device": device,
+        "numa_node": "-1",
+        "uevent": f"DRIVER={driver}\nPCI_CLASS=30000\nPCI_ID={ids}\nPCI_SLOT_NAME={pci}",
+        "resource": "0x7800000000 0x7bffffffff 0x14220c\n0x0 0x0 0x0",
+    }
+    write_all(root, folder, {**files, **lanes, **most})
     os.makedirs(f"{root}/sys/bus/pci/drivers/{driver}", exist_ok=True)
     link(root, f"{folder}/driver", f"../../../../bus/pci/drivers/{driver}")
     for name, place in ((bridge, f"pci0000:00/{bridge}"), (pci, f"pci0000:00/{bridge}/{pci}")):
@@ -231,15 +187,9 @@ def _pci(root: Path, pci: str, vendor: str, device: str, driver: str) -> str:
 
 def _amd_card(root: Path, index: int, pci: str, used: int) -> None:
     folder = _pci(root, pci, "0x1002", "0x744c", "amdgpu")
-    for name, value in (
-        ("vram_total", 20 * GIB),
-        ("vram_used", used + (256 << 20)),
-        ("vis_vram_total", 20 * GIB),
-        ("vis_vram_used", used),
-        ("gtt_total", 31 * GIB),
-        ("gtt_used", 64 << 20),
-    ):
-        write(root, f"{folder}/mem_info_{name}", f"{value}\n")
+    pools = {"vram_total": 20 * GIB, "vram_used": used + (256 << 20), "vis_vram_total": 20 * GIB}
+    pools.update(vis_vram_used=used, gtt_total=31 * GIB, gtt_used=64 << 20)
+    write_all(root, folder, {f"mem_info_{name}": size for name, size in pools.items()})
     for node in (f"card{index}", f"renderD{128 + index}"):
         write(root, f"{folder}/drm/{node}/dev", "226:0\n")
         link(root, f"{folder}/drm/{node}/device", f"../../../{pci}")
@@ -248,49 +198,32 @@ def _amd_card(root: Path, index: int, pci: str, used: int) -> None:
 
 def _nvidia_card(root: Path, index: int, pci: str) -> None:
     _pci(root, pci, "0x10de", "0x2684", "nvidia")
-    write(
-        root,
-        f"/proc/driver/nvidia/gpus/{pci}/information",
-        f"Model: \t\t NVIDIA Invented 24\nIRQ:   \t\t {100 + index}\nBus Location: \t {pci}\nDevice Minor: \t {index}\n",
+    release = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.99.07  Mon Jan  1 00:00:00 UTC 2024"
     )
-    write(
-        root,
-        "/proc/driver/nvidia/version",
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.99.07  Mon Jan  1 00:00:00 UTC 2024\n",
-    )
+    lines = f"Model: \t\t NVIDIA Invented 24\nIRQ:   \t\t {100 + index}\nBus Location: \t {pci}\nDevice Minor: \t {index}"
+    write_all(root, "/proc/driver/nvidia", {"version": release, f"gpus/{pci}/information": lines})
 
 
 def _kfd(root: Path, amd: tuple[str, ...], held: dict[int, tuple[str, int]]) -> None:
     if not amd:
         return
     top = "/sys/devices/virtual/kfd/kfd"
-    write(root, f"{top}/topology/generation_id", "2\n")
-    write(root, f"{top}/topology/nodes/0/gpu_id", "0\n")
-    write(
-        root,
-        f"{top}/topology/nodes/0/properties",
-        "cpu_cores_count 32\nsimd_count 0\nmem_banks_count 1\n",
-    )
+    cpu = "cpu_cores_count 32\nsimd_count 0\nmem_banks_count 1"
+    write_all(root, f"{top}/topology", {"generation_id": 2, "nodes/0/gpu_id": 0})
+    write_all(root, f"{top}/topology/nodes/0", {"properties": cpu})
     ids = {pci: 41_000 + number for number, pci in enumerate(amd)}
     for number, pci in enumerate(amd):
+        properties = (
+            "cpu_cores_count 0\nsimd_count 168\nmem_banks_count 1\nvendor_id 4098\ndevice_id 29772\n"
+            f"location_id {int(pci[5:7], 16) << 8}\ndomain 0\ndrm_render_minor {128 + number}\n"
+            "gfx_target_version 110000"
+        )
+        bank = f"heap_type 1\nsize_in_bytes {20 * GIB}\nwidth 320"
+        files = {"gpu_id": ids[pci], "name": "ip discovery", "properties": properties}
         node = f"{top}/topology/nodes/{number + 1}"
-        bus = int(pci[5:7], 16)
-        write(root, f"{node}/gpu_id", f"{ids[pci]}\n")
-        write(root, f"{node}/name", "ip discovery\n")
-        write(
-            root,
-            f"{node}/properties",
-            "cpu_cores_count 0\nsimd_count 168\nmem_banks_count 1\nvendor_id 4098\n"
-            f"device_id 29772\nlocation_id {bus << 8}\ndomain 0\ndrm_render_minor {128 + number}\n"
-            "gfx_target_version 110000\n",
-        )
-        write(
-            root,
-            f"{node}/mem_banks/0/properties",
-            f"heap_type 1\nsize_in_bytes {20 * GIB}\nwidth 320\n",
-        )
+        write_all(root, node, {**files, "mem_banks/0/properties": bank})
     for pid, (pci, size) in held.items():
-        write(root, f"{top}/proc/{pid}/vram_{ids[pci]}", f"{size}\n")
-        write(root, f"{top}/proc/{pid}/sdma_{ids[pci]}", "0\n")
-        write(root, f"{top}/proc/{pid}/pasid", f"{32768 + pid}\n")
+        own = {f"vram_{ids[pci]}": size, f"sdma_{ids[pci]}": 0, "pasid": 32768 + pid}
+        write_all(root, f"{top}/proc/{pid}", own)
     link(root, "/sys/class/kfd/kfd", "../../devices/virtual/kfd/kfd")

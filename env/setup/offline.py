@@ -25,7 +25,7 @@ sys.exit(main())
 """
 
 
-GROUND = ("__init__.py", "shapes.py", "units.py", "grammar.py", "messages.json")
+GROUND = ("__init__.py", "child.py", "shapes.py", "units.py", "grammar.py", "messages.json")
 """What helpers/look stands on; the messages are the data by which it reads a kernel's log."""
 
 

@@ -1,4 +1,5 @@
-"""The caching allocator of one device: which block a request takes, in the order of fallbacks that the source has.
+"""The caching allocator of one device: which block a request takes, in the order of fallbacks that the source has; and the
+operations of a trace, carried out one after the other.
 
 It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.4 to 2.15) call for call: which block is taken,
 split, merged, given back, and in which order the card is asked. Proved event by event against the compiled allocator of torch
@@ -8,11 +9,14 @@ split, merged, given back, and in which order the card is asked. Proved event by
 from __future__ import annotations
 
 from helpers.allocator.blocks import (
+    NAMES,
     OVERSIZE_ALLOCATIONS,
     OVERSIZE_SEGMENTS,
+    POOLS,
     add,
     after_in_set,
     available,
+    complete,
     conf,
     count_active,
     count_allocated,
@@ -21,6 +25,7 @@ from helpers.allocator.blocks import (
     drop_block,
     drop_segment,
     erase,
+    free,
     insert,
     is_expandable,
     is_small,
@@ -31,6 +36,8 @@ from helpers.allocator.blocks import (
     piece_of,
     precedes,
     process_events,
+    record_stream,
+    restore,
     round_size,
     segment_size,
     splice,
@@ -46,7 +53,20 @@ from helpers.allocator.driver import (
     unmap_pages,
     unreserve,
 )
-from helpers.allocator.records import BROKEN, FINE, NO_LIMIT, NONE, block_at, pool_at, segment_at
+from helpers.allocator.records import (
+    BROKEN,
+    FINE,
+    GONE,
+    GROW,
+    NO_LIMIT,
+    NONE,
+    block_at,
+    ident_at,
+    pool_at,
+    segment_at,
+    stat_at,
+)
+from helpers.allocator.trace import Op
 from helpers.settings.text import (
     MIN_BLOCK_BYTES,
     SMALL_MAX_BYTES,
@@ -68,11 +88,8 @@ def malloc(a, requested, stream, private):
         if collects_garbage(a):
             garbage_collect(a)
         block = alloc_block(a, pool, size, stream)
-        if (
-            block.at == NONE
-            and not a.rejected
-            and release_available_cached_blocks(a, pool, size, stream)
-        ):
+        missed = block.at == NONE and not a.rejected
+        if missed and release_available_cached_blocks(a, pool, size, stream):
             block = alloc_block(a, pool, size, stream)
         if block.at == NONE and not a.rejected and not private:
             release_cached_blocks(a, 0)
@@ -98,11 +115,9 @@ def get_free_block(a, pool, size, stream):
     if is_expandable(a, block):
         after = after_in_set(a, block)
         if conf(a).expandable:
-            while (
-                is_expandable(a, block)
-                and after.stream == stream
-                and reach(a, after) < reach(a, block)
-            ):
+            while is_expandable(a, block) and after.stream == stream:
+                if reach(a, after) >= reach(a, block):
+                    break
                 block, after = after, after_in_set(a, after)
         else:
             while after.stream == stream and is_expandable(a, after):
@@ -287,9 +302,8 @@ def unmap_block(a, block):
 # giving memory back: empty_cache, the steps before an out-of-memory, garbage collection -----------------------------------
 def release_block(a, block):
     """cudaFree of a whole free segment. A part of one, which torch too would end at, tears the replay."""
-    if is_split(
-        block
-    ):  # part of an expandable segment (2.4), or of one split before max_split_size_mb became smaller
+    if is_split(block):
+        # Part of an expandable segment (2.4), or of one split before max_split_size_mb became smaller.
         a.status = BROKEN
         return
     segment = segment_at(a, block.segment)
@@ -313,16 +327,21 @@ def list_blocks(a, pool):
     return count
 
 
+def listed(a, k):
+    """The block that list_blocks noted at this place."""
+    return block_at(a, block_at(a, k).listed)
+
+
 def release_blocks(a, pool):
     """Free every whole segment of a pool, then unmap the whole pages of its free expandable blocks."""
     count = list_blocks(a, pool)
     for k in range(count):
-        block = block_at(a, block_at(a, k).listed)
+        block = listed(a, k)
         if not is_expandable(a, block) and not is_split(block):
             release_block(a, block)
             block_at(a, k).listed = NONE
     for k in range(count):
-        block = block_at(a, block_at(a, k).listed)
+        block = listed(a, k)
         if is_expandable(a, block) and a.status == FINE:
             unmap_block(a, block)
 
@@ -345,19 +364,17 @@ def release_available_cached_blocks(a, pool, size, stream):
     limit = conf(a).max_split_bytes
     if limit >= UNLIMITED:
         return False
-    wanted, last, count = max(size, limit), -1, list_blocks(a, pool)
-    while last + 1 < count and precedes(
-        block_at(a, block_at(a, last + 1).listed), stream, wanted, -1, -1
-    ):
-        last += 1
-    if last + 1 < count:
-        block = block_at(a, block_at(a, last + 1).listed)
+    wanted, first, count = max(size, limit), 0, list_blocks(a, pool)
+    while first < count and precedes(listed(a, first), stream, wanted, -1, -1):
+        first += 1
+    if first < count:
+        block = listed(a, first)
         if block.stream == stream and not (a.skips_expandable and is_expandable(a, block)):
             release_block(a, block)
             return True
     released = 0
-    for k in range(last, -1, -1):
-        block = block_at(a, block_at(a, k).listed)
+    for k in range(first - 1, -1, -1):
+        block = listed(a, k)
         if released >= wanted or block.size < limit or block.stream != stream:
             break
         if not is_expandable(a, block):
@@ -379,7 +396,7 @@ def garbage_collect(a):
     searches = pool_at(a, 0).get_calls
     total_age = count = 0
     for k in range(list_blocks(a, 0)):
-        block = block_at(a, block_at(a, k).listed)
+        block = listed(a, k)
         if not is_split(block):
             total_age += searches - block.gc_base
             count += 1
@@ -388,7 +405,7 @@ def garbage_collect(a):
         age_threshold = total_age / count
         freed = False
         for k in range(list_blocks(a, 0)):
-            block = block_at(a, block_at(a, k).listed)
+            block = listed(a, k)
             age = searches - block.gc_base
             if not is_split(block) and not is_expandable(a, block) and age >= age_threshold:
                 freed = True
@@ -396,3 +413,117 @@ def garbage_collect(a):
                 total_age -= age
                 count -= 1
                 release_block(a, block)
+
+
+# the operations of a trace ---------------------------------------------------------------------------------------------
+OUTCOMES = ("ok", "oom", "skipped", "error")
+OK, OOM, SKIPPED, ERROR = range(len(OUTCOMES))
+EDGE = 16
+"""Calls to the driver, and new blocks, that an operation makes however few blocks there are."""
+
+
+def has_room(a):
+    """Whether the tables hold all that one operation can make: unmapping makes two blocks more of each one."""
+    blocks = 3 * a.block_count + EDGE <= a.block_room
+    calls = not a.logs or a.call_count + 4 * a.block_count + EDGE <= a.call_room
+    return blocks and calls and a.use_count < a.use_room
+
+
+def advance(a, ops, idents, sizes, streams, pools, timeline, begin, stop):
+    """Carry out operations from begin (-1: put up the starting state first) to stop, or as far as the tables have room; which
+    one is next. A size is that of the trace; of SET_FRACTION the bytes it allows, of SET_CONF the place of the settings."""
+    a.status = FINE
+    if begin < 0:
+        restore(a)
+    for i in range(max(begin, 0), stop):
+        if not has_room(a):
+            a.status = GROW
+            return i
+        a.operation = i
+        out, block = step(a, ops[i], idents[i], sizes[i], streams[i], pools[i])
+        if a.logs:
+            note(a, timeline, i, out, block)
+        if a.status != FINE:
+            return i
+    return stop
+
+
+def step(a, op, ident, size, stream, private):
+    """One operation: what came of it, and the place of the block that it handed out."""
+    if op == Op.ALLOC:
+        return allocate_for(a, ident, size, stream, private)
+    if op == Op.FREE or op == Op.FREE_REQUESTED or op == Op.RECORD_STREAM:
+        return use_or_free(a, op, ident, stream), NONE
+    if op == Op.FREE_COMPLETED:
+        return OK if complete(a, ident + 1) else SKIPPED, NONE
+    if op == Op.EMPTY_CACHE:
+        release_cached_blocks(a, private)
+    elif op == Op.SET_FRACTION:
+        a.allowed_bytes = size
+    elif op == Op.SET_CONF:
+        # A fraction named there is seen by throw_on_cudamalloc_oom alone (measured, 2.14).
+        a.setting = size if size >= 0 else -1 - size
+        if conf(a).fraction_bytes != NO_LIMIT:
+            a.config_bytes = conf(a).fraction_bytes
+        if size < 0:  # refused, after some of it had been taken over
+            return ERROR, NONE
+    elif op == Op.FOREIGN:
+        a.held = size
+    elif op == Op.FAIL_NEXT:
+        a.fail_next = size
+    elif op == Op.RESET_PEAK:
+        for row in range(OVERSIZE_SEGMENTS + 1):
+            stat_at(a, row).peak = stat_at(a, row).current
+    elif op == Op.EVENTS_HOLD:
+        a.events_held = size
+    if op == Op.EVENTS_COMPLETE or op == Op.SYNCHRONIZE or (op == Op.EVENTS_HOLD and not size):
+        a.events_done = a.events
+    return OK, NONE
+
+
+def allocate_for(a, ident, size, stream, private):
+    place = NONE  # of a request of 0 bytes, which does not reach the allocator
+    if size:
+        place = malloc(a, size, stream, private).at
+        if place == NONE:
+            if not a.ooms:
+                a.first_oom = a.operation
+                a.first_oom_bytes = round_size(size, conf(a).roundup_divisions)
+            a.ooms += 1
+            return OOM, NONE
+    ident_at(a, ident + 1).block = place
+    return OK, place
+
+
+def use_or_free(a, op, ident, stream):
+    entry = ident_at(a, ident + 1)
+    place = entry.block
+    if place == GONE:
+        return SKIPPED
+    if op == Op.RECORD_STREAM:
+        if place != NONE:
+            record_stream(a, block_at(a, place), stream)
+        return OK
+    entry.block = GONE
+    if place != NONE:
+        free(a, block_at(a, place), ident if op == Op.FREE_REQUESTED else -1)
+    return OK
+
+
+def note(a, timeline, i, out, place):
+    """One row of outcome.COLUMNS: what was handed out, the figures, and the counters of blocks.COUNTERS."""
+    block = block_at(a, place)
+    segment = segment_at(a, block.segment)
+    row = timeline[i]
+    row[0], row[1:6] = out, -1
+    if place != NONE:
+        row[1], row[2], row[3] = (
+            segment.expandable,
+            segment.ordinal,
+            block.address - segment.address,
+        )
+        row[4], row[5] = block.size, block.address
+    for figure in range(len(NAMES)):
+        row[6 + figure] = stat_at(a, len(POOLS) * figure).current
+    row[15], row[16], row[17] = a.num_alloc_retries, a.num_ooms, a.num_device_alloc
+    row[18], row[19], row[20] = a.num_device_free, a.num_sync_all_streams, a.num_oom_rejections

@@ -165,9 +165,8 @@ def piece_of(a, block, address, size):
     if a.order == BY_BLOCK:
         a.numbers += 1
         number = a.numbers
-    return new_block(
-        a, segment_at(a, block.segment), block.pool, block.stream, address, size, number
-    )
+    segment = segment_at(a, block.segment)
+    return new_block(a, segment, block.pool, block.stream, address, size, number)
 
 
 def drop_block(a, block):
@@ -359,10 +358,10 @@ def process_events(a, all_of_them):
     if a.use_count:
         for place in range(1, a.queue_count + 1):
             queue = queue_at(a, place)
-            while queue.first != NONE and (
-                all_of_them or use_at(a, queue.first).event <= a.events_done
-            ):
+            while queue.first != NONE:
                 use = use_at(a, queue.first)
+                if use.event > a.events_done and not all_of_them:
+                    break
                 a.events_done = max(a.events_done, use.event)
                 queue.first = use.next
                 block = block_at(a, use.block)
@@ -413,9 +412,8 @@ def restore(a):
         part = part_at(a, place)
         if part.begins:
             segment, before = restore_segment(a, part), NONE
-        block = new_block(
-            a, segment, part.pool, part.stream, part.base + part.offset, part.size, segment.number
-        )
+        address, number = part.base + part.offset, segment.number
+        block = new_block(a, segment, part.pool, part.stream, address, part.size, number)
         splice(a, block, before, NONE)
         before = block.at
         block.requested, block.mapped = part.requested, part.mapped

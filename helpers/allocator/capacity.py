@@ -1,4 +1,7 @@
-"""What is the smallest card on which a trace passes, under one setting or the best of many?"""
+"""What is the smallest card on which a trace passes, under one setting or the best of many?
+
+It is asked of the requests of a recording, from what was there before the first of them.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ import numpy as np
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import choose, replay
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import Op, StartSegment, Trace, start_bytes
 from helpers.settings.releases import behaviour
-from helpers.settings.text import MIN_BLOCK_BYTES
+from helpers.settings.text import LARGE_STEP_BYTES, MIN_BLOCK_BYTES, Settings
+from helpers.units import halved
 
 Progress = Callable[[int, int], None]
 BY_ADDRESS = ("firstfit", "topdown", "monotonic")
@@ -34,7 +38,6 @@ class Runs:
     build: str = "cuda"
     fraction: float | None = None
     engine: str = "auto"
-    threads: int | None = None
     others: dict[str, Trace] = field(default_factory=dict)
 
     def of(self, conf: str) -> Trace:
@@ -42,32 +45,19 @@ class Runs:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        return (
-            BY_ADDRESS if behaviour(self.torch, self.build).order == "address" else BY_ADDRESS[:1]
-        )
+        by_address = behaviour(self.torch, self.build).order == "address"
+        return BY_ADDRESS if by_address else BY_ADDRESS[:1]
 
     def one(self, conf: str, capacity_bytes: int, policy: str = "firstfit") -> Outcome:
         card = replace(self.card, capacity_bytes=capacity_bytes, policy=policy)
-        return replay(
-            self.of(conf),
-            conf,
-            card,
-            torch=self.torch,
-            build=self.build,
-            fraction=self.fraction,
-            engine=self.engine,
-        )
+        how: dict[str, Any] = {"fraction": self.fraction, "engine": self.engine}
+        return replay(self.of(conf), conf, card, torch=self.torch, build=self.build, **how)
 
     def passes(self, conf: str, capacity_bytes: int) -> bool:
         """Whether nothing runs out of memory, under any of the rules for addresses."""
-        room = (
-            capacity_bytes
-            - self.card.held_bytes
-            - sum(segment.size for segment in self.of(conf).start)
-        )
-        return room >= 0 and all(
-            self.one(conf, capacity_bytes, policy).ooms == 0 for policy in self.policies
-        )
+        if capacity_bytes < self.card.held_bytes + start_bytes(self.of(conf).start):
+            return False
+        return not any(self.one(conf, capacity_bytes, policy).ooms for policy in self.policies)
 
     def map(
         self, work: Callable[[Runs, Any], Any], items: Sequence, progress: Progress | None = None
@@ -75,9 +65,8 @@ class Runs:
         """work(runs, item) of each item, in order, compiled on all cores; progress(done, all) after each."""
         done: list = []
         runs = replace(self, engine=choose(self.engine, len(self.trace) * len(items)))
-        pool = ThreadPoolExecutor(
-            self.threads or os.cpu_count() if runs.engine == "compiled" else 1
-        )
+        side_by_side = os.cpu_count() if runs.engine == "compiled" else 1
+        pool = ThreadPoolExecutor(side_by_side)
         try:
             for result in pool.map(partial(work, runs), items):
                 done.append(result)
@@ -108,15 +97,12 @@ class Smallest:
 
 def live_bytes(trace: Trace) -> np.ndarray:
     """Bytes that must be on the card after each operation, whatever the settings: live requests, each rounded to 512."""
-    rounded = np.where(
-        trace.size > 0, -(-np.maximum(trace.size, 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES, 0
-    )
+    rounded = -(-np.maximum(trace.size, 0) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
     alloc = (trace.op == Op.ALLOC) & (trace.id >= 0)
     of_id = np.zeros(trace.ids + 1, np.int64)
-    for block in (
-        block for segment in trace.start for block in segment.blocks if block.state == "A"
-    ):
-        of_id[block.id] = block.size
+    for block in (block for segment in trace.start for block in segment.blocks):
+        if block.state == "A":
+            of_id[block.id] = block.size
     before = of_id.sum()
     of_id[trace.id[alloc]] = rounded[alloc]
     change = np.where(alloc, rounded, 0)
@@ -146,17 +132,11 @@ def smallest(
     capacity known to fail: only larger ones are looked at; `below` one known to pass. ValueError where no capacity passes.
     """
     held, trace = runs.card.held_bytes, runs.of(conf)
-    floor = max(
-        lower_bound(trace, runs.card)[0],
-        held + sum(segment.size for segment in trace.start),
-        above + 1,
-    )
+    floor = max(lower_bound(trace, runs.card)[0], held + start_bytes(trace.start), above + 1)
     under = held + round_up(floor - held, GRANULE_BYTES) - GRANULE_BYTES
     low, high = under, held + round_up((below or _enough(runs, conf, floor)) - held, GRANULE_BYTES)
     while True:
-        while high - low > GRANULE_BYTES:
-            middle = low + (high - low) // GRANULE_BYTES // 2 * GRANULE_BYTES
-            low, high = (low, middle) if runs.passes(conf, middle) else (middle, high)
+        high, low = halved(partial(runs.passes, conf), high, low, GRANULE_BYTES)
         tried = 0
         while tried < neighbours and (at := high - (tried + 2) * GRANULE_BYTES) >= floor:
             if runs.passes(conf, at):
@@ -174,9 +154,10 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
         if not any(outcome.ooms for outcome in outcomes):
             peak = max(runs.card.held_bytes + outcome.peak_reserved_bytes for outcome in outcomes)
             return peak if floor <= peak < room and runs.passes(conf, peak) else room
+    reason = "for another reason than capacity (a call made to fail, or a fraction near 0)"
+    name = repr(conf or "the default settings")
     raise ValueError(
-        f"under {conf or 'the default settings'!r} the trace fails on a card of {room:,} bytes still: it fails "
-        "for another reason than capacity (a call made to fail, or a fraction near 0)"
+        f"under {name} the trace fails on a card of {room:,} bytes still: it fails {reason}"
     )
 
 
@@ -193,3 +174,75 @@ def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> Smallest:
         if left:
             best = smallest(runs, left.pop(0), above=above, below=target)
     return best
+
+
+# The requests of a recording as a what-if asks them, and what was there before the first of them.
+
+
+def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:
+    """Whether the start cannot have come about under these settings: segments above max_split_size_mb are never split."""
+    above = settings.max_split_bytes + LARGE_STEP_BYTES
+    return any(
+        len(segment.blocks) > 1 and not segment.expandable and segment.size >= above
+        for segment in start
+    )
+
+
+def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.ndarray, list[str]]:
+    """The requests to replay, the recorded operation of each (-1: none), and what was changed, a sentence each.
+
+    A recorded request that ran out of memory is asked again, and given back at once: what it was for is not recorded. A start
+    that is larger than the card loses the segments without a live block, which the allocator would have given back; where that
+    is not enough, or with anew, its live blocks are allocated anew in the order of their addresses.
+    """
+    notes, origin = [], np.arange(len(trace))
+    calls = sorted({call.event for call in trace.driver if call.action == "oom"})
+    refused = np.array(calls, np.int64)
+    frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
+    refused = refused[(trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)]
+    # What was recorded beside each operation is not used.
+    trace = replace(trace, time_ns=None, address=None, driver=())
+    if len(refused):
+        again = "each is asked again and, if served, freed at once"
+        notes.append(f"{len(refused)} recorded requests ran out of memory; {again}")
+        origin = np.insert(origin, refused + 1, refused)
+        others = {name: getattr(trace, name)[origin] for name in ("id", "size", "stream", "pool")}
+        trace = replace(trace, op=np.insert(trace.op, refused + 1, int(Op.FREE)), **others)
+    if (trace.op == Op.SET_CONF).any():
+        notes.append(
+            "the program sets allocator settings itself while it runs; those are kept on top of each setting tried"
+        )
+    reserved, room = start_bytes(trace.start), card.capacity_bytes - card.held_bytes
+    before = f"{reserved:,} bytes were reserved before the first operation"
+    if not trace.start:
+        return trace, origin, notes
+    if reserved <= room and not anew:
+        notes.append(f"{before}; they lie as recorded under every setting")
+        return trace, origin, notes
+    segments = [one for one in trace.start if any(block.id >= 0 for block in one.blocks)]
+    live = [(block, segment) for segment in segments for block in segment.blocks if block.id >= 0]
+    need = sum(block.size for block, _ in live)
+    before += f", {need:,} of them live; "
+    if need > room:
+        peak = f"the peak of live bytes needs {lower_bound(trace, card)[0]:,}; give at least that"
+        card_words = (
+            f"capacity of {card.capacity_bytes:,} bytes, {card.held_bytes:,} held by others"
+        )
+        raise ValueError(f"{card_words}: {before}{peak}")
+    if start_bytes(segments) <= room and not anew:
+        left_out = "segments without a live block are left out"
+        notes.append(f"{before}{left_out}, the others lie as recorded under every setting")
+        return replace(trace, start=tuple(segments)), origin, notes
+    notes.append(f"{before}the live blocks are allocated anew, in the order of their addresses")
+    rows = [
+        (Op.ALLOC, block.id, block.requested or block.size, segment.stream, segment.pool)
+        for block, segment in live
+    ]
+    rows += [(Op.FREE_REQUESTED, block.id, 0, 0, 0) for block, _ in live if block.state == "P"]
+    columns = dict(
+        zip(("op", "id", "size", "stream", "pool"), np.array(rows).reshape(-1, 5).T, strict=True)
+    )
+    for name, new in columns.items():
+        old = getattr(trace, name)
+        columns[name] = np.append(new.astype(old.dtype), old)
+    return replace(trace, start=(), **columns), np.append(np.full(len(rows), -1), origin), notes

@@ -6,23 +6,25 @@ where nothing can be written it is made anew in each process. Threads may run it
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit, typeof, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
-from helpers.allocator import allocator, blocks, driver, records, steps, trace
+from helpers.allocator import allocator, blocks, driver, records, trace
 from helpers.allocator.records import ALLOCATOR, TABLES
 from helpers.settings import text
 
-MODULES = (records, driver, blocks, allocator, steps)
+MODULES = (records, driver, blocks, allocator)
 
 
 def function(body: Callable[..., Any]) -> Any:
@@ -36,20 +38,15 @@ def function(body: Callable[..., Any]) -> Any:
 
 def accessor(name: str) -> Any:
     """The record at a place of the table whose address the allocator's record holds under this name."""
-    made, each, offset = (
-        from_dtype(TABLES[name]),
-        TABLES[name].itemsize,
-        dict(ALLOCATOR.fields or {})[name][1],
-    )
+    made, each = from_dtype(TABLES[name]), TABLES[name].itemsize
+    offset = dict(ALLOCATOR.fields or {})[name][1]
 
     @intrinsic
     def record_at(context: Any, a: Any, place: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             word = ir.IntType(64)
-            held = builder.ptrtoint(arguments[0], word)
-            address = builder.load(
-                builder.inttoptr(builder.add(held, word(offset)), word.as_pointer())
-            )
+            field = builder.add(builder.ptrtoint(arguments[0], word), word(offset))
+            address = builder.load(builder.inttoptr(field, word.as_pointer()))
             place = builder.add(address, builder.mul(arguments[1], word(each)))
             return builder.inttoptr(place, context.get_value_type(made))
 
@@ -72,17 +69,16 @@ def namespace() -> dict[str, Any]:
     return space
 
 
-_steps = namespace()["advance"]
+_advance = namespace()["advance"]
 
 
 def _kernel(sources: int) -> Any:
     """The compiled loop. numba looks at this file alone to see whether its cache is stale; sources stands for the others."""
 
     def advance(head, ops, idents, sizes, streams, pools, timeline, begin, stop):
-        """steps.advance."""
-        return (
-            _steps(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop) + 0 * sources
-        )
+        """allocator.advance."""
+        done = _advance(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop)
+        return done + 0 * sources
 
     try:
         return njit(advance, nogil=True, error_model="numpy", cache=True)
@@ -90,33 +86,37 @@ def _kernel(sources: int) -> Any:
         return njit(advance, nogil=True, error_model="numpy")
 
 
-_SOURCES = [
-    Path(str(module.__file__)) for module in (*MODULES, trace, text)
-]  # the last two for their numbers
-advance = _kernel(zlib.crc32(b"".join(path.read_bytes() for path in _SOURCES)))
+_NUMBERS = (trace, text)  # modules of which the others take numbers alone
+_SOURCES = zlib.crc32(
+    b"".join(Path(str(module.__file__)).read_bytes() for module in (*MODULES, *_NUMBERS))
+)
+advance = _kernel(_SOURCES)
 _ARRAYS: tuple[np.ndarray, ...] = (np.zeros(0, np.int8), *[np.zeros(0, np.int64)] * 4)
 for _array in _ARRAYS:
     _array.flags.writeable = False
-_SIGNATURE = tuple(
-    typeof(kind)
-    for kind in (
-        np.zeros(1, ALLOCATOR).view(np.recarray),
-        *_ARRAYS,
-        np.zeros((0, 0), np.int64),
-        0,
-        0,
-    )
-)
+_HEAD, _TIMELINE = np.zeros(1, ALLOCATOR).view(np.recarray), np.zeros((0, 0), np.int64)
+_SIGNATURE = tuple(map(typeof, (_HEAD, *_ARRAYS, _TIMELINE, 0, 0)))
+
+
+def _stamp() -> Path | None:
+    """The file beside numba's cache that says what was compiled: these sources, by this numba, on this processor."""
+    if not advance.stats.cache_path:
+        return None
+    here, processor = Path(__file__).stat(), binding.get_host_cpu_name()
+    about = f"{_SOURCES} {here.st_mtime_ns} {here.st_size} {numba.__version__} {processor}"
+    name = f"casebook-{sys.implementation.cache_tag}-{zlib.crc32(about.encode()):08x}.stamp"
+    return Path(advance.stats.cache_path, name)
 
 
 def ready() -> bool:
     """Whether the machine code is there: made by this process, or kept on disk."""
-    return (
-        bool(advance.signatures)
-        or advance._cache.load_overload(_SIGNATURE, advance.targetctx) is not None
-    )
+    stamp = None if advance.signatures else _stamp()
+    return bool(advance.signatures) or (stamp is not None and stamp.exists())
 
 
 def make() -> None:
-    """Compile it."""
+    """Compile it, and say beside the cache that it is there."""
     advance.compile(_SIGNATURE)
+    stamp = _stamp()
+    if stamp is not None:
+        stamp.touch()

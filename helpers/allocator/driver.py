@@ -46,9 +46,8 @@ class Card:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ValueError(
-                f"address policy {self.policy!r}: expected one of {', '.join(POLICIES)}"
-            )
+            expected = f"expected one of {', '.join(POLICIES)}"
+            raise ValueError(f"address policy {self.policy!r}: {expected}")
         if self.capacity_bytes <= 0:
             raise ValueError(f"capacity of {self.capacity_bytes} bytes: expected more than 0")
 
@@ -115,10 +114,8 @@ def recorded_address(a, size):
     for place in range(1, a.segment_last + 1):
         other = segment_at(a, place)
         if other.size and not other.expandable:
-            if (
-                address < other.address + round_up(other.size, a.granule)
-                and other.address < address + size
-            ):
+            end = other.address + round_up(other.size, a.granule)
+            if address < end and other.address < address + size:
                 return 0
     return address
 
@@ -129,24 +126,15 @@ def log(a, call, ordinal, address, size):
     if not a.logs:
         return
     last = call_at(a, a.call_count)
-    if (
-        (call == MAP or call == UNMAP)
-        and last.event == a.operation
-        and last.call == call
-        and last.ordinal == ordinal
-    ):
+    pages = call == MAP or call == UNMAP
+    if pages and last.event == a.operation and last.call == call and last.ordinal == ordinal:
         if last.address + last.size == address:
             last.size += size
             return
     a.call_count += 1
     new = call_at(a, a.call_count)
-    new.event, new.call, new.ordinal, new.address, new.size = (
-        a.operation,
-        call,
-        ordinal,
-        address,
-        size,
-    )
+    new.event, new.call, new.ordinal = a.operation, call, ordinal
+    new.address, new.size = address, size
 
 
 def room_for(a, size):

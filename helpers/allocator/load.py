@@ -1,16 +1,34 @@
-"""A trace out of a file: a torch memory snapshot, the oracle's JSON lines (operations or results, plain or .xz), or Parquet."""
+"""A trace out of a file, and into one: a torch memory snapshot, the oracle's JSON lines (operations or results, plain or .xz),
+or the project's own Parquet file, which is small, read by DuckDB, and complete enough to be replayed.
+
+Its columns: i, op, id, size_bytes, stream, time_ns, frames (innermost first, a line each), pool, address. What is no column is
+JSON under the key ``casebook.trace`` of the file's metadata: header, values of settings, start state, driver calls, notes.
+"""
 
 from __future__ import annotations
 
+import json
 import lzma
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 from helpers.allocator import snapshot
-from helpers.allocator.parquet import from_parquet
 from helpers.allocator.rewind import rewind
-from helpers.allocator.trace import MAX_FILE_BYTES, Trace, TraceError, from_oracle
+from helpers.allocator.trace import (
+    MAX_FILE_BYTES,
+    OP_NAMES,
+    DriverCall,
+    StartBlock,
+    StartSegment,
+    Trace,
+    TraceError,
+    from_oracle,
+    possible,
+)
 
 _BLOCK_BYTES, _LINE_BYTES = 1 << 22, 64 << 20
 
@@ -25,9 +43,8 @@ def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_
         head = file.read(64)
     kind = _kind(path.name, head)
     if (size := path.stat().st_size) > max_bytes:
-        raise TraceError(
-            f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; allow more with max_bytes={size}"
-        )
+        more = f"the limit is {max_bytes:,}; allow more with max_bytes={size}"
+        raise TraceError(f"{path.name} has {size:,} bytes and {more}")
     if kind == "pickle":
         return rewind(snapshot.load(path, device, max_bytes))
     if kind == "parquet":
@@ -36,9 +53,8 @@ def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_
         try:
             return from_oracle(_lines(file, max_bytes))
         except (lzma.LZMAError, EOFError) as error:
-            raise TraceError(
-                f"{path.name} is a damaged .xz file ({error}); copy it again"
-            ) from None
+            damaged = f"{path.name} is a damaged .xz file ({error}); copy it again"
+            raise TraceError(damaged) from None
 
 
 def _kind(name: str, head: bytes) -> str:
@@ -62,13 +78,118 @@ def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
     while block := file.read(_BLOCK_BYTES):
         seen += len(block)
         if seen > max_bytes:
-            raise TraceError(
-                f"the text is longer than the limit of {max_bytes:,} bytes; allow more with max_bytes=N"
-            )
+            limit = f"the limit of {max_bytes:,} bytes; allow more with max_bytes=N"
+            raise TraceError(f"the text is longer than {limit}")
         *lines, rest = (rest + block).split(b"\n")
         if len(rest) > _LINE_BYTES:
-            raise TraceError(
-                f"a line is longer than {_LINE_BYTES:,} bytes: these are not the oracle's JSON lines"
-            )
+            what = f"a line is longer than {_LINE_BYTES:,} bytes"
+            raise TraceError(f"{what}: these are not the oracle's JSON lines")
         yield from lines
     yield rest
+
+
+_MAX_ROWS = 50_000_000
+_COLUMNS = ("op", "id", "size_bytes", "stream", "pool", "time_ns", "address", "frames")
+_METADATA = b"casebook.trace"
+
+
+def to_parquet(trace: Trace, path: str | Path) -> None:
+    """Writes one row an operation; header, values, start state, driver calls and notes go into the file's metadata as JSON."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def column(values: np.ndarray | None) -> Any:
+        return pa.nulls(len(trace), pa.int64()) if values is None else pa.array(values)
+
+    frame = np.full(len(trace), -1, np.int32) if trace.frame is None else trace.frame
+    stacks = pa.array(["\n".join(names) for names in trace.frames], pa.string())
+    columns = {
+        "i": pa.array(np.arange(len(trace), dtype=np.int64)),
+        "op": pa.DictionaryArray.from_arrays(trace.op, list(OP_NAMES)),
+        "id": pa.array(trace.id),
+        "size_bytes": pa.array(trace.size),
+        "stream": pa.array(trace.stream),
+        "time_ns": column(trace.time_ns),
+        "frames": pa.DictionaryArray.from_arrays(pa.array(frame, mask=frame < 0), stacks),
+        "pool": pa.array(trace.pool),
+        "address": column(trace.address),
+    }
+    rest = {
+        "schema_version": 1,
+        "header": trace.header,
+        "values": trace.values,
+        "notes": trace.notes,
+        "start": [astuple(segment) for segment in trace.start],
+        "driver": [astuple(call) for call in trace.driver],
+    }
+    table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest).encode()})
+    pq.write_table(table, path, compression="zstd")
+
+
+def from_parquet(path: str | Path) -> Trace:
+    """The trace that ``to_parquet`` wrote. Raises TraceError where a column is missing or what it says cannot have happened."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = Path(path).name
+    try:
+        about = pq.read_metadata(path)
+        missing = sorted({*_COLUMNS} - {*about.schema.names})
+        rest = (about.metadata or {}).get(_METADATA)
+        if missing or rest is None:
+            what = ", ".join(missing) or "the metadata of a trace"
+            raise TraceError(f"{name} lacks {what}: it is Parquet, but no trace")
+        if about.num_rows > _MAX_ROWS:
+            more = f"{about.num_rows:,} rows and the limit is {_MAX_ROWS:,}"
+            raise TraceError(f"{name} has {more}: cut it in parts")
+        with pq.ParquetFile(path, read_dictionary=["op", "frames"]) as file:
+            table = file.read(columns=list(_COLUMNS)).unify_dictionaries()
+        return possible(_trace_of(name, table, json.loads(rest)))
+    except TraceError:
+        raise
+    except (pa.ArrowException, LookupError, TypeError, AttributeError, ValueError) as error:
+        why = str(error).splitlines()[0][:100]
+    except (RecursionError, OverflowError) as error:
+        why = type(error).__name__
+    raise TraceError(f"{name} is not a trace that this project wrote ({why})")
+
+
+def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
+    columns = {key: table.column(key).combine_chunks() for key in _COLUMNS}
+
+    def whole(key: str) -> np.ndarray:
+        numbers = columns[key].to_numpy(zero_copy_only=False)
+        if numbers.dtype.kind != "i":
+            what = f"a column {key} of {numbers.dtype}, or with gaps"
+            raise TraceError(f"{name} has {what}: expected whole numbers")
+        return numbers.astype(np.int64)
+
+    def told(key: str) -> np.ndarray | None:
+        column = columns[key]
+        missing = column.null_count or not len(table)
+        return None if missing else column.to_numpy(zero_copy_only=False)
+
+    def places(key: str, none: int) -> np.ndarray:
+        return columns[key].indices.fill_null(none).to_numpy(zero_copy_only=False)
+
+    kinds, stacks = (columns[key].dictionary.to_pylist() for key in ("op", "frames"))
+    codes = np.array([OP_NAMES.get(text, -1) for text in kinds] or [-1], np.int8)
+    return Trace(
+        op=codes[places("op", 0)],
+        id=whole("id"),
+        size=whole("size_bytes"),
+        stream=whole("stream"),
+        pool=whole("pool").astype(np.int32),
+        values=tuple(rest["values"]),
+        time_ns=told("time_ns"),
+        start=tuple(
+            StartSegment(*(*segment, tuple(StartBlock(*block) for block in blocks)))
+            for *segment, blocks in rest["start"]
+        ),
+        address=told("address"),
+        driver=tuple(DriverCall(*call) for call in rest["driver"]),
+        frame=places("frames", -1).astype(np.int32) if stacks else None,
+        frames=tuple(tuple(text.split("\n")) for text in stacks),
+        header=dict(rest["header"]),
+        notes=tuple(rest["notes"]),
+    )

@@ -18,8 +18,8 @@ from helpers.allocator.engine import UNMAPPED, run
 from helpers.allocator.outcome import STATES, Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
-from helpers.settings.releases import Behaviour
-from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings
+from helpers.settings.releases import Behaviour, behaviour
+from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings, parse
 
 MISLEADS = (
     "1 - allocated/reserved misleads: it is the same for cached segments, which the allocator gives back before it "
@@ -92,16 +92,16 @@ def metrics(
 
         reserved, in_use, given = total(is_mapped), total(active), total(is_mapped, releasable)
         return Share(
-            reserved,
-            total(state == STATES.index("A")),
-            in_use,
-            total(state == STATES.index("P")),
-            total(active, requested),
-            in_use - total(active, requested),
-            given,
-            reserved - in_use - given,
-            total(~is_mapped),
-            int(size[rows & free].max(initial=0)),
+            reserved_bytes=reserved,
+            allocated_bytes=total(state == STATES.index("A")),
+            active_bytes=in_use,
+            awaiting_free_bytes=total(state == STATES.index("P")),
+            requested_bytes=total(active, requested),
+            internal_waste_bytes=in_use - total(active, requested),
+            releasable_bytes=given,
+            stranded_bytes=reserved - in_use - given,
+            unmapped_bytes=total(~is_mapped),
+            largest_free_bytes=int(size[rows & free].max(initial=0)),
         )
 
     keys = sorted(set(zip(stream.tolist(), private.tolist(), (small == 1).tolist(), strict=True)))
@@ -114,11 +114,10 @@ def metrics(
     requests = tuple((a, b, now.largest_request(a, b)) for a, b in pools) if largest else ()
     used = int(size[is_mapped & (kind == 1)].sum())
     used += sum(round_up(one.size, card.granule_bytes) for one in now.start if not one.expandable)
+    left = max(card.capacity_bytes - card.held_bytes - used, 0)
     reserved = everything.reserved_bytes
     ratio = 1 - everything.allocated_bytes / reserved if reserved else 0.0
-    return Metrics(
-        everything, parts, requests, max(card.capacity_bytes - card.held_bytes - used, 0), ratio
-    )
+    return Metrics(everything, parts, requests, left, ratio)
 
 
 def state_of(blocks: np.ndarray) -> tuple[StartSegment, ...]:
@@ -150,9 +149,8 @@ class State:
     def after(self, op: Op, size: int = 0, stream: int = 0, private: int = 0) -> Outcome:
         """What one operation more makes of it."""
         ids = max((block.id for segment in self.start for block in segment.blocks), default=-1)
-        ops, ident, sizes, streams, pools = np.array(
-            [[op], [ids + 1], [size], [stream], [private]], np.int64
-        )
+        columns = np.array([[op], [ids + 1], [size], [stream], [private]], np.int64)
+        ops, ident, sizes, streams, pools = columns
         trace = Trace(ops, ident, sizes, streams, pools, start=self.start)
         card = replace(self.card, policy="monotonic")
         return run(trace, [self.settings], {}, self.rules, card, fraction=self.fraction)
@@ -188,9 +186,8 @@ class State:
             if low < high and self.succeeds(low, stream, private):
                 while high - low > MIN_BLOCK_BYTES:
                     middle = (low + high) // 2 // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
-                    low, high = (
-                        (middle, high) if self.succeeds(middle, stream, private) else (low, middle)
-                    )
+                    passes = self.succeeds(middle, stream, private)
+                    low, high = (middle, high) if passes else (low, middle)
                 return low
         return 0
 
@@ -207,12 +204,12 @@ def _room_in(segment: StartSegment) -> set[int]:
 
 def _most(settings: Settings, rounded: int, limit: int) -> int:
     """The largest request, in steps of 512 bytes and up to limit, whose rounded size is at most that."""
+
+    def size(step: int) -> int:
+        return round_size(step * MIN_BLOCK_BYTES, settings.roundup_divisions)
+
     steps = range(min(rounded, limit) // MIN_BLOCK_BYTES + 1)
-    divisions = settings.roundup_divisions
-    above = bisect_right(
-        steps, rounded, key=lambda step: round_size(step * MIN_BLOCK_BYTES, divisions)
-    )
-    return (above - 1) * MIN_BLOCK_BYTES
+    return (bisect_right(steps, rounded, key=size) - 1) * MIN_BLOCK_BYTES
 
 
 def stranded_over_time(
@@ -222,21 +219,10 @@ def stranded_over_time(
 
     Each point is a replay of its own, so this costs half of samples replays of the whole; more than MAX_SAMPLES are not taken.
     """
-    from helpers.settings.releases import behaviour
-    from helpers.settings.text import parse
-
     rules = behaviour(how.get("torch", "2.14.1"), how.get("build", "cuda"))
     points = np.unique(np.linspace(0, len(trace), min(samples, MAX_SAMPLES) + 1).astype(int))[1:]
-    return [
-        (
-            int(stop) - 1,
-            metrics(
-                replay(trace, conf, card, stop=int(stop), **how).blocks,
-                parse(conf, rules),
-                card,
-                rules,
-                largest=False,
-            ).all,
-        )
-        for stop in points
-    ]
+    settings, found = parse(conf, rules), []
+    for stop in points.tolist():
+        blocks = replay(trace, conf, card, stop=stop, **how).blocks
+        found.append((stop - 1, metrics(blocks, settings, card, rules, largest=False).all))
+    return found

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from helpers.allocator import driver
+from helpers.allocator.allocator import ERROR, OUTCOMES
 from helpers.allocator.blocks import COUNTERS, NAMES, POOLS, STATES
-from helpers.allocator.driver import CALLS, MALLOC_BASE, RESERVE_BASE
-from helpers.allocator.steps import ERROR, OUTCOMES
 from helpers.allocator.trace import STREAM_STEP
 
 COLUMNS = (
@@ -62,13 +62,8 @@ class Outcome:
 
     def figure(self, name: str, which: str = "current", pool: str = "all") -> int:
         """One statistic in bytes or a count; which is current, peak, allocated or freed."""
-        return int(
-            self.figures[
-                NAMES.index(name),
-                POOLS.index(pool),
-                ("current", "peak", "allocated", "freed").index(which),
-            ]
-        )
+        column = ("current", "peak", "allocated", "freed").index(which)
+        return int(self.figures[NAMES.index(name), POOLS.index(pool), column])
 
     def counter(self, name: str) -> int:
         return int(self.counters[COUNTERS.index(name)])
@@ -91,55 +86,61 @@ class Outcome:
         return self.timeline[:, COLUMNS.index(name)]
 
 
-def _call(row: Iterable[int]) -> list:
-    _, call, ordinal, address, size = (int(x) for x in row)
-    name = CALLS[call]
-    if name == "malloc":
-        return [name, ordinal, address - MALLOC_BASE, size]
-    if name == "reserve":
-        return [name, ordinal, address - RESERVE_BASE, size]
-    if name in ("map", "unmap"):
-        return [name, ordinal, address, size]
-    if name == "create_fail":
-        return [name, ordinal, size]
-    return [name, size] if name == "malloc_fail" else [name, ordinal]
+def _call(call: int, ordinal: int, address: int, size: int) -> list:
+    """A row of the driver log in the oracle's words."""
+    return [
+        driver.CALLS[call],
+        *{
+            driver.MALLOC: (ordinal, address - driver.MALLOC_BASE, size),
+            driver.RESERVE: (ordinal, address - driver.RESERVE_BASE, size),
+            driver.MAP: (ordinal, address, size),
+            driver.UNMAP: (ordinal, address, size),
+            driver.CREATE_FAIL: (ordinal, size),
+            driver.MALLOC_FAIL: (size,),
+        }.get(call, (ordinal,)),
+    ]
+
+
+def _segment(kind: int, ordinal: int) -> str:
+    return f"{'mx'[kind]}{ordinal}"
 
 
 def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     """The block table in the oracle's words: one entry per segment, or per contiguous mapped range of an expandable one."""
     entries: list[dict[str, Any]] = []
     last: tuple[int, int, int] | None = None
-    for row in blocks.tolist():
-        of = dict(zip(BLOCK_COLUMNS, row, strict=True))
-        if not of["mapped"]:
+    for (
+        kind,
+        ordinal,
+        _,
+        offset,
+        size,
+        requested,
+        state,
+        stream,
+        small,
+        _,
+        mapped,
+    ) in blocks.tolist():
+        if not mapped:
             continue
-        offset, pool = of["offset"], "small" if of["small"] else "large"
-        if last != (of["kind"], of["ordinal"], offset):
-            entries.append(
-                {
-                    "seg": "mx"[of["kind"]] + str(of["ordinal"]),
-                    "off": offset,
-                    "size": 0,
-                    "stream": of["stream"] // STREAM_STEP,
-                    "pool": pool,
-                    "blocks": [],
-                }
-            )
+        if last != (kind, ordinal, offset):
+            home = {"stream": stream // STREAM_STEP, "pool": "small" if small else "large"}
+            place = {"seg": _segment(kind, ordinal), "off": offset, "size": 0}
+            entries.append({**place, **home, "blocks": []})
         entry = entries[-1]
-        entry["blocks"].append(
-            [offset - entry["off"], of["size"], of["requested"], STATES[of["state"]]]
-        )
-        entry["size"] += of["size"]
-        last = (of["kind"], of["ordinal"], offset + of["size"])
+        entry["blocks"].append([offset - entry["off"], size, requested, STATES[state]])
+        entry["size"] += size
+        last = (kind, ordinal, offset + size)
     return entries
 
 
 _LINE = {
-    "allocated": "alloc",
-    "reserved": "res",
-    "active": "act",
-    "requested": "req",
-    "inactive_split": "isplit",
+    "alloc": "allocated",
+    "res": "reserved",
+    "act": "active",
+    "req": "requested",
+    "isplit": "inactive_split",
 }
 
 
@@ -148,18 +149,17 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
     assert outcome.timeline is not None and outcome.calls is not None, "replay with timeline=True"
     errors = dict(outcome.errors)
     called: dict[int, list[list]] = {}
-    for row in outcome.calls:
-        called.setdefault(int(row[0]), []).append(_call(row))
+    for event, *call in outcome.calls.tolist():
+        called.setdefault(event, []).append(_call(*call))
     first, counters = COLUMNS.index("allocations"), COLUMNS.index(COUNTERS[0])
     for index, (op, row) in enumerate(zip(ops, outcome.timeline.tolist(), strict=True)):
         of = dict(zip(COLUMNS, row, strict=True))
         out = f"error: {errors[index]}" if of["out"] == ERROR else OUTCOMES[of["out"]]
         line = {**op, "i": index, "out": out}
         if of["kind"] >= 0:
-            line.update(
-                seg="mx"[of["kind"]] + str(of["ordinal"]), off=of["offset"], bsize=of["size"]
-            )
-        line |= {word: of[name] for name, word in _LINE.items()}
+            place = _segment(of["kind"], of["ordinal"])
+            line.update(seg=place, off=of["offset"], bsize=of["size"])
+        line |= {word: of[name] for word, name in _LINE.items()}
         line |= {"n": row[first:counters], "c": row[counters:]}
         if index in called:
             line["drv"] = called[index]
@@ -173,9 +173,8 @@ def final(outcome: Outcome) -> dict[str, Any]:
         name: {pool: outcome.figures[i, j].tolist() for j, pool in enumerate(POOLS)}
         for i, name in enumerate(NAMES)
     }
-    return {
-        **dict(zip(COUNTERS, outcome.counters.tolist(), strict=True)),
-        **figures,
-        "oversize_allocations": outcome.oversize[0].tolist(),
-        "oversize_segments": outcome.oversize[1].tolist(),
-    }
+    counters = dict(zip(COUNTERS, outcome.counters.tolist(), strict=True))
+    oversize = zip(
+        ("oversize_allocations", "oversize_segments"), outcome.oversize.tolist(), strict=True
+    )
+    return {**counters, **figures, **dict(oversize)}

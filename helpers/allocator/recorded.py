@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from helpers.allocator.driver import CALLS, FREE, MALLOC, MAP, UNMAP, Card
 from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import STREAM_STEP, Op, Trace
+from helpers.allocator.trace import STREAM_STEP, Op, Trace, start_bytes
 
 NEWEST_CHECKED = "2.14.1"
-CANDIDATES = ("2.14.1", "2.11.0", "2.12.1")
-"""One release for each order in which equal free blocks are taken (helpers/settings/torch.json)."""
+CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.4 to 2.11", "2.12.1": "2.12"}
+"""One release, and which it stands for, for each order in which equal free blocks are taken (helpers/settings/torch.json)."""
 AMPLE_BYTES = 1 << 41
 
 
@@ -57,80 +57,71 @@ class Agreement(NamedTuple):
 def with_record(trace: Trace, path: Path) -> Trace:
     """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's size and the fraction."""
     try:
-        found = json.loads(
-            path.with_suffix(".record").joinpath("record.json").read_text(encoding="utf-8")
-        )
-        process = next(process for process in found["processes"] if process.get("devices"))
+        record = path.with_suffix(".record") / "record.json"
+        report = json.loads(record.read_text(encoding="utf-8"))
+        process = next(process for process in report["processes"] if process.get("devices"))
         torch, device = process["torch"], process["devices"][int(trace.header.get("device") or 0)]
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return trace  # no such record, or none of a GPU: the trace alone speaks
+    hip = torch.get("hip")
     head = {
         "torch": torch.get("version"),
         "vram": device.get("total_bytes"),
         "fraction": device.get("fraction"),
-        "build": "rocm" + ".".join(str(torch["hip"]).split(".")[:2]) if torch.get("hip") else None,
+        "build": "rocm" + ".".join(str(hip).split(".")[:2]) if hip else None,
     }
-    said = {key for key, value in trace.header.items() if value is not None}
-    known = {key: value for key, value in head.items() if value is not None and key not in said}
-    notes = (*trace.notes, found["rehearsed"]) if found.get("rehearsed") else trace.notes
-    return replace(trace, header={**trace.header, **known}, notes=notes)
+    own = {key: value for key, value in trace.header.items() if value is not None}
+    known = {key: value for key, value in head.items() if value is not None}
+    notes = (*trace.notes, report["rehearsed"]) if report.get("rehearsed") else trace.notes
+    return replace(trace, header={**trace.header, **known, **own}, notes=notes)
 
 
 def circumstances(trace: Trace) -> Circumstances:
     """What the header says, completed by what the recording shows."""
     head, notes = trace.header, []
     known = trace.address is not None and bool((trace.address >= 0).any())
-    torch = str(head.get("torch") or "")
-    build = str(
-        head.get("build") or ("rocm" + torch.split("+rocm")[1] if "+rocm" in torch else "cuda")
-    )
+    conf, torch = str(head.get("conf") or ""), str(head.get("torch") or "")
+    rocm = "rocm" + torch.split("+rocm")[1] if "+rocm" in torch else ""
     if not torch:
         torch = NEWEST_CHECKED
         if known:
-            torch, why = _infer_torch(trace, str(head.get("conf") or ""))
+            torch, why = _infer_torch(trace, conf)
             notes.append(why)
         elif head.get("label") not in ("generated", None):
             notes.append(f"the recording does not name its torch: {torch} is taken")
-    capacity = int(head.get("vram") or 0)
-    policy = "recorded" if known else str(head.get("policy") or "firstfit")
     return Circumstances(
-        str(head.get("conf") or ""),
-        torch,
-        build,
-        capacity,
-        int(head.get("foreign") or 0),
-        head.get("fraction"),
-        policy,
-        sum(segment.size for segment in trace.start),
-        tuple(notes),
+        conf=conf,
+        torch=torch,
+        build=str(head.get("build") or rocm or "cuda"),
+        capacity_bytes=int(head.get("vram") or 0),
+        held_bytes=int(head.get("foreign") or 0),
+        fraction=head.get("fraction"),
+        policy="recorded" if known else str(head.get("policy") or "firstfit"),
+        start_bytes=start_bytes(trace.start),
+        notes=tuple(notes),
     )
 
 
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
     """The candidate whose replay gives the most recorded addresses, and that in words."""
-    found = {}
+    checks, card = {}, Card(AMPLE_BYTES, policy="recorded")
     for torch in CANDIDATES:
         try:
-            outcome = replay(
-                trace, conf, Card(AMPLE_BYTES, policy="recorded"), torch=torch, timeline=True
-            )
+            outcome = replay(trace, conf, card, torch=torch, timeline=True)
         except ReplayError:
             continue  # where the program lowers max_split_size_mb, another order may meet a segment in parts: it is not the one
         check = agreement(trace, outcome)
         assert check is not None, "a trace with addresses and a timeline"
-        found[torch] = check
+        checks[torch] = check
         if check.exact:
             break
-    if not found:
-        return (
-            NEWEST_CHECKED,
-            f"the recording names no torch, and no block order replays it: {NEWEST_CHECKED} is taken",
-        )
-    best = max(found, key=lambda torch: found[torch].same_address)
-    check = found[best]
-    order = {"2.11.0": "2.4 to 2.11", "2.12.1": "2.12", NEWEST_CHECKED: "2.13 and later"}[best]
+    if not checks:
+        none = "the recording names no torch, and no block order replays it"
+        return NEWEST_CHECKED, f"{none}: {NEWEST_CHECKED} is taken"
+    best = max(checks, key=lambda torch: checks[torch].same_address)
+    check = checks[best]
     return best, (
-        f"the recording does not name its torch: the block order of {order} gives {check.same_address} of "
+        f"the recording does not name its torch: the block order of {CANDIDATES[best]} gives {check.same_address} of "
         f"{check.allocations} recorded addresses and is taken ({best})"
     )
 
@@ -142,35 +133,28 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
     stop = outcome.events
     compared = (trace.op[:stop] == Op.ALLOC) & (trace.address[:stop] >= 0)
     same = outcome.column("address")[compared] == trace.address[:stop][compared]
-    recorded = sorted(
-        (call.event, call.action, call.size)
-        for call in trace.driver
-        if call.event < stop and call.action != "oom"
-    )
-    modelled, sizes = [], _freed_sizes(trace, outcome)
+    calls = [call for call in trace.driver if call.event < stop and call.action != "oom"]
+    recorded = Counter((call.event, call.action, call.size) for call in calls)
+    # Bytes of each cudaMalloc segment by its ordinal: those of the start come first.
+    sizes = dict(enumerate(one.size for one in trace.start if not one.expandable))
+    modelled: Counter[tuple[int, str, int]] = Counter()
     for event, call, ordinal, _, size in outcome.calls.tolist():
+        if call == MALLOC:
+            sizes[ordinal] = size
         if call in (MALLOC, FREE, MAP, UNMAP):
-            modelled.append((event, CALLS[call], sizes.get(ordinal, 0) if call == FREE else size))
-    common = sum((Counter(recorded) & Counter(modelled)).values())
+            size_bytes = sizes.get(ordinal, 0) if call == FREE else size
+            modelled[event, CALLS[call], size_bytes] += 1
     return Agreement(
-        int(compared.sum()),
-        int(same.sum()),
-        max(len(recorded), len(modelled)),
-        common,
-        outcome.figure("reserved_bytes"),
-        trace.header.get("final_reserved_bytes"),
+        allocations=int(compared.sum()),
+        same_address=int(same.sum()),
+        segment_calls=max(recorded.total(), modelled.total()),
+        same_segment_calls=(recorded & modelled).total(),
+        reserved_bytes=outcome.figure("reserved_bytes"),
+        recorded_reserved_bytes=trace.header.get("final_reserved_bytes"),
     )
 
 
-def _freed_sizes(trace: Trace, outcome: Outcome) -> dict[int, int]:
-    """Bytes of each segment by its ordinal: those of the start come first."""
-    sizes = {
-        i: segment.size for i, segment in enumerate(s for s in trace.start if not s.expandable)
-    }
-    assert outcome.calls is not None
-    return sizes | {
-        ordinal: size for _, call, ordinal, _, size in outcome.calls.tolist() if call == MALLOC
-    }
+_NAMED = (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM)
 
 
 def op_lines(trace: Trace) -> list[dict[str, Any]]:
@@ -180,7 +164,7 @@ def op_lines(trace: Trace) -> list[dict[str, Any]]:
     for op, ident, size, stream in zip(*(column.tolist() for column in columns), strict=True):
         kind = Op(op)
         line: dict[str, Any] = {"op": kind.name.lower()}
-        if kind in (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM):
+        if kind in _NAMED:
             line["id"] = ident
         if kind == Op.ALLOC:
             line["size"] = size
@@ -188,8 +172,9 @@ def op_lines(trace: Trace) -> list[dict[str, Any]]:
             line["stream"] = stream // STREAM_STEP if stream % STREAM_STEP == 0 else stream
         if kind in (Op.SET_FRACTION, Op.SET_CONF):
             line["fraction" if kind == Op.SET_FRACTION else "conf"] = trace.values[size]
-        extra = {Op.FOREIGN: "bytes", Op.FAIL_NEXT: "count", Op.EVENTS_HOLD: "on"}.get(kind)
-        if extra:
-            line[extra] = bool(size) if extra == "on" else size
+        elif kind == Op.EVENTS_HOLD:
+            line["on"] = bool(size)
+        elif kind in (Op.FOREIGN, Op.FAIL_NEXT):
+            line["bytes" if kind == Op.FOREIGN else "count"] = size
         lines.append(line)
     return lines

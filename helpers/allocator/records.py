@@ -7,6 +7,7 @@ objects; compiled, an array whose address ``a`` holds (compiled.py).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,12 @@ import numpy as np
 NONE, GONE = 0, -1
 NO_LIMIT = (1 << 63) - 1
 LEVELS = 8  # of the sorted sets in blocks.py
-FINE, GROW, EXHAUSTED, BROKEN = range(
-    4
-)  # status: may go on, needs larger tables, has no addresses left, is torn
-BY_ADDRESS, BY_BLOCK, BY_SEGMENT = range(3)  # order, as settings.releases.Behaviour tells it
-MEMORY, RESERVED = (
-    1,
-    2,
-)  # places of RANGE: in front of the free addresses for cudaMalloc, and for reserved ranges
+FINE, GROW, EXHAUSTED, BROKEN = range(4)
+"""Status: may go on, needs larger tables, has no addresses left, is torn."""
+BY_ADDRESS, BY_BLOCK, BY_SEGMENT = range(3)
+"""Order of free blocks, as settings.releases.Behaviour tells it."""
+MEMORY, RESERVED = 1, 2
+"""Places of RANGE: in front of the free addresses for cudaMalloc, and for reserved ranges."""
 
 
 def record(names: str, *more: tuple) -> np.dtype:
@@ -117,3 +116,94 @@ def drop(a, table, entry):
     first = table(a, NONE)
     entry.spare = first.spare
     first.spare = entry.at
+
+
+# What keeps the tables of one replay: enlarged on the way, and read at the end.
+BY_BLOCKS = ("blocks", "segments", "ranges")
+"""As long as the table of blocks, which is enough: there are no more segments, or free ranges between them, than blocks."""
+TO_SPARE = 8  # records of them for what is no block: place 0, the two arenas, an edge
+
+
+class Row:
+    """A record of a plain table."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __init__(self, values: tuple) -> None:
+        for name, value in zip(self.__slots__, values, strict=True):
+            setattr(self, name, value)
+
+
+@cache
+def _kind(names: tuple[str, ...]) -> type[Row]:
+    return type("Row", (Row,), {"__slots__": names})
+
+
+def rows(array: np.ndarray) -> list[Any]:
+    """The records of an array as objects."""
+    kind = _kind(array.dtype.names or ())
+    made = [kind(values) for values in array.tolist()]
+    for name in (name for name in kind.__slots__ if array.dtype[name].shape):
+        for row in made:
+            setattr(row, name, getattr(row, name).tolist())
+    return made
+
+
+def table(name: str, count: int, **columns: Any) -> np.ndarray:
+    """A table with so many records; what is not given is 0."""
+    made = np.zeros(count, TABLES[name])
+    for column, values in columns.items():
+        made[column] = values
+    return made
+
+
+def unused(name: str, count: int, first: int = 0, then: int = NONE) -> np.ndarray:
+    """Records numbered from first on, none of them in use; behind the last one comes the record at then."""
+    made = table(name, count)
+    if "spare" in (made.dtype.names or ()):
+        made["at"] = np.arange(first, first + count)
+        made["spare"] = np.append(made["at"][1:], then)
+    return made
+
+
+class Memory:
+    """The allocator's record, ``a``, and its tables: lists of objects, or arrays whose addresses ``a`` has."""
+
+    def __init__(self, tables: dict[str, np.ndarray], values: dict[str, int], compiled: bool):
+        self.compiled = compiled
+        self.tables: dict[str, Any] = {name: self._kept(made) for name, made in tables.items()}
+        self.head = self._kept(np.zeros(1, ALLOCATOR))
+        self.a = self.head[0]
+        for name, value in values.items():
+            setattr(self.a, name, value)
+        self._place()
+
+    def _kept(self, made: np.ndarray) -> Any:
+        return made.view(np.recarray) if self.compiled else rows(made)
+
+    def _place(self) -> None:
+        for name, kept in self.tables.items():
+            setattr(self.a, name, kept.ctypes.data if self.compiled else kept)
+        room = {name: len(kept) for name, kept in self.tables.items()}
+        self.a.block_room = room["blocks"] - TO_SPARE - 2 * room["pools"]
+        self.a.use_room, self.a.call_room = room["uses"] - 1, room["calls"] - 1
+
+    def grow(self) -> None:
+        """Make each table that may be too short for an operation twice as long."""
+        for name in (*BY_BLOCKS, "uses", "calls"):
+            kept = self.tables[name]
+            count, spare = len(kept), hasattr(kept[NONE], "spare")
+            more = self._kept(unused(name, count, count, kept[NONE].spare if spare else NONE))
+            if spare:
+                kept[NONE].spare = count
+            longer = np.concatenate((kept, more)) if self.compiled else kept + more
+            self.tables[name] = longer.view(np.recarray) if self.compiled else longer
+        self._place()
+
+    def columns(self, name: str, words: str) -> np.ndarray:
+        """These fields of each record, a row each."""
+        kept, fields = self.tables[name], words.split()
+        if self.compiled:
+            return np.stack([kept[field] for field in fields], axis=1)
+        found = [[getattr(row, field) for field in fields] for row in kept]
+        return np.array(found, np.int64).reshape(-1, len(fields))

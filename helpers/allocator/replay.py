@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from helpers.allocator.driver import Card
@@ -15,6 +16,7 @@ from helpers.allocator.trace import Op, Trace, from_oracle
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import Settings, SettingsError, parse
 
+COMPILED = "helpers.allocator.compiled"
 ENGINES = ("auto", "compiled", "plain")
 
 
@@ -60,21 +62,10 @@ def replay(
     recorded = trace.driver if card.policy == "recorded" else ()
     addresses = tuple(call.address for call in recorded if call.action == "malloc")
     stop = len(trace) if stop is None else min(stop, len(trace))
-    outcome = run(
-        trace,
-        settings,
-        at,
-        rules,
-        card,
-        fraction=fraction,
-        stop=stop,
-        timeline=timeline,
-        addresses=addresses,
-        compiled=choose(engine, stop) == "compiled",
-    )
-    if errors:
-        object.__setattr__(outcome, "errors", errors)
-    return outcome
+    how: dict[str, Any] = {"fraction": fraction, "stop": stop, "timeline": timeline}
+    compiled = choose(engine, stop) == "compiled"
+    outcome = run(trace, settings, at, rules, card, addresses=addresses, compiled=compiled, **how)
+    return replace(outcome, errors=errors)
 
 
 PLAIN_A_SECOND = 20_000
@@ -91,33 +82,22 @@ def choose(engine: str, operations: int) -> str:
         raise ValueError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
     if engine == "plain":
         return engine
-    compiled = sys.modules.get("helpers.allocator.compiled")
-    ahead = engine == "compiled" or _plain + operations > LOAD_S * PLAIN_A_SECOND
-    if ahead and has_numba(needed=engine == "compiled"):
-        compiled = importlib.import_module("helpers.allocator.compiled")
-    if compiled is not None:
-        if compiled.ready():
-            return "compiled"
-        if engine == "compiled" or _plain + operations > COMPILE_S * PLAIN_A_SECOND:
-            print(
-                f"casebook: compiling the allocator, once: about {COMPILE_S} s on an idle machine",
-                file=sys.stderr,
-            )
+    must, plain_s = engine == "compiled", (_plain + operations) / PLAIN_A_SECOND
+    compiled = sys.modules.get(COMPILED)
+    if must or plain_s > LOAD_S:
+        try:
+            compiled = importlib.import_module(COMPILED)
+        except ImportError:
+            if must:
+                raise
+    if compiled is not None and (must or plain_s > COMPILE_S or compiled.ready()):
+        if not compiled.ready():
+            how_long = f"about {COMPILE_S} s on an idle machine"
+            print(f"casebook: compiling the allocator, once: {how_long}", file=sys.stderr)
             compiled.make()
-            return "compiled"
+        return "compiled"
     _plain += operations
     return "plain"
-
-
-def has_numba(needed: bool = False) -> bool:
-    """Whether the allocator can be compiled here; ImportError where it cannot and must be."""
-    try:
-        importlib.import_module("helpers.allocator.compiled")
-    except ImportError:
-        if needed:
-            raise
-        return False
-    return True
 
 
 def rows(
@@ -128,16 +108,9 @@ def rows(
     ops = list(ops)
     trace = from_oracle(json.dumps(op) for op in ops)
     card = Card(job["vram"], job.get("foreign") or 0, job.get("policy") or "firstfit")
+    how: dict[str, Any] = {"torch": torch, "fraction": job.get("fraction"), "engine": engine}
     try:
-        outcome = replay(
-            trace,
-            job.get("conf") or "",
-            card,
-            torch=torch,
-            fraction=job.get("fraction"),
-            timeline=True,
-            engine=engine,
-        )
+        outcome = replay(trace, job.get("conf") or "", card, timeline=True, **how)
     except SettingsError as error:
         yield {"config_error": str(error)}
         return

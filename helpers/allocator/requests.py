@@ -6,14 +6,22 @@ there are any; else the room that was there at an out-of-memory does, and else e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby, takewhile
 from typing import Any
 
 import numpy as np
 
 from helpers.allocator.snapshot import MIB, Event, Snapshot
-from helpers.allocator.trace import DriverCall, Op, StartSegment, Trace, TraceError
+from helpers.allocator.trace import (
+    DriverCall,
+    Op,
+    StartBlock,
+    StartSegment,
+    Trace,
+    TraceError,
+    start_bytes,
+)
 from helpers.settings.table import CONF_NAMES
 
 _CALLS = {
@@ -23,6 +31,7 @@ _CALLS = {
     "segment_unmap": "unmap",
     "oom": "oom",
 }
+SKIPPED = "were skipped; record again without skip_actions"
 _GIVES = ("segment_free", "segment_unmap")
 
 
@@ -30,30 +39,20 @@ def check(events: Sequence[Event], kinds: set[str]) -> None:
     """Passes where each address is allocated and freed in turn; else TraceError names the first event at fault."""
     frees = kinds & {"free_requested", "free_completed"}
     if "alloc" not in kinds and any(_reuses(events, kind) for kind in frees):
-        raise TraceError(
-            "addresses are freed twice and no alloc is recorded: allocs were skipped; record again without "
-            "skip_actions"
-        )
+        raise TraceError(f"addresses are freed twice and no alloc is recorded: allocs {SKIPPED}")
     if not frees and _reuses(events, "alloc"):
-        raise TraceError(
-            "addresses are allocated twice and no free is recorded: frees were skipped; record again without "
-            "skip_actions"
-        )
+        raise TraceError(f"addresses are allocated twice and no free is recorded: frees {SKIPPED}")
     last: dict[int, Event] = {}
     for event in events:
         action, before = event.action, last.get(event.address)
-        was = before.action if before else ""
+        was, number = (before.action, before.number) if before else ("", 0)
         if action == "alloc":
             if was == "alloc" or was == "free_requested" and "free_completed" in kinds:
-                raise _fault(
-                    event,
-                    f"is at an address where the block of event {before.number if before else 0} still lives",
-                )
+                lives = f"where the block of event {number} still lives"
+                raise _fault(event, f"is at an address {lives}")
         elif action == "free_requested":
             if was.startswith("free"):
-                raise _fault(
-                    event, f"frees what event {before.number if before else 0} freed already"
-                )
+                raise _fault(event, f"frees what event {number} freed already")
         elif action == "free_completed":
             if was == "free_completed" or was == "alloc" and "free_requested" in kinds:
                 raise _fault(event, "completes a free that nobody requested")
@@ -74,6 +73,19 @@ def _fault(event: Event, why: str) -> TraceError:
     )
 
 
+def growth(event: Event) -> int:
+    """Bytes by which an event makes what is reserved larger."""
+    grows = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+    return grows.get(event.action, 0) * event.size
+
+
+def placed(segments: Sequence[StartSegment]) -> Iterator[tuple[int, StartBlock]]:
+    """Every block of the segments with its address."""
+    for segment in segments:
+        for block in segment.blocks:
+            yield segment.address + block.offset, block
+
+
 class _Builder:
     """Collects the columns of the trace."""
 
@@ -83,26 +95,16 @@ class _Builder:
         kinds: set[str],
         start: Sequence[StartSegment],
         pool_of: dict[int, int],
-    ) -> None:
+    ):
         self.snapshot, self.kinds, self.pool_of = snapshot, kinds, pool_of
         self.rows: list[tuple[int, ...]] = []  # op id size stream pool address frame time
         self.driver: list[DriverCall] = []
         self.waiting: list[Event] = []  # segment events since the last request
-        self.ids = {
-            segment.address + block.offset: block.id
-            for segment in start
-            for block in segment.blocks
-            if block.id >= 0
-        }
+        self.ids = {place: block.id for place, block in placed(start) if block.id >= 0}
         self.made = len(self.ids)
-        self.pending = {
-            segment.address + block.offset
-            for segment in snapshot.segments
-            for block in segment.blocks
-            if block.state == "P"
-        }
+        self.pending = {place for place, block in placed(snapshot.segments) if block.state == "P"}
         self.guessed = 0
-        self.reserved = sum(segment.size for segment in start)
+        self.reserved = start_bytes(start)
         self.room = _room(snapshot.events, start)
         threshold = snapshot.settings.get("garbage_collection_threshold")
         self.collects = type(threshold) is float and threshold > 0
@@ -117,14 +119,11 @@ class _Builder:
 
     def call(self, events: Sequence[Event]) -> None:
         """The events belong to the request that was added last."""
+        at = len(self.rows) - 1
         for event in events:
-            call = DriverCall(
-                len(self.rows) - 1, _CALLS[event.action], event.address, event.size, event.stream
-            )
-            self.driver.append(call)
-            self.reserved += {"malloc": call.size, "map": call.size, "oom": 0}.get(
-                call.action, -call.size
-            )
+            place = (event.address, event.size, event.stream)
+            self.driver.append(DriverCall(at, _CALLS[event.action], *place))
+            self.reserved += growth(event)
 
     def build(self) -> None:
         """One row for each request, in order."""
@@ -140,11 +139,8 @@ class _Builder:
                 self._give_back()
                 ident = self.ids[event.address]
                 if event.action == "free_completed":
-                    self.row(
-                        Op.FREE_COMPLETED if "free_requested" in self.kinds else Op.FREE,
-                        event,
-                        ident,
-                    )
+                    requested = "free_requested" in self.kinds
+                    self.row(Op.FREE_COMPLETED if requested else Op.FREE, event, ident)
                     continue
                 after = [(one.action, one.address) for one in events[at : at + 1]]
                 done = after == [("free_completed", event.address)]
@@ -161,16 +157,14 @@ class _Builder:
             self.waiting = []
 
     def _alloc(self, event: Event) -> None:
-        given = 0
-        while given < len(self.waiting) and self.waiting[given].action in _GIVES:
-            given += 1
-        if given and not self._mine(self.waiting[:given], self.waiting[given:], event):
-            rest, self.waiting = self.waiting[given:], self.waiting[:given]
+        back = list(takewhile(lambda one: one.action in _GIVES, self.waiting))
+        rest = self.waiting[len(back) :]
+        if back and not self._mine(back, rest, event):
+            self.waiting = back
             self._give_back()
-            self.waiting = rest
-            given = 0
+            self.waiting, back = rest, []
         late = []  # frees completed by the synchronisation in front of the release: the pool is not searched after it
-        while given and self.rows and self.rows[-1][0] == Op.FREE_COMPLETED:
+        while back and self.rows and self.rows[-1][0] == Op.FREE_COMPLETED:
             late.append(self.rows.pop())
         oom = event.action == "oom"
         self.row(Op.ALLOC, event, self.made, -1 if oom else event.address)
@@ -181,21 +175,19 @@ class _Builder:
             self.ids[event.address] = self.made
         self.made += 1
 
-    def _mine(self, given: Sequence[Event], rest: Sequence[Event], event: Event) -> bool:
+    def _mine(self, back: Sequence[Event], rest: Sequence[Event], event: Event) -> bool:
         """Whether the segments were given back for this allocation, and not by an empty_cache before it."""
         frames = self.snapshot.frames
-        if given[0].frame >= 0 and event.frame >= 0:
-            return given[0].frame == event.frame and not any(
-                line.endswith(" empty_cache") for line in frames[event.frame]
-            )
+        if back[0].frame >= 0 and event.frame >= 0:
+            empties = any(line.endswith(" empty_cache") for line in frames[event.frame])
+            return back[0].frame == event.frame and not empties
         if event.action == "oom":
             return True
         if not rest:
             return False
         self.guessed += 1
-        return (
-            self.room is not None and self.reserved + sum(other.size for other in rest) > self.room
-        )
+        wanted = self.reserved + sum(other.size for other in rest)
+        return self.room is not None and wanted > self.room
 
 
 def trace(
@@ -208,34 +200,28 @@ def trace(
     """The trace of the snapshot from the given start. ``pool_of``: the private pool of the events that are allocations."""
     builder = _Builder(snapshot, kinds, start, pool_of)
     builder.build()
-    columns = list(zip(*builder.rows, strict=True)) or [()] * 8
-    op, ident, size, stream, pool, address, frame, time = (
-        np.array(column, np.int64) for column in columns
-    )
+    columns = np.array(builder.rows, np.int64).reshape(-1, 8).T
+    op, ident, size, stream, pool, address, frame, time = map(np.ascontiguousarray, columns)
     timed = bool(snapshot.events) and all(event.time_us is not None for event in snapshot.events)
     header = _header(snapshot)
-    capacity, said = _capacity(builder, start)
+    capacity, remarks = _capacity(builder, start)
     if capacity:
         header["vram"] = capacity
-    more = (
-        (
-            builder.guessed,
+    notes = [*notes, *remarks]
+    if builder.guessed:
+        notes.append(
             f"{builder.guessed} times segments were given back just before a new one: without stacks it is a guess which of them "
-            "were an empty_cache and which the retry of a refused allocation",
-        ),
-        (
-            builder.waiting,
-            f"the last {len(builder.waiting)} segment events belong to an allocation that is not recorded",
-        ),
-    )
-    notes = [*notes, *said, *(note for holds, note in more if holds)]
+            "were an empty_cache and which the retry of a refused allocation"
+        )
+    if builder.waiting:
+        last = f"the last {len(builder.waiting)} segment events"
+        notes.append(f"{last} belong to an allocation that is not recorded")
     for kind, has in (("free_completed", "free_requested"), ("free_requested", "free_completed")):
         if has in kinds and kind not in kinds and not builder.pending:
             notes.append(f"no {kind} is recorded: each free is taken to be complete at its {has}")
     if snapshot.pools:
-        notes.append(
-            f"{len(snapshot.pools)} private pools, numbered from 1 in the order of their ids' first sight"
-        )
+        order = "numbered from 1 in the order of their ids' first sight"
+        notes.append(f"{len(snapshot.pools)} private pools, {order}")
     return Trace(
         op.astype(np.int8),
         ident,
@@ -255,15 +241,12 @@ def trace(
 
 def conf_of(snapshot: Snapshot) -> str:
     """The settings string of the recorded process."""
-    return next(
-        (text for key in CONF_NAMES if type(text := snapshot.settings.get(key)) is str and text), ""
-    )
+    texts = (snapshot.settings.get(key) for key in CONF_NAMES)
+    return next((text for text in texts if type(text) is str and text), "")
 
 
 def _header(snapshot: Snapshot) -> dict[str, Any]:
-    live = [
-        block for segment in snapshot.segments for block in segment.blocks if block.state != "I"
-    ]
+    live = [block for _, block in placed(snapshot.segments) if block.state != "I"]
     return {
         "label": "recorded on a GPU",
         "device": snapshot.device,
@@ -273,7 +256,7 @@ def _header(snapshot: Snapshot) -> dict[str, Any]:
         "torch": None,
         "foreign": 0,
         "env": {},
-        "final_reserved_bytes": sum(segment.size for segment in snapshot.segments),
+        "final_reserved_bytes": start_bytes(snapshot.segments),
         "final_active_bytes": sum(block.size for block in live),
         "final_allocated_bytes": sum(block.size for block in live if block.state == "A"),
     }
@@ -281,15 +264,12 @@ def _header(snapshot: Snapshot) -> dict[str, Any]:
 
 def _room(events: Sequence[Event], start: Sequence[StartSegment]) -> int | None:
     """The least that the process had and could have had at an out-of-memory: bytes reserved plus bytes free."""
-    reserved, seen = sum(segment.size for segment in start), []
+    reserved, rooms = start_bytes(start), []
     for event in events:
-        if event.action in ("segment_alloc", "segment_map"):
-            reserved += event.size
-        elif event.action in _GIVES:
-            reserved -= event.size
-        elif event.action == "oom":
-            seen.append(reserved + event.address)
-    return min(seen, default=None)
+        reserved += growth(event)
+        if event.action == "oom":
+            rooms.append(reserved + event.address)
+    return min(rooms, default=None)
 
 
 def _capacity(builder: _Builder, start: Sequence[StartSegment]) -> tuple[int | None, list[str]]:
@@ -298,32 +278,28 @@ def _capacity(builder: _Builder, start: Sequence[StartSegment]) -> tuple[int | N
     Where segments were given back for a new one, it is less than what was reserved before plus the new one, unless garbage
     collection may have been the reason.
     """
-    reserved = peak = sum(segment.size for segment in start)
+    reserved = peak = start_bytes(start)
     refused = []
     for _, group in groupby(builder.driver, key=lambda call: call.event):
         calls = list(group)
-        taken = sum(call.size for call in calls if call.action in ("malloc", "map"))
-        given = sum(call.size for call in calls if call.action in ("free", "unmap"))
-        if taken and given and calls[-1].action != "oom":
-            refused.append(reserved + taken - 2 * MIB)
-        reserved += taken - given
+        new = sum(call.size for call in calls if call.action in ("malloc", "map"))
+        back = sum(call.size for call in calls if call.action in ("free", "unmap"))
+        if new and back and calls[-1].action != "oom":
+            refused.append(reserved + new - 2 * MIB)
+        reserved += new - back
         peak = max(peak, reserved)
-    limited = sum(
-        call.action == "oom" and call.address > max(2 * call.size, 64 * MIB)
-        for call in builder.driver
-    )
-    notes = [
-        f"{limited} out-of-memory errors came while the driver had room: a memory fraction or another limit of the "
-        "process refused them; give it with --fraction"
-    ][:limited]
-    if builder.room is not None:
+    ooms = [call for call in builder.driver if call.action == "oom"]
+    limited = sum(call.address > max(2 * call.size, 64 * MIB) for call in ooms)
+    inferred, notes = "the capacity for this process is inferred", []
+    if limited:
         notes.append(
-            "the capacity for this process is inferred: bytes reserved plus bytes free at the out-of-memory"
+            f"{limited} out-of-memory errors came while the driver had room: a memory fraction or another limit of the "
+            "process refused them; give it with --fraction"
         )
+    if builder.room is not None:
+        notes.append(f"{inferred}: bytes reserved plus bytes free at the out-of-memory")
         return max(peak, builder.room), notes
     if refused and not builder.collects:
-        notes.append(
-            "the capacity for this process is inferred: segments were given back to make room for a new one"
-        )
+        notes.append(f"{inferred}: segments were given back to make room for a new one")
         return max(peak, min(refused)), notes
     return None, notes

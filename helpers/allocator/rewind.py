@@ -25,6 +25,10 @@ from helpers.settings.text import (
     parse,
 )
 
+GONE = "neither freed later nor in the final segments"
+SILENT = (
+    "no segment event is recorded: the driver was asked for nothing, or such events were skipped"
+)
 _VERBS = {
     "alloc": "allocates",
     "free_requested": "frees",
@@ -95,21 +99,18 @@ class _State:
         self.unlike = 0
         self.unmade = 0
         for one in snapshot.segments:
-            self._add(
-                one.address, _Range(one.size, one.stream, one.small, one.pool, one.expandable)
-            )
-            for block in (block for block in one.blocks if block.state != "I"):
-                live = _Live(block.size, block.requested, block.state, True)
-                self._put(one.address + block.offset, live)
+            home = _Range(one.size, one.stream, one.small, one.pool, one.expandable)
+            self._add(one.address, home)
+        for address, block in requests.placed(snapshot.segments):
+            if block.state != "I":
+                self._put(address, _Live(block.size, block.requested, block.state, True))
 
     def undo(self, event: Event) -> None:
         """The state just before the event."""
         action, address, size = event.action, event.address, event.size
         if action == "alloc":
             if (block := self.live.get(address)) is None:
-                raise _impossible(
-                    event, "a block that is neither freed later nor in the final segments"
-                )
+                raise _impossible(event, f"a block that is {GONE}")
             if block.survived and block.requested != size:
                 self.unlike += 1
             self._take(address)
@@ -117,18 +118,16 @@ class _State:
             self.pool_of[event.number] = event.pool or (home.pool if home else 0)
         elif action == "free_completed":
             if address in self.live:
-                raise _impossible(
-                    event, "a block that is live afterwards without an allocation in between"
-                )
+                again = "a block that is live afterwards without an allocation in between"
+                raise _impossible(event, again)
             self._carve(event, "P" if "free_requested" in self.kinds else "A")
         elif action == "free_requested":
             block = self.live.get(address)
             if block is None and "free_completed" not in self.kinds:
                 self._carve(event, "A")
             elif block is None or block.state != "P":
-                raise _impossible(
-                    event, "a block that is not waiting afterwards and whose free never completes"
-                )
+                never = "a block that is not waiting afterwards and whose free never completes"
+                raise _impossible(event, never)
             else:
                 block.state = "A"
         elif action in ("segment_alloc", "segment_map"):
@@ -151,18 +150,14 @@ class _State:
                 at += 1
                 if not block.survived and not home.small and not home.expandable:
                     after = min(end, self.places[at]) if at < len(self.places) else end
-                    gap = after - place - block.size
-                    if (
-                        block.size >= self.settings.max_split_bytes
-                        and gap < self.settings.non_split_rounding_bytes
-                    ):
+                    gap, oversize = after - place - block.size, self.settings.max_split_bytes
+                    if block.size >= oversize and gap < self.settings.non_split_rounding_bytes:
                         block.size += gap
                     unsure += gap > MIB and block.size == self.round_size(block.requested)
                 if place > here:
                     blocks.append(StartBlock(here - address, place - here, 0, "I", -1))
-                blocks.append(
-                    StartBlock(place - address, block.size, block.requested, block.state, number)
-                )
+                found = (block.size, block.requested, block.state, number)
+                blocks.append(StartBlock(place - address, *found))
                 number += 1
                 here = place + block.size
             if here < end:
@@ -179,36 +174,26 @@ class _State:
                 f"{len(self.places) - live} blocks that were live when the recording began lie in segments that "
                 "it does not show: record again with the segment events (without skip_actions)"
             )
-        silent = not any(kind.startswith("segment_") for kind in self.kinds)
-        said = (
-            (
-                segments and self.snapshot.events,
+        events, notes = self.snapshot.events, []
+        if segments and events:
+            notes.append(
                 f"{len(segments)} segments with {live} live blocks were there before the first event; their order of creation is "
-                "not recorded and is taken to be the order of their addresses, and the ages for garbage collection begin at 0",
-            ),
-            (
-                unsure,
-                f"{unsure} blocks live at the start may have kept up to 1 MiB more than they are taken to: nothing "
-                "recorded tells",
-            ),
-            (
-                self.snapshot.events and silent,
-                "no segment event is recorded: the driver was asked for nothing, or such events were skipped",
-            ),
-            (
-                self.unseen,
-                f"{self.unseen} allocations lie in segments that the recording does not show",
-            ),
-            (
-                self.unmade,
-                f"{self.unmade} segments were made and are gone without a recorded segment_free",
-            ),
-            (
-                self.unlike,
-                f"{self.unlike} allocations differ in size from what the final segments say was requested there",
-            ),
-        )
-        return [note for holds, note in said if holds]
+                "not recorded and is taken to be the order of their addresses, and the ages for garbage collection begin at 0"
+            )
+        if unsure:
+            more = "may have kept up to 1 MiB more than they are taken to: nothing recorded tells"
+            notes.append(f"{unsure} blocks live at the start {more}")
+        if events and not self._segment_events():
+            notes.append(SILENT)
+        counted = {
+            "allocations lie in segments that the recording does not show": self.unseen,
+            "segments were made and are gone without a recorded segment_free": self.unmade,
+            "allocations differ in size from what the final segments say was requested there": self.unlike,
+        }
+        return [*notes, *(f"{count} {says}" for says, count in counted.items() if count)]
+
+    def _segment_events(self) -> bool:
+        return any(kind.startswith("segment_") for kind in self.kinds)
 
     def _range_at(self, address: int) -> _Range | None:
         at = bisect_right(self.starts, address) - 1
@@ -231,9 +216,8 @@ class _State:
         at = bisect_right(self.places, address) - 1
         if at >= 0 and self.places[at] + self.live[self.places[at]].size > address:
             return self.places[at]
-        return (
-            self.places[at + 1] if at + 1 < len(self.places) and self.places[at + 1] < end else None
-        )
+        after = self.places[at + 1] if at + 1 < len(self.places) else end
+        return after if after < end else None
 
     def _carve(self, event: Event, state: str) -> None:
         """The block that the event freed is live again."""
@@ -242,7 +226,7 @@ class _State:
         if (other := self._held(event.address, end)) is not None:
             raise _impossible(event, f"bytes that the live block at {other:#x} holds")
         if home is None:
-            if any(kind.startswith("segment_") for kind in self.kinds):
+            if self._segment_events():
                 raise _impossible(event, "an address in no segment")
             self.unseen += 1
         elif self._range_at(end - 1) is not home:
@@ -302,7 +286,7 @@ class _State:
         first = self.starts[at] if home else 0
         exactly = not whole or (home is not None and (first, home.size) == (address, event.size))
         if home is None or end > first + home.size or not exactly:
-            raise _impossible(event, "memory that is neither freed later nor in the final segments")
+            raise _impossible(event, f"memory that is {GONE}")
         pieces = [(first, address - first), (end, first + home.size - end)]
         del self.starts[at], self.ranges[first]
         for place, size in reversed(pieces):

@@ -17,15 +17,8 @@ from helpers.allocator.trace import MAX_FILE_BYTES, StartBlock, StartSegment, Tr
 
 FRAMES_KEPT, FRAMES_SEEN = 8, 256
 ACTIONS = (
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "oom",
-)
+    "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom"
+).split()
 _SAID_NOTHING_OF = {"snapshot", "annotate", "user_defined"}
 """A snapshot was taken; a note of the program (2.14): neither is asked of the allocator."""
 _STATES = {
@@ -35,6 +28,7 @@ _STATES = {
     "inactive": "I",
 }
 _LIMIT = 1 << 62
+IMPOSSIBLE = "no allocator has such a state"
 MIB = 1 << 20
 
 
@@ -77,10 +71,9 @@ def load(
     """One device of a snapshot file: ``device``, or the one with most events. Raises TraceError in one line."""
     path = Path(path)
     if (size := path.stat().st_size) > max_bytes:
-        raise TraceError(
-            f"{path.name} has {size:,} bytes and the limit is {max_bytes:,}; record fewer entries "
-            f"(max_entries=100000), or allow more with max_bytes={size}"
-        )
+        more = f"(max_entries=100000), or allow more with max_bytes={size}"
+        limit = f"{size:,} bytes and the limit is {max_bytes:,}"
+        raise TraceError(f"{path.name} has {limit}; record fewer entries {more}")
     return parse(unpickle.load(path, max_opcodes), device)
 
 
@@ -89,55 +82,46 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     notes: list[str] = []
     if type(content) is list:
         content = {"segments": content}
-        notes.append(
-            "the file holds segments only, no events: there is a state to look at and nothing to replay"
-        )
+        state = "there is a state to look at and nothing to replay"
+        notes.append(f"the file holds segments only, no events: {state}")
     if type(content) is not dict or "segments" not in content:
+        expected = "expected what torch.cuda.memory._dump_snapshot writes"
         raise TraceError(
-            f"the pickle holds a {type(content).__name__} without segments: expected what "
-            "torch.cuda.memory._dump_snapshot writes"
+            f"the pickle holds a {type(content).__name__} without segments: {expected}"
         )
-    segments = _list(content["segments"], "segments")
-    traces = [
-        _list(entries, "device_traces")
-        for entries in _list(content.get("device_traces", []), "device_traces")
-    ]
+    segments, name = _list(content["segments"], "segments"), "device_traces"
+    traces = [_list(entries, name) for entries in _list(content.get(name, []), name)]
     for segment in segments:
         if type(segment) is not dict:
             raise TraceError(f"segments holds a {type(segment).__name__}: expected a dict each")
     device = _device(device, segments, traces, notes)
     if any(content.get(key) for key in ("host_segments", "host_traces")):
-        notes.append(
-            "pinned host memory (host_segments, host_traces) is left out: it takes no device memory"
-        )
+        host = "pinned host memory (host_segments, host_traces)"
+        notes.append(f"{host} is left out: it takes no device memory")
     pools: dict[tuple[int, int], int] = {(0, 0): 0}
     mine = [_segment(segment, pools) for segment in segments if segment.get("device", 0) == device]
     mine.sort(key=lambda segment: segment.address)
     for one, other in zip(mine, mine[1:], strict=False):
         if one.address + one.size > other.address:
-            raise TraceError(
-                f"the segments at {one.address:#x} and {other.address:#x} overlap: no allocator has such a state"
-            )
+            both = f"{one.address:#x} and {other.address:#x}"
+            raise TraceError(f"the segments at {both} overlap: {IMPOSSIBLE}")
     reader = _Events(pools)
-    events = tuple(
-        event
-        for index, entry in enumerate(traces[device] if device < len(traces) else [])
-        if (event := reader.event(index, entry))
-    )
+    entries = enumerate(traces[device] if device < len(traces) else [])
+    events = tuple(filter(None, (reader.event(index, entry) for index, entry in entries)))
     for action, count in sorted(reader.left_out.items()):
         if action not in _SAID_NOTHING_OF:
             notes.append(f"{count} events of the unknown kind {action!r} are left out")
     settings = content.get("allocator_settings")
     settings = settings if type(settings) is dict else {}
     return Snapshot(
-        device,
-        tuple(mine),
-        events,
-        tuple(reader.frames),
-        settings,
-        _divisions(settings),
-        tuple(pools)[1:],
-        tuple(notes),
+        device=device,
+        segments=tuple(mine),
+        events=events,
+        frames=tuple(reader.frames),
+        settings=settings,
+        divisions=_divisions(settings),
+        pools=tuple(pools)[1:],
+        notes=tuple(notes),
     )
 
 
@@ -150,12 +134,9 @@ def _list(value: Any, name: str) -> list[Any]:
 def _whole(entry: dict[Any, Any], key: str, where: str, default: int | None = None) -> int:
     value = entry.get(key, default)
     if type(value) is not int or not 0 <= value < _LIMIT:
-        seen = (
-            f"{value:,}"
-            if type(value) is int and abs(value) < 1 << 70
-            else f"a {type(value).__name__}"
-        )
-        raise TraceError(f"{where} has {key} {seen}: expected a whole number from 0 up")
+        number = type(value) is int and abs(value) < 1 << 70
+        shown = f"{value:,}" if number else f"a {type(value).__name__}"
+        raise TraceError(f"{where} has {key} {shown}: expected a whole number from 0 up")
     return value
 
 
@@ -165,10 +146,9 @@ def _device(
     busy = [number for number, entries in enumerate(traces) if entries]
     holding = sorted({_whole(segment, "device", "a segment", 0) for segment in segments})
     if asked is not None:
-        if asked not in range(len(traces)) and asked not in holding:
-            raise TraceError(
-                f"device {asked} is not in the snapshot: it has devices {sorted({*range(len(traces)), *holding})}"
-            )
+        there = sorted({*range(len(traces)), *holding})
+        if asked not in there:
+            raise TraceError(f"device {asked} is not in the snapshot: it has devices {there}")
         return asked
     if len(busy) > 1:
         chosen = max(busy, key=lambda number: len(traces[number]))
@@ -181,11 +161,7 @@ def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) 
     """The number of a private pool, in order of first sight; 0 for the default pools."""
     for key in keys:
         value = entry.get(key)
-        if (
-            isinstance(value, tuple | list)
-            and len(value) == 2
-            and all(type(part) is int for part in value)
-        ):
+        if isinstance(value, tuple | list) and [type(part) for part in value] == [int, int]:
             return pools.setdefault((value[0], value[1]), len(pools))
     return 0
 
@@ -196,20 +172,16 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
     blocks, at = [], 0
     for block in _list(entry.get("blocks"), "blocks"):
         if type(block) is not dict:
-            raise TraceError(
-                f"{where} holds a block that is a {type(block).__name__}: expected a dict"
-            )
+            what = f"a block that is a {type(block).__name__}"
+            raise TraceError(f"{where} holds {what}: expected a dict")
         length = _whole(block, "size", where)
         state = block.get("state")
         if type(state) is not str or state not in _STATES:
-            raise TraceError(
-                f"{where} has a block whose state is {str(state)[:40] if type(state) is str else 'no text'}: "
-                f"expected one of {', '.join(_STATES)}"
-            )
+            what = f"a block whose state is {state[:40] if type(state) is str else 'no text'}"
+            raise TraceError(f"{where} has {what}: expected one of {', '.join(_STATES)}")
         if _whole(block, "address", where, address + at) != address + at or not length:
-            raise TraceError(
-                f"{where} has blocks that do not lie one after another: no allocator has such a state"
-            )
+            apart = "blocks that do not lie one after another"
+            raise TraceError(f"{where} has {apart}: {IMPOSSIBLE}")
         history = block.get("history")  # torch 2.0: the newest use first
         first: dict[Any, Any] = (
             history[0] if type(history) is list and history and type(history[0]) is dict else {}
@@ -219,28 +191,18 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
         blocks.append(StartBlock(at, length, requested if live else 0, _STATES[state], -1))
         at += length
     if at != size:
-        raise TraceError(
-            f"{where} has {size:,} bytes and its blocks {at:,}: the snapshot is damaged"
-        )
-    small = entry.get("segment_type") == "small"
-    return StartSegment(
-        address,
-        size,
-        _whole(entry, "stream", where, 0),
-        small,
-        _pool(entry, pools, "segment_pool_id"),
-        entry.get("is_expandable") is True,
-        tuple(blocks),
-    )
+        sizes = f"{size:,} bytes and its blocks {at:,}"
+        raise TraceError(f"{where} has {sizes}: the snapshot is damaged")
+    stream, small = _whole(entry, "stream", where, 0), entry.get("segment_type") == "small"
+    pool, expandable = _pool(entry, pools, "segment_pool_id"), entry.get("is_expandable") is True
+    return StartSegment(address, size, stream, small, pool, expandable, tuple(blocks))
 
 
 def _divisions(settings: dict[Any, Any]) -> tuple[int, ...]:
-    table = settings.get("roundup_power2_divisions")
-    if type(table) is not dict:
-        return (0,) * 16
-    return tuple(
-        _whole(table, str(1 << power), "roundup_power2_divisions", 0) for power in range(16)
-    )
+    name = "roundup_power2_divisions"
+    found = settings.get(name)
+    table = found if type(found) is dict else {}
+    return tuple(_whole(table, str(1 << power), name, 0) for power in range(16))
 
 
 class _Events:
@@ -256,43 +218,37 @@ class _Events:
 
     def event(self, index: int, entry: Any) -> Event | None:
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
-            raise TraceError(
-                f"event {index} is a {type(entry).__name__} without an action: expected a dict, as torch writes"
-            )
+            what = f"event {index} is a {type(entry).__name__} without an action"
+            raise TraceError(f"{what}: expected a dict, as torch writes")
         if action not in ACTIONS:
             self.left_out[action[:40]] += 1
             return None
         where = f"event {index} ({action})"
-        if action == "oom" and "device_free" in entry:
-            address = _whole(entry, "device_free", where)
-        else:
-            address = _whole(entry, "addr", where)
-        time = _whole(entry, "time_us", where) if "time_us" in entry else None
-        frames = entry.get("frames")
+        free, frames = action == "oom" and "device_free" in entry, entry.get("frames")
         return Event(
-            index,
-            action,
-            address,
-            _whole(entry, "size", where),
-            _whole(entry, "stream", where, 0),
-            time,
-            _pool(entry, self.pools, "pool_id", "segment_pool_id"),
-            self._frame(frames) if type(frames) is list and frames else -1,
+            number=index,
+            action=action,
+            address=_whole(entry, "device_free" if free else "addr", where),
+            size=_whole(entry, "size", where),
+            stream=_whole(entry, "stream", where, 0),
+            time_us=_whole(entry, "time_us", where) if "time_us" in entry else None,
+            pool=_pool(entry, self.pools, "pool_id", "segment_pool_id"),
+            frame=self._frame(frames) if type(frames) is list and frames else -1,
         )
 
     def _frame(self, frames: list[Any]) -> int:
         """The number of the innermost Python frames; a stack is often one object in many entries."""
         if (known := self._lists.get(id(frames))) is not None:
             return known
-        kept: list[str] = []
+        lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:
             if (text := self._texts.get(id(frame))) is None:
                 text = self._texts[id(frame)] = _frame_text(frame)
             if text:
-                kept.append(text)
-                if len(kept) == FRAMES_KEPT:
+                lines.append(text)
+                if len(lines) == FRAMES_KEPT:
                     break
-        stack = tuple(kept)
+        stack = tuple(lines)
         if stack not in self._numbers:
             self._numbers[stack] = len(self.frames)
             self.frames.append(stack)
@@ -305,13 +261,9 @@ def _frame_text(frame: Any) -> str:
     if type(frame) is not dict:
         return ""
     file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
-    if (
-        type(file) is not str
-        or type(line) is not int
-        or type(name) is not str
-        or not file.endswith(".py")
-        and file[:1] != "<"
-    ):
+    if type(file) is not str or type(line) is not int or type(name) is not str:
+        return ""
+    if not file.endswith(".py") and file[:1] != "<":
         return ""
     shown = file.replace("\\", "/").rsplit("/", 1)[-1]
     return " ".join(f"{shown[:80]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())

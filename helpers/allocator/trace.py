@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -120,39 +121,37 @@ class Trace:
         return 1 + max(int(self.id.max(initial=-1)), max(live, default=-1))
 
 
+def start_bytes(segments: Iterable[StartSegment]) -> int:
+    """Bytes reserved in these segments."""
+    return sum(segment.size for segment in segments)
+
+
 def _objects(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) of each line that is not blank; a batch at a time, which halves the time."""
-    batch: list[tuple[int, str]] = []
-    for number, line in enumerate(lines, 1):
-        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-        if text and not text.isspace():
-            batch.append((number, text))
-        if len(batch) == _BATCH:
-            yield from _parsed(batch)
-            batch = []
-    yield from _parsed(batch)
+    texts = (line.decode("utf-8", "replace") if isinstance(line, bytes) else line for line in lines)
+    rows = ((number, text) for number, text in enumerate(texts, 1) if text and not text.isspace())
+    while batch := list(islice(rows, _BATCH)):
+        for number, row in zip((number for number, _ in batch), _parsed(batch), strict=True):
+            if type(row) is not dict:
+                what = f"a JSON {type(row).__name__}"
+                raise TraceError(f"line {number} is {what}: expected one object a line")
+            yield number, row
 
 
-def _parsed(batch: list[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parsed(batch: list[tuple[int, str]]) -> list[Any]:
     try:
         rows = json.loads("[" + ",".join(text for _, text in batch) + "]")
     except (ValueError, RecursionError):
         rows = []
-    if len(rows) != len(batch):
-        rows = []
-        for number, text in batch:
-            try:
-                rows.append(json.loads(text))
-            except (ValueError, RecursionError) as error:
-                raise TraceError(
-                    f"line {number} is not JSON ({str(error)[:80]}): expected one object a line"
-                ) from None
-    for (number, _), row in zip(batch, rows, strict=True):
-        if type(row) is not dict:
-            raise TraceError(
-                f"line {number} is a JSON {type(row).__name__}: expected one object a line"
-            )
-        yield number, row
+    return rows if len(rows) == len(batch) else [_one(number, text) for number, text in batch]
+
+
+def _one(number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        what = f"line {number} is not JSON ({str(error)[:80]})"
+        raise TraceError(f"{what}: expected one object a line") from None
 
 
 def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = None) -> Trace:
@@ -167,7 +166,7 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
     live: set[Any] = set()
     rows: list[tuple[int, ...]] = []  # op id size stream time frame
     stacks: dict[tuple[str, ...], int] = {}
-    made = 0
+    count = 0
     for number, row in _objects(lines):
         kind = row.get("op")
         if kind is None:
@@ -178,26 +177,23 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             continue
         size, ident, stream = 0, -1, 0
         if type(kind) is not str or kind not in _ASKED:
-            raise TraceError(
-                f"line {number} has the unknown operation {str(kind)[:40]!r}: expected alloc, free, ..."
-            )
+            what = f"the unknown operation {str(kind)[:40]!r}"
+            raise TraceError(f"line {number} has {what}: expected alloc, free, ...")
         if kind == "alloc":
             name, size = _id(row, number), _whole(row, "size", number)
             stream = _whole(row, "stream", number, 0)
             if name in live:
-                raise TraceError(
-                    f"line {number} allocates id {name!r}, which is still live: free it first or use a new id"
-                )
-            ident = latest[name] = made
-            made += 1
+                what = f"line {number} allocates id {name!r}, which is still live"
+                raise TraceError(f"{what}: free it first or use a new id")
+            ident = latest[name] = count
+            count += 1
             if row.get("out", "ok") == "ok":
                 live.add(name)
         elif kind in ("free", "record_stream"):
             name = _id(row, number)
             if name not in latest:
-                raise TraceError(
-                    f"line {number} ({kind}) names id {name!r}, which was not allocated before"
-                )
+                what = f"names id {name!r}, which was not allocated before"
+                raise TraceError(f"line {number} ({kind}) {what}")
             ident = latest[name]
             if kind == "free":
                 live.discard(name)
@@ -212,16 +208,14 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
         elif kind in ("set_fraction", "set_conf"):
             size = len(values)
             values.append(_value(row, kind, number))
-        time, names = row.get("time_ns"), row.get("frames")
-        stack = (
-            stacks.setdefault(tuple(map(str, names)), len(stacks)) if type(names) is list else -1
-        )
+        time, names, stack = row.get("time_ns"), row.get("frames"), -1
         time = time if type(time) is int else -1
+        if type(names) is list:
+            stack = stacks.setdefault(tuple(map(str, names)), len(stacks))
         rows.append((OP_NAMES[kind], ident, size, stream * STREAM_STEP, time, stack))
-    op, ids, sizes, streams, times, frame = map(
-        np.ascontiguousarray, np.array(rows, np.int64).reshape(-1, 6).T
-    )
-    said = top.pop("notes", ())
+    columns = np.array(rows, np.int64).reshape(-1, 6).T
+    op, ids, sizes, streams, times, frame = map(np.ascontiguousarray, columns)
+    remarks = top.pop("notes", ())
     return Trace(
         op.astype(np.int8),
         ids,
@@ -233,7 +227,7 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
         frame=frame.astype(np.int32) if stacks else None,
         frames=tuple(stacks),
         header=top,
-        notes=tuple(map(str, said)) if isinstance(said, list) else (),
+        notes=tuple(map(str, remarks)) if isinstance(remarks, list) else (),
     )
 
 
@@ -254,9 +248,8 @@ def _whole(row: dict[str, Any], key: str, number: int, default: int | None = Non
     value = row.get(key, default)
     if type(value) is int and 0 <= value < _LARGEST >> (12 if key == "stream" else 0):
         return value
-    raise TraceError(
-        f"line {number} has {key} {str(value)[:40]}: expected a whole number from 0 up"
-    )
+    what = f"line {number} has {key} {str(value)[:40]}"
+    raise TraceError(f"{what}: expected a whole number from 0 up")
 
 
 def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
@@ -266,21 +259,20 @@ def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
     if kind == "set_fraction" and isinstance(value, int | float) and type(value) is not bool:
         return float(value)
     expected = "a text" if kind == "set_conf" else "a number"
-    raise TraceError(
-        f"line {number} ({kind}) has {kind[4:]} {str(value)[:40]}: expected {expected}"
-    )
+    what = f"line {number} ({kind}) has {kind[4:]} {str(value)[:40]}"
+    raise TraceError(f"{what}: expected {expected}")
 
 
 def possible(trace: Trace) -> Trace:
     """The same trace, where it can have happened; else TraceError names the first operation at fault."""
     count, values = trace.ids, len(trace.values)
-    made = np.full(max(count, 1), len(trace), np.int64)
+    maker = np.full(max(count, 1), len(trace), np.int64)
     live = [block.id for segment in trace.start for block in segment.blocks if block.id >= 0]
-    made[live] = -1
+    maker[live] = -1
     at = np.arange(len(trace))
     alloc = trace.op == Op.ALLOC
-    np.minimum.at(made, trace.id[alloc & (trace.id >= 0)], at[alloc & (trace.id >= 0)])
-    first = made[np.maximum(trace.id, 0)]
+    np.minimum.at(maker, trace.id[alloc & (trace.id >= 0)], at[alloc & (trace.id >= 0)])
+    first = maker[np.maximum(trace.id, 0)]
     named = np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM))
     valued = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
     for wrong, why in (
@@ -292,7 +284,6 @@ def possible(trace: Trace) -> Trace:
         (valued & (trace.size >= values), "names a setting that the trace does not have"),
     ):
         if wrong.any():
-            raise TraceError(
-                f"operation {int(wrong.argmax())} {why}: such a trace cannot have happened; record it again"
-            )
+            what = f"operation {int(wrong.argmax())} {why}"
+            raise TraceError(f"{what}: such a trace cannot have happened; record it again")
     return trace

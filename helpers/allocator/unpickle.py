@@ -9,6 +9,7 @@ weights_only=True is no substitute (CVE-2026-24747).
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import pickletools
@@ -23,105 +24,72 @@ MAX_DEPTH = 32
 _LOOK_AHEAD_BYTES = 1 << 20
 _CODES = {code.code.encode("latin-1")[0]: code for code in pickletools.opcodes}
 _RUNS_CODE = frozenset(
-    (
-        "GLOBAL",
-        "STACK_GLOBAL",
-        "REDUCE",
-        "BUILD",
-        "INST",
-        "OBJ",
-        "NEWOBJ",
-        "NEWOBJ_EX",
-        "PERSID",
-        "BINPERSID",
-        "EXT1",
-        "EXT2",
-        "EXT4",
-    )
+    "GLOBAL STACK_GLOBAL REDUCE BUILD INST OBJ NEWOBJ NEWOBJ_EX PERSID BINPERSID EXT1 EXT2 EXT4".split()
 )
-# What an opcode does, and the bytes of its argument; below 0: those of the length before a counted argument.
-(
-    _SCALAR,
-    _CONTAINER,
-    _TUPLE,
-    _MARK,
-    _MARKED_TUPLE,
-    _ONE,
-    _MANY,
-    _SET_ONE,
-    _SET_MANY,
-    _PUT,
-    _MEMOIZE,
-    _GET,
-    _SKIP,
-    _STOP,
-) = range(14)
-_WORDS = {
-    _SCALAR: "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINUNICODE -1 "
+_REFUSED = "a memory snapshot holds plain data only, so it is refused"
+_ACTIONS = {
+    "scalar": "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINUNICODE -1 "
     "BINUNICODE -4 BINUNICODE8 -8 SHORT_BINBYTES -1 BINBYTES -4 SHORT_BINSTRING -1",
-    _CONTAINER: "EMPTY_LIST 0 EMPTY_DICT 0 EMPTY_TUPLE 0",
-    _TUPLE: "TUPLE1 0 TUPLE2 0 TUPLE3 0",
-    _MARK: "MARK 0",
-    _MARKED_TUPLE: "TUPLE 0",
-    _ONE: "APPEND 0",
-    _MANY: "APPENDS 0",
-    _SET_ONE: "SETITEM 0",
-    _SET_MANY: "SETITEMS 0",
-    _PUT: "BINPUT 1 LONG_BINPUT 4",
-    _MEMOIZE: "MEMOIZE 0",
-    _GET: "BINGET 1 LONG_BINGET 4",
-    _SKIP: "PROTO 1 FRAME 8",
-    _STOP: "STOP 0",
+    "container": "EMPTY_LIST 0 EMPTY_DICT 0 EMPTY_TUPLE 0",
+    "tuple": "TUPLE1 0 TUPLE2 0 TUPLE3 0",
+    "mark": "MARK 0",
+    "marked tuple": "TUPLE 0",
+    "append": "APPEND 0",
+    "appends": "APPENDS 0",
+    "set item": "SETITEM 0",
+    "set items": "SETITEMS 0",
+    "put": "BINPUT 1 LONG_BINPUT 4",
+    "memoize": "MEMOIZE 0",
+    "get": "BINGET 1 LONG_BINGET 4",
+    "skip": "PROTO 1 FRAME 8",
+    "stop": "STOP 0",
 }
+"""What an opcode does, and the bytes of its argument; below 0: those of the length before a counted argument."""
 _PLAIN = {
     name: (action, max(int(width), 0), max(-int(width), 0))
-    for action, words in _WORDS.items()
+    for action, words in _ACTIONS.items()
     for name, width in zip(words.split()[::2], words.split()[1::2], strict=True)
 }
 _TABLE = [_PLAIN.get(_CODES[byte].name) if byte in _CODES else None for byte in range(256)]
+
+
+_BROKEN = (
+    pickle.UnpicklingError,
+    EOFError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
 
 
 def load(path: Path, max_opcodes: int = MAX_OPCODES) -> Any:
     """The plain objects in the pickle file. Raises TraceError, naming what it asks for, where it holds anything else."""
     data = path.read_bytes()
     if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        raise TraceError(
-            f"{path.name} has pickle protocol {data[1] if len(data) > 1 else 'none'}: expected 2 to 5"
-        )
+        protocol = data[1] if len(data) > 1 else "none"
+        raise TraceError(f"{path.name} has pickle protocol {protocol}: expected 2 to 5")
     try:
         _scan(path.name, data, max_opcodes)
         return _Plain(io.BytesIO(data)).load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        IndexError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        KeyError,
-        OverflowError,
-        MemoryError,
-    ) as error:
-        if isinstance(error, TraceError):
-            raise
-        raise TraceError(
-            f"{path.name} is no whole pickle ({type(error).__name__}: {str(error)[:80]}); copy it again"
-        ) from None
+    except TraceError:
+        raise
+    except _BROKEN as error:
+        why = f"{type(error).__name__}: {str(error)[:80]}"
+        raise TraceError(f"{path.name} is no whole pickle ({why}); copy it again") from None
 
 
 class _Plain(pickle.Unpickler):
     """Builds objects and never finds a class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise TraceError(
-            f"the pickle asks for {module}.{name}: a memory snapshot holds plain data only, so it is refused and "
-            "nothing of it was run; do not open this file with pickle.load"
-        )
+        unsafe = "nothing of it was run; do not open this file with pickle.load"
+        raise TraceError(f"the pickle asks for {module}.{name}: {_REFUSED} and {unsafe}")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise TraceError(
-            "the pickle holds a persistent id: a memory snapshot holds plain data only, so it is refused"
-        )
+        raise TraceError(f"the pickle holds a persistent id: {_REFUSED}")
 
 
 def _scan(name: str, data: bytes, max_opcodes: int) -> None:
@@ -141,60 +109,51 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
         if counted:
             width = counted + int.from_bytes(data[at : at + counted], "little")
         if at + width > end:
-            raise TraceError(
-                f"{name} claims a value of {width:,} bytes at byte {at:,} and {end - at:,} follow: cut or forged"
-            )
-        if action == _GET:
-            depths.append(
-                memo[data[at] if width == 1 else int.from_bytes(data[at : at + width], "little")]
-            )
+            claim = f"{name} claims a value of {width:,} bytes at byte {at:,}"
+            raise TraceError(f"{claim} and {end - at:,} follow: cut or forged")
+        if action == "get":
+            depths.append(memo[int.from_bytes(data[at : at + width], "little")])
             at += width
             continue
-        if action == _SCALAR:
+        if action == "scalar":
             depths.append(0)
             at += width
             continue
-        if action == _MEMOIZE:
+        if action == "memoize":
             memo.append(depths[-1])
-        elif action == _PUT:
+        elif action == "put":
             if (index := int.from_bytes(data[at : at + width], "little")) > len(memo):
-                raise TraceError(
-                    f"{name} numbers value {len(memo):,} as {index:,} at byte {at:,}: forged to fill the memory"
-                )
+                value = f"numbers value {len(memo):,} as {index:,} at byte {at:,}"
+                raise TraceError(f"{name} {value}: forged to fill the memory")
             memo[index : index + 1] = depths[-1:]
-        elif action == _CONTAINER:
+        elif action == "container":
             depths.append(1)
-        elif action == _MARK:
+        elif action == "mark":
             marks.append(len(depths))
-        elif action in (_MANY, _SET_MANY, _MARKED_TUPLE):
+        elif action in ("appends", "set items", "marked tuple"):
             first = marks.pop()
             inner = depths[first:]
             del depths[first:]
-            if action == _MARKED_TUPLE:
+            if action == "marked tuple":
                 depths.append(1)
-            elif action == _SET_MANY and any(inner[::2]):
-                raise TraceError(
-                    f"{name} has a container as a key at byte {at:,}: no memory snapshot has one"
-                )
+            elif action == "set items" and any(inner[::2]):
+                raise _key(name, at)
             depths[-1] = max(depths[-1], 1 + max(inner, default=0))
-        elif action == _TUPLE:
+        elif action == "tuple":
             size = data[at - 1] - 0x84
             inner = depths[-size:]
             del depths[-size:]
             depths.append(1 + max(inner))
-        elif action in (_ONE, _SET_ONE):
+        elif action in ("append", "set item"):
             deepest = depths.pop()
-            if action == _SET_ONE and depths.pop():
-                raise TraceError(
-                    f"{name} has a container as a key at byte {at:,}: no memory snapshot has one"
-                )
+            if action == "set item" and depths.pop():
+                raise _key(name, at)
             depths[-1] = max(depths[-1], 1 + deepest)
-        elif action == _STOP:
+        elif action == "stop":
             return
         if len(marks) > MAX_DEPTH or depths and depths[-1] > MAX_DEPTH:
-            raise TraceError(
-                f"{name} is nested deeper than {MAX_DEPTH} at byte {at:,}: no memory snapshot is"
-            )
+            deep = f"nested deeper than {MAX_DEPTH} at byte {at:,}"
+            raise TraceError(f"{name} is {deep}: no memory snapshot is")
         at += width
     raise TraceError(
         f"{name} has more than {max_opcodes:,} pickle opcodes; record fewer entries (max_entries=100000), or "
@@ -202,32 +161,35 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
     )
 
 
+def _key(name: str, at: int) -> TraceError:
+    return TraceError(f"{name} has a container as a key at byte {at:,}: no memory snapshot has one")
+
+
 def _refuse(name: str, data: bytes, at: int) -> NoReturn:
     """Raises, naming the opcode or, where it or a later one runs code, what it asks for."""
     code = _CODES.get(data[at])
     what = code.name if code else f"0x{data[at]:02x}"
-    place = at
-    try:
+    asks: TraceError | None = None
+    with contextlib.suppress(ValueError, IndexError, OverflowError):
+        # Where what follows is no pickle, the opcode itself is named.
         for later, arg, offset in pickletools.genops(data[at : at + _LOOK_AHEAD_BYTES]):
             if later.name in _RUNS_CODE:
-                what, place = later.name, at + (offset or 0)
-                if later.name in ("GLOBAL", "INST"):
-                    what += f" ({str(arg)[:200].replace(' ', '.')})"
-                elif later.name == "STACK_GLOBAL":
-                    texts = [
-                        str(text)
-                        for _, text, _ in pickletools.genops(data[:place] + b".")
-                        if isinstance(text, str)
-                    ]
-                    what += f" ({'.'.join(texts[-2:])[:200]})"
-                raise TraceError(
-                    f"{name} asks for code to be run: {what} at byte {place:,}; it is refused and nothing of it "
-                    "was run. A memory snapshot holds plain data only; do not open this file with pickle.load"
-                )
-    except TraceError:
-        raise
-    except (ValueError, IndexError, OverflowError):
-        pass  # what follows is no pickle: the opcode itself is named
-    raise TraceError(
-        f"{name} holds {what} at byte {at:,}: expected a torch memory snapshot, a pickle (2 to 5) of plain data"
+                asks = _runs_code(name, data, later.name, arg, at + (offset or 0))
+                break
+    if asks:
+        raise asks
+    expected = "expected a torch memory snapshot, a pickle (2 to 5) of plain data"
+    raise TraceError(f"{name} holds {what} at byte {at:,}: {expected}")
+
+
+def _runs_code(name: str, data: bytes, what: str, arg: Any, place: int) -> TraceError:
+    if what in ("GLOBAL", "INST"):
+        what += f" ({str(arg)[:200].replace(' ', '.')})"
+    elif what == "STACK_GLOBAL":
+        before = pickletools.genops(data[:place] + b".")
+        texts = [text for _, text, _ in before if isinstance(text, str)]
+        what += f" ({'.'.join(texts[-2:])[:200]})"
+    return TraceError(
+        f"{name} asks for code to be run: {what} at byte {place:,}; it is refused and nothing of it "
+        "was run. A memory snapshot holds plain data only; do not open this file with pickle.load"
     )

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from helpers.allocator.capacity import Progress, Runs, lower_bound, smallest_of
+from helpers.allocator.capacity import (
+    Progress,
+    Runs,
+    clashes,
+    lower_bound,
+    prepared,
+    smallest_of,
+)
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.start import clashes, prepared
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse
 
 NOT_ON_HIP = "shared source, not proved on a HIP build"
 NOT_COMPARED = "this release was read in its source; its compiled allocator was not compared"
+BY_ADDRESS = (
+    "on this release some settings pass or fail by the addresses that the driver returns; only those that "
+    "pass under every rule tried count as passing"
+)
+NOTHING_SAVED = "no other saves a retry or a slow call in a hundred operations"
+NO_NUMBA = "replayed by plain Python on one core: numba, which compiles it, is not there"
 TOP = 10
 
 
@@ -98,56 +111,49 @@ def whatif(
     confs: Sequence[str] | None = None,
     fraction: float | None = None,
     progress: Progress | None = None,
-    threads: int | None = None,
     engine: str = "auto",
     anew: bool = False,
 ) -> Answer:
     """Which setting avoids the out-of-memory on that card, and what it costs.
 
     confs are the settings to try, by default the grid of this build and what the trace was recorded under. Recorded addresses
-    are not used; anew: see start.prepared. Raises SettingsError for a string that torch refuses, ValueError for an empty trace
+    are not used; anew: see capacity.prepared. Raises SettingsError for a string that torch refuses, ValueError for an empty trace
     or a card smaller than what was live on it at the start.
     """
     if not len(trace):
-        raise ValueError(
-            "the trace has no operation: expected at least one allocation; record again from the program's start"
-        )
+        expected = "expected at least one allocation; record again from the program's start"
+        raise ValueError(f"the trace has no operation: {expected}")
     rules = behaviour(torch, build)
     warnings = [rules.note] if rules.note else []
-    confs, said = _confs(trace, rules, confs)
+    confs, remarks = _confs(trace, rules, confs)
     settings = {conf: parse(conf, rules) for conf in confs}
     stream, origin, more = prepared(trace, card, anew)
     apart = [conf for conf in confs if clashes(settings[conf], stream.start)]
     other, other_origin, _ = prepared(trace, card, anew=True) if apart else (stream, origin, [])
-    warnings += [*said, *more]
+    warnings += [*remarks, *more]
     if apart:
         warnings.append(
             f"under {len(apart)} settings with max_split_size_mb the start cannot lie as recorded, with larger "
             "segments split: there its live blocks are allocated anew, in the order of their addresses"
         )
     origins = {conf: other_origin if conf in apart else origin for conf in confs}
-    runs = Runs(stream, card, torch, build, fraction, engine, threads, dict.fromkeys(apart, other))
+    runs = Runs(stream, card, torch, build, fraction, engine, dict.fromkeys(apart, other))
     floor, floor_at = lower_bound(stream, card)
     jobs = [(conf, policy) for conf in confs for policy in runs.policies]
-    outcomes = runs.map(
-        lambda those, job: those.one(job[0], card.capacity_bytes, job[1]), jobs, progress
-    )
-    found = dict(zip(jobs, outcomes, strict=True))
-    tried = {conf: [found[conf, policy] for policy in runs.policies] for conf in confs}
-    rows = tuple(
-        sorted(
-            (_row(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs),
-            key=_rank,
-        )
-    )
+    one = partial(_one, card.capacity_bytes)
+    outcomes = dict(zip(jobs, runs.map(one, jobs, progress), strict=True))
+    tried = {conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs}
+    table = [_row(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
+    rows = tuple(sorted(table, key=_rank))
     use, why = choose(rows)
-    needs, needs_settings, live, groups = 0, "", (), ()  # type: int, str, tuple[Live, ...], tuple[Group, ...]
+    needs, needs_settings = 0, ""
+    live: tuple[Live, ...] = ()
+    groups: tuple[Group, ...] = ()
     if use is None:
         allowed = [row.settings for row in rows if not row.flags]
         if not allowed:
-            raise ValueError(
-                f"none of the settings given may be recommended ({rows[0].flags[0]}): add the default, ''"
-            )
+            none = f"none of the settings given may be recommended ({rows[0].flags[0]})"
+            raise ValueError(f"{none}: add the default, ''")
         best = smallest_of(runs, allowed, above=card.capacity_bytes)
         needs, needs_settings = best.capacity_bytes - card.capacity_bytes, best.settings
         failed = next(one.first_oom for one in tried[needs_settings] if one.first_oom is not None)
@@ -158,38 +164,35 @@ def whatif(
                 f"; arithmetic alone shows it: {floor:,} bytes are live or held at operation {int(origin[floor_at])}, "
                 f"{floor - card.capacity_bytes:,} more than the card has"
             )
-    warnings += [
-        f"{row.settings} passes, but is not recommended: {row.flags[0]}"
-        for row in rows
-        if row.passes and row.flags
-    ]
+    for row in rows:
+        if row.passes and row.flags:
+            warnings.append(f"{row.settings} passes, but is not recommended: {row.flags[0]}")
     if any(not row.addresses_agree for row in rows):
-        warnings.append(
-            "on this release some settings pass or fail by the addresses that the driver returns; only those that "
-            "pass under every rule tried count as passing"
-        )
+        warnings.append(BY_ADDRESS)
     if rules.proved != "oracle":
         warnings.insert(0, NOT_COMPARED if rules.build == "cuda" else NOT_ON_HIP)
     if engine != "plain" and find_spec("numba") is None:
-        warnings.append(
-            "replayed by plain Python on one core: numba, which compiles it, is not there"
-        )
+        warnings.append(NO_NUMBA)
     return Answer(
-        card.capacity_bytes,
-        card.held_bytes,
-        torch,
-        rules.build,
-        rows,
-        use or "",
-        why,
-        needs,
-        needs_settings,
-        floor,
-        int(origin[floor_at]),
-        live,
-        groups,
-        tuple(warnings),
+        capacity_bytes=card.capacity_bytes,
+        held_bytes=card.held_bytes,
+        torch=torch,
+        build=rules.build,
+        rows=rows,
+        use=use or "",
+        why=why,
+        needs_bytes=needs,
+        needs_settings=needs_settings,
+        floor_bytes=floor,
+        floor_index=int(origin[floor_at]),
+        live=live,
+        groups=groups,
+        warnings=tuple(warnings),
     )
+
+
+def _one(capacity_bytes: int, runs: Runs, job: tuple[str, str]) -> Outcome:
+    return runs.one(job[0], capacity_bytes, job[1])
 
 
 def _confs(
@@ -217,50 +220,39 @@ def _row(
 ) -> Row:
     first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
-    flags = [
-        text
-        for text in settings.warnings
-        if fraction is None or not text.startswith("garbage_collection_threshold:")
-    ]
+    flags = list(settings.warnings)
+    if fraction is not None:
+        flags = [text for text in flags if not text.startswith("garbage_collection_threshold:")]
     if settings.conf and replace(settings, conf="", ignored=()) == parse("", rules):
-        flags.append("it changes nothing here" + "".join(f"; {text}" for text in settings.ignored))
-    worst = min(
-        (o for o in outcomes if o.first_oom is not None),
-        key=lambda o: o.first_oom or 0,
-        default=first,
-    )
+        flags.append("; ".join(("it changes nothing here", *settings.ignored)))
+    failed = [outcome for outcome in outcomes if outcome.first_oom is not None]
+    worst = min(failed, key=lambda outcome: outcome.first_oom or 0, default=first)
     return Row(
-        settings.conf,
-        first.events,
-        max(outcome.ooms for outcome in outcomes),
-        None if worst.first_oom is None else int(origin[worst.first_oom]),
-        worst.first_oom_bytes,
-        first.peak_allocated_bytes,
-        first.peak_reserved_bytes,
-        min(peaks),
-        max(peaks),
-        max(outcome.counter("num_alloc_retries") for outcome in outcomes),
-        first.counter("num_device_alloc"),
-        max(outcome.slow_calls for outcome in outcomes),
-        all(passed),
-        len(set(passed)) == 1,
-        tuple(flags),
-        rules.proved,
+        settings=settings.conf,
+        events=first.events,
+        ooms=max(outcome.ooms for outcome in outcomes),
+        first_oom=None if worst.first_oom is None else int(origin[worst.first_oom]),
+        first_oom_bytes=worst.first_oom_bytes,
+        peak_allocated_bytes=first.peak_allocated_bytes,
+        peak_reserved_bytes=first.peak_reserved_bytes,
+        peak_reserved_low_bytes=min(peaks),
+        peak_reserved_high_bytes=max(peaks),
+        retries=max(outcome.counter("num_alloc_retries") for outcome in outcomes),
+        device_allocs=first.counter("num_device_alloc"),
+        slow_calls=max(outcome.slow_calls for outcome in outcomes),
+        passes=all(passed),
+        addresses_agree=len(set(passed)) == 1,
+        flags=tuple(flags),
+        proved=rules.proved,
     )
 
 
 def _rank(row: Row) -> tuple:
     """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the farthest first."""
-    simple = (len(row.settings), row.settings)
+    after = (row.peak_reserved_high_bytes, len(row.settings), row.settings)
     if row.passes:
-        return (0, row.slow_calls, row.retries, row.peak_reserved_high_bytes, *simple)
-    return (
-        1,
-        -(row.first_oom if row.first_oom is not None else UNLIMITED),
-        row.ooms,
-        row.peak_reserved_high_bytes,
-        *simple,
-    )
+        return (0, row.slow_calls, row.retries, *after)
+    return (1, -(UNLIMITED if row.first_oom is None else row.first_oom), row.ooms, *after)
 
 
 def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
@@ -273,69 +265,54 @@ def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
     if not passing:
         return None, ""
     top = passing[0]
+    about_as_good = 1.5 * top.slow_calls + max(10, top.events // 100)
     alike = [
-        row
-        for row in passing
-        if row.retries == top.retries
-        and row.slow_calls <= 1.5 * top.slow_calls + max(10, top.events // 100)
+        row for row in passing if row.retries == top.retries and row.slow_calls <= about_as_good
     ]
     best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
     if default is None:
-        return best.settings, "it passes" + (
-            ", the default settings do not" if any(not r.settings for r in rows) else ""
-        )
+        fails = any(not row.settings for row in rows)
+        return best.settings, "it passes" + (", the default settings do not" if fails else "")
     saved = default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
     if best.retries < default.retries or saved > max(10, default.events // 100):
-        return best.settings, (
-            f"the default settings pass too, with {default.retries} retries and {default.slow_calls} slow "
-            f"calls; this has {best.retries} and {best.slow_calls}"
-        )
-    return (
-        "",
-        "the default settings pass, and no other saves a retry or a slow call in a hundred operations",
-    )
+        costs = f"{default.retries} retries and {default.slow_calls} slow calls"
+        less = f"this has {best.retries} and {best.slow_calls}"
+        return best.settings, f"the default settings pass too, with {costs}; {less}"
+    return "", f"the default settings pass, and {NOTHING_SAVED}"
 
 
 def live_at(
     trace: Trace, origin: np.ndarray, index: int
 ) -> tuple[tuple[Live, ...], tuple[Group, ...]]:
     """The live allocations before an operation that hold the most, and all of them by stack."""
-    known = {
-        block.id: (block.requested or block.size, -1)
-        for segment in trace.start
-        for block in segment.blocks
-        if block.state == "A"
-    }
+    start = (block for segment in trace.start for block in segment.blocks if block.state == "A")
+    known = {block.id: (block.requested or block.size, -1) for block in start}
     moves = np.isin(trace.op[:index], (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED))
     for at in np.flatnonzero(moves).tolist():
         if trace.op[at] == Op.ALLOC:
             known[int(trace.id[at])] = (int(trace.size[at]), at)
         else:
             known.pop(int(trace.id[at]), None)
-    held = []
+    largest = []
     for ident, (size, at) in known.items():
-        made = int(origin[at]) if at >= 0 else -1  # the recorded operation
-        stack = int(trace.frame[made]) if trace.frame is not None and made >= 0 else -1
-        held.append(Live(ident, size, made, trace.frames[stack] if stack >= 0 else ()))
-    held.sort(key=lambda one: (-one.size_bytes, one.index, one.id))
+        event = int(origin[at]) if at >= 0 else -1  # the recorded operation
+        stack = int(trace.frame[event]) if trace.frame is not None and event >= 0 else -1
+        largest.append(Live(ident, size, event, trace.frames[stack] if stack >= 0 else ()))
+    largest.sort(key=lambda one: (-one.size_bytes, one.index, one.id))
     sums: dict[tuple[str, ...], list[int]] = {}
-    for one in held:
+    for one in largest:
         sums.setdefault(one.frames, []).append(one.size_bytes)
-    groups = sorted(
-        (Group(frames, sum(sizes), len(sizes)) for frames, sizes in sums.items()),
-        key=lambda g: -g.size_bytes,
-    )
-    return tuple(held[:TOP]), tuple(groups[:TOP])
+    groups = [Group(frames, sum(sizes), len(sizes)) for frames, sizes in sums.items()]
+    groups.sort(key=lambda group: -group.size_bytes)
+    return tuple(largest[:TOP]), tuple(groups[:TOP])
 
 
 def to_shapes(answer: Answer) -> dict[str, Any]:
     """The answer as the JSON shape WhatIf has it, its rows as Replay."""
     shape = {"schema_version": 1, **asdict(answer)}
     for row, known in zip(shape["rows"], answer.rows, strict=True):
-        size = row.pop("first_oom_bytes")
-        row["first_oom"] = (
-            None if known.first_oom is None else {"index": known.first_oom, "size_bytes": size}
-        )
+        first = {"index": known.first_oom, "size_bytes": row.pop("first_oom_bytes")}
+        row["first_oom"] = None if known.first_oom is None else first
         row.update(schema_version=1, torch=answer.torch, build=answer.build)
     return shape

@@ -1,79 +1,43 @@
-"""Commands about batches: run, status, report."""
+"""Commands about batches: run, status, report, compare, collect, history."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from helpers.commands.use import ROOT, Verb, WrongUse, print_json
+from helpers.commands.use import ROOT, Verb, WrongUse, described, print_json
+
+OUTPUTS = ROOT / "outputs"
 
 
 def register(verb: Verb) -> None:
-    """run, status and report."""
-    run = verb(
-        "run", _run, "run a plan: every notebook of it, one record each, and one page at the end"
-    )
-    run.add_argument("plan", help="a plan file, such as notebooks/plans/quick.yaml")
-    run.add_argument(
-        "--box", default="", help="run the plan's live runs on this bundle or recorded box instead"
-    )
-    run.add_argument(
-        "--out", default="", metavar="FOLDER", help="where batches go (default: outputs)"
-    )
-    run.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing",
-    )
-    run.add_argument(
-        "--resume",
-        nargs="?",
-        const="",
-        metavar="BATCH",
-        help="go on with a batch of this plan that was stopped (default: the newest)",
-    )
-    run.add_argument(
-        "--again",
-        action="append",
-        default=[],
-        metavar="RUN",
-        help="with --resume: repeat this run whatever it did; may be given more than once",
-    )
-    run.add_argument(
-        "--scheduler",
-        default="",
-        metavar="ADDRESS",
-        help="carry the runs out on the workers of a dask scheduler (tcp://host:8786; see env/FLEET.md)",
-    )
-    run.add_argument(
-        "--print-service",
-        action="store_true",
-        help="with --resume: print how to go on by itself after a logout or a reboot; run nothing",
-    )
-    status = verb(
-        "status", _status, "the state of every run of a batch, read from its records alone"
-    )
-    status.add_argument(
-        "batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)"
-    )
-    report = verb("report", _report, "write the page of a batch, partial batches included")
-    report.add_argument(
-        "batch", nargs="?", default="", help="a batch folder (default: the newest below outputs)"
-    )
+    """run, status, report, compare, collect and history."""
+    for one in (run, status, report, compare, collect, history):
+        described(verb, one)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Run a plan: every notebook of it, one record each, and one page at the end.
+
+    plan: a plan file, such as notebooks/plans/quick.yaml
+    --box BOX: run the plan's live runs on this bundle or recorded box instead
+    --out FOLDER: where batches go (default: outputs)
+    --dry-run: print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing
+    --resume [BATCH]: go on with a batch of this plan that was stopped (default: the newest)
+    --again RUN ...: with --resume: repeat this run whatever it did; may be given more than once
+    --scheduler ADDRESS: carry the runs out on the workers of a dask scheduler (tcp://host:8786; see env/FLEET.md)
+    --print-service: with --resume: print how to go on by itself after a logout or a reboot; run nothing
+    """
     from helpers.run import gate
     from helpers.run.batch import run_plan
-    from helpers.run.estimate import dry_run, dry_run_text
-    from helpers.run.one import Stop
-    from helpers.run.plan import PlanError, load_plan
+    from helpers.run.plan import dry_run, dry_run_text, load_plan
+    from helpers.run.plan_file import PlanError
     from helpers.run.progress import for_terminal
     from helpers.run.record import read_batch, status_json, status_text
+    from helpers.run.runner import Stop
     from helpers.tell.report import write_index
 
-    plan, stop = Path(arguments.plan), Stop()
+    plan, stop, carrier = Path(arguments.plan), Stop(), None
     try:
         if arguments.dry_run:
             checked = load_plan(plan, arguments.box)
@@ -81,10 +45,9 @@ def _run(arguments: argparse.Namespace) -> int:
             return 0
         outputs = _outputs(arguments.out)
         resume = _resumed(arguments, outputs)
-        if arguments.print_service:
+        if arguments.print_service and resume:
             load_plan(plan, arguments.box)
-            return _service(plan, resume)
-        carrier = None
+            return _print_service(plan, resume)
         if arguments.scheduler:
             from helpers.run.fleet import Fleet
 
@@ -107,9 +70,8 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         page = str(write_index(result.folder))
     except OSError as error:
-        page = (
-            f"no page: {error.strerror}; make room, then: python -m helpers report {result.folder}"
-        )
+        advice = f"make room, then: python -m helpers report {result.folder}"
+        page = f"no page: {error.strerror}; {advice}"
     if arguments.json:
         print_json({**status_json(view), "unrecorded": list(result.unrecorded), "page": page})
     else:
@@ -121,29 +83,26 @@ def _run(arguments: argparse.Namespace) -> int:
 def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     """The batch to go on with, or None for a new one."""
     if arguments.resume is None:
-        given = (
-            "--again" if arguments.again else "--print-service" if arguments.print_service else ""
-        )
-        if given:
-            raise WrongUse(f"{given}: expected --resume beside it; add --resume, or --resume BATCH")
+        given = {"--again": arguments.again, "--print-service": arguments.print_service}
+        for option in filter(given.get, given):
+            advice = "add --resume, or --resume BATCH"
+            raise WrongUse(f"{option}: expected --resume beside it; {advice}")
         return None
     if arguments.resume:
-        return _batch(arguments.resume)
-    text = Path(arguments.plan).read_bytes() if Path(arguments.plan).is_file() else b""
-    batches = sorted(outputs.glob("*/plan.yaml"), key=lambda path: path.stat().st_mtime)
-    same = [path for path in batches if path.read_bytes() == text]
+        return named_batch(arguments.resume)
+    plan = Path(arguments.plan)
+    text = plan.read_bytes() if plan.is_file() else b""
+    same = [folder for folder in _batches(outputs) if (folder / "plan.yaml").read_bytes() == text]
     if not same:
-        raise WrongUse(
-            f"--resume: no batch of {arguments.plan} as it stands below {outputs}; name the batch, or run without"
-        )
-    return same[-1].parent
+        seen = f"no batch of {plan} as it stands below {outputs}"
+        raise WrongUse(f"--resume: {seen}; name the batch, or run without")
+    return same[-1]
 
 
-def _service(plan: Path, batch: Path | None) -> int:
+def _print_service(plan: Path, batch: Path) -> int:
     """Print the texts that have the batch resumed by itself."""
     from helpers.run import service
 
-    assert batch is not None
     try:
         for text in (service.user_unit, service.at_reboot_line, service.detached_lines):
             print(text(plan, ROOT, batch))
@@ -153,13 +112,12 @@ def _service(plan: Path, batch: Path | None) -> int:
 
 
 def _outputs(out: str) -> Path:
-    folder = Path(out) if out else ROOT / "outputs"
+    folder = Path(out) if out else OUTPUTS
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise WrongUse(
-            f"{folder}: {error.strerror}; expected a folder to write batches into; choose another --out"
-        ) from error
+        expected = "expected a folder to write batches into; choose another --out"
+        raise WrongUse(f"{folder}: {error.strerror}; {expected}") from error
     return folder
 
 
@@ -169,29 +127,112 @@ def _capture_into(path: Path) -> Path:
     return measure(Options()).writer.write(path)
 
 
-def _batch(name: str) -> Path:
+def _batches(outputs: Path) -> list[Path]:
+    """The batches below a folder, the newest last."""
+    plans = sorted(outputs.glob("*/plan.yaml"), key=lambda path: path.stat().st_mtime)
+    return [plan.parent for plan in plans]
+
+
+def named_batch(name: str) -> Path:
+    """The folder of a batch, of the newest without a name. Raises WrongUse."""
     if name:
-        folder = Path(name)
-        if not folder.is_dir():
-            raise WrongUse(f"{folder}: no such folder; expected a batch below outputs")
-        return folder
-    batches = sorted((ROOT / "outputs").glob("*/plan.yaml"), key=lambda path: path.stat().st_mtime)
+        if not Path(name).is_dir():
+            raise WrongUse(f"{name}: no such folder; expected a batch below outputs")
+        return Path(name)
+    batches = _batches(OUTPUTS)
     if not batches:
         raise WrongUse("no batch below outputs; expected one; run: make diagnose")
-    return batches[-1].parent
+    return batches[-1]
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def status(arguments: argparse.Namespace) -> int:
+    """The state of every run of a batch, read from its records alone.
+
+    [batch]: a batch folder (default: the newest below outputs)
+    """
     from helpers.run.record import read_batch, status_json, status_text
 
-    view = read_batch(_batch(arguments.batch))
-    print(json.dumps(status_json(view), indent=1) if arguments.json else status_text(view))
+    view = read_batch(named_batch(arguments.batch))
+    print_json(status_json(view)) if arguments.json else print(status_text(view))
     return 0
 
 
-def _report(arguments: argparse.Namespace) -> int:
+def report(arguments: argparse.Namespace) -> int:
+    """Write the page of a batch, partial batches included.
+
+    [batch]: a batch folder (default: the newest below outputs)
+    """
     from helpers.tell.report import write_index
 
-    page = write_index(_batch(arguments.batch))
-    print(json.dumps({"page": str(page)}) if arguments.json else f"Open: {page}")
+    page = str(write_index(named_batch(arguments.batch)))
+    print_json({"page": page}) if arguments.json else print(f"Open: {page}")
+    return 0
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """What moved between two batches, runs or evidence bundles, and what did not.
+
+    before: a batch, the folder of a run, or a bundle
+    after: another of the same kind
+    """
+    from helpers.tell import compare
+
+    try:
+        moved = compare.compare(Path(arguments.before), Path(arguments.after))
+    except compare.CompareError as error:
+        raise WrongUse(str(error)) from error
+    print_json(compare.as_json(moved)) if arguments.json else print(compare.as_text(moved))
+    return 0
+
+
+def collect(arguments: argparse.Namespace) -> int:
+    """Merge the batches of several boxes into one, for one page over all.
+
+    folders DIR ...: batch folders, or folders that hold some
+    --out FOLDER !: where the merge goes; may hold an earlier one
+    """
+    from helpers.run import collect
+    from helpers.run.record import read_batch, status_json, status_text
+    from helpers.tell.report import write_index
+
+    try:
+        folders = [Path(folder) for folder in arguments.folders]
+        merged = collect.collect(folders, Path(arguments.out))
+    except collect.CollectError as error:
+        raise WrongUse(str(error)) from error
+    view, page = read_batch(merged.folder), write_index(merged.folder)
+    if arguments.json:
+        print_json({**status_json(view), "same": merged.same, "page": str(page)})
+    else:
+        print(status_text(view))
+        print(f"{len(merged.runs)} runs, {merged.same} of them here before\nOpen: {page}")
+    return 0
+
+
+def history(arguments: argparse.Namespace) -> int:
+    """Questions over the records of many nights (DuckDB).
+
+    [question]: the name of a question, or SQL (default: the names)
+    --out FOLDER: the folder that holds the batches (default: outputs)
+    """
+    from helpers.run.history import QUESTIONS, HistoryError, open_history
+    from helpers.tell.tables import table
+
+    if not arguments.question:
+        print_json(list(QUESTIONS)) if arguments.json else print("\n".join(QUESTIONS))
+        return 0
+    try:
+        nights = open_history(Path(arguments.out) if arguments.out else OUTPUTS)
+        answer = nights.ask(arguments.question)
+    except HistoryError as error:
+        raise WrongUse(str(error)) from error
+    if arguments.json:
+        rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+        unreadable = list(nights.unreadable)
+        print_json({"rows": rows, "read": nights.read, "unreadable": unreadable})
+        return 0
+    cells = [["" if value is None else value for value in row] for row in answer.rows]
+    print(table(cells, list(answer.columns)))
+    lines = [f"not readable: {line}" for line in nights.unreadable]
+    print("\n".join([*lines, f"{nights.read} records read"]))
     return 0

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from helpers.commands.use import Verb, WrongUse, open_named_box, print_json
+from helpers.commands.use import Verb, WrongUse, described, open_named_box, print_json
 from helpers.shapes import to_json
 
 if TYPE_CHECKING:
@@ -18,129 +18,69 @@ if TYPE_CHECKING:
 
 def register(verb: Verb) -> None:
     """diagnose, ttm, boxes and check."""
-    diagnose = verb(
-        "diagnose",
-        _diagnose,
-        "the cause of a failure with its evidence, from a box, an error message, or both",
-    )
-    diagnose.add_argument(
-        "box",
-        nargs="?",
-        default="",
-        help="live (default), a bundle, a name from env/boxes, or a snapshot",
-    )
-    diagnose.add_argument(
-        "--message",
-        default="",
-        metavar="FILE",
-        help="an error text or a log; - reads standard input",
-    )
-    diagnose.add_argument(
-        "--case", default="", metavar="FILE", help="a posted case as JSON, in place of a box"
-    )
-    diagnose.add_argument(
-        "--wide", action="store_true", help="below the verdict the tables that it stands on"
-    )
-    ttm = verb(
-        "ttm",
-        _ttm,
-        "every ceiling between the RAM and torch, the one that binds, and a safe way to raise it",
-    )
-    ttm.add_argument(
-        "box", nargs="?", default="live", help="live (default), a bundle, or a name from env/boxes"
-    )
-    ttm.add_argument(
-        "--reserve", default="", metavar="SIZE", help="RAM to keep for the system, such as 8GiB"
-    )
-    ttm.add_argument(
-        "--target", default="", metavar="SIZE", help="the limit itself, such as 120GiB"
-    )
-    ttm.add_argument(
-        "--verify",
-        default="",
-        metavar="EARLIER",
-        help="a bundle from before the change: did it take?",
-    )
-    verb("boxes", _boxes, "the recorded boxes")
-    check = verb(
-        "check",
-        _check,
-        "functional checks of torch on this box, each in a child process with limits",
-    )
-    check.add_argument(
-        "--gpu", default="", metavar="PCI", help="only this GPU, and even if somebody holds it"
-    )
-    check.add_argument(
-        "--ladder", action="store_true", help="find the largest single allocation (loads the card)"
-    )
-    check.add_argument(
-        "--pairs",
-        action="store_true",
-        help="peer access, copies, all-reduce and DataParallel per pair of GPUs",
-    )
-    check.add_argument(
-        "--to-the-limit",
-        action="store_true",
-        help="let the ladder go beyond half of the free memory",
-    )
-    check.add_argument(
-        "--torch-python", default="", metavar="PATH", help="the interpreter that owns torch"
-    )
+    for one in (diagnose, ttm, boxes, check):
+        described(verb, one)
 
 
-def _boxes(arguments: argparse.Namespace) -> int:
+def boxes(arguments: argparse.Namespace) -> int:
+    """The recorded boxes."""
     from helpers.look.boxes import recorded_names
 
     print(json.dumps(recorded_names()) if arguments.json else "\n".join(recorded_names()))
     return 0
 
 
-def _diagnose(arguments: argparse.Namespace) -> int:
-    from helpers.judge.diagnosis import diagnose, recovery
+def diagnose(arguments: argparse.Namespace) -> int:
+    """The cause of a failure with its evidence, from a box, an error message, or both.
+
+    [box]: live (default), a bundle, a name from env/boxes, or a snapshot
+    --message FILE: an error text or a log; - reads standard input
+    --case FILE: a posted case as JSON, in place of a box
+    --wide: below the verdict the tables that it stands on
+    """
+    from helpers.judge import diagnosis
     from helpers.tell import verdict
     from helpers.tell.message import not_used
 
     evidence = _evidence(arguments)
-    answer = diagnose(evidence)
+    answer = diagnosis.diagnose(evidence)
     if arguments.json:
         print(to_json(answer, indent=1))
         return 0
     print(verdict.as_text(answer))
     if evidence.not_text:
-        other = (
-            "; a memory snapshot is read by: python -m helpers diagnose FILE"
-            if "pickle" in evidence.not_text
-            else ""
-        )
+        snapshot = "; a memory snapshot is read by: python -m helpers diagnose FILE"
+        other = snapshot if "pickle" in evidence.not_text else ""
         print(f"\nNot text: {arguments.message or 'the message'} is {evidence.not_text}{other}")
     if unused := not_used(evidence, answer):
         print("\nNot used: " + unused)
-    for number, step in enumerate(recovery(answer, evidence), 1):
-        print(
-            ("\nIf it comes to that, mildest first (printed, never run)\n" if number == 1 else "")
-            + f"  {number}. {step.what}: {step.command}\n"
-            f"     before it: {step.precondition}; it may harm: {step.blast_radius}"
-        )
+    for number, step in enumerate(diagnosis.recovery(answer, evidence), 1):
+        if number == 1:
+            print("\nIf it comes to that, mildest first (printed, never run)")
+        print(f"  {number}. {step.what}: {step.command}")
+        print(f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
     if arguments.wide:
-        print("\n" + "\n\n".join(_tables(evidence)))
+        print("\n" + "\n\n".join(map(str, _tables(evidence))))
     return 0
 
 
-def _tables(evidence: CaseEvidence) -> list[str]:
+def _tables(evidence: CaseEvidence) -> list[object]:
     """What a verdict stands on: the numbers of the messages, and the GPUs, pools, holders and ledger of the box."""
     from helpers.look.gpus import gpus, host_pools
     from helpers.tell import box as words
     from helpers.tell import message, tables
 
-    shown = [message.message_table(evidence), message.sums(evidence)] if evidence.messages else []
+    shown: list[object] = []
+    if evidence.messages:
+        shown += [message.message_table(evidence), message.sums(evidence)]
     if evidence.bundle is not None:
-        found = gpus(evidence.bundle)
+        cards = gpus(evidence.bundle)
         books = message.books(evidence)
         shown += [
             words.machine_line(evidence.bundle),
-            tables.gpus_table(found),
-            tables.pools_table([*found, *host_pools(evidence.bundle)]),
-            tables.holders_table(found),
+            tables.gpus_table(cards),
+            tables.pools_table([*cards, *host_pools(evidence.bundle)]),
+            tables.holders_table(cards),
             *([words.ledger_table(books)] if books else []),
         ]
     return shown or ["No table to show: no box, and no message with numbers."]
@@ -159,14 +99,14 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
             return evidence_from_case(arguments.case)
         except ValueError as error:
             raise WrongUse(str(error)) from error
-    said = _said(arguments.message) if arguments.message else None
-    if said is not None and not arguments.box:
-        return said
+    pasted = _pasted(arguments.message) if arguments.message else None
+    if pasted is not None and not arguments.box:
+        return pasted
     if _is_pickle(arguments.box):
         box = _snapshot(arguments.box)
-        return box if said is None else replace(said, snapshot=box.snapshot)
+        return box if pasted is None else replace(pasted, snapshot=box.snapshot)
     bundle = _bundle(arguments.box or "live")
-    return evidence_from_bundle(bundle) if said is None else replace(said, bundle=bundle)
+    return evidence_from_bundle(bundle) if pasted is None else replace(pasted, bundle=bundle)
 
 
 def _bundle(name: str) -> Bundle:
@@ -178,26 +118,25 @@ def _bundle(name: str) -> Bundle:
         if os.path.isfile(name):
             with open(name, "rb") as file:
                 if not not_text(file.read(4096)):
-                    raise WrongUse(
-                        f"{error}; an error text is read by: diagnose --message {name}"
-                    ) from error
+                    advice = f"an error text is read by: diagnose --message {name}"
+                    raise WrongUse(f"{error}; {advice}") from error
         raise
 
 
-def _said(name: str) -> CaseEvidence:
+def _pasted(name: str) -> CaseEvidence:
     """The text of a file or of standard input, in bounded memory and time."""
     from dataclasses import replace
 
     from helpers.judge.evidence import CaseEvidence, evidence_from_message, not_text
-    from helpers.look.text_file import TextFile
+    from helpers.look.text import TextFile
 
     own = name in ("-", "/dev/stdin")
     try:
         with TextFile(name, sys.stdin.fileno() if own else None, waits=own) as file:
             if kind := not_text(file.start):
                 return CaseEvidence(not_text=kind)
-            said = evidence_from_message(file.lines())
-            return replace(said, unused="; ".join(filter(None, (file.note, said.unused))))
+            pasted = evidence_from_message(file.lines())
+            return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise WrongUse(f"{name}: {why}; expected a file with the error text, or -") from error
@@ -226,32 +165,47 @@ def _snapshot(name: str) -> CaseEvidence:
         raise WrongUse(str(error)) from error
 
 
-def _ttm(arguments: argparse.Namespace) -> int:
+def ttm(arguments: argparse.Namespace) -> int:
+    """Every ceiling between the RAM and torch, the one that binds, and a safe way to raise it.
+
+    [box]: live (default), a bundle, or a name from env/boxes
+    --reserve SIZE: RAM to keep for the system, such as 8GiB
+    --target SIZE: the limit itself, such as 120GiB
+    --verify EARLIER: a bundle from before the change: did it take?
+    """
     from dataclasses import asdict
 
-    from helpers.judge.ttm_plan import ttm, wanted_bytes
+    from helpers.judge import ttm_plan
     from helpers.judge.ttm_verify import verify
     from helpers.tell.ttm import as_text, verify_text
 
-    now = open_named_box(arguments.box)
+    now = open_named_box(arguments.box or "live")
     try:
-        reserve, target = wanted_bytes(arguments.reserve), wanted_bytes(arguments.target)
+        reserve = ttm_plan.wanted_bytes(arguments.reserve)
+        target = ttm_plan.wanted_bytes(arguments.target)
         if arguments.verify:
             result = verify(open_named_box(arguments.verify), now, reserve, target)
             print(json.dumps(asdict(result), indent=1) if arguments.json else verify_text(result))
             return 0 if result.took else 1
-        answer = ttm(now, reserve, target)
+        answer = ttm_plan.ttm(now, reserve, target)
     except ValueError as error:
         raise WrongUse(str(error)) from error
     print(to_json(answer, indent=1) if arguments.json else as_text(answer))
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def check(arguments: argparse.Namespace) -> int:
+    """Functional checks of torch on this box, each in a child process with limits.
+
+    --gpu PCI: only this GPU, and even if somebody holds it
+    --ladder: find the largest single allocation (loads the card)
+    --pairs: peer access, copies, all-reduce and DataParallel per pair of GPUs
+    --to-the-limit: let the ladder go beyond half of the free memory
+    --torch-python PATH: the interpreter that owns torch
+    """
     from dataclasses import asdict
 
-    from helpers.load.box import check_box
-    from helpers.load.checks import as_rows
+    from helpers.load.checks import as_rows, check_box
     from helpers.look.capture import Options, capture
     from helpers.tell.tables import table
 

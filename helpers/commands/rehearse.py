@@ -1,4 +1,4 @@
-"""The command rehearse: a program of the user's own on a card that is not there."""
+"""Commands that run a program of the user's own: record it as it is, or rehearse it on a card that is not there."""
 
 from __future__ import annotations
 
@@ -22,129 +22,113 @@ if TYPE_CHECKING:
     from helpers.load.rehearse.devices import Device
     from helpers.load.rehearse.rehearse import Rehearsal
 
+BOTH = (
+    ("--out", "TRACE", "the trace file (default: in outputs)"),
+    ("--torch-python", "PATH", "in place of a leading `python` of COMMAND"),
+)
+CARD = (
+    ("--gpu", "NAME", "the card, such as 4090 or a100-40; `--gpu list` names all"),
+    ("--capacity", "SIZE", "its memory, such as 20GiB"),
+    ("--box", "B", "the largest card of that box or bundle, and what others hold on it"),
+    ("--held", "SIZE", "what the context and others hold, such as 500MiB"),
+    ("--torch", "VER", "its release (default: your own CUDA torch, else 2.14.1)"),
+    ("--cudnn-workspace", "SIZE", "what each cuDNN call takes, unknown here (default: 0)"),
+    ("--cache", "FOLDER", "where that is (default: vram-casebook in XDG_CACHE_HOME)"),
+)
+HANG = "keep stacks and a snapshot when no allocation and no output came for S seconds"
+
 
 def register(verb: Verb) -> None:
-    """rehearse."""
-    parser = verb(
-        "rehearse",
-        _rehearse,
-        "run your program on a card that is not there: does it fit, and with which settings?",
-    )
-    add = parser.add_argument
-    add(
-        "--gpu",
-        default="",
-        metavar="NAME",
-        help="the card, such as 4090 or a100-40; `--gpu list` names all",
-    )
-    add("--capacity", default="", metavar="SIZE", help="its memory, such as 20GiB")
-    add(
-        "--box",
-        default="",
-        metavar="B",
-        help="the largest card of that box or bundle, and what others hold on it",
-    )
-    add(
-        "--held",
-        default="",
-        metavar="SIZE",
-        help="what the context and others hold, such as 500MiB",
-    )
-    add(
-        "--conf",
-        default=None,
-        metavar="STR",
-        help="PYTORCH_CUDA_ALLOC_CONF (default: the program's own)",
-    )
-    add(
-        "--cudnn-workspace",
-        default="0",
-        metavar="SIZE",
-        help="what each cuDNN call takes, unknown here (default: 0)",
-    )
-    add(
-        "--torch",
-        default="",
-        metavar="VER",
-        help="its release (default: your own CUDA torch, else 2.14.1)",
-    )
-    add(
-        "--torch-python",
-        default="",
-        metavar="PATH",
-        help="in place of a leading `python` of COMMAND",
-    )
-    add("--out", default="", metavar="TRACE", help="the trace file (default: in outputs)")
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument(
-        "--find-capacity", action="store_true", help="the smallest card that it finishes on"
-    )
-    asked.add_argument(
-        "--find-batch",
-        default="",
-        metavar="ARG",
-        help="the largest value of an argument that fits: batch",
-    )
-    asked.add_argument(
-        "--against",
-        nargs="+",
-        default=[],
-        metavar="PRESET",
-        help="once for each preset of env/presets",
-    )
+    """record and rehearse."""
+    says = "run a program unchanged and keep what it asked of the allocator"
+    parser = verb("record", _record, says)
+    add, events = parser.add_argument, "how many events to keep, the last ones"
+    add("--max-events", type=int, default=200_000, metavar="N", help=events)
+    add("--hang-after", type=float, default=0.0, metavar="S", help=HANG)
+    profile = "for a torch without a GPU: trace by its profiler"
+    add("--cpu-profile", action="store_true", help=profile)
+    _texts(parser, BOTH)
+
+    says = "run your program on a card that is not there: does it fit, and with which settings?"
+    parser = verb("rehearse", _rehearse, says)
+    add, conf = parser.add_argument, "PYTORCH_CUDA_ALLOC_CONF (default: the program's own)"
+    add("--conf", default=None, metavar="STR", help=conf)
+    how = parser.add_mutually_exclusive_group()
+    smallest = "the smallest card that it finishes on"
+    how.add_argument("--find-capacity", action="store_true", help=smallest)
+    largest = "the largest value of an argument that fits: batch"
+    how.add_argument("--find-batch", default="", metavar="ARG", help=largest)
+    each = "once for each preset of env/presets"
+    how.add_argument("--against", nargs="+", default=[], metavar="PRESET", help=each)
     add("--setup", action="store_true", help="install what is missing without asking")
-    add(
-        "--remove",
-        action="store_true",
-        help="take away everything that was installed for rehearsals",
-    )
-    add(
-        "--cache",
-        default="",
-        metavar="FOLDER",
-        help="where that is (default: vram-casebook in XDG_CACHE_HOME)",
-    )
-    add(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- COMMAND",
-        help="the program and its arguments",
-    )
+    away = "take away everything that was installed for rehearsals"
+    add("--remove", action="store_true", help=away)
+    _texts(parser, BOTH + CARD)
+
+
+def _texts(parser: argparse.ArgumentParser, options: tuple[tuple[str, str, str], ...]) -> None:
+    """Options that take a text, and the program behind ``--``."""
+    for name, metavar, says in options:
+        parser.add_argument(name, default="", metavar=metavar, help=says)
+    program: Any = {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND"}
+    parser.add_argument("command", help="the program and its arguments", **program)
+
+
+def _program(given: argparse.Namespace) -> list[str]:
+    return given.command[1:] if given.command[:1] == ["--"] else given.command
+
+
+def _out(given: argparse.Namespace, kind: str) -> Path:
+    """Where the trace goes; its folder is there."""
+    name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = Path(given.out) if given.out else ROOT / "outputs" / name
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _tell(lines: list[str], file: Any) -> None:
+    print("\n".join(f"casebook: {line}" for line in lines), file=file)
+
+
+def _record(given: argparse.Namespace) -> int:
+    from helpers.load.record import RecordError, record
+
+    command = _program(given)
+    if not command:
+        raise WrongUse("record: no command; expected: record [OPTIONS] -- python train.py")
+    try:
+        done = record(
+            command,
+            _out(given, "trace"),
+            max_events=given.max_events,
+            hang_after_s=given.hang_after or None,
+            cpu_profile=given.cpu_profile,
+            python=given.torch_python,
+        )
+    except RecordError as error:
+        raise WrongUse(str(error)) from error
+    ask = f"next: python -m helpers whatif {done.trace} --capacity 20GiB"
+    end = f"{done.kind}: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}"
+    if given.json:
+        print(json.dumps(asdict(done), default=str), file=sys.stderr)
+    else:
+        _tell([*done.notes, end], sys.stderr)
+    return done.exit_code
 
 
 def _rehearse(given: argparse.Namespace) -> int:
     from helpers.load.record import RecordError
     from helpers.load.rehearse import build
-    from helpers.load.rehearse.devices import TABLE, DeviceError
+    from helpers.load.rehearse.devices import DeviceError
     from helpers.load.rehearse.study import SearchError
     from helpers.settings.presets import PresetError
-    from helpers.tell.tables import table
 
-    place = build.cache(given.cache)
-    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    place, command = build.cache(given.cache), _program(given)
     try:
         if given.remove:
             print(f"{build.remove(place) >> 20} MiB removed from {place}")
         elif given.gpu == "list":
-            print(
-                table(
-                    [
-                        [
-                            key,
-                            one.name,
-                            one.total_bytes >> 20,
-                            one.capability / 10,
-                            one.multiprocessors,
-                            one.l2_mib,
-                            one.blas_mib,
-                            one.source,
-                        ]
-                        for key, one in TABLE.items()
-                    ],
-                    ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"],
-                    widest=90,
-                )
-            )
+            print(_cards())
         elif not command and not given.setup:
             raise WrongUse("rehearse: no command; expected: rehearse --gpu 4090 -- python train.py")
         else:
@@ -154,27 +138,37 @@ def _rehearse(given: argparse.Namespace) -> int:
     return 0
 
 
+def _cards() -> str:
+    from helpers.load.rehearse.devices import TABLE
+    from helpers.tell.tables import table
+
+    def row(key: str, card: Device) -> list[Any]:
+        size, capability = card.total_bytes >> 20, card.capability / 10
+        figures = [size, capability, card.multiprocessors, card.l2_mib, card.blas_mib]
+        return [key, card.name, *figures, card.source]
+
+    header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
+    return table([row(key, card) for key, card in TABLE.items()], header, widest=90)
+
+
 def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
     """The torch to rehearse under, installed where that was agreed to. Raises NotReady."""
-    from helpers.load.box import torch_interpreter
     from helpers.load.record import under
     from helpers.load.rehearse import build
+    from helpers.load.targets import torch_interpreter
 
     build.tools()
     first = under(given.torch_python, command)[0]
-    python = (
-        first
-        if os.path.basename(first).startswith("python") and shutil.which(first)
-        else torch_interpreter()
-    )
+    runs = os.path.basename(first).startswith("python") and shutil.which(first)
+    python = first if runs else torch_interpreter()
     found, where = build.find(python, given.torch, place)
     if found is None:
-        line = (
-            f"{python} has no CUDA build of torch {given.torch}".rstrip()
-            + f"; a rehearsal needs one alone, {build.SIZE_WORDS}, in {place}"
-        )
-        if not given.setup and not (sys.stdin.isatty() and sys.stderr.isatty() and _agreed(line)):
-            raise build.NotReady(f"{line}; run again with --setup (and --remove to take it away)")
+        line = f"{python} has no CUDA build of torch {given.torch}".rstrip()
+        line += f"; a rehearsal needs one alone, {build.SIZE_WORDS}, in {place}"
+        terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        if not given.setup and not (terminal and _agreed(line)):
+            again = "run again with --setup (and --remove to take it away)"
+            raise build.NotReady(f"{line}; {again}")
         found = build.install(python, given.torch, where)
     build.build(found, place)
     return found
@@ -186,9 +180,9 @@ def _agreed(line: str) -> bool:
 
 
 def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: Torch) -> int:
-    from helpers.load.rehearse import study as search
     from helpers.load.rehearse.devices import device
     from helpers.load.rehearse.rehearse import rehearse
+    from helpers.load.rehearse.study import AMPLE_BYTES
     from helpers.look.reading import parse_size
 
     if not command:
@@ -196,34 +190,21 @@ def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: T
         return 0
     ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
     bundle = open_named_box(given.box) if given.box else None
-    card = device(
-        given.gpu, str(search.AMPLE_BYTES) if ample else given.capacity, given.held, bundle
-    )
+    card = device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
     try:
-        workspace = parse_size(given.cudnn_workspace)
+        workspace = parse_size(given.cudnn_workspace or "0")
     except ValueError as error:
         raise WrongUse(f"--cudnn-workspace: {error}") from error
-    run = partial(
-        rehearse,
-        torch=torch,
-        cache=place,
-        python=given.torch_python,
-        cudnn_workspace_bytes=workspace,
-    )
+    run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
+    run = partial(run, cudnn_workspace_bytes=workspace)
     if given.find_capacity or given.find_batch or given.against:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _several(given, command, card, run, Path(folder))
-    out = (
-        Path(given.out)
-        if given.out
-        else ROOT / "outputs" / f"rehearsal-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    done = run(command, card, out, conf=given.conf)
-    print(
-        json.dumps(_shape(done), indent=1, default=str) if given.json else _lines(told(done)),
-        file=sys.stderr,
-    )
+    done = run(command, card, _out(given, "rehearsal"), conf=given.conf)
+    if given.json:
+        print(json.dumps(_shape(done), indent=1, default=str), file=sys.stderr)
+    else:
+        _tell(told(done), sys.stderr)
     return done.exit_code
 
 
@@ -235,7 +216,7 @@ def _several(
     folder: Path,
 ) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
-    from helpers.load.rehearse import study as search
+    from helpers.load.rehearse import study
     from helpers.look.reading import show_bytes
     from helpers.settings.presets import load
     from helpers.tell.tables import table
@@ -247,75 +228,42 @@ def _several(
         made.append(run(words, on, out, conf=conf, extra=extra, log=out.with_suffix(".log")))
         return made[-1]
 
+    def with_batch(value: int) -> Rehearsal:
+        return one(study.with_argument(command, argument, value), card, given.conf)
+
+    def with_size(size: int) -> Rehearsal:
+        return one(command, replace(card, total_bytes=size), given.conf)
+
+    def show(value: int) -> str:
+        size = f"a card of {show_bytes(value)} ({value:,} bytes)"
+        return f"{argument} {value}" if argument else size
+
     end, code, argument = "", 0, given.find_batch
     if given.against:
-        runs = search.against(
-            lambda conf, extra: one(command, card, conf, extra),
-            [load(name) for name in given.against],
-        )
+        presets = [load(name) for name in given.against]
+        runs = study.against(partial(one, command, card), presets)
         names = [f"{name} {kept.conf}".strip() for name, kept in runs.items()]
     else:
         if argument:
-            start = search.start_of(command, argument)
-            found = search.find_batch(
-                lambda value: one(search.with_argument(command, argument, value), card, given.conf),
-                start,
-            )
+            found = study.find_batch(with_batch, study.start_of(command, argument))
         else:
-            found = search.find_capacity(
-                lambda size: one(command, replace(card, total_bytes=size), given.conf),
-                card.held_bytes,
-            )
-
-        def show(value: int) -> str:
-            return (
-                f"{argument} {value}"
-                if argument
-                else f"a card of {show_bytes(value)} ({value:,} bytes)"
-            )
-
+            found = study.find_capacity(with_size, card.held_bytes)
         names, code = [show(value) for value, _ in found.runs], int(found.best is None)
-        end = f"{show(found.best)} finishes; " if found.best is not None else ""
-        end += (
-            f"{show(found.beyond)} runs out" if found.beyond is not None else "larger was not tried"
-        )
+        beyond = "larger was not tried"
+        beyond = beyond if found.beyond is None else f"{show(found.beyond)} runs out"
+        end = beyond if found.best is None else f"{show(found.best)} finishes; {beyond}"
     if given.json:
-        print(
-            json.dumps(
-                {
-                    "runs": {name: _shape(kept) for name, kept in zip(names, made, strict=True)},
-                    "says": end,
-                },
-                indent=1,
-                default=str,
-            )
-        )
+        shapes = dict(zip(names, map(_shape, made), strict=True))
+        print(json.dumps({"runs": shapes, "says": end}, indent=1, default=str))
         return code
     rows = [
-        [
-            name,
-            "fits" if kept.fits else "runs out" if kept.ooms else f"ended with {kept.exit_code}",
-            f"{kept.peak_reserved_bytes:,}",
-            kept.retries,
-            f"{kept.seconds:.1f}",
-        ]
+        [name, kept.outcome, f"{kept.peak_reserved_bytes:,}", kept.retries, f"{kept.seconds:.1f}"]
         for name, kept in zip(names, made, strict=True)
     ]
     print(table(rows, ["tried", "outcome", "peak reserved", "retries", "seconds"], widest=70))
-    print(
-        _lines(
-            [
-                *filter(None, [end]),
-                f"measured by the real allocator, {made[-1].label}",
-                *made[-1].trust,
-            ]
-        )
-    )
+    measured = f"measured by the real allocator, {made[-1].label}"
+    _tell([*filter(None, [end]), measured, *made[-1].trust], sys.stdout)
     return code
-
-
-def _lines(lines: list[str]) -> str:
-    return "\n".join(f"casebook: {line}" for line in lines)
 
 
 def _shape(done: Rehearsal) -> dict[str, Any]:
@@ -329,13 +277,8 @@ def told(done: Rehearsal) -> list[str]:
     from helpers.tell.message import gathered
     from helpers.tell.verdict import headline
 
-    outcome = (
-        "fits"
-        if done.fits
-        else "does not fit"
-        if done.ooms
-        else f"ended with {done.exit_code}, not for want of memory"
-    )
+    other = f"ended with {done.exit_code}, not for want of memory"
+    outcome = "fits" if done.fits else "does not fit" if done.ooms else other
     outcome += "" if done.exact else ", as far as that can be told: see what is not to be trusted"
     lines = [
         f"{done.label}: {outcome}; peak allocated {show_bytes(done.peak_allocated_bytes)}, reserved "
@@ -343,20 +286,14 @@ def told(done: Rehearsal) -> list[str]:
         f"{done.seconds:.1f} s"
     ]
     if done.oom:
-        lines.append(
-            f"first out of memory: {show_bytes(done.oom.requested_bytes)} asked of the card, "
-            f"{show_bytes(done.oom.free_bytes)} free; {' < '.join(done.oom.frames[:6]) or 'no Python frame'}"
-        )
-        lines.append(
-            f"read as: {headline(diagnose(gathered(done.oom.message, '')[0]))}"
-            if done.oom.message
-            else "the program caught it, so its words are not here"
-        )
+        asked, free = show_bytes(done.oom.requested_bytes), show_bytes(done.oom.free_bytes)
+        frames = " < ".join(done.oom.frames[:6]) or "no Python frame"
+        lines.append(f"first out of memory: {asked} asked of the card, {free} free; {frames}")
+        caught = "the program caught it, so its words are not here"
+        words = done.oom.message and headline(diagnose(gathered(done.oom.message, "")[0]))
+        lines.append(f"read as: {words}" if words else caught)
     elif done.error:
         lines.append(f"it ended by {done.error}")
-    lines.append(
-        f"trace: {done.trace}; next: python -m helpers whatif {done.trace}"
-        if done.trace
-        else f"no trace: {done.why_no_trace}"
-    )
+    ask = f"next: python -m helpers whatif {done.trace}"
+    lines.append(f"trace: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}")
     return [*lines, *done.notes, *done.trust]

@@ -1,154 +1,40 @@
-"""Commands about allocation traces: record, replay, whatif."""
+"""Commands about allocation traces: replay, whatif."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from helpers.commands.use import ROOT, Verb, WrongUse, print_json
+from helpers.commands.use import Verb, WrongUse, described, print_json
+
+TRACE = """
+trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
+--capacity SIZE: the card's memory, such as 20GiB; whatif takes several, with commas
+--held SIZE: what others hold of it
+--fraction F <float>: set_per_process_memory_fraction
+--torch VER: the torch release (default: the recording's, else 2.14.1); whatif takes several, with commas
+--build B: cuda or rocmX.Y (default: the recording's, else cuda)
+--device N <int>: which device of a snapshot of several
+--max-bytes SIZE: read larger trace files than 1 GiB
+"""
 
 
 def register(verb: Verb) -> None:
-    """record, replay and whatif."""
-    record = verb(
-        "record", _record, "run a program unchanged and keep what it asked of the allocator"
-    )
-    record.add_argument(
-        "--out", default="", metavar="TRACE", help="the trace file (default: in outputs)"
-    )
-    record.add_argument(
-        "--max-events",
-        type=int,
-        default=200_000,
-        metavar="N",
-        help="how many events to keep, the last ones",
-    )
-    record.add_argument(
-        "--hang-after",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="keep stacks and a snapshot when no allocation and no output came for S seconds",
-    )
-    record.add_argument(
-        "--cpu-profile",
-        action="store_true",
-        help="for a torch without a GPU: trace by its profiler",
-    )
-    record.add_argument(
-        "--torch-python",
-        default="",
-        metavar="PATH",
-        help="in place of a leading `python` of COMMAND",
-    )
-    record.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- COMMAND",
-        help="the program and its arguments",
-    )
-    replay = verb(
-        "replay",
-        _replay,
-        "what the caching allocator does with a trace under other settings, to the byte",
-    )
-    _about_trace(replay)
-    replay.add_argument(
-        "--conf",
-        default=None,
-        metavar="STR",
-        help="PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)",
-    )
-    replay.add_argument(
-        "--policy",
-        default="",
-        choices=("firstfit", "topdown", "monotonic", "recorded"),
-        help="where the driver puts segments (default: as recorded, else the lowest free range)",
-    )
-    replay.add_argument(
-        "--results",
-        default="",
-        metavar="OUT",
-        help="write one JSON line an operation; - prints them",
-    )
-    replay.add_argument("--force", action="store_true", help="write over results that are there")
-    replay.add_argument(
-        "--engine", default="auto", choices=("auto", "compiled", "plain"), help=argparse.SUPPRESS
-    )
-    whatif = verb(
-        "whatif",
-        _whatif,
-        "which setting avoids the out-of-memory, what each costs, or that none does",
-    )
-    _about_trace(whatif)
-    whatif.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="STR",
-        help="try this one too; may be given again",
-    )
-    whatif.add_argument(
-        "--only", action="store_true", help="try only the default settings and what --conf names"
-    )
-    whatif.add_argument(
-        "--smallest",
-        action="store_true",
-        help="the smallest card that is enough, setting by setting",
-    )
-
-
-def _about_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "trace",
-        help="a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace",
-    )
-    parser.add_argument(
-        "--capacity",
-        default="",
-        metavar="SIZE",
-        help="the card's memory, such as 20GiB; whatif takes several, with commas",
-    )
-    parser.add_argument("--held", default="", metavar="SIZE", help="what others hold of it")
-    parser.add_argument(
-        "--fraction", type=float, default=None, metavar="F", help="set_per_process_memory_fraction"
-    )
-    parser.add_argument(
-        "--torch",
-        default="",
-        metavar="VER",
-        help="the torch release (default: the recording's, else 2.14.1); whatif takes several, with commas",
-    )
-    parser.add_argument(
-        "--build",
-        default="",
-        metavar="B",
-        help="cuda or rocmX.Y (default: the recording's, else cuda)",
-    )
-    parser.add_argument(
-        "--device",
-        type=int,
-        default=None,
-        metavar="N",
-        help="which device of a snapshot of several",
-    )
-    parser.add_argument(
-        "--max-bytes", default="", metavar="SIZE", help="read larger trace files than 1 GiB"
-    )
+    """replay and whatif."""
+    described(verb, replay, TRACE)
+    described(verb, whatif, TRACE)
 
 
 def _size(text: str, what: str) -> int:
     from helpers.look.reading import parse_size
 
     try:
-        value = parse_size(text)
+        return parse_size(text)
     except ValueError as error:
         raise WrongUse(f"--{what} {text!r}: {error}") from error
-    return value
 
 
 class _Subject:
@@ -162,13 +48,11 @@ class _Subject:
         from helpers.settings.releases import VersionError, behaviour
         from helpers.settings.text import SettingsError
 
-        limit = (
-            {"max_bytes": _size(arguments.max_bytes, "max-bytes")} if arguments.max_bytes else {}
-        )
+        most = arguments.max_bytes
+        limit = {"max_bytes": _size(most, "max-bytes")} if most else {}
         try:
-            self.trace = with_record(
-                read(arguments.trace, device=arguments.device, **limit), Path(arguments.trace)
-            )
+            trace = read(arguments.trace, device=arguments.device, **limit)
+            self.trace = with_record(trace, Path(arguments.trace))
             known = circumstances(self.trace)
             self.torch = arguments.torch or known.torch
             self.build = arguments.build or known.build
@@ -178,36 +62,41 @@ class _Subject:
         except OSError as error:
             raise WrongUse(f"{arguments.trace}: {error.strerror}; expected a trace file") from error
         self.notes = [*self.trace.notes, *known.notes]
-        capacity = (
-            _size(arguments.capacity, "capacity") if arguments.capacity else known.capacity_bytes
-        )
-        if capacity <= 0 and hasattr(arguments, "only"):
-            raise WrongUse(
-                "--capacity: the trace does not say how large the card was; give it, such as --capacity 20GiB"
-            )
+        capacity, wants_card = known.capacity_bytes, hasattr(arguments, "only")
+        if arguments.capacity:
+            capacity = _size(arguments.capacity, "capacity")
+        if capacity <= 0 and wants_card:
+            why = "the trace does not say how large the card was"
+            raise WrongUse(f"--capacity: {why}; give it, such as --capacity 20GiB")
         capacity = capacity if capacity > 0 else AMPLE_BYTES
         self.held_bytes = _size(arguments.held, "held") if arguments.held else known.held_bytes
         self.fraction = arguments.fraction if arguments.fraction is not None else known.fraction
         if self.fraction is not None and not 0 <= self.fraction <= 1:
             raise WrongUse(f"--fraction {self.fraction}: expected a number from 0 to 1")
-        if known.start_bytes > capacity and not hasattr(arguments, "only"):
-            raise WrongUse(
-                f"--capacity {capacity} bytes: {known.start_bytes} bytes are reserved when the trace begins; "
-                "expected at least as many"
-            )
+        if known.start_bytes > capacity and not wants_card:
+            seen = f"{known.start_bytes} bytes are reserved when the trace begins"
+            raise WrongUse(f"--capacity {capacity} bytes: {seen}; expected at least as many")
         conf = getattr(arguments, "conf", None)
         self.same_settings = conf is None
         self.conf = known.conf if conf is None or isinstance(conf, list) else conf
-        policy = getattr(arguments, "policy", "") or (
-            known.policy if self.same_settings else "firstfit"
-        )
+        usual = known.policy if self.same_settings else "firstfit"
+        policy = getattr(arguments, "policy", "") or usual
         self.card = Card(capacity, self.held_bytes, policy)
 
 
-def _replay(arguments: argparse.Namespace) -> int:
+def replay(arguments: argparse.Namespace) -> int:
+    """What the caching allocator does with a trace under other settings, to the byte.
+
+    --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
+    --policy {firstfit,topdown,monotonic,recorded}: where the driver puts segments (default: as recorded, else the lowest
+        free range)
+    --results OUT: write one JSON line an operation; - prints them
+    --force: write over results that are there
+    --engine {auto,compiled,plain} = auto: hidden
+    """
+    from helpers.allocator import replay as allocator
     from helpers.allocator.outcome import ReplayError, lines
     from helpers.allocator.recorded import agreement, op_lines
-    from helpers.allocator.replay import replay
     from helpers.settings.text import SettingsError
     from helpers.tell import replays
 
@@ -217,7 +106,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise WrongUse(f"{out}: is there already; expected a new file, or --force")
     wanted = bool(arguments.results) or subject.trace.address is not None
     try:
-        outcome = replay(
+        outcome = allocator.replay(
             subject.trace,
             subject.conf,
             subject.card,
@@ -231,17 +120,10 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise WrongUse(str(error)) from error
     if arguments.results:
         rows = lines(op_lines(subject.trace), outcome)
-        head = {
-            "job": {
-                "conf": subject.conf,
-                "vram": subject.card.capacity_bytes,
-                "fraction": subject.fraction,
-                "policy": subject.card.policy,
-                "foreign": subject.held_bytes,
-            },
-            "torch": subject.torch,
-            "model": True,
-        }
+        card = subject.card
+        job = {"conf": subject.conf, "vram": card.capacity_bytes, "fraction": subject.fraction}
+        job.update(policy=card.policy, foreign=subject.held_bytes)
+        head = {"job": job, "torch": subject.torch, "model": True}
         with open(out, "w", encoding="utf-8") if out else sys.stdout as file:
             for row in [head, *rows]:
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
@@ -250,15 +132,20 @@ def _replay(arguments: argparse.Namespace) -> int:
     check = agreement(subject.trace, outcome) if subject.same_settings else None
     shape = replays.replay_shape(outcome, subject.conf, subject.torch, subject.build)
     if arguments.json:
-        print_json(
-            {**shape, **({"agreement": check._asdict()} if check else {}), "notes": subject.notes}
-        )
+        agreed = {"agreement": check._asdict()} if check else {}
+        print_json({**shape, **agreed, "notes": subject.notes})
     else:
         print(replays.replay_text(outcome, shape, subject.card, check, subject.notes))
     return 0
 
 
-def _whatif(arguments: argparse.Namespace) -> int:
+def whatif(arguments: argparse.Namespace) -> int:
+    """Which setting avoids the out-of-memory, what each costs, or that none does.
+
+    --conf STR ...: try this one too; may be given again
+    --only: try only the default settings and what --conf names
+    --smallest: the smallest card that is enough, setting by setting
+    """
     from dataclasses import replace
 
     from helpers.allocator import whatif
@@ -274,12 +161,9 @@ def _whatif(arguments: argparse.Namespace) -> int:
     try:
         for release in releases:
             for capacity in capacities:
-                torch = release or subject.torch
-                card = (
-                    replace(subject.card, capacity_bytes=_size(capacity, "capacity"))
-                    if capacity
-                    else subject.card
-                )
+                torch, card = release or subject.torch, subject.card
+                if capacity:
+                    card = replace(card, capacity_bytes=_size(capacity, "capacity"))
                 with replays.progress(f"settings on torch {torch}", quiet=arguments.json) as tick:
                     answers.append(
                         whatif.whatif(
@@ -299,9 +183,11 @@ def _whatif(arguments: argparse.Namespace) -> int:
         shapes = [{**whatif.to_shapes(answer), "notes": subject.notes} for answer in answers]
         print_json(smallest or (shapes if len(shapes) > 1 else shapes[0]))
     elif smallest:
-        print(replays.smallest_text(smallest))
+        print(replays.smallest_table(smallest))
     else:
-        print(replays.league_text(answers[0]) if len(answers) == 1 else replays.sweep_text(answers))
+        print(
+            replays.league_text(answers[0]) if len(answers) == 1 else replays.sweep_table(answers)
+        )
         print("\n".join("note: " + note for note in subject.notes))
     return 0
 
@@ -319,52 +205,10 @@ def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] |
 
 def _smallest(subject: _Subject, answer: Any) -> dict[str, int]:
     """Setting to the bytes of the smallest card that is enough: the default, the one to use, and those asked for."""
-    from helpers.allocator.capacity import Runs, smallest
-    from helpers.allocator.start import prepared
+    from helpers.allocator.capacity import Runs, prepared, smallest
 
     stream, _, _ = prepared(subject.trace, subject.card, anew=True)
     runs = Runs(stream, subject.card, subject.torch, subject.build, subject.fraction)
-    named = [
-        "",
-        answer.use or answer.needs_settings,
-        *[row.settings for row in answer.rows if not row.flags][:8],
-    ]
+    others = [row.settings for row in answer.rows if not row.flags][:8]
+    named = ["", answer.use or answer.needs_settings, *others]
     return {conf: smallest(runs, conf).capacity_bytes for conf in dict.fromkeys(named)}
-
-
-def _record(arguments: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from helpers.load.record import RecordError, record
-
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if not command:
-        raise WrongUse("record: no command; expected: record [OPTIONS] -- python train.py")
-    out = (
-        Path(arguments.out)
-        if arguments.out
-        else ROOT / "outputs" / f"trace-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        done = record(
-            command,
-            out,
-            max_events=arguments.max_events,
-            hang_after_s=arguments.hang_after or None,
-            cpu_profile=arguments.cpu_profile,
-            python=arguments.torch_python,
-        )
-    except RecordError as error:
-        raise WrongUse(str(error)) from error
-    told = [
-        *(f"casebook: {note}" for note in done.notes),
-        f"casebook: {done.kind}: {done.trace}; next: python -m helpers whatif {done.trace} --capacity 20GiB"
-        if done.trace
-        else f"casebook: no trace: {done.why_no_trace}",
-    ]
-    print(
-        "\n".join([json.dumps(asdict(done), default=str)] if arguments.json else told),
-        file=sys.stderr,
-    )
-    return done.exit_code

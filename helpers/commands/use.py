@@ -1,13 +1,28 @@
-"""What every command shares: how wrong use is said, how a box is opened, and how JSON is printed."""
+"""What every command shares: how its docstring becomes its options, how wrong use is said, how a box is opened.
+
+A verb is one function: the first sentence of its docstring says what it does, and each line below the blank one is an option
+as ``--help`` shows it, with a colon before its help (an indented line goes on with it)::
+
+    plan: a word that must be there            [batch]: one that may be, "" without it
+    folders DIR ...: one word or more          [what ...]: any number, none too
+    --wide: set or not                         --box BOX: text, "" without it
+    --device N <int>: a number or None         --events N <int> = 9: a number with a default
+    --conf STR ...: may be given again         --resume [BATCH]: "" where no word follows it
+    --policy {a,b}: one of these words         --out FOLDER !: must be given
+    command -- COMMAND: all that follows       --engine {a,b} = a: hidden
+"""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any, Callable  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
 
 ROOT = Path(__file__).resolve().parents[2]
+KINDS = {"<int>": int, "<float>": float}
 
 Run = Callable[[argparse.Namespace], int]
 Verb = Callable[[str, Run, str], argparse.ArgumentParser]
@@ -16,6 +31,50 @@ Verb = Callable[[str, Run, str], argparse.ArgumentParser]
 
 class WrongUse(Exception):
     """Bad input: one line with what was seen, what was expected and what to do. Exit 2."""
+
+
+def described(verb: Verb, run: Run, before: str = "") -> None:
+    """Register the function of a verb as its docstring describes it; ``before`` are option lines that come first."""
+    says, _, own = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
+    says = re.sub(r"\s+", " ", says).rstrip(".")
+    parser = verb(run.__name__, run, says[0].lower() + says[1:])
+    for line in re.sub(r"\n\s+", " ", f"{inspect.cleandoc(before)}\n{own}").splitlines():
+        head, _, words = line.partition(": ")
+        if head:
+            optional = head[0] == "["
+            name, *rest = head[1:-1].split() if optional else head.split()
+            options = _option(rest) if name[0] == "-" else _positional(optional, rest)
+            hidden = argparse.SUPPRESS if words == "hidden" else words
+            parser.add_argument(name, help=hidden, **options)
+
+
+def _option(rest: list[str]) -> dict[str, Any]:
+    """What argparse calls the words that follow the name of an option."""
+    if not rest:
+        return {"action": "store_true"}
+    word, kind = rest[0], next((KINDS[one] for one in rest if one in KINDS), None)
+    options: dict[str, Any] = {"default": None, "type": kind} if kind else {"default": ""}
+    if "=" in rest:
+        default = rest[rest.index("=") + 1]
+        options["default"] = None if default == "None" else (kind or str)(default)
+    if "..." in rest:
+        options.update(action="append", default=[])
+    if "!" in rest:
+        options["required"] = True
+    if word[0] == "{":
+        return {**options, "choices": word[1:-1].split(",")}
+    if word[0] == "[":
+        return {"nargs": "?", "const": "", "metavar": word[1:-1]}
+    return {**options, "metavar": word}
+
+
+def _positional(optional: bool, rest: list[str]) -> dict[str, Any]:
+    if rest[:1] == ["--"]:
+        return {"nargs": argparse.REMAINDER, "metavar": " ".join(rest)}
+    named = {"metavar": rest[0]} if rest and rest[0] != "..." else {}
+    if "..." in rest:
+        return {**named, "nargs": "*" if optional else "+"}
+    return {"nargs": "?", "default": ""} if optional else named
 
 
 def print_json(value: Any) -> None:

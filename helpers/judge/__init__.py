@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -18,3 +19,9 @@ def sentence(name: str, group: str, key: str, /, **words: object) -> str:
     """A sentence of the table of that name, its words filled in."""
     says: str = table(name)[group][key]
     return says.format(**words)
+
+
+@lru_cache(maxsize=None)
+def form(name: str) -> re.Pattern[str]:
+    """What is looked for in a text, by its name in forms.json."""
+    return re.compile(table("forms")[name]["form"])

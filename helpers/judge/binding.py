@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from helpers.judge import table
 from helpers.look.figures import HALF, NOT_MEASURED_BYTES, Figure, beside, lone_free
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
-from helpers.look.relations import CARVE_OUTS, HALF_SHARE, INSTALLED_SHARE
-from helpers.units import near, show_bytes
+from helpers.look.relations import HALF_SHARE, INSTALLED_SHARE
+from helpers.units import GIB, MIB, near, show_bytes
 
 if TYPE_CHECKING:
     from helpers.shapes import Cause, Confidence, Layer
@@ -27,6 +27,11 @@ KFD_RESERVE_BYTES = 3 << 29
 NEW_KFD_LIMIT, GTT_AS_VRAM, GTT_IF_LARGER = (6, 7), (6, 10), (6, 15)
 FAR = 1.3
 """A layer this much above another is no rounding, and no share that firmware keeps."""
+MENU = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
+CARVE_OUTS = tuple(512 * MIB * size for size in MENU)
+"""Sizes that firmware menus offer for the frame buffer of an APU (AMD, Ryzen AI system guides)."""
+SMALL_CARVE_OUTS = (256 * MIB, 512 * MIB, GIB, 2 * GIB)
+"""Sizes of a frame buffer that no system with a desktop has as its whole RAM (firmware menus of APUs)."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +284,10 @@ def _posted(n: Numbers, torch: int) -> Decision | None:
     large = large or (
         f"what Vulkan is given, {show_bytes(n.vulkan or 0)}" if far(n.vulkan, torch) else ""
     )
-    if n.kind == APU and menu and n.vram is None and large:
+    # ROCm runs on no card of so little memory (parts.json).
+    small = torch in SMALL_CARVE_OUTS and (n.kind == APU or torch <= GIB)
+    large = large or ("the RAM of any system with a desktop" if small else "")
+    if (small or (n.kind == APU and menu)) and n.vram is None and large:
         return row("carveout_size", n, torch, "likely", beside=large)
     if far(n.vulkan, torch):
         return row("vulkan_above", n, torch, "weak")

@@ -155,9 +155,8 @@ def _kernel(bundle: Bundle) -> Iterator[Observation]:
         if name:
             words = seen(last.text[:160] or last.kind, "text", last.source)
             often = f" {times} times, the last time as shown" if times > 1 else ""
-            yield _row(
-                name, words, f"The kernel log has it{often}", name in ("killed", "kernel-leak")
-            )
+            says, proof = f"The kernel log has it{often}", name in ("killed", "kernel-leak")
+            yield _row(name, words, says, proof)
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0:
         yield _row("killed", kills, "The control group's limit killed this many processes", True)

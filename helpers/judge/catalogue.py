@@ -1,22 +1,32 @@
 """The catalogue of known failures, read from failures.json: what must be seen, what speaks for and against it, what to do.
 
-To add one, copy an entry of the file: its keys are explained in ``Failure``. A test walks every entry and every name in it.
+To add one, copy an entry of the file: its keys are explained in ``Failure``. A test walks every entry and every name in it. What
+to do is filled in with this box's own numbers and names; for memory that somebody holds there is a ladder of steps (ladder.json).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from helpers.shapes import CAUSES, Cause
+from helpers.judge import table
+from helpers.judge.account import account
+from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
+from helpers.judge.posted import processes
+from helpers.look.reading import GIB, show_bytes
+from helpers.shapes import CAUSES, Cause, NextStep
 
-DATA = Path(__file__).with_name("failures.json")
 KINDS = ("contrast", "symptom", "oddity")
 BASES = ("plain", "hint")
+POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
+HOST_SIDES = ("host", "pinned", "shm", "cgroup", "commit")
+UNKNOWN = {
+    "pid": "PID", "device": "N", "capacity": "SIZE", "unset": "unset NAME", "visible": "HIP_VISIBLE_DEVICES=N",
+}  # fmt: skip
+"""What stands in a command where the evidence has no such number or name; in a sentence its [part] is left out."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,7 @@ class Failure:
 @lru_cache(1)
 def failures() -> tuple[Failure, ...]:
     """Every entry, in the order of the file, which decides nothing."""
-    data = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(_failure(row, data) for row in data["failures"])
+    return tuple(_failure(row, table("failures")) for row in table("failures")["failures"])
 
 
 def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
@@ -90,3 +99,109 @@ def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
 def _spread(names: Any, groups: Mapping[str, Any]) -> tuple[str, ...]:
     """The names with each group (written in capitals) in its members."""
     return tuple(dict.fromkeys(one for name in names for one in groups.get(name, [name])))
+
+
+def names_of(evidence: CaseEvidence, found: Iterable[Observation]) -> dict[str, str]:
+    """The numbers and names of this box that a remedy may speak of; the first that gives a name counts."""
+    got: dict[str, str] = {}
+    rows = [*_of_messages(evidence), *_of_holders(evidence), *_of_observations(found)]
+    rows.append(("chip", evidence.fact("gfx")))
+    if any(one.name == "two-kinds-of-gpu" for one in found):
+        from helpers.judge.obstacles import visible_devices
+
+        lines = (visible_devices(evidence.bundle, text) for _, _, text in texts(evidence))
+        rows.append(("visible", next(filter(None, lines), "")))
+    for name, words in rows:
+        if words:
+            got.setdefault(name, words)
+    return got
+
+
+def fill(text: str, names: Mapping[str, str]) -> str:
+    """The text with its placeholders filled in, without the [parts] whose number or name is not known."""
+    part = r"\[([^\[\]]*\{([a-z]+)\}[^\[\]]*)\]"
+    text = re.sub(part, lambda m: m[1] if m[2] in names else "", text)
+    known = {**UNKNOWN, **names}
+    return re.sub(r"\{([a-z]+)\}", lambda match: known.get(match[1], match[0]), text)
+
+
+def _of_observations(found: Iterable[Observation]) -> Iterator[tuple[str, str]]:
+    for one in found:
+        words, kind = one.reading.show(), one.name.split("-")[0]
+        if kind == "ceiling":
+            yield "binding", f"{words} ({one.says.rstrip('.')})"
+        if kind == "setting" and "=" in str(one.reading.value):
+            yield "setting", str(one.reading.value)
+            yield "unset", "unset " + str(one.reading.value).split("=")[0]
+        if one.name in ("limit-binds", "limit-refused"):
+            yield "limit", words
+        if one.name.endswith("-refused") and kind in HOST_SIDES:
+            yield "side", f"{kind}: {words}"[:160]
+
+
+def _of_messages(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
+    for m in evidence.messages:
+        a = account(m)
+        yield "device", "" if m.device is None else str(m.device)
+        if m.capacity:
+            yield "capacity", m.capacity.text.replace(" ", "")
+        if m.free:
+            yield "free", f"{m.free.text} were free"
+        if m.requested and m.capacity:
+            room = (m.free.bytes if m.free else 0) + max(0, a.stranded.bytes if a.stranded else 0)
+            lacks = m.requested.bytes - room
+            if a.beyond_limit and m.allocated and a.limit:
+                lacks = max(lacks, m.allocated.bytes + m.requested.bytes - a.limit.bytes)
+            least, most = show_bytes(lacks), show_bytes(m.requested.bytes)
+            yield "missing", f"at least {least}" if lacks > 0 else f"less than {most}"
+        if m.tokens and m.fits_tokens:
+            yield "context", f"{m.tokens} tokens were asked for, {m.fits_tokens} fit"
+        elif m.requested and m.cache:
+            yield "context", f"{m.requested.text} are needed, {m.cache.text} are there"
+        for pid, size in a.others[:1]:
+            if pid is not None:
+                yield "holder", f"process {pid} with {size.text}"
+                yield "pid", str(pid)
+
+
+def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
+    """The process that holds most, as a tool or the captured box lists it; one below 256 MiB is none."""
+    rows = [(row.bytes or 0, row.pid, row.name) for row in processes(evidence) if row.pid]
+    if evidence.bundle is not None:
+        from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
+
+        found = [h for gpu in gpus(evidence.bundle) for h in gpu.holders if h.memory.ok]
+        rows += [(h.memory.bytes, h.pid, h.name) for h in found]
+    rows = [row for row in rows if row[0] > GIB // 4 or row[0] == 0]
+    if rows:
+        size, pid, name = max(rows)
+        held = f" with {show_bytes(size)}" if size else ""
+        name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
+        yield "holder", f"process {pid} {name}{held}".replace("  ", " ")
+        yield "pid", str(pid)
+
+
+def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence) -> NextStep:
+    """The one first choice: the line that removes an obstacle on this very box, else the catalogue's remedy, filled in."""
+    bundle = evidence.bundle
+    if failure.cause in ("permission", "config-ineffective") and bundle is not None:
+        from helpers.judge.obstacles import obstacles
+
+        hides = failure.cause == "config-ineffective"
+        for way in obstacles(bundle, vendor_of(evidence.messages)):
+            if way.fix and (way.cause == "variable") == hides:
+                return NextStep(
+                    what=way.says[:1].upper() + way.says[1:],
+                    command=way.fix,
+                    precondition="read what it changes; it is printed here and never run",
+                    blast_radius="the user's access rights, the container's start, or this shell's variables",
+                )
+    if bundle is not None and failure.cause in POOLS:
+        from helpers.judge.ttm_plan import planned_step
+
+        planned = planned_step(bundle, failure.cause)
+        if planned is not None:
+            return planned
+    remedy = failure.remedy
+    what, before = fill(remedy.what, names), fill(remedy.precondition, names)
+    return NextStep(what, fill(remedy.command, names), before, remedy.harm)

@@ -6,15 +6,17 @@ of entries, observations or texts decides anything. Two causes that weigh alike 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 
 from helpers.grammar import lines
+from helpers.judge import sentence, table
 from helpers.judge.account import account
-from helpers.judge.catalogue import Failure, failures
+from helpers.judge.catalogue import Failure, failures, fill, names_of, next_step
 from helpers.judge.evidence import CaseEvidence, Observation, texts
 from helpers.judge.observations import observe
-from helpers.judge.remedy import Names, ladder, next_step
 from helpers.look.messages import Quantity
 from helpers.look.reading import seen
 from helpers.shapes import Alternative, Confidence, Evidence, Missing, NextStep, Verdict
@@ -24,8 +26,9 @@ STRONG, WEAK, PROOF, SUFFICIENT = 1.0, 0.5, 3.0, 1.0
 KIND = {"contrast": 0.5, "symptom": 0.0, "oddity": -0.75}
 LEAST, MARGIN = 0.8, 0.2
 """What words weigh: a measured need 2, a said one 1, a hint 0.7; support 1 or a half, half of that where it is only said."""
-CAPTURE = "python3 -m helpers capture"
-DIAGNOSE = "python3 -m helpers diagnose live --message FILE"
+SUMS = "the numbers of the error text"
+HELD = ("external-holder", "stale-holder", "driver-leak")
+_say = partial(sentence, "diagnosis", "says")
 NO_EVIDENCE = CaseEvidence()
 
 
@@ -146,7 +149,7 @@ def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDE
         evidence=_unique(rows),
         against=_unique(_evidence(top.against), "against-"),
         missing=missing,
-        next_step=next_step(top.failure, Names.of(evidence, found), evidence),
+        next_step=next_step(top.failure, names_of(evidence, found), evidence),
     )
 
 
@@ -175,84 +178,65 @@ def _given(row: tuple[str, str], evidence: CaseEvidence) -> bool:
 def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEvidence) -> Verdict:
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
     near = [row for row in order if row.weight >= LEAST / 2][:3]
-    if (
-        not near
-        and evidence.bundle is not None
-        and not evidence.messages
-        and not evidence.error_text
-    ):
-        return _healthy(found, evidence)
+    if evidence.bundle is not None and not (near or evidence.messages or evidence.error_text):
+        return _healthy(found)
     missing = _missing((row.failure.decides for row in near), evidence)
     if "pickle" in evidence.not_text:
-        reading = "The snapshot itself, if the file is a memory snapshot of torch"
-        missing.insert(0, Missing(reading=reading, how="python3 -m helpers diagnose FILE"))
+        missing.insert(0, _reading("snapshot"))
     elif not evidence.messages:
-        missing.append(
-            Missing(
-                reading="The error message of the failing program",
-                how="run it once more and keep the whole text, from the first error on",
-            )
-        )
+        missing.append(_reading("message"))
     if evidence.bundle is None and len(missing) < 3:
-        missing.append(Missing(reading="A look at the box while it fails", how=CAPTURE))
-    if not missing:
-        reading = "The box at the moment of the failure"
-        missing.append(Missing(reading=reading, how=CAPTURE))
-    rows = _evidence([one for row in near for one in row.speaks_for] or list(found[:12])) + _sums(
-        evidence
-    )
+        missing.append(_reading("look"))
+    missing = missing or [_reading("moment")]
+    rows = _evidence([one for row in near for one in row.speaks_for] or list(found[:12]))
+    rows += _sums(evidence)
     if near:
-        summary = "The evidence leaves open: " + "; ".join(
-            f"{row.failure.cause} ({row.failure.title.rstrip('.')})" for row in near
-        )
-        summary += "."
+        causes = (f"{row.failure.cause} ({row.failure.title.rstrip('.')})" for row in near)
+        summary = _say("left open", causes="; ".join(causes))
     elif evidence.not_text:
-        summary = f"What was given as an error text is {evidence.not_text}, no text."
+        summary = _say("no text", what=evidence.not_text)
     elif found:
-        summary = "What was read names no cause: " + "; ".join(
-            dict.fromkeys(one.says.rstrip(".") for one in found[:3])
-        )
-        summary += "."
+        summary = _say("no cause", says=_listed(found[:3]))
     else:
-        summary = "Nothing that was handed over explains a failure."
+        summary = _say("nothing")
     if evidence.unused and not found:
         summary += f" {evidence.unused[:1].upper()}{evidence.unused[1:200].rstrip('.')}."
-    first = missing[0]
+    what = _say("decides", reading=missing[0].reading)
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
-        title="The evidence does not decide",
+        title=_say("open title"),
         summary=summary,
         alternatives=[Alternative(cause=row.failure.cause, confidence="weak") for row in near],
         evidence=_unique(rows) or [_characters(evidence)],
         against=_unique(_evidence(one for row in near for one in row.against), "against-"),
         missing=missing,
-        next_step=NextStep(
-            what=f"Take the reading that decides: {first.reading}",
-            command=first.how,
-            precondition="the program is running or has just failed",
-        ),
+        next_step=NextStep(what, missing[0].how, _say("decides when")),
     )
 
 
-def _healthy(found: tuple[Observation, ...], evidence: CaseEvidence) -> Verdict:
+def _reading(name: str) -> Missing:
+    """A reading that would decide, by its name in diagnosis.json."""
+    return Missing(**table("diagnosis")["missing"][name])
+
+
+def _listed(found: Iterable[Observation]) -> str:
+    """What the observations say, each once."""
+    return "; ".join(dict.fromkeys(one.says.rstrip(".") for one in found))
+
+
+def _healthy(found: tuple[Observation, ...]) -> Verdict:
     """Nothing failed and nothing is out of the ordinary on this box; what was looked at is the evidence."""
-    rows = _evidence(one for one in found if one.hard)
+    read, missing = [one for one in found if one.hard], _reading("failure")
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
         state="healthy",
-        title="Nothing wrong was seen",
-        summary="Nothing wrong was seen on this box, and no failure was handed over. Looked at: "
-        + "; ".join(dict.fromkeys(one.says.rstrip(".") for one in found if one.hard))
-        + ".",
-        evidence=_unique(rows),
-        missing=[Missing(reading="The error message of a failing program", how=DIAGNOSE)],
-        next_step=NextStep(
-            what="If a program fails here, hand over its error text together with this box",
-            command=DIAGNOSE,
-            precondition="the text from the first error on",
-        ),
+        title=_say("healthy title"),
+        summary=_say("healthy", says=_listed(read)),
+        evidence=_unique(_evidence(read)),
+        missing=[missing],
+        next_step=NextStep(_say("if it fails"), missing.how, _say("whole text")),
     )
 
 
@@ -265,38 +249,25 @@ def _beside(found: Iterable[Observation], top: Weighed) -> list[Observation]:
 
 
 def _summary(top: Weighed, found: Iterable[Observation]) -> str:
-    words = top.failure.title.rstrip(".") + ". " + top.failure.mechanism
-    beside = _beside(found, top)
-    if beside:
-        says = "; ".join(dict.fromkeys(one.says.rstrip(".") for one in beside))
-        words += f" Beside it, and not caused by it: {says}."
-    return words
+    words, beside = f"{top.failure.title.rstrip('.')}. {top.failure.mechanism}", _beside(found, top)
+    return words + (_say("beside", says=_listed(beside)) if beside else "")
 
 
 def _sums(evidence: CaseEvidence) -> list[Evidence]:
     """The account of the first message with numbers, line by line, as it is shown."""
     for message in evidence.messages:
         if message.capacity or message.allowed:
-            source = "the numbers of the error text"
-            return [
-                Evidence(
-                    id=f"sum-{at}",
-                    reading=seen(message.words[:80], "text", source),
-                    says=line[:1].upper() + line[1:],
-                )
-                for at, line in enumerate(account(message).lines[:8], 1)
-            ]
+            reading = seen(message.words[:80], "text", SUMS)
+            sums = [line[:1].upper() + line[1:] for line in account(message).lines[:8]]
+            return [Evidence(f"sum-{at}", reading, line) for at, line in enumerate(sums, 1)]
     printed = next((m for m in evidence.messages if m.numbers), None)
     if printed is None:
         return []
     sizes = [(field.name, getattr(printed, field.name)) for field in fields(printed)]
-    says = ", ".join(
-        f"{name.replace('_', ' ')} {size.text}"
-        for name, size in sizes
-        if isinstance(size, Quantity)
-    )
-    reading = seen(printed.words[:80], "text", "the numbers of the error text")
-    return [Evidence(id="sum-1", reading=reading, says=f"It prints: {says}")] if says else []
+    shown = [(name.replace("_", " "), s.text) for name, s in sizes if isinstance(s, Quantity)]
+    says = _say("printed", sizes=", ".join(f"{name} {text}" for name, text in shown))
+    reading = seen(printed.words[:80], "text", SUMS)
+    return [Evidence(id="sum-1", reading=reading, says=says)] if shown else []
 
 
 def _evidence(found: Iterable[Observation]) -> list[Evidence]:
@@ -310,7 +281,7 @@ def _characters(evidence: CaseEvidence) -> Evidence:
     """How much text was read, where nothing of it could be used."""
     length = sum(len(text) for _, _, text in texts(evidence))
     reading = seen(f"{length} characters", "text", "the text handed over")
-    return Evidence(id="read", reading=reading, says="Read, and none of it could be used")
+    return Evidence(id="read", reading=reading, says=_say("unused"))
 
 
 def _unique(rows: list[Evidence], prefix: str = "") -> list[Evidence]:
@@ -328,5 +299,21 @@ def _unique(rows: list[Evidence], prefix: str = "") -> list[Evidence]:
 
 
 def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
-    """The ladder for memory that somebody or nobody holds, mildest first. Empty for other causes."""
-    return ladder(verdict, evidence)
+    """The ladder for memory that somebody or nobody holds, mildest first, with preconditions. Empty for other causes.
+
+    The steps are data: ladder.json.
+    """
+    causes = {verdict.cause}
+    if verdict.cause == "cannot-tell":
+        causes = {other.cause for other in verdict.alternatives[:1]}
+    if not causes & set(HELD):
+        return ()
+    said = " ".join(text for _, _, text in texts(evidence))[:20_000]
+    driver = evidence.bundle.read("/proc/driver/nvidia/version") if evidence.bundle else None
+    nvidia = re.search(r"nvidia|cuda", said, re.IGNORECASE) or (driver is not None and driver.ok)
+    names, steps = names_of(evidence, ()), []
+    for row in table("ladder"):
+        vendor, step = row["vendor"], {key: row[key] for key in row if key != "vendor"}
+        if vendor in ("", "NVIDIA" if nvidia else "AMD"):
+            steps.append(NextStep(**{**step, "command": fill(step["command"], names)}))
+    return tuple(steps)

@@ -6,28 +6,23 @@ An observation is one thing seen, with its reading and where it stands. It says 
 from __future__ import annotations
 
 import json
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Tuple
 
-from helpers.grammar import lazy
+from helpers.judge import form, table
 from helpers.look.bundle import Bundle
 from helpers.look.messages import Message, read_message, without_footers
 from helpers.look.reading import Reading, seen
-from helpers.look.text_file import encoding
+from helpers.look.text import encoding
 
 if TYPE_CHECKING:
     from helpers.allocator.snapshot import Snapshot
 
 LONGEST_TEXT = 60_000
 """Characters of one text that are looked at: its beginning, its end, and what stands around each failure in it."""
-DESCRIBED = lazy(
-    r"\((?:described|screenshot|graph|table|abridged)[^)]{0,40}\)|, described\)", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True)
@@ -93,12 +88,6 @@ def observation_name(side: str, event: str) -> str:
     return "device-refused" if event == "refused" else NAMES.get(event, event)
 
 
-@lru_cache(1)
-def sentences() -> dict[str, str]:
-    """What each observation says, with places for its numbers and names: observations.json."""
-    return json.loads(Path(__file__).with_name("observations.json").read_text(encoding="utf-8"))
-
-
 def note(
     name: str,
     value: Any,
@@ -116,7 +105,7 @@ def note(
         reading = value
     else:
         reading = seen(" ".join(str(value).split())[:160] or "(empty)", "text", source)
-    says = says or sentences()[name].format(**words)
+    says = says or table("observations")[name].format(**words)
     return Observation(name, reading, says, origin, hard, proof)
 
 
@@ -127,21 +116,14 @@ def _cut(text: str, messages: tuple[Message, ...] = ()) -> str:
     return "\n".join([text[: LONGEST_TEXT // 2], *around, text[-LONGEST_TEXT // 2 :]])
 
 
-MAGIC = (
-    (b"\x80\x02", "a pickle"), (b"\x80\x03", "a pickle"), (b"\x80\x04", "a pickle"), (b"\x80\x05", "a pickle"),
-    (b"PK\x03\x04", "a zip archive or a torch checkpoint"), (b"\x1f\x8b", "a gzip file"), (b"\x28\xb5\x2f\xfd", "a zstd file"),
-    (b"\x7fELF", "a program or library"), (b"GGUF", "a GGUF model"), (b"%PDF", "a PDF"), (b"\x89PNG", "a PNG picture"),
-    (b"\xff\xd8\xff", "a JPEG picture"), (b"SQLite format 3", "an SQLite database"), (b"PAR1", "a Parquet file"),
-)  # fmt: skip
-
-
 CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])
 """Bytes that no text holds in number, whatever its encoding; a terminal's escapes, bells and backspaces are not among them."""
 
 
 def not_text(start: bytes) -> str:
     """What a file is by its first bytes, where it is no text; empty for text (UTF-16 included)."""
-    kind = next((words for magic, words in MAGIC if start.startswith(magic)), "")
+    starts = ((row["start"].encode("latin-1"), row["kind"]) for row in table("magic"))
+    kind = next((kind for magic, kind in starts if start.startswith(magic)), "")
     if kind or start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return kind
     if encoding(start) != "utf-8":
@@ -155,19 +137,16 @@ def evidence_from_message(text: str | bytes | Iterable[str]) -> CaseEvidence:
     if isinstance(text, bytes):
         if kind := not_text(text[:4096]):
             return CaseEvidence(not_text=kind)
-        text = text.decode(
-            "utf-16" if text[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace"
-        )
+        marked = text[:2] in (b"\xff\xfe", b"\xfe\xff")
+        text = text.decode("utf-16" if marked else "utf-8", "replace")
     if isinstance(text, str):
         got = read_message(text)
-        return CaseEvidence(
-            messages=got.messages, error_text=_cut(text, got.messages), unused=got.unused
-        )
+        return CaseEvidence(got.messages, _cut(text, got.messages), unused=got.unused)
     head: list[str] = []
     tail: deque[str] = deque(maxlen=400)
     got = read_message(_kept(text, head, tail))
     shown = "".join([*head, "\n", *(m.words + "\n" for m in got.messages[:5]), *tail])
-    return CaseEvidence(messages=got.messages, error_text=_cut(shown), unused=got.unused)
+    return CaseEvidence(got.messages, _cut(shown), unused=got.unused)
 
 
 def _kept(lines: Iterable[str], head: list[str], tail: deque[str]) -> Iterator[str]:
@@ -185,10 +164,8 @@ def _kept(lines: Iterable[str], head: list[str], tail: deque[str]) -> Iterator[s
 def evidence_from_bundle(bundle: Bundle) -> CaseEvidence:
     """Evidence of a captured box; its item ``message`` is the posted error text."""
     text = bundle.read("message")
-    said = evidence_from_message(text.text) if text.ok else CaseEvidence()
-    return CaseEvidence(
-        messages=said.messages, error_text=said.error_text, bundle=bundle, unused=said.unused
-    )
+    posted = evidence_from_message(text.text) if text.ok else CaseEvidence()
+    return replace(posted, bundle=bundle)
 
 
 def evidence_from_case(path: str | Path) -> CaseEvidence:
@@ -199,27 +176,22 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"case {path}: {type(error).__name__}; expected JSON with an object 'evidence'"
-        ) from error
+        slip = f"{type(error).__name__}; expected JSON with an object 'evidence'"
+        raise ValueError(f"case {path}: {slip}") from error
     evidence = data.get("evidence", data) if isinstance(data, dict) else None
     if not isinstance(evidence, dict):
-        raise ValueError(
-            f"case {path}: no object 'evidence'; expected error_text, tool_outputs, environment, narrative"
-        )
+        expected = "error_text, tool_outputs, environment, narrative"
+        raise ValueError(f"case {path}: no object 'evidence'; expected {expected}")
     return case_evidence(evidence)
 
 
 def case_evidence(evidence: Mapping[str, object], with_narrative: bool = True) -> CaseEvidence:
     """The same from the ``evidence`` object itself; odd values are taken as their text."""
-    said = evidence_from_message(_text(evidence.get("error_text")))
     environment = evidence.get("environment")
     named = environment.get("env_vars") if isinstance(environment, dict) else None
     known = [row for row in _pairs(environment) if row[0] != "env_vars"]
-    return CaseEvidence(
-        messages=said.messages,
-        error_text=said.error_text,
-        unused=said.unused,
+    return replace(
+        evidence_from_message(_text(evidence.get("error_text"))),
         facts=tuple(row for row in known if row[1] not in ("", "{}")),
         tools=tuple((name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))),
         variables=_pairs(named),
@@ -233,9 +205,9 @@ def _pairs(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: object) -> str:
-    return (
-        value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
-    )
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, default=str)
 
 
 Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
@@ -259,4 +231,4 @@ def vendor_of(messages: tuple[Message, ...]) -> str:
 
 def is_described(text: str) -> bool:
     """Whether a text says itself that it only describes a tool's output."""
-    return bool(DESCRIBED.search(text))
+    return bool(form("described").search(text))

@@ -15,6 +15,7 @@ from functools import partial
 
 from helpers.judge import sentence, table
 from helpers.judge.account import Account, account
+from helpers.judge.evidence import vendor_of
 from helpers.look import processes
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
@@ -72,7 +73,7 @@ class GpuLedger:
         return sum(row.bytes.bytes for row in self.rows if not kinds or row.kind in kinds)
 
 
-def closed(book: GpuLedger, words: str) -> GpuLedger:
+def with_rest(book: GpuLedger, words: str) -> GpuLedger:
     """The ledger with its rest. A rest below zero is named, and stands as a row only where it is more than the tolerance."""
     used, held, against = book.used, book.sum_bytes(), book.contradictions
     rest = used.bytes - held
@@ -127,7 +128,7 @@ def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
     book = GpuLedger(gpu.pci, DRIVER, total, used, parts, grain + spread, odd, tuple(notes), left)
     unmeasured = sum(not row.bytes.ok for row in holders)
     rest = "unmeasured" if unmeasured else "unseen" if gpu.blind_spots else "nobody"
-    return closed(book, _say(rest, count=unmeasured))
+    return with_rest(book, _say(rest, count=unmeasured))
 
 
 def _in_use(gpu: Gpu) -> tuple[Reading, Reading, int, list[str]]:
@@ -150,15 +151,13 @@ def _in_use(gpu: Gpu) -> tuple[Reading, Reading, int, list[str]]:
         return bank, _sum(pool.used, beside.used), 2 * grain, notes
     torch = pools.get("torch")
     if torch and torch.total.ok and torch.free.ok and torch.free.bytes <= torch.total.bytes:
-        gone = torch.total.bytes - torch.free.bytes
         source = f"{torch.total.source} - {torch.free.source}"
-        notes = [_say("hip free")] if gpu.vendor == "AMD" else []
-        return torch.total, seen(gone, "bytes", source, torch.total.item), 0, notes
-    none = "memory pools"
+        gone = seen(torch.total.bytes - torch.free.bytes, "bytes", source, torch.total.item)
+        return torch.total, gone, 0, [_say("hip free")] if gpu.vendor == "AMD" else []
     totals = [pool.total for pool in gpu.pools if pool.total.ok]
     uses = [pools[layer].used for layer, _ in USED_BY if layer in pools]
-    total = totals[0] if totals else not_available(_say("no total"), "bytes", none)
-    return total, uses[0] if uses else not_available(_say("no use"), "bytes", none), 0, []
+    none = [not_available(_say(why), "bytes", "memory pools") for why in ("no total", "no use")]
+    return [*totals, none[0]][0], [*uses, none[1]][0], 0, []
 
 
 def _excluded(gpu: Gpu, kept: Reading) -> bool:
@@ -244,10 +243,9 @@ def _of_message(message: Message, gpu: Gpu | None) -> GpuLedger | None:
     for pid, other in a.others:
         words = _say("another") + (f": {pid}" if pid is not None else "")
         rows.append(LedgerRow("other_process", words, _said(other, ""), SAID))
-    pci, total = gpu.pci if gpu else "", _said(m.capacity, "capacity")
-    odd, off = a.contradictions, a.tolerance_bytes
-    book = GpuLedger(pci, MESSAGE, total, used, tuple(rows), off, odd)
-    return closed(book, _say("others" if a.own else "others or own"))
+    sums = (_said(m.capacity, "capacity"), used, tuple(rows), a.tolerance_bytes, a.contradictions)
+    book = GpuLedger(gpu.pci if gpu else "", MESSAGE, *sums)
+    return with_rest(book, _say("others" if a.own else "others or own"))
 
 
 def _own_rows(a: Account) -> list[LedgerRow]:
@@ -299,24 +297,24 @@ def _split(own: GpuLedger, message: Message) -> GpuLedger:
 
 def _compared(told: GpuLedger, own: GpuLedger, gpu: Gpu) -> GpuLedger:
     """The message's ledger with what the box says otherwise."""
-    against, notes = list(told.contradictions), list(told.notes)
     off = told.tolerance_bytes + own.tolerance_bytes + TOTALS_AGREE
     seen_by = [pool for pool in gpu.pools if pool.layer in ("torch", "KFD bank") and pool.total.ok]
     apart = [pool for pool in seen_by if abs(pool.total.bytes - told.total.bytes) > off]
     if told.total.ok and seen_by and apart == seen_by:
         totals = " and ".join(f"{p.layer} {p.total.show()}" for p in seen_by)
-        against.append(_say("another GPU", total=told.total.show(), totals=totals))
+        odd = _say("another GPU", total=told.total.show(), totals=totals)
+        told = replace(told, contradictions=(*told.contradictions, odd))
     more = told.used.bytes - (own.used.bytes - own.sum_bytes("reserved"))
     # HIP's free leaves out graphics memory, so there the message may well have less in use.
     if told.used.ok and own.used.ok and (more > off or (gpu.vendor == "NVIDIA" and more < -off)):
-        notes.append(_say("two moments", told=told.used.show(), own=own.used.show()))
-    return replace(told, contradictions=tuple(against), notes=tuple(notes))
+        note = _say("two moments", told=told.used.show(), own=own.used.show())
+        told = replace(told, notes=(*told.notes, note))
+    return told
 
 
 def _gpu_of(message: Message, found: tuple[Gpu, ...]) -> Gpu | None:
     """The GPU that a message means: by torch's index, else the only one that it can be."""
-    wanted = {"hip": "AMD", "cuda": "NVIDIA"}.get(message.backend)
-    fit = [gpu for gpu in found if wanted in (None, gpu.vendor)]
+    fit = [gpu for gpu in found if vendor_of((message,)) in ("", gpu.vendor)]
     index = "" if message.device is None else str(message.device)
     by_index = [gpu for gpu in fit if index and gpu.indices.get("torch") == index]
     if len(by_index) == 1:

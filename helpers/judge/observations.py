@@ -1,76 +1,60 @@
-"""What was observed: every reader of evidence in one list, and the plain facts that need no reader of their own."""
+"""What was observed: every reader of evidence in one list, and the readers of messages, of marks and of prose.
+
+Messages are read by the grammar, and the account of their numbers says whose the memory is. Marks (marks.json) are words that
+stand in a text. Statements (statements.json) are what people say in prose, a subject and an event in one sentence: ``words``
+are classes of synonyms, ``statements`` say which classes stand in one sentence, or in two that follow each other.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
-from re import Pattern
-from typing import Tuple
+from typing import AbstractSet, Callable, NamedTuple
 
-from helpers.grammar import lazy
-from helpers.judge.evidence import CaseEvidence, Observation, is_described, note, texts
-from helpers.judge.refusals import SOURCE, message_observations
-from helpers.judge.sizes import size_observations
+from helpers.grammar import lazy, meaning
+from helpers.judge import form, table
+from helpers.judge.account import CONTEXT_BYTES, LIKELY, POSSIBLE, Account, above, account, plus
+from helpers.judge.evidence import (
+    SILENT,
+    CaseEvidence,
+    Observation,
+    is_described,
+    note,
+    observation_name,
+    texts,
+)
 from helpers.judge.stack import stack_observations
-from helpers.judge.statements import read_statements
+from helpers.look.messages import Message, read_message
 from helpers.look.parts import APU, CARD, device_list
-from helpers.look.reading import show_bytes
+from helpers.look.reading import GIB, MIB, show_bytes
 from helpers.units import printed_size
 
-Mark = Tuple[str, "Pattern[str]", Tuple[str, ...], bool]  # made when imported, also on Python 3.8
-DATA = Path(__file__).with_name("marks.json")
-_FAILED = lazy(r"\w{3}")
-_WARNING = lazy(r"^[^\n]{0,200}\w*Warning:[^\n]*", re.MULTILINE)
-_TOOL = lazy(
-    r"smi|(?<!slab)(?<!\bs)top\b|monitor|get|(?<!vm)(?<!,)stat|(?<!mem)info|shows|vram ?%|vitals|manager",
-    re.IGNORECASE,
-)  # of a GPU: slabtop, vmstat and meminfo are of the host
-_FIGURE = lazy(
-    r"\d ?(?:[KMGT]i?B?\b|%)|%\)?: ?\d|\?\?|N/A|not supported|(?<!\w)0(?!\w)", re.IGNORECASE
-)
-_STATISTIC = lazy(
-    r"\b(allocated|reserved)\b[^\n:=]{0,40}[:=] {0,8}(\d{1,6}(?:\.\d{1,3})?) ?([GM])i?B",
-    re.IGNORECASE,
-)
-_COUNTER = lazy(r"(?i)^.{0,20}?(?:step|epoch|iter\w*|cycle|run) ?\d+ ?:?")
-_NUMBER = lazy(r"(?<![\w.])~?(\d{1,7}(?:\.\d{1,4})?) ?(?:[KMG]i?B)?(?![\w.%])")
-_SERIES = lazy(r"reserved|allocated|memory|vram|used|usage|rss", re.IGNORECASE)
-_SIZE = r"(\d{1,5}(?:\.\d{1,3})?) ?([KMG])i?B"
-_LOOSE = {
-    "requested": rf"(?:alloc\w*|for|ask\w*(?: for)?|request\w*(?: of)?|attempted) {_SIZE}"
-    r"(?! (?:is )?(?:free|available|reserved))",
-    "free": rf"{_SIZE}(?: is| are| was| were)? (?:free|available)",
-    "stranded": rf"{_SIZE}[^.,;]{{0,30}}?(?:reserved[- ]but[- ]|and )?unallocated",
-}
+NEAR_END = 0.9
+"""A process that holds this share of the card is what fills it; the rest is context and granules (account.NEAR_FULL)."""
+OWN_SHARE = 3
+"""A process that holds over three times what others do is the first to ask for less; below that, ask who they are."""
+SOURCE = "error text"
+BROKEN = ("fault", "assert")
+FAMILIES = {"row:jax": ("XLA", ("workspace", "mismatch")), "row:miopen": ("MIOpen", ("workspace",))}
+OWN_POOL = ("TensorFlow", "XLA", "JAX")
+NEAR_CHARACTERS = 1500
+SENTENCES_LIMIT, SENTENCE_LIMIT = 400, 600
+LOOSE = ("requested", "free", "stranded")
 
-
-@lru_cache(1)
-def marks() -> tuple[Mark, ...]:
-    """(observation, pattern, the kinds and names of texts it is looked for in, whether it is hard): marks.json."""
-    rows = json.loads(DATA.read_text(encoding="utf-8"))["marks"]
-    return tuple((row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"]) for row in rows)
-
-
-@lru_cache(1)
-def frameworks() -> tuple[tuple[str, Pattern[str], bool], ...]:
-    """(name, pattern, whether it reserves most of the card when it starts) of each framework: marks.json."""
-    rows = json.loads(DATA.read_text(encoding="utf-8"))["frameworks"]
-    return tuple((r["name"], lazy(r["form"], re.IGNORECASE), "takes_card" in r) for r in rows)
+Say = Callable[..., Observation]
 
 
 def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     """Everything that the evidence shows, from all its parts; one observation can stand there from several sources."""
     found = message_observations(evidence)
     if evidence.tools:
-        from helpers.judge.posted import process_observations
+        from helpers.judge.posted import figure_observations, process_observations
 
         found += process_observations(evidence)
-    found += size_observations(evidence)
     found += stack_observations(evidence)
-    found += read_statements(evidence)
+    found += statement_observations(evidence)
     if evidence.bundle is not None:
         from helpers.judge.box import box_observations
 
@@ -80,18 +64,159 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
 
         found += snapshot_observations(evidence.snapshot)
     failed = any(o.name.endswith(("-refused", "-unsure")) and o.hard for o in found)
-    failed = failed or bool(_FAILED.search(_without_warnings(evidence.error_text)))
-    found += _plain(evidence)
+    failed = failed or bool(re.search(r"\w{3}", form("warning").sub("", evidence.error_text)))
+    found += mark_observations(evidence)
     if not failed and (evidence.tools or evidence.narrative):
         found.append(note("nothing-failed", "no error text", SOURCE, "message", hard=False))
-    return tuple([*found, *_of_tools(evidence), *_of_programs(evidence)])
+    if evidence.tools:
+        found += figure_observations(evidence)
+    return tuple([*found, *_of_programs(evidence)])
 
 
-def _without_warnings(text: str) -> str:
-    return _WARNING.sub("", text) if "Warning:" in text else text
+def message_observations(evidence: CaseEvidence) -> list[Observation]:
+    """What the messages of the error text say, and those in posted tool output; in prose they are hearsay."""
+    found: list[Observation] = []
+    for message in evidence.messages:
+        found += _of_message(message, "message", SOURCE, evidence.error_text)
+    events = {m.event for m in evidence.messages} - set(SILENT)
+    if len(events) > 1 and events & set(BROKEN):
+        first = next(m for m in evidence.messages if m.event in BROKEN)
+        found.append(note("fault-then-others", first.words or first.row, SOURCE, "message"))
+    for origin, source, text in texts(evidence):
+        if origin in ("tool", "narrative"):
+            hard = origin == "tool" and not is_described(text)
+            for message in read_message(text).messages:
+                made = _of_message(message, origin, source, text)
+                found += [replace(one, hard=hard, proof=one.proof and hard) for one in made]
+    each = {(one.name, one.origin): one for one in reversed(found)}
+    return [one for one in found if each[one.name, one.origin] is one]
 
 
-def _plain(evidence: CaseEvidence) -> Iterator[Observation]:
+def _of_message(m: Message, origin: str, source: str, text: str) -> Iterator[Observation]:
+    """What one message is evidence of: its event, what follows from which program says it, and its account."""
+    words, name = m.words or m.row, observation_name(m.side, m.event)
+    says = meaning(m.row) or f"{m.program or 'A program'} says so"
+
+    def also(name: str, says: str = "") -> Observation:
+        return note(name, words, source, origin, says)
+
+    if name == "workspace-refused" and form("unsure handle").search(words):
+        name = "handle-unsure"
+    if name:
+        proof = m.event in ("killed", "leak")
+        yield note(name, words, source, origin, says, proof=proof)
+    if name == "device-refused":
+        if not (m.capacity or m.free or m.allocated or m.requested):
+            yield from _of_bare_refusal(m, also, text)
+        elif "from-device" in m.row:
+            yield also("reservation-refused")
+        elif m.program.startswith(OWN_POOL):
+            yield also("own-pool-exhausted")
+    if m.event == "missing-library" and m.program != "loader":
+        yield also("missing-runtime-library", says)
+    for family, (program, events) in FAMILIES.items():
+        if m.program.startswith(program) and m.event in events:
+            yield also(family, says)
+    if (m.capacity or m.allowed) and m.side in ("device", "none"):
+        yield from _of_account(account(m), origin, source)
+    elif m.requested and m.free and m.side == "device" and above(m.requested, m.free):
+        if m.event in ("refused", "no-room-for-cache"):
+            yield note("buffer-above-free", m.requested.bytes, source, origin, free=m.free.text)
+
+
+def _of_bare_refusal(m: Message, also: Say, text: str) -> Iterator[Observation]:
+    """A refusal without a number: of which call, by what stands around it."""
+    near = text[max(0, m.start - NEAR_CHARACTERS) : m.start + NEAR_CHARACTERS]
+    yield also("device-refused-bare")
+    if form("pinned").search(near):
+        yield also("pinned-refused")
+    elif form("context").search(near):
+        yield also("context-refused")
+    elif m.row.startswith("runtime-") and form("torch's error").search(near):
+        # torch's own allocator prints what was asked for; this is a raw call of the runtime.
+        yield also("raw-call-refused")
+
+
+def _of_account(a: Account, origin: str, source: str) -> Iterator[Observation]:
+    m, request, total, free = a.message, a.message.requested, a.message.capacity, a.message.free
+
+    def say(name: str, size: int, **words: str | int) -> Observation:
+        known = {"total": total, "free": free, "request": request, "limit": a.limit}
+        shown = {key: quantity.text for key, quantity in known.items() if quantity}
+        return note(name, size, source, origin, "", True, False, **{**shown, **words})
+
+    if free and total and above(free, total):
+        yield say("free-above-total", free.bytes)
+        return
+    held = a.held.bytes if a.held else 0
+    asked = request.bytes if request else 0
+    if m.allowed and held + asked > m.allowed.bytes - max(a.tolerance_bytes, m.allowed.bytes // 50):
+        if request is None or free is None or not above(request, free):
+            yield say("limit-binds", m.allowed.bytes)
+            return
+    if request is None:
+        return
+    if total and above(request, total):
+        yield say("request-above-card", asked)
+    if a.beyond_limit and m.allocated:
+        yield say("beyond-card", m.allocated.bytes + asked)
+    yield from _of_stranded(a, say)
+    if free and not m.allowed and free.bytes - asked > 64 * MIB + asked // 20:
+        yield say("refused-with-room", free.bytes)
+    if total and a.held and above(a.held, total):
+        yield say("spilled", held)
+    elif total and free:
+        yield from _of_shares(a, say)
+
+
+def _of_stranded(a: Account, say: Say) -> Iterator[Observation]:
+    if a.stranded is None or a.stranded.bytes <= 0:
+        return
+    request, free, stranded = a.message.requested, a.message.free, a.stranded.bytes
+    assert request is not None
+    if a.fragmentation == LIKELY:
+        yield say("stranded-decides", stranded)
+    elif a.fragmentation == POSSIBLE:
+        yield say("stranded-possible", stranded)
+    elif free and above(request, free) and not a.beyond_limit and stranded > request.bytes // 4:
+        if not above(request, plus(free, a.stranded)):
+            yield say("free-and-stranded", stranded)
+    if a.held and stranded > max(a.held.bytes // 4, GIB // 2):
+        yield say("stranded-large", stranded, held=a.held.text)
+
+
+def _of_shares(a: Account, say: Say) -> Iterator[Observation]:
+    """Whose the bytes in use are: this process's, others', or it does not say."""
+    m = a.message
+    asked, total, free = (q.bytes if q else 0 for q in (m.requested, m.capacity, m.free))
+    if a.own is None and a.held is None:
+        if free < max(asked, total // 50):
+            yield say("unexplained-full", total - free)
+        return
+    outside = a.outside.bytes if a.outside else 0
+    # Where the message does not give this process, what is left with its context is its own.
+    held = a.held.bytes if a.held else 0
+    own = a.own.bytes if a.own else max(held, total - free - outside)
+    stranded = max(0, a.stranded.bytes) if a.stranded else 0
+    shown = show_bytes(own)
+    if outside > max(total // 2, own):
+        yield say("outside-most", outside, own=shown)
+    small = outside <= a.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < own
+    if not small and free < asked and a.fits_alone and not a.beyond_limit:
+        if a.fragmentation != LIKELY:
+            yield say("outside-decides", outside, own=shown)
+    if outside > CONTEXT_BYTES // 2:
+        yield say("outside-some", outside, own=shown)
+    alike = [size for _, size in a.others if abs(size.bytes - own) <= own // 10]
+    if len(alike) >= 2:
+        yield say("others-alike", len(alike) * own, count=len(alike))
+    if a.fragmentation != LIKELY and small and stranded <= max(asked, own // 4):
+        idle = 2 * stranded > own  # most of it is cached: whether that could have served is open
+        if free + stranded < asked or (not idle and max(own / NEAR_END, asked + own) > total):
+            yield say("ours-fills", own)
+
+
+def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """What stands in the words themselves, kinds of GPU, and numbers told in a sentence of free words."""
     for origin, source, text in texts(evidence):
         for name, pattern, places, hard in marks():
@@ -105,55 +230,24 @@ def _plain(evidence: CaseEvidence) -> Iterator[Observation]:
         yield from _loose_numbers(evidence)
 
 
+@lru_cache(1)
+def marks() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...], bool], ...]:
+    """(observation, pattern, the kinds and names of texts it is looked for in, whether it is hard): marks.json."""
+    rows = table("marks")["marks"]
+    return tuple((row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"]) for row in rows)
+
+
 def _loose_numbers(evidence: CaseEvidence) -> Iterator[Observation]:
     """What was asked for, free and stranded, in a sentence of free words: hearsay with numbers."""
     for origin, source, text in texts(evidence):
         if origin not in ("message", "narrative") or "unallocated" not in text:
             continue
-        got: dict[str, int] = {}
-        for name, pattern in _LOOSE.items():
-            if match := re.search(pattern, text, re.IGNORECASE):
-                got[name] = printed_size(match[1], match[2])
-        if len(got) == 3 and got["stranded"] >= got["requested"] > got["free"]:
-            request = show_bytes(got["requested"])
-            yield note(
-                "stranded-said", got["stranded"], source, origin, hard=False, request=request
-            )
+        got = {name: match for name in LOOSE if (match := form(f"{name}, told").search(text))}
+        sizes = {name: printed_size(match[1], match[2]) for name, match in got.items()}
+        if len(sizes) == 3 and sizes["stranded"] >= sizes["requested"] > sizes["free"]:
+            name, request = "stranded-said", show_bytes(sizes["requested"])
+            yield note(name, sizes["stranded"], source, origin, hard=False, request=request)
             return
-
-
-def _of_tools(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Posted tools: that there is a figure at all, torch's statistics, series of one figure over time, modules."""
-    statistics: dict[str, int] = {}
-    for source, text in evidence.tools:
-        for name, number, unit in _STATISTIC.findall(text):
-            statistics.setdefault(name.lower(), printed_size(number, unit))
-        if _TOOL.search(f"{source} {text[:300]}") and _FIGURE.search(text):
-            hard = not is_described(text)
-            yield note("tool-figure", text[:80], source, "tool", hard=hard)
-        if re.search("allocated", source) and re.search(r"between|constant|stays|flat", text):
-            yield note("allocated-flat", text, source, "tool", hard=False)
-        yield from _series(source, text)
-    if statistics.get("reserved", 0) > 1.5 * statistics.get("allocated", 1e15):
-        words = ", ".join(f"{name} {show_bytes(n)}" for name, n in statistics.items())
-        live = statistics["allocated"] > 0
-        name = "reserved-far-above-allocated" if live else "reserved-and-nothing-live"
-        yield note(name, words, "torch's statistics", "tool")
-
-
-def _series(source: str, text: str) -> Iterator[Observation]:
-    """At least three readings of one figure that only rise, a line each or in one line."""
-    names = [name.lower() for name in _SERIES.findall(source) or _SERIES.findall(text[:80])]
-    if not names or is_described(text) or len(text) > 4000:
-        return
-    lines = [_COUNTER.sub("", line) for line in text.splitlines()]
-    sizes = [float(number) for line in lines for number in _NUMBER.findall(line)]
-    if len(sizes) < 3 or (len(lines) > 1 and len(sizes) != len(lines)):
-        return
-    if all(a < b for a, b in zip(sizes, sizes[1:])) and sizes[-1] > 1.2 * sizes[0]:
-        words = ", ".join(f"{size:g}" for size in sizes[:8])
-        made = "reserved-series-grows" if "reserved" in names else "series-grows"
-        yield note(made, words, source, "tool")
 
 
 def _of_programs(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -167,3 +261,80 @@ def _of_programs(evidence: CaseEvidence) -> Iterator[Observation]:
                     yield note("preallocator", name, source, origin, hard=False, framework=name)
     if len(names) > 1:
         yield note("other-library", ", ".join(names), "all texts", "narrative", hard=False)
+
+
+@lru_cache(1)
+def frameworks() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
+    """(name, pattern, whether it reserves most of the card when it starts) of each framework: marks.json."""
+    rows = table("marks")["frameworks"]
+    return tuple((r["name"], lazy(r["form"], re.IGNORECASE), "takes_card" in r) for r in rows)
+
+
+class Statement(NamedTuple):
+    """``all_of`` must stand in the sentence, of ``any_of`` one, of ``none_of`` none; ``near`` in it or in the one before."""
+
+    name: str
+    all_of: tuple[str, ...]
+    any_of: tuple[str, ...]
+    none_of: tuple[str, ...]
+    near: tuple[str, ...]
+    says: str
+
+
+@lru_cache(1)
+def lexicon() -> dict[str, re.Pattern[str]]:
+    """Each class of words as one pattern."""
+    joined = {name: "|".join(forms) for name, forms in table("statements")["words"].items()}
+    return {n: lazy(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE) for n, words in joined.items()}
+
+
+@lru_cache(1)
+def statements() -> tuple[Statement, ...]:
+    """Every statement of the data file, in its order."""
+    keys = ("all", "any", "none", "near")
+    rows = ((r, [tuple(r.get(key, ())) for key in keys]) for r in table("statements")["statements"])
+    return tuple(Statement._make([row["name"], *known, row["says"]]) for row, known in rows)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text, bounded in number and length."""
+    pieces = form("sentence end").split(text)[:SENTENCES_LIMIT]
+    return [piece[:SENTENCE_LIMIT] for piece in pieces if piece.strip()]
+
+
+def is_prose(text: str) -> bool:
+    """Whether a posted tool output is a description in words: it says so, or it is one line without columns."""
+    return is_described(text) or not ("\n" in text.strip() or "|" in text or "=" in text)
+
+
+def statement_observations(evidence: CaseEvidence) -> list[Observation]:
+    """One observation for each statement, with the sentence it stands in. Prose is hearsay: a statement is never hard."""
+    found: dict[str, Observation] = {}
+    for origin, source, text in texts(evidence):
+        if origin == "environment" or (origin == "message" and evidence.messages):
+            continue  # a program's own text is no prose
+        if origin == "tool" and not is_prose(text):
+            continue
+        before: AbstractSet[str] = frozenset()
+        for sentence in sentences(f"{source}: {text}" if origin == "tool" else text):
+            here = classes(sentence)
+            for row in statements():
+                if row.name not in found and _made(row, here, before):
+                    found[row.name] = note(row.name, sentence, source, origin, row.says, hard=False)
+            before = here
+    return list(found.values())
+
+
+@lru_cache(256)
+def classes(sentence: str) -> frozenset[str]:
+    """The classes of words that a sentence has."""
+    return frozenset(name for name, pattern in lexicon().items() if pattern.search(sentence))
+
+
+def _made(row: Statement, here: AbstractSet[str], before: AbstractSet[str]) -> bool:
+    return (
+        all(word in here for word in row.all_of)
+        and (not row.any_of or any(word in here for word in row.any_of))
+        and not any(word in here for word in row.none_of)
+        and all(word in here or word in before for word in row.near)
+    )

@@ -1,19 +1,32 @@
-"""What settings, versions, chips and containers are evidence of, as they were posted or captured."""
+"""What figures, settings, versions, chips and containers are evidence of, as they were posted or captured."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from helpers.grammar import lazy
-from helpers.judge import table
-from helpers.judge.evidence import CaseEvidence, Observation, note, texts
-from helpers.judge.sizes import is_hip
+from helpers.judge import form, table
+from helpers.judge.binding import decide, numbers_of
+from helpers.judge.evidence import CaseEvidence, Observation, note, texts, vendor_of
+from helpers.look.figures import Figure, figures_of, figures_of_message
+from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind, is_unified_size
+from helpers.look.reading import GIB, show_bytes
+from helpers.look.relations import relations
+from helpers.units import printed_size
 
 if TYPE_CHECKING:
-    from helpers.settings.rules import Finding
+    from helpers.settings.table import Finding
 
+NAMES = ("gpu", "gfx", "card", "device", "chip")
+KINDS = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
+LAYERS = {
+    "ttm-gtt-cap": "ttm",
+    "carveout-only": "carveout",
+    "hsa-pool-cap": "hsa",
+    "metric-misreport": "metric",
+}
 SETTINGS = {
     "misspelt": "setting-misspelt",
     "too_late": "setting-late",
@@ -24,61 +37,46 @@ SETTINGS = {
     "dangerous": "setting-cause",
 }
 EXPANDABLE = "expandable-segments-unsupported"
-_WHEEL = lazy(r"\b(torch|torchvision|torchaudio)\b[ =:(]{1,4}v?(\d)\.(\d{1,2})", re.IGNORECASE)
-_GFX = lazy(r"\bgfx([0-9]{2,4}[0-9a-f])\b")
-_LISTS = lazy(r"gfx\w{3,5}(?:[\s,;|'\"\]\[(]{1,6}gfx\w{3,5}){2,64}")
-_TARGETS = lazy(r"target|arch|support|built|obj", re.IGNORECASE)
-_CUDA = lazy(r"(?<![\d.])(\d{1,2})\.(\d)(?:\.\d{1,3})?(?![\d.]*\.\d|\d)")
-_BUILD = lazy(r"\+cu(\d{2})(\d)")
-_IN_CODE = lazy(r"environ|%(?:set_)?env|putenv")
-_KERNEL = lazy(r"\b(?:amdgpu|amdttm|ttm)\.\w+=|^\s*options\s+(?:amdgpu|amdttm|ttm)\s", re.MULTILINE)
-_RUNS = lazy(r"\b(?:docker|podman|nerdctl)\b|--device|devices:")
 
 
 def stack_observations(evidence: CaseEvidence) -> list[Observation]:
-    """Settings with their own verdicts, versions that do not fit, chips without code, and how a container was started."""
-    readers = (_settings, _parameters, _wheels, _chips, _container)
+    """Figures, settings with their own verdicts, versions that do not fit, chips without code, and how a container was started."""
+    readers = (size_observations, _settings, _wheels, _chips, _container)
     return [one for reader in readers for one in reader(evidence)]
 
 
 def _settings(evidence: CaseEvidence) -> Iterator[Observation]:
-    code = [text for _, _, text in texts(evidence) if _IN_CODE.search(text)]
-    if evidence.bundle is None and not evidence.variables and not code:
-        return
-    from helpers.settings.audit import audit, audit_box  # its tables are for settings alone
-    from helpers.settings.posted import late_assignments
+    """Variables and kernel parameters that are misspelt, inert, too late or dangerous, and two that other causes ask for."""
+    bundle, given, found = evidence.bundle, evidence.variables, []
+    code = [text for _, _, text in texts(evidence) if form("in code").search(text)]
+    posted = [text for _, text in evidence.tools if form("kernel parameter").search(text)]
+    if bundle is not None or given or code:
+        from helpers.settings import audit  # its tables are for settings alone
 
-    if evidence.bundle is not None:
-        findings, origin = audit_box(evidence.bundle), "bundle"
-        from helpers.look.environment import variables
+        if bundle is not None:
+            from helpers.look.environment import variables
 
-        given = tuple((v.name, v.value) for v in variables(evidence.bundle))
-    else:
-        build = "rocm" if is_hip(evidence) else "cuda"  # where nothing of AMD's is spoken of
-        given, origin = evidence.variables, "environment"
-        findings = audit(dict(given), evidence.fact("torch"), build, evidence.fact("gfx"), True)
-    for text in code:
-        findings = (*findings, *late_assignments(text))
-    for one in findings:
+            given = tuple((v.name, v.value) for v in variables(bundle))
+            found += [(one, "bundle") for one in audit.audit_box(bundle)]
+        else:
+            build = "rocm" if is_hip(evidence) else "cuda"  # where nothing of AMD's is spoken of
+            facts = (evidence.fact("torch"), build, evidence.fact("gfx"))
+            found += [(one, "environment") for one in audit.audit(dict(given), *facts, True)]
+        late = [one for text in code for one in audit.late_assignments(text)]
+        found += [(one, "environment" if bundle is None else "bundle") for one in late]
+    if bundle is not None or posted:
+        from helpers.settings import kernel
+
+        found += [(one, "bundle") for one in kernel.audit_kernel(bundle)] if bundle else []
+        found += [(one, "tool") for text in posted for one in kernel.audit_cmdline(text)]
+    for one, origin in found:
         yield from _of_setting(one, origin)
     for name, value in given:
+        origin = "environment" if bundle is None else "bundle"
         if "ALLOC_CONF" in name and re.search(r"expandable_segments:\s?True", value):
             yield note("expandable-on", f"{name}={value}", "variables", origin)
         if name == "HSA_OVERRIDE_GFX_VERSION":
             yield note("gfx-override", value, name, origin)
-
-
-def _parameters(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Kernel parameters of the memory pools that are misspelt, in the wrong unit, or of another module."""
-    posted = [text for source, text in evidence.tools if _KERNEL.search(text)]
-    if evidence.bundle is None and not posted:
-        return
-    from helpers.settings.kernel import audit_cmdline, audit_kernel
-
-    found = [(one, "bundle") for one in audit_kernel(evidence.bundle)] if evidence.bundle else []
-    found += [(one, "tool") for text in posted for one in audit_cmdline(text)]
-    for one, origin in found:
-        yield from _of_setting(one, origin)
 
 
 def _of_setting(one: Finding, origin: str) -> Iterator[Observation]:
@@ -97,7 +95,7 @@ def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
     got: dict[str, tuple[int, int]] = {}
     source = ""
     for origin, name, text in texts(evidence):
-        for package, major, minor in _WHEEL.findall(f"{name}: {text}"):
+        for package, major, minor in form("wheel").findall(f"{name}: {text}"):
             if origin != "narrative" and package.lower() not in got:
                 got[package.lower()], source = (int(major), int(minor)), name
     if "torch" not in got:
@@ -114,15 +112,21 @@ def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
 
 def _chips(evidence: CaseEvidence) -> Iterator[Observation]:
     """A chip that is not in a list of targets, or that is newer than the CUDA release."""
-    chip = _GFX.search(re.split(r" (?:as|presented)\b", evidence.fact("gfx"))[0])
+    chip = form("chip").search(re.split(r" (?:as|presented)\b", evidence.fact("gfx"))[0])
     for origin, source, text in texts(evidence):
-        if chip and origin in ("tool", "message") and _TARGETS.search(f"{source} {text[:200]}"):
-            listed = set(_GFX.findall(" ".join(_LISTS.findall(text))))
+        if (
+            chip
+            and origin in ("tool", "message")
+            and form("targets").search(f"{source} {text[:200]}")
+        ):
+            listed = set(form("chip").findall(" ".join(form("chips").findall(text))))
             if listed and chip[1] not in listed:
                 names = "gfx" + ", gfx".join(sorted(listed)[:12])
                 yield note("gfx-not-in-targets", chip.group(), source, "tool", targets=names)
                 break
-    said = _BUILD.search(evidence.fact("torch")) or _CUDA.match(evidence.fact("cuda"))
+    said = form("CUDA build").search(evidence.fact("torch")) or form("CUDA").match(
+        evidence.fact("cuda")
+    )
     gpu = evidence.fact("gpu")
     rows = (row["cuda"] for row in table("toolkits") if re.search(row["names"], gpu, re.IGNORECASE))
     needed = next(rows, None)  # the newer chips stand first
@@ -136,7 +140,7 @@ def _chips(evidence: CaseEvidence) -> Iterator[Observation]:
 def _container(evidence: CaseEvidence) -> Iterator[Observation]:
     """How a container was started: devices passed without the group that owns them, or not passed."""
     for origin, source, text in texts(evidence):
-        if origin not in ("tool", "message") or not _RUNS.search(f"{source} {text}"):
+        if origin not in ("tool", "message") or not form("container").search(f"{source} {text}"):
             continue
         kfd, dri = "/dev/kfd" in text, "/dev/dri" in text
         if re.search(r"--privileged|privileged: true", text) or not (kfd or dri):
@@ -150,3 +154,103 @@ def _container(evidence: CaseEvidence) -> Iterator[Observation]:
     container = evidence.fact("container")
     if container and container.lower() not in ("none", "no"):
         yield note("in-container", container[:80], "container", "environment")
+
+
+def is_hip(evidence: CaseEvidence) -> bool:
+    """Whether the program runs on ROCm: by its message, or by what is said of the stack."""
+    said = " ".join(evidence.fact(name) for name in ("torch", "rocm", "gpu", "gfx"))
+    named = re.search(r"rocm|hip|amd|radeon|instinct|gfx\d", said, re.IGNORECASE)
+    return any(m.backend == "hip" for m in evidence.messages) or bool(named)
+
+
+def kind_of(evidence: CaseEvidence) -> str:
+    """apu, card, nvidia-unified or unknown: by the GPU's own names first, then by what the texts name."""
+    total = next((m.capacity.bytes for m in evidence.messages if m.capacity), None)
+    # "gfx1035 as gfx1030": the chip is the first, the second is what it is passed off as.
+    facts = [value for name, value in evidence.facts if name in NAMES]
+    own = [re.split(r" (?:as|presented|seen)\b", value)[0] for value in facts]
+    kind = gpu_kind(own, (), evidence.bundle, total)
+    if kind != UNKNOWN:
+        return kind
+    said = [text for _, text in evidence.tools] + [evidence.error_text]
+    kind = gpu_kind(facts + said, (), evidence.bundle, total)
+    if kind == UNKNOWN and total and vendor_of(evidence.messages) == "NVIDIA":
+        return UNIFIED if is_unified_size(total) else kind
+    return kind
+
+
+def size_observations(evidence: CaseEvidence) -> list[Observation]:
+    """What the figures say of each other, what kind of GPU it is, and which ceiling binds."""
+    kind, found = kind_of(evidence), []
+    figures = list(figures_of(texts(evidence)))
+    for message in evidence.messages:
+        figures += figures_of_message(message)
+    if kind in KINDS:
+        found.append(note(KINDS[kind], kind, "the GPU's own name", "environment"))
+    names = [value for name, value in evidence.facts if name in NAMES]
+    cards = len({f.bytes for f in figures if f.what == "total" and f.pool == "vram"})
+    for relation in relations(figures, kind, card_sizes(names), is_hip(evidence)):
+        first, name = relation.figures[0], relation.name
+        if name == "above-hardware" and kind == CARD and cards > 1:
+            continue  # which of several cards it is, is not known
+        if name == "runtime-below-driver" and kind == CARD:
+            name = "runtime-below-card"
+        if name == "totals-differ" and all(f.pool == "runtime" for f in relation.figures):
+            name = "runtime-totals-differ"
+        value = first.text if first.bytes is None else first.bytes
+        made = note(name, value, first.source, first.origin, relation.says, relation.hard)
+        found.append(replace(made, filled=any(f.filled for f in relation.figures)))
+    pools = ("vram", "runtime", "gtt") if kind == APU else ("vram", "runtime")
+    used = [f for f in figures if f.what == "used" and f.pool in pools]
+    most = max(used, key=lambda f: f.bytes or 0, default=None)
+    if most is not None and (most.bytes or 0) > GIB // 2 and not evidence.messages:
+        found.append(note("card-in-use", most.bytes, most.source, most.origin, hard=most.read))
+    ram = max((f.bytes or 0 for f in figures if f.what == "total" and f.pool == "ram"), default=0)
+    needs = [f for f in figures if f.what == "wanted" and f.pool in ("runtime", "weights")]
+    for f in [need for need in needs if ram and (need.bytes or 0) > ram][:1]:
+        name, whole = "needs-more-than-ram", show_bytes(ram)
+        found.append(note(name, f.bytes, f.source, f.origin, hard=f.read, ram=whole))
+    # Where RAM is shared, a total may be a limit.
+    found += _above_the_named_card(evidence, names, [] if kind in (APU, UNIFIED) else figures)
+    return [*found, *_ceilings(evidence, figures, kind)]
+
+
+def _above_the_named_card(
+    evidence: CaseEvidence, names: list[str], figures: list[Figure]
+) -> Iterator[Observation]:
+    """A request without a total beside it that is larger than the card which is named, or than every total posted."""
+    said = [printed_size(size) for text in names for size in form("named size").findall(text)]
+    said += [f.bytes or 0 for f in figures if f.what == "total" and f.pool in ("vram", "runtime")]
+    largest = max([*(size * GIB for size in card_sizes(names)), *said], default=0)
+    for message in evidence.messages:
+        if largest and message.requested and not message.capacity and message.side == "device":
+            if message.requested.bytes > largest:
+                words, total = message.requested.text, show_bytes(largest)
+                yield note("request-above-card", words, "error text", "message", total=total)
+                return
+
+
+def _ceilings(evidence: CaseEvidence, figures: list[Figure], kind: str) -> Iterator[Observation]:
+    """The one decision about ceilings, of the box or of the figures that were posted."""
+    total = next((m.capacity.bytes for m in evidence.messages if m.capacity), None)
+    if evidence.bundle is not None:
+        from helpers.judge.ceilings import ceiling_answer
+
+        answers, hearsay, origin = ceiling_answer(evidence.bundle, total), set(), "bundle"
+    else:
+        kernel, failed = evidence.fact("kernel"), bool(evidence.messages)
+        given = numbers_of(figures, kind, kernel, is_hip(evidence), failed)
+        answers, hearsay, origin = [decide(given)], set(given.hearsay), "tool"
+    for answer in answers:
+        layer = LAYERS.get(answer.cause)
+        if layer is None:
+            continue
+        name = f"ceiling-{layer}" + ("-hint" if answer.confidence == "weak" else "")
+        size = answer.pattern if answer.binding_bytes is None else answer.binding_bytes
+        hard, proof = not set(answer.rests) & hearsay, answer.confidence == "confirmed"
+        source = f"the layers' totals ({answer.pattern})"
+        yield note(name, size, source, origin, answer.says, hard, proof)
+        if evidence.bundle is not None:
+            from helpers.judge.box import layer_observations
+
+            yield from layer_observations(evidence.bundle, name)

@@ -13,11 +13,20 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from helpers.child import Ended, json_row, program, watch
-from helpers.load.targets import Target, environment, pair_targets
+from helpers.load.targets import (
+    Target,
+    environment,
+    is_this_box,
+    pair_targets,
+    targets_of,
+    torch_interpreter,
+)
+from helpers.look.bundle import Bundle
 from helpers.look.reading import GIB, MIB, Reading, not_available, seen
 from helpers.settings.table import NO_CACHE
 
@@ -89,12 +98,44 @@ class CheckResult:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
+def check_box(
+    bundle: Bundle,
+    *,
+    gpu: str = "",
+    ladder: bool = False,
+    pairs: bool = False,
+    to_the_limit: bool = False,
+    torch_python: str = "",
+    on_result: Callable[[CheckResult], None] = lambda result: None,
+) -> list[CheckResult]:
+    """Run the checks on every GPU of this box that nobody else uses, or on ``gpu`` alone and in any case.
+
+    Empty for a box that is not this machine. Raises ValueError when ``gpu`` is no GPU of this box.
+    """
+    if not is_this_box(bundle):
+        return []
+    names = DEFAULT + (LADDER if ladder else ()) + (PAIRS if pairs else ())
+    limits = replace(FORCED if gpu else Limits(), to_the_limit=to_the_limit)
+    python = torch_python or torch_interpreter()
+    return run_checks(python, targets_of(bundle, gpu), names, limits, on_result)
+
+
+def check_rows(bundle: Bundle, wanted: bool = True, **options: Any) -> list[list[str]]:
+    """The checks as a table with its header first, or one row that says why none was run."""
+    why = "" if wanted else "not asked for"
+    if wanted and not is_this_box(bundle):
+        why = f"not run because {bundle.box} is not this machine, or not since it booted"
+    if why:
+        return [["GPU", "check", "state", "says"], ["-", "all", "not_run", why]]
+    return as_rows(check_box(bundle, **options), people=True)
+
+
 def run_checks(
     torch_python: str,
     targets: Sequence[Target],
     names: Sequence[str] = DEFAULT,
     limits: Limits = Limits(),
-    on_result: Callable[[CheckResult], None] | None = None,
+    on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> list[CheckResult]:
     """Run the named checks on every target, those of pairs on every pair of GPUs; sorted by GPU and check.
 
@@ -105,31 +146,23 @@ def run_checks(
     if unknown:
         raise ValueError(f"check {unknown[0]!r}: expected one of {', '.join(CHECKS)}")
     missing = "" if shutil.which(torch_python) else "not run because no Python with torch was found"
-    singles, paired = (
-        [name for name in CHECKS if name in names and (name in PAIRS) == pair]
-        for pair in (False, True)
-    )
+    singles = [name for name in CHECKS if name in names and name not in PAIRS]
+    paired = [name for name in CHECKS if name in names and name in PAIRS]
     results: list[CheckResult] = []
     stuck: dict[str, str] = {}
-    for target, wanted in [(t, singles) for t in targets] + [
-        (t, paired) for t in pair_targets(targets)
-    ]:
+    rounds = [(target, singles) for target in targets]
+    for target, wanted in rounds + [(target, paired) for target in pair_targets(targets)]:
         run = _Run(torch_python, target, limits, on_result)
-        refused = (
-            missing or target.refused or stuck.get(target.pci, "") or stuck.get(target.peer, "")
-        )
+        held = stuck.get(target.pci, "") or stuck.get(target.peer, "")
+        refused = missing or target.refused or held
         if refused:
             run.refuse(wanted, refused)
         elif wanted is singles or target.peer:
             run.run(wanted)
         else:
-            run.run(
-                [name for name in wanted if name == "all_reduce_gloo" and target.device == "cpu"]
-            )
-            run.refuse(
-                [name for name in wanted if name not in run.done],
-                f"not run because this box has {'no GPU' if target.device == 'cpu' else 'one GPU'}",
-            )
+            on_cpu = target.device == "cpu"
+            run.run([name for name in wanted if on_cpu and name == "all_reduce_gloo"])
+            run.refuse(wanted, f"not run because this box has {'no' if on_cpu else 'one'} GPU")
         if run.stuck:
             stuck.update({pci: run.stuck for pci in (target.pci, target.peer) if pci})
         results += run.done.values()
@@ -138,19 +171,14 @@ def run_checks(
 
 def as_rows(results: Sequence[CheckResult], people: bool = False) -> list[list[str]]:
     """The results as a table, header first, sorted by GPU and check; without times, versions or paths unless for ``people``."""
-    rows = [
-        ["GPU", "check", "state", "says"]
-        + ["seconds", "torch took at most", "largest error", "message"] * people
-    ]
-    for r in sorted(results, key=_order):
-        row = [" and ".join(filter(None, [r.pci, r.peer])), r.check, r.state, r.says]
+    more = ["seconds", "torch took at most", "largest error", "message"]
+    rows = [["GPU", "check", "state", "says", *more * people]]
+    for one in sorted(results, key=_order):
+        row = [" and ".join(filter(None, [one.pci, one.peer])), one.check, one.state, one.says]
         if people:
-            row += [
-                f"{r.seconds:.2f}",
-                r.peak_bytes.show() if r.peak_bytes.ok else "",
-                "" if r.max_error is None else f"{r.max_error:.1e}",
-                r.message,
-            ]
+            peak = one.peak_bytes.show() if one.peak_bytes.ok else ""
+            error = "" if one.max_error is None else f"{one.max_error:.1e}"
+            row += [f"{one.seconds:.2f}", peak, error, one.message]
         rows.append(row)
     return rows
 
@@ -167,44 +195,27 @@ class _Run:
         torch_python: str,
         target: Target,
         limits: Limits,
-        on_result: Callable[[CheckResult], None] | None,
+        on_result: Callable[[CheckResult], None],
     ):
-        self.torch_python, self.target, self.limits, self.on_result = (
-            torch_python,
-            target,
-            limits,
-            on_result,
-        )
+        self.torch_python, self.target, self.limits = torch_python, target, limits
+        self.on_result = on_result
         self.done: dict[str, CheckResult] = {}
         self.stuck = ""
-        self.left_s = (
-            limits.gpu_s if limits.gpu_s is not None and target.device != "cpu" else float("inf")
-        )
-        self.used_up = f"not run because the {limits.gpu_s or 0:g} s that the checks may take of one GPU are used up"
+        endless = limits.gpu_s is None or target.device == "cpu"
+        self.left_s = float("inf") if endless else limits.gpu_s or 0.0
+        most = f"the {limits.gpu_s or 0:g} s that the checks may take of one GPU"
+        self.used_up = f"not run because {most} are used up"
 
     def run(self, names: Sequence[str]) -> None:
         """Run the checks; where one ends its child, the rest run in a fresh one."""
-        left = list(names)
-        while left:
-            # Of the child that runs now: is torch up or why not, the check under way, since when and for how long at most.
-            self.ready, self.current = False, ""
-            self.no_torch: dict[str, Any] = {}
-            self.began, self.limit_s = time.monotonic(), self.limits.start_s
+        while left := self._undone(names):
             known = len(self.done)
-            with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
-                env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
-                ended = watch(
-                    program(self.torch_python, PROGRAM, json.dumps(self._spec(left))),
-                    self.limit_s,
-                    cwd=scratch,
-                    env=env,
-                    on_line=self._line,
-                    grace_s=self.limits.grace_s,
-                )
+            ended = self._child(left)
             left = self._undone(left)
             if ended.left_pids:
                 pids = ", ".join(map(str, ended.left_pids))
-                self.stuck = f"not run because a child that waits in the kernel still holds this GPU (pid {pids})"
+                held = f"a child that waits in the kernel still holds this GPU (pid {pids})"
+                self.stuck = f"not run because {held}"
             if self.current:
                 self._spend()
                 self._bad(self.current, ended)
@@ -213,44 +224,40 @@ class _Run:
             elif len(self.done) == known:
                 self._bad(left[0], ended)
             elif ended.how != "exited":
-                last = list(self.done)[-1]
-                self.done[last] = replace(
-                    self.done[last],
-                    message=f"afterwards the child {_fate(ended, self.limit_s)}",
-                    last_words=ended.last_words,
-                    stacks=ended.stacks,
-                )
+                name, last = list(self.done.items())[-1]
+                afterwards = f"afterwards the child {_fate(ended, self.limit_s)}"
+                last = replace(last, message=afterwards, last_words=ended.last_words)
+                self.done[name] = replace(last, stacks=ended.stacks)
             if self.stuck:
-                self.refuse(self._undone(left), self.stuck)
+                self.refuse(left, self.stuck)
             if self.left_s < LEAST_S:
-                self.refuse([name for name in self._undone(left) if name in LOADS], self.used_up)
-            left = self._undone(left)
+                self.refuse([name for name in left if name in LOADS], self.used_up)
+
+    def _child(self, names: Sequence[str]) -> Ended:
+        """One child for these checks. Of it: is torch up or why not, the check under way, since when, for how long at most."""
+        self.ready, self.current = False, ""
+        self.no_torch: dict[str, Any] = {}
+        self.began, self.limit_s = time.monotonic(), self.limits.start_s
+        argv = program(self.torch_python, PROGRAM, json.dumps(self._spec(names)))
+        grace_s = self.limits.grace_s
+        with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
+            env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
+            how: dict[str, Any] = {"cwd": scratch, "env": env, "grace_s": grace_s}
+            return watch(argv, self.limit_s, on_line=self._line, **how)
 
     def refuse(self, names: Sequence[str], says: str) -> None:
-        """These checks are not run, and why."""
-        for name in names:
+        """Those of these checks that have no result are not run, and why."""
+        for name in self._undone(names):
             self._add(name, "not_run", says)
 
     def _undone(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self.done]
 
     def _spec(self, names: Sequence[str]) -> dict[str, Any]:
-        target, limits = self.target, self.limits
-        return {
-            "names": names,
-            "device": target.device,
-            "pci": target.pci,
-            "peer": target.peer,
-            "several": target.several,
-            "start_s": limits.start_s,
-            "check_s": limits.check_s,
-            "opt_in_s": limits.opt_in_s,
-            "least_s": LEAST_S,
-            "gpu_s": min(self.left_s, 1e9),
-            "gpu_bytes": limits.gpu_bytes,
-            "used_up": self.used_up,
-            "to_the_limit": limits.to_the_limit,
-        }
+        of_target = {key: getattr(self.target, key) for key in ("device", "pci", "peer", "several")}
+        limits = asdict(self.limits) | {"gpu_s": min(self.left_s, 1e9)}
+        said = {"names": names, "least_s": LEAST_S, "used_up": self.used_up}
+        return {**of_target, **limits, **said}
 
     def _line(self, text: str) -> float | None:
         """Take one line of the child; returns how long the child has from now on."""
@@ -258,10 +265,10 @@ class _Run:
         if not message:
             return None
         event, name = message.get("event"), str(message.get("check"))
+        self.limit_s = TURN_S
         if event == "start" and name in self._undone(CHECKS):
             self.current, self.began, self.limit_s = name, time.monotonic(), self._limit(name)
-            return self.limit_s
-        if event == "end" and name == self.current:
+        elif event == "end" and name == self.current:
             self._spend()
             self.current = ""
             self._add(name, message["state"], message["says"], message)
@@ -269,8 +276,7 @@ class _Run:
             self.ready = True
         elif event == "no_torch":
             self.no_torch = message
-        self.limit_s = TURN_S
-        return TURN_S
+        return self.limit_s
 
     def _limit(self, name: str) -> float:
         if name in LOADS:
@@ -284,87 +290,77 @@ class _Run:
     def _torch_did_not_start(self, left: list[str], ended: Ended) -> None:
         if self.no_torch.get("missing"):
             self.refuse(left, "not run because this Python has no torch")
-            return
-        if self.no_torch:
+        elif self.no_torch:
             self._add(left[0], "failed", "torch cannot be imported", self.no_torch)
-        elif not self.done:
+            self.refuse(left, "not run because torch cannot be imported")
+        elif self.done:
+            self.refuse(left, "not run because torch did not start again")
+        else:
             self._bad(left[0], ended, "torch did not start: ")
-        self.refuse(
-            self._undone(left),
-            f"not run because torch {'cannot be imported' if self.no_torch else 'did not start'}"
-            + (" again" if len(self.done) > 1 and not self.no_torch else ""),
-        )
+            self.refuse(left, "not run because torch did not start")
 
     def _bad(self, name: str, ended: Ended, prefix: str = "") -> None:
-        """The result of a check whose child did not live to tell it."""
+        """The result of a check whose child ended before the check did."""
         state = "timed_out" if ended.how in ("timed_out", "stuck") else "crashed"
-        self._add(
-            name,
-            state,
-            f"{prefix}the child {_fate(ended, self.limit_s)}",
-            {
-                "message": _telling(ended.last_words),
-                "seconds": round(time.monotonic() - self.began, 3),
-            },
-            ended,
-        )
+        seconds = round(time.monotonic() - self.began, 3)
+        told = {"message": _last_message(ended.last_words), "seconds": seconds}
+        says = f"{prefix}the child {_fate(ended, self.limit_s)}"
+        self._add(name, state, says, told, ended.last_words, ended.stacks)
 
     def _add(
         self,
         name: str,
         state: str,
         says: str,
-        told: Mapping[str, Any] | None = None,
-        ended: Ended | None = None,
+        told: Mapping[str, Any] = MappingProxyType({}),
+        last_words: str = "",
+        stacks: str = "",
     ) -> None:
-        told = told or {}
-        why = (
-            "memory of the CPU is not counted"
-            if self.target.device == "cpu"
-            else "the check did not end"
+        why = "the check did not end"
+        if self.target.device == "cpu":
+            why = "memory of the CPU is not counted"
+        if state == "not_run":
+            why = "not run"
+        peaks = {}
+        for kind in ("reserved", "allocated"):
+            size = told.get(f"{kind}_bytes")
+            if size is None:
+                peaks[kind] = not_available(why, "bytes", "torch.cuda.memory_stats")
+            else:
+                peaks[kind] = seen(size, "bytes", f"torch.cuda.max_memory_{kind}")
+        target = self.target
+        self.done[name] = CheckResult(
+            check=name,
+            pci=target.pci,
+            peer=target.peer,
+            device=target.device,
+            state=state,
+            says=says,
+            seconds=told.get("seconds", 0.0),
+            peak_bytes=peaks["reserved"],
+            peak_allocated_bytes=peaks["allocated"],
+            max_error=told.get("max_error"),
+            message=told.get("message", ""),
+            last_words=last_words,
+            stacks=stacks,
+            figures=told.get("figures") or {},
         )
-        peaks = [
-            seen(told[key], "bytes", f"torch.cuda.max_memory_{key.partition('_')[0]}")
-            if key in told
-            else not_available(
-                "not run" if state == "not_run" else why, "bytes", "torch.cuda.memory_stats"
-            )
-            for key in ("reserved_bytes", "allocated_bytes")
-        ]
-        result = CheckResult(
-            name,
-            self.target.pci,
-            self.target.peer,
-            self.target.device,
-            state,
-            says,
-            told.get("seconds", 0.0),
-            peaks[0],
-            peaks[1],
-            told.get("max_error"),
-            told.get("message", ""),
-            ended.last_words if ended else "",
-            ended.stacks if ended else "",
-            told.get("figures") or {},
-        )
-        self.done[name] = result
-        if self.on_result:
-            self.on_result(result)
+        self.on_result(self.done[name])
 
 
 def _fate(ended: Ended, limit_s: float) -> str:
+    """How the child ended, in words that go on after "the child"."""
+    late = f"did not end within {limit_s:.3g} s"
     if ended.how == "stuck":
-        return f"did not end within {limit_s:.3g} s and cannot be killed: it waits in the kernel"
+        return f"{late} and cannot be killed: it waits in the kernel"
     if ended.how == "timed_out":
-        return f"did not end within {limit_s:.3g} s"
-    return (
-        f"died of {ended.signal}"
-        if ended.signal
-        else f"ended without a result, with exit code {ended.exit_code}"
-    )
+        return late
+    if ended.signal:
+        return f"died of {ended.signal}"
+    return f"ended without a result, with exit code {ended.exit_code}"
 
 
-def _telling(last_words: str) -> str:
+def _last_message(last_words: str) -> str:
     """One line of the last words: what stands before faulthandler's "Fatal Python error", with it; else the last line."""
     lines = [line.strip() for line in last_words.splitlines() if line.strip()]
     fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), None)

@@ -43,23 +43,15 @@ class Case:
 def claims() -> tuple[Claim, ...]:
     """Every claim of every case, in the order of the file. Raises ValueError where a row is not as it should be."""
     files = {case.number: case.file for case in cases()}
+    expected = f"expected id of a case, {', '.join(FIELDS)}, and a verdict of {', '.join(VERDICTS)}"
     found = []
     for row in _content()["claims"]:
-        ident = str(row.get("id", ""))
-        case = ident[:3]
         # A plain true or false in YAML is not a word.
-        row = {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in row.items()
-        }
-        if case not in files or set(row) != {"id", *FIELDS} or row["verdict"] not in VERDICTS:
-            raise ValueError(
-                f"{PATH.name}: claim {ident!r}: expected id of a case, {', '.join(FIELDS)}, and a verdict of "
-                + ", ".join(VERDICTS)
-            )
-        found.append(
-            Claim(ident, case, file=files[case], **{field: row[field] for field in FIELDS})
-        )
+        words = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in row.items()}
+        ident, case = words.get("id", ""), words.get("id", "")[:3]
+        if case not in files or set(words) != {"id", *FIELDS} or words["verdict"] not in VERDICTS:
+            raise ValueError(f"{PATH.name}: claim {ident!r}: {expected}")
+        found.append(Claim(case=case, file=files[case], **words))
     return tuple(found)
 
 

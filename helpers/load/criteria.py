@@ -1,30 +1,333 @@
 """Are the success criteria of the case studies met, by this log and this Optuna storage? One table, read-only.
 
-The criteria are rows of criteria.json. What neither a log nor a storage can say is "not measured", with what would.
+The criteria, and the lines of a supervisor that count, are rows of criteria.json. A log of any size is read in one pass with
+bounded memory; what a message of memory means is the judge's reading (helpers/look/messages.py), and lines alike but for their
+numbers are read once. What neither a log nor a storage can say is "not measured", with what would.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+import shutil
+import sqlite3
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from helpers.load.log_counts import LogCounts, count_log
-from helpers.load.study_counts import (
-    FEWEST_TRIALS,
-    MEMORY_KEYS,
-    Growth,
-    StudyCounts,
-    growth,
-    read_study,
-)
+from helpers import grammar
+from helpers.load.effect import student
 from helpers.load.training import PathResult
+from helpers.look.messages import of_device, of_host, read_message
 from helpers.look.reading import show_bytes
 
 NOT_MEASURED = "not measured because"
+_DATA = json.loads(Path(__file__).with_name("criteria.json").read_text(encoding="utf-8"))
+ASKED: tuple[Mapping[str, Any], ...] = tuple(_DATA["criteria"])
+"""The criteria as data, in the order of the table."""
+
+
+# What a log says.
+
+BLOCK_BYTES = 4 << 20
+LINE_BYTES = 1 << 20
+GROUP_BYTES = 8 << 10
+APART_BYTES = 400
+"""Lines of a message that stand further apart than this are two messages."""
+KERNEL_ASSERT = "torch-kernel-assert"
+"""The row of the line that each thread of a kernel prints; the error itself follows."""
+
+
+def _anchors() -> Iterator[tuple[bytes, bool]]:
+    """What a line has that is worth a look, and whether it is one of the judge's messages."""
+    rows: tuple[grammar.Row | grammar.Line, ...] = (*grammar.rows(), *grammar.lines(True))
+    events = {row.event for row in rows if of_device(row) or of_host(row) or row.event == "assert"}
+    for anchor in grammar.plain_anchors(tuple(sorted(events))):
+        yield anchor.encode(), True
+    for row in _DATA["lines"]:
+        for anchor in row["anchors"]:
+            yield anchor.encode(), False
+
+
+_ANCHORS = tuple(_anchors())
+_LINES = tuple(
+    (
+        row["counts"],
+        re.compile(row["text"].encode()),
+        re.compile(row.get("unless", "(?!)").encode()),
+    )
+    for row in _DATA["lines"]
+)
+# A line with one of these begins a message; another that the judge's anchors hit goes on with the one before it.
+_HEAD = re.compile("|".join(_DATA["heads"]).encode())
+_EPOCH = re.compile(_DATA["epoch"].encode())
+_NUMBERS = re.compile(rb"(?<![0-9])(?<!errno )[0-9]+")
+"""Numbers that lines may differ by and still say the same; that of an error of the system is not one."""
+
+
+@dataclass(frozen=True)
+class LogCounts:
+    """Messages in a log. ``oom`` is of a GPU, ``host_memory`` of the host; ``asserts`` are device-side assert errors; a burst
+    of the kernel's own lines, one a thread, that no error follows counts once. ``crashes``: tracebacks and segmentation faults.
+
+    ``epoch`` and ``epochs``: the highest "epoch 3/10" seen. ``exhausted``: a supervisor said that it gave up restarting.
+    """
+
+    bytes: int
+    oom: int
+    host_memory: int
+    asserts: int
+    restarts: int
+    exhausted: int
+    recycled: int
+    crashes: int
+    epoch: int | None = None
+    epochs: int | None = None
+
+
+class _Messages:
+    """The judge's messages, which may go over several lines; each is counted when the next one begins."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.lines, self.end, self.burst = bytearray(), 0, False
+
+    def add(self, at: int, line: bytes) -> None:
+        """The next line, with its place in the file."""
+        if self.burst and at - self.end > GROUP_BYTES:
+            self._end_burst()
+        full = len(self.lines) + len(line) > GROUP_BYTES
+        if full or at - self.end > APART_BYTES or _HEAD.search(line):
+            self._count()
+        self.lines += line[:GROUP_BYTES] + b"\n"
+        self.end = at + len(line)
+
+    def close(self) -> None:
+        self._count()
+        self._end_burst()
+
+    def _count(self) -> None:
+        if self.lines:
+            found = _judge(_NUMBERS.sub(b"0", bytes(self.lines)))
+            self.lines.clear()
+            self.burst = (self.burst or found["burst"] > 0) and not found["asserts"]
+            self.counts.update(found)
+
+    def _end_burst(self) -> None:
+        self.counts["asserts"] += self.burst
+        self.burst = False
+
+
+@lru_cache(4096)
+def _judge(text: bytes) -> Mapping[str, int]:
+    """Messages of the GPU's and the host's memory, assert errors, and lines of a kernel's own assertion."""
+    found = read_message(text.decode("utf-8", "replace")).messages
+    asserts = [one.row for one in found if one.event == "assert"]
+    burst = asserts.count(KERNEL_ASSERT)
+    return {
+        "oom": sum(map(of_device, found)),
+        "host_memory": sum(map(of_host, found)),
+        "asserts": len(asserts) - burst,
+        "burst": burst,
+    }
+
+
+def count_log(path: Path) -> LogCounts:
+    """Count what a log says. Raises ValueError, one line, where the file cannot be read."""
+    messages, size, epoch = _Messages(), 0, (0, 0)
+    try:
+        for base, data in _blocks(path):
+            size = base + len(data)
+            epoch = max([epoch, *{(int(one), int(of)) for one, of in _EPOCH.findall(data)}])
+            for start, end, judged, own in _hits(data):
+                line = data[start:end]
+                if judged:
+                    messages.add(base + start, line)
+                for counts, text, unless in _LINES if own else ():
+                    messages.counts[counts] += bool(text.search(line) and not unless.search(line))
+    except OSError as error:
+        raise ValueError(
+            f"{path}: this log cannot be read ({error.strerror}); give a file of text"
+        ) from None
+    messages.close()
+    at, of = epoch if epoch[1] else (None, None)
+    counted = {name: messages.counts[name] for name in _COUNTED}
+    return LogCounts(bytes=size, **counted, epoch=at, epochs=of)
+
+
+_COUNTED = ("oom", "host_memory", "asserts", "restarts", "exhausted", "recycled", "crashes")
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The file in blocks of whole lines, lower case, each with its place; a line of more than LINE_BYTES is read in pieces."""
+    base, rest = 0, b""
+    with path.open("rb") as file:
+        while data := file.read(BLOCK_BYTES):
+            data = rest + data.replace(b"\r", b"\n").lower()
+            cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > LINE_BYTES else 0)
+            if cut:
+                yield base, data[:cut]
+            base, rest = base + cut, data[cut:]
+    yield base, rest
+
+
+def _hits(data: bytes) -> list[tuple[int, int, bool, bool]]:
+    """Beginning and end of each line that has an anchor: one of the judge's, one of this table's own."""
+    ends: dict[int, int] = {}
+    starts: dict[bool, set[int]] = {True: set(), False: set()}
+    for anchor, judged in _ANCHORS:
+        at = data.find(anchor)
+        while at >= 0:
+            start = data.rfind(b"\n", 0, at) + 1
+            end = ends.get(start) or data.find(b"\n", at)
+            ends[start] = end = end if end >= 0 else len(data)
+            starts[judged].add(start)
+            at = data.find(anchor, end)
+    return [(at, ends[at], at in starts[True], at in starts[False]) for at in sorted(ends)]
+
+
+# What an Optuna storage says.
+
+MEMORY_KEYS = ("peak_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "memory_bytes")
+FEWEST_TRIALS = 8
+LEAST_GROWTH = 0.02
+MOST_FREEDOM = 400
+"""Degrees of freedom beyond which the quantile no longer moves in its third digit, and working it out takes the longer."""
+
+
+@dataclass(frozen=True)
+class StudyCounts:
+    """Trials of one study by state; ``memory`` is (trial number, bytes) of the finished trials that say it.
+
+    ``outcomes``: of the finished trials that have a user attribute ``outcome``, in the order of their numbers.
+    """
+
+    name: str
+    complete: int
+    failed: int
+    pruned: int
+    running: int
+    waiting: int
+    memory: tuple[tuple[int, int], ...] = ()
+    outcomes: tuple[str, ...] = ()
+
+    @property
+    def finished(self) -> int:
+        return self.complete + self.failed + self.pruned
+
+
+def read_study(url: str) -> StudyCounts:
+    """The trials of one study in an Optuna SQLite storage (its tables as of Optuna 2 to 5), opened read-only.
+
+    ``url``: a path or sqlite:///PATH, with #NAME where it has several studies. Raises ValueError, one line: no such file, not
+    an Optuna storage, several studies and none named.
+    """
+    where, _, name = url.partition("#")
+    if "://" in where and not where.startswith("sqlite:///"):
+        kind = where.partition(":")[0]
+        raise ValueError(
+            f"{kind}: only Optuna storages in SQLite are read; give sqlite:///FILE or a path"
+        )
+    path = Path(where.removeprefix("sqlite:///")).absolute()
+    if not path.is_file():
+        expected = "give an Optuna storage, as a path or sqlite:///FILE"
+        raise ValueError(f"{path}: there is no such file; {expected}")
+    try:
+        try:
+            return _read(path, name)
+        except sqlite3.OperationalError as error:
+            if "readonly" not in str(error) and "unable to open" not in str(error):
+                raise
+        # Its last writer was killed in the middle: undoing that needs a writer, so it is done to a copy.
+        with tempfile.TemporaryDirectory(prefix="casebook-study-") as folder:
+            for one in (path, *(Path(f"{path}{end}") for end in ("-journal", "-wal"))):
+                if one.exists():
+                    shutil.copy2(one, folder)
+            return _read(Path(folder) / path.name, name, "rw")
+    except (sqlite3.Error, OSError) as error:
+        raise ValueError(
+            f"{path}: no Optuna storage that can be read ({error}); expected a SQLite file with trials"
+        ) from None
+
+
+def _read(path: Path, name: str, mode: str = "ro") -> StudyCounts:
+    address, wanted = f"{path.as_uri()}?mode={mode}", ("outcome", *MEMORY_KEYS)
+    with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as database:
+        studies = dict(database.execute("SELECT study_name, study_id FROM studies").fetchall())
+        if name not in studies and (name or len(studies) != 1):
+            known, expected = (
+                ", ".join(sorted(studies)[:8]),
+                f"study {name}" if name else "one study",
+            )
+            raise ValueError(
+                f"{path}: expected {expected}, seen {known or 'none'}; give {path}#NAME"
+            )
+        name = name or next(iter(studies))
+        trials = database.execute(
+            "SELECT trial_id, state, number FROM trials WHERE study_id = ? ORDER BY number",
+            (studies[name],),
+        ).fetchall()
+        attributes: dict[int, dict[str, Any]] = {trial: {} for trial, *_ in trials}
+        for trial, key, value in database.execute(
+            "SELECT trial_id, key, value_json FROM trial_user_attributes "
+            f"WHERE key IN ({','.join('?' * len(wanted))})",
+            wanted,
+        ):
+            attributes.setdefault(trial, {})[key] = json.loads(value)
+    states = Counter(state for _, state, _ in trials)
+    done = ("COMPLETE", "FAIL", "PRUNED")
+    ended = [(number, attributes[trial]) for trial, state, number in trials if state in done]
+    by_key = [
+        tuple((at, int(has[key])) for at, has in ended if isinstance(has.get(key), (int, float)))
+        for key in MEMORY_KEYS
+    ]
+    outcomes = tuple(str(has["outcome"]) for _, has in ended if "outcome" in has)
+    complete, failed, pruned = (states[state] for state in done)
+    running, waiting = states["RUNNING"], states["WAITING"]
+    memory = next(filter(None, by_key), ())
+    return StudyCounts(name, complete, failed, pruned, running, waiting, memory, outcomes)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Memory per trial by least squares over the trials' numbers: ``slope`` in bytes a trial with its 95 % interval.
+
+    ``total`` is the growth over all trials as a share of where the line begins. ``says``: grows (the interval is above 0 and
+    the total above 2 %), stable (not even the interval's upper end makes 2 %) or unclear.
+    """
+
+    trials: int
+    slope: float
+    low: float
+    high: float
+    total: float
+    says: str
+
+
+def growth(memory: Sequence[tuple[float, float]]) -> Growth | None:
+    """Does memory grow from trial to trial? None with fewer than FEWEST_TRIALS trials, or all of one number."""
+    n, numbers = len(memory), [at for at, _ in memory]
+    if n < FEWEST_TRIALS or len(set(numbers)) < 3:
+        return None
+    slope, intercept = statistics.linear_regression(numbers, [size for _, size in memory])
+    rest = math.fsum((size - intercept - slope * at) ** 2 for at, size in memory)
+    error = math.sqrt(rest / (n - 2) / (n - 1) / statistics.variance(numbers))
+    half, first, last = student(0.95, min(n - 2, MOST_FREEDOM)) * error, min(numbers), max(numbers)
+    over = (last - first) / max(intercept + slope * first, 1.0)
+    says = "stable" if (slope + half) * over <= LEAST_GROWTH else "unclear"
+    if slope - half > 0 and slope * over > LEAST_GROWTH:
+        says = "grows"
+    return Growth(n, slope, slope - half, slope + half, slope * over, says)
+
+
+# The table.
 
 
 @dataclass(frozen=True)
@@ -49,13 +352,6 @@ class Criteria:
     growth: Growth | None
 
 
-@lru_cache(maxsize=1)
-def asked() -> tuple[Mapping[str, Any], ...]:
-    """The criteria as data, in the order of the table."""
-    text = Path(__file__).with_name("criteria.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text)["criteria"])
-
-
 def criteria(log: Path | None, study: str | None) -> Criteria:
     """Check the criteria against a log and an Optuna storage: a path, or sqlite:///path; ``#name`` after it names one study.
 
@@ -64,9 +360,7 @@ def criteria(log: Path | None, study: str | None) -> Criteria:
     counts = count_log(log) if log is not None else None
     trials = read_study(study) if study is not None else None
     found = _Found(counts, trials, growth(trials.memory) if trials else None)
-    rows = [
-        Row(row["case"], row["criterion"], row["expected"], *found.state(row)) for row in asked()
-    ]
+    rows = [Row(row["case"], row["criterion"], row["expected"], *found.state(row)) for row in ASKED]
     return Criteria(tuple(rows), counts, trials, found.growth)
 
 
@@ -82,14 +376,12 @@ def with_runs(rows: Sequence[Row], results: Sequence[PathResult]) -> tuple[Row, 
         alike = all(one.equal_to_single == "bitwise" for one in resumed)
         shown["resumed"] = (f"{resumed[0].name}, small model: {resumed[0].equal_to_single}", alike)
     found = []
-    for row, about in zip(rows, asked(), strict=True):
-        seen, met = shown.get(about.get("runs", ""), ("", False))
-        found.append(_row(row, seen, met) if seen and row.state.startswith(NOT_MEASURED) else row)
+    for row, about in zip(rows, ASKED, strict=True):
+        if about.get("runs") in shown and row.state.startswith(NOT_MEASURED):
+            seen, met = shown[about["runs"]]
+            row = replace(row, seen=seen, state="met" if met else "not met")
+        found.append(row)
     return tuple(found)
-
-
-def _row(row: Row, seen: str, met: bool) -> Row:
-    return replace(row, seen=seen, state="met" if met else "not met")
 
 
 @dataclass(frozen=True)
@@ -104,19 +396,18 @@ class _Found:
     def state(self, row: Mapping[str, Any]) -> tuple[str, str]:
         """What was seen, and the state in words."""
         lacks = {"log": self.no_log, "study": "" if self.study else "no Optuna storage was given"}
-        why = row.get("never") or next(
-            (lacks[name] for name in row.get("needs", ()) if lacks[name]), ""
-        )
+        lacking = [lacks[name] for name in row.get("needs", ()) if lacks[name]]
+        why = row.get("never") or next(iter(lacking), "")
         seen, met = ("", why) if why else getattr(self, row["measure"])(row)
-        return seen, f"{NOT_MEASURED} {met}" if isinstance(
-            met, str
-        ) else "met" if met else "not met"
+        if isinstance(met, str):
+            return seen, f"{NOT_MEASURED} {met}"
+        return seen, "met" if met else "not met"
 
     @property
     def no_log(self) -> str:
-        return (
-            "no log was given" if self.log is None else "" if self.log.bytes else "the log is empty"
-        )
+        if self.log is None:
+            return "no log was given"
+        return "" if self.log.bytes else "the log is empty"
 
     def none_of(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         count = getattr(self.log, row["of"])
@@ -135,32 +426,34 @@ class _Found:
         return show_bytes(most), most < row["bytes"]
 
     def growth_of_memory(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        found, trials = self.growth, len(self.study.memory)
+        found, said = self.growth, len(self.study.memory)
         if found is None:
-            return (
-                "",
-                f"{trials} trials say their memory (user attribute {MEMORY_KEYS[0]}), expected {FEWEST_TRIALS}",
-            )
+            of = f"(user attribute {MEMORY_KEYS[0]}), expected {FEWEST_TRIALS}"
+            return "", f"{said} trials say their memory {of}"
         low, slope, high = (size / 1024 for size in (found.low, found.slope, found.high))
-        seen = f"{slope:+.1f} KiB a trial ({low:+.1f} to {high:+.1f}), {found.total:+.1%} over {found.trials} trials"
-        return seen, {"grows": False, "stable": True}.get(found.says, "the interval is too wide")
+        interval, over = (
+            f"({low:+.1f} to {high:+.1f})",
+            f"{found.total:+.1%} over {found.trials} trials",
+        )
+        met = {"grows": False, "stable": True}.get(found.says, "the interval is too wide")
+        return f"{slope:+.1f} KiB a trial {interval}, {over}", met
 
     def asserts(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         """By the outcomes of the trials where they have them, else by the log beside the number of trials."""
         outcomes = self.study.outcomes if self.study else ()
         runs = "".join("x" if one == "device_assert" else "." for one in outcomes).split("x")
-        longest, bad = max(map(len, runs)), len(runs) - 1
-        if bad or longest >= row["count"]:
-            return f"{longest} in a row, {bad} asserts", longest >= row["count"]
-        if self.no_log or self.log.asserts:
-            return ("", self.no_log) if self.no_log else (f"{self.log.asserts} asserts", False)
+        longest, bad, wanted = max(map(len, runs)), len(runs) - 1, row["count"]
+        if bad or longest >= wanted:
+            return f"{longest} in a row, {bad} asserts", longest >= wanted
+        if self.no_log:
+            return "", self.no_log
+        if self.log.asserts:
+            return f"{self.log.asserts} asserts", False
         if not self.study:
             return "0 asserts", "no Optuna storage was given"
-        done, few = (
-            self.study.finished,
-            f"{self.study.finished} of {row['count']} trials have finished",
-        )
-        return f"0 asserts, {done} trials finished", True if done >= row["count"] else few
+        done = self.study.finished
+        enough = done >= wanted or f"{done} of {wanted} trials have finished"
+        return f"0 asserts, {done} trials finished", enough
 
     def resets(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         trials, resets = self.study.complete, self.log.recycled
@@ -169,12 +462,10 @@ class _Found:
         return f"{resets} in {trials} trials", resets >= trials // row["count"]
 
     def gave_up(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        return (
-            f"{self.log.restarts} restarts, gave up {self.log.exhausted} times",
-            not self.log.exhausted,
-        )
+        gave_up = self.log.exhausted
+        return f"{self.log.restarts} restarts, gave up {gave_up} times", not gave_up
 
     def complete(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        one = self.study
-        seen = f"{one.complete} complete, {one.failed} failed, {one.pruned} pruned, {one.running} running"
-        return seen, one.complete >= row["count"]
+        states = ("complete", "failed", "pruned", "running")
+        seen = ", ".join(f"{getattr(self.study, name)} {name}" for name in states)
+        return seen, self.study.complete >= row["count"]

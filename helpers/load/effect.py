@@ -72,11 +72,8 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
 
     A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three pairs nothing is said.
     """
-    logs = [
-        math.log(b / a)
-        for a, b in zip(control, treated, strict=False)
-        if a and b and a > 0 and b > 0
-    ]
+    both = [(a, b) for a, b in zip(control, treated, strict=False) if a and b and min(a, b) > 0]
+    logs = [math.log(b / a) for a, b in both]
     if not logs:
         return Effect(what, math.nan, math.nan, math.nan, 0, "unclear")
     mean = math.fsum(logs) / len(logs)
@@ -127,24 +124,19 @@ def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> fl
         for k in range(fewest, min(bad, control) + 1)
     ]
     seen = chances[control_bad - fewest]
-    return sum(chance for chance in chances if chance <= seen * (1 + 1e-9))
+    return math.fsum(chance for chance in chances if chance <= seen * (1 + 1e-9))
 
 
 def same_answer(
     control: Sequence[Sequence[float]], treated: Sequence[Sequence[float]], tolerance: str
 ) -> bool | None:
     """Whether the losses of each pair agree, on the steps that both made; None where no pair has any."""
-    compared = False
-    for one, other in zip(control, treated, strict=False):
-        for a, b in zip(one, other, strict=False):
-            compared = True
-            if (
-                math.isnan(a)
-                or math.isnan(b)
-                or abs(a - b) > TOLERANCE[tolerance] * max(abs(a), abs(b))
-            ):
-                return False
-    return True if compared else None
+    arms = zip(control, treated, strict=False)
+    steps = [step for one, other in arms for step in zip(one, other, strict=False)]
+    share = TOLERANCE[tolerance]
+    # A loss that is no number is like nothing, itself included.
+    alike = [a == b or abs(a - b) <= share * max(abs(a), abs(b)) for a, b in steps]
+    return all(alike) if alike else None
 
 
 def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "") -> Comparison:
@@ -153,66 +145,59 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
     First whether both arms finish; then the answer; then the effects. What a remedy costs in time beside the memory that it
     saves is told and not held against it; a cost without the gain is harm.
     """
-    effects = {
-        what: effect(what, *((arm.measured or {}).get(what, ()) for arm in (control, treated)))
-        for what in LEAST
-    }
-    memory, time = effects["memory"], effects["time"]
+    arms = (control, treated)
+    memory, time = (
+        effect(what, *((arm.measured or {}).get(what, ()) for arm in arms)) for what in LEAST
+    )
     same = same_answer(control.losses, treated.losses, answer) if answer else None
+    decided = _by_outcomes(control, treated, same)
+    if decided is None and same is False:
+        changed = "the losses differ by more than the remedy may change them"
+        decided = "harmful", f"it changes the answer: {changed}"
+    if decided is None:
+        decided = _by_effects(*((memory, time) if goal == "memory" else (time, memory)))
+    return Comparison(*decided, memory, time, same)
 
-    def done(verdict: str, why: str) -> Comparison:
-        return Comparison(verdict, why, memory, time, same)
 
-    bad = [sum(outcome != "ok" for outcome in arm.outcomes) for arm in (control, treated)]
-    count = [len(control.outcomes), len(treated.outcomes)]
+def _by_outcomes(control: Arm, treated: Arm, same: bool | None) -> tuple[str, str] | None:
+    """The verdict and why where the arms do not both finish alike, or there is no trial; else None."""
+    arms = (control, treated)
+    bad = [sum(outcome != "ok" for outcome in arm.outcomes) for arm in arms]
+    count = [len(arm.outcomes) for arm in arms]
     if not min(count):
-        return done(
-            "not_enough_evidence",
-            f"no trial of the {'control' if not count[0] else 'remedy'} was made",
-        )
+        which = "remedy" if count[0] else "control"
+        return "not_enough_evidence", f"no trial of the {which} was made"
     ends = [
         ", ".join(f"{arm.outcomes.count(one)} {one}" for one in dict.fromkeys(arm.outcomes))
-        for arm in (control, treated)
+        for arm in arms
     ]
-    if bad[0] * count[1] != bad[1] * count[0]:
-        better, chance = (
-            bad[1] * count[0] < bad[0] * count[1],
-            fisher(bad[0], count[0], bad[1], count[1]),
-        )
+    before, after = bad[0] * count[1], bad[1] * count[0]
+    if before != after:
         says = f"it ended {ends[1]}, and without it {ends[0]}"
+        chance = fisher(bad[0], count[0], bad[1], count[1])
         if chance > 1 - LEVEL:
-            return done(
-                "not_enough_evidence",
-                f"{says}: that few trials could show by chance (p = {chance:.2g})",
-            )
-        return done(
-            "helps" if better and same is not False else "harmful",
-            says + (", and the answer changed" if same is False else ""),
-        )
+            few = f"that few trials could show by chance (p = {chance:.2g})"
+            return "not_enough_evidence", f"{says}: {few}"
+        changed = ", and the answer changed" if same is False else ""
+        helps = after < before and not changed
+        return "helps" if helps else "harmful", says + changed
     if bad[0] == count[0]:
         alike = set(control.outcomes) == set(treated.outcomes) != {"crashed"}
-        return done(
-            "no_effect" if alike else "not_enough_evidence",
-            f"no trial finished, with it ({ends[1]}) or without ({ends[0]})",
-        )
-    if same is False:
-        return done(
-            "harmful",
-            "it changes the answer: the losses differ by more than the remedy may change them",
-        )
-    main, other = (memory, time) if goal == "memory" else (time, memory)
+        why = f"no trial finished, with it ({ends[1]}) or without ({ends[0]})"
+        return "no_effect" if alike else "not_enough_evidence", why
+    return None
+
+
+def _by_effects(main: Effect, other: Effect) -> tuple[str, str]:
+    """The verdict and why of two arms that finish alike: ``main`` is what the remedy is for."""
     if main.says == "less":
         cost = f"; it costs {other.words}" if other.says == "more" else ""
-        return done("helps", main.words + cost)
+        return "helps", main.words + cost
     if main.says == "more":
-        return done("harmful", main.words)
+        return "harmful", main.words
     if other.says == "more":
-        return done(
-            "harmful",
-            f"{other.words}, and {main.words if main.says == 'same' else 'no gain is shown'}",
-        )
+        gain = main.words if main.says == "same" else "no gain is shown"
+        return "harmful", f"{other.words}, and {gain}"
     if main.says == "same":
-        return done(
-            "no_effect", f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters"
-        )
-    return done("not_enough_evidence", f"{main.words}: the interval leaves open whether it matters")
+        return "no_effect", f"{main.words}: below {LEAST[main.what]:.0%}, the least that matters"
+    return "not_enough_evidence", f"{main.words}: the interval leaves open whether it matters"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from helpers.load.effect import FEWEST_PAIRS
 from helpers.load.targets import CPU, Target
@@ -34,7 +35,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A remedy beside its control. ``tells``: how much a trial would decide (an open question 2, a settled one 1)."""
+    """A remedy beside its control. ``tells``: 2 where the outcome is open, 1 where a replay or the audit has predicted it."""
 
     name: str
     control: Arm
@@ -61,6 +62,13 @@ class FixPlan:
     repeats: int
     seed: int
 
+    def then(self, more: FixPlan) -> FixPlan:
+        """This plan, and after it one that takes up some of what it left out."""
+        taken_up = {pair.name for pair in more.pairs}
+        left_out = {name: why for name, why in self.left_out.items() if name not in taken_up}
+        trials, seconds = self.trials + more.trials, self.seconds + more.seconds
+        return FixPlan(trials, seconds, self.pairs + more.pairs, left_out, self.repeats, self.seed)
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -74,6 +82,18 @@ class Ran:
     troubles: tuple[str, ...]
     kept: tuple[str, ...] = ()
 
+    def then(self, more: Ran) -> Ran:
+        """These records, and those of trials that were made after them."""
+        records, refused = {**self.records, **more.records}, {**self.refused, **more.refused}
+        return Ran(records, refused, self.troubles + more.troubles, self.kept + more.kept)
+
+    def arms(self, pair: Pair) -> list[list[TrialRecord]]:
+        """The records of the control and of the treated arm, of those repeats that both have."""
+        names = (pair.control.name, pair.treated.name)
+        repeats = [{at for name, at in self.records if name == wanted} for wanted in names]
+        both = sorted(repeats[0] & repeats[1])
+        return [[self.records[name, at] for at in both] for name in names]
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a reader of the results must know, a line each: which were not measured now, and the troubles."""
@@ -81,8 +101,8 @@ class Ran:
             return self.troubles
         days = sorted({when[:10] for when in self.kept})
         dates = " to ".join(dict.fromkeys((days[0], days[-1])))
-        line = f"{len(self.kept)} of {len(self.records)} trials are kept from {dates}; another --out measures them again"
-        return (line, *self.troubles)
+        kept = f"{len(self.kept)} of {len(self.records)} trials are kept from {dates}"
+        return (f"{kept}; another --out measures them again", *self.troubles)
 
 
 def plan(
@@ -96,32 +116,51 @@ def plan(
         raise PlanError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
     chosen: list[Pair] = []
     left_out: dict[str, str] = {}
-    for pair in sorted(
-        pairs, key=lambda one: (-one.tells / (one.control.seconds + one.treated.seconds), one.name)
-    ):
-        taken, needed = _seconds(chosen, repeats), _seconds([*chosen, pair], repeats)
+    for pair in sorted(pairs, key=_worth):
+        so_far, needed = _seconds(chosen, repeats), _seconds([*chosen, pair], repeats)
         if needed <= budget_s:
             chosen.append(pair)
         else:
+            rest = f"{budget_s - so_far:.0f} s of {budget_s:.0f} are left"
             left_out[pair.name] = (
-                f"not tried because it takes {needed - taken:.0f} s more, and {budget_s - taken:.0f} s of "
-                f"{budget_s:.0f} are left"
+                f"not tried because it takes {needed - so_far:.0f} s more, and {rest}"
             )
     if pairs and not chosen:
         cheapest = min(_seconds([pair], repeats) for pair in pairs)
-        raise PlanError(
-            f"time budget {budget_s:.0f} s: the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at "
-            f"{repeats} repeats; expected at least that; give more time or fewer repeats"
-        )
-    groups: dict[str, dict[str, Arm]] = {}
-    for pair in chosen:
-        groups.setdefault(pair.control.name, {pair.control.name: pair.control})[
-            pair.treated.name
-        ] = pair.treated
+        takes = f"the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at {repeats} repeats"
+        expected = "expected at least that; give more time or fewer repeats"
+        raise PlanError(f"time budget {budget_s:.0f} s: {takes}; {expected}")
     trials: list[Planned] = []
-    for name, arms in groups.items():
-        trials += _interleaved(list(arms.values()), repeats, random.Random(f"{seed}/{name}"))
+    for control in dict.fromkeys(pair.control.name for pair in chosen):
+        arms = _arms(pair for pair in chosen if pair.control.name == control)
+        trials += _interleaved(arms, repeats, random.Random(f"{seed}/{control}"))
     return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, repeats, seed)
+
+
+def _worth(pair: Pair) -> tuple[float, str]:
+    """What a pair tells a second, the most first."""
+    return -pair.tells / (pair.control.seconds + pair.treated.seconds), pair.name
+
+
+def _arms(pairs: Iterable[Pair]) -> list[Arm]:
+    """The arms of these pairs, each once."""
+    both = (arm for pair in pairs for arm in (pair.control, pair.treated))
+    return list({arm.name: arm for arm in both}.values())
+
+
+def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
+    return repeats * sum(arm.seconds for arm in _arms(pairs))
+
+
+def _interleaved(arms: Sequence[Arm], repeats: int, rng: random.Random) -> list[Planned]:
+    """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift of the box cancels."""
+    found: list[Planned] = []
+    order = list(arms)
+    for repeat in range(repeats):
+        if repeat % 2 == 0:
+            rng.shuffle(order)
+        found += [Planned(arm, repeat) for arm in (order if repeat % 2 == 0 else reversed(order))]
+    return found
 
 
 def within(
@@ -147,53 +186,15 @@ def within(
             for pair in pairs
             if pair.name in made.left_out and pair.control.name not in controls
         ]
+        if not rest:
+            break
+        left_s = budget_s - (clock() - began)
         try:
-            more = (
-                plan(rest, repeats=repeats, budget_s=budget_s - (clock() - began), seed=seed)
-                if rest
-                else None
-            )
+            more = plan(rest, repeats=repeats, budget_s=left_s, seed=seed)
         except PlanError:
             break
-        if more is None:
-            break
-        also = run(more)
-        left_out = {
-            name: why
-            for name, why in made.left_out.items()
-            if name not in {pair.name for pair in more.pairs}
-        }
-        made = FixPlan(
-            made.trials + more.trials,
-            made.seconds + more.seconds,
-            made.pairs + more.pairs,
-            left_out,
-            repeats,
-            seed,
-        )
-        ran = Ran(
-            {**ran.records, **also.records},
-            {**ran.refused, **also.refused},
-            ran.troubles + also.troubles,
-            ran.kept + also.kept,
-        )
+        made, ran = made.then(more), ran.then(run(more))
     return made, ran
-
-
-def _interleaved(arms: Sequence[Arm], repeats: int, rng: random.Random) -> list[Planned]:
-    """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift of the box cancels."""
-    found: list[Planned] = []
-    order = list(arms)
-    for repeat in range(repeats):
-        if repeat % 2 == 0:
-            rng.shuffle(order)
-        found += [Planned(arm, repeat) for arm in (order if repeat % 2 == 0 else reversed(order))]
-    return found
-
-
-def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
-    arms = {arm.name: arm.seconds for pair in pairs for arm in (pair.control, pair.treated)}
-    return repeats * sum(arms.values())
 
 
 def run(
@@ -216,38 +217,31 @@ def run(
     troubles: list[str] = []
     kept: list[str] = []
     began = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    how: dict[str, Any] = {"python": python, "limits": limits, "out": out, "target": target}
     for planned in wanted.trials:
-        if planned.arm.name in refused:
+        arm, repeat = planned.arm, planned.repeat
+        if arm.name in refused:
             continue
+        seed = wanted.seed * 1000 + repeat
         try:
-            record = one(
-                planned.arm.workload,
-                planned.arm.preset,
-                python=python,
-                seed=wanted.seed * 1000 + planned.repeat,
-                limits=limits,
-                out=out,
-                repeat=planned.repeat,
-                target=target,
-            )
+            record = one(arm.workload, arm.preset, seed=seed, repeat=repeat, **how)
         except TrialRefused as error:
-            refused[planned.arm.name] = str(error)
+            refused[arm.name] = str(error)
             on_trial(planned, None)
             continue
         except RecordNotKept as error:
             troubles.append(str(error))
             record = error.record
         except TrialError as error:
-            troubles.append(f"{planned.arm.name}, repeat {planned.repeat}: {error}")
+            troubles.append(f"{arm.name}, repeat {repeat}: {error}")
             continue
-        records[planned.arm.name, planned.repeat] = record
+        records[arm.name, repeat] = record
         kept += [record.started_at] if "" < record.started_at < began else []
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
             where = "the CPU" if target.pci == "cpu" else f"GPU {target.pci}, which is set aside"
-            troubles.append(
-                f"stopped after {planned.arm.name}, repeat {planned.repeat}: {record.clean or record.message}; "
-                f"nothing more is tried on {where}"
-            )
+            stopped = f"stopped after {arm.name}, repeat {repeat}"
+            why = record.clean or record.message
+            troubles.append(f"{stopped}: {why}; nothing more is tried on {where}")
             break
     return Ran(records, refused, tuple(troubles), tuple(kept))

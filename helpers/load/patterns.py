@@ -6,7 +6,6 @@ The traces are seeded, and the same on every machine.
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -112,9 +111,9 @@ def volume_profiles(
     for t.round, first in enumerate(range(0, sessions, chunk_sessions)):
         count = min(chunk_sessions, sessions - first)
         # The sum of three draws: most sessions are of middling length, a few very long, and the longest sets the padding.
+        spread = high_ticks - low_ticks
         ticks = [
-            low_ticks
-            + int((high_ticks - low_ticks) * (t.rng.random() * t.rng.random() * t.rng.random()))
+            low_ticks + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
             for _ in range(count)
         ]
         cells = count * max(ticks)
@@ -125,22 +124,17 @@ def volume_profiles(
         mask = t.alloc("padding_mask", cells)
         rows = []
         for length in ticks:
-            used, weight = (
-                t.alloc("session_bins", length * 8),
-                t.alloc("session_volume", length * 4),
-            )
+            used = t.alloc("session_bins", length * 8)
+            weight = t.alloc("session_volume", length * 4)
             rows.append(t.alloc("session_profile", bins * 4))
             t.free(used, weight)
-        profile = t.alloc("chunk_profile", count * bins * 4)
+        profiles.append(t.alloc("chunk_profile", count * bins * 4))
         t.free(*rows, mask, index, volume, price)
-        order, ranked = (
-            t.alloc("sorted_order", count * bins * 8),
-            t.alloc("sorted_volume", count * bins * 4),
-        )
+        order = t.alloc("sorted_order", count * bins * 8)
+        ranked = t.alloc("sorted_volume", count * bins * 4)
         share = t.alloc("cumulative_share", count * bins * 4)
         pocs.append(t.alloc("chunk_poc", count * 8))
         t.free(order, ranked, share)
-        profiles.append(profile)
     t.alloc("all_profiles", sessions * bins * 4)
     t.alloc("all_pocs", sessions * 8)
     t.free(*profiles, *pocs)
@@ -202,15 +196,8 @@ def growing_batches(
 
 
 def _layer_activations(t: Tape, state: int) -> list[int]:
-    return [
-        t.alloc(what, state * width)
-        for what, width in (
-            ("qkv", 3),
-            ("attention_output", 1),
-            ("mlp_hidden", 4),
-            ("mlp_activation", 4),
-        )
-    ]
+    widths = {"qkv": 3, "attention_output": 1, "mlp_hidden": 4, "mlp_activation": 4}
+    return [t.alloc(what, state * width) for what, width in widths.items()]
 
 
 def tuning_trials(
@@ -232,9 +219,8 @@ def tuning_trials(
         width = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)[t.below(9)]
         depth, rows = t.between(2, 8), (64, 100, 256, 512, 1000, 4096)[t.below(6)]
         shapes = [width * width * 4] * depth
-        params = [t.alloc("weight", size) for size in shapes] + [
-            t.alloc("bias", width * 4) for _ in shapes
-        ]
+        params = [t.alloc("weight", size) for size in shapes]
+        params += [t.alloc("bias", width * 4) for _ in shapes]
         state: list[int] = []
         for step in range(steps):
             x = t.alloc("inputs", rows * width * 4)
@@ -245,12 +231,8 @@ def tuning_trials(
                 back = t.alloc("activation_gradient", rows * width * 4)
                 grads.append(t.alloc("weight_gradient", size))
                 t.free(acts.pop(), back)
-            if not step:
-                state = [
-                    t.alloc(what, size)
-                    for size in shapes
-                    for what in ("adam_mean", "adam_variance")
-                ]
+            for size in shapes if not step else ():
+                state += [t.alloc("adam_mean", size), t.alloc("adam_variance", size)]
             t.free(loss, x, *grads)
             if step == steps - 1 and t.chance(leak_share):
                 t.alloc("leaked_activation", rows * width * 4)
@@ -330,27 +312,21 @@ def key_value_cache(
             caches = []
             for _ in range(layers):
                 hidden = t.alloc("prompt_hidden", tokens * kv_width * 2)
-                caches += [
-                    t.alloc("keys", tokens * kv_width * 2),
-                    t.alloc("values", tokens * kv_width * 2),
-                ]
+                caches.append(t.alloc("keys", tokens * kv_width * 2))
+                caches.append(t.alloc("values", tokens * kv_width * 2))
                 t.free(hidden)
             serving.append((tokens, answer, caches))
         for at, (tokens, answer, caches) in enumerate(serving):
-            tokens, answer = tokens + 1, answer - 1
+            serving[at] = tokens + 1, answer - 1, caches
             for layer in range(layers):
                 for cache, what in ((2 * layer, "keys"), (2 * layer + 1, "values")):
-                    longer = t.alloc(what, tokens * kv_width * 2)
+                    longer = t.alloc(what, (tokens + 1) * kv_width * 2)
                     t.free(caches[cache])
                     caches[cache] = longer
-                scores, out = (
-                    t.alloc("attention_scores", 32 * tokens * 4),
-                    t.alloc("attention_output", kv_width * 2),
-                )
-                t.free(scores, out)
-            serving[at] = tokens, answer, caches
-        for _, _, caches in [served for served in serving if not served[1]]:
-            t.free(*caches)
+                scores = t.alloc("attention_scores", 32 * (tokens + 1) * 4)
+                t.free(scores, t.alloc("attention_output", kv_width * 2))
+        for _, answer, caches in serving:
+            t.free(*caches if not answer else ())
         serving = [served for served in serving if served[1]]
 
 
@@ -367,27 +343,36 @@ class Pattern:
     card_bytes: int
     write: Callable[..., None]
 
+    def check(self, name: str, value: Any) -> None:
+        """Raises ValueError where it has no such parameter, or the number cannot be."""
+        own = {"scale": 1.0, "events": 1, **self.parameters}
+        if name not in own:
+            known = ", ".join(self.parameters)
+            raise ValueError(f"parameter {name!r} of {self.name}: expected one of {known}")
+        whole, share = not isinstance(own[name], float), name.endswith("_share")
+        possible = isinstance(value, int if whole else (int, float))
+        if not possible or not (0 <= value <= 1 if share else 0 < value < 1 << 50):
+            wanted = f"{'whole ' * whole}number {'from 0 to 1' if share else 'above 0'}"
+            raise ValueError(f"{name} of {self.name} is {value!r}: expected a {wanted}")
+
+
+CARDS: Mapping[Callable[..., None], int] = {
+    volume_profiles: 1280 * MIB,
+    growing_batches: 20 * GIB,
+    tuning_trials: 2560 * MIB,
+    mixed_survivors: 8 * GIB,
+    key_value_cache: 3 * GIB,
+}
+"""The programs, and the card that each is made for."""
+
 
 def _pattern(write: Callable[..., None], card_bytes: int) -> Pattern:
-    defaults = {
-        name: p.default
-        for name, p in inspect.signature(write).parameters.items()
-        if p.kind is p.KEYWORD_ONLY
-    }
-    return Pattern(
-        write.__name__, (write.__doc__ or "").split("\n", 1)[0], defaults, card_bytes, write
-    )
+    shows = (write.__doc__ or "").split("\n", 1)[0]
+    return Pattern(write.__name__, shows, write.__kwdefaults__ or {}, card_bytes, write)
 
 
 PATTERNS: dict[str, Pattern] = {
-    pattern.name: pattern
-    for pattern in (
-        _pattern(volume_profiles, 1280 * MIB),
-        _pattern(growing_batches, 20 * GIB),
-        _pattern(tuning_trials, 2560 * MIB),
-        _pattern(mixed_survivors, 8 * GIB),
-        _pattern(key_value_cache, 3 * GIB),
-    )
+    write.__name__: _pattern(write, card_bytes) for write, card_bytes in CARDS.items()
 }
 
 
@@ -407,24 +392,9 @@ def generate(
     if name not in PATTERNS:
         raise ValueError(f"pattern {name!r}: expected one of {', '.join(PATTERNS)}")
     pattern = PATTERNS[name]
-    if unknown := [key for key in parameters if key not in pattern.parameters]:
-        raise ValueError(
-            f"parameter {unknown[0]!r} of {name}: expected one of {', '.join(pattern.parameters)}"
-        )
-    for key, value in {
-        "scale": scale,
-        "events": 1 if events is None else events,
-        **parameters,
-    }.items():
-        whole = key != "scale" and not isinstance(pattern.parameters.get(key), float)
-        share = key.endswith("_share")
-        if not isinstance(value, int if whole else (int, float)) or not (
-            0 <= value <= 1 if share else 0 < value < 1 << 50
-        ):
-            wanted = "from 0 to 1" if share else "above 0"
-            raise ValueError(
-                f"{key} of {name} is {value!r}: expected a {'whole ' if whole else ''}number {wanted}"
-            )
+    counted = {} if events is None else {"events": events}
+    for key, value in {**parameters, "scale": scale, **counted}.items():
+        pattern.check(key, value)
     tape = Tape(name, seed, scale, events)
     chosen = {**pattern.parameters, **parameters}
     try:
@@ -434,17 +404,9 @@ def generate(
             pattern.write(tape, **chosen)
     except Full:
         pass
-    return tape.trace(
-        {
-            "label": "generated",
-            "pattern": name,
-            "seed": seed,
-            "scale": scale,
-            "parameters": chosen,
-            "conf": "",
-            "vram": int(pattern.card_bytes * scale),
-        }
-    )
+    header = {"label": "generated", "pattern": name, "seed": seed, "scale": scale}
+    vram = int(pattern.card_bytes * scale)
+    return tape.trace({**header, "parameters": chosen, "conf": "", "vram": vram})
 
 
 def ops(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -453,29 +415,28 @@ def ops(trace: Trace) -> Iterator[dict[str, Any]]:
     Raises ValueError where the trace begins in the middle of a program: what was there first cannot be asked for again.
     """
     if trace.start:
-        raise ValueError(
-            f"the trace begins with {len(trace.start)} segments in use: only a program's whole trace can be run"
-        )
+        used = f"the trace begins with {len(trace.start)} segments in use"
+        raise ValueError(f"{used}: only a program's whole trace can be run")
     columns = (trace.op.tolist(), trace.id.tolist(), trace.size.tolist(), trace.stream.tolist())
-    for op, i, size, stream in zip(*columns, strict=True):
+    for op, i, size, handle in zip(*columns, strict=True):
+        stream = handle // STREAM_STEP
         if op == Op.ALLOC:
-            yield {"op": "alloc", "id": i, "size": size, "stream": stream // STREAM_STEP}
+            yield {"op": "alloc", "id": i, "size": size, "stream": stream}
         elif op in (Op.FREE, Op.FREE_REQUESTED):
             yield {"op": "free", "id": i}
         elif op == Op.RECORD_STREAM:
-            yield {"op": "record_stream", "id": i, "stream": stream // STREAM_STEP}
+            yield {"op": "record_stream", "id": i, "stream": stream}
         elif op in _VALUES:
-            key = _VALUES[op]
-            value = (
-                trace.values[size]
-                if op in (Op.SET_FRACTION, Op.SET_CONF)
-                else bool(size)
-                if key == "on"
-                else size
-            )
-            yield {"op": Op(op).name.lower(), key: value}
+            yield {"op": Op(op).name.lower(), _VALUES[op]: _value(trace, op, size)}
         elif op != Op.FREE_COMPLETED:
             yield {"op": Op(op).name.lower()}
+
+
+def _value(trace: Trace, op: int, size: int) -> Any:
+    """What an operation sets: a row of the trace's values, a switch, or a number."""
+    if op in (Op.SET_FRACTION, Op.SET_CONF):
+        return trace.values[size]
+    return bool(size) if op == Op.EVENTS_HOLD else size
 
 
 _VALUES = {

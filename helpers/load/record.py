@@ -1,42 +1,34 @@
 """A program run unchanged under torch's memory history: started, its signals passed on, and what it left collected.
 
 The recorder itself runs inside (helpers/torchside/recorder.py), put there by a sitecustomize on PYTHONPATH: the program, its
-arguments, its input and output stay as they are. There is no limit of time. A process that nothing could be put into is said.
+arguments, its input and output stay as they are. There is no limit of time. A process that nothing could be put into is named.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
-import subprocess
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.child import signal_name
+from helpers.child import run_here, signal_name
 from helpers.look.environment import sounds_secret
 
 INJECT = Path(__file__).resolve().parents[1] / "torchside" / "inject"
 DEFAULT_EVENTS = 200_000
-FORWARDED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
 # Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
 ORDER = ("oom", "exit", "os._exit", "SIGTERM", "hang", "SIGUSR1")
 LOOKS_SECRET = re.compile(r"^(hf_|sk-|ghp_|gho_|github_pat_|xox[a-z]-|AKIA)\w+|^[0-9a-f]{32,}$")
-TELL_IT = "; the program itself can record with helpers.torchside.recording"
+NOT_LOADED = (
+    "no Python of it loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize out, and other programs "
+    "know neither; the program itself can record with helpers.torchside.recording"
+)
 
 
 class RecordError(ValueError):
@@ -84,31 +76,31 @@ def record(
     folder = out.with_suffix(".record")
     argv = under(python, command)
     if max_events < 1 or (hang_after_s is not None and hang_after_s <= 0):
-        raise RecordError(
-            f"--max-events {max_events}, --hang-after {hang_after_s}: expected numbers above zero"
-        )
+        numbers = f"--max-events {max_events}, --hang-after {hang_after_s}"
+        raise RecordError(f"{numbers}: expected numbers above zero")
     for path in (out, out.with_suffix(".pickle"), out.with_suffix(".jsonl"), folder):
         if path.exists():
-            raise RecordError(
-                f"{path}: is there already; expected a new name; choose another --out"
-            )
+            why = "is there already; expected a new name; choose another --out"
+            raise RecordError(f"{path}: {why}")
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise RecordError(
-            f"{folder}: {error.strerror}; expected a place to write to; choose another --out"
-        ) from error
+        why = f"{error.strerror}; expected a place to write to; choose another --out"
+        raise RecordError(f"{folder}: {why}") from error
+
+    def listening(number: int) -> list[int]:
+        rows = _rows(folder) if number == signal.SIGUSR1 else []
+        mine = [row for row in rows if row["signals"].get("SIGUSR1") == "recorder"]
+        return [row["pid"] for row in mine if not row["ended"]]
+
     settings = {"max_events": max_events, "hang_after_s": hang_after_s, "cpu_profile": cpu_profile}
     began = time.monotonic()
     try:
-        process = subprocess.Popen(argv, env=environment(os.environ, folder, settings))
+        code = run_here(argv, environment(os.environ, folder, settings), listening)
     except OSError as error:
         folder.rmdir()
-        raise RecordError(
-            f"{argv[0]}: {error.strerror}; expected a program; give the command after --"
-        ) from error
-    with _passing_on(process, folder):
-        code = process.wait()
+        why = f"{error.strerror}; expected a program; give the command after --"
+        raise RecordError(f"{argv[0]}: {why}") from error
     seconds = round(time.monotonic() - began, 3)
     processes, notes = collect(folder)
     best, kind = choose(processes)
@@ -121,23 +113,21 @@ def record(
             shutil.copyfile(folder / best, trace)  # a file system without hard links
     else:
         why = _why_no_trace(processes, notes, cpu_profile)
-    killed = signal_name(-code) if code < 0 else ""
     recording = Recording(
-        tuple(redacted(argv)),
-        128 - code if killed else code,
-        killed,
-        seconds,
-        trace,
-        kind,
-        why,
-        folder,
-        settings,
-        tuple(processes),
-        tuple(notes),
+        command=tuple(redacted(argv)),
+        exit_code=128 - code if code < 0 else code,
+        signal=signal_name(-code) if code < 0 else "",
+        seconds=seconds,
+        trace=trace,
+        kind=kind,
+        why_no_trace=why,
+        folder=folder,
+        settings=settings,
+        processes=tuple(processes),
+        notes=tuple(notes),
     )
-    (folder / "record.json").write_text(
-        json.dumps({"schema_version": 1, **asdict(recording)}, indent=1, default=str)
-    )
+    text = json.dumps({"schema_version": 1, **asdict(recording)}, indent=1, default=str)
+    (folder / "record.json").write_text(text)
     return recording
 
 
@@ -151,9 +141,8 @@ def under(python: str, command: Sequence[str]) -> list[str]:
         return [python, *command[1:]]
     if command[0].endswith(".py"):
         return [python, *command]
-    raise RecordError(
-        f"{command[0]}: expected python or a .py file with --torch-python; leave that option out"
-    )
+    why = "expected python or a .py file with --torch-python; leave that option out"
+    raise RecordError(f"{command[0]}: {why}")
 
 
 def environment(
@@ -161,64 +150,15 @@ def environment(
 ) -> dict[str, str]:
     """The program's environment: its own, the recorder's folder first on PYTHONPATH, and what the recorder is asked for."""
     path = os.pathsep.join(filter(None, [str(INJECT), environ.get("PYTHONPATH", "")]))
-    found = {
-        **environ,
-        "PYTHONPATH": path,
-        "CASEBOOK_RECORD": json.dumps({"folder": str(folder), **settings}),
-    }
-    if settings.get("cpu_profile"):
-        found.setdefault(
-            "KINETO_LOG_LEVEL", "99"
-        )  # else the profiler writes to the program's stderr (torch 2.13)
-    return found
-
-
-@contextlib.contextmanager
-def _passing_on(process: subprocess.Popen[bytes], folder: Path) -> Iterator[None]:
-    """Pass every signal on to the program while it runs; possible in a main thread only."""
-
-    def forward(number: int, frame: object) -> None:
-        # The terminal sends Ctrl-C to the program by itself; a second one would stop its clean-up.
-        if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
-            return
-        listening = [
-            row["pid"]
-            for row in _rows(folder)
-            if row["signals"].get("SIGUSR1") == "recorder" and not row["ended"]
-        ]
-        for pid in (listening if number == signal.SIGUSR1 else []) or [process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {
-            number: signal.signal(number, forward)
-            for number in FORWARDED
-            if signal.getsignal(number) != signal.SIG_IGN
-        }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _in_foreground() -> bool:
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    finally:
-        os.close(terminal)
+    asked = json.dumps({"folder": str(folder), **settings})
+    # Else the profiler writes to the program's stderr (torch 2.13).
+    quiet = {"KINETO_LOG_LEVEL": "99"} if settings.get("cpu_profile") else {}
+    return {**quiet, **environ, "PYTHONPATH": path, "CASEBOOK_RECORD": asked}
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    rows = (
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*-*.json"))
-    )
+    paths = sorted(folder.glob("*-*.json"))
+    rows = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     return sorted(rows, key=lambda row: int(row["pid"]))
 
 
@@ -226,113 +166,86 @@ def collect(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """One entry per process that imported torch, and what must be said about them; the small files that told it go."""
     rows, notes = _rows(folder), []
     for row in rows:
-        row["argv"], who = redacted(row.get("argv", [])), f"process {row['pid']}"
+        row["argv"] = redacted(row.get("argv", []))
         # Whoever can no longer be asked was killed outright; its snapshot at the end is missing, the earlier ones are not.
         if not row["ended"]:
-            row["ended"] = (
-                "still running" if Path(f"/proc/{row['pid']}").exists() else "killed or crashed"
-            )
-            notes.append(
-                f"{who}: {row['ended']} at the end of the command, so it has no snapshot of its own end"
-            )
-        notes += [
-            f"{who}: {hang['says']}; its stacks are in {hang['stacks']}" for hang in row["hangs"]
-        ]
-        notes += [
-            f"{who}: {note}" for note in [*row["notes"], *(row["cpu_trace"] or {}).get("notes", [])]
-        ]
-        notes += [
-            f"{who}: the snapshot at {one['reason']} failed: {one['why_not']}"
-            for one in row["snapshots"]
-            if "why_not" in one
-        ]
+            alive = Path(f"/proc/{row['pid']}").exists()
+            row["ended"] = "still running" if alive else "killed or crashed"
+            end = "at the end of the command, so it has no snapshot of its own end"
+            notes.append(f"process {row['pid']}: {row['ended']} {end}")
+        says = [f"{hang['says']}; its stacks are in {hang['stacks']}" for hang in row["hangs"]]
+        says += [*row["notes"], *(row["cpu_trace"] or {}).get("notes", [])]
+        failed = [one for one in row["snapshots"] if "why_not" in one]
+        says += [f"the snapshot at {one['reason']} failed: {one['why_not']}" for one in failed]
+        notes += [f"process {row['pid']}: {one}" for one in says]
     for path in folder.glob("*-stuck.stacks"):
         if path.stat().st_size:
             notes.append(
-                f"process {path.name.partition('-')[0]}: one call held the interpreter for too long, so no snapshot "
-                f"could be taken then; its stacks are in {path.name}"
+                f"process {_pid(path)}: one call held the interpreter for too long, so no snapshot could be taken then; "
+                f"its stacks are in {path.name}"
             )
         else:
             path.unlink()
-    failed = list(folder.glob("*.failed"))
-    notes += [
-        f"process {path.name.partition('-')[0]}: the recorder could not start: {path.read_text()}"
-        for path in failed
-    ]
-    reached, old = list(folder.glob("*.reached")), list(folder.glob("*.too-old"))
+    broken, reached, old = (
+        list(folder.glob("*." + end)) for end in ("failed", "reached", "too-old")
+    )
+    for path in broken:
+        notes.append(f"process {_pid(path)}: the recorder could not start: {path.read_text()}")
     if old:
-        notes.append(
-            f"a Python of it is {old[0].stem.partition('-')[2]}, and the recorder needs 3.9 or later"
-        )
+        version = old[0].stem.partition("-")[2]
+        notes.append(f"a Python of it is {version}, and the recorder needs 3.9 or later")
     elif not reached:
-        notes.append(
-            "no Python of it loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize out, and "
-            "other programs know neither" + TELL_IT
-        )
-    elif not rows and not failed:
+        notes.append(NOT_LOADED)
+    elif not rows and not broken:
         notes.append("no Python of it imported torch")
-    for path in [*folder.glob("*-*.json"), *folder.glob("*.part"), *reached, *old, *failed]:
+    for path in [*folder.glob("*-*.json"), *folder.glob("*.part"), *reached, *old, *broken]:
         path.unlink()
     return rows, notes
 
 
+def _pid(path: Path) -> str:
+    return path.name.partition("-")[0]
+
+
 def choose(processes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """The file that answers best, and its kind: the first out-of-memory, else the end with the most events; empty: none."""
-    kept = [
-        one
-        for row in processes
-        for one in row["snapshots"]
-        if one.get("file") and one["reason"] in ORDER
-    ]
-    if kept:
-        best = min(
-            kept,
-            key=lambda one: (
-                ORDER.index(one["reason"]),
-                one["at"] if one["reason"] == "oom" else -one["events"],
-            ),
-        )
-        return str(best["file"]), "gpu snapshot"
-    traces = [
-        row["cpu_trace"] for row in processes if row["cpu_trace"] and row["cpu_trace"]["events"]
-    ]
-    return (
-        (str(max(traces, key=lambda one: one["events"])["file"]), "cpu profile")
-        if traces
-        else ("", "")
-    )
+    snapshots = [one for row in processes for one in row["snapshots"] if one.get("file")]
+    snapshots = [one for one in snapshots if one["reason"] in ORDER]
+
+    def rank(one: Mapping[str, Any]) -> tuple[int, float]:
+        first = one["reason"] == "oom"
+        return ORDER.index(one["reason"]), one["at"] if first else -one["events"]
+
+    if snapshots:
+        return str(min(snapshots, key=rank)["file"]), "gpu snapshot"
+    traces = [row["cpu_trace"] for row in processes if row["cpu_trace"]]
+    longest = max(traces, key=lambda one: one["events"], default={"events": 0})
+    return (str(longest["file"]), "cpu profile") if longest["events"] else ("", "")
 
 
 def _why_no_trace(
     processes: Sequence[Mapping[str, Any]], notes: Sequence[str], cpu_profile: bool
 ) -> str:
-    said = [note for note in notes if "not available because" in note] or list(notes[-1:])
-    asked = (
-        ""
-        if cpu_profile or not processes
-        else "; --cpu-profile records the first training steps on the CPU"
-    )
-    return "; ".join(said or ["nothing was allocated while it was recorded"]) + asked
+    reasons = [note for note in notes if "not available because" in note] or list(notes[-1:])
+    reasons = reasons or ["nothing was allocated while it was recorded"]
+    if processes and not cpu_profile:
+        reasons.append("--cpu-profile records the first training steps on the CPU")
+    return "; ".join(reasons)
 
 
 def redacted(words: Sequence[str]) -> list[str]:
     """A command line that may be shown: values of secret-sounding options and tokens become ***, the home folder ~."""
-    home, found, hide = os.path.expanduser("~"), [], False
+    home, shown, hide = os.path.expanduser("~"), [], False
     for word in words:
         name, equals, value = word.partition("=")
-        option = not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
-        shown = (
-            "***"
-            if hide or LOOKS_SECRET.match(word)
-            else f"{name}=***"
-            if option and equals
-            else word
-        )
-        if equals and LOOKS_SECRET.match(value):
-            shown = f"{name}=***"
-        shown = re.sub(r"://[^/@\s]+@", "://***@", shown)
-        found.append(
-            re.sub(rf"(^|=){re.escape(home)}(?=/|$)", r"\1~", shown) if home != "/" else shown
-        )
-        hide = option and not equals
-    return found
+        secret = not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
+        if equals and (LOOKS_SECRET.match(value) or secret and not LOOKS_SECRET.match(word)):
+            text = f"{name}=***"
+        else:
+            text = "***" if hide or LOOKS_SECRET.match(word) else word
+        text = re.sub(r"://[^/@\s]+@", "://***@", text)
+        if home != "/":
+            text = re.sub(rf"(^|=){re.escape(home)}(?=/|$)", r"\1~", text)
+        shown.append(text)
+        hide = secret and not equals
+    return shown

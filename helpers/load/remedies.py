@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,19 @@ from helpers.allocator.driver import Card
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import Row, whatif
 from helpers.load import effect, fixplan
-from helpers.load.box import is_this_box, torch_interpreter
 from helpers.load.claims import claims
 from helpers.load.effect import LEAST, Comparison, Effect, compare
-from helpers.load.fixplan import Arm, FixPlan, Pair, Planned, Ran
+from helpers.load.fixplan import Arm, FixPlan, Pair, Ran
 from helpers.load.study import study
-from helpers.load.targets import CPU, free_targets, largest_pool
+from helpers.load.targets import (
+    CPU,
+    free_targets,
+    is_this_box,
+    largest_pool,
+    torch_interpreter,
+)
 from helpers.load.trial import TrialRecord
-from helpers.load.workloads import workload
+from helpers.load.workloads import SECONDS, Workload, workload
 from helpers.look.bundle import Bundle
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
@@ -36,13 +41,15 @@ from helpers.settings.table import CONF_NAMES, HOST_NAMES
 from helpers.settings.text import SettingsError
 
 PATH = Path(__file__).resolve().parents[2] / "env" / "remedies.yaml"
+OUT = Path(__file__).resolve().parents[2] / "outputs" / "trials"
+CPU_BYTES = 20 << 30
 HOW = ("measured", "predicted", "argued")
-# Seconds of a trial of each workload, start-up of torch included, on a slow two-core box; a plan is made with these.
-SECONDS = {"training": 9.0, "volume": 4.5, "tuning": 6.0, "churn": 3.5}
 OPEN = ("depends", "unsupported")
 RECORDED = "not available because recorded"
 NO_GPU = "not available because this box has no GPU"
 VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
+INERT = {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}
+"""Verdicts of the audit under which a setting does nothing."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,15 @@ class Remedy:
     verdict: str = ""
     why: str = ""
     claims: tuple[str, ...] = ()
+
+    def pair(self, tells: float = 1.0) -> Pair:
+        """The trials that decide it: the workload without it, and with it. Raises ValueError where there is no such work."""
+        preset, seconds = load(self.preset), SECONDS[self.workload]
+        control = workload(self.workload, **self.control)
+        treated = workload(self.workload, **{**self.control, **self.change})
+        under = f" under {preset.name}" if preset.environ else ""
+        with_it = Arm(treated.words + under, treated, preset, seconds)
+        return Pair(self.id, Arm(control.words, control, seconds=seconds), with_it, tells)
 
 
 @dataclass(frozen=True)
@@ -98,57 +114,46 @@ def remedies() -> tuple[Remedy, ...]:
     """Every remedy, in the order of the file. Raises ValueError where a row is not as it should be."""
     import yaml
 
-    known = {claim.id for claim in claims()}
     found: list[Remedy] = []
     for row in yaml.safe_load(PATH.read_text(encoding="utf-8"))["remedies"]:
         try:
-            one = Remedy(**{**row, "claims": tuple(row["claims"])})
-            if not (
-                one.how in HOW
-                and one.goal in LEAST
-                and one.needs in ("", "cpu", "gpu")
-                and set(one.claims) <= known
-            ):
-                raise ValueError(
-                    "expected how, goal and needs as the head of the file says, and claims of env/claims.yaml"
-                )
-            if one.how == "argued" and (one.verdict not in effect.VERDICTS or not one.why):
-                raise ValueError(
-                    f"an argued remedy has a verdict ({', '.join(effect.VERDICTS)}) and a why"
-                )
-            if one.how != "argued":
-                _arms(one)
+            found.append(Remedy(**{**row, "claims": tuple(row["claims"])}))
+            _check(found[-1])
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(f"{PATH.name}: remedy {row.get('id')!r}: {error}") from error
-        found.append(one)
     return tuple(found)
 
 
-def _arms(remedy: Remedy) -> tuple[Arm, Arm]:
-    preset, seconds = load(remedy.preset), SECONDS[remedy.workload]
-    control = workload(remedy.workload, **remedy.control)
-    treated = workload(remedy.workload, **{**remedy.control, **remedy.change})
-    return (
-        Arm(control.words, control, seconds=seconds),
-        Arm(
-            f"{treated.words}{f' under {preset.name}' if preset.environ else ''}",
-            treated,
-            preset,
-            seconds,
-        ),
-    )
+def _check(one: Remedy) -> None:
+    """Raises ValueError where a row is not as the head of the file says."""
+    known = {claim.id for claim in claims()}
+    words = one.how in HOW and one.goal in LEAST and one.needs in ("", "cpu", "gpu")
+    if not words or not set(one.claims) <= known:
+        expected = "how, goal and needs as the head of the file says, and claims of env/claims.yaml"
+        raise ValueError(f"expected {expected}")
+    if one.how != "argued":
+        one.pair()
+    elif one.verdict not in effect.VERDICTS or not one.why:
+        raise ValueError(f"an argued remedy has a verdict ({', '.join(effect.VERDICTS)}) and a why")
+
+
+def chosen(names: str) -> tuple[Remedy, ...]:
+    """The remedies named, with blanks between, or all. Raises ValueError for one that does not exist."""
+    known = {one.id: one for one in remedies()}
+    wanted = names.split()
+    if unknown := [name for name in wanted if name not in known and name != "all"]:
+        raise ValueError(f"remedy {unknown[0]!r}: expected all, or some of {', '.join(known)}")
+    return tuple(known[name] for name in (known if "all" in wanted else wanted))
 
 
 def not_for(preset: Preset, build: str) -> str:
     """Why a preset is not for boxes of that ``build``: its line "for" names the other vendor alone. Empty where it is."""
-    named = [
-        vendor
-        for vendor, (_, words) in VENDORS.items()
-        if re.search(words, preset.fields.get("for", ""))
-    ]
+    made_for = preset.fields.get("for", "")
+    named = [vendor for vendor, (_, words) in VENDORS.items() if re.search(words, made_for)]
     if build not in VENDORS or len(named) != 1 or named == [build]:
         return ""
-    return f"not for this box because it is for {VENDORS[named[0]][0]}, and this is {VENDORS[build][0]}"
+    other, this = VENDORS[named[0]][0], VENDORS[build][0]
+    return f"not for this box because it is for {other}, and this is {this}"
 
 
 def pairs(
@@ -170,10 +175,11 @@ def pairs(
         elif foreign := not_for(load(one.preset), build):
             why[one.id] = foreign
         else:
-            found.append(
-                Pair(one.id, *_arms(one), tells=2.0 if open_claims & set(one.claims) else 1.0)
-            )
+            found.append(one.pair(2.0 if open_claims & set(one.claims) else 1.0))
     return found, why
+
+
+# Predicted.
 
 
 def predict(
@@ -184,123 +190,145 @@ def predict(
     ``torch`` as it prints itself, ``build`` cuda or rocm. Without a preset, or without a trace where one is needed, nothing is
     predicted; nor is a preset for the other vendor, which is not supported.
     """
+    unknown = "not_enough_evidence"
     if not remedy.preset:
-        return Prediction(
-            "not_enough_evidence", "nothing predicts what a change of the work itself saves"
-        )
+        return Prediction(unknown, "nothing predicts what a change of the work itself saves")
     preset = load(remedy.preset)
     if set(preset.environ) <= set(HOST_NAMES):
-        return Prediction(
-            "not_enough_evidence",
-            "only a trial shows what a setting of the C library or OpenMP does",
-        )
+        why = "only a trial shows what a setting of the C library or OpenMP does"
+        return Prediction(unknown, why)
+    found = _audited(preset, torch, build, gfx)
+    if found.audited:
+        return found
+    conf = next((preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)), "")
+    if not conf:
+        return found
+    if trace is None:
+        return Prediction(unknown, "no trace to replay")
+    try:
+        answer = whatif(trace, Card(capacity_bytes), torch=torch, build=build, confs=["", conf])
+    except SettingsError as error:
+        return Prediction("not_supported", str(error))
+    except (VersionError, ValueError) as error:
+        return Prediction(unknown, str(error))
+    rows = {row.settings: row for row in answer.rows}
+    return _replayed(rows[""], rows[conf], capacity_bytes, answer.needs_bytes)
+
+
+def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
+    """What the audit says of its settings, ``audited`` where that decides; else what the preset's own status says."""
     if foreign := not_for(preset, build):
         return Prediction("not_supported", foreign, audited=True)
     said = sorted(findings(preset, torch, build, gfx), key=lambda one: one.verdict == "ineffective")
     verdicts = {one.verdict for one in said}
     first = f"{said[0].name}: {said[0].says}" if said else ""
-    if said and verdicts <= {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}:
-        if "unsupported" in verdicts:
-            return Prediction(
-                "not_supported",
-                next(one.says for one in said if one.verdict == "unsupported"),
-                audited=True,
-            )
+    if said and verdicts <= INERT:
+        unsupported = [one.says for one in said if one.verdict == "unsupported"]
+        if unsupported:
+            return Prediction("not_supported", unsupported[0], audited=True)
         return Prediction("ineffective", first, audited=True)
     if verdicts & {"dangerous", "contradictory"}:
         return Prediction("harmful", first, audited=True)
-    conf = next((preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)), "")
-    if not conf:
-        harmful = preset.fields.get("status") == "harmful"
-        return Prediction(
-            "harmful" if harmful else "no_effect", first or "no table of settings knows it"
-        )
-    if trace is None:
-        return Prediction("not_enough_evidence", "no trace to replay")
-    try:
-        answer = whatif(trace, Card(capacity_bytes), torch=torch, build=build, confs=["", conf])
-    except (SettingsError, VersionError, ValueError) as error:
-        return Prediction(
-            "not_supported" if isinstance(error, SettingsError) else "not_enough_evidence",
-            str(error),
-        )
-    rows = {row.settings: row for row in answer.rows}
-    return _replayed(rows[""], rows[conf], capacity_bytes, answer.needs_bytes)
+    status = "harmful" if preset.fields.get("status") == "harmful" else "no_effect"
+    return Prediction(status, first or "no table of settings knows it")
 
 
 def _replayed(control: Row, treated: Row, capacity_bytes: int, needs_bytes: int) -> Prediction:
-    card = f"on {show_bytes(capacity_bytes)}"
-    told = (
-        f"{card} peak reserved {show_bytes(treated.peak_reserved_high_bytes)}, with default settings "
-        f"{show_bytes(control.peak_reserved_high_bytes)}"
-    )
-    ratio = treated.peak_reserved_high_bytes / max(1, control.peak_reserved_high_bytes)
+    """What the replay of both says: a danger first, then who passes, then the peaks."""
+    peaks = [row.peak_reserved_high_bytes for row in (control, treated)]
+    ratio = peaks[1] / max(1, peaks[0])
     inert = ("it changes nothing", "garbage_collection_threshold: does nothing")
     harm = [flag for flag in treated.flags if not flag.startswith(inert)]
-    if harm:
-        verdict, why = "harmful", harm[0]
-    elif treated.flags:
-        verdict, why = "ineffective", treated.flags[0]
-    elif treated.passes != control.passes:
-        verdict, why = (
-            ("helps", "it passes, the default settings run out")
-            if treated.passes
-            else ("harmful", "it runs out, the default settings pass")
-        )
+    verdict, why = "no_effect", "both pass"
+    if treated.flags:
+        verdict = "harmful" if harm else "ineffective"
+        why = (harm or treated.flags)[0]
+    elif treated.passes and not control.passes:
+        verdict, why = "helps", "it passes, the default settings run out"
+    elif control.passes and not treated.passes:
+        verdict, why = "harmful", "it runs out, the default settings pass"
     elif not treated.passes:
-        verdict, why = "no_effect", f"both run out, and {show_bytes(needs_bytes)} more are needed"
-    elif ratio <= 1 - LEAST["memory"] or 1 / ratio <= 1 - LEAST["memory"]:
-        verdict, why = "helps" if ratio < 1 else "harmful", "both pass"
-    else:
-        verdict, why = "no_effect", "both pass"
-    return Prediction(verdict, f"{why}: {told}", control, treated)
+        why = f"both run out, and {show_bytes(needs_bytes)} more are needed"
+    elif min(ratio, 1 / ratio) <= 1 - LEAST["memory"]:
+        verdict = "helps" if ratio < 1 else "harmful"
+    with_it, without = show_bytes(peaks[1]), show_bytes(peaks[0])
+    both = f"peak reserved {with_it}, with default settings {without}"
+    told = f"{why}: on {show_bytes(capacity_bytes)} {both}"
+    return Prediction(verdict, told, control, treated)
 
 
-def measured(pair: Pair, remedy: Remedy, ran: Ran) -> Comparison:
+# Measured.
+
+
+def comparison(pair: Pair, remedy: Remedy, ran: Ran) -> Comparison:
     """The verdict of the trials of a pair: only repeats that both arms have count."""
-    repeats = sorted(
-        {repeat for name, repeat in ran.records if name == pair.control.name}
-        & {repeat for name, repeat in ran.records if name == pair.treated.name}
-    )
-    arms = [
-        [ran.records[arm.name, repeat] for repeat in repeats]
-        for arm in (pair.control, pair.treated)
+    control, treated = (arm_of(arm, pair.control.workload.measure) for arm in ran.arms(pair))
+    return compare(control, treated, goal=remedy.goal, answer=remedy.answer)
+
+
+def preset_trials(
+    wanted: Workload,
+    presets: Sequence[Preset],
+    *,
+    goal: str,
+    repeats: int,
+    seed: int,
+    **how: Any,
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """A workload under each preset beside itself without: a row a preset, and what a reader of them must know, a line each.
+
+    ``how`` as of fixplan.run. Raises ValueError in one line where nothing can be tried.
+    """
+    control = Arm(wanted.words, wanted)
+    tried = [
+        Pair(preset.name, control, Arm(f"{wanted.words} under {preset.name}", wanted, preset))
+        for preset in presets
     ]
-    return compare(
-        *(arm_of(one, pair.control.workload.measure) for one in arms),
-        goal=remedy.goal,
-        answer=remedy.answer,
-    )
+    plan = fixplan.plan(tried, repeats=repeats, budget_s=math.inf, seed=seed)
+    ran = fixplan.run(plan, **how)
+    rows = []
+    for pair in tried:
+        told = comparison(pair, Remedy(pair.name, pair.name, "measured", goal=goal), ran)
+        refused = ran.refused.get(pair.treated.name)
+        row: dict[str, Any] = {
+            "preset": pair.name,
+            "workload": wanted.words,
+            "verdict": told.verdict,
+        }
+        row |= {"why": told.why, "memory": asdict(told.memory), "time": asdict(told.time)}
+        row |= {"verdict": "not_supported", "why": refused} if refused else {}
+        rows.append(row | {"troubles": list(ran.troubles), "kept": list(ran.kept)})
+    return rows, ran.remarks
 
 
 def arm_of(records: Sequence[TrialRecord], measure: str) -> effect.Arm:
     """The trials of one arm as they are compared: on a GPU what torch reserved, on the CPU resident memory."""
-
-    def memory(record: TrialRecord) -> float | None:
-        if record.device != "cpu":
-            of_session = record.driver_used_bytes if measure == "session" else None
-            return of_session or record.peak_reserved_bytes or record.driver_used_bytes
-        return record.work_bytes if measure == "work" else record.rss_anon_bytes
-
-    def seconds(record: TrialRecord) -> float | None:
-        # Fresh processes pay for their start; within one process the start is the same for both and only blurs.
-        return (
-            record.step_seconds
-            if measure == "work"
-            else record.seconds
-            if record.complete
-            else None
-        )
-
     whole = [record if record.outcome == "ok" else None for record in records]
     return effect.Arm(
         tuple(record.outcome for record in records),
         tuple(tuple(record.loss) for record in records),
         {
-            "memory": tuple(memory(one) if one else None for one in whole),
-            "time": tuple(seconds(one) if one else None for one in whole),
+            "memory": tuple(_memory(one, measure) if one else None for one in whole),
+            "time": tuple(_seconds(one, measure) if one else None for one in whole),
         },
     )
+
+
+def _memory(record: TrialRecord, measure: str) -> float | None:
+    if record.device == "cpu":
+        return record.work_bytes if measure == "work" else record.rss_anon_bytes
+    of_session = record.driver_used_bytes if measure == "session" else None
+    return of_session or record.peak_reserved_bytes or record.driver_used_bytes
+
+
+def _seconds(record: TrialRecord, measure: str) -> float | None:
+    """Fresh processes pay for their start; within one process the start is the same for both and only blurs."""
+    if measure == "work":
+        return record.step_seconds
+    return record.seconds if record.complete else None
+
+
+# The table.
 
 
 def fix_table(
@@ -317,70 +345,47 @@ def fix_table(
     ``tried`` and ``ran`` are a plan's pairs and what came of them; ``not_tried`` says why of the others. On a recorded box
     nothing is measured, and no verdict is more than ``predicted``. What the claims' ledger says stands among the arguments.
     """
-    by_name, reasons = {pair.name: pair for pair in tried}, {claim.id: claim for claim in claims()}
+    by_name = {pair.name: pair for pair in tried}
+    ledger = {
+        claim.id: f"claim {claim.id} is {claim.verdict}: {claim.reason}" for claim in claims()
+    }
     rows: list[FixRow] = []
     for one in wanted:
-        guess = predictions.get(one.id)
+        guess, pair = predictions.get(one.id), by_name.get(one.id)
         predicted = f"{guess.verdict}: {guess.why}" if guess else "not predicted"
         argued = f"{one.verdict}: {one.why}" if one.how == "argued" else ""
-        ledger = "; ".join(
-            f"claim {ident} is {reasons[ident].verdict}: {reasons[ident].reason}"
-            for ident in one.claims[:1]
-        )
-        pair = by_name.get(one.id)
-        told: Comparison | None = None
+        noted = argued or "".join(ledger[ident] for ident in one.claims[:1])
+        # Without a trial: what was predicted or argued, as far as that is anything.
+        nothing = guess.verdict == "not_enough_evidence" if guess else not argued
+        verdict = "not_enough_evidence" if nothing else "predicted"
+        row = FixRow(one.id, one.says, one.claims, predicted, RECORDED, noted, verdict)
         if recorded:
-            words, verdict = RECORDED, "predicted" if guess or argued else "not_enough_evidence"
-        elif pair and ran and pair.treated.name in ran.refused:
-            words, verdict = (
-                f"not available because {ran.refused[pair.treated.name]}",
-                "not_supported",
-            )
+            rows.append(row)
+            continue
+        row = replace(row, measured=(not_tried or {}).get(one.id, "not tried"))
+        if pair and ran and pair.treated.name in ran.refused:
+            why = f"not available because {ran.refused[pair.treated.name]}"
+            row = replace(row, measured=why, verdict="not_supported")
         elif pair and ran:
-            told = measured(pair, one, ran)
-            words, verdict = told.why, told.verdict
-        else:
-            words = (not_tried or {}).get(one.id, "not tried")
-            verdict = "predicted" if guess or argued else "not_enough_evidence"
-        if guess and verdict == "predicted" and guess.verdict == "not_enough_evidence":
-            verdict = "not_enough_evidence"
-        if guess and guess.audited and not recorded and verdict not in ("helps", "harmful"):
+            told = comparison(pair, one, ran)
+            row = replace(row, measured=told.why, verdict=told.verdict)
+            row = replace(row, memory=told.memory, time=told.time)
+        settled = guess and guess.audited and guess.verdict in ("ineffective", "not_supported")
+        if guess and settled and row.verdict not in ("helps", "harmful"):
             # The build or the chip settles it: trials that show nothing, or none, only agree.
-            verdict = (
-                guess.verdict if guess.verdict in ("ineffective", "not_supported") else verdict
-            )
-        rows.append(
-            FixRow(
-                one.id,
-                one.says,
-                one.claims,
-                predicted,
-                words,
-                argued or ledger,
-                verdict,
-                told.memory if told else None,
-                told.time if told else None,
-            )
-        )
+            row = replace(row, verdict=guess.verdict)
+        rows.append(row)
     return rows
 
 
 def forest(rows: Sequence[FixRow]) -> list[dict[str, Any]]:
-    """The measured effects for a forest plot, strongest first: remedy, what, ratio, low, high, least, verdict."""
-    found = [
-        {
-            "remedy": row.remedy,
-            "what": one.what,
-            "ratio": one.ratio,
-            "low": one.low,
-            "high": one.high,
-            "least": LEAST[one.what],
-            "verdict": row.verdict,
-        }
-        for row in rows
-        for one in (row.memory, row.time)
-        if one and one.pairs >= effect.FEWEST_PAIRS
-    ]
+    """The measured effects for a forest plot, strongest first: remedy, what, ratio, low, high."""
+    found = []
+    for row in rows:
+        for one in (row.memory, row.time):
+            if one and one.pairs >= effect.FEWEST_PAIRS:
+                known = {name: getattr(one, name) for name in ("what", "ratio", "low", "high")}
+                found.append({"remedy": row.remedy, **known})
     return sorted(found, key=lambda one: -abs(math.log(one["ratio"])))
 
 
@@ -388,16 +393,11 @@ def adopt(rows: Sequence[FixRow]) -> list[str]:
     """The presets that trials on this box showed to help, the strongest first: what to put into a preset of one's own."""
     known = {one.id: one.preset for one in remedies()}
     helping = [
-        row for row in rows if row.verdict == "helps" and known.get(row.remedy) and row.memory
+        (row.memory.ratio, known[row.remedy])
+        for row in rows
+        if row.verdict == "helps" and known.get(row.remedy) and row.memory
     ]
-    return [
-        known[row.remedy]
-        for row in sorted(helping, key=lambda row: row.memory.ratio if row.memory else 1.0)
-    ]
-
-
-CPU_BYTES = 20 << 30
-OUT = Path(__file__).resolve().parents[2] / "outputs" / "trials"
+    return [preset for _, preset in sorted(helping)]
 
 
 @dataclass(frozen=True)
@@ -412,18 +412,6 @@ class FixStudy:
     plan: FixPlan | None
     ran: Ran | None
     why: str
-
-
-def chosen(names: str) -> tuple[Remedy, ...]:
-    """The remedies named, with blanks between, or all. Raises ValueError for one that does not exist."""
-    known = {one.id: one for one in remedies()}
-    if unknown := [name for name in names.split() if name not in known and name != "all"]:
-        raise ValueError(f"remedy {unknown[0]!r}: expected all, or some of {', '.join(known)}")
-    return (
-        tuple(known.values())
-        if "all" in names.split()
-        else tuple(known[name] for name in names.split())
-    )
 
 
 def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
@@ -444,8 +432,6 @@ def fix_study(
     repeats: int = 3,
     budget_s: float = 0.0,
     seed: int = 0,
-    out: Path = OUT,
-    on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
 ) -> FixStudy:
     """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above 0, try what fits that time.
 
@@ -454,34 +440,26 @@ def fix_study(
     wanted = chosen(names)
     size, torch, build = box_of(bundle, capacity)
     requests: Trace = study(trace, capacity=str(size)).trace
-    guesses: Mapping[str, Prediction] = {
+    guesses = {
         one.id: predict(one, size, requests, torch, build) for one in wanted if one.how != "argued"
     }
     recorded = not is_this_box(bundle)
-    plan, ran, why = None, None, "recorded: nothing can be tried on it here" if recorded else ""
-    target = CPU
-    if not recorded:
-        target = next(iter(free_targets(bundle)[0]), CPU)
+    target = CPU if recorded else next(iter(free_targets(bundle)[0]), CPU)
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
-    if not recorded and budget_s > 0 and tried:
-        plan, ran = fixplan.within(
-            tried,
-            repeats=repeats,
-            budget_s=budget_s,
-            seed=seed,
-            run=partial(
-                fixplan.run, python=torch_interpreter(), out=out, target=target, on_trial=on_trial
-            ),
-        )
-    elif not recorded:
+    plan, ran, why = None, None, "recorded: nothing can be tried on it here"
+    if not recorded:
         why = "no time budget was given" if tried else "no remedy chosen can be tried here"
-    told = {**not_tried, **(plan.left_out if plan else {})}
+    if not recorded and budget_s > 0 and tried:
+        run = partial(fixplan.run, python=torch_interpreter(), out=OUT, target=target)
+        of: dict[str, Any] = {"repeats": repeats, "budget_s": budget_s, "seed": seed}
+        plan, ran = fixplan.within(tried, run=run, **of)
+        why, not_tried = "", {**not_tried, **plan.left_out}
     rows = fix_table(
         wanted,
         recorded=recorded,
         predictions=guesses,
         tried=plan.pairs if plan else (),
         ran=ran,
-        not_tried=told,
+        not_tried=not_tried,
     )
     return FixStudy(tuple(rows), size, torch, build, recorded, plan, ran, why)

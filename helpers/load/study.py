@@ -9,19 +9,19 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
+from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
-from helpers.child import Ended, json_row, program, watch
-from helpers.load.box import is_this_box, torch_interpreter
+from helpers.child import Transcript, program, transcript
 from helpers.load.patterns import PATTERNS, generate, ops
-from helpers.load.targets import environment, free_targets
+from helpers.load.targets import CPU, environment, free_targets, is_this_box, torch_interpreter
 from helpers.look.bundle import Bundle
 from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.table import CONF_NAMES
@@ -54,10 +54,9 @@ class Study:
     def words(self) -> str:
         """The study in one line."""
         label = self.trace.header.get("label") or "label unknown"
-        return (
-            f"{self.name}: {len(self.trace)} operations ({label}) on a card of {show_bytes(self.card.capacity_bytes)}, "
-            f"torch {self.torch}, {self.build}, {self.conf or 'default settings'}"
-        )
+        card = f"a card of {show_bytes(self.card.capacity_bytes)}"
+        under = f"torch {self.torch}, {self.build}, {self.conf or 'default settings'}"
+        return f"{self.name}: {len(self.trace)} operations ({label}) on {card}, {under}"
 
 
 def study(
@@ -81,29 +80,26 @@ def study(
     elif Path(source).is_file():
         trace = with_record(read(source), Path(source))
     else:
-        raise ValueError(
-            f"trace {source!r}: expected a file, a pattern ({', '.join(PATTERNS)}) or a bundled trace "
-            f"({', '.join(bundled) or 'none'})"
+        names = (
+            f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled) or 'none'})"
         )
+        raise ValueError(f"trace {source!r}: expected a file, {names}")
     known = circumstances(trace)
     size = parse_size(capacity) if capacity else known.capacity_bytes
     if size <= 0:
-        raise ValueError(
-            f"trace {Path(source).name}: it does not say how large the card was; give capacity, such as 20GiB"
-        )
-    own = source not in PATTERNS and source not in bundled
-    recorded = "GPU" in str(trace.header.get("label"))
+        expected = "it does not say how large the card was; give capacity, such as 20GiB"
+        raise ValueError(f"trace {Path(source).name}: {expected}")
     return Study(
-        Path(source).stem,
-        trace,
-        Card(size, known.held_bytes),
-        torch or known.torch,
-        build or known.build,
-        conf or known.conf,
-        known.fraction,
-        recorded,
-        (*trace.notes, *known.notes),
-        own,
+        name=Path(source).stem,
+        trace=trace,
+        card=Card(size, known.held_bytes),
+        torch=torch or known.torch,
+        build=build or known.build,
+        conf=conf or known.conf,
+        fraction=known.fraction,
+        recorded="GPU" in str(trace.header.get("label")),
+        notes=(*trace.notes, *known.notes),
+        own=source not in PATTERNS and source not in bundled,
     )
 
 
@@ -112,58 +108,34 @@ def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[
 
     A box that is not this machine, has no GPU or whose GPUs are in use is left alone; the result says why.
     """
+    why, target = "", CPU
     if not limit:
-        return _not_run("no limit was given, so nothing was loaded")
-    if not is_this_box(bundle):
-        return _not_run(f"{bundle.box} is not this machine, or not since it booted")
-    free, why = free_targets(bundle)
-    if not free:
-        return _not_run(why)
-    done = stress(
-        torch_interpreter(),
-        wanted.trace,
-        min(parse_size(limit), wanted.card.capacity_bytes),
-        LIVE_SECONDS,
-        conf=wanted.conf,
-        rows=True,
-        env={free[0].visible_variable: free[0].visible_value},
-    )
+        why = "no limit was given, so nothing was loaded"
+    elif not is_this_box(bundle):
+        why = f"{bundle.box} is not this machine, or not since it booted"
+    else:
+        free, why = free_targets(bundle)
+        target = next(iter(free), CPU)
+    done = StressResult("not_available", why)
+    if not why:
+        most = min(parse_size(limit), wanted.card.capacity_bytes)
+        env = {target.visible_variable: target.visible_value}
+        how: dict[str, Any] = {"conf": wanted.conf, "rows": True, "env": env}
+        done = stress(torch_interpreter(), wanted.trace, most, LIVE_SECONDS, **how)
     if done.status not in ("ok", "time"):
         return done, [["the card", "not available because", done.why]]
-    model = replay(
-        wanted.trace,
-        wanted.conf,
-        Card(done.total_bytes),
-        torch=done.torch,
-        build=done.build,
-        fraction=done.fraction,
-        timeline=True,
-        stop=done.done,
-    )
-    real = {
-        "operations": done.done,
-        "requests that failed": done.ooms,
-        "peak reserved": done.stats.get("reserved_bytes.all.peak"),
-        "retries": done.stats.get("num_alloc_retries"),
+    model = done.replayed(wanted.trace, wanted.conf)
+    figures = {
+        "operations": (model.events, done.done),
+        "requests that failed": (model.ooms, done.ooms),
+        "peak reserved": (model.peak_reserved_bytes, done.stats.get("reserved_bytes.all.peak")),
+        "retries": (model.counter("num_alloc_retries"), done.stats.get("num_alloc_retries")),
     }
-    said = {
-        "operations": model.events,
-        "requests that failed": model.ooms,
-        "peak reserved": model.peak_reserved_bytes,
-        "retries": model.counter("num_alloc_retries"),
-    }
-    sizes = {name: model.column(name).tolist() for name in ("allocated", "reserved")}
-    same = sum(
-        (allocated, reserved) == (sizes["allocated"][index], sizes["reserved"][index])
-        for index, how, allocated, reserved in done.rows
-        if how != "left_out"
-    )
-    table = [[name, str(said[name]), str(real[name])] for name in real]
-    return done, [*table, ["operations with equal bytes", str(len(done.rows)), str(same)]]
-
-
-def _not_run(why: str) -> tuple[StressResult, list[list[str]]]:
-    return StressResult("not_available", why), [["the card", "not available because", why]]
+    rows = [[name, str(said), str(real)] for name, (said, real) in figures.items()]
+    bytes_of = (model.column("allocated").tolist(), model.column("reserved").tolist())
+    sizes = list(zip(*bytes_of, strict=True))
+    same = sum(sizes[i] == tuple(real) for i, how, *real in done.rows if how != "left_out")
+    return done, [*rows, ["operations with equal bytes", str(len(done.rows)), str(same)]]
 
 
 # On a real GPU.
@@ -205,6 +177,12 @@ class StressResult:
     snapshot: Path | None = None
     oom_snapshot: Path | None = None
 
+    def replayed(self, trace: Trace, conf: str) -> Outcome:
+        """The model's answer to the operations that were carried out, on the same card within the same limit."""
+        of = {"torch": self.torch, "build": self.build, "fraction": self.fraction}
+        card = Card(self.total_bytes)
+        return replay(trace, conf, card, **of, timeline=True, stop=self.done)  # type: ignore[arg-type]
+
 
 def stress(
     python: str,
@@ -228,57 +206,41 @@ def stress(
             raise ValueError(f"{name} is {value!r}: expected a number above 0")
     if not shutil.which(python):
         return StressResult("not_available", f"there is no Python at {python}")
-    told: dict[str, Any] = {}
-    seen: list[tuple[int, str, int, int]] = []
-
-    def take(text: str) -> float | None:
-        message = json_row(text)
-        event = message.pop("event", "")
-        if event == "rows":
-            seen.extend(tuple(row) for row in message["rows"])
-        elif event in ("ready", "oom", "end"):
-            told[event] = message
-        return seconds + END_S if event == "ready" else END_S if event == "end" else None
-
     with tempfile.TemporaryDirectory(prefix="casebook-stress-") as scratch:
         operations = Path(scratch) / "operations.jsonl"
         with operations.open("w") as file:
             file.writelines(json.dumps(op) + "\n" for op in ops(trace))
-        argv = program(python, PROGRAM, str(operations), "--seconds", str(seconds))
-        argv += ["--limit-bytes", str(limit_bytes)] if limit_bytes is not None else []
-        argv += ["--snapshot", str(snapshot.resolve())] if snapshot else []
-        argv += ["--rows"] if rows else []
+        spec = {"operations": str(operations), "seconds": seconds, "limit_bytes": limit_bytes}
+        spec |= {"snapshot": str(snapshot.resolve()) if snapshot else "", "rows": rows}
+        argv = program(python, PROGRAM, json.dumps(spec))
         # Each build and version reads another of these names; all get the same.
-        more = {**(env or {}), **dict.fromkeys(CONF_NAMES if conf else (), conf), "TMPDIR": scratch}
-        ended = watch(argv, START_S, env=environment(more=more), cwd=scratch, on_line=take)
-    return _result(told, tuple(seen), ended)
+        confs = dict.fromkeys(CONF_NAMES, conf) if conf else {}
+        more = environment(more={**(env or {}), **confs, "TMPDIR": scratch})
+        then_s = {"ready": seconds + END_S, "end": END_S}
+        return _result(transcript(argv, START_S, then_s, env=more, cwd=scratch))
 
 
-def _result(
-    told: Mapping[str, Any], rows: tuple[tuple[int, str, int, int], ...], ended: Ended
-) -> StressResult:
-    ready, oom, end = (dict(told.get(event, {})) for event in ("ready", "oom", "end"))
+def _result(told: Transcript) -> StressResult:
+    ready, oom, end, ended = *map(told.last, ("ready", "oom", "end")), told.ended
+    known = {one.name for one in fields(StressResult)} - {"snapshot", "streams", "rows"}
+    values = {"why": "", **{key: value for key, value in {**ready, **end}.items() if key in known}}
     if not end:
         status = {"exited": "failed", "signalled": "crashed"}.get(ended.how, ended.how)
-        why = (
-            f"the child did not tell its end ({ended.signal or ended.exit_code}): {ended.last_line}"
-        )
-        end = {"status": status, "why": why, "seconds": ended.seconds}
+        how = f"the child did not tell its end ({ended.signal or ended.exit_code})"
+        values |= {"status": status, "why": f"{how}: {ended.last_line}", "seconds": ended.seconds}
     elif ended.how != "exited":
-        end["why"] = (
-            f"afterwards the child ended otherwise than by itself ({ended.signal or ended.how})"
-        )
-    known = {one.name for one in fields(StressResult)}
-    values = {key: value for key, value in {**ready, **end}.items() if key in known}
-    values |= {
-        key: Path(where) if where else None
-        for key, where in (("snapshot", end.get("snapshot")), ("oom_snapshot", oom.get("snapshot")))
-    }
-    values["streams"] = {int(number): handle for number, handle in end.get("streams", {}).items()}
-    if oom:
-        values |= {
-            "first_oom": (oom["i"], oom["size_bytes"]),
-            "oom_message": oom["message"],
-            "oom_stats": oom["stats"],
-        }
-    return StressResult(**values, rows=rows)
+        how = ended.signal or ended.how
+        values["why"] = f"afterwards the child ended otherwise than by itself ({how})"
+    batches = (row["rows"] for row in told.rows if row["event"] == "rows")
+    found = StressResult(
+        **values,
+        rows=tuple(tuple(row) for batch in batches for row in batch),
+        streams={int(number): handle for number, handle in end.get("streams", {}).items()},
+        snapshot=Path(end["snapshot"]) if end.get("snapshot") else None,
+    )
+    if not oom:
+        return found
+    kept = Path(oom["snapshot"]) if oom.get("snapshot") else None
+    first = (oom["i"], oom["size_bytes"])
+    words = {"oom_message": oom["message"], "oom_stats": oom["stats"]}
+    return replace(found, first_oom=first, oom_snapshot=kept, **words)

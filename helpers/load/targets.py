@@ -1,12 +1,17 @@
-"""What is checked: which GPU, how a child comes to see it alone, and why it may have to be left alone."""
+"""What is loaded: which GPU of this machine, how a child comes to see it alone, why it is left alone, and which Python has torch."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
+from pathlib import Path
 
 from helpers import child
 from helpers.look.bundle import Bundle
@@ -25,6 +30,54 @@ SLACK_BYTES = 64 * MIB
 UNBOUND = (*CONF_NAMES, *NO_CACHE)
 """Under these of the user's own a limit of torch's allocator may not hold: without its cache memory is taken from the driver
 past every limit, and a setting may name another allocator or another fraction."""
+STAMP = Path(__file__).resolve().parents[2] / ".venv" / "casebook.json"
+
+
+# This machine.
+
+
+def is_this_box(bundle: Bundle) -> bool:
+    """Whether the bundle was taken on this machine since it booted, so that a check run here is a check of that box."""
+    try:
+        booted = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return False
+    boots = [row.get("boot_id") for row in bundle.table("host")]
+    return bundle.kind == "live" and booted in boots
+
+
+def torch_interpreter() -> str:
+    """The interpreter that owns torch, as set-up recorded it; without a record the one that runs now."""
+    try:
+        recorded = json.loads(STAMP.read_text()).get("torch_python")
+    except (OSError, ValueError, AttributeError):
+        recorded = None
+    return recorded if isinstance(recorded, str) and recorded else sys.executable
+
+
+ASK_TORCH = """import importlib.util, sys
+spec = importlib.util.find_spec("torch")
+print("torch:", spec.origin if spec and spec.origin else "")
+print("cp%d%d" % sys.version_info[:2])
+"""
+
+
+@lru_cache(maxsize=8)
+def torch_files(python: str) -> tuple[str, str]:
+    """Where ``python`` would import torch from, and its version of Python, such as cp311; torch itself is not imported.
+
+    Empty where there is none, and both where there is no such interpreter.
+    """
+    argv = [python, "-c", ASK_TORCH]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return "", ""
+    origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")
+    return origin.strip(), tag
+
+
+# What is loaded there.
 
 
 @dataclass(frozen=True)
@@ -57,16 +110,14 @@ def environment(
 
     ``own`` as of child.environment. Where a variable makes a choice of GPUs now, the target's number is one within it.
     """
-    found = child.environment(without, more, own)
-    if target.visible_variable == "HIP_VISIBLE_DEVICES":
+    found, variable = child.environment(without, more, own), target.visible_variable
+    if not variable:
+        return found
+    if variable == "HIP_VISIBLE_DEVICES":
         found.pop("CUDA_VISIBLE_DEVICES", None)
-    elif target.visible_variable and "CUDA_VISIBLE_DEVICES" not in os.environ:
+    elif "CUDA_VISIBLE_DEVICES" not in os.environ:
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    return (
-        {**found, target.visible_variable: target.visible_value}
-        if target.visible_variable
-        else found
-    )
+    return {**found, variable: target.visible_value}
 
 
 def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
@@ -77,49 +128,47 @@ def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
     """
     if force:
         return ""
-    holders = sorted(
-        (h for h in gpu.holders if not (h.memory.ok and h.memory.value == 0)), key=_held_bytes
-    )
+    holders = [one for one in gpu.holders if not (one.memory.ok and one.memory.value == 0)]
     if holders:
-        first, more = holders[-1], len({h.pid for h in holders}) - 1
-        what = (
-            show_bytes(_held_bytes(first)) if first.memory.ok else f"memory ({first.memory.show()})"
-        )
-        others = (
-            ""
-            if not more
-            else ", and 1 other holds some"
-            if more == 1
-            else f", and {more} others hold some"
-        )
+        first, more = max(holders, key=_held_bytes), len({one.pid for one in holders}) - 1
+        what = f"memory ({first.memory.show()})"
+        if first.memory.ok:
+            what = show_bytes(_held_bytes(first))
+        others = f", and {more} other{'s hold' if more > 1 else ' holds'} some" if more else ""
         return f"not run because {first.name or 'a process'} ({first.pid}) holds {what}{others}"
     hidden = gpu.unattributed
     if not hidden.ok:
         used = [pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok]
         hidden = max(used, key=lambda reading: int(reading.value or 0), default=hidden)
-    if hidden.ok and int(hidden.value or 0) > UNEXPLAINED_BYTES:
-        return f"not run because {show_bytes(int(hidden.value or 0))} is used, by no process that can be seen from here"
+    size = int(hidden.value or 0) if hidden.ok else 0
+    if size > UNEXPLAINED_BYTES:
+        nobody = "by no process that can be seen from here"
+        return f"not run because {show_bytes(size)} is used, {nobody}"
     faults = [e for e in events if e.kind in FAULTS and e.pci in ("", gpu.pci) and e.boot == 0]
     if faults:
-        kind, when = faults[-1].kind.replace("_", " "), faults[-1].when
-        time = (
-            ""
-            if not when.ok
-            else f" at {when.value}"
-            if when.unit == "text"
-            else f" {when.value} s after boot"
-        )
+        kind, when, time = faults[-1].kind.replace("_", " "), faults[-1].when, ""
+        if when.ok:
+            time = f" at {when.value}" if when.unit == "text" else f" {when.value} s after boot"
         return f"not run because the kernel log shows {kind}{time}"
     return ""
 
 
+def _held_bytes(holder: Holder) -> int:
+    return int(holder.memory.value or 0) if holder.memory.ok else -1
+
+
 def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
     """The GPUs of a box that torch could use and nobody else does now, and where there is none, why."""
-    found = gpu_targets(gpus_of(bundle), [event for event in events(bundle) if event.boot == 0])
+    found = targets_of(bundle)
     free = [one for one in found if one.visible_variable and not one.refused]
-    return free, "" if free else "; ".join(
-        one.refused for one in found if one.refused
-    ) or "this box has no GPU"
+    why = "; ".join(one.refused for one in found if one.refused) or "this box has no GPU"
+    return free, "" if free else why
+
+
+def targets_of(bundle: Bundle, gpu: str = "") -> list[Target]:
+    """Every target of a box, with why it is left alone; or the GPU ``gpu`` alone, in any case."""
+    log = [event for event in events(bundle) if event.boot == 0]
+    return gpu_targets(gpus_of(bundle), log, force=bool(gpu), only=gpu)
 
 
 def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
@@ -133,10 +182,6 @@ def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
     return max(pools, key=lambda row: row[0], default=(0, 0, None))
 
 
-def _held_bytes(holder: Holder) -> int:
-    return int(holder.memory.value or 0) if holder.memory.ok else -1
-
-
 def gpu_targets(
     gpus: Sequence[Gpu],
     events: Sequence[Event] = (),
@@ -148,25 +193,23 @@ def gpu_targets(
 
     Raises ValueError when ``only`` is no GPU of this box.
     """
-    if only and only.lower() not in [gpu.pci for gpu in gpus]:
-        here = ", ".join(gpu.pci for gpu in gpus) or "no GPU"
-        raise ValueError(
-            f"GPU {only!r}: this box has {here}; give a PCI address such as 0000:03:00.0"
-        )
+    here = [gpu.pci for gpu in gpus]
+    if only and only.lower() not in here:
+        seen = f"GPU {only!r}: this box has {', '.join(here) or 'no GPU'}"
+        raise ValueError(f"{seen}; give a PCI address such as 0000:03:00.0")
     found = []
     for gpu in gpus:
         if only and gpu.pci != only.lower():
             continue
         variable = VISIBLE.get(gpu.driver, "")
-        value, hidden = _visible_value(gpu, gpus, environ) if variable else ("", "")
-        if not variable:
+        value = hidden = ""
+        if variable:
+            value, hidden = _visible_value(gpu, gpus, environ)
+        else:
             hidden = f"not run because torch has no use for its driver {gpu.driver or '(none)'}"
         several = sum(other.driver == gpu.driver for other in gpus) > 1
-        found.append(
-            Target(
-                gpu.pci, variable, value, "cuda:0", "", several, hidden or gate(gpu, events, force)
-            )
-        )
+        refused = hidden or gate(gpu, events, force)
+        found.append(Target(gpu.pci, variable, value, "cuda:0", "", several, refused))
     return found if any(target.visible_variable for target in found) else [*found, Target()]
 
 
@@ -181,12 +224,8 @@ def _visible_value(gpu: Gpu, gpus: Sequence[Gpu], environ: Mapping[str, str]) ->
     if now is None and gpu.driver == "amdgpu":
         now = environ.get("CUDA_VISIBLE_DEVICES")
     alike = [other for other in gpus if other.driver == gpu.driver]
-    known = {
-        other.pci: index
-        for other in alike
-        for index in [_number(other.indices.get("torch"))]
-        if index is not None
-    }
+    numbers = {other.pci: _number(other.indices.get("torch")) for other in alike}
+    known = {pci: number for pci, number in numbers.items() if number is not None}
     if now is not None:
         listed = [word.strip() for word in now.split(",") if word.strip()]
         if known.get(gpu.pci, len(listed)) < len(listed):
@@ -195,13 +234,12 @@ def _visible_value(gpu: Gpu, gpus: Sequence[Gpu], environ: Mapping[str, str]) ->
     if known and gpu.pci not in known:
         return "", "not run because torch does not see this GPU"
     if gpu.driver == "nvidia":
-        return str(sorted(known or [other.pci for other in alike]).index(gpu.pci)), ""
-    if known or _number(gpu.indices.get("HIP")) is not None:
-        return str(known.get(gpu.pci, _number(gpu.indices.get("HIP")))), ""
-    nodes = sorted(
-        alike, key=lambda other: (_number(other.indices.get("kfd node")) or 0, other.pci)
-    )
-    return str(nodes.index(gpu)), ""
+        return str(sorted(known or numbers).index(gpu.pci)), ""
+    number = known.get(gpu.pci, _number(gpu.indices.get("HIP")))
+    if number is None:
+        nodes = [(_number(other.indices.get("kfd node")) or 0, other.pci) for other in alike]
+        number = [pci for _, pci in sorted(nodes)].index(gpu.pci)
+    return str(number), ""
 
 
 def _number(text: str | None) -> int | None:
@@ -211,14 +249,10 @@ def _number(text: str | None) -> int | None:
 
 def pair_targets(targets: Sequence[Target]) -> list[Target]:
     """Every pair of GPUs of one runtime; the first target alone where there is none."""
-    pairs = [
-        replace(
-            a,
-            peer=b.pci,
-            visible_value=f"{a.visible_value},{b.visible_value}",
-            refused=a.refused or b.refused,
-        )
-        for a, b in combinations([t for t in targets if t.device != "cpu"], 2)
-        if a.visible_variable == b.visible_variable
-    ]
+    pairs = []
+    for one, other in combinations([target for target in targets if target.device != "cpu"], 2):
+        if one.visible_variable == other.visible_variable:
+            both = f"{one.visible_value},{other.visible_value}"
+            refused = one.refused or other.refused
+            pairs.append(replace(one, peer=other.pci, visible_value=both, refused=refused))
     return pairs or list(targets[:1])

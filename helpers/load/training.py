@@ -1,8 +1,8 @@
-"""Which way to train finishes here, at what memory, and is it the same training? Each way really run, in a child process.
+"""Which way to train finishes here, at what memory, and is it the same training? And how many batches until it dies?
 
-The program is helpers/torchside/training.py under the user's torch. Every child has a time limit and ends with its group; its
-second process talks over the loopback only. On the CPU memory is counted as anonymous memory of the process (the larger of
-two), with glibc told to give every block of 64 KiB or more back when it is freed.
+Each way is really run, in a child process: helpers/torchside/training.py under the user's torch. Every child has a time limit
+and ends with its group; its second process talks over the loopback only. On the CPU memory is counted as anonymous memory of
+the process (the larger of two), with glibc told to give every block of 64 KiB or more back when it is freed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from helpers.child import Ended, json_row, program, watch
-from helpers.load.targets import environment
+from helpers.allocator.driver import Card
+from helpers.allocator.load import read
+from helpers.allocator.whatif import Answer, whatif
+from helpers.child import Transcript, program, transcript
+from helpers.load.targets import environment, torch_interpreter
+from helpers.look.reading import parse_size
 
 PROGRAM = "helpers.torchside.training"
 START_S = 120.0
@@ -24,18 +28,19 @@ END_S = 15.0
 _DATA = json.loads(Path(__file__).with_name("training.json").read_text(encoding="utf-8"))
 SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
 """20 thousand, 0.8 and 4.9 million parameters."""
-PATHS: tuple[str, ...] = tuple(way["name"] for way in _DATA["ways"])
-PLAIN = {"dropout": 0.0, "threads": 1}
+WAYS: dict[str, dict[str, Any]] = {way["name"]: way for way in _DATA["ways"]}
+PATHS: tuple[str, ...] = tuple(WAYS)
+ENVIRONMENT: dict[str, str] = _DATA["environment"]
 BACK_OFF_SHARE = 0.6
-# One thread, memory given back when freed, the same bits every time; and frameworks that would take the whole GPU at once.
-SET = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(64 << 10),
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-}
+OUT = Path(__file__).resolve().parents[2] / "outputs" / "training"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure of training by several processes: what it comes from, and the one thing to do next."""
+
+    cause: str
+    next_step: str
 
 
 @dataclass(frozen=True)
@@ -52,35 +57,15 @@ class PathResult:
     name: str
     state: str
     why: str
-    seconds: float
-    steps: int
-    peak_bytes: int | None
-    start_bytes: int | None
-    final_loss: float | None
-    equal_to_single: str
-    says: str
+    seconds: float = 0.0
+    steps: int = 0
+    peak_bytes: int | None = None
+    start_bytes: int | None = None
+    final_loss: float | None = None
+    equal_to_single: str = "not applicable"
+    says: str = ""
     cause: Failure | None = None
     stacks: str = ""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A failure of training by several processes: what it comes from, and the one thing to do next."""
-
-    cause: str
-    next_step: str
-
-
-@dataclass(frozen=True)
-class Told:
-    """What one child told, line by line, and how it ended."""
-
-    ended: Ended
-    steps: int = 0
-    loss: float | None = None
-    torch: str = ""
-    lines: tuple[dict[str, Any], ...] = ()
-    end: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_failure(text: str) -> Failure | None:
@@ -97,7 +82,6 @@ def paths(
     shape: str = "",
     seed: int = 7,
     limit_s: float = 60.0,
-    on_result: Callable[[PathResult], None] | None = None,
 ) -> list[PathResult]:
     """Train in each of the named ways under ``python``'s torch, on ``cpu`` or ``cuda``; the single device always comes first.
 
@@ -105,138 +89,190 @@ def paths(
     ``limit_s``: each child's seconds after its start. Raises ValueError for an unknown name or shape.
     """
     shape = shape or ("small" if device == "cpu" else "medium")
-    ways = {way["name"]: way for way in _DATA["ways"]}
-    unknown = [name for name in names if name not in ways] + [shape] * (shape not in SHAPES)
+    unknown = [name for name in names if name not in WAYS] + [shape] * (shape not in SHAPES)
     if unknown:
         raise ValueError(f"{unknown[0]!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
     results: list[PathResult] = []
     room = 0
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
         for name in dict.fromkeys([PATHS[0], *names]):
-            path = ways[name]["path"]
-            spec = {
-                **SHAPES[shape],
-                **PLAIN,
-                "path": path,
-                "name": path,
-                "folder": folder,
-                "device": device,
-                "seed": seed,
-            }
-            spec |= {**ways[name].get("more", {}), "limit_bytes": room}
+            path, more = WAYS[name]["path"], WAYS[name].get("more", {})
+            spec = specification(path, shape, device, seed, folder=folder, limit_bytes=room) | more
             if path == "resume":
                 result = _resumed(python, name, spec, limit_s)
             elif path == "back_off" and not room:
-                result = _result(
-                    name, "not_run", "its limit is taken from the single device, which did not run"
-                )
+                why = "its limit is taken from the single device, which did not run"
+                result = PathResult(name, "not_run", why)
             else:
-                result = told_result(name, child(python, spec, limit_s))
+                result = result_of(name, child(python, spec, limit_s))
             if name == PATHS[0] and result.peak_bytes is not None:
                 room = int(BACK_OFF_SHARE * (result.peak_bytes - (result.start_bytes or 0)))
             results.append(result)
-            if on_result:
-                on_result(result)
     return results
 
 
-def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Told:
+def specification(path: str, shape: str, device: str, seed: int, **more: Any) -> dict[str, Any]:
+    """What a child of the program is to do: a path of it, with a model of SHAPES."""
+    spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed, "threads": 1}
+    return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
+
+
+def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Transcript:
     """One child from its start to its end. It has START_S to begin (importing torch), then ``limit_s``."""
-    rows: list[dict[str, Any]] = []
-
-    def take(text: str) -> float | None:
-        row = json_row(text)
-        rows.extend([row] if "event" in row else [])
-        return {"ready": limit_s, "end": END_S}.get(row.get("event", ""))
-
     argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": limit_s}))
-    ended = watch(argv, START_S, env=environment(more=SET), on_line=take)
-    step: dict[str, Any] = next(
-        (row for row in reversed(rows) if row["event"] == "step"), {"step": 0, "loss": None}
-    )
-    torch = next((row["torch"] for row in rows if row["event"] == "ready"), "")
-    end = next((row for row in rows if row["event"] == "end"), {})
-    return Told(ended, step["step"], step["loss"], torch, tuple(rows), end)
+    then_s = {"ready": limit_s, "end": END_S}
+    return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 
 
-def told_result(name: str, told: Told) -> PathResult:
+def result_of(name: str, told: Transcript) -> PathResult:
     """What one child told, as a row."""
-    end, ended = told.end, told.ended
-    known = {
-        "seconds": float(end.get("seconds", ended.seconds)),
-        "steps": told.steps,
-        "final_loss": told.loss,
-        "peak_bytes": end.get("peak_bytes"),
-        "start_bytes": end.get("start_bytes"),
-    }
+    end, ended, step = told.last("end"), told.ended, told.last("step")
+    row = PathResult(
+        name,
+        "failed",
+        "",
+        seconds=float(end.get("seconds", ended.seconds)),
+        steps=step.get("step", 0),
+        peak_bytes=end.get("peak_bytes"),
+        start_bytes=end.get("start_bytes"),
+        final_loss=step.get("loss"),
+    )
     if end.get("state") == "ran":
-        equal = end["equal"]
-        return _result(
-            name,
-            "failed" if equal == "no" else "ran",
-            "it is not the same training" if equal == "no" else "",
-            equal_to_single=equal,
-            says=end["says"],
-            **known,
-        )
+        row = replace(row, equal_to_single=end["equal"], says=end["says"])
+        if end["equal"] == "no":
+            return replace(row, why="it is not the same training")
+        return replace(row, state="ran")
     if end.get("state") == "not_run":
-        return _result(name, "not_run", end["why"])
-    words = end.get("message") or ended.last_words
-    why = {
+        return PathResult(name, "not_run", end["why"])
+    if "No module named 'torch'" in ended.last_words:
+        return PathResult(name, "not_run", "there is no torch in that Python")
+    ends = {
         "timed_out": "it did not end in time, and was stopped",
         "stuck": "it is stuck in the kernel, and was left behind",
         "signalled": f"it was ended by {ended.signal}",
-    }.get(ended.how, ended.last_line)
-    if "No module named 'torch'" in ended.last_words:
-        return _result(name, "not_run", "there is no torch in that Python")
-    stacks = (
-        "\n".join(filter(None, [ended.last_words, ended.stacks]))
-        if ended.how in ("timed_out", "stuck")
-        else ""
-    )
-    return _result(
-        name, "failed", end.get("why") or why, cause=read_failure(words), stacks=stacks, **known
-    )
-
-
-def _result(name: str, state: str, why: str, **known: Any) -> PathResult:
-    empty: dict[str, Any] = {
-        "seconds": 0.0,
-        "steps": 0,
-        "peak_bytes": None,
-        "start_bytes": None,
-        "final_loss": None,
-        "equal_to_single": "not applicable",
-        "says": "",
     }
-    return PathResult(name, state, why, **{**empty, **known})
+    why = end.get("why") or ends.get(ended.how, ended.last_line)
+    stopped = ended.how in ("timed_out", "stuck")
+    stacks = "\n".join(filter(None, [ended.last_words, ended.stacks])) if stopped else ""
+    cause = read_failure(end.get("message") or ended.last_words)
+    return replace(row, why=why, cause=cause, stacks=stacks)
 
 
 def _resumed(python: str, name: str, spec: dict[str, Any], limit_s: float) -> PathResult:
     """A first child that dies in the middle as it was told, and a second that goes on and compares."""
-    step = spec["steps"] // 2
-    spec = {
-        **spec,
-        "name": f"{spec['path']}-{spec['die']['how']}",
-        "die": {**spec["die"], "step": step},
-    }
+    how, step = spec["die"]["how"], spec["steps"] // 2
+    spec = {**spec, "name": f"{spec['path']}-{how}", "die": {**spec["die"], "step": step}}
     first = child(python, spec, limit_s)
-    killed = first.ended.signal == "SIGKILL" and not first.end
-    if not (killed if spec["die"]["how"] == "kill" else first.end.get("oom")):
-        row = told_result(name, first)
-        return (
-            row
-            if row.state == "not_run"
-            else _result(name, "failed", f"it was to die and did not: {row.why or row.says}")
-        )
+    end, row = first.last("end"), result_of(name, first)
+    killed = first.ended.signal == "SIGKILL" and not end
+    if not (killed if how == "kill" else end.get("oom")):
+        if row.state == "not_run":
+            return row
+        return PathResult(name, "failed", f"it was to die and did not: {row.why or row.says}")
     second = child(python, {**spec, "die": None, "compare": True}, limit_s)
-    row = told_result(name, second)
-    again = next((line["step"] for line in second.lines if line["event"] == "resumed"), 0)
-    how = "SIGKILL in the middle of writing a checkpoint" if killed else first.end["why"]
-    same = (
-        "bit-identical to the undisturbed training"
-        if row.equal_to_single == "bitwise"
-        else "not the same training"
+    last, row = row.steps, result_of(name, second)
+    if row.state != "ran":
+        return row
+    died = "SIGKILL in the middle of writing a checkpoint" if killed else end["why"]
+    same = "bit-identical to the undisturbed training"
+    if row.equal_to_single != "bitwise":
+        same = "not the same training"
+    again = second.last("resumed").get("step", 0)
+    says = f"died after step {last} of {spec['steps']} ({died[:100]}), went on from step {again}: {same}"
+    return replace(row, says=says)
+
+
+# How many batches until it dies?
+
+
+class EnduranceError(RuntimeError):
+    """A child did not answer: one line, seen, expected, what to do."""
+
+
+@dataclass(frozen=True)
+class Endurance:
+    """``batches`` were trained on; the next one, of ``died_length`` tokens a sequence (None: all lived), ran out of memory.
+
+    ``trace`` is the recording, ``answer`` what other settings would do on a card of ``limit_bytes``, ``predicted_batch``
+    the one in which the default settings run out in the replay (counted from 1; None: in none).
+    """
+
+    limit_bytes: int
+    batches: int
+    died_length: int | None
+    message: str
+    trace: Path | None = None
+    answer: Answer | None = None
+    predicted_batch: int | None = None
+    why_no_answer: str = ""
+
+
+def grow(
+    limit: str, *, device: str = "cpu", shape: str = "small", seed: int = 7
+) -> Endurance | None:
+    """until_oom within a size such as 1GiB, under this machine's torch, kept below outputs; None where no size is given."""
+    if not limit:
+        return None
+    OUT.mkdir(parents=True, exist_ok=True)
+    spec = specification("until_oom", shape, device, seed, steps=40, growth=16)
+    trace = Path(tempfile.mkdtemp(prefix="grow-", dir=OUT)) / "trace"
+    return until_oom(torch_interpreter(), spec, parse_size(limit), trace)
+
+
+def until_oom(
+    python: str,
+    spec: Mapping[str, Any],
+    limit_bytes: int,
+    out: Path,
+    *,
+    limit_s: float = 120.0,
+    confs: tuple[str, ...] | None = None,
+) -> Endurance:
+    """Train on batches that are ``growth`` tokens longer each, until memory runs out; record that at ``out`` and ask what if.
+
+    Every attempt is a child with the memory that is given: more private memory than at its start on the CPU (RLIMIT_DATA),
+    torch's own limit on a GPU. What died is done again under the recorder, on the CPU without a limit, so that the trace holds
+    the whole batch that died: its requests and lifetimes are a GPU's, the workspaces of GPU libraries are not in it. ``confs``
+    are the settings to try (default: the grid). Raises EnduranceError where the child does not answer.
+    """
+    told = child(python, {**spec, "limit_bytes": limit_bytes}, limit_s)
+    steps = told.last("step").get("step", 0)
+    if not _ran_out(told):
+        why = "nothing ran out of memory"
+        return Endurance(limit_bytes, steps, None, "", why_no_answer=why)
+    last = told.last("batch")
+    found = Endurance(limit_bytes, steps, int(last["length"]), str(told.last("end")["says"]))
+    room = None if spec["device"] == "cpu" else limit_bytes
+    again = {**spec, "steps": last["batch"], "record": str(out), "limit_bytes": room}
+    told = child(python, again, limit_s)
+    _ran_out(told)
+    end = told.last("end")
+    if not end.get("trace"):
+        why = "; ".join(end.get("notes", [])) or "no trace was kept"
+        return replace(found, why_no_answer=why)
+    path = Path(end["trace"])
+    answer = whatif(read(path), Card(limit_bytes), confs=confs)
+    first = next((row.first_oom for row in answer.rows if not row.settings), None)
+    return replace(found, trace=path, answer=answer, predicted_batch=batch_of(path, first))
+
+
+def batch_of(path: Path, index: int | None) -> int | None:
+    """The batch, counted from 1, that an operation belongs to, by where the optimizer's steps ended; None: a snapshot, which
+    does not say, or no operation."""
+    if index is None or path.suffix != ".jsonl":
+        return None
+    with path.open(encoding="utf-8") as lines:
+        ends = json.loads(lines.readline())["steps"]
+    return 1 + sum(1 for end in ends if end <= index)
+
+
+def _ran_out(told: Transcript) -> bool:
+    """Whether memory ran out; raises EnduranceError where that cannot be said."""
+    end = told.last("end")
+    if end.get("state") == "ran" or end.get("oom"):
+        return bool(end.get("oom"))
+    steps, last = told.last("step").get("step", 0), end.get("why") or told.ended.last_line
+    raise EnduranceError(
+        f"the training child {told.ended.how} after {steps} steps ({last}); expected it to finish or to "
+        "run out of memory; try a longer limit, or more memory than torch alone needs"
     )
-    says = f"died after step {first.steps} of {spec['steps']} ({how[:100]}), went on from step {again}: {same}"
-    return PathResult(**{**vars(row), "says": says if row.state == "ran" else row.says})

@@ -13,32 +13,31 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from helpers import child
 from helpers.child import LAST_BYTES, Ended, Group, Sampler, json_row, last_line, watch
-from helpers.load.box import torch_files
-from helpers.load.targets import CPU, SLACK_BYTES, Target, environment
+from helpers.load.targets import CPU, SLACK_BYTES, Target, environment, torch_files
 from helpers.load.workloads import Workload, argv
 from helpers.look.files import write_atomic
 from helpers.look.messages import of_device, read_message
 from helpers.look.reading import Reading, not_available, seen
-from helpers.run.shapes import Trial, one_line
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
-from helpers.shapes import Evidence, Outcome
+from helpers.shapes import Evidence, Outcome, one_line
 
 DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")} - {
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
     *("NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION"),
 }
+HOST_OOM = re.compile(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc")
 MESSAGE_CHARACTERS, STACK_CHARACTERS = 4000, 60_000
 PROGRAMS = Path(__file__).resolve().parents[1] / "torchside"
 SOURCES = (".py", ".pyx", ".sh", ".c", ".h", ".cpp", ".cu", ".hip")
@@ -81,6 +80,27 @@ class Limits:
         for name, value in vars(self).items():
             if value is not None and not value > 0:
                 raise ValueError(f"limit {name} is {value!r}; expected a number above 0")
+
+
+class Trial(BaseModel):
+    """One workload under one preset in its own process."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    workload: str
+    preset: str
+    build: str
+    outcome: Outcome
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    driver_used_bytes: int | None
+    rss_anon_bytes: int | None
+    seconds: float
+    steps: int
+    loss: list[float] = []
+    message: str = ""
+    evidence: list[Evidence] = []
 
 
 class TrialRecord(Trial):
@@ -139,7 +159,8 @@ def trial(
     An error of the workload is an outcome, not an exception. ``repeat`` tells repeats of one trial apart.
     """
     run = _Run(workload, preset, python, seed, limits, repeat, target)
-    path = out / f"{run.key}.json"
+    key = run.key
+    path = out / f"{key}.json"
     if path.exists():
         return read(path)
     if target.refused:
@@ -148,12 +169,12 @@ def trial(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrialError(f"{out}: {error.strerror}; expected a folder to write to") from error
-    record = run.record()
+    record = run.record(key)
     try:
         write_atomic(path, record.model_dump_json(indent=1))
     except OSError as error:
-        why = f"{path}: {error.strerror}; the trial was measured and is not kept; make room and run again"
-        raise RecordNotKept(why, record) from error
+        kept = "the trial was measured and is not kept; make room and run again"
+        raise RecordNotKept(f"{path}: {error.strerror}; {kept}", record) from error
     return record
 
 
@@ -162,12 +183,11 @@ def read(path: Path) -> TrialRecord:
     try:
         return TrialRecord.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
-        why = f"{one_line(error, path.name)}; expected the record of a trial; remove it to run it again"
-        raise TrialError(why) from error
+        expected = "expected the record of a trial; remove it to run it again"
+        raise TrialError(f"{one_line(error, path.name)}; {expected}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise TrialError(
-            f"{path.name}: cannot be read ({error}); remove it to run the trial again"
-        ) from error
+        again = "remove it to run the trial again"
+        raise TrialError(f"{path.name}: cannot be read ({error}); {again}") from error
 
 
 # What the key of a record is made from.
@@ -220,13 +240,8 @@ def _sources(folder: Path) -> Iterator[Path]:
         folders += 1
         if folders > MOST_FOLDERS:
             return
-        inside[:] = sorted(
-            name
-            for name in inside
-            if not name.startswith(".")
-            and name not in NOT_SOURCES
-            and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
-        )
+        own = (name for name in inside if name[0] != "." and name not in NOT_SOURCES)
+        inside[:] = sorted(name for name in own if not Path(place, name, "pyvenv.cfg").exists())
         for name in sorted(names):
             if name.endswith(SOURCES):
                 files += 1
@@ -243,21 +258,21 @@ def driver_used(pci: str, root: str = "") -> Reading:
     source = f"/sys/bus/pci/devices/{pci}/mem_info_{{vram,gtt}}_used"
     if pci in ("", CPU.pci):
         return not_available("this trial ran on the CPU", "bytes", source)
-    used = _driver_bytes(pci, root)
-    if used is None:
-        return not_available("this driver has no such file in sysfs", "bytes", source)
-    return seen(used, "bytes", source)
-
-
-def _driver_bytes(pci: str, root: str = "") -> int | None:
-    found: list[int | None] = []
+    sizes = {}
     for pool in ("vram", "gtt"):
         try:
             text = Path(f"{root}/sys/bus/pci/devices/{pci}/mem_info_{pool}_used").read_text()
-            found.append(int(text))
+            sizes[pool] = int(text)
         except (OSError, ValueError):
-            found.append(None if pool == "vram" else 0)
-    return None if found[0] is None else sum(filter(None, found))
+            continue
+    if "vram" not in sizes:
+        return not_available("this driver has no such file in sysfs", "bytes", source)
+    return seen(sum(sizes.values()), "bytes", source)
+
+
+def _driver_bytes(pci: str) -> int | None:
+    used = driver_used(pci).value
+    return None if used is None else int(used)
 
 
 def leftovers(pids: Sequence[int], before: int | None, pci: str, clean_s: float) -> str:
@@ -275,7 +290,8 @@ def leftovers(pids: Sequence[int], before: int | None, pci: str, clean_s: float)
         if time.monotonic() >= until:
             if alive:
                 return f"processes {', '.join(map(str, alive))} live on"
-            return f"the driver counts {held} bytes more as used than before the trial, and no process of it is left"
+            more = f"{held} bytes more as used than before the trial"
+            return f"the driver counts {more}, and no process of it is left"
         time.sleep(child.SAMPLE_S)
     for pid in pids:
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
@@ -283,39 +299,41 @@ def leftovers(pids: Sequence[int], before: int | None, pci: str, clean_s: float)
     return ""
 
 
+@dataclass
 class _Run:
     """One trial while it runs: what it tells line by line, and until when it may be silent."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        preset: Preset,
-        python: str,
-        seed: int,
-        limits: Limits,
-        repeat: int,
-        target: Target,
-    ):
-        self.workload, self.preset, self.python, self.seed = workload, preset, python, seed
-        self.limits, self.repeat, self.target = limits, repeat, target
+    workload: Workload
+    preset: Preset
+    python: str
+    seed: int
+    limits: Limits
+    repeat: int
+    target: Target
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    loss: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    tail: str = ""
+    sampler: Sampler | None = None
+    ready: float | None = None
+
+    def __post_init__(self) -> None:
+        limits = self.limits
         self.silent_s = limits.seconds if limits.silent_s is None else limits.silent_s
         self.start_s = limits.seconds if limits.silent_s is None else limits.start_s
+
+    @property
+    def key(self) -> str:
+        """What names its record: another digest for another content of anything that it is given."""
+        workload, preset = self.workload, self.preset
         given: list[Any] = [workload.name, sorted(workload.parameters.items()), workload.command]
-        given += [sorted(preset.environ.items()), python, seed, asdict(limits), repeat, target.pci]
-        given += [what_runs(workload, python, target)]
+        given += [sorted(preset.environ.items()), self.python, self.seed, asdict(self.limits)]
+        given += [self.repeat, self.target.pci, what_runs(workload, self.python, self.target)]
         digest = hashlib.sha256(json.dumps(given).encode("utf-8", "surrogatepass")).hexdigest()
-        self.key = f"{workload.name}-{preset.name}-{digest[:16]}"
-        self.told: dict[str, dict[str, Any]] = {}
-        self.loss: list[float] = []
-        self.step_s: list[float] = []
-        self.tail = ""
-        self.sampler: Sampler | None = None
-        self.began = self.heard = time.monotonic()
-        self.ready: float | None = None
+        return f"{workload.name}-{preset.name}-{digest[:16]}"
 
     def _started(self, pid: int) -> None:
-        used = _driver_bytes if self.target.pci != CPU.pci else lambda pci: None
-        self.sampler = Sampler(pid, 0.0, lambda: used(self.target.pci))
+        self.sampler = Sampler(pid, 0.0, lambda: _driver_bytes(self.target.pci))
         self._allow(time.monotonic(), self.start_s)
         self.sampler.start()
 
@@ -354,15 +372,15 @@ class _Run:
             self.sampler.stacks, self.sampler.deadline = "", now + left - min(2.0, left / 4)
         return left
 
-    def record(self) -> TrialRecord:
+    def record(self, key: str) -> TrialRecord:
+        """Run it to its end, and what came of it."""
         limits, group = self.limits, Group(self.limits.host_bytes)
+        self.began = self.heard = time.monotonic()
         before, kills = _driver_bytes(self.target.pci), group.kills()
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         command = argv(self.workload, self.python, self.seed, self.target, limits.device_bytes)
-        own = {"PYTHONUNBUFFERED": "1"}
-        env = environment(
-            self.target, DROPPED, {**self.preset.environ, **own}, not self.workload.command
-        )
+        more = {**self.preset.environ, "PYTHONUNBUFFERED": "1"}
+        env = environment(self.target, DROPPED, more, own=not self.workload.command)
         try:
             ended = watch(
                 command,
@@ -388,26 +406,22 @@ class _Run:
         clean = "it is stuck in the kernel"
         if ended.how != "stuck":
             clean = leftovers(pids, before, self.target.pci, limits.clean_s) or group.remove()
-        return self._record(ended, killed, at, clean, "" if group.path else group.why)
+        notes = list(self._notes("" if group.path else group.why))
+        known = {"key": key, "started_at": at, "clean": clean, "notes": notes}
+        return self._record(ended, killed, known)
 
-    def _record(
-        self, ended: Ended, killed: int | None, at: str, clean: str, no_group: str
-    ) -> TrialRecord:
+    def _record(self, ended: Ended, killed: int | None, known: Mapping[str, Any]) -> TrialRecord:
         outcome, message, complete = self._outcome(ended, killed)
-        told = {
-            **self.told.get("ready", {}),
-            **self.told.get("oom", {}),
-            **self.told.get("end", {}),
-        }
+        told: dict[str, Any] = {}
+        for event in ("ready", "oom", "end"):
+            told |= self.told.get(event, {})
         rss, start = told.get("peak_rss_bytes"), told.get("start_rss_bytes")
-        sampler, torch = self.sampler, str(told.get("torch", ""))
-        overhead = (
-            round(time.monotonic() - self.began - told["alive_s"], 3) if "alive_s" in told else None
-        )
-        stacks = "\n".join(filter(None, [sampler.stacks if sampler else "", ended.stacks]))[
-            -STACK_CHARACTERS:
-        ]
+        sampler, torch, overhead_s = self.sampler, str(told.get("torch", "")), None
+        if "alive_s" in told:
+            overhead_s = round(time.monotonic() - self.began - told["alive_s"], 3)
+        stacks = filter(None, [sampler.stacks if sampler else "", ended.stacks])
         return TrialRecord(
+            **known,
             workload=self.workload.words,
             preset=self.preset.name,
             build=_build(torch),
@@ -422,7 +436,6 @@ class _Run:
             loss=[x for x in self.loss if x == x],
             message=message,
             evidence=list(self._evidence(ended, outcome, message, killed)),
-            key=self.key,
             seed=self.seed,
             repeat=self.repeat,
             python=self.python,
@@ -437,12 +450,9 @@ class _Run:
             work_s=told.get("work_s"),
             step_s=self.step_s,
             started_s=round(self.ready - self.began, 3) if self.ready else None,
-            stacks=stacks if outcome in ("hung", "stuck") else "",
-            overhead_s=overhead,
-            clean=clean,
+            stacks="\n".join(stacks)[-STACK_CHARACTERS:] if outcome in ("hung", "stuck") else "",
+            overhead_s=overhead_s,
             left_pids=list(ended.left_pids),
-            started_at=at,
-            notes=list(self._notes(no_group)),
         )
 
     def _notes(self, no_group: str) -> Iterable[str]:
@@ -455,53 +465,38 @@ class _Run:
 
     def _outcome(self, ended: Ended, killed: int | None) -> tuple[Outcome, str, bool]:
         """How it ended, in words too, and whether it came to its end."""
-        words, whole_s = f"{self.tail}\n{ended.last_words}", self.limits.seconds
-        last = last_line(ended.last_words or self.tail)
         if ended.how == "stuck":
-            return (
-                "stuck",
-                f"it waits in the kernel and outlived SIGKILL: {ended.stacks.partition(chr(10))[0]}",
-                False,
-            )
+            where = ended.stacks.partition("\n")[0]
+            return "stuck", f"it waits in the kernel and outlived SIGKILL: {where}", False
         if "oom" in self.told:
             return "oom", str(self.told["oom"]["message"])[:MESSAGE_CHARACTERS], False
         if ended.how == "timed_out":
-            if self.limits.silent_s is None:
-                return (
-                    "ok",
-                    f"stopped at its limit of {whole_s:g} s; progress was not watched",
-                    False,
-                )
-            if self.ready and self.heard + self.silent_s > self.began + whole_s:
-                return (
-                    "ok",
-                    f"stopped at its limit of {whole_s:g} s while it made progress: slow, not hung",
-                    False,
-                )
-            silent_s = min(self.silent_s if self.ready else self.start_s, whole_s)
-            return "hung", f"no word for {silent_s:g} s, after {len(self.step_s)} steps", False
+            return (*self._late(), False)
         finished = "end" in self.told or bool(self.workload.command)
         if ended.how == "exited" and ended.exit_code == 0 and finished:
             return "ok", "", True
         if killed and killed > 0 and (ended.signal == "SIGKILL" or ended.exit_code):
             return "host_oom", f"the kernel's OOM killer ended {killed} of its processes", False
-        refused = [
-            one
-            for one in read_message(words).messages
-            if of_device(one) and one.event.startswith("refused")
-        ]
-        if refused:
-            start = max(0, words.find("out of memory") - 400) if "out of memory" in words else 0
-            return "oom", (refused[-1].words or words[start:])[:MESSAGE_CHARACTERS], False
-        if (
-            re.match(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc", last)
-            or "std::bad_alloc" in words
-        ):
+        if message := _ran_out(f"{self.tail}\n{ended.last_words}"):
+            return "oom", message, False
+        last = last_line(ended.last_words or self.tail)
+        if HOST_OOM.match(last) or "std::bad_alloc" in ended.last_words + self.tail:
             return "oom", last, False
         how = f"ended by {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
         if ended.signal == "SIGKILL" and killed is None:
             how += " (by the kernel's OOM killer or not: no counter of its kills can be read for this group alone)"
         return "crashed", f"{how}: {last}", False
+
+    def _late(self) -> tuple[Outcome, str]:
+        """What a trial is that was stopped: slow where it made progress, else hung."""
+        whole_s = self.limits.seconds
+        stopped = f"stopped at its limit of {whole_s:g} s"
+        if self.limits.silent_s is None:
+            return "ok", f"{stopped}; progress was not watched"
+        if self.ready and self.heard + self.silent_s > self.began + whole_s:
+            return "ok", f"{stopped} while it made progress: slow, not hung"
+        silent_s = min(self.silent_s if self.ready else self.start_s, whole_s)
+        return "hung", f"no word for {silent_s:g} s, after {len(self.step_s)} steps"
 
     def _evidence(
         self, ended: Ended, outcome: str, message: str, killed: int | None
@@ -510,25 +505,18 @@ class _Run:
         if self.sampler:
             used, most = driver_used(self.target.pci), self.sampler.device_bytes
             used = used if most is None else seen(most, "bytes", used.source)
-        yield Evidence(
-            id="driver_used",
-            reading=used,
-            says="the most that the driver counted as used on the card",
-        )
+        says = "the most that the driver counted as used on the card"
+        yield Evidence(id="driver_used", reading=used, says=says)
         for one in read_message(message).messages[:1] if outcome == "oom" else ():
             size = not_available("the message names no size", "bytes", "the message")
             if one.requested and one.requested.bytes is not None:
                 size = seen(one.requested.bytes, "bytes", "the message")
-            yield Evidence(
-                id="oom_message",
-                reading=size,
-                says=f"{one.program or 'it'} asked for that much and failed",
-            )
+            says = f"{one.program or 'it'} asked for that much and failed"
+            yield Evidence(id="oom_message", reading=size, says=says)
         if killed:
             says = "processes ended by the kernel's OOM killer during the trial"
-            yield Evidence(
-                id="oom_kill", reading=seen(killed, "count", "oom_kill of the cgroup"), says=says
-            )
+            count = seen(killed, "count", "oom_kill of the cgroup")
+            yield Evidence(id="oom_kill", reading=count, says=says)
         if outcome == "crashed":
             text = not_available("it wrote nothing", "text", "stderr")
             if ended.last_words:
@@ -536,13 +524,18 @@ class _Run:
             yield Evidence(id="last_words", reading=text, says="the end of its stderr")
 
 
+def _ran_out(words: str) -> str:
+    """The message of a GPU out of memory that a program ended with, or empty."""
+    said = read_message(words).messages
+    refused = [one for one in said if of_device(one) and one.event.startswith("refused")]
+    if not refused:
+        return ""
+    start = max(0, words.find("out of memory") - 400)
+    return (refused[-1].words or words[start:])[:MESSAGE_CHARACTERS]
+
+
 def _build(torch: str) -> str:
+    """cuda, rocm or cpu by the local part of a release, such as 2.14.1+cu130; empty where that does not say."""
     local = torch.partition("+")[2]
-    return next(
-        (
-            build
-            for build, start in (("rocm", "rocm"), ("cpu", "cpu"), ("cuda", "cu"))
-            if local.startswith(start)
-        ),
-        "",
-    )
+    starts = {"rocm": "rocm", "cpu": "cpu", "cu": "cuda"}
+    return next((build for start, build in starts.items() if local.startswith(start)), "")

@@ -1,4 +1,4 @@
-"""A tuning study that survives: trials in worker processes, one supervisor alone writes the study, nothing twice.
+"""A tuning study that survives its workers: trials run in processes, one supervisor writes the study, no trial is run twice.
 
 A trial is first a slot (0 to trials - 1), whose sampler is seeded by its number, then one or more Optuna trials: where a
 supervisor died over one, that one is marked failed ("interrupted") and the slot asked again with the same parameters. A
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.child import Ended, json_row, watch
+from helpers.child import Ended, json_row, program, watch
 from helpers.look.messages import of_device, of_host, read_message
 
 LONGEST_BACKOFF_S, END_S = 60.0, 5.0
 TRIES = 3
-SAID = ("outcome", "peak_bytes", "left_bytes", "cleanup_s", "seconds", "message")
+ANSWER = ("outcome", "peak_bytes", "left_bytes", "cleanup_s", "seconds", "message")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class Tuned:
     gave_up: str = ""
 
 
+def worker(python: str, objective: str) -> list[str]:
+    """The command line of a worker, under any interpreter, for the objective ``FILE.py:FUNCTION``."""
+    return program(python, "helpers.torchside.tuning_trial", objective)
+
+
 def outcome_of(told: Mapping[str, Any]) -> str:
     """What a worker's answer means: ok, oom, host_oom, device_assert (its context is poisoned: replace the worker) or error.
 
@@ -67,9 +72,9 @@ def outcome_of(told: Mapping[str, Any]) -> str:
     faulty = any(one.event in ("assert", "fault") for one in read)
     if context == "dead" or (context != "alive" and faulty):
         return "device_assert"
-    return (
-        "oom" if any(map(of_device, read)) else "host_oom" if any(map(of_host, read)) else "error"
-    )
+    if any(map(of_device, read)):
+        return "oom"
+    return "host_oom" if any(map(of_host, read)) else "error"
 
 
 def tune(
@@ -77,7 +82,7 @@ def tune(
     argv: Sequence[str],
     space: Mapping[str, Any],
     trials: int,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     *,
     sampler: Callable[[int], Any] | None = None,
     env: Mapping[str, str] | None = None,
@@ -85,31 +90,23 @@ def tune(
 ) -> Tuned:
     """Run ``trials`` trials, or what is left of them, of the study in the SQLite file ``storage``.
 
-    ``argv`` starts a worker (helpers/torchside/tuning_trial.py), ``space`` names Optuna distributions, ``sampler`` makes one
-    for a seed (default: TPE). Raises ValueError where another supervisor has this study, the storage cannot be used, or
-    optuna is not installed.
+    ``argv`` starts a ``worker``, ``space`` names Optuna distributions, ``sampler`` makes one for a seed (default: TPE). Raises
+    ValueError where another supervisor has this study, or the storage cannot be used.
     """
-    try:
-        import optuna
-    except ImportError:
-        raise ValueError(
-            "optuna is not installed in this Python; install the project's requirements"
-        ) from None
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{storage}.lock", "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
-                f"{storage}: another supervisor runs this study; wait for it or end it"
-            ) from None
-        chosen = settings or Settings()
-        study = _study(optuna, storage, chosen.direction)
+            other = "another supervisor runs this study; wait for it or end it"
+            raise ValueError(f"{storage}: {other}") from None
+        study = _study(optuna, storage, settings.direction)
         made = sampler or (lambda seed: optuna.samplers.TPESampler(seed=seed))
-        return _Supervisor(
-            optuna.trial, study, argv, env, space, trials, chosen, made, on_line
-        ).run()
+        given = (optuna.trial, study, argv, env, space, trials, settings, made, on_line)
+        return _Supervisor(*given).run()
 
 
 def _study(optuna: Any, storage: Path, direction: str) -> Any:
@@ -118,9 +115,8 @@ def _study(optuna: Any, storage: Path, direction: str) -> Any:
     def opened(path: Path) -> Any:
         wait = {"connect_args": {"timeout": 60.0}}  # longer than any reader holds the file
         rdb = optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}", engine_kwargs=wait)
-        return optuna.create_study(
-            storage=rdb, study_name="tuning", direction=direction, load_if_exists=True
-        )
+        how = {"study_name": "tuning", "direction": direction, "load_if_exists": True}
+        return optuna.create_study(storage=rdb, **how)
 
     if not storage.exists():
         part = storage.with_name(f".{storage.name}.new")
@@ -154,24 +150,18 @@ class _Supervisor:
 
     def run(self) -> Tuned:
         self._resume()
-        others = [
-            threading.Thread(target=self._lane, daemon=True) for _ in range(self.set.parallel - 1)
-        ]
+        more = range(self.set.parallel - 1)
+        others = [threading.Thread(target=self._lane, daemon=True) for _ in more]
         for one in others:
             one.start()
         self._lane()
         for one in others:
             one.join()
         for trial in self.study.get_trials(deepcopy=False):
-            said = trial.user_attrs
-            if trial.state.is_finished() and "answer" in said:
-                row = {
-                    "slot": said["slot"],
-                    "number": trial.number,
-                    "params": trial.params,
-                    **said["answer"],
-                }
-                self.done.results.append(row)
+            has = trial.user_attrs
+            if trial.state.is_finished() and "answer" in has:
+                row = {"slot": has["slot"], "number": trial.number, "params": trial.params}
+                self.done.results.append(row | has["answer"])
         self.done.results.sort(key=lambda row: row["slot"])
         values = [row["value"] for row in self.done.results if row["value"] is not None]
         self.done.best = (min if self.set.direction == "minimize" else max)(values, default=None)
@@ -198,13 +188,12 @@ class _Supervisor:
     def _next(self) -> Any | None:
         """The trial of the next free slot; None where there is none, or it gave up."""
         with self.turn:
-            taken = set()
-            for one in self.study.get_trials(deepcopy=False):
-                if (
-                    one.user_attrs.get("outcome") != "interrupted"
-                    and one.state != self.optuna.TrialState.WAITING
-                ):
-                    taken.add(one.user_attrs.get("slot"))
+            taken = {
+                one.user_attrs.get("slot")
+                for one in self.study.get_trials(deepcopy=False)
+                if one.user_attrs.get("outcome") != "interrupted"
+                and one.state != self.optuna.TrialState.WAITING
+            }
             slot = next((slot for slot in range(self.trials) if slot not in taken), None)
             if slot is None or self.done.gave_up:
                 return None
@@ -227,7 +216,7 @@ class _Supervisor:
             trial = left
             if not late and tries < TRIES and self._wait(f"{why}, which is tried again"):
                 continue
-            self._ended(left, "timed_out" if late else "crashed", {"message": why})
+            self._answer(left, "timed_out" if late else "crashed", {"message": why})
             if late or tries >= TRIES:
                 self._wait(why)
             trial, tries = self._next(), 0
@@ -250,17 +239,15 @@ class _Supervisor:
             if hand is None or told.get("number") != hand.number:
                 return None
             outcome, left = outcome_of(told), told.get("left_bytes") or 0
-            self._ended(hand, outcome, told)
+            self._answer(hand, outcome, told)
             answered, first_left = answered + 1, first_left if answered else left
             grown = left - first_left > self.set.growth_bytes
             if outcome == "device_assert":
                 hand, poisoned = None, f"trial {hand.number}: {outcome}"
             elif grown or answered >= self.set.recycle_after:
                 hand, self.in_a_row, self.done.recycled = None, 0, self.done.recycled + 1
-                self.say(
-                    f"worker recycled after {answered} trials"
-                    + f", {left} B left after cleanup" * grown
-                )
+                left_over = f", {left} B left after cleanup" * grown
+                self.say(f"worker recycled after {answered} trials{left_over}")
             else:
                 self.in_a_row = 0
                 hand = self._next()
@@ -279,25 +266,20 @@ class _Supervisor:
             self._wait(poisoned)
         return hand, ended
 
-    def _ended(self, trial: Any, outcome: str, told: Mapping[str, Any]) -> None:
+    def _answer(self, trial: Any, outcome: str, told: Mapping[str, Any]) -> None:
         """The answer first, whole, then the study."""
-        answer = {
-            **{key: told[key] for key in SAID if told.get(key) not in (None, "")},
-            "outcome": outcome,
-        }
-        answer["value"] = told.get("value") if outcome == "ok" else None
+        answer = {key: told[key] for key in ANSWER if told.get(key) not in (None, "")}
+        answer |= {"outcome": outcome, "value": told.get("value") if outcome == "ok" else None}
         with self.turn:
             trial.set_user_attr("answer", answer)
             self._tell(trial, answer)
 
     def _tell(self, trial: Any, answer: Mapping[str, Any]) -> None:
-        for key in SAID:
+        for key in ANSWER:
             if key in answer:
                 trial.set_user_attr(key, answer[key])
-        if answer["value"] is None:
-            self.study.tell(trial.number, state=self.optuna.TrialState.FAIL)
-        else:
-            self.study.tell(trial.number, answer["value"])
+        state = self.optuna.TrialState.FAIL if answer["value"] is None else None
+        self.study.tell(trial.number, answer["value"], state=state)
 
     def _wait(self, why: str) -> bool:
         """Before a worker that replaces one which ended unplanned: longer each time. False: it gives up."""
@@ -306,9 +288,8 @@ class _Supervisor:
             self.in_a_row += 1
             wait_s = min(self.set.backoff_s * 2 ** (self.in_a_row - 1), LONGEST_BACKOFF_S)
             if self.in_a_row > self.set.restarts:
-                self.done.gave_up = (
-                    f"{self.in_a_row} workers in a row ended unplanned, the last: {why}"
-                )
+                many = f"{self.in_a_row} workers in a row ended unplanned"
+                self.done.gave_up = f"{many}, the last: {why}"
                 self.say(f"giving up after {self.in_a_row} failures in a row: {why}")
                 return False
             self.say(f"restarting a worker in {wait_s:.1f} s: {why}")

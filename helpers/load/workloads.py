@@ -24,24 +24,26 @@ class WorkloadError(ValueError):
 class BuiltIn:
     """A workload of helpers/torchside. ``measure``: whose memory is compared, the process's (``work``) or its session's.
 
-    ``ballast_mib`` and ``slow`` (a factor) plant a known effect in any of them.
+    ``seconds``: of a trial, about. ``ballast_mib`` and ``slow`` (a factor) plant a known effect in any of them.
     """
 
     name: str
     shows: str
+    seconds: float
     parameters: Mapping[str, int | float | str]
     measure: str
 
 
 def _built_in() -> dict[str, BuiltIn]:
     found = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
-    rows, more = found["workloads"], {True: found["keeping"], False: {}}
+    rows, keeping = found["workloads"], found["keeping"]
     for row in rows:
-        row["parameters"].update({**more[row.pop("keeping", False)], **found["planted"]})
+        row["parameters"] |= {**(keeping if row.pop("keeping", False) else {}), **found["planted"]}
     return {row["name"]: BuiltIn(**row) for row in rows}
 
 
 BUILT_IN = _built_in()
+SECONDS = {name: one.seconds for name, one in BUILT_IN.items()}
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,8 @@ class Workload:
         """The workload in one line."""
         if self.command:
             return shlex.join(self.command)
-        return " ".join(
-            [self.name, *(f"{name}={value}" for name, value in sorted(self.parameters.items()))]
-        )
+        changed = (f"{name}={value}" for name, value in sorted(self.parameters.items()))
+        return " ".join([self.name, *changed])
 
 
 def workload(name: str, **parameters: Any) -> Workload:
@@ -77,21 +78,20 @@ def workload(name: str, **parameters: Any) -> Workload:
     known = BUILT_IN[name]
     for key, value in parameters.items():
         if key not in known.parameters:
-            raise WorkloadError(
-                f"{name}: parameter {key!r} is not known; expected one of {', '.join(known.parameters)}"
-            )
+            names = ", ".join(known.parameters)
+            raise WorkloadError(f"{name}: parameter {key!r} is not known; expected one of {names}")
         own = known.parameters[key]
-        fits = (
-            isinstance(value, str)
-            if isinstance(own, str)
-            else not isinstance(value, (str, bool))
-            and value >= 0
-            and (isinstance(own, float) or isinstance(value, int))
-        )
-        if not fits:
+        if not _fits(value, own):
             raise WorkloadError(f"{name}: {key} is {value!r}; expected something like {own!r}")
     changed = {key: value for key, value in parameters.items() if value != known.parameters[key]}
     return Workload(name, changed, measure=known.measure)
+
+
+def _fits(value: Any, own: int | float | str) -> bool:
+    """Whether a value may stand for one of a parameter's own kind: a text, or a number of 0 or more."""
+    if isinstance(own, str) or isinstance(value, (str, bool)):
+        return isinstance(own, str) and isinstance(value, str)
+    return value >= 0 and (isinstance(own, float) or isinstance(value, int))
 
 
 def command(argv: Sequence[str], step: str = "") -> Workload:

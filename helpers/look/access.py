@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import files, watched
-from .bundle import Bundle, Row, rows
-from .reading import OK, Reading, absent, seen
+from . import files, guard
+from .bundle import Bundle, Row, Text, rows
+from .reading import OK, Reading
 
 NODES = tuple(
     "/dev/" + name
@@ -24,7 +24,6 @@ NODES = tuple(
 )
 OPEN_LIMIT_S = 10.0
 INIT_NAMESPACES = {"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]", "uts": "uts:[4026531838]"}
-NAMESPACES = "cgroup ipc mnt net pid user uts".split()
 PATH_SIGNS = {
     "/var/run/secrets/kubernetes.io/serviceaccount": "kubernetes",
     "/run/.containerenv": "podman",
@@ -89,7 +88,7 @@ def walk_access() -> Iterator[dict[str, Any]]:
     """
     found = [item for pattern in NODES for item in files.find("/", pattern)]
     groups = {gid: name for name, gid, _ in _group_lines()}
-    for item, row, why in watched.each([f.source for f in found], _node, OPEN_LIMIT_S):
+    for item, row, why in guard.each([f.source for f in found], _node, OPEN_LIMIT_S):
         row = row or {"path": item, "status": "not_available", "errno": "", "why": f"open() {why}"}
         if "gid" in row:
             row["group"] = groups.get(row["gid"], "")
@@ -97,26 +96,18 @@ def walk_access() -> Iterator[dict[str, Any]]:
 
 
 def _node(path: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"path": path, "status": "ok", "errno": "", "why": "", "selinux": ""}
+    row: dict[str, Any] = {"path": path, "status": "ok", "errno": "", "why": ""}
     try:
         there = os.stat(path)
-        row.update(uid=there.st_uid, gid=there.st_gid, selinux=_label(path))
-        row["mode"] = f"{stat.S_IMODE(there.st_mode):04o}"
+        row.update(uid=there.st_uid, gid=there.st_gid, mode=f"{stat.S_IMODE(there.st_mode):04o}")
         if not stat.S_ISCHR(there.st_mode):
-            why = "not a character device"
-            return {**row, "status": "not_available", "errno": "ENODEV", "why": why}
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
+            row.update(status="not_available", errno="ENODEV", why="not a character device")
+        else:
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
     except OSError as error:
         status, why = files.fault(error)
         row.update(status=status, errno=errno.errorcode.get(error.errno or 0, ""), why=why)
     return row
-
-
-def _label(path: str) -> str:
-    try:
-        return os.getxattr(path, "security.selinux").decode("utf-8", "replace").rstrip("\0")
-    except OSError:
-        return ""
 
 
 def _group_lines() -> Iterator[tuple[str, int, list[str]]]:
@@ -132,8 +123,6 @@ def _text(source: str) -> str:
 
 def collect_identity(root: Path) -> list[dict[str, Any]]:
     """The table ``identity``: one row about this process. The user's own name is not kept."""
-    lines = _text("/proc/self/status").splitlines()
-    status = dict(line.split(":", 1) for line in lines if ":" in line)
     accounts = [line.split(":") for line in _text("/etc/passwd").splitlines()]
     user = next((words[0] for words in accounts if words[2:3] == [str(os.getuid())]), "")
     database = list(_group_lines())
@@ -145,39 +134,28 @@ def collect_identity(root: Path) -> list[dict[str, Any]]:
     # Labels of SELinux have at least user:role:type; a name of an AppArmor profile may stand in the same file.
     selinux = label if label.count(":") >= 2 else ""
     modes = {"1": "enforcing", "0": "permissive"}
+    enforcing = _text("/sys/fs/selinux/enforce")
     container, signs = _container()
-    spaces = {name: _link(f"/proc/self/ns/{name}") for name in NAMESPACES}
+    space = _link("/proc/self/ns/pid")
     mounts = [line.split() for line in _text("/proc/self/mounts").splitlines()]
     options = [o for m in mounts if m[1:3] == ["/proc", "proc"] for o in m[3].split(",")]
     hidden = [o.partition("=")[2] for o in options if o.startswith("hidepid=")]
-    enforcing = _text("/sys/fs/selinux/enforce")
-    row: dict[str, Any] = {
-        "uid": os.geteuid(),
-        "gid": os.getegid(),
-        "groups": [{"gid": gid, "name": names.get(gid, "")} for gid in groups],
-        "groups_in_database": member,
-        "uid_map": _map("/proc/self/uid_map"),
-        "gid_map": _map("/proc/self/gid_map"),
-        "cap_eff": status.get("CapEff", "").strip(),
-        "cap_bnd": status.get("CapBnd", "").strip(),
-        "selinux_mode": modes.get(enforcing, "unknown" if selinux else "disabled"),
-        "selinux_context": selinux,
-        "apparmor_profile": "" if selinux else label,
-        "container": container,
-        "container_signs": signs,
-        "namespaces": {k: v for k, v in spaces.items() if v},
-        "init_pid_ns": spaces["pid"] == INIT_NAMESPACES["pid"] if spaces["pid"] else None,
-        "hidepid": hidden[0] if hidden else "0",
-        "wsl": "microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
-    }
-    for key, field in (("no_new_privs", "NoNewPrivs"), ("seccomp", "Seccomp")):
-        if status.get(field, "").strip().isdigit():
-            row[key] = int(status[field])
-    return [row]
-
-
-def _map(source: str) -> str:
-    return "; ".join(" ".join(line.split()) for line in _text(source).splitlines())
+    gid_map = [" ".join(line.split()) for line in _text("/proc/self/gid_map").splitlines()]
+    return [
+        {
+            "uid": os.geteuid(),
+            "groups": [{"gid": gid, "name": names.get(gid, "")} for gid in groups],
+            "groups_in_database": member,
+            "gid_map": "; ".join(gid_map),
+            "selinux_mode": modes.get(enforcing, "unknown" if selinux else "disabled"),
+            "selinux_context": selinux,
+            "container": container,
+            "container_signs": signs,
+            "init_pid_ns": space == INIT_NAMESPACES["pid"] if space else None,
+            "hidepid": hidden[0] if hidden else "0",
+            "wsl": "microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
+        }
+    ]
 
 
 def _link(path: str) -> str:
@@ -196,8 +174,8 @@ def _container() -> tuple[str, list[str]]:
         text = _text(source)
         signs = [(kind, word) for word, kind in CGROUP_SIGNS.items() if word in text]
         found += [(kind, f"{source} names {word}") for kind, word in signs]
-    said = _text("/run/systemd/container") or os.environ.get("container", "")
-    found += [(said, f"systemd says {said}")] if said else []
+    manager = _text("/run/systemd/container") or os.environ.get("container", "")
+    found += [(manager, f"systemd says {manager}")] if manager else []
     mounts = _text("/proc/self/mounts").splitlines()
     if any(line.split()[1:3] == ["/", "overlay"] for line in mounts):
         found.append(("container", "/ is an overlay"))
@@ -211,18 +189,17 @@ def _container() -> tuple[str, list[str]]:
 
 def access(bundle: Bundle) -> tuple[Node, ...]:
     """Every device node that was looked for, by path."""
-    item = bundle.read("access").item
-    found = [row for row in bundle.table("access") if isinstance(row.get("path"), str)]
-    return tuple(_as_node(row, item) for row in sorted(found, key=lambda row: row["path"]))
+    text = bundle.read("access")
+    found = [row for row in bundle.table("access") if row.text("path")]
+    return tuple(_as_node(row, text) for row in sorted(found, key=lambda row: row["path"]))
 
 
-def _as_node(row: Row, item: str) -> Node:
+def _as_node(row: Row, text: Text) -> Node:
     path, name, why = row.text("path"), row.text("errno"), row.text("why")
-    words = (why, f"({name})" if name and name not in why else "")
-    opened = seen("yes", "text", path, item)
-    if row.get("status") != OK:
-        why = " ".join(w for w in words if w) or "no reason given"
-        opened = absent(row.get("status"), why, "text", path, item)
+    words = [why, f"({name})" if name and name not in why else ""]
+    why = " ".join(filter(None, words)) or "no reason given"
+    at = text.of(path)
+    opened = at.seen("yes") if row.get("status") == OK else at.refused(row.get("status"), why)
     ids = row.number("uid"), row.number("gid")
     return Node(path, opened, name, row.text("mode"), *ids, row.text("group"))
 

@@ -96,9 +96,16 @@ def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         if out.name.endswith((".tar.gz", ".tgz")):
-            _pack(files, part)
+            with tarfile.open(part, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+                for name in sorted(files, key=lambda name: (name != "manifest.json", name)):
+                    member = tarfile.TarInfo(name)
+                    member.size, member.mode = len(files[name]), 0o644
+                    tar.addfile(member, io.BytesIO(files[name]))
         else:
-            _lay_out(files, part)
+            part.mkdir()
+            for name, content in files.items():
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                (part / name).write_bytes(content)
         if out.is_dir():
             shutil.rmtree(out)
         os.replace(part, out)
@@ -154,8 +161,18 @@ def _read_archive(path: Path) -> dict[str, bytes]:
         if raw.read(2) != b"\x1f\x8b":
             raise BundleBroken("no .tar.gz; expected an evidence bundle")
         raw.seek(0)
-        with gzip.GzipFile(fileobj=raw) as plain:
-            return _read_tar(plain)
+        try:
+            with gzip.GzipFile(fileobj=raw) as plain:
+                files = _read_tar(plain)
+        except BundleError:
+            raise
+        except _DAMAGE as error:
+            why = f"the archive ends early or is damaged ({type(error).__name__}); copy it again"
+            raise BundleBroken(why) from error
+    tops = {name.split("/", 1)[0] for name in files}
+    if "manifest.json" in files or len(tops) != 1 or not all("/" in name for name in files):
+        return files
+    return {name.split("/", 1)[1]: content for name, content in files.items()}
 
 
 class _Member(tarfile.TarInfo):
@@ -172,29 +189,23 @@ class _Member(tarfile.TarInfo):
 def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     total = 0
-    try:
-        with tarfile.open(fileobj=_Capped(stream), mode="r|", tarinfo=_Member) as tar:
-            for count, member in enumerate(tar, 1):
-                name = _safe(member.name)
-                if not member.isdir() and (not member.isreg() or member.issparse()):
-                    raise BundleHostile(f"member {name[:80]!r} is a link or special file")
-                size = 0 if member.isdir() else member.size
-                total += size
-                _check_limits(size, total, count, name)
-                if member.isdir():
-                    continue
-                if name in files:
-                    raise BundleHostile(f"member {name[:80]!r} is there twice")
-                opened = tar.extractfile(member)
-                files[name] = opened.read() if opened else b""
-                if len(files[name]) != size:
-                    raise BundleBroken(f"{name[:80]!r} ends early; copy the archive again")
-    except BundleError:
-        raise
-    except _DAMAGE as error:
-        why = f"the archive ends early or is damaged ({type(error).__name__}); copy it again"
-        raise BundleBroken(why) from error
-    return _without_top_folder(files)
+    with tarfile.open(fileobj=_Capped(stream), mode="r|", tarinfo=_Member) as tar:
+        for count, member in enumerate(tar, 1):
+            name = _safe(member.name)
+            if not member.isdir() and (not member.isreg() or member.issparse()):
+                raise BundleHostile(f"member {name[:80]!r} is a link or special file")
+            size = 0 if member.isdir() else member.size
+            total += size
+            _check_limits(size, total, count, name)
+            if member.isdir():
+                continue
+            if name in files:
+                raise BundleHostile(f"member {name[:80]!r} is there twice")
+            content = tar.extractfile(member)
+            files[name] = content.read() if content else b""
+            if len(files[name]) != size:
+                raise BundleBroken(f"{name[:80]!r} ends early; copy the archive again")
+    return files
 
 
 # ValueError and OverflowError: numbers of a header; RecursionError: headers nested in headers.
@@ -207,13 +218,6 @@ _DAMAGE = (
     ValueError,
     RecursionError,
 )
-
-
-def _without_top_folder(files: dict[str, bytes]) -> dict[str, bytes]:
-    tops = {name.split("/", 1)[0] for name in files}
-    if "manifest.json" in files or len(tops) != 1 or not all("/" in name for name in files):
-        return files
-    return {name.split("/", 1)[1]: content for name, content in files.items()}
 
 
 class _Capped(io.RawIOBase):
@@ -231,19 +235,3 @@ class _Capped(io.RawIOBase):
         if self._left < 0:
             raise BundleHostile(f"unpacks to more than {BUNDLE_LIMIT_BYTES >> 20} MiB")
         return data
-
-
-def _pack(files: dict[str, bytes], part: Path) -> None:
-    with tarfile.open(part, "w:gz", format=tarfile.PAX_FORMAT) as tar:
-        for name in sorted(files, key=lambda n: (n != "manifest.json", n)):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(files[name]), 0o644
-            tar.addfile(member, io.BytesIO(files[name]))
-
-
-def _lay_out(files: dict[str, bytes], part: Path) -> None:
-    part.mkdir()
-    for name, content in files.items():
-        target = part / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)

@@ -82,6 +82,16 @@ class Text:
         words = "permission denied" if self.status == NOT_ALLOWED else self.status.replace("_", " ")
         return absent(self.status, self.why or words, unit, self.source, self.item)
 
+    def find(
+        self, pattern: str, odd: str = "no such line in it", unit: str = "text", scale: int = 0
+    ) -> Reading:
+        """The first group of a pattern: its words, or where ``scale`` is given its number so many times. ``odd``: why not."""
+        match = re.search(pattern, self.text)
+        if match:
+            words = match.group(1).strip()
+            return self.seen(int(words) * scale if scale else words, unit)
+        return self.missing(odd if self.text.strip() else "the file is empty", unit)
+
     def refused(self, status: object, why: str, unit: str = "text") -> Reading:
         """No value, whatever became of the text: not allowed where ``status`` says so, else not available."""
         return absent(status, why, unit, self.source, self.item)
@@ -200,7 +210,7 @@ class BundleWriter:
         self._head: tuple[str, str, Any, str] = (box, captured_at, kind, tool_version)
         self._items: list[Item] = []
         self._contents: dict[str, bytes] = {}
-        self._taken: set[str] = set()
+        self._names: set[str] = set()
         self._files: set[str] = set()
 
     def add(
@@ -218,14 +228,14 @@ class BundleWriter:
         """Add one source. ``content`` None means there is no text; then ``status`` and ``why`` say why."""
         raw = _raw(content) if isinstance(content, str) else content
         name = self._name(kind, source)
-        made: dict[str, Any] = {"kind": kind, "status": status, "exit": exit, "why": why}
-        path = ""
+        path = "" if raw is None else "raw/" + name
+        size, digest = 0, ""
         if raw is not None:
-            path = "raw/" + name
             self._contents[path] = raw
-            made.update(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
-        made.update(seconds=round(seconds, 3), constructed=constructed)
-        item = Item(id=name, source=source, path=path, **made)
+            size, digest = len(raw), hashlib.sha256(raw).hexdigest()
+        about: Any = {"kind": kind, "status": status, "exit": exit, "why": why}
+        about.update(seconds=round(seconds, 3), bytes=size, sha256=digest, constructed=constructed)
+        item = Item(id=name, source=source, path=path, **about)
         self._items.append(item)
         return item
 
@@ -239,11 +249,11 @@ class BundleWriter:
             plain = "table/" + plain
         # A text must not take the name of a folder that another text lies in (/proc/1 beside /proc/1/status).
         name, number = plain, 1
-        while name in self._taken or any(folder in self._files for folder in _folders(name)):
+        while name in self._names or any(folder in self._files for folder in _folders(name)):
             number += 1
-            name = f"{plain}~{number}" if name in self._taken else f"~{number}/{plain}"
+            name = f"{plain}~{number}" if name in self._names else f"~{number}/{plain}"
         self._files.add(name)
-        self._taken.update([name, *_folders(name)])
+        self._names.update([name, *_folders(name)])
         return name
 
     def bundle(self) -> Bundle:
@@ -280,16 +290,15 @@ def open_bundle(path: str | Path) -> Bundle:
         raise BundleBroken(f"{path}: no manifest.json; {expected}")
     manifest = _manifest(files.pop("manifest.json"), path)
     digests = {item.path: item.sha256 for item in manifest.items if item.path}
-    for name, digest in digests.items():
-        if name not in files:
+    for name in {**digests, **files}:
+        if name not in digests:
+            why = "is not named in the manifest; expected only captured files"
+        elif name not in files:
             why = "is named in the manifest and missing; copy the whole bundle again"
-        elif hashlib.sha256(files[name]).hexdigest() != digest:
+        elif hashlib.sha256(files[name]).hexdigest() != digests[name]:
             why = "is not what was captured (sha256 differs); copy the bundle again"
         else:
             continue
-        raise BundleBroken(f"{path}: {name[:80]!r} {why}")
-    for name in (name for name in files if name not in digests):
-        why = "is not named in the manifest; expected only captured files"
         raise BundleBroken(f"{path}: {name[:80]!r} {why}")
     head = manifest.box, manifest.captured_at, manifest.kind, manifest.tool_version
     return Bundle(*head, tuple(manifest.items), files)
@@ -299,14 +308,12 @@ def _manifest(content: bytes, path: Path) -> Manifest:
     try:
         data = json.loads(content.decode("utf-8"))
         version = data.get("schema_version") if isinstance(data, dict) else None
-        if type(version) is int and version > SCHEMA_VERSION:
-            known = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
-            raise BundleTooNew(f"{path}: schema_version {version}; {known}")
-        if version != SCHEMA_VERSION:
+        if type(version) is not int or version < SCHEMA_VERSION:
             raise ValueError(f"schema_version {str(version)[:60]!r}; expected {SCHEMA_VERSION}")
-        return from_json(Manifest, data, "manifest.json")
-    except BundleTooNew:
-        raise
+        if version == SCHEMA_VERSION:
+            return from_json(Manifest, data, "manifest.json")
     except (ValueError, RecursionError) as error:
         why = " ".join((str(error) or type(error).__name__).split())[:300]
         raise BundleBroken(f"{path}: {why}; capture again") from error
+    known = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
+    raise BundleTooNew(f"{path}: schema_version {version}; {known}")

@@ -15,11 +15,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import __version__
 from . import (
@@ -29,6 +29,7 @@ from . import (
     environment,
     files,
     framework,
+    guard,
     kernel_log,
     kfd,
     machine,
@@ -36,29 +37,30 @@ from . import (
     pci,
     processes,
     rocm,
-    rocminfo,
     ttm,
-    watched,
 )
 from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
 from .bundle import Bundle, BundleWriter, Item
 from .reading import show_bytes
 
+if TYPE_CHECKING:
+    Rows = Iterable[dict[str, Any]]
+
 # The one place that names the readers of files and commands: what each needs is in its FILES and COMMANDS.
-READERS = (machine, drm, kfd, ttm, rocm, rocminfo, nvidia)
+READERS = (machine, drm, kfd, ttm, rocm, nvidia)
 KERNEL_LOG_LIMIT_BYTES = 20 << 20
 NVML_LIMIT_S = 20.0
 TORCH_LIMIT_S = 90.0
 HANGS_LIMIT = 2
 TABLE_LIMIT_BYTES = MEMBER_LIMIT_BYTES - (4 << 20)
-TAKING_LIMIT_BYTES = BUNDLE_LIMIT_BYTES - (16 << 20)
+COLLECTION_LIMIT_BYTES = BUNDLE_LIMIT_BYTES - (16 << 20)
 PRODUCER_LIMIT_S = 15.0
 WORDS = {
     "ok": "read",
     "truncated": "cut",
+    "timeout": "hung",
     "not_available": "not there",
     "not_allowed": "not allowed",
-    "timeout": "hung",
 }
 FEW = 5
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -94,32 +96,30 @@ class Table:
     """
 
     name: str
-    rows: Callable[[], Iterable[dict[str, Any]]]
+    rows: Callable[[], Rows]
     needs: str = ""
     unless: str = ""
     answer: bool = False
 
 
-class Lost(Exception):
+class NoRows(Exception):
     """There are no rows: the child that makes them hung, died or failed, and how."""
 
 
-def in_child(
-    produce: Callable[[], list[dict[str, Any]]], limit_s: float = PRODUCER_LIMIT_S
-) -> Iterator[dict[str, Any]]:
-    """The rows of a producer that runs in a child. Raises Lost."""
-    for _, rows, why in watched.each((0,), lambda _: produce(), limit_s):
+def in_child(produce: Callable[[], Rows], limit_s: float = PRODUCER_LIMIT_S) -> Rows:
+    """The rows of a producer that runs in a child. Raises NoRows."""
+    for _, rows, why in guard.each((0,), lambda _: produce(), limit_s):
         if rows is None:
-            raise Lost(why)
+            raise NoRows(why)
         yield from rows
 
 
 def lost_status(why: str) -> str:
-    """The item status of a reading that watched.each gave up."""
+    """The item status of a reading that guard.each gave up."""
     return "timeout" if why.startswith("hung") else "not_available"
 
 
-class Taking:
+class Collection:
     """Adds to a BundleWriter within the limits that a bundle's reader accepts."""
 
     def __init__(self, writer: BundleWriter):
@@ -147,9 +147,9 @@ class Taking:
     ) -> None:
         """Add one source, or say that the bundle is full."""
         self._planned[source] = ""
-        if content is not None and self._bytes + len(content) > TAKING_LIMIT_BYTES:
+        if content is not None and self._bytes + len(content) > COLLECTION_LIMIT_BYTES:
             content, status = None, "not_available"
-            why = f"left out: the bundle has reached {TAKING_LIMIT_BYTES >> 20} MiB"
+            why = f"left out: the bundle has reached {COLLECTION_LIMIT_BYTES >> 20} MiB"
         self._bytes += len(content or b"")
         more: dict[str, Any] = {"status": status, "why": why, "seconds": seconds, "exit": exited}
         self.items.append(self.writer.add(kind, source, content, **more))
@@ -165,7 +165,7 @@ class Taking:
         began, lines, size, status, why = time.monotonic(), [], 0, "ok", ""
         try:
             if table.unless:
-                raise Lost(table.unless)
+                raise NoRows(table.unless)
             if table.needs:
                 os.listdir(root.rstrip("/") + table.needs)
             row: dict[str, Any] = {}
@@ -182,7 +182,7 @@ class Taking:
                 status, why = row["status"], str(row.get("why") or "no reason given")
         except OSError as error:
             status, why = files.fault(error)
-        except Lost as error:
+        except NoRows as error:
             status, why = lost_status(str(error)), str(error)
         except KeyboardInterrupt:
             if lines:
@@ -196,8 +196,8 @@ class Taking:
         """How many sources of each status, commonest first."""
         return dict(Counter(item.status for item in self.items).most_common())
 
-    def told(self) -> list[str]:
-        """What a person is told of it: the counts, then what hung, was refused, cut or unseen, a few lines of each."""
+    def report(self) -> list[str]:
+        """What a person reads of it: the counts, then what hung, was refused, cut or unseen, a few lines of each."""
         counts = ", ".join(f"{count} {WORDS[status]}" for status, count in self.counts().items())
         lines = [f"{len(self.items)} sources, {show_bytes(self._bytes)}: {counts}"]
         for status in ("timeout", "not_allowed", "truncated"):
@@ -221,49 +221,51 @@ class Taking:
 
 def capture(options: Options = Options()) -> Bundle:
     """This box, or the tree at ``options.root``, as a bundle in memory."""
-    taking = measure(options)
-    if taking.interrupted:
+    collection = measure(options)
+    if collection.interrupted:
         raise KeyboardInterrupt
-    return taking.writer.bundle()
+    return collection.writer.bundle()
 
 
-def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Taking:
+def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Collection:
     """Take everything; each step's line goes to ``say``. Ctrl-C ends it early, with the rest named as not captured."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     kind = "recorded" if options.not_this_box else "live"
     name = options.box or box_name(options.root)
-    taking = Taking(BundleWriter(name, kind, __version__, stamp))
+    collection = Collection(BundleWriter(name, kind, __version__, stamp))
     tables = _tables(options)
-
-    def fill(step: str) -> None:
-        for table in tables[step]:
-            taking.table(table, options.root)
-
     steps: dict[str, Callable[[], None]] = {
-        "kernel and driver files": partial(_files, taking, options),
-        "this box": partial(fill, "this box"),
-        "processes": partial(fill, "processes"),
-        "access": partial(fill, "access"),
-        "kernel log": partial(_kernel_log, taking, options),
-        "vendor tools": partial(_commands, taking, options),
-        "NVML": partial(fill, "NVML"),
-        "torch": partial(fill, "torch"),
+        "kernel and driver files": partial(_files, collection, options),
+        **{name: partial(_fill, collection, tables[name], options.root) for name in tables},
+        "kernel log": partial(_kernel_log, collection, options),
+        "vendor tools": partial(_commands, collection, options),
     }
-    taking.plan("file", (table.name for some in tables.values() for table in some))
-    taking.plan("command", (" ".join(argv) for argv in _argvs()))
+    # What may open a device comes after what only reads, torch's own child last.
+    steps.update({name: steps.pop(name) for name in ("NVML", "torch")})
+    collection.plan("file", (table.name for some in tables.values() for table in some))
+    collection.plan("command", (" ".join(argv) for argv in _argvs()))
     try:
         for name, step in steps.items():
-            before, began = len(taking.items), time.monotonic()
+            before, began = len(collection.items), time.monotonic()
             try:
                 step()
             except Exception as error:  # noqa: BLE001 - a fault in one reader must not lose the evidence of the others
-                taking.faults.append(f"{name}: {type(error).__name__}: {error}")
-            say(f"{name}: {len(taking.items) - before} sources in {time.monotonic() - began:.1f} s")
-        taking.rest("not captured: a fault in this program (" + "; ".join(taking.faults) + ")")
+                collection.faults.append(f"{name}: {type(error).__name__}: {error}")
+            say(
+                f"{name}: {len(collection.items) - before} sources in {time.monotonic() - began:.1f} s"
+            )
+        collection.rest(
+            "not captured: a fault in this program (" + "; ".join(collection.faults) + ")"
+        )
     except KeyboardInterrupt:
-        taking.interrupted = True
-        taking.rest("not captured: interrupted")
-    return taking
+        collection.interrupted = True
+        collection.rest("not captured: interrupted")
+    return collection
+
+
+def _fill(collection: Collection, tables: Iterable[Table], root: str) -> None:
+    for table in tables:
+        collection.table(table, root)
 
 
 def _tables(options: Options) -> dict[str, tuple[Table, ...]]:
@@ -271,26 +273,23 @@ def _tables(options: Options) -> dict[str, tuple[Table, ...]]:
     own, root = options.not_this_box, options.root
     no_torch = own or ("" if options.torch else "--no-torch given")
 
-    def child(read: Callable[..., list[dict[str, Any]]], *given: object) -> Any:
-        return partial(in_child, partial(read, Path(root), *given))
+    def child(read: Callable[[Path], Rows]) -> Any:
+        return partial(in_child, partial(read, Path(root)))
 
-    args = partial(processes.walk_processes, root, options.with_args)
+    listed = partial(processes.walk_processes, root, options.with_args)
     held = partial(processes.walk_device_files, root)
     nvml = partial(nvidia.collect_nvml, NVML_LIMIT_S)
     return {
         "this box": (
             Table("host", child(machine.collect_host)),
-            Table("pci_devices", child(pci.collect_pci), needs="/sys/bus/pci/devices"),
+            Table("pci_devices", child(pci.collect_pci), "/sys/bus/pci/devices"),
             Table("initramfs", child(ttm.collect_initramfs)),
         ),
-        "processes": (
-            Table("processes", args, needs="/proc"),
-            Table("device_files", held, needs="/proc"),
-        ),
+        "processes": (Table("processes", listed, "/proc"), Table("device_files", held, "/proc")),
         "access": (
             Table("identity", child(access.collect_identity), unless=own),
-            Table("limits", partial(environment.collect_limits, Path(root)), unless=own),
-            Table("environment", partial(environment.collect_environment, Path(root)), unless=own),
+            Table("limits", environment.collect_limits, unless=own),
+            Table("environment", environment.collect_environment, unless=own),
             Table("access", access.walk_access, unless=own),
         ),
         "NVML": (Table("nvml", nvml, unless=options.no_commands, answer=True),),
@@ -298,22 +297,22 @@ def _tables(options: Options) -> dict[str, tuple[Table, ...]]:
     }
 
 
-def _files(taking: Taking, options: Options) -> None:
+def _files(collection: Collection, options: Options) -> None:
     found: dict[str, files.Found] = {}
     patterns = {pattern for reader in READERS for pattern in getattr(reader, "FILES", ())}
     for pattern in sorted(patterns.union(machine.cgroup_files(Path(options.root)))):
         for item in files.find(options.root, pattern):
             found.setdefault(item.source, item)
     there = [item.source for item in found.values() if item.status == "ok"]
-    taking.plan("file", there)
+    collection.plan("file", there)
     for item in found.values():
         if item.status != "ok":
-            taking.add(item.source, None, item.status, item.why)
+            collection.add(item.source, None, item.status, item.why)
     began = time.monotonic()
     read = partial(files.read, options.root)
-    for source, got, why in watched.each(there, read, group=os.path.dirname):
+    for source, got, why in guard.each(there, read, group=os.path.dirname):
         content, status, why = got or (None, lost_status(why), why)
-        taking.add(source, content, status, why, time.monotonic() - began)
+        collection.add(source, content, status, why, time.monotonic() - began)
         began = time.monotonic()
 
 
@@ -322,28 +321,28 @@ def _argvs() -> list[tuple[str, ...]]:
     return list(dict.fromkeys(argvs))
 
 
-def _commands(taking: Taking, options: Options) -> None:
-    hangs: dict[str, int] = {}
+def _commands(collection: Collection, options: Options) -> None:
+    hangs: Counter[str] = Counter()
     for argv in _argvs():
         source, unless = " ".join(argv), options.no_commands
-        if not unless and hangs.get(argv[0]) == HANGS_LIMIT:
+        if not unless and hangs[argv[0]] == HANGS_LIMIT:
             unless = f"not run: {argv[0]} hung {HANGS_LIMIT} times before"
         if unless:
-            taking.add(source, None, "not_available", unless, kind="command")
+            collection.add(source, None, "not_available", unless, kind="command")
             continue
         got = commands.run(argv)
-        hangs[argv[0]] = hangs.get(argv[0], 0) + (got.status == "timeout")
+        hangs[argv[0]] += got.status == "timeout"
         text = None if got.status in ("not_available", "not_allowed") else got.text
-        taking.add(source, text, got.status, got.why, got.seconds, got.exit, "command")
+        collection.add(source, text, got.status, got.why, got.seconds, got.exit, "command")
 
 
-def _kernel_log(taking: Taking, options: Options) -> None:
+def _kernel_log(collection: Collection, options: Options) -> None:
     if options.no_commands:
-        taking.add("dmesg", None, "not_available", options.no_commands, kind="command")
+        collection.add("dmesg", None, "not_available", options.no_commands, kind="command")
         return
     for source, content, status, why in kernel_log.collect(KERNEL_LOG_LIMIT_BYTES):
         kind = "file" if source.startswith("/") else "command"
-        taking.add(source, content, status, why, kind=kind)
+        collection.add(source, content, status, why, kind=kind)
 
 
 def _torch(options: Options) -> list[dict[str, Any]]:
@@ -381,36 +380,27 @@ class _Parser(argparse.ArgumentParser):
         raise BundleError(f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}")
 
 
-_OPTIONS = (
-    (
-        "--out",
-        "PATH",
-        "a .tar.gz or a folder (default: outputs/captures/BOX-TIME.tar.gz in a checkout, else BOX-TIME.tar.gz here)",
-    ),
-    ("--root", "DIR", "look at a tree with proc, sys and etc instead of this box"),
-    ("--box", "NAME", "name of the box (default: made from its machine id)"),
-    ("--with-args", "", "keep the arguments of every process; they may hold secrets"),
-    ("--force", "", "replace what is at --out"),
-    ("--no-commands", "", "run no program but torch's interpreter"),
-    ("--no-torch", "", "do not ask torch"),
-    (
-        "--torch-devices",
-        "",
-        "also ask torch for its devices: takes a GPU context on each, in a child, for a moment",
-    ),
-    ("--torch-python", "PATH", "the interpreter that has torch"),
-    ("--json", "", "print the summary as JSON"),
-)
+_OPTIONS = {
+    "--out PATH": "a .tar.gz or a folder (default: outputs/captures/BOX-TIME.tar.gz in a checkout, else BOX-TIME.tar.gz here)",
+    "--root DIR": "look at a tree with proc, sys and etc instead of this box",
+    "--box NAME": "name of the box (default: made from its machine id)",
+    "--with-args": "keep the arguments of every process; they may hold secrets",
+    "--force": "replace what is at --out",
+    "--no-commands": "run no program but torch's interpreter",
+    "--no-torch": "do not ask torch",
+    "--torch-devices": "also ask torch for its devices: takes a GPU context on each, in a child, for a moment",
+    "--torch-python PATH": "the interpreter that has torch",
+    "--json": "print the summary as JSON",
+}
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
     parser = _Parser("capture", description=__doc__, formatter_class=form, allow_abbrev=False)
-    for flag, value, words in _OPTIONS:
-        if value:
-            parser.add_argument(flag, metavar=value, default="", help=words)
-        else:
-            parser.add_argument(flag, action="store_true", help=words)
+    for option, words in _OPTIONS.items():
+        flag, _, value = option.partition(" ")
+        more: Any = {"metavar": value, "default": ""} if value else {"action": "store_true"}
+        parser.add_argument(flag, help=words, **more)
     return parser.parse_args(argv)
 
 
@@ -427,13 +417,13 @@ def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
         expected = "expected up to 64 letters, digits, dots and dashes"
         raise BundleError(f"--box {given.box!r}: {expected}")
     options = Options(
-        root="/" if os.path.samefile(root, "/") else os.path.abspath(root),
-        with_args=given.with_args,
-        commands=not given.no_commands,
-        torch=not given.no_torch,
-        torch_devices=given.torch_devices,
-        torch_python=os.path.abspath(shutil.which(python) or "") if python else "",
-        box=given.box,
+        "/" if os.path.samefile(root, "/") else os.path.abspath(root),
+        given.with_args,
+        not given.no_commands,
+        not given.no_torch,
+        given.torch_devices,
+        os.path.abspath(shutil.which(python) or "") if python else "",
+        given.box,
     )
     out = Path(given.out) if given.out else _default_out(options)
     if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):
@@ -464,8 +454,8 @@ def main(argv: list[str] | None = None) -> int:
         # `timeout 60 ... capture` and a stopped job are interruptions too: keep what there is.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            taking = measure(options, _progress if sys.stderr.isatty() else lambda line: None)
-            taking.writer.write(out, given.force)
+            collection = measure(options, _progress if sys.stderr.isatty() else lambda line: None)
+            collection.writer.write(out, given.force)
         finally:
             signal.signal(signal.SIGTERM, before)
     except BundleError as error:
@@ -475,17 +465,17 @@ def main(argv: list[str] | None = None) -> int:
         print("capture: interrupted; nothing was written", file=sys.stderr)
         return 130
     summary = {
-        **{key: value for key, value in taking.writer.manifest().items() if key != "items"},
+        **{key: value for key, value in collection.writer.manifest().items() if key != "items"},
         "out": str(out),
         "seconds": round(time.monotonic() - began, 1),
-        "interrupted": taking.interrupted,
-        "faults": taking.faults,
-        "bytes": sum(item.bytes for item in taking.items),
-        "counts": taking.counts(),
+        "interrupted": collection.interrupted,
+        "faults": collection.faults,
+        "bytes": sum(item.bytes for item in collection.items),
+        "counts": collection.counts(),
     }
-    words = [f"{summary['box']}, {summary['seconds']} s", *taking.told(), f"Written to {out}"]
+    words = [f"{summary['box']}, {summary['seconds']} s", *collection.report(), f"Written to {out}"]
     print(json.dumps(summary, indent=1) if given.json else "\n".join(words))
-    return 130 if taking.interrupted else 0
+    return 130 if collection.interrupted else 0
 
 
 def _progress(line: str) -> None:

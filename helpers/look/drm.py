@@ -78,11 +78,9 @@ class Client:
 
     def region(self, name: str) -> Reading:
         """Bytes in a region. "vram" is device memory in any driver's words: vram, vram0.., local0..."""
-        found = [
-            size
-            for region, size in self.held.items()
-            if region == name or (name == "vram" and _DEVICE_MEMORY.fullmatch(region))
-        ]
+        device = [region for region in self.held if _DEVICE_MEMORY.fullmatch(region)]
+        regions = [name, *(device if name == "vram" else ())]
+        found = [self.held[region] for region in regions if region in self.held]
         if not found:
             return self.text.missing(f"no region {name}" if self.held else _NO_MEMORY, "bytes")
         return self.text.seen(sum(found), "bytes")
@@ -160,17 +158,14 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
     texts of one client, read moments apart, the one with the most memory stands for it.
     """
     text = bundle.read("device_files")
-    found: dict[tuple[str, str, str, str], list[tuple[int, int, Fdinfo]]] = {}
+    found: dict[tuple[str, ...], list[tuple[int, int, Fdinfo]]] = {}
     for row in bundle.table("device_files"):
         pid, fd = row.number("pid"), row.number("fd")
         info = parse_fdinfo(row.text("fdinfo"))
         if pid is None or not (info.driver or info.regions):
             continue
-        key = (info.pci, "fd", str(pid), str(fd))
-        if info.client_id:
-            key = (info.pci, "client", info.client_id, "")
-        elif info.pasid:
-            key = (info.pci, "pasid", info.pasid, "")
+        own = ("client", info.client_id) if info.client_id else ("pasid", info.pasid)
+        key = (info.pci, *(own if own[1] else ("fd", f"{pid} {fd}")))
         found.setdefault(key, []).append((pid, -1 if fd is None else fd, info))
     order = sorted(found, key=lambda key: (key[0], natural(" ".join(key[1:]))))
     return tuple(_client(found[key], text) for key in order)

@@ -9,7 +9,6 @@ import os
 import re
 import resource
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from .bundle import Bundle
@@ -35,35 +34,11 @@ _SECRET_ENDS = re.compile(
     r"key|\w*(api|access|private|ssh|auth|account|encryption|license|signing)keys?|\w*token|pass|pat|psk"
 )
 _OF_SECRETS = (
-    "api",
-    "access",
-    "private",
-    "ssh",
-    "auth",
-    "account",
-    "encryption",
-    "license",
-    "signing",
-    "bearer",
-    "refresh",
+    "api access private ssh auth account encryption license signing bearer refresh".split()
 )
-_AFTER_SECRET = ("id", "value", "string", "str", "base64", "b64", "hex", "json")
+_AFTER_SECRET = "id value string str base64 b64 hex json".split()
 # What a tokenizer calls a token is a word of its alphabet.
-_OF_A_TOKENIZER = (
-    "pad",
-    "eos",
-    "bos",
-    "unk",
-    "sep",
-    "cls",
-    "mask",
-    "image",
-    "audio",
-    "stop",
-    "start",
-    "end",
-    "special",
-)
+_OF_A_TOKENIZER = "pad eos bos unk sep cls mask image audio stop start end special".split()
 VALUE_LIMIT = 4096
 # Named as in limits.conf(5); those of COUNTS are no sizes.
 ULIMITS, COUNTS = "as core data fsize memlock nofile nproc stack".split(), ("nofile", "nproc")
@@ -86,7 +61,7 @@ class Limit:
     soft: Reading
 
 
-def collect_environment(root: Path) -> list[dict[str, Any]]:
+def collect_environment() -> list[dict[str, Any]]:
     """The table ``environment``. The home folder in a value is written ``~``; name and password in an address are left out."""
     names = filter(is_allowed, sorted(os.environ))
     return [{"name": name, "value": without_names(os.environ[name])} for name in names]
@@ -106,12 +81,11 @@ def sounds_secret(name: str) -> bool:
         words.pop()
     if any(_SECRET_WORDS.fullmatch(word) for word in words):
         return True
-    *before, last = words or [""]
+    last, before = words[-1] if words else "", words[-2] if len(words) > 1 else ""
     if last in ("keys", "tokens"):
-        return bool(before) and before[-1] in _OF_SECRETS
-    return bool(_SECRET_ENDS.fullmatch(last)) and not (
-        last == "token" and bool(before) and before[-1] in _OF_A_TOKENIZER
-    )
+        return before in _OF_SECRETS
+    of_alphabet = last == "token" and before in _OF_A_TOKENIZER
+    return bool(_SECRET_ENDS.fullmatch(last)) and not of_alphabet
 
 
 def without_names(value: str) -> str:
@@ -123,7 +97,7 @@ def without_names(value: str) -> str:
     return re.sub(r"://[^/@\s]+@", "://", value)
 
 
-def collect_limits(root: Path) -> list[dict[str, Any]]:
+def collect_limits() -> list[dict[str, Any]]:
     """The table ``limits``, in bytes or counts; a limit that is not set is the word ``unlimited``."""
     rows = []
     for name in ULIMITS:
@@ -144,12 +118,12 @@ def variables(bundle: Bundle) -> tuple[Variable, ...]:
 
 def limits(bundle: Bundle) -> tuple[Limit, ...]:
     """The ulimits of the capturing process, by name."""
-    at = bundle.read("limits")
+    text = bundle.read("limits")
     found = {}
     for row in bundle.table("limits"):
-        name, value = str(row.get("name", "")), row.number("soft")
+        name, value = row.text("name"), row.number("soft")
         unit = "bytes" if row.get("unit") == "bytes" else "count"
         why = "unlimited" if row.get("soft") == "unlimited" else "not captured"
-        of = at.of(f"ulimit {name} (soft)")
-        found[name] = of.missing(why, unit) if value is None else of.seen(value, unit)
+        at = text.of(f"ulimit {name} (soft)")
+        found[name] = at.missing(why, unit) if value is None else at.seen(value, unit)
     return tuple(Limit(name, found[name]) for name in sorted(found) if name)

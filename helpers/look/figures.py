@@ -11,22 +11,19 @@ prints with KB, MB or GB are binary. A number belongs to the first row that take
 
 from __future__ import annotations
 
-import json
-import pkgutil
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from helpers.grammar import lazy
+from helpers.grammar import data, lazy
 from helpers.look.bundle import Text
+from helpers.units import NOT_MEASURED_BYTES as NOT_MEASURED_BYTES
+from helpers.units import quantity
 
 LONGEST, MOST, MOST_OF_ALL = 60_000, 64, 400
 PAGE = 4096
-NOT_MEASURED_BYTES = 1 << 62
-"""NVML's 2**64 - 1 for "not available", printed as 17179869184.00 GiB, and what a negative number wraps to."""
-_POWERS = {"k": 10, "m": 20, "g": 30, "t": 40}
 HALF = "half of the RAM"
 """The text of a figure that was given in words; its bytes are None where the RAM is not known."""
 WHAT = ("total", "used", "free", "limit", "wanted", "reserved")
@@ -81,25 +78,30 @@ _GAPS = {
 }
 
 
-@dataclass(frozen=True)
+def rows() -> tuple[dict[str, Any], ...]:
+    """The table as it is written: id, form, pool, unit, example, reads, source."""
+    return tuple(data("figures"))
+
+
 class _Row:
     """A row of figures.json: ``fields`` are (group, what, pool), ``guard`` words (of each group one) that follow each other."""
 
-    id: str
-    source: str
-    fields: tuple[tuple[str, str, str], ...]
-    guard: tuple[tuple[str, ...], ...]
-    unit: str
-    of: tuple[str, ...]
-    each: bool
-    when: str
-    column: str
-    hearsay: bool
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """The form's pattern, compiled when a text first has the guard."""
-        return _pattern(self.source)
+    def __init__(self, row: dict[str, Any]):
+        self.id: str = row["id"]
+        self.unit: str = row.get("unit", "")
+        self.of = tuple(word.lower() for word in row.get("of", ()))
+        self.each: bool = row.get("each", False)
+        self.when: str = row.get("when", "now")
+        self.column: str = row.get("column", "").lower()
+        self.hearsay: bool = row.get("hearsay", False)
+        form: str = row["form"]
+        self.fields = [("", row["what"], row["pool"])] if self.column else []
+        source = _source(form.lstrip("*"), row["pool"], self.fields)
+        behind = (
+            r"(?<![\w.-])" if form[:1].isalnum() else r"(?<![\w.,-])" if form[:1] == "{" else ""
+        )
+        self.pattern = lazy(behind + source, re.IGNORECASE) if form else None
+        self.guard = [(self.column,)] if self.column else list(_guard(form.lstrip("*")))
 
     def among(self, low: str) -> bool:
         """Whether a text in lower case can hold the form at all: its words stand there in their order."""
@@ -111,45 +113,15 @@ class _Row:
                 return False
         return True
 
-
-@lru_cache(1024)
-def _pattern(source: str) -> re.Pattern[str]:
-    return re.compile(source, re.IGNORECASE)
-
-
-@lru_cache(maxsize=1)
-def rows() -> tuple[dict[str, Any], ...]:
-    """The table as it is written: id, form, pool, unit, example, reads, source."""
-    return tuple(json.loads(pkgutil.get_data("helpers", "figures.json") or b"[]"))
+    def is_of(self, name: str) -> bool:
+        """Whether a source's name is one that the row is for: a word of it, or with ``=`` the whole name."""
+        words = ((word, word[:1] == "=") for word in self.of)
+        return not self.of or any(name == w[1:] if whole else w in name for w, whole in words)
 
 
 @lru_cache(maxsize=1)
 def _rows() -> tuple[_Row, ...]:
-    return tuple(_compiled(row) for row in rows())
-
-
-def _compiled(row: dict[str, Any]) -> _Row:
-    fields: list[tuple[str, str, str]] = []
-    form = row["form"]
-    if row.get("column"):
-        fields.append(("", row["what"], row["pool"]))
-    source = _source(form.lstrip("*"), row["pool"], fields)
-    if form[:1].isalnum():
-        source = r"(?<![\w.-])" + source
-    elif form[:1] == "{":
-        source = r"(?<![\w.,-])" + source
-    return _Row(
-        row["id"],
-        source if form else "",
-        tuple(fields),
-        ((row["column"].lower(),),) if row.get("column") else tuple(_guard(form.lstrip("*"))),
-        row.get("unit", ""),
-        tuple(word.lower() for word in row.get("of", ())),
-        row.get("each", False),
-        row.get("when", "now"),
-        row.get("column", ""),
-        row.get("hearsay", False),
-    )
+    return tuple(map(_Row, rows()))
 
 
 def _guard(form: str) -> Iterator[tuple[str, ...]]:
@@ -184,6 +156,7 @@ def _source(form: str, pool: str, fields: list[tuple[str, str, str]]) -> str:
 
 
 _DESCRIBED = lazy(r"described|description|screenshot|in words|from memory|picture", re.I)
+_CELL = lazy(r"(\d{1,20}(?:\.\d{1,9})?) ?([A-Za-z]{0,5})|\[?N/A\]?")
 _ROUGHLY = lazy(r"(?:~|≈|about|roughly|around|some|approx\w{0,8}\.?|almost|nearly) ?$", re.I)
 
 
@@ -213,37 +186,32 @@ def figures_of(
 def _of_text(origin: str, source: str, text: str, page: int) -> Iterator[Figure]:
     body = f"{source}: {text}"
     low, name = body.lower(), source.lower()
-    taken: set[int] = set()
+    claims: set[int] = set()
     agents = _agents(origin, source, text)
     yield from agents
     for row in _rows():
-        if not row.among(low) or (row.of and not _among(row.of, name)):
+        if not row.among(low) or not row.is_of(name):
             continue
+        blank = Figure("", "", "", None, 0, source, origin, row.when, row=row.id)
         if row.column:
-            yield from _columns(row, origin, source, text, page)
-        if not row.source or (agents and row.id == "rocminfo-pool"):
+            yield from _columns(row, blank, text, page)
+        if row.pattern is None or (agents and row.id == "rocminfo-pool"):
             continue
         for ordinal, match in enumerate(row.pattern.finditer(body)):
             if ordinal == MOST:
                 break
             device = match.groupdict().get("device") or (str(ordinal) if row.each else "")
-            spans = [(group, match.start(group)) for group, _, _ in row.fields]
-            if any(at in taken for _, at in spans if at >= 0):
+            places = {match.start(group) for group, _, _ in row.fields} - {-1}
+            if claims & places:
                 continue
+            line = match.start()
+            hearsay = row.hearsay or _hearsay(origin, source, body, match)
+            blank = replace(blank, device=device, hearsay=hearsay, line=line)
             given = [field for field in row.fields if match.group(field[0] + "w") is not None]
-            read = [_figure(row, match, field, (origin, source, device), page) for field in given]
-            if all(figure is not None for figure in read):
-                taken.update(at for _, at in spans)
-                told = row.hearsay or _hearsay(origin, source, body, match)
-                line = match.start()
-                yield from (
-                    replace(f, hearsay=told, line=line) for f in read if f and f.what in WHAT
-                )
-
-
-def _among(of: tuple[str, ...], name: str) -> bool:
-    """Whether a source's name is one that the row is for: a word of it, or with ``=`` the whole name."""
-    return any(name == word[1:] if word[:1] == "=" else word in name for word in of)
+            read = [_figure(row, match, field, blank, page) for field in given]
+            if None not in read:
+                claims |= places
+                yield from (figure for figure in read if figure and figure.what in WHAT)
 
 
 def _hearsay(origin: str, source: str, body: str, match: re.Match[str]) -> bool:
@@ -253,54 +221,34 @@ def _hearsay(origin: str, source: str, body: str, match: re.Match[str]) -> bool:
 
 
 def _figure(
-    row: _Row,
-    match: re.Match[str],
-    field: tuple[str, str, str],
-    place: tuple[str, str, str],
-    page: int,
+    row: _Row, match: re.Match[str], field: tuple[str, str, str], blank: Figure, page: int
 ) -> Figure | None:
     group, what, pool = field
-    origin, source, device = place
-    number = match.group(group)
+    number, unit = match.group(group), match.group(group + "u") or ""
+    blank = replace(blank, what=what, pool=pool)
     if number is None:
-        is_half = bool(re.search(r"half", match.group(), re.I))
-        text = HALF if is_half else "N/A"
-        return Figure(
-            what, pool, device, None, -1 if is_half else 0, source, origin, row.when, text, row.id
-        )
-    unit = match.group(group + "u") or ""
-    got = size(number, unit, row.unit, page)
-    if got is None or (
-        (pool == "stated" or source == "gpu") and "b" not in unit.lower()
-    ):  # 890M is a name
+        half = bool(re.search(r"half", match.group(), re.I))
+        return replace(blank, precision_bytes=-half, text=HALF if half else "N/A")
+    read = _size(number, unit, row.unit, page)
+    if read is None:
         return None
-    rough = bool(
-        _ROUGHLY.search(match.string[max(0, match.start(group) - 12) : match.start(group)])
-    )
-    precision = max(got[1], got[0] // 20) if rough else got[1]
-    text = f"{number} {match.group(group + 'u') or row.unit}"
-    return Figure(what, pool, device, got[0], precision, source, origin, row.when, text, row.id)
+    if (pool == "stated" or blank.source == "gpu") and "b" not in unit.lower():
+        return None  # 890M is a name
+    start = match.start(group)
+    rough = _ROUGHLY.search(match.string[max(0, start - 12) : start])
+    size, hidden = read
+    hidden = max(hidden, size // 20) if rough else hidden
+    return replace(blank, bytes=size, precision_bytes=hidden, text=f"{number} {unit or row.unit}")
 
 
-def size(number: str, unit: str, default: str = "", page: int = PAGE) -> tuple[int, int] | None:
-    """(bytes, half of the last printed digit) of a printed size; None where no unit is known. KB, MB, GB are binary.
-
-    A number of more than nine digits with a default of MiB or more was bytes: a person left the unit out.
-    """
+def _size(number: str, unit: str, default: str = "", page: int = PAGE) -> tuple[int, int] | None:
+    """(bytes, half of the last printed digit) of a size; ``default`` is the unit where none is printed. None: it is none."""
     unit = (unit or default).lower()
-    digits = number.replace(",", "")
     if unit == "pages":
-        scale = page
-    elif unit in ("b", "byte", "bytes"):
-        scale = 1
-    elif unit[:1] in _POWERS:
-        scale = 1 << _POWERS[unit[0]]
-    else:
-        return None
-    decimals = len(digits.partition(".")[2])
-    value = int(float(digits) * scale) if decimals else int(digits) * scale
-    exact = scale == 1 or unit == "pages"
-    return value, 0 if exact else scale // (2 * 10**decimals) + 1
+        return int(number.replace(",", "")) * page, 0
+    size = quantity(number.lstrip("-"), unit, commas=True) if unit else None
+    sign = -1 if number[:1] == "-" else 1
+    return (sign * size.bytes, size.precision_bytes) if size else None
 
 
 def _agents(origin: str, source: str, text: str) -> list[Figure]:
@@ -308,41 +256,32 @@ def _agents(origin: str, source: str, text: str) -> list[Figure]:
     if origin == "narrative" or "Agent" not in text or "Pool" not in text:
         return []
     found: list[Figure] = []
-    from helpers.look import rocminfo
+    from helpers.look import rocm
 
-    for agent in rocminfo.parse_agents(Text(text, "ok", "", source, "")):
+    for agent in rocm.parse_agents(Text(text, "ok", "", source, "")):
         if agent.kind == "gpu" and agent.memory.ok:
             value = int(agent.memory.value or 0)
             found.append(Figure("total", "hsa", str(len(found)), value, 512, source, origin))
     return found
 
 
-def _columns(row: _Row, origin: str, source: str, text: str, page: int) -> Iterator[Figure]:
+def _columns(row: _Row, blank: Figure, text: str, page: int) -> Iterator[Figure]:
     """A CSV table: the column whose head begins with the row's name; each line is a device."""
     lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()[: 4 * MOST]]
+    heads = (
+        [at for at, c in enumerate(cells) if c.lower().startswith(row.column)] for cells in lines
+    )
+    places = ((line, at[0]) for line, at in enumerate(heads) if at and len(lines[line]) > 1)
+    head, at = next(places, (len(lines), 0))
     _, what, pool = row.fields[0]
-    at, width = -1, 0
-    for ordinal, cells in enumerate(lines):
-        if at < 0:
-            at = next(
-                (n for n, c in enumerate(cells) if c.lower().startswith(row.column.lower())), -1
-            )
-            start, width = ordinal + 1, len(cells)
-            at = at if width > 1 else -1
-            continue
-        match = (
-            re.fullmatch(r"(\d{1,20}(?:\.\d{1,9})?) ?([A-Za-z]{0,5})|\[?N/A\]?", cells[at])
-            if len(cells) == width
-            else None
-        )
+    for ordinal, cells in enumerate(lines[head + 1 :]):
+        match = _CELL.fullmatch(cells[at]) if len(cells) == len(lines[head]) else None
         if match is None:
             return
-        got = size(match[1], match[2], row.unit, page) if match[1] else (None, 0)
-        if got is not None:
-            device = str(ordinal - start)
-            yield Figure(
-                what, pool, device, got[0], got[1], source, origin, row.when, cells[at], row.id
-            )
+        size = _size(match[1], match[2], row.unit, page) if match[1] else (None, 0)
+        if size is not None:
+            figure = replace(blank, what=what, pool=pool, device=str(ordinal), text=cells[at])
+            yield replace(figure, bytes=size[0], precision_bytes=size[1])
 
 
 def beside(figure: Figure, figures: Iterable[Figure], what: str) -> list[Figure]:
@@ -367,15 +306,14 @@ def figures_of_message(message: object, source: str = "error text") -> tuple[Fig
     """The runtime's figures of an out-of-memory message: any object with Quantities named capacity, free and process."""
     found: list[Figure] = []
     device = getattr(message, "device", None)
-    places = (
+    where = "" if device is None else str(device)
+    for field, what, pool in (
         ("capacity", "total", "runtime"),
         ("free", "free", "runtime"),
         ("process", "used", "process"),
-    )
-    for field, what, pool in places:
+    ):
         size = getattr(message, field, None)
         if size is not None:
-            where = "" if device is None else str(device)
             printed = (size.bytes, size.precision_bytes, source, "message", "now", size.text)
             found.append(Figure(what, pool, where, *printed, row="message"))
     return tuple(found)

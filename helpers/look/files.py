@@ -159,15 +159,16 @@ def _drain(opened: int, limit_bytes: int) -> tuple[bytes, str, str]:
     return bytes(content[:limit_bytes]), "truncated", f"cut after {limit_bytes >> 10} KiB"
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that a reader, a killed writer or a power cut leaves the old text or the new one, never a part.
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader, a killed writer or a power cut leaves the old content or the new one, never a part.
 
     Threads of a process may write the same file at once. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", errors="surrogatepass") as file:
-            file.write(text)
+        whole = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+        with open(temporary, "wb") as file:
+            file.write(whole)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

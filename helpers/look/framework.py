@@ -64,14 +64,13 @@ def collect(python: str, timeout_s: float, devices: bool = False) -> list[dict[s
 def framework(bundle: Bundle) -> Framework:
     """The torch that the table holds; without one, every field says why."""
     text, row, failed = _answer(bundle)
-    unread = row.inner("unread")
 
     def reading(name: str) -> Reading:
         if failed:
             return text.refused(row.get("status"), failed)
         if row.get(name) is None:
             why = "not part of this build" if name in ("cuda", "hip") else "no such field"
-            return text.missing(str(unread.get(name) or why))
+            return text.missing(str(row.inner("unread").get(name) or why))
         return word(row.get(name), text)
 
     settings = reading("allocator_settings")
@@ -79,16 +78,16 @@ def framework(bundle: Bundle) -> Framework:
         # An empty text is an answer here: the allocator runs with its defaults.
         settings = text.seen("defaults")
     build = "rocm" if row.get("hip") else "cuda" if row.get("cuda") else "cpu"
-    devices = rows(row.get("devices")) if not failed else []
+    devices = [one for one in rows(row.get("devices")) if one.number("index") is not None]
     return Framework(
-        python=word(row.get("python_version"), text) if row else reading("python_version"),
-        version=reading("torch"),
-        build="" if failed else build,
-        cuda=reading("cuda"),
-        hip=reading("hip"),
-        archs=tuple(str(name) for name in row.many("archs")),
-        settings=settings,
-        devices=tuple(_device(one, text) for one in devices if one.number("index") is not None),
+        word(row.get("python_version"), text) if row else reading("python_version"),
+        reading("torch"),
+        "" if failed else build,
+        reading("cuda"),
+        reading("hip"),
+        tuple(str(name) for name in row.many("archs")),
+        settings,
+        tuple(_device(one, text) for one in devices if not failed),
     )
 
 

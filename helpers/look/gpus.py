@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from . import drm, framework, kfd, nvidia, pci, processes, rocm, rocminfo, ttm
+from . import drm, framework, kfd, nvidia, pci, processes, rocm, ttm
 from .access import identity
 from .bundle import Bundle
 from .machine import machine
@@ -63,18 +64,24 @@ class Gpu:
     blind_spots: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Layers:
-    """What every layer says of one GPU; None where a layer does not know it."""
-
-    device: pci.PciDevice | None
-    card: drm.Card | None
-    node: kfd.KfdNode | None
-    agent: rocminfo.Agent | None
-    rocm_smi: rocm.SmiCard | None
-    amd_smi: rocm.SmiCard | None
-    nvidia: nvidia.NvidiaGpu | None
-    torch: framework.TorchDevice | None
+# What each layer says of one GPU, under the layer's name; a layer that does not know it is left out.
+_NAMES = (
+    "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
+)
+"""The layers' names of a GPU, in the order in which they are useful to a person."""
+_INDICES = {
+    "drm card": "card.card",
+    "render node": "card.render",
+    "kfd node": "node.node",
+    "kfd gpu_id": "node.gpu_id",
+    "gfx": "node.gfx",
+    "rocm-smi": "rocm_smi.index",
+    "amd-smi": "amd_smi.index",
+    "HIP": "amd_smi.hip",
+    "nvidia-smi": "nvidia.index",
+    "torch": "torch.index",
+}
+"""Each layer's own number for a GPU. They differ, and visibility variables renumber some of them."""
 
 
 def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
@@ -83,7 +90,7 @@ def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
         "device": {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu},
         "card": {c.pci: c for c in drm.cards(bundle)},
         "node": {n.pci: n for n in kfd.nodes(bundle)},
-        "agent": {str(a.pci.value or ""): a for a in rocminfo.agents(bundle) if a.kind == "gpu"},
+        "agent": {str(a.pci.value or ""): a for a in rocm.agents(bundle) if a.kind == "gpu"},
         "rocm_smi": {str(c.pci.value or ""): c for c in rocm.cards(bundle)},
         "amd_smi": {str(g.pci.value or ""): g for g in rocm.gpus(bundle)},
         "nvidia": {g.pci: g for g in nvidia.gpus(bundle)},
@@ -91,33 +98,34 @@ def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
     }
     found = []
     for address in sorted(filter(None, set().union(*known.values()))):
-        layers = _Layers(**{name: by_pci.get(address) for name, by_pci in known.items()})
+        layers = {name: by_pci[address] for name, by_pci in known.items() if address in by_pci}
         vendor = _vendor(layers)
         if vendor:
             found.append(_gpu(bundle, address, vendor, layers))
     return tuple(found)
 
 
-def _vendor(layers: _Layers) -> str:
-    if layers.nvidia:
+def _vendor(layers: dict[str, Any]) -> str:
+    if "nvidia" in layers:
         return "NVIDIA"
-    if layers.node or layers.agent or layers.rocm_smi or layers.amd_smi:
+    if layers.keys() & {"node", "agent", "rocm_smi", "amd_smi"}:
         return "AMD"
-    known = layers.device or layers.card
-    return VENDORS.get(known.vendor_id, "") if known else ""
+    ids = layers.get("device") or layers.get("card")
+    return VENDORS.get(ids.vendor_id, "") if ids else ""
 
 
-def _gpu(bundle: Bundle, address: str, vendor: str, layers: _Layers) -> Gpu:
+def _gpu(bundle: Bundle, address: str, vendor: str, layers: dict[str, Any]) -> Gpu:
     integrated = _integrated(layers)
     holders = _holders(bundle, address, layers, integrated)
-    drivers = [known.driver for known in (layers.device, layers.card) if known]
+    drivers = [layers[name].driver for name in ("device", "card") if name in layers]
+    indices = {space: _index(layers, place) for space, place in _INDICES.items()}
     return Gpu(
         address,
         vendor,
         _name(layers),
-        next(filter(None, drivers), "nvidia" if layers.nvidia else ""),
+        next(filter(None, drivers), "nvidia" if "nvidia" in layers else ""),
         integrated,
-        _indices(layers),
+        {space: name for space, name in indices.items() if name},
         _pools(bundle, address, layers, vendor),
         holders,
         _unattributed(bundle, layers, integrated, holders),
@@ -125,54 +133,41 @@ def _gpu(bundle: Bundle, address: str, vendor: str, layers: _Layers) -> Gpu:
     )
 
 
-def _integrated(layers: _Layers) -> bool | None:
-    if layers.torch and layers.torch.integrated is not None:
-        return layers.torch.integrated
-    if layers.agent and layers.agent.integrated:
+def _integrated(layers: dict[str, Any]) -> bool | None:
+    torch, agent, device = (layers.get(name) for name in ("torch", "agent", "device"))
+    if torch and torch.integrated is not None:
+        return bool(torch.integrated)
+    if agent and agent.integrated:
         return True
-    if layers.nvidia:
+    if "nvidia" in layers:
         return False
-    return layers.device.integrated if layers.device else None
+    return device.integrated if device else None
 
 
-def _name(layers: _Layers) -> Reading:
-    """The first name that a layer has, in the order in which names are useful to a person."""
-    known = [layer.name for layer in (layers.nvidia, layers.torch) if layer]
-    known += [layers.agent.marketing_name] if layers.agent else []
-    known += [layers.amd_smi.name] if layers.amd_smi else []
-    known += [layers.card.product] if layers.card else []
-    known += [layers.rocm_smi.name] if layers.rocm_smi else []
-    for reading in known:
-        if reading.ok and str(reading.value).strip():
+def _name(layers: dict[str, Any]) -> Reading:
+    """The first name that a layer has; else the target, or the PCI ids."""
+    for place in _NAMES:
+        reading: Reading | None = _field(layers, place)
+        if reading is not None and reading.ok and str(reading.value).strip():
             return reading
-    if layers.node and layers.node.gfx:
-        return seen(layers.node.gfx, "text", layers.node.gpu_id.source, layers.node.gpu_id.item)
-    ids = layers.device or layers.card
+    node, ids = layers.get("node"), layers.get("device") or layers.get("card")
+    if node and node.gfx:
+        return seen(node.gfx, "text", node.gpu_id.source, node.gpu_id.item)
     if ids:
         words = f"{ids.vendor_id[2:]}:{ids.device_id[2:]}"
         return seen(words, "text", "PCI vendor and device id")
     return not_available("no layer names it", "text", "")
 
 
-def _indices(layers: _Layers) -> dict[str, str]:
-    """Each layer's own number for the GPU. They differ, and visibility variables renumber some of them."""
-    found: dict[str, str] = {}
-    if layers.card:
-        found["drm card"], found["render node"] = layers.card.card, layers.card.render
-    if layers.node:
-        found["kfd node"] = str(layers.node.node)
-        found["kfd gpu_id"] = layers.node.gpu_id.show() if layers.node.gpu_id.ok else ""
-        found["gfx"] = layers.node.gfx
-    if layers.rocm_smi:
-        found["rocm-smi"] = str(layers.rocm_smi.index)
-    if layers.amd_smi:
-        found["amd-smi"] = str(layers.amd_smi.index)
-        found["HIP"] = layers.amd_smi.hip
-    if layers.nvidia and layers.nvidia.index.ok:
-        found["nvidia-smi"] = str(layers.nvidia.index.value)
-    if layers.torch:
-        found["torch"] = str(layers.torch.index)
-    return {space: name for space, name in found.items() if name}
+def _field(layers: dict[str, Any], place: str) -> Any:
+    layer, _, field = place.partition(".")
+    return getattr(layers.get(layer), field, None)
+
+
+def _index(layers: dict[str, Any], place: str) -> str:
+    value = _field(layers, place)
+    value = value.value if isinstance(value, Reading) else value
+    return "" if value is None else str(value)
 
 
 def _pool(
@@ -185,32 +180,33 @@ def _pool(
     return Pool(pci, layer, total, used, free or _less(total, used))
 
 
-def _pools(bundle: Bundle, pci: str, layers: _Layers, vendor: str) -> tuple[Pool, ...]:
-    found: list[Pool] = []
-    card, green, torch = layers.card, layers.nvidia, layers.torch
+def _pools(bundle: Bundle, pci: str, layers: dict[str, Any], vendor: str) -> tuple[Pool, ...]:
+    found: list[tuple[Any, ...]] = []
+    card, green, torch = (layers.get(name) for name in ("card", "nvidia", "torch"))
     if card and card.driver == "amdgpu":
-        found.append(_pool(pci, "sysfs VRAM", card.vram_total, card.vram_used))
-        found.append(_pool(pci, "sysfs GTT", card.gtt_total, card.gtt_used))
-    if layers.node:
-        found.append(_pool(pci, "KFD bank", layers.node.framebuffer))
-    if layers.agent or vendor == "AMD":
-        hsa = layers.agent.memory if layers.agent else rocminfo.agent_count(bundle)
-        found.append(_pool(pci, "HSA pool", hsa))
-    for name, tool in (("rocm-smi", layers.rocm_smi), ("amd-smi", layers.amd_smi)):
+        found.append(("sysfs VRAM", card.vram_total, card.vram_used))
+        found.append(("sysfs GTT", card.gtt_total, card.gtt_used))
+    if "node" in layers:
+        found.append(("KFD bank", layers["node"].framebuffer))
+    if "agent" in layers:
+        found.append(("HSA pool", layers["agent"].memory))
+    elif vendor == "AMD":
+        found.append(("HSA pool", rocm.agent_count(bundle)))
+    tools = [(name, layers.get(name.replace("-", "_"))) for name in ("rocm-smi", "amd-smi")]
+    for name, tool in tools:
         for pool in ("vram", "gtt"):
             if tool is None:
-                break
+                continue
             total, used = (tool.pools[f"{pool} {part}"] for part in ("total", "used"))
             if total.ok or used.ok:
-                found.append(_pool(pci, f"{name} {pool.upper()}", total, used))
+                found.append((f"{name} {pool.upper()}", total, used))
     if green:
-        found.append(_pool(pci, "nvidia-smi", green.total, green.used, green.free))
+        found.append(("nvidia-smi", green.total, green.used, green.free))
         if green.reserved.ok:
-            found.append(_pool(pci, "of it reserved by the driver", green.reserved))
+            found.append(("of it reserved by the driver", green.reserved))
     if torch:
-        free = torch.free if torch.free.ok else None
-        found.append(_pool(pci, "torch", torch.total, None, free))
-    return tuple(found)
+        found.append(("torch", torch.total, None, torch.free if torch.free.ok else None))
+    return tuple(_pool(pci, *row) for row in found)
 
 
 def _less(total: Reading, used: Reading) -> Reading:
@@ -246,7 +242,7 @@ def _outside(bundle: Bundle) -> bool:
 
 
 def _holders(
-    bundle: Bundle, address: str, layers: _Layers, integrated: bool | None
+    bundle: Bundle, address: str, layers: dict[str, Any], integrated: bool | None
 ) -> tuple[Holder, ...]:
     known = {p.pid: p for p in processes.processes(bundle)}
     outside = _outside(bundle)
@@ -274,7 +270,7 @@ def _holders(
             note = f"the same client is open in pid {others}" if others else ""
             source = "DRM fdinfo" + (" (VRAM and GTT)" if integrated else "")
             add(client.pids[0], "", memory, source, [note])
-    gpu_id = layers.node.gpu_id.value if layers.node else None
+    gpu_id = layers["node"].gpu_id.value if "node" in layers else None
     for process in kfd.processes(bundle):
         for here in [process.vram[gpu] for gpu in process.vram if gpu == gpu_id]:
             idle = "only opened the device" if here.ok and here.value == 0 else ""
@@ -295,20 +291,18 @@ def _holders(
 
 
 def _unattributed(
-    bundle: Bundle, layers: _Layers, integrated: bool | None, holders: tuple[Holder, ...]
+    bundle: Bundle, layers: dict[str, Any], integrated: bool | None, holders: tuple[Holder, ...]
 ) -> Reading:
     """What is in use less what processes hold; each process counts once, with the most that any source saw it hold.
 
     In a PID namespace of its own one process has another number in each source (KFD and nvidia-smi count the host's), so there
     the source that explains most stands for all.
     """
-    used = not_available("no layer says how much is in use", "bytes", "")
-    card = layers.card
+    card, green = layers.get("card"), layers.get("nvidia")
+    used = green.used if green else not_available("no layer says how much is in use", "bytes", "")
     if card and card.vram_used.ok:
         both = integrated and card.gtt_used.ok
         used = _plus(card.vram_used, card.gtt_used) if both else card.vram_used
-    elif layers.nvidia:
-        used = layers.nvidia.used
     if not used.ok:
         return used
     measured = [holder for holder in holders if holder.memory.ok]
@@ -316,14 +310,12 @@ def _unattributed(
     if unmeasured:
         why = f"what {len(unmeasured)} process(es) hold was not measured"
         return not_available(why, "bytes", used.source, used.item)
-    most: dict[int, int] = {}
-    by_source: dict[str, int] = {}
+    most: Counter[int] = Counter()
+    by_source: Counter[str] = Counter()
     for holder in measured:
-        most[holder.pid] = max(most.get(holder.pid, 0), holder.memory.bytes)
-        by_source[holder.source] = by_source.get(holder.source, 0) + holder.memory.bytes
-    explained = sum(most.values())
-    if _outside(bundle):
-        explained = max(by_source.values(), default=0)
+        most[holder.pid] = max(most[holder.pid], holder.memory.bytes)
+        by_source[holder.source] += holder.memory.bytes
+    explained = max(by_source.values(), default=0) if _outside(bundle) else sum(most.values())
     rest = max(0, used.bytes - explained)
     return seen(rest, "bytes", f"{used.source} less the processes above", used.item)
 
@@ -346,7 +338,7 @@ def _blind_spots(bundle: Bundle, vendor: str) -> tuple[str, ...]:
     listed = kfd.processes(bundle) or bundle.sources("/sys/class/kfd/kfd/proc")
     if vendor == "AMD" and not listed:
         found.append("KFD's process list was not captured or is empty")
-    told = nvidia.holder_count(bundle)
-    if vendor == "NVIDIA" and not told.ok:
-        found.append("nvidia-smi gave no process list: " + told.why)
+    count = nvidia.holder_count(bundle)
+    if vendor == "NVIDIA" and not count.ok:
+        found.append("nvidia-smi gave no process list: " + count.why)
     return tuple(found)

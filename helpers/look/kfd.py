@@ -17,19 +17,11 @@ from .reading import Reading, not_available, seen
 
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
 _PROC = "/sys/class/kfd/kfd/proc"
+_OF_PROCESS = "pasid vram_* sdma_* queues/*/gpuid context_*/vram_* context_*/sdma_*".split()
 FILES: tuple[str, ...] = (
-    f"{_NODES}/*/gpu_id",
-    f"{_NODES}/*/name",
-    f"{_NODES}/*/properties",
-    f"{_NODES}/*/mem_banks/*/properties",
-    "/sys/class/kfd/kfd/topology/generation_id",
-    "/sys/class/kfd/kfd/topology/system_properties",
-    f"{_PROC}/*/pasid",
-    f"{_PROC}/*/vram_*",
-    f"{_PROC}/*/sdma_*",
-    f"{_PROC}/*/queues/*/gpuid",
-    f"{_PROC}/*/context_*/vram_*",
-    f"{_PROC}/*/context_*/sdma_*",
+    *(f"{_NODES}/*/{name}" for name in "gpu_id name properties mem_banks/*/properties".split()),
+    *(f"{_PROC}/*/{name}" for name in _OF_PROCESS),
+    *("/sys/class/kfd/kfd/topology/" + name for name in ("generation_id", "system_properties")),
     "/sys/module/amdgpu/version",
 )
 # kfd_crat.h: heap types 1 and 2 are the framebuffer, public and private.
@@ -127,8 +119,7 @@ def _framebuffer(bundle: Bundle, folder: str) -> Reading:
 def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
     """Every process KFD knows, by PID. Bytes of its further contexts (context_N, in amdkfd since late 2025) are added."""
     found: dict[int, dict[int, list[Reading]]] = {}
-    kinds = ("pasid", "vram_*", "sdma_*", "context_*/vram_*", "context_*/sdma_*", "queues/*/gpuid")
-    for source in (one for kind in kinds for one in bundle.sources(f"{_PROC}/*/{kind}")):
+    for source in (one for name in _OF_PROCESS for one in bundle.sources(f"{_PROC}/*/{name}")):
         pid, (kind, _, gpu) = source.split("/")[6], source.rsplit("/", 1)[-1].partition("_")
         if re.fullmatch(r"[0-9]{1,10}", pid):
             parts = found.setdefault(int(pid), {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,27 +18,18 @@ from .bundle import Bundle
 from .files import text
 from .reading import KIB, Reading
 
-_V2 = ["memory." + name for name in "max high current peak events swap.max swap.current".split()]
-_V1 = [
-    "memory." + name
-    for name in "limit_in_bytes usage_in_bytes max_usage_in_bytes failcnt oom_control stat".split()
-]
-_GROUPS = {1: _V1, 2: _V2}
-FILES: tuple[str, ...] = (
-    *("/proc/" + name for name in "meminfo cpuinfo version cmdline swaps self/cgroup".split()),
-    "/etc/os-release",
-    *(
-        "/proc/sys/vm/" + name
-        for name in "overcommit_memory overcommit_ratio swappiness max_map_count".split()
-    ),
-    *(
-        "/sys/class/dmi/id/" + name
-        for name in "sys_vendor product_name board_name bios_version bios_date".split()
-    ),
-    "/proc/spl/kstat/zfs/arcstats",
-    *("/sys/fs/cgroup/" + name for name in _V2),
-    *("/sys/fs/cgroup/memory/" + name for name in _V1),
-)
+_V2 = [f"memory.{name}" for name in "max high current peak events swap.max swap.current".split()]
+_V1 = "limit_in_bytes usage_in_bytes max_usage_in_bytes failcnt oom_control stat".split()
+_GROUPS = {1: [f"memory.{name}" for name in _V1], 2: _V2}
+_FILES = {
+    "/proc/": "meminfo cpuinfo version cmdline swaps self/cgroup spl/kstat/zfs/arcstats",
+    "/etc/": "os-release",
+    "/proc/sys/vm/": "overcommit_memory overcommit_ratio swappiness max_map_count",
+    "/sys/class/dmi/id/": "sys_vendor product_name board_name bios_version bios_date",
+    "/sys/fs/cgroup/": " ".join(_GROUPS[2]),
+    "/sys/fs/cgroup/memory/": " ".join(_GROUPS[1]),
+}
+FILES = tuple(folder + name for folder, names in _FILES.items() for name in names.split())
 """Of control groups the mount's root only, which is a container's own group; ``cgroup_files`` finds the others."""
 # v1 writes "no limit" as the largest page count in bytes, a little below 2**63.
 _NO_LIMIT_BYTES = 1 << 60
@@ -78,10 +69,11 @@ def machine(bundle: Bundle) -> Machine:
     v2 = group.version == 2
     limit = ("memory.max", "") if v2 else ("memory.limit_in_bytes", "hierarchical_memory_limit")
     no_high = "control groups v1 have no such limit"
+    arcstats = bundle.read("/proc/spl/kstat/zfs/arcstats")
     return Machine(
-        _line(bundle, "/proc/version", r"Linux version (\S{1,100})"),
-        _os_release(bundle),
-        _line(bundle, "/proc/cpuinfo", _CPU),
+        bundle.read("/proc/version").find(r"Linux version (\S{1,100})"),
+        bundle.read("/etc/os-release").find(r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"),
+        bundle.read("/proc/cpuinfo").find(_CPU),
         bundle.word("/proc/cmdline"),
         _meminfo(bundle, "MemTotal"),
         _meminfo(bundle, "MemAvailable"),
@@ -89,7 +81,7 @@ def machine(bundle: Bundle) -> Machine:
         _meminfo(bundle, "SwapFree"),
         _meminfo(bundle, "Hugetlb"),
         _zram(bundle),
-        _zfs(bundle),
+        arcstats.find(r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1),
         group.lowest(*limit),
         group.lowest("memory.high") if v2 else group.absent(no_high),
         group.own("memory.current" if v2 else "memory.usage_in_bytes"),
@@ -97,26 +89,9 @@ def machine(bundle: Bundle) -> Machine:
     )
 
 
-def _line(bundle: Bundle, source: str, pattern: str) -> Reading:
-    got = bundle.read(source)
-    match = re.search(pattern, got.text)
-    if match:
-        return got.seen(match.group(1).strip())
-    return got.missing("no such line in it" if got.text.strip() else "the file is empty")
-
-
-def _os_release(bundle: Bundle) -> Reading:
-    name = _line(bundle, "/etc/os-release", r"(?m)^PRETTY_NAME=(\S[^\n]{0,120})")
-    return replace(name, value=str(name.value).strip("\"'")) if name.ok else name
-
-
 def _meminfo(bundle: Bundle, name: str) -> Reading:
-    got = bundle.read("/proc/meminfo")
-    match = re.search(rf"(?m)^{name}:\s*([0-9]{{1,18}}) kB", got.text)
-    if match:
-        return got.seen(int(match.group(1)) * KIB, "bytes")
-    why = f"no line {name} in it" if got.text.strip() else "the file is empty"
-    return got.missing(why, "bytes")
+    pattern = rf"(?m)^{name}:\s*([0-9]{{1,18}}) kB"
+    return bundle.read("/proc/meminfo").find(pattern, f"no line {name} in it", "bytes", KIB)
 
 
 def _zram(bundle: Bundle) -> Reading:
@@ -126,12 +101,6 @@ def _zram(bundle: Bundle) -> Reading:
     form = r"(?m)^/dev/zram[0-9]{1,3}\s+\S+\s+[0-9]{1,15}\s+([0-9]{1,15})\s"
     used = re.findall(form, got.text + "\n")
     return got.seen(sum(map(int, used)) * KIB, "bytes")
-
-
-def _zfs(bundle: Bundle) -> Reading:
-    size = _line(bundle, "/proc/spl/kstat/zfs/arcstats", r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$")
-    value = int(str(size.value)) if size.ok else None
-    return replace(size, value=value, unit="bytes")
 
 
 def page_size(bundle: Bundle) -> Reading:
@@ -184,9 +153,7 @@ class _Group:
         if not self.folders:
             return self.absent(unit=unit)
         got = self._bundle.read(f"{self.folders[0]}/{name}")
-        match = re.search(rf"(?m)^{key} ([0-9]{{1,20}})$", got.text)
-        why = f"no line {key} in it"
-        return got.seen(int(match.group(1)), unit) if match else got.missing(why, unit)
+        return got.find(rf"(?m)^{key} ([0-9]{{1,20}})$", f"no line {key} in it", unit, 1)
 
 
 def _folders(cgroup: str) -> list[tuple[int, str]]:

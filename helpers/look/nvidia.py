@@ -1,8 +1,7 @@
-"""NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then its CSV, NVML and the kernel driver's list.
+"""NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then NVML, then the kernel driver's list.
 
-nvidia-smi counts in MiB. ``N/A`` for a process is "not measured", never 0; a unified-memory part (GB10)
-prints it for the memory totals as well. The XML is read without its DTD, and refused when it declares an
-entity.
+nvidia-smi counts in MiB; its CSV is kept as text only. ``N/A`` for a process is "not measured", never 0; a unified-memory part
+(GB10) prints it for the memory totals as well. The XML is read without its DTD, and refused when it declares an entity.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import pkgutil
 import re
 import sys
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,7 +19,7 @@ from helpers.units import pci_address
 from . import commands
 from .bundle import Bundle, Row, Text, rows
 from .reading import NOT_ALLOWED, Reading
-from .vendor_text import Failure, count, find_json, mapping, size, stdout_of, why_nothing, word
+from .vendor_text import count, find_object, size, stdout_of, why_nothing, word
 
 XML = "nvidia-smi -q -x"
 GPU_CSV = (
@@ -71,11 +71,11 @@ class NvidiaHolder:
 
 @dataclass(frozen=True)
 class Listing:
-    """GPUs and processes of one answer. ``processes_told`` tells an empty process table from none at all."""
+    """GPUs and processes of one answer. ``lists_processes`` tells an empty process table from none at all."""
 
     gpus: tuple[NvidiaGpu, ...]
     holders: tuple[NvidiaHolder, ...]
-    processes_told: bool
+    lists_processes: bool
     text: Text
 
 
@@ -86,9 +86,9 @@ def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
 
 
 def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
-    """GPUs by PCI address. Each field is the first that holds a value, in the order XML, CSV, NVML, kernel driver.
+    """GPUs by PCI address. Each field is the first that holds a value, in the order XML, NVML, kernel driver.
 
-    A GPU that only the kernel driver knows says in its memory fields why nvidia-smi told nothing.
+    A GPU that only the kernel driver knows says in its memory fields why nvidia-smi gave nothing.
     """
     found: dict[str, NvidiaGpu] = {}
     listed = [gpu for listing in _listings(bundle) for gpu in listing.gpus]
@@ -99,16 +99,16 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
-    """Processes on every GPU, from the first source with a process table; empty may mean "told nothing" (``holder_count``)."""
-    return next((listing.holders for listing in _listings(bundle) if listing.processes_told), ())
+    """Processes on every GPU, from the first source with a process table; empty may mean that none gave one (``holder_count``)."""
+    return next((listing.holders for listing in _listings(bundle) if listing.lists_processes), ())
 
 
 def holder_count(bundle: Bundle) -> Reading:
     """How many processes are on the GPUs. 0 is an empty process table: a container may be shown one while others compute."""
     for listing in _listings(bundle):
-        if listing.processes_told:
+        if listing.lists_processes:
             return listing.text.seen(len({holder.pid for holder in listing.holders}), "count")
-    return _failure(bundle).reading("count")
+    return _failure(bundle).missing("", "count")
 
 
 def driver(bundle: Bundle) -> Reading:
@@ -118,37 +118,30 @@ def driver(bundle: Bundle) -> Reading:
     match = re.search(form, text.text)
     if match:
         return text.seen(match.group(2) + (" (open)" if match.group(1) else ""))
-    return why_nothing(text, "", "driver release").reading()
+    return why_nothing(text, "", "driver release").missing("")
 
 
 def toolkit(bundle: Bundle) -> Reading:
     """Release of the CUDA toolkit of the system; a torch wheel brings its own runtime and needs none."""
-    text, said = bundle.read(TOOLKIT), bundle.read(NVCC)
-    version = word(mapping(find_json(text.text)).inner("cuda").get("version"), text)
-    match = re.search(r"release [0-9.]+, V([0-9.]+)", said.text)
-    if version.ok:
-        return version
-    return said.seen(match.group(1)) if match else why_nothing(said, "", "release").reading()
+    text, compiler = bundle.read(TOOLKIT), bundle.read(NVCC)
+    version = word(find_object(text).inner("cuda").get("version"), text)
+    found = compiler.find(r"release [0-9.]+, V([0-9.]+)")
+    nothing = why_nothing(compiler, "", "release").missing("")
+    return next((one for one in (version, found) if one.ok), nothing)
 
 
-def build(pci: str, raw: dict[str, Any], text: Text, unit: str = "MiB") -> NvidiaGpu:
+def _gpu(pci: str, raw: dict[str, Any], text: Text, unit: str = "MiB") -> NvidiaGpu:
     """A GPU from raw values or readings by field name; a field that is not there reads as not available."""
-
-    def field(name: str) -> Reading:
-        value = raw.get(name)
-        if isinstance(value, Reading):
-            return value
-        if name in SIZES:
-            return size(value, text, unit)
-        return (count if name == "index" else word)(value, text)
-
-    return NvidiaGpu(pci, *(field(one.name) for one in fields(NvidiaGpu)[1:]))
+    read: dict[str, Any] = {**dict.fromkeys(SIZES, partial(size, unit=unit)), "index": count}
+    names = [one.name for one in fields(NvidiaGpu)[1:]]
+    values = ((raw.get(name), read.get(name, word)) for name in names)
+    return NvidiaGpu(pci, *(v if isinstance(v, Reading) else made(v, text) for v, made in values))
 
 
 def parse_xml(text: Text) -> Listing:
     """The listing of ``nvidia-smi -q -x``; of a text that was cut, the GPUs that are whole."""
     root, elements = _elements(stdout_of(text))
-    found, running, told = [], [], False
+    found, running, listed = [], [], False
     for index, gpu in enumerate(elements):
         address = pci_address(gpu.get("id")) or pci_address(gpu.findtext("pci/pci_bus_id"))
         if not address or root is None:
@@ -156,8 +149,8 @@ def parse_xml(text: Text) -> Listing:
         raw: dict[str, Any] = {part: gpu.findtext("fb_memory_usage/" + part) for part in SIZES}
         cuda = root.findtext("cuda_version")
         raw.update(index=index, name=gpu.findtext("product_name"), cuda=cuda)
-        found.append(build(address, raw, text))
-        told = told or gpu.find("processes") is not None
+        found.append(_gpu(address, raw, text))
+        listed = listed or gpu.find("processes") is not None
         for process in gpu.iterfind("processes/process_info"):
             tags = ("pid", "process_name", "gpu_instance_id")
             pid, name, instance = ((process.findtext(tag) or "").strip() for tag in tags)
@@ -165,7 +158,7 @@ def parse_xml(text: Text) -> Listing:
                 memory = size(process.findtext("used_memory"), text, "MiB")
                 instance = "" if instance == "N/A" else instance
                 running.append(NvidiaHolder(address, int(pid), name, memory, instance))
-    return Listing(tuple(found), tuple(running), told, text)
+    return Listing(tuple(found), tuple(running), listed, text)
 
 
 def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
@@ -189,58 +182,10 @@ def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.
     return root, found
 
 
-def parse_gpu_csv(text: Text) -> Listing:
-    """The listing of ``--query-gpu``; a GPU without ``pci.bus_id`` among the fields has an empty address."""
-    found = []
-    for row in csv_rows(text):
-        raw = {**row, **{part: row.get("memory." + part) for part in SIZES}}
-        address = pci_address(row.get("pci.bus_id", row.get("gpu_bus_id")))
-        found.append(build(address, raw, text))
-    return Listing(tuple(found), (), False, text)
-
-
-def parse_apps_csv(text: Text) -> Listing:
-    """The listing of ``--query-compute-apps``: compute processes only. A header without rows is an empty table."""
-    listed = csv_rows(text)
-    found = []
-    for row in listed:
-        if _PID.fullmatch(row.get("pid", "")):
-            memory = size(row.get("used_gpu_memory", row.get("used_memory")), text, "MiB")
-            name = row.get("process_name", row.get("name", ""))
-            address = pci_address(row.get("gpu_bus_id"))
-            found.append(NvidiaHolder(address, int(row["pid"]), name, memory))
-    words = stdout_of(text).strip()
-    header = "used_gpu_memory" in words or "used_memory" in words
-    empty = not listed and (header or (not words and "noheader" in text.source))
-    return Listing((), tuple(found), bool(found) or (text.ok and empty), text)
-
-
-def csv_rows(text: Text) -> list[dict[str, str]]:
-    """Rows of a CSV answer by field name; the names come from the header, or from the query in the command line.
-
-    nvidia-smi quotes nothing: a name with commas takes what the other fields leave.
-    """
-    lines = [line.strip() for line in stdout_of(text).splitlines() if line.strip()]
-    query = re.search(r"--query-(?:gpu|compute-apps)=([a-z0-9_.,]+)", text.source)
-    names = query.group(1).split(",") if query else []
-    header = [name.split(" [")[0].strip() for name in lines[0].split(",")] if lines else []
-    if header and all(re.fullmatch(r"[a-z_0-9.]*[a-z][a-z_0-9.]*", name) for name in header):
-        names, lines = header, lines[1:]
-    free = next((at for at, name in enumerate(names) if name in ("name", "process_name")), 0)
-    found = []
-    for line in lines:
-        parts = line.split(", ")
-        end = free + len(parts) - len(names) + 1
-        if names and end > free:
-            parts[free:end] = [", ".join(parts[free:end])]
-            found.append({name: parts[at].strip() for at, name in enumerate(names)})
-    return found
-
-
 def nvml_listing(bundle: Bundle) -> Listing:
     """The table ``nvml`` as a listing, in bytes; NVML gives no names of processes."""
     text = bundle.read(TABLE)
-    found, running, told = [], [], False
+    found, running, listed = [], [], False
     for row in bundle.table(TABLE):
         address = pci_address(row.get("pci"))
         if not address:
@@ -252,10 +197,10 @@ def nvml_listing(bundle: Bundle) -> Listing:
             why = str(reason.get("why") or "not read")
             unit = "bytes" if name in SIZES else "text"
             raw[name] = text.refused(reason.get("status"), why, unit)
-        found.append(build(address, raw, text, "B"))
-        told = told or isinstance(row.get("compute"), list)
+        found.append(_gpu(address, raw, text, "B"))
+        listed = listed or isinstance(row.get("compute"), list)
         running += _nvml_holders(address, row, text)
-    return Listing(tuple(found), tuple(running), told, text)
+    return Listing(tuple(found), tuple(running), listed, text)
 
 
 def _nvml_holders(address: str, row: Row, text: Text) -> list[NvidiaHolder]:
@@ -273,37 +218,32 @@ def _nvml_holders(address: str, row: Row, text: Text) -> list[NvidiaHolder]:
 
 def _listings(bundle: Bundle) -> tuple[Listing, ...]:
     """The answers in the order in which they are believed."""
-    return (
-        parse_xml(bundle.read(XML)),
-        parse_gpu_csv(bundle.read(GPU_CSV)),
-        parse_apps_csv(bundle.read(APPS_CSV)),
-        nvml_listing(bundle),
-    )
+    return parse_xml(bundle.read(XML)), nvml_listing(bundle)
 
 
 def _driver_gpus(bundle: Bundle) -> list[NvidiaGpu]:
     found = []
-    unread = dict.fromkeys(SIZES, _failure(bundle).reading("bytes"))
+    unread = dict.fromkeys(SIZES, _failure(bundle).missing("", "bytes"))
     for source in bundle.sources(INFORMATION):
         text = bundle.read(source)
         address = pci_address(source.split("/")[-2])
         model = re.search(r"(?m)^\s*Model\s*:([^\n]*)", text.text)
         if address:
             name = model.group(1).strip() if model else None
-            found.append(build(address, {**unread, "name": name}, text))
+            found.append(_gpu(address, {**unread, "name": name}, text))
     return found
 
 
-def _failure(bundle: Bundle) -> Failure:
+def _failure(bundle: Bundle) -> Text:
     """Why nothing was listed: nvidia-smi's own words, and NVML's where they add something."""
-    failure = why_nothing(bundle.read(XML), "nvidia-smi", "list of GPUs")
+    nothing = why_nothing(bundle.read(XML), "nvidia-smi", "list of GPUs")
     row = next(iter(bundle.table(TABLE)), Row())
     why = row.text("why")
-    if why and why not in failure.why:
-        status = NOT_ALLOWED if row.get("status") == NOT_ALLOWED else failure.status
-        words = f"nvidia-smi: {failure.why}; NVML: {why}"
-        return replace(failure, status=status, why=words[:400])
-    return failure
+    if why and why not in nothing.why:
+        status = NOT_ALLOWED if row.get("status") == NOT_ALLOWED else nothing.status
+        words = f"nvidia-smi: {nothing.why}; NVML: {why}"
+        return replace(nothing, status=status, why=words[:400])
+    return nothing
 
 
 def _merged(first: NvidiaGpu, other: NvidiaGpu) -> NvidiaGpu:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from functools import partial
 from typing import Any
 
 LIBRARIES = (
@@ -116,9 +117,9 @@ class Nvml:
         self.call(name, ctypes.byref(value))
         return value.value
 
-    def gpu(self, index: int) -> dict[str, object]:
+    def gpu(self, index: int) -> dict[str, Any]:
         """One GPU as a row; a field that could not be read is null and named in ``unread`` with its reason."""
-        row: dict[str, object] = {"index": index, "status": "ok", "unread": {}}
+        row: dict[str, Any] = {"index": index, "status": "ok", "unread": {}}
         handle = ctypes.c_void_p()
         try:
             self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
@@ -126,30 +127,28 @@ class Nvml:
             return {**row, **error.unread}
         for fields, read in (
             (("pci",), self._pci),
-            (("uuid",), self._text),
-            (("name",), self._text),
-            (("total_bytes", "free_bytes", "used_bytes", "reserved_bytes"), self._memory),
-            (("compute",), self._processes),
-            (("graphics",), self._processes),
+            (("name",), self._name),
+            (tuple(f"{part}_bytes" for part in MemoryV2._sizes), self._memory),
+            (("compute",), partial(self._processes, "Compute")),
+            (("graphics",), partial(self._processes, "Graphics")),
         ):
             try:
-                got = read(fields[0], handle)
-                row.update(got if isinstance(got, dict) else {fields[0]: got})
+                values = read(handle)
+                row.update({name: values[at] for at, name in enumerate(fields)})
             except NvmlError as error:
                 row.update(dict.fromkeys(fields))
-                row["unread"].update(dict.fromkeys(fields, error.unread))  # type: ignore[attr-defined]
+                row["unread"].update(dict.fromkeys(fields, error.unread))
         return row
 
-    def _pci(self, _: str, handle: ctypes.c_void_p) -> object:
+    def _pci(self, handle: ctypes.c_void_p) -> list[Any]:
         info = Pci()
         self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(info))
-        return info.busId.decode("ascii", "replace")
+        return [info.busId.decode("ascii", "replace")]
 
-    def _text(self, field: str, handle: ctypes.c_void_p) -> object:
-        return self.text({"uuid": "nvmlDeviceGetUUID", "name": "nvmlDeviceGetName"}[field], handle)
+    def _name(self, handle: ctypes.c_void_p) -> list[Any]:
+        return [self.text("nvmlDeviceGetName", handle)]
 
-    def _memory(self, _: str, handle: ctypes.c_void_p) -> object:
-        sizes: dict[str, object] = {}
+    def _memory(self, handle: ctypes.c_void_p) -> list[Any]:
         memory: ctypes.Structure = MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
         try:
             self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
@@ -158,12 +157,10 @@ class Nvml:
                 raise
             memory = Memory()
             self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-        for part in ("total", "free", "used", "reserved"):
-            sizes[part + "_bytes"] = getattr(memory, part, None)
-        return sizes
+        return [getattr(memory, part, None) for part in MemoryV2._sizes]
 
-    def _processes(self, field: str, handle: ctypes.c_void_p) -> object:
-        name = f"nvmlDeviceGet{field.capitalize()}RunningProcesses"
+    def _processes(self, kind: str, handle: ctypes.c_void_p) -> list[Any]:
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
         for suffix, shape in (("_v3", ProcessV2), ("_v2", ProcessV2), ("", ProcessV1)):
             try:
                 found = self._listed(name + suffix, shape, handle)
@@ -171,14 +168,7 @@ class Nvml:
                 if error.code != FUNCTION_NOT_FOUND:
                     raise
                 continue
-            return [
-                {
-                    "pid": one.pid,
-                    "gpu_instance": getattr(one, "gpuInstanceId", None),
-                    "used_bytes": None if one.usedGpuMemory == NOT_MEASURED else one.usedGpuMemory,
-                }
-                for one in found
-            ]
+            return [[_process(one) for one in found]]
         raise NvmlError(FUNCTION_NOT_FOUND, f"{name}: not in this driver")
 
     def _listed(self, name: str, shape: type[Any], handle: ctypes.c_void_p) -> list[Any]:
@@ -187,15 +177,20 @@ class Nvml:
             count, array = ctypes.c_uint(size), (shape * size)()
             try:
                 self.call(name, handle, ctypes.byref(count), array)
+                return list(array[: count.value])
             except NvmlError as error:
                 if error.code != INSUFFICIENT_SIZE or size >= MOST_PROCESSES:
                     raise
                 size = min(MOST_PROCESSES, max(size, count.value) * 2)
-                continue
-            return list(array[: count.value])
 
 
-def report() -> list[dict[str, object]]:
+def _process(one: Any) -> dict[str, Any]:
+    used = None if one.usedGpuMemory == NOT_MEASURED else one.usedGpuMemory
+    instance = getattr(one, "gpuInstanceId", None)
+    return {"pid": one.pid, "gpu_instance": instance, "used_bytes": used}
+
+
+def report() -> list[dict[str, Any]]:
     """One row per GPU, or one row that says why there is none."""
     try:
         nvml = Nvml()
@@ -204,16 +199,15 @@ def report() -> list[dict[str, object]]:
         return [{"status": "not_available", "why": f"no NVML library: {error}"}]
     except NvmlError as error:
         return [dict(error.unread)]
-    versions: dict[str, object] = {"driver": None, "cuda_driver": None}
+    release: dict[str, Any] = {"cuda_driver": None}
     try:
-        versions["driver"] = nvml.text("nvmlSystemGetDriverVersion")
         cuda = nvml.number("nvmlSystemGetCudaDriverVersion_v2")
-        versions["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
+        release = {"cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}"}
     except NvmlError as error:
-        versions["versions_why"] = str(error)
+        release["cuda_driver_why"] = str(error)
     if not count:
-        return [{"status": "not_available", "why": "NVML counts no GPU", **versions}]
-    return [{**nvml.gpu(index), **versions} for index in range(count)]
+        return [{"status": "not_available", "why": "NVML counts no GPU", **release}]
+    return [{**nvml.gpu(index), **release} for index in range(count)]
 
 
 if __name__ == "__main__":

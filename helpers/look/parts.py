@@ -5,15 +5,13 @@ It goes by the GPU's own name or chip, never by the CPU's. The parts are data: p
 
 from __future__ import annotations
 
-import json
-import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from helpers.grammar import lazy
+from helpers.grammar import data, lazy
 from helpers.look.bundle import Bundle
 from helpers.units import GIB
 
@@ -62,11 +60,11 @@ class Listed:
 @lru_cache(maxsize=1)
 def parts() -> tuple[Part, ...]:
     """Every known part, in the file's order."""
-    rows = json.loads(pkgutil.get_data("helpers", "parts.json") or b"[]")
-    tuples: Iterator[dict[str, Any]] = (
-        {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows
-    )
-    return tuple(Part(**row) for row in tuples)
+
+    def plain(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    return tuple(Part(**{k: plain(v) for k, v in row.items()}) for row in data("parts"))
 
 
 @lru_cache(maxsize=1)
@@ -125,8 +123,8 @@ def gpu_kind(
     found = [m for text in (*names, *gfx) for m in mentions(text)]
     # HSA_OVERRIDE_GFX_VERSION lends a chip another's number; a name is its own.
     named = [m for m in found if not m.words.lower().startswith("gfx")]
-    said = [m.part for m in named or found]
-    kinds = {part.kind for part in said}
+    own = [m.part for m in named or found]
+    kinds = {part.kind for part in own}
     for gpu in _captured(bundle) if bundle is not None else ():
         unified = gpu.vendor == "NVIDIA" and _is_unified(gpu.name.show(), gpu.integrated)
         if unified or gpu.integrated is not None:
@@ -134,7 +132,7 @@ def gpu_kind(
     if UNIFIED in kinds:
         return UNIFIED
     if {APU, CARD} <= kinds and total_bytes:
-        sizes = [size for part in said if part.kind == CARD for size in part.gib]
+        sizes = [size for part in own if part.kind == CARD for size in part.gib]
         return CARD if is_card_size(total_bytes, "", sizes) or not sizes else APU
     return CARD if CARD in kinds else APU if APU in kinds else UNKNOWN
 

@@ -23,17 +23,8 @@ CLASSES = ("0x03", "0x0604", "0x12")
 
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?GT/s")
 _BARS = 6
-_WORDS = (
-    "vendor",
-    "device",
-    "class",
-    "current_link_speed",
-    "current_link_width",
-    "max_link_speed",
-    "max_link_width",
-    "boot_vga",
-    "numa_node",
-)
+_LINK = "current_link_speed", "current_link_width", "max_link_speed", "max_link_width"
+_WORDS = ("vendor", "device", "class", "numa_node", *_LINK)
 
 
 @dataclass(frozen=True)
@@ -92,8 +83,6 @@ def collect_pci(root: Path) -> list[dict[str, Any]]:
         folder = f"/sys/bus/pci/devices/{name}"
         row: dict[str, Any] = {word: text(top, f"{folder}/{word}") for word in _WORDS}
         row["pci"] = pci_address(name)
-        ids = [text(top, f"{folder}/subsystem_{part}") for part in ("vendor", "device")]
-        row["subsystem"] = ":".join(ids) if all(ids) else ""
         row["driver"] = _target(top, f"{folder}/driver").rsplit("/", 1)[-1]
         row["path"] = _target(top, folder) or folder
         group = _target(top, f"{folder}/iommu_group").rsplit("/", 1)[-1]
@@ -151,30 +140,20 @@ def _device(pci: str, row: Row, rows: dict[str, Row], table: Text) -> PciDevice:
     bars = tuple(bar for bar in row.many("resource") if isinstance(bar, int) and bar >= 0)
     above = [rows.get(a, Row()) for a in parents]
     folder = table.of(f"/sys/bus/pci/devices/{pci}")
-    return PciDevice(
-        pci,
-        row.text("class"),
-        row.text("vendor"),
-        row.text("device"),
-        row.text("driver"),
-        slowest,
-        bars,
-        _iommu(row, folder),
-        _numa(row, folder),
-        _integrated(pci, row, above),
-    )
+    kind, vendor, device, driver = (row.text(k) for k in ("class", "vendor", "device", "driver"))
+    iommu, numa, integrated = _iommu(row, folder), _numa(row, folder), _integrated(pci, row, above)
+    return PciDevice(pci, kind, vendor, device, driver, slowest, bars, iommu, numa, integrated)
 
 
 def _link(row: Row) -> Link | None:
-    speeds = [_SPEED.match(row.text(key)) for key in ("current_link_speed", "max_link_speed")]
-    widths = [row.text(key) for key in ("current_link_width", "max_link_width")]
-    if not all(speeds) or not all(re.fullmatch(r"[0-9]{1,2}", w) for w in widths):
-        return None
-    now, most = (float(match.group(1)) for match in speeds if match)
+    speed, width, most, widest = (row.text(key) for key in _LINK)
+    speeds = [_SPEED.match(words) for words in (speed, most)]
     # A port with nothing behind it, and a GPU inside the CPU, report a link of 0 or 255 lanes.
-    if not all(0 < int(width) <= 32 for width in widths):
+    lanes = [int(words) for words in (width, widest) if re.fullmatch(r"[0-9]{1,2}", words)]
+    if not all(speeds) or len(lanes) < 2 or not all(0 < lane <= 32 for lane in lanes):
         return None
-    return Link(now, int(widths[0]), most, int(widths[1]))
+    now, best = (float(match.group(1)) for match in speeds if match)
+    return Link(now, lanes[0], best, lanes[1])
 
 
 def _iommu(row: Row, folder: Text) -> Reading:
@@ -193,13 +172,11 @@ def _numa(row: Row, folder: Text) -> Reading:
 
 def _integrated(pci: str, row: Row, parents: list[Row]) -> bool | None:
     vendor = row.text("vendor")
-    if not row.text("class").startswith("0x03"):
+    if not row.text("class").startswith("0x03") or vendor not in ("0x8086", "0x1002"):
         return None
     if vendor == "0x8086":
         return pci == "0000:00:02.0"
-    if vendor == "0x1002":
-        if row.get("with_security_processor") is True:
-            return True
-        # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and 1479 in pci.ids).
-        return False if any(parent.text("vendor") == "0x1002" for parent in parents) else None
-    return None
+    if row.get("with_security_processor") is True:
+        return True
+    # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and 1479 in pci.ids).
+    return False if any(parent.text("vendor") == "0x1002" for parent in parents) else None

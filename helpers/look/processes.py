@@ -12,18 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from . import files, watched
+from . import files, guard
 from .bundle import Bundle
-from .reading import KIB, Reading, absent, seen
+from .reading import KIB, Reading
 
 DEVICE_PREFIXES = ("/dev/dri/", "/dev/kfd", "/dev/nvidia", "/dev/dxg")
-MEMORY = {
-    "rss_bytes": "VmRSS",
-    "rss_anon_bytes": "RssAnon",
-    "rss_file_bytes": "RssFile",
-    "rss_shmem_bytes": "RssShmem",
-    "swap_bytes": "VmSwap",
-}
 SMALL_BYTES = 64 << 10
 # include/linux/sched.h; in the flags of /proc/PID/stat, which anybody may read.
 PF_KTHREAD = 0x00200000
@@ -50,20 +43,20 @@ def pids(root: str) -> list[int]:
 
 def walk_processes(root: str, with_args: bool = False) -> Iterator[dict[str, Any]]:
     """Rows of the table ``processes``, one by one."""
-    for pid, row, why in watched.each(pids(root), partial(_process, root, with_args)):
+    for pid, row, why in guard.each(pids(root), partial(_process, root, with_args)):
         yield row or {"pid": pid, "status": "not_available", "why": why}
 
 
 def walk_device_files(root: str) -> Iterator[dict[str, Any]]:
     """Rows of the table ``device_files``, one by one: the open files first, then what each one's fdinfo says."""
     held: list[dict[str, Any]] = []
-    for pid, rows, why in watched.each(pids(root), partial(_device_files, root)):
+    for pid, rows, why in guard.each(pids(root), partial(_device_files, root)):
         held += [{"pid": pid, "status": "not_available", "why": why}] if rows is None else rows
     open_files = [row for row in held if row["status"] == "ok"]
-    said = watched.each(open_files, partial(_fdinfo, root), group=lambda row: row["pid"])
+    texts = guard.each(open_files, partial(_fdinfo, root), group=lambda row: row["pid"])
     for row in held:
         if row["status"] == "ok":
-            _, answer, why = next(said)
+            _, answer, why = next(texts)
             row = answer or {**row, "fdinfo": "", "status": "not_available", "why": why}
         yield row
 
@@ -76,32 +69,31 @@ def _text(root: str, source: str) -> tuple[str, str, str]:
 def _process(root: str, with_args: bool, pid: int) -> dict[str, Any]:
     text, status, why = _text(root, f"/proc/{pid}/status")
     status = "ok" if status == "truncated" else status
-    row: dict[str, Any] = {"pid": pid, "status": status, "why": why}
     if status != "ok":
-        if why.startswith("no such") or "ESRCH" in why:
-            row["why"] = "ended while it was looked at"
-        return row
+        ended = why.startswith("no such") or "ESRCH" in why
+        return {
+            "pid": pid,
+            "status": status,
+            "why": "ended while it was looked at" if ended else why,
+        }
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    named = {"uid": "Uid", "ppid": "PPid", "threads": "Threads"}
-    numbers = {key: _first(fields.get(field)) for key, field in named.items()}
-    # starttime is the 22nd field of proc(5).
-    numbers["start_ticks"] = _of_stat(root, pid, 22)
-    row.update({key: value for key, value in numbers.items() if value is not None})
-    row.update(
-        name=fields.get("Name", "").strip(),
-        state=fields.get("State", "").strip()[:1],
-        nspid=[int(n) for n in fields.get("NSpid", "").split() if n.isdigit()],
-    )
-    for key, field in MEMORY.items():
-        kib = _first(fields.get(field))
-        if kib is not None:
-            row[key] = kib * KIB
+    anon = _first(fields.get("RssAnon"))
+    row: dict[str, Any] = {
+        "pid": pid,
+        "status": status,
+        "why": why,
+        "uid": _first(fields.get("Uid")),
+        # starttime is the 22nd field of proc(5).
+        "start_ticks": _of_stat(root, pid, 22),
+        "name": fields.get("Name", "").strip(),
+        "state": fields.get("State", "").strip()[:1],
+        "rss_anon_bytes": None if anon is None else anon * KIB,
+    }
     if with_args:
         words, args_status, args_why = _text(root, f"/proc/{pid}/cmdline")
         row["args"] = words.rstrip("\0").split("\0") if words else []
-        if args_status not in ("ok", "truncated"):
-            row["args_why"] = args_why
-    return row
+        row["args_why"] = None if args_status in ("ok", "truncated") else args_why
+    return {key: value for key, value in row.items() if value is not None}
 
 
 def _first(value: str | None) -> int | None:
@@ -148,16 +140,15 @@ def _fdinfo(root: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def processes(bundle: Bundle) -> tuple[Process, ...]:
     """Every process in the bundle, by number. Empty where the table was not captured; ``bundle.read`` then says why."""
-    item = bundle.read("processes").item
+    text = bundle.read("processes")
     found = {}
     for row in bundle.table("processes"):
         pid, anon = row.number("pid"), row.number("rss_anon_bytes")
         if pid is None:
             continue
-        source = f"/proc/{pid}/status"
+        at = text.of(f"/proc/{pid}/status")
         why = row.text("why") or "no RssAnon: a kernel thread, a zombie or an older kernel"
-        memory = absent(row.get("status"), why, "bytes", source, item)
-        if anon is not None:
-            memory = seen(anon, "bytes", source, item)
+        refused = at.refused(row.get("status"), why, "bytes")
+        memory = refused if anon is None else at.seen(anon, "bytes")
         found[pid] = Process(pid, row.text("name"), row.text("state"), row.number("uid"), memory)
     return tuple(found[pid] for pid in sorted(found))

@@ -6,13 +6,12 @@ a cause. Tolerances come from the printed digits, and from what layers are known
 
 from __future__ import annotations
 
-import json
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from helpers.grammar import data
 from helpers.look.figures import HALF, NOT_MEASURED_BYTES, Figure, beside, lone_free
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
 from helpers.units import GIB, MIB, near, show_bytes
@@ -26,11 +25,7 @@ INSTALLED_SHARE = 0.06
 BUSY_BYTES = 512 * MIB
 WORD_BYTES = 4 * GIB
 """What 32 bits hold: Windows' AdapterRAM gives it, or up to 1 MiB less, for every larger card (Win32_VideoController)."""
-CARVE_OUTS = tuple(
-    size * 512 * MIB for size in (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
-)
-"""Sizes that firmware menus offer for the frame buffer of an APU (AMD, Ryzen AI system guides)."""
-RELATIONS: dict[str, str] = json.loads(pkgutil.get_data("helpers", "relations.json") or b"{}")
+RELATIONS: dict[str, str] = data("relations")
 """Each relation's name and what it means."""
 
 
@@ -53,13 +48,14 @@ class _Book:
     """Figures sorted for asking."""
 
     def __init__(self, figures: Iterable[Figure], kind: str, sizes: tuple[int, ...], hip: bool):
+        figures = tuple(figures)
         self.all = [f for f in figures if f.bytes is not None]
         self.blank = [f for f in figures if f.bytes is None]
         self.kind, self.sizes, self.hip = kind, sizes, hip
 
     def of(self, what: str, *pools: str) -> list[Figure]:
         found = [f for f in self.all if f.what == what and (not pools or f.pool in pools)]
-        return [f for f in found if abs(f.bytes or 0) < NOT_MEASURED_BYTES]
+        return [f for f in found if abs(_b(f)) < NOT_MEASURED_BYTES]
 
     def totals(self, *pools: str) -> list[Figure]:
         """Totals and live limits of pools, the figures read before those retold."""
@@ -67,9 +63,7 @@ class _Book:
 
     @property
     def ram(self) -> Figure | None:
-        return next(iter(self.totals("ram")), None) or next(
-            iter(self.totals("ram-installed")), None
-        )
+        return next(iter(self.totals("ram") or self.totals("ram-installed")), None)
 
     @property
     def installed(self) -> int | None:
@@ -96,18 +90,14 @@ def relations(
     ``kind`` is gpu_kind's answer, ``sizes`` the memory sizes (GiB) of the cards named, ``hip`` whether ROCm's runtime
     gave the runtime's figures.
     """
-    book = _Book(tuple(figures), kind, tuple(sizes), hip)
-    found: list[Relation] = []
-    done = set()
-    for rule in _RULES:
-        for name, of in rule(book):
-            key = (name, *sorted({(f.source, f.pool, f.what) for f in of}))
-            if key not in done:
-                done.add(key)
-                says = f"{RELATIONS[name]}: " + ", ".join(_words(f) for f in of)
-                says = says[:1].upper() + says[1:]
-                found.append(Relation(name, of, says, not any(f.hearsay for f in of)))
-    return found
+    book = _Book(figures, kind, tuple(sizes), hip)
+    found: dict[tuple[Any, ...], Relation] = {}
+    for name, of in (pair for rule in _RULES for pair in rule(book)):
+        key = (name, *sorted({(f.source, f.pool, f.what) for f in of}))
+        says = f"{RELATIONS[name]}: " + ", ".join(map(_words, of))
+        says = says[:1].upper() + says[1:]
+        found.setdefault(key, Relation(name, of, says, not any(f.hearsay for f in of)))
+    return list(found.values())
 
 
 def _words(figure: Figure) -> str:
@@ -121,9 +111,7 @@ def _same_device(left: Figure, right: Figure) -> bool:
 
 
 def _one_total(book: _Book) -> Found:
-    totals = book.totals(
-        "runtime", "hsa", "kfd", "ttm", "gtt", "vram", "carveout", "vulkan", "opencl"
-    )
+    totals = book.totals(*RUNTIME, *DRIVER, "vulkan", "opencl")
     for left, right in combinations(totals[:40], 2):
         if not _same_device(left, right):
             continue
@@ -155,21 +143,6 @@ def _shares_of_ram(book: _Book) -> Found:
                 yield "half-of-rest", (total, block, ram)
 
 
-def _carve_outs(book: _Book) -> Found:
-    if book.kind != APU:
-        return
-    larger = book.totals("gtt", "kfd", "ttm", "ram", "ram-installed")
-    blocks = book.totals("carveout", "vram")
-    for total in book.totals(*RUNTIME):
-        beside = [f for f in larger if _b(f) > 1.5 * _b(total)]
-        same = [block for block in blocks if near(total, block, 0.005)]
-        if same and beside:
-            yield "carve-out", (total, same[0], beside[0])
-        elif beside and any(near(total, size, 0) for size in CARVE_OUTS) and not blocks:
-            if 4 * _b(total) <= max(_b(f) for f in beside):
-                yield "carve-out-size", (total, beside[0])
-
-
 def _sums(book: _Book) -> Found:
     if book.kind == CARD:
         return
@@ -193,19 +166,18 @@ def _beyond(book: _Book) -> Found:
             yield "wrapped", (total,)
     for figure in (f for f in book.all if f.what in ("total", "used", "free")):
         size = _b(figure)
+        bounded = figure.pool in ("runtime", "hsa", "kfd", "vram", "gtt", "vulkan")
         if size < 0 or abs(size) >= NOT_MEASURED_BYTES:
             yield "wrapped", (figure,)
-        elif most and figure.pool in ("runtime", "hsa", "kfd", "vram", "gtt", "vulkan"):
-            if not (figure.pool == "gtt" and book.kind == CARD) and size > 1.02 * most:
+        elif most and bounded and size > 1.02 * most:
+            if not (figure.pool == "gtt" and book.kind == CARD):
                 yield "above-hardware", (figure,)
     for total in book.totals("runtime") if book.hip and book.kind == UNKNOWN else ():
         if _b(total) > 256 * MIB and not is_card_size(_b(total), "AMD"):
             yield "no-card-size", (total,)
-    for small, large in combinations(
-        book.of("used", "vram", "gtt") + book.totals("vram", "gtt"), 2
-    ):
-        if (small.what, small.pool) == (large.what, large.pool) and small.source != large.source:
-            low, high = sorted((small, large), key=_b)
+    pools = book.of("used", "vram", "gtt") + book.totals("vram", "gtt")
+    for low, high in (sorted(pair, key=_b) for pair in combinations(pools, 2)):
+        if (low.what, low.pool) == (high.what, high.pool) and low.source != high.source:
             lost = _b(high) - _b(low)
             if lost and _b(low) < 4 * GIB <= _b(high) and near(lost % (4 * GIB), 0, 0):
                 yield "wrapped", (low, high)
@@ -239,22 +211,17 @@ def _busy(used: Figure, total: Figure) -> bool:
 
 def _between_sources(book: _Book) -> Found:
     for what, name in (("used", "used-differs"), ("free", "frees-differ")):
-        for left, right in combinations(book.of(what, "runtime", "vram", "gtt")[:40], 2):
-            low, high = sorted((left, right), key=_b)
-            alike = left.pool == right.pool or what == "free"
-            if alike and left.source != right.source and _same_device(left, right):
+        for pair in combinations(book.of(what, "runtime", "vram", "gtt")[:40], 2):
+            low, high = sorted(pair, key=_b)
+            alike = low.pool == high.pool or what == "free"
+            if alike and low.source != high.source and _same_device(low, high):
                 if _b(high) > 1.5 * _b(low) and _b(high) - _b(low) > 2 * GIB:
                     yield name, (low, high)
-    for blank in [
-        *(f for f in book.blank if f.text != HALF),
-        *(f for f in book.all if f.bytes == 0 and f.pool != "swap"),
-    ]:
+    unmeasured = [f for f in book.blank if f.text != HALF]
+    for blank in unmeasured + [f for f in book.all if f.bytes == 0 and f.pool != "swap"]:
+        others = {"vram": ("vram", "runtime", "process")}.get(blank.pool, (blank.pool, "process"))
         for other in book.of(blank.what) + book.of("used", "process"):
-            same = (
-                blank.pool in (other.pool, "process")
-                or other.pool == "process"
-                or (blank.pool == "vram" and other.pool == "runtime")
-            )
+            same = blank.pool == "process" or other.pool in others
             if same and blank.source != other.source and _b(other) > BUSY_BYTES:
                 if _same_device(blank, other):
                     yield "not-measured", (blank, other)
@@ -267,19 +234,18 @@ def _runtime_and_driver(book: _Book) -> Found:
         for driver in drivers:
             if not _same_device(total, driver) or (driver.pool == "gtt" and book.kind == UNKNOWN):
                 continue
-            low, high = sorted((total, driver), key=_b)
-            above_carve_out = (
-                high is total and driver.pool in ("vram", "carveout") and book.kind == APU
-            )
-            if not near(low, high, LOWER_SHARE) and not above_carve_out:
-                name = "runtime-below-driver" if low is total else "runtime-above-driver"
-                yield name, (total, driver)
-    live = {f.pool: f for f in [*book.totals("gtt"), *book.totals("ttm")]}
+            below = _b(total) <= _b(driver)
+            carved = not below and driver.pool in ("vram", "carveout") and book.kind == APU
+            if not near(total, driver, LOWER_SHARE) and not carved:
+                yield f"runtime-{'below' if below else 'above'}-driver", (total, driver)
+    live = {f.pool: f for f in book.totals("gtt", "ttm")}
+    runtime = next(iter(book.totals(*RUNTIME)), None)
     for wanted in book.of("wanted", "ttm", "gtt"):
         seen = live.get(wanted.pool)
-        runtime = next(iter(book.totals("runtime", "hsa")), None)
         if seen is not None and not near(wanted, seen, 0.0001):
             yield "wanted-not-live", (wanted, seen)
+        elif any(near(wanted, reached) for reached in book.totals("vulkan", "kfd")):
+            continue  # a limit that another interface reaches is live
         elif runtime is not None and _b(wanted) > 1.3 * _b(runtime):
             yield "wanted-not-live", (wanted, runtime)
     for need in book.of("wanted", "runtime"):
@@ -303,13 +269,15 @@ def _cards(book: _Book) -> Found:
             continue
         uses, sizes = [_b(u) for u, _ in busy], [_b(t) for _, t in busy]
         shares = [_b(u) / _b(t) for u, t in busy]
-        if max(sizes) > 1.1 * min(sizes) and max(shares) - min(shares) < 0.02 and min(shares) > 0.3:
-            yield "equal-fractions", tuple(used for used, _ in busy[:4])
-        if (
-            len(busy) >= 3
-            and max(uses) - min(uses) <= max(uses) // 500 + 2 * busy[0][0].precision_bytes
-        ):
-            yield "equal-amounts", tuple(used for used, _ in busy[:4])
+        alike, same = (
+            max(shares) - min(shares) < 0.02,
+            max(uses) // 500 + 2 * busy[0][0].precision_bytes,
+        )
+        first = tuple(used for used, _ in busy[:4])
+        if max(sizes) > 1.1 * min(sizes) and alike and min(shares) > 0.3:
+            yield "equal-fractions", first
+        if len(busy) >= 3 and max(uses) - min(uses) <= same:
+            yield "equal-amounts", first
 
 
 def _page_cache(book: _Book) -> Found:
@@ -325,7 +293,6 @@ def _page_cache(book: _Book) -> Found:
 _RULES: tuple[Callable[[_Book], Found], ...] = (
     _one_total,
     _shares_of_ram,
-    _carve_outs,
     _sums,
     _beyond,
     _rest,

@@ -1,4 +1,4 @@
-"""What AMD's tools say: rocm-smi, amd-smi and the version files of ROCm, each card by the tool's own index and PCI address.
+"""What AMD's tools print: rocm-smi, amd-smi, rocminfo (the HSA agents with their memory pools), and ROCm's version files.
 
 An index of a tool is neither the DRM card number nor the HIP index. rocm-smi's JSON prints every value as a
 string, lower-cases process names and joins a process's fields by ``", "`` (rocm_smi.py, print2DArray).
@@ -6,22 +6,22 @@ amd-smi's JSON has two roots: a bare array (ROCm 6.x, distribution builds) and `
 a value is ``{"value": n, "unit": "MB"}``, where MB is MiB, or the text "N/A". On an APU its ``vram`` is the
 firmware carve-out only. Its process list comes from /proc/PID/fdinfo (ROCm/amdsmi src/amd_smi/fdinfo.cc):
 processes of other users (without root) and of other PID namespaces are not in it. Its Python package is never
-imported here: where its library is missing, the import raises KeyError and prints on stdout. Both may open
-/dev/kfd, so they run after sysfs was read.
+imported here: where its library is missing, the import raises KeyError and prints on stdout. rocminfo prints
+KB and means KiB (ROCm/rocminfo rocminfo.cc divides by 1024); pool 1 of a GPU agent is what HIP reports as the
+device's total. All may open /dev/kfd, so they run after sysfs was read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from helpers.units import pci_address
 
 from .bundle import Bundle, Row, Text, rows
-from .reading import NOT_AVAILABLE, Reading, not_available
-from .vendor_text import Failure, find_json, mapping, plain, size, stdout_of, why_nothing, word
+from .reading import Reading, not_available
+from .vendor_text import count, find_json, find_object, size, stdout_of, why_nothing, word
 
 BUS = "rocm-smi --showbus --showproductname --showuniqueid --json"
 MEMORY_JSON = "rocm-smi --showmeminfo all --json"
@@ -32,7 +32,7 @@ STATIC = "amd-smi static --json"
 USAGE = "amd-smi metric --mem-usage --json"
 PROCESS = "amd-smi process --json"
 VERSION = "amd-smi version --json"
-TABLE = "amd-smi"
+ROCMINFO = "rocminfo"
 COMMANDS: tuple[tuple[str, ...], ...] = tuple(
     tuple(line.split())
     for line in (
@@ -49,8 +49,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = tuple(
         STATIC,
         USAGE,
         PROCESS,
-        TABLE,  # a table since ROCm 7.0, help before
+        "amd-smi",  # a table since ROCm 7.0, help before
         "amd-smi node --gtt --json",  # only reads (subcommands/node.py); since amd-smi 26.5
+        ROCMINFO,
     )
 )
 FILES: tuple[str, ...] = ("/opt/rocm/.info/version*", "/opt/rocm*/.info/version*")
@@ -61,12 +62,10 @@ _CARD_LINE = re.compile(r"GPU\[([0-9]{1,4})\](?:\s+XCP\[[0-9]+\])?\s*:?")
 _CARD_KEY = re.compile(r"card[0-9]{1,4}")
 _POOL = re.compile(r"(vram|gtt)\s+total\s+(used\s+)?memory \(b\)")
 _PID_LABELS = re.compile(r"PID|PROCESS NAME|GPU\(s\)|GPU|VRAM USED|SDMA USED|CU OCCUPANCY")
-_BYTES = r"([0-9.]+ [KMGT]?B|N/A)"
-_TABLE_GPU = re.compile(r"\|\s*([0-9a-f:.]{12,16})\s+(.*?)\s*\|.*\|", re.IGNORECASE)
-_TABLE_INDEX = re.compile(r"\|\s*([0-9]{1,4})\s+(\S+)\s+\S+\s+\S+\s*\|.*\|")
-_TABLE_PROCESS = re.compile(
-    rf"\|\s*([0-9]{{1,4}})\s+([0-9]{{1,10}})\s+(.*?)\s+{_BYTES}\s+{_BYTES}\s+{_BYTES}\s+\S.*\|"
-)
+
+_FIELD_LINE = re.compile(r" *([^:\n]{1,40}):+(.*)")
+_AGENT_LINE, _POOL_LINE = (re.compile(rf"\s*{word} [0-9]{{1,4}}\s*") for word in ("Agent", "Pool"))
+_KINDS = {"CPU": "cpu", "GPU": "gpu", "DSP": "npu"}
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,23 @@ class SmiProcess:
     vram: Reading
 
 
+@dataclass(frozen=True)
+class Agent:
+    """One HSA agent: ``kind`` is cpu, gpu, npu or empty where the output was cut.
+
+    ``pci`` comes from the 16-bit BDFID, which holds no PCI domain: 0000 is taken. ``integrated`` is None before the line
+    "Memory Properties" existed (ROCm/rocminfo 7e159e6, 2023-11) and for what is no GPU. ``memory`` is its first global pool,
+    which HIP makes the device's total (ROCm/clr rocdevice.cpp).
+    """
+
+    kind: str
+    name: Reading
+    marketing_name: Reading
+    pci: Reading
+    integrated: bool | None
+    memory: Reading
+
+
 def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
     """Releases of the system's ROCm trees, one per version file. A pip or conda ROCm has no such file."""
     sources = sorted({source for pattern in FILES for source in bundle.sources(pattern)})
@@ -105,41 +121,42 @@ def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
 def amd_smi_rocm(bundle: Bundle) -> Reading:
     """The ROCm release that ``amd-smi version`` names."""
     text = bundle.read(VERSION)
-    data = find_json(stdout_of(text))
     # amd-smi puts even one object into an array (amdsmi_logger.py, _print_json_output).
-    told = mapping(data[0] if isinstance(data, list) and data else data)
-    if not told:
-        return why_nothing(text, "amd-smi", "versions").reading()
-    return word(told.get("rocm_version"), text)
+    versions = find_object(text)
+    if not versions:
+        return why_nothing(text, "amd-smi", "versions").missing("")
+    return word(versions.get("rocm_version"), text)
 
 
 def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
-    """Cards with memory pools, in rocm-smi's order; empty when it told nothing."""
+    """Cards with memory pools, in rocm-smi's order; empty when it gave none."""
     text, lines, bus = bundle.read(MEMORY_JSON), bundle.read(MEMORY), bundle.read(BUS)
     memory: dict[int, dict[str, Reading]] = {}
     # What people post is often the short form, which has the VRAM alone.
     for source in (bundle.read(POSTED), lines, text):
         for index, pools in parse_memory(source).items():
             memory[index] = {**memory.get(index, {}), **pools}
-    told = lines if lines.text and not text.text else text
-    failure = why_nothing(told, "rocm-smi", "memory pools")
-    known = mapping(find_json(stdout_of(bus)))
+    answers = lines if lines.text and not text.text else text
+    nothing = why_nothing(answers, "rocm-smi", "memory pools").missing("", "bytes")
+    known = find_object(bus)
     found = []
     for index in sorted({*memory, *(int(key[4:]) for key in known if _CARD_KEY.fullmatch(key))}):
         fields = {key.lower(): value for key, value in known.inner(f"card{index}").items()}
-        no_pool = Failure(NOT_AVAILABLE, "rocm-smi printed no such pool", told)
-        missing = (no_pool if index in memory else failure).reading("bytes")
+        no_pool = answers.refused("", "rocm-smi printed no such pool", "bytes")
+        missing = no_pool if index in memory else nothing
         name = word(fields.get("card series") or fields.get("card model"), bus)
         pools = {pool: memory.get(index, {}).get(pool, missing) for pool in POOLS}
-        found.append(SmiCard(index, _address([(bus, fields.get("pci bus"))]), name, pools))
+        found.append(SmiCard(index, _address((bus, fields.get("pci bus"))), name, pools))
     return tuple(found)
 
 
-def _address(places: Iterable[tuple[Text, object]]) -> Reading:
+def _address(*places: tuple[Text, object]) -> Reading:
     """The first PCI address among what texts say."""
-    tried = [(text, pci_address(said)) for text, said in places]
-    text, address = next((one for one in tried if one[1]), tried[0])
-    return text.seen(address) if address else text.refused("", "no PCI address reported")
+    for text, words in places:
+        address = pci_address(words)
+        if address:
+            return text.seen(address)
+    return places[0][0].refused("", "no PCI address reported")
 
 
 def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
@@ -155,13 +172,10 @@ def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
 
 
 def _json_values(words: str) -> list[tuple[int, str, Any]]:
-    data = mapping(find_json(words))
-    return [
-        (int(card[4:]), label, value)
-        for card in data
-        if _CARD_KEY.fullmatch(card)
-        for label, value in data.inner(card).items()
-    ]
+    data = find_json(words)
+    listed = data.items() if isinstance(data, Row) else ()
+    inner = [(key, data.inner(key)) for key, _ in listed if _CARD_KEY.fullmatch(key)]
+    return [(int(key[4:]), label, value) for key, one in inner for label, value in one.items()]
 
 
 def _text_values(words: str) -> list[tuple[int, str, Any]]:
@@ -176,22 +190,8 @@ def _text_values(words: str) -> list[tuple[int, str, Any]]:
 
 
 def parse_pids(text: Text) -> tuple[tuple[SmiProcess, ...], Reading]:
-    """KFD processes and their number from ``--showpids``, text or JSON; the number is no zero where it told nothing."""
+    """KFD processes and their number from ``--showpids``; the number is no zero where it gave none."""
     words = stdout_of(text)
-    system = mapping(find_json(words)).get("system")
-    listed = _json_pids(system) if isinstance(system, Row) else _text_pids(words)
-    found = tuple(
-        SmiProcess("", int(pid), "" if name.upper() == "UNKNOWN" else name, size(vram, text))
-        for pid, name, vram in listed
-    )
-    # In JSON mode a run without processes prints no JSON at all (rocm_smi.py, main: "No JSON data to report").
-    none = "No KFD PIDs" in words or "No JSON data to report" in text.text
-    if found or (text.ok and none):
-        return found, text.seen(len(found), "count")
-    return (), why_nothing(text, "rocm-smi", "list of KFD processes").reading("count")
-
-
-def _text_pids(words: str) -> list[tuple[str, str, str]]:
     found = []
     values = 0
     for line in words.splitlines():
@@ -202,33 +202,39 @@ def _text_pids(words: str) -> list[tuple[str, str, str]]:
             values = 0
         elif values > 0 and len(tokens) > values and re.fullmatch("[0-9]{1,10}", tokens[0]):
             # The name may hold spaces; every other column is one word, the GPUs first, then the VRAM.
-            name, rest = tokens[1:-values], [*tokens[-values:], ""]
-            found.append((tokens[0], " ".join(name), rest[1]))
-    return found
-
-
-def _json_pids(system: Row) -> list[tuple[str, str, str]]:
-    found = []
-    for key in system:
-        pid, parts = re.fullmatch(r"PID([0-9]{1,10})", key), system.text(key).split(", ")
-        if pid and len(parts) >= 3:
-            # Three fields after the name before CU occupancy was added (rocm_smi_lib 20ae72b, 2020-10).
-            tail = 4 if len(parts) > 4 else len(parts) - 1
-            found.append((pid.group(1), " ".join(parts[:-tail]), parts[1 - tail]))
-    return found
+            name, rest = " ".join(tokens[1:-values]), [*tokens[-values:], ""]
+            name = "" if name.upper() == "UNKNOWN" else name
+            found.append(SmiProcess("", int(tokens[0]), name, size(rest[1], text)))
+    # In JSON mode a run without processes prints no JSON at all (rocm_smi.py, main: "No JSON data to report").
+    none = "No KFD PIDs" in words or "No JSON data to report" in text.text
+    if found or (text.ok and none):
+        return tuple(found), text.seen(len(found), "count")
+    return (), why_nothing(text, "rocm-smi", "list of KFD processes").missing("", "count")
 
 
 def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
-    """GPUs in amd-smi's order; empty when it told nothing."""
-    texts = {source: bundle.read(source) for source in (LIST, LIST_ALL, STATIC, USAGE, TABLE)}
-    told = {source: _by_gpu(text) for source, text in texts.items() if source != TABLE}
-    told[TABLE] = _table_gpus(texts[TABLE])
-    indices = sorted(set().union(*told.values()))
-    none = Row()
-    return tuple(
-        _gpu(index, {source: by_gpu.get(index, none) for source, by_gpu in told.items()}, texts)
-        for index in indices
-    )
+    """GPUs in amd-smi's order; empty when it gave none."""
+    texts = {source: bundle.read(source) for source in (LIST, LIST_ALL, STATIC, USAGE)}
+    answers = {source: _by_gpu(text) for source, text in texts.items()}
+    nothing = why_nothing(texts[USAGE], "amd-smi", "memory usage").missing("", "bytes")
+    found = []
+    for index in sorted(set().union(*answers.values())):
+        row = {source: by_gpu.get(index, Row()) for source, by_gpu in answers.items()}
+        named, usage = Row({**row[LIST], **row[LIST_ALL]}), row[USAGE].inner("mem_usage")
+        places = (
+            (texts[LIST], named.get("bdf")),
+            (texts[STATIC], row[STATIC].inner("bus").get("bdf")),
+        )
+        name = word(row[STATIC].inner("asic").get("market_name"), texts[STATIC])
+        missing = texts[USAGE].refused("", "no such field", "bytes") if usage else nothing
+        pools = {}
+        for pool in POOLS:
+            key = "_".join(reversed(pool.split()))
+            pools[pool] = size(usage[key], texts[USAGE]) if key in usage else missing
+        hip = named.get("hip_id")
+        hip = "" if hip in (None, "N/A") else str(hip)
+        found.append(SmiCard(index, _address(*places), name, pools, hip))
+    return tuple(found)
 
 
 def _by_gpu(text: Text) -> dict[int, Row]:
@@ -239,50 +245,16 @@ def _by_gpu(text: Text) -> dict[int, Row]:
     return {number: row for number, row in numbers if number is not None and number >= 0}
 
 
-def _table_gpus(text: Text) -> dict[int, Row]:
-    """GPUs of the bare table: two lines each, the address above the indices."""
-    found: dict[int, Row] = {}
-    above: tuple[str, str] | None = None
-    for line in plain(text.text).splitlines():
-        if len(line) > 200:
-            continue
-        address, index = (form.fullmatch(line.strip()) for form in (_TABLE_GPU, _TABLE_INDEX))
-        if address and pci_address(address.group(1)):
-            above = pci_address(address.group(1)), address.group(2)
-        elif index and above:
-            row = Row(bdf=above[0], market_name=above[1], hip_id=index.group(2))
-            found[int(index.group(1))], above = row, None
-    return found
-
-
-def _gpu(index: int, told: dict[str, Row], texts: dict[str, Text]) -> SmiCard:
-    named = Row({**told[LIST], **told[LIST_ALL]})
-    asic, usage, table = told[STATIC].inner("asic"), told[USAGE].inner("mem_usage"), told[TABLE]
-    places = {LIST: named, STATIC: told[STATIC].inner("bus"), TABLE: table}
-    address = _address((texts[source], row.get("bdf")) for source, row in places.items())
-    market_name = asic.get("market_name") or table.get("market_name")
-    name = word(market_name, texts[STATIC if asic else TABLE])
-    failure = why_nothing(texts[USAGE], "amd-smi", "memory usage")
-    missing = Failure(NOT_AVAILABLE, "no such field", texts[USAGE]) if usage else failure
-    pools = {}
-    for pool in POOLS:
-        key = "_".join(reversed(pool.split()))
-        pools[pool] = size(usage[key], texts[USAGE]) if key in usage else missing.reading("bytes")
-    hip = named.get("hip_id", table.get("hip_id"))
-    return SmiCard(index, address, name, pools, "" if hip in (None, "N/A") else str(hip))
-
-
 def processes(bundle: Bundle) -> tuple[SmiProcess, ...]:
-    """Processes that amd-smi sees on every GPU, from its JSON or else its table; empty may also mean that it told nothing."""
+    """Processes that amd-smi sees on every GPU; empty may also mean that it gave none."""
     addresses = {gpu.index: str(gpu.pci.value) for gpu in gpus(bundle) if gpu.pci.ok}
-    listed = (parse_processes(bundle.read(source), addresses) for source in (PROCESS, TABLE))
-    return next((found for found, counted in listed if counted.ok), ())
+    return parse_processes(bundle.read(PROCESS), addresses)[0]
 
 
 def parse_processes(
     text: Text, addresses: dict[int, str]
 ) -> tuple[tuple[SmiProcess, ...], Reading]:
-    """Processes and their number from ``amd-smi process --json`` or the bare table; ``addresses`` maps indices to PCI.
+    """Processes and their number from ``amd-smi process --json``; ``addresses`` maps indices to PCI.
 
     None seen by a user who, it says, lacks a group is no zero but not allowed.
     """
@@ -290,25 +262,74 @@ def parse_processes(
     answered = False
     for index, row in _by_gpu(text).items():
         for entry in rows(row.get("process_list")):
-            info, pid = entry.inner("process_info"), entry.inner("process_info").number("pid")
+            info = entry.inner("process_info")
+            pid, name = info.number("pid"), info.text("name")
             answered = answered or isinstance(entry.get("process_info"), (dict, str))
             if pid is not None and pid > 0:
                 vram = size(info.inner("memory_usage").get("vram_mem"), text, "B")
-                address, name = addresses.get(index, ""), _name(info.get("name"))
-                found.append(SmiProcess(address, pid, name, vram))
-    if not answered:
-        words = plain(text.text)
-        lines = (line.strip() for line in words.splitlines() if len(line) < 200)
-        for match in filter(None, map(_TABLE_PROCESS.fullmatch, lines)):
-            gpu, number, name, _, used, _ = match.groups()
-            address = addresses.get(int(gpu), "")
-            found.append(SmiProcess(address, int(number), _name(name), size(used, text)))
-        answered = bool(found) or "No running processes" in words
+                name = "" if name == "N/A" else name
+                found.append(SmiProcess(addresses.get(index, ""), pid, name, vram))
     blind = not found and _GROUPS_WARNING in text.text
     if answered and not blind:
         return tuple(found), text.seen(len({process.pid for process in found}), "count")
-    return (), why_nothing(text, "amd-smi", "list of processes").reading("count")
+    return (), why_nothing(text, "amd-smi", "list of processes").missing("", "count")
 
 
-def _name(raw: object) -> str:
-    return raw if isinstance(raw, str) and raw != "N/A" else ""
+def agents(bundle: Bundle) -> tuple[Agent, ...]:
+    """The agents in rocminfo's order; empty when it gave none (then ``agent_count`` says why)."""
+    return parse_agents(bundle.read(ROCMINFO))
+
+
+def agent_count(bundle: Bundle) -> Reading:
+    """How many GPU agents there are (0 where only the CPU shows), or why rocminfo listed no agent at all."""
+    text = bundle.read(ROCMINFO)
+    found = parse_agents(text)
+    if found:
+        return text.seen(sum(agent.kind == "gpu" for agent in found), "count")
+    return why_nothing(text, ROCMINFO, "HSA agent").missing("", "count")
+
+
+def parse_agents(text: Text) -> tuple[Agent, ...]:
+    """Agents of a text; of one that was cut or filtered (``rocminfo | grep``) what is left, an agent for each "Pool Info"."""
+    found: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    section = ""
+    for line in stdout_of(text).splitlines():
+        match = _FIELD_LINE.match(line[:400])
+        name, value = (part.strip() for part in match.groups()) if match else ("", "")
+        if _AGENT_LINE.fullmatch(line):
+            found.append(({}, []))
+            section = "agent"
+        elif name == "Pool Info":
+            if not found or section != "agent":
+                found.append(({}, []))
+            section = "pools"
+        elif name == "ISA Info":
+            section = "isas"
+        elif found and section == "pools" and _POOL_LINE.fullmatch(line):
+            found[-1][1].append({})
+        elif found and name and name != "Cache Info":
+            fields, pools = found[-1]
+            open_pools = pools[-1:] if section == "pools" else []
+            for into in [fields] if section == "agent" else open_pools:
+                into.setdefault(name, value)
+    return tuple(_agent(fields, pools, text) for fields, pools in found)
+
+
+def _agent(fields: dict[str, str], pools: list[dict[str, str]], text: Text) -> Agent:
+    kind = _KINDS.get(fields.get("Device Type", ""), "")
+    bdf = count(fields.get("BDFID"), text)
+    pci = text.refused("", "rocminfo prints none" if bdf.ok else bdf.why)
+    if kind == "gpu" and 0 < bdf.bytes < 1 << 16:
+        pci = text.seen(f"0000:{bdf.bytes >> 8:02x}:{bdf.bytes >> 3 & 31:02x}.{bdf.bytes & 7}")
+    properties = fields.get("Memory Properties") if kind == "gpu" else None
+    integrated = None if properties is None else "APU" in properties
+    names = word(fields.get("Name"), text), word(fields.get("Marketing Name"), text)
+    return Agent(kind, *names, pci, integrated, _memory(pools, text))
+
+
+def _memory(pools: list[dict[str, str]], text: Text) -> Reading:
+    for pool in pools:
+        if pool.get("Segment", "").partition("; FLAGS:")[0].strip() in ("GLOBAL", ""):
+            kib = re.match(r"([0-9]{1,18})\(0x[0-9a-f]+\) ?KB", pool.get("Size", ""))
+            return size(f"{kib.group(1)} KiB" if kib else pool.get("Size"), text)
+    return text.refused("", "this agent has no global pool", "bytes")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-import pkgutil
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
+from helpers.grammar import data
 from helpers.units import printed_size
 
-from .bundle import Row, Text
+from .bundle import Row, Text, rows
 from .reading import NOT_ALLOWED, NOT_AVAILABLE, Reading
 
 STDERR_MARK = "--- stderr ---"
@@ -26,19 +25,6 @@ _NOT_MEASURED = (
 _REFUSED = ("insufficient permissions", "permission denied", "no permission")
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a tool gave no answer: ``status`` is not_available or not_allowed, ``why`` its own words where it had any."""
-
-    status: str
-    why: str
-    text: Text
-
-    def reading(self, unit: str = "text") -> Reading:
-        """The failure in place of a value."""
-        return self.text.refused(self.status, self.why, unit)
-
-
 def plain(text: str) -> str:
     """The text without terminal colours (rocminfo prints them into a pipe too)."""
     return _COLOUR.sub("", text)
@@ -49,16 +35,14 @@ def stdout_of(text: Text) -> str:
     return ("\n" + plain(text.text)).split("\n" + STDERR_MARK)[0][1:]
 
 
-@lru_cache(1)
 def failures() -> dict[str, dict[str, Any]]:
     """What each tool prints where it fails (helpers/tool_failures.json): status -> phrases, the more telling first."""
-    content = pkgutil.get_data("helpers", "tool_failures.json") or b""
-    data: dict[str, dict[str, Any]] = json.loads(content)
-    return data
+    phrases: dict[str, dict[str, Any]] = data("tool_failures")
+    return phrases
 
 
-def why_nothing(text: Text, tool: str, expected: str) -> Failure:
-    """Why a text held no answer: the tool's own lines that hold a phrase of its failures, or what became of it.
+def why_nothing(text: Text, tool: str, expected: str) -> Text:
+    """A text that held no answer, with why: the tool's own lines that hold a phrase of its failures, or what became of it.
 
     The first phrase decides the status; the lines of all are quoted, because a tool often says the reason in its second line.
     """
@@ -67,14 +51,20 @@ def why_nothing(text: Text, tool: str, expected: str) -> Failure:
     phrases = [(s, phrase) for s in (NOT_ALLOWED, NOT_AVAILABLE) for phrase in signs.get(s, ())]
     found = [(s, line) for s, p in phrases for line in lines if p.lower() in line.lower()]
     if found:
-        words = "; ".join(dict.fromkeys(line for _, line in found))[:LONGEST_WHY]
-        return Failure(found[0][0], words, text)
-    if not text.ok:
-        status = NOT_ALLOWED if text.status == NOT_ALLOWED else NOT_AVAILABLE
-        return Failure(status, text.why or text.status, text)
-    words = next((line for line in lines if line and line != STDERR_MARK), "")
-    begins = f"it printed no {expected}; it begins: {words[:120]}"
-    return Failure(NOT_AVAILABLE, begins if words else "it printed nothing", text)
+        status, why = found[0][0], "; ".join(dict.fromkeys(line for _, line in found))[:LONGEST_WHY]
+    elif not text.ok:
+        status, why = text.status, text.why or text.status
+    else:
+        words = next((line for line in lines if line and line != STDERR_MARK), "")
+        status, why = NOT_AVAILABLE, f"it printed no {expected}; it begins: {words[:120]}"
+        why = why if words else "it printed nothing"
+    return replace(text, status=status, why=why)
+
+
+def find_object(text: Text) -> Row:
+    """The first JSON object in a tool's stdout, or an empty one; of an array its first."""
+    answer = find_json(stdout_of(text))
+    return next(iter(rows([answer])), None) or next(iter(rows(answer)), Row())
 
 
 def find_json(text: str) -> Any:
@@ -96,11 +86,6 @@ def find_json(text: str) -> Any:
 def _int(digits: str) -> int | float:
     # Before Python 3.11 a number of a million digits would cost minutes.
     return int(digits) if len(digits) < 20 else float(digits)
-
-
-def mapping(value: Any) -> Row:
-    """The value if it is a JSON object, or an empty one."""
-    return value if isinstance(value, Row) else Row()
 
 
 def size(raw: object, text: Text, unit: str = "") -> Reading:

@@ -9,46 +9,25 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from .between import Between, Gate
-from .carrier import Carrier, Local
+from .gate import Between
 from .journal import Journal
-from .one import TICK_S, Stop, mark_of
-from .plan import CheckedPlan, PlanError, Step, load_plan
+from .plan import Step, load_plan
+from .plan_file import PlanError
+from .progress import Quiet, into_file
 from .record import boot_id, move, node, strikes_by_node
+from .runner import TICK_S, Job, Local, Stop, mark_of
 from .shapes import Run, StoppedBy
 
 LOG = "batch.log"
-
-
-class Progress(Protocol):
-    """Who is told how a batch goes on. All calls come from the thread that runs the batch."""
-
-    def started(self, folder: Path, runs: Sequence[Run]) -> None: ...
-
-    def run_started(self, number: int, run: Run) -> None: ...
-
-    def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
-        """A few times a second while a run goes on; ``cell`` of ``cells`` is running, 0 of 0 while its kernel starts."""
-
-    def run_ended(self, number: int, run: Run) -> None: ...
-
-    def ended(self, result: BatchResult) -> None: ...
-
-
-class Quiet:
-    """Tells nobody."""
-
-    def started(self, *told: Any) -> None:
-        pass
-
-    run_started = tick = run_ended = ended = started
+Capture = Callable[[Path], Path]
+"""Writes an evidence bundle of this box to the path that it is given and returns where it lies."""
 
 
 @dataclass(frozen=True)
@@ -77,38 +56,36 @@ def run_plan(
     out_root: Path,
     *,
     box: str = "",
-    capture: Callable[[Path], Path] | None = None,
-    progress: Progress | None = None,
-    carrier: Carrier | None = None,
+    capture: Capture | None = None,
+    progress: Quiet | None = None,
+    carrier: Local | None = None,
     resume: Path | None = None,
-    gate: Gate | None = None,
+    gate: Any = None,
     again: Collection[str] = (),
     stop: Stop | None = None,
 ) -> BatchResult:
     """Run a plan into a new folder below ``out_root``, or go on with the batch in ``resume``. Raises PlanError before anything
     ran; afterwards records say it all.
 
-    ``box`` takes the place of ``live``. ``capture`` writes an evidence bundle of this box to the path it is given and returns
-    where it lies; it is called once, before the first run, where a run needs it. ``again`` names runs of a resumed batch that
-    are repeated whatever they did. A ``carrier`` of one's own hears of signals by the ``stop`` that both are given.
+    ``box`` takes the place of ``live``. ``capture`` is called once, before the first run, where a run needs it. ``again`` names
+    runs of a resumed batch that are repeated whatever they did. A ``carrier`` of one's own hears of signals by the ``stop``
+    that both are given. ``gate`` is the module helpers.run.gate or a stand-in for it; without one no look is taken.
     """
     checked = load_plan(path, box)
     if capture is None and any(map(_wants_live, checked.steps)):
-        raise PlanError(
-            f"{path}: a run wants the box 'live' and nothing captures it here; give a recorded box"
-        )
+        why = "a run wants the box 'live' and nothing captures it here; give a recorded box"
+        raise PlanError(f"{path}: {why}")
     stop = stop or Stop()
     carrier = carrier or Local(checked.plan.jobs, stop)
     journal = None
     try:
         with stop.listening():
             carrier.check(checked)
-            journal = (
-                Journal.reopen(resume, checked, again)
-                if resume
-                else Journal.begin(out_root, checked)
-            )
-            return _Batch(checked, journal, carrier, stop, progress or Quiet(), gate).go(capture)
+            if resume:
+                journal = Journal.reopen(resume, checked, again)
+            else:
+                journal = Journal.begin(out_root, checked)
+            return _Batch(journal, carrier, stop, progress or Quiet(), gate).go(capture)
     finally:
         carrier.close()
         if journal:
@@ -118,28 +95,13 @@ def run_plan(
 class _Batch:
     """The loop: starts what may start, waits for what goes on, and looks at the box when nothing does."""
 
-    def __init__(
-        self,
-        checked: CheckedPlan,
-        journal: Journal,
-        carrier: Carrier,
-        stop: Stop,
-        progress: Progress,
-        gate: Gate | None,
-    ):
-        self.checked, self.journal, self.carrier, self.stop, self.progress = (
-            checked,
-            journal,
-            carrier,
-            stop,
-            progress,
-        )
-        self.box = Between(
-            gate if carrier.one_box else None, checked.plan.gates, journal.folder, stop
-        )
-        self.waiting = deque(
-            number for number, run in enumerate(journal.runs) if run.state == "planned"
-        )
+    def __init__(self, journal: Journal, carrier: Local, stop: Stop, progress: Quiet, gate: Any):
+        self.journal, self.carrier, self.stop, self.progress = journal, carrier, stop, progress
+        self.checked, self.plan = journal.checked, journal.checked.plan
+        gate = gate if carrier.one_box else None
+        self.box = Between(gate, self.plan.gates, journal.folder, lambda: bool(stop.signal))
+        planned = [at for at, run in enumerate(journal.runs) if run.state == "planned"]
+        self.waiting = deque(planned)
         self.going: dict[Future[Run], int] = {}
         self.at: dict[int, tuple[int, int, float]] = {}
         self.since: list[int] = []  # what ended since the box was last seen clean
@@ -147,7 +109,7 @@ class _Batch:
         self.began = time.monotonic()
         self.hung_up = False
 
-    def go(self, capture: Callable[[Path], Path] | None) -> BatchResult:
+    def go(self, capture: Capture | None) -> BatchResult:
         self.progress.started(self.journal.folder, tuple(self.journal.runs))
         try:
             if self.waiting:
@@ -158,33 +120,40 @@ class _Batch:
             while self.waiting or self.going:
                 if self.stop.hung_up and not self.hung_up:
                     self._to_file()
-                while self.waiting:
-                    number = self.waiting[0]
-                    why, kind = self._refusal(number)
-                    if not self._has_room(number) and kind in ("", "quarantine"):
-                        break  # what ends meanwhile may lift a quarantine
-                    self.waiting.popleft()
-                    if why:
-                        self._ended(
-                            {
-                                number: move(
-                                    self.journal.runs[number], "skipped", cause=why, stopped_by=kind
-                                )
-                            }
-                        )
-                    else:
-                        self._start(number)
+                self._start_what_may()
                 if self.going:
-                    done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
-                    for number in self.going.values():
-                        if number in self.at:
-                            self.progress.tick(number, *self.at[number])
-                    self._ended({self.going.pop(future): future.result() for future in done})
+                    self._wait()
         finally:
             self.journal.retry()
-            result = self._result()
-            self.progress.ended(result)
-        return result
+            self.progress.ended()
+        held = self.journal.held.items()
+        return BatchResult(
+            self.journal.folder,
+            tuple(self.journal.runs),
+            self.stop.signal,
+            tuple(f"{run_id}: not recorded: {why}" for run_id, why in held),
+            tuple(self.journal.unreadable),
+        )
+
+    def _start_what_may(self) -> None:
+        while self.waiting:
+            number = self.waiting[0]
+            why, kind = self._refusal(number)
+            if not self._has_room(number) and kind in ("", "quarantine"):
+                return  # what ends meanwhile may lift a quarantine
+            self.waiting.popleft()
+            if why:
+                run = self.journal.runs[number]
+                self._ended({number: move(run, "skipped", cause=why, stopped_by=kind)})
+            else:
+                self._start(number)
+
+    def _wait(self) -> None:
+        done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
+        for number in self.going.values():
+            if number in self.at:
+                self.progress.tick(number, *self.at[number])
+        self._ended({self.going.pop(future): future.result() for future in done})
 
     def _refusal(self, number: int) -> tuple[str, StoppedBy]:
         """Why a run must not start, and the kind of reason; empty where it may."""
@@ -210,23 +179,43 @@ class _Batch:
         step = self.checked.steps[number]
         if step.waits or len(self.going) >= self.carrier.slots:
             return False
-        look = all(
-            self.checked.steps[one].danger == "looks" for one in (number, *self.going.values())
-        )
-        return not self.carrier.one_box or (look and len(self.going) < self.checked.plan.jobs)
+        beside = [self.checked.steps[one] for one in self.going.values()]
+        look = all(one.danger == "looks" for one in (step, *beside))
+        return not self.carrier.one_box or (look and len(self.going) < self.plan.jobs)
 
     def _start(self, number: int) -> None:
-        step, run = self.checked.steps[number], self.journal.runs[number]
-        folder = self.journal.folder / run.run_id
-        job = _job(
-            step, self.journal.folder, self.live, self._left_s(), mark_of(folder, run.attempt)
-        )
+        run = self.journal.runs[number]
         self.progress.run_started(number, run)
 
         def tick(cell: int, cells: int, seconds: float) -> None:  # from the thread of the run
             self.at[number] = (cell, cells, seconds)
 
+        folder, job = self.journal.folder / run.run_id, self._job(number)
         self.going[self.carrier.submit(folder, run, job, tick)] = number
+
+    def _job(self, number: int) -> Job:
+        """The notebook and every parameter in full. ``{batch}`` in a text means the batch's folder."""
+        step, run, batch = (
+            self.checked.steps[number],
+            self.journal.runs[number],
+            self.journal.folder,
+        )
+        here = batch / run.run_id
+        offered = {
+            "box": self.live if step.box == "live" else step.box,
+            "batch": str(batch),
+            "out": str(here),
+            "preset": step.preset,
+        }
+        given = {name: value for name, value in offered.items() if name in step.takes and value}
+        own = {name: _filled(value, str(batch)) for name, value in step.parameters.items()}
+        return {
+            "source": str(step.source),
+            "parameters": {**given, **own},
+            "cell_s": step.cell_s,
+            "run_s": min(step.run_s, self._left_s()),
+            "mark": mark_of(here, run.attempt),
+        }
 
     def _ended(self, runs: dict[int, Run]) -> None:
         """Keep what runs came to; when nothing goes on any more, see whether the box is clean."""
@@ -247,106 +236,65 @@ class _Batch:
             self._judge()
 
     def _close_for_stuck(self) -> None:
-        """What an earlier supervisor, or the journal when it took the batch up again, found stuck and did not close for."""
-        for run in list(self.journal.runs):
-            if (run.state, run.quarantined, run.boot_id) == (
-                "stuck",
-                "",
-                boot_id(),
-            ) and self.carrier.one_box:
+        """Close the GPUs of stuck runs for which that was not done before: their supervisor was killed, or the journal saw them."""
+        for run in list(self.journal.runs) if self.carrier.one_box else []:
+            if run.state == "stuck" and not run.quarantined and run.boot_id == boot_id():
                 self.journal.put(self.box.close_for(run))
 
     def _judge(self) -> None:
         """Whether a stop rule of the plan holds by now."""
-        rules, runs = self.checked.plan.stop, self.journal.runs
-        failures = sum(
-            run.state not in ("planned", "started", "answered", "skipped") for run in runs
-        )
+        rules, runs = self.plan.stop, self.journal.runs
+        others = ("planned", "started", "answered", "skipped")
+        failures = sum(run.state not in others for run in runs)
         met = next((run for run in runs if run.state in rules.on_states), None)
         strikes = strikes_by_node(runs)[node()] if self.carrier.one_box else 0
+        fewer, rule = "the plan allows fewer than", ""
         if rules.after_failures is not None and failures >= rules.after_failures:
-            self.halt = (
-                f"stop rule after_failures: {failures} runs did not answer; the plan allows fewer than "
-                f"{rules.after_failures}"
-            )
+            rule = f"after_failures: {failures} runs did not answer; {fewer} {rules.after_failures}"
         elif met is not None:
-            self.halt = f"stop rule on_states: {met.run_id} {met.state}"
+            rule = f"on_states: {met.run_id} {met.state}"
         elif rules.node_strikes is not None and strikes >= rules.node_strikes:
-            self.halt = f"stop rule node_strikes: {strikes} on {node()}; the plan allows fewer than {rules.node_strikes}"
+            rule = f"node_strikes: {strikes} on {node()}; {fewer} {rules.node_strikes}"
+        self.halt = f"stop rule {rule}" if rule else self.halt
 
     def _left_s(self) -> float:
         return self.checked.total_s - (time.monotonic() - self.began)
 
-    def _result(self) -> BatchResult:
-        journal = self.journal
-        return BatchResult(
-            journal.folder,
-            tuple(journal.runs),
-            self.stop.signal,
-            tuple(f"{run_id}: not recorded: {why}" for run_id, why in journal.held.items()),
-            tuple(journal.unreadable),
-        )
-
     def _to_file(self) -> None:
         """The terminal is gone: from now on the batch's own file hears how it goes on, and what else would be printed."""
-        from .progress import into_file
-
         self.hung_up = True
         with suppress(OSError, ValueError):
-            self.progress.ended(self._result())
+            self.progress.ended()
         self.progress = Quiet()
         with suppress(OSError):
-            log = os.open(self.journal.folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            path = self.journal.folder / LOG
+            log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             for stream in (1, 2):
                 os.dup2(log, stream)
             os.close(log)
-            self.progress = into_file(self.journal.folder / LOG)
+            self.progress = into_file(path)
             self.progress.started(self.journal.folder, tuple(self.journal.runs))
             for number in self.going.values():
                 self.progress.run_started(number, self.journal.runs[number])
 
-    def _capture(self, capture: Callable[[Path], Path] | None) -> None:
+    def _capture(self, capture: Capture | None) -> None:
         """The bundle of this box that live runs are given, or why there is none; another one each time the batch is resumed."""
         wanted = any(self._is_given_live(self.checked.steps[number]) for number in self.waiting)
         if capture is None or self.stop.signal or not wanted:
             return
-        names = ("box", *(f"box-{number}" for number in range(2, 1000)))
-        place = next(
-            self.journal.folder / name
-            for name in names
-            if not (self.journal.folder / name).exists()
-        )
+        names = ["box", *(f"box-{number}" for number in range(2, 1000))]
+        places = (self.journal.folder / name for name in names)
         try:
             self.stop.raises = True
-            self.live = str(Path(capture(place)).resolve())
+            place = capture(next(place for place in places if not place.exists()))
+            self.live = str(Path(place).resolve())
         except KeyboardInterrupt:
             self.no_live = "interrupted"
         except Exception as error:  # noqa: BLE001  a box that cannot be captured must not cost the runs on recorded ones
-            self.no_live = (
-                f"this box could not be captured: {type(error).__name__}: {error}".splitlines()[0]
-            )
+            why = f"this box could not be captured: {type(error).__name__}: {error}"
+            self.no_live = why.splitlines()[0]
         finally:
             self.stop.raises = False
-
-
-def _job(step: Step, folder: Path, live: str, left_s: float, mark: str) -> dict[str, Any]:
-    """What the runner is told: the notebook and every parameter in full. ``{batch}`` in a text means the batch's folder."""
-    here = folder / step.run_id
-    offered = {
-        "box": live if step.box == "live" else step.box,
-        "batch": str(folder),
-        "out": str(here),
-        "preset": step.preset,
-    }
-    own = {name: _filled(value, str(folder)) for name, value in step.parameters.items()}
-    given = {name: value for name, value in offered.items() if name in step.takes and value}
-    return {
-        "source": str(step.source),
-        "parameters": {**given, **own},
-        "cell_s": step.cell_s,
-        "run_s": min(step.run_s, left_s),
-        "mark": mark,
-    }
 
 
 def _filled(value: Any, batch: str) -> Any:

@@ -2,6 +2,9 @@
 
 A look costs a fraction of a second and takes no GPU context: sysfs, procfs, KFD, and NVML in a child that can be left behind.
 What cannot be read is no trouble, but ``not_watched`` says so.
+
+Positions in the kernel log are record numbers of /dev/kmsg (Documentation/ABI/testing/dev-kmsg), else a cursor of the
+journal: times would not do, since the log's clock drifts from every clock that a program can read.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,31 +23,52 @@ from typing import Any
 
 from helpers import __version__
 from helpers.child import field, process_of
-from helpers.look import access, drm, files, kfd, nvidia, nvml, pci, processes, watched
+from helpers.load.targets import FAULTS
+from helpers.look import access, drm, files, guard, kfd, nvidia, nvml, pci, processes
 from helpers.look.bundle import Bundle, BundleWriter
+from helpers.look.commands import search_path
 from helpers.look.gpus import Gpu
 from helpers.look.gpus import gpus as gpus_of
+from helpers.look.kernel_log import Event, kmsg_line, parse
 from helpers.units import pci_address
 
-from .kernel_errors import new_errors
-from .quarantine import Trouble
-
-ANSWER_S, NVML_S = (
-    2.0,
-    20.0,
-)  # a driver that does not answer a read so long is sick; NVML alone may have to start its driver
+# A driver that does not answer a read so long is sick; NVML alone may have to start its driver.
+ANSWER_S, NVML_S = 2.0, 20.0
+LOG_S, TEXT_LIMIT = 2.0, 200
 _HWMON = tuple(
     f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_{name}"
     for card in ("card[0-9]", "card[0-9][0-9]")
     for name in ("input", "crit", "label")
 )
-_KFD = tuple(
-    name
-    for name in kfd.FILES
-    if "mem_banks" not in name and "queues" not in name and "sdma" not in name
-)
+_NOT_KFD = ("mem_banks", "queues", "sdma")
+_KFD = tuple(name for name in kfd.FILES if not any(part in name for part in _NOT_KFD))
 _FILES = (*drm.FILES, *_KFD, *_HWMON, nvidia.INFORMATION)
 _POOLS = ("sysfs VRAM", "sysfs GTT", "nvidia-smi")
+# Faults of the program, not of the box (docs.nvidia.com/deploy/xid-errors): a later clean look lifts them.
+OWN_XIDS = ("13", "31", "43", "45")
+# drivers/edac/mce_amd.c decode_error_status, arch/x86/kernel/cpu/mce/core.c print_mce, drivers/firmware/efi/cper.c. Corrected
+# and deferred ones are left out.
+_HARDWARE = re.compile(
+    r"\[Hardware Error\]: (?:System Fatal error|Uncorrected,|CPU \d{1,4}: Machine Check Exception|"
+    r"event severity: (?:fatal|recoverable))"
+)
+_JOURNAL = ("journalctl", "-k", "-b", "0", "--no-pager", "--no-hostname", "-o", "short-monotonic")
+CURSOR = "-- cursor: "
+NOW = "expected an answer at once"
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a box is not clean. ``scope`` is "box", "gpu PCI", or "a GPU" where nobody knows which.
+
+    ``why`` is one line: seen, expected, with units. ``passes`` is true for what a clean look of the gate may lift: memory,
+    holders, heat, a full disk, a program's own fault. It is false for what no such look can disprove, such as a GPU reset:
+    that stays until a person has seen to it.
+    """
+
+    scope: str
+    why: str
+    passes: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,9 +94,9 @@ class GpuState:
 
 @dataclass(frozen=True)
 class BoxState:
-    """One look at a box. None stands for what could not be read; ``not_watched`` says why, a sentence each, to be said once.
+    """One look at a box. None stands for what could not be read; ``not_watched`` says why, a sentence each.
 
-    ``log`` is the position in the kernel log, ``told`` what happened since the look that was given as ``since``, ``seconds``
+    ``log`` is the position in the kernel log, ``errors`` what happened since the look that was given as ``since``, ``seconds``
     how long this look took. ``asked``, ``root`` and ``folder`` are what it was asked to look at.
     """
 
@@ -82,7 +108,7 @@ class BoxState:
     read_only: bool = False
     oom_kills: int | None = None
     log: str = ""
-    told: tuple[Trouble, ...] = ()
+    errors: tuple[Trouble, ...] = ()
     not_watched: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     root: str = ""
@@ -102,20 +128,16 @@ def measure(
     ``folder`` is where results go: its disk is looked at. ``since`` is the look from which on the kernel log counts; without it
     only the log's position is taken. Never raises for what cannot be read.
     """
-    began = time.monotonic()
-    bundle, sick = _look(root)
-    unread: list[str] = []
+    began, unread = time.monotonic(), list[str]()
+    bundle, sick = _bundle(root)
     asked = tuple(pci_address(gpu) or gpu for gpu in gpus)
-    states = tuple(
-        _gpu(gpu, bundle, root, unread) for gpu in gpus_of(bundle) if not asked or gpu.pci in asked
-    )
+    wanted = [gpu for gpu in gpus_of(bundle) if not asked or gpu.pci in asked]
+    states = tuple(gpu_state(gpu, bundle, root, unread) for gpu in wanted)
     missing = sorted(set(asked) - {gpu.pci for gpu in states}) or ([] if states else ["any GPU"])
-    unread += [
-        f"memory of {gpu} is not watched because no layer of this box shows it" for gpu in missing
-    ]
-    total, available = (
-        field(f"{root}/proc/meminfo", name) for name in ("MemTotal:", "MemAvailable:")
-    )
+    why = "because no layer of this box shows it"
+    unread += [f"memory of {gpu} is not watched {why}" for gpu in missing]
+    meminfo = f"{root}/proc/meminfo"
+    total, available = (field(meminfo, name) for name in ("MemTotal:", "MemAvailable:"))
     if total is None or available is None:
         unread.append("host memory is not watched because /proc/meminfo has no MemAvailable")
     free, read_only = None, False
@@ -123,100 +145,89 @@ def measure(
         disk = os.statvfs(folder)
         free, read_only = disk.f_bavail * disk.f_frsize, bool(disk.f_flag & os.ST_RDONLY)
     except OSError as error:
-        unread.append(
-            f"the disk of {folder} is not watched because it cannot be asked: {error.strerror}"
-        )
-    boot = _word(root, "/proc/sys/kernel/random/boot_id")
+        why = f"because it cannot be asked: {error.strerror}"
+        unread.append(f"the disk of {folder} is not watched {why}")
+    boot = files.text(root, "/proc/sys/kernel/random/boot_id")
     last = since if since and since.boot_id == boot else BoxState()
     log, errors, why = new_errors(root, last.log)
     kills = field(f"{root}/proc/vmstat", "oom_kill")
     if why:
         unread.append(f"the kernel log is not watched because {why}")
         more = kills - last.oom_kills if kills is not None and last.oom_kills is not None else 0
-        ended = f"/proc/vmstat counts {more} more process(es) that the kernel's OOM killer ended, expected none"
-        errors += (Trouble("box", ended),) * (more > 0)
+        ended = "more process(es) that the kernel's OOM killer ended, expected none"
+        errors += (Trouble("box", f"/proc/vmstat counts {more} {ended}"),) * (more > 0)
     return BoxState(
-        boot,
-        states,
-        None if total is None else total << 10,
-        None if available is None else available << 10,
-        free,
-        read_only,
-        kills,
-        log,
-        (*sick, *errors),
-        tuple(dict.fromkeys(unread)),
-        asked,
-        root,
-        str(folder),
-        round(time.monotonic() - began, 3),
+        boot_id=boot,
+        gpus=states,
+        total_bytes=None if total is None else total << 10,
+        available_bytes=None if available is None else available << 10,
+        disk_free_bytes=free,
+        read_only=read_only,
+        oom_kills=kills,
+        log=log,
+        errors=(*sick, *errors),
+        not_watched=tuple(dict.fromkeys(unread)),
+        asked=asked,
+        root=root,
+        folder=str(folder),
+        seconds=round(time.monotonic() - began, 3),
     )
 
 
-def _look(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
+def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
     """The evidence that the readers of helpers.look need, and the drivers that did not answer."""
     writer = BundleWriter("", "live", __version__, "")
     sick: dict[str, str] = {}
-    found = [one for pattern in _FILES for one in files.find(root, pattern)]
-    for one in found:
-        if one.status != "ok":
-            writer.add("file", one.source, None, status=one.status, why=one.why)
+    paths = [path for pattern in _FILES for path in files.find(root, pattern)]
+    for path in paths:
+        if path.status != "ok":
+            writer.add("file", path.source, None, status=path.status, why=path.why)
     read = partial(files.read, root)
-    for source, answer, why in watched.each(
-        [one.source for one in found if one.status == "ok"], read, ANSWER_S, _card
-    ):
+    readable = [path.source for path in paths if path.status == "ok"]
+    for source, answer, why in guard.each(readable, read, ANSWER_S, _card):
         content, status, words = answer or (None, "not_available", why)
         writer.add("file", source, content, status=status, why=words)
         if why.startswith("hung"):
-            sick.setdefault(_scope(root, source), f"{source} {why}, expected an answer at once")
+            sick.setdefault(_scope(root, source), f"{source} {why}, {NOW}")
+    collect_pci = partial(pci.collect_pci, Path(root or "/"))
     tables: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
-        "pci_devices": lambda: _in_child(partial(pci.collect_pci, Path(root or "/")), ANSWER_S),
-        "device_files": lambda: processes.walk_device_files(root),
+        "pci_devices": partial(_in_child, collect_pci, ANSWER_S),
+        "device_files": partial(processes.walk_device_files, root),
     }
     if not root:
-        tables["identity"] = lambda: access.collect_identity(Path("/"))
+        tables["identity"] = partial(access.collect_identity, Path("/"))
         if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
-            tables["nvml"] = lambda: _in_child(_nvml, NVML_S)
-    for name, rows in tables.items():
+            tables["nvml"] = partial(_in_child, nvml_rows, NVML_S)
+    for name, collect in tables.items():
         try:
-            told = list(rows())
+            rows = list(collect())
         except OSError as error:
             status, why = files.fault(error)
             writer.add("file", name, None, status=status, why=why)
             continue
-        for row in told:
+        for row in rows:
             if str(row.get("why", "")).startswith("hung"):
-                where = (
-                    "/sys/class/drm/" + row["target"].rsplit("/", 1)[-1] if "target" in row else ""
-                )
-                sick.setdefault(
-                    _scope(root, where),
-                    f"{row.get('target', name)} {row['why']}, expected an answer at once",
-                )
-        writer.add("file", name, "".join(json.dumps(row) + "\n" for row in told))
+                card = str(row.get("target", "")).rpartition("/")[2]
+                scope = _scope(root, f"/sys/class/drm/{card}" if card else "")
+                sick.setdefault(scope, f"{row.get('target', name)} {row['why']}, {NOW}")
+        writer.add("file", name, "".join(json.dumps(row) + "\n" for row in rows))
     return writer.bundle(), tuple(Trouble(scope, why) for scope, why in sick.items())
 
 
 def _in_child(produce: Callable[[], list[dict[str, Any]]], limit_s: float) -> list[dict[str, Any]]:
-    _, rows, why = next(iter(watched.each((0,), lambda _: produce(), limit_s)))
+    _, rows, why = next(iter(guard.each((0,), lambda _: produce(), limit_s)))
     return [{"status": "not_available", "why": why}] if rows is None else rows
 
 
-def _nvml() -> list[dict[str, Any]]:
+def nvml_rows() -> list[dict[str, Any]]:
     """The table ``nvml`` with temperatures; in a child, since NVML may hang in a sick driver."""
     rows: list[dict[str, Any]] = nvml.report()
     for row in rows:
-        handle, celsius = ctypes.c_void_p(), ctypes.c_uint()
+        handle, celsius, index = ctypes.c_void_p(), ctypes.c_uint(), row.get("index", 0)
         try:
-            library = nvml.Nvml()
-            library.call(
-                "nvmlDeviceGetHandleByIndex_v2",
-                ctypes.c_uint(row.get("index", 0)),
-                ctypes.byref(handle),
-            )
-            library.call(
-                "nvmlDeviceGetTemperature", handle, ctypes.c_uint(0), ctypes.byref(celsius)
-            )
+            call = nvml.Nvml().call
+            call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            call("nvmlDeviceGetTemperature", handle, ctypes.c_uint(0), ctypes.byref(celsius))
             row["celsius"] = celsius.value
         except (OSError, nvml.NvmlError) as error:
             row["celsius_why"] = str(error)
@@ -233,72 +244,152 @@ def _scope(root: str, source: str) -> str:
     return f"gpu {name}" if name else "box"
 
 
-def _word(root: str, source: str) -> str:
-    return (files.read(root, source)[0] or b"").decode("utf-8", "replace").strip()
-
-
-def _gpu(gpu: Gpu, bundle: Bundle, root: str, unread: list[str]) -> GpuState:
-    pools = tuple(
+def gpu_state(gpu: Gpu, bundle: Bundle, root: str, unread: list[str]) -> GpuState:
+    """The state of one GPU of a bundle; what of it cannot be seen is added to ``unread``, a sentence each."""
+    own = [pool for pool in gpu.pools if pool.layer in _POOLS]
+    pools = [
         (pool.layer, int(pool.used.value or 0), int(pool.total.value or 0))
-        for pool in gpu.pools
-        if pool.layer in _POOLS and pool.used.ok and pool.total.ok
-    )
+        for pool in own
+        if pool.used.ok and pool.total.ok
+    ]
     if not pools:
-        why = [pool.used.why for pool in gpu.pools if pool.layer in _POOLS and not pool.used.ok]
-        unread.append(
-            f"memory of GPU {gpu.pci} is not watched because {(why or ['its driver gives no such count'])[0]}"
-        )
+        whys = [pool.used.why for pool in own if not pool.used.ok]
+        why = (whys or ["its driver gives no such count"])[0]
+        unread.append(f"memory of GPU {gpu.pci} is not watched because {why}")
     # An idle GPU has no process in KFD's list, which is then empty and yet was read.
     idle = os.access(root + "/sys/class/kfd/kfd/proc", os.R_OK | os.X_OK)
-    unread += [
-        f"some holders of GPU {gpu.pci} are not watched because {spot}"
-        for spot in gpu.blind_spots
-        if not (idle and spot.startswith("KFD"))
-    ]
+    spots = [spot for spot in gpu.blind_spots if not (idle and spot.startswith("KFD"))]
+    unread += [f"some holders of GPU {gpu.pci} are not watched because {spot}" for spot in spots]
     sizes: dict[int, int | None] = {}
     outside = {holder.pid for holder in gpu.holders if "a host PID" in holder.note}
     for holder in gpu.holders:
-        size = int(holder.memory.value or 0) if holder.memory.ok else None
-        sizes[holder.pid] = max(
-            (one for one in (size, sizes.get(holder.pid)) if one is not None), default=None
-        )
+        size, before = holder.memory.bytes if holder.memory.ok else None, sizes.get(holder.pid)
+        known = [one for one in (size, before) if one is not None]
+        sizes[holder.pid] = max(known, default=None)
+    holders = []
+    for pid, size in sizes.items():
+        process = process_of(-1 if pid in outside else pid, root)  # a number of another namespace
+        holders.append(Held(pid, process.name, process.state, process.start_ticks, size))
     celsius = tuple(_celsius(gpu, bundle))
     if not celsius:
-        unread.append(
-            f"the temperature of GPU {gpu.pci} is not watched because neither hwmon nor NVML tells it"
-        )
-    return GpuState(
-        gpu.pci,
-        pools,
-        tuple(_held(pid, size, None if pid in outside else root) for pid, size in sizes.items()),
-        celsius,
-    )
-
-
-def _held(pid: int, size: int | None, root: str | None) -> Held:
-    """``root`` is None for a number of another PID namespace."""
-    there = process_of(pid, root) if root is not None else process_of(-1)
-    return Held(pid, there.name, there.state, there.start_ticks, size)
+        why = "neither hwmon nor NVML tells it"
+        unread.append(f"the temperature of GPU {gpu.pci} is not watched because {why}")
+    return GpuState(gpu.pci, tuple(pools), tuple(holders), celsius)
 
 
 def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | None]]:
     card = gpu.indices.get("drm card", "")
-    for source in (
-        bundle.sources(f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_input") if card else ()
-    ):
+    pattern = f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_input"
+    for source in bundle.sources(pattern) if card else ():
         stem = source.removesuffix("input")
-        now, crit, label = (
-            bundle.number(source, "count"),
-            bundle.number(stem + "crit", "count"),
-            bundle.word(stem + "label"),
-        )
+        now, crit = (bundle.number(name, "count") for name in (source, stem + "crit"))
+        label = bundle.word(stem + "label")
         if now.ok:
             name = str(label.value) if label.ok else source.rsplit("/", 1)[-1]
-            yield (
-                name,
-                int(now.value or 0) / 1000,
-                int(crit.value or 0) / 1000 if crit.ok and crit.value else None,
-            )
+            critical = int(crit.value or 0) / 1000 if crit.ok and crit.value else None
+            yield name, int(now.value or 0) / 1000, critical
     for row in bundle.table("nvml"):
         if pci_address(str(row.get("pci", ""))) == gpu.pci and isinstance(row.get("celsius"), int):
             yield "NVML", float(row["celsius"]), None
+
+
+# What the kernel logged since a position in its log that says a box is not well: faults of a GPU, of memory, of the hardware.
+
+
+def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], str]:
+    """(position of the log's end, errors after the position ``since``, why the log could not be read or read whole).
+
+    With an empty ``since`` nothing is judged. The journal is asked only where /dev/kmsg is refused and ``root`` is this box.
+    """
+    position, lines, why = kmsg(root + "/dev/kmsg", since)
+    if not position and not root:
+        position, lines, refused = _journal(since)
+        why = f"/dev/kmsg: {why}; journalctl: {refused}" if refused else ""
+    # A position of one source says nothing of the other.
+    return position, judged("\n".join(lines)) if since[:4] == position[:4] else (), why
+
+
+def judged(text: str) -> tuple[Trouble, ...]:
+    """The troubles in a piece of kernel log. What the killer of a memory cgroup did is none: it stayed inside its limit."""
+    troubles = [_trouble(event) for event in parse(text) if _is_error(event)]
+    hardware = [line for line in text.splitlines() if _HARDWARE.search(line)]
+    troubles += [Trouble("box", _why("hardware error", 1, line), False) for line in hardware[:3]]
+    return tuple(troubles)
+
+
+def _is_error(event: Event) -> bool:
+    if event.kind == "oom_killer":
+        return event.detail == "global"
+    if event.kind == "pcie_aer":
+        return not event.detail.startswith("corrected")
+    return event.kind in (*FAULTS, "hung_task")
+
+
+def _trouble(event: Event) -> Trouble:
+    passes = event.kind in ("vm_fault", "oom_killer", "hung_task")
+    passes = passes or event.detail.endswith("soft recovered")
+    passes = passes or (event.kind == "xid" and event.detail in OWN_XIDS)
+    why = _why(event.kind.replace("_", " "), event.count, event.text)
+    return Trouble(f"gpu {event.pci}" if event.pci else "box", why, passes)
+
+
+def _why(kind: str, count: int, text: str) -> str:
+    often = f" {count} times" if count > 1 else ""
+    return f"the kernel logged {kind}{often}, expected no error: {text.strip()[:TEXT_LIMIT]}"
+
+
+def kmsg(path: str, since: str) -> tuple[str, list[str], str]:
+    """(position, the lines after ``since``, why not or not all) of /dev/kmsg or of a copy of it."""
+    after = int(since.split()[1]) if since.startswith("kmsg ") else -1
+    last, first, lines, until = -1, -1, list[str](), time.monotonic() + LOG_S
+    try:
+        for record in _records(path, until):
+            words = record.split(b",", 2)
+            if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
+                last = int(words[1])
+                first = last if first < 0 else first
+                if last > after:
+                    lines.append(kmsg_line(record).decode("utf-8", "replace").rstrip())
+    except OSError as error:
+        return "", [], files.fault(error)[1]
+    count = first - after - 1
+    lost = f"{count} of its lines were overwritten before they were read"
+    return f"kmsg {max(last, after)}", lines, lost if since and count > 0 else ""
+
+
+def _records(path: str, until: float) -> Iterator[bytes]:
+    """The records of a kernel log that is not waited for. Raises OSError."""
+    log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while time.monotonic() < until:
+            try:
+                data = os.read(log, 1 << 13)  # one record of the device; more of a copy of it
+            except BrokenPipeError:
+                continue  # overwritten while we read: the next read goes on behind it
+            except BlockingIOError:
+                return  # the end of the log
+            if not data:
+                return
+            yield from data.split(b"\n")
+    finally:
+        os.close(log)
+
+
+def _journal(since: str) -> tuple[str, list[str], str]:
+    cursor = since.removeprefix("journal ") if since.startswith("journal ") else ""
+    part = ["--after-cursor", cursor] if cursor else ["-n", "1"]
+    options: dict[str, Any] = {"text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
+    options["env"] = {"PATH": search_path(), "LC_ALL": "C"}
+    argv = [*_JOURNAL, "--show-cursor", *part]
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=LOG_S, check=False, **options)
+    except subprocess.TimeoutExpired:
+        return "", [], f"no answer in {LOG_S:g} s"
+    except OSError as error:
+        return "", [], files.fault(error)[1]
+    lines = done.stdout.splitlines()
+    ends = [line.removeprefix(CURSOR) for line in lines if line.startswith(CURSOR)]
+    if not ends and not cursor:
+        words = done.stderr.strip() or done.stdout.strip() or "no lines"
+        return "", [], words.splitlines()[-1][:TEXT_LIMIT]
+    return f"journal {(ends or [cursor])[-1]}", [one for one in lines if one[:3] != "-- "], ""

@@ -2,50 +2,111 @@
 
 Stock papermill 2.7.0 marks the cell that died, and those after it, as completed (tests/test_papermill_contract.py watches for
 the release that stops doing so). Importing this module registers the engine ``casebook``; ``execute`` is the way to use it.
+Only public methods of papermill 2.7 and nbclient 0.11 are overridden; what each works around is in its docstring.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import papermill
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import LocalProvisioner
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat.v4 import new_output
+from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 
+from helpers.child import signal_group, stacks_of
 from helpers.look.files import write_atomic
 
-from .client import START_S, CasebookClient, RunFault, named
+from . import kernel
+from .notebook import INJECTED
 
 NAME = "casebook"
 WHOLE = "casebook://"
 """Before a path: papermill saves that file whole or not at all. Every other path stays with papermill's own handlers."""
 AUTOSAVE_S = 5
+START_S, STOP_S, STACKS_S, OUTPUTS_S = 60, 3.0, 0.3, 60
+STREAM_HEAD, STREAM_TAIL = 1 << 20, 1 << 16
+STDERR, STACKS, THREADS = "kernel.stderr", "stacks/kernel.txt", "stacks/threads.txt"
+STOPPING = "--- what follows was written while the kernel was being stopped ---\n"
+LANGUAGE = {"name": "python", "version": sys.version.split()[0]}
+LANGUAGE |= {"mimetype": "text/x-python", "file_extension": ".py"}
 
 
-def _no_progress(cell: int, cells: int) -> None:
-    pass
+class RunFault(Exception):
+    """A notebook that did not come to its end.
+
+    ``state`` is failed (its own exception), died, timed_out, interrupted or stuck (not even SIGKILL ends it); ``cause`` is
+    one line; ``signal`` names what killed the kernel or interrupted us; ``cell`` is the index in the source notebook, None
+    outside of all cells; ``last_words`` is what the kernel last wrote to fd 1 and 2; ``left_behind`` names the processes that
+    had to be ended.
+    """
+
+    def __init__(
+        self,
+        state: str,
+        cause: str,
+        signal: str = "",
+        cell: int | None = None,
+        last_words: str = "",
+    ):
+        super().__init__(cause)
+        self.state, self.cause, self.signal = state, cause, signal
+        self.cell, self.last_words = cell, last_words
+        self.left_behind: tuple[str, ...] = ()
+
+
+@dataclass
+class Execution:
+    """What one execution of a notebook is given, and what came of it.
+
+    A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the environment of the kernel, by which
+    its processes are recognised; ``adopted`` as of ``kernel.sweep``. ``on_cell`` hears which cell of how many begins.
+    ``fault`` says why it stopped early; ``left_behind`` which processes of the kernel had to be ended.
+    """
+
+    folder: Path
+    cell_s: float = 3600
+    run_s: float = 86400
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    adopted: bool = False
+    on_cell: Callable[[int, int], None] = lambda cell, cells: None
+    fault: RunFault | None = None
+    left_behind: tuple[str, ...] = ()
 
 
 class AtomicFiles(LocalHandler):
     """Saves notebooks whole or not at all; papermill itself rewrites the file in place."""
 
     def write(self, buf: str, path: str) -> None:
-        write_atomic(Path(path[len(WHOLE) :]), buf)
+        write_atomic(Path(path.removeprefix(WHOLE)), buf)
 
 
 class CasebookEngine(NBClientEngine):
-    """The engine ``casebook``. Takes ``folder, cell_s, run_s, mark, adopted, on_cell, keep``; each has a default."""
+    """The engine ``casebook``. Takes ``execution``, an Execution; without one it has the limits of papermill."""
 
     @classmethod
     def execute_notebook(
         cls, nb: Any, kernel_name: str, output_path: str | None = None, **kwargs: Any
     ) -> Any:
         if output_path and output_path.startswith(WHOLE):
-            nb.metadata.papermill["output_path"] = output_path[len(WHOLE) :]
+            nb.metadata.papermill["output_path"] = output_path.removeprefix(WHOLE)
         return super().execute_notebook(nb, kernel_name, output_path=output_path, **kwargs)
 
     @classmethod
@@ -58,23 +119,14 @@ class CasebookEngine(NBClientEngine):
         stderr_file: Any = None,
         start_timeout: int = START_S,
         execution_timeout: float | None = None,
+        execution: Execution | None = None,
         **kwargs: Any,
     ) -> None:
-        folder = Path(kwargs.get("folder") or Path(nb_man.output_path or ".").resolve().parent)
-        client = CasebookClient(
-            nb_man,
-            folder,
-            kwargs.get("cell_s") or execution_timeout or 3600,
-            kwargs.get("run_s") or 86400,
-            kwargs.get("mark") or uuid.uuid4().hex,
-            kwargs.get("adopted", False),
-            kwargs.get("on_cell") or _no_progress,
-            log_output=log_output,
-            stdout_file=stdout_file,
-            stderr_file=stderr_file,
-        )
-        kwargs.get("keep", []).append(client)
-        client.execute()
+        if execution is None:
+            folder = Path(nb_man.output_path or ".").resolve().parent
+            execution = Execution(folder, cell_s=execution_timeout or 3600)
+        files = {"log_output": log_output, "stdout_file": stdout_file, "stderr_file": stderr_file}
+        CasebookClient(nb_man, execution, **files).execute()
 
     @classmethod
     def nb_kernel_name(cls, nb: Any, name: str | None = None) -> str:
@@ -96,26 +148,23 @@ def execute(
     *,
     cell_s: float = 120,
     run_s: float = 600,
-    mark: str = "",
-    adopted: bool = False,
-    on_cell: Callable[[int, int], None] = _no_progress,
+    **options: Any,
 ) -> tuple[Any, tuple[str, ...]]:
     """Run the notebook ``source`` in a kernel of its own and keep it at ``out``, saved whole at every step.
 
     A cell may run for ``metadata.timeout`` seconds, else ``cell_s``; all of them together for ``run_s``. The kernel works in
-    the folder of ``out`` and its fd 1 and 2 go to kernel.stderr there. ``adopted``: see ``kernel.sweep``.
+    the folder of ``out`` and its fd 1 and 2 go to kernel.stderr there. ``options``: those of Execution.
     Returns the executed notebook and the processes that it left behind (ended by now). Raises RunFault.
     """
-    clients: list[CasebookClient] = []
     out = out.resolve()
-    error: Exception | None = None
-    nb = None
+    execution = Execution(out.parent, cell_s, run_s, **options)
+    # papermill formats paths with the parameters.
+    paths = [
+        path.replace("{", "{{").replace("}", "}}")
+        for path in (str(source.resolve()), f"{WHOLE}{out}")
+    ]
+    nb, error = None, None
     try:
-        # papermill formats paths with the parameters.
-        paths = [
-            path.replace("{", "{{").replace("}", "}}")
-            for path in (str(source.resolve()), f"{WHOLE}{out}")
-        ]
         nb = papermill.execute_notebook(
             *paths,
             parameters or None,
@@ -124,23 +173,259 @@ def execute(
             kernel_name="python3",
             language="python",
             autosave_cell_every=AUTOSAVE_S,
-            folder=out.parent,
-            cell_s=cell_s,
-            run_s=run_s,
-            mark=mark,
-            adopted=adopted,
-            on_cell=on_cell,
-            keep=clients,
+            execution=execution,
         )
     except PapermillExecutionError as raised:
-        error = raised
+        error = RunFault("failed", named(raised))
     except OSError as raised:
         error = RunFault("failed", f"the notebook cannot be saved: {raised.strerror or raised}")
-    left = clients[0].left_behind if clients else ()
-    fault = clients[0].fault if clients else None
-    if fault is None and error is not None:
-        fault = error if isinstance(error, RunFault) else RunFault("failed", named(error))
-    if fault is not None:
-        fault.left_behind = left
+    if fault := execution.fault or error:
+        fault.left_behind = execution.left_behind
         raise fault from None
-    return nb, left
+    return nb, execution.left_behind
+
+
+class OwnKernels(KernelSpecManager):
+    """Knows one kernel: this interpreter. What is registered in the user's home or on the system is not looked at."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        spec = {"display_name": "Python 3", "language": "python", "interrupt_mode": "signal"}
+        return KernelSpec(argv=list(kernel.ARGV), **spec)
+
+
+class CasebookClient(PapermillNotebookClient):
+    """Runs the cells of an Execution, and writes into it what came of them."""
+
+    def __init__(self, nb_man: Any, execution: Execution, **options: Any):
+        super().__init__(
+            nb_man,
+            timeout_func=self._limit,
+            startup_timeout=START_S,
+            iopub_timeout=OUTPUTS_S,
+            coalesce_streams=True,
+            kernel_name="python3",
+            extra_arguments=["--IPKernelApp.capture_fd_output=False"],
+            **options,
+        )
+        self.run, self.deadline = execution, time.monotonic() + execution.run_s
+        self.stderr, self.stacks = execution.folder / STDERR, execution.folder / STACKS
+        self.process: Any = None
+        self.stopped = ""
+        self.killer: threading.Timer | None = None
+        self.ooms = kernel.oom_kills()
+        self.sockets: Path | None = None
+        self.streamed, self.tail, self.tail_name = 0, "", "stdout"
+
+    def create_kernel_manager(self) -> AsyncKernelManager:
+        """A manager of this interpreter's kernel over unix sockets: no TCP port to race for, nothing under the home folder."""
+        self.sockets = kernel.short_folder(self.run.mark)
+        self.km = AsyncKernelManager(
+            kernel_name="python3",
+            transport="ipc",
+            connection_file=str(self.sockets / "k.json"),
+            kernel_spec_manager=OwnKernels(),
+            shutdown_wait_time=STOP_S,
+        )
+        return self.km
+
+    def start_new_kernel(self, **kwargs: Any) -> None:
+        """Start the kernel and keep its process: papermill forgets it, and only it knows how the kernel ended."""
+        super().start_new_kernel(**kwargs)
+        assert isinstance(self.km.provisioner, LocalProvisioner)
+        self.process = self.km.provisioner.process
+
+    def execute(self, **kwargs: Any) -> Any:
+        """Run all cells. Returns normally also after a fault, so that papermill writes its banner and raises."""
+        try:
+            with open(self.stderr, "ab") as words, self._signals():
+                self.km = self.create_kernel_manager()
+                self.stacks.parent.mkdir(exist_ok=True)
+                own = {kernel.MARK: self.run.mark, kernel.STACKS: str(self.stacks)}
+                env = {**kernel.environment(), **own, "IPYTHONDIR": str(self.sockets)}
+                folder = str(self.run.folder)
+                super().execute(env=env, cwd=folder, stdout=words, stderr=words, **kwargs)
+        except (RuntimeError, OSError) as error:
+            self._never_ready(error)
+        finally:
+            self._clean_up()
+        return self.nb
+
+    def execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
+        """Run one cell. Whatever stops it, it raises CellExecutionError, the one thing that papermill records as failed."""
+        self.run.on_cell(cell_index, len(self.nb.cells))
+        if self.stopped and cell.cell_type == "code":
+            why = f"interrupted by {self.stopped} before"
+            raise self._lost(cell, cell_index, "interrupted", why, self.stopped)
+        try:
+            return super().execute_cell(cell, cell_index, *args, **kwargs)
+        except CellExecutionError as error:
+            state, cause = "failed", _raised(error)
+            if self.stopped:
+                state, cause = "interrupted", f"interrupted by {self.stopped}"
+            self.run.fault = self._fault(cell_index, state, cause, self.stopped)
+            raise
+        except DeadKernelError:
+            state, (how, name) = "died", self._how_it_ended()
+            if self.stopped:
+                state, how, name = "interrupted", f"interrupted by {self.stopped}", self.stopped
+            lost = self._lost(cell, cell_index, state, f"{how}; in", name)
+        except CellTimeoutError as error:
+            self._dump_stacks()
+            lost = self._lost(cell, cell_index, "timed_out", self._overran(cell, error))
+        except KeyboardInterrupt:
+            why = "interrupted by SIGINT in"
+            lost = self._lost(cell, cell_index, "interrupted", why, "SIGINT")
+        except Exception as error:  # whatever breaks here, the cell must not read as completed
+            why = f"the runner broke ({named(error)}) in"
+            raise self._lost(cell, cell_index, "failed", why) from error
+        finally:
+            self._append_tail(cell)
+        raise lost
+
+    def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+        """Take one message of the kernel; of printed text only a cell's first 2**20 and last 2**16 characters stay."""
+        content = msg["content"]
+        if msg["msg_type"] == "clear_output":
+            self.streamed, self.tail = 0, ""
+        if msg["msg_type"] == "stream":
+            text, room = content["text"], max(0, STREAM_HEAD - self.streamed)
+            self.streamed += len(text)
+            self.tail, self.tail_name = (self.tail + text[room:])[-STREAM_TAIL:], content["name"]
+            if not room:
+                return None
+            content["text"] = text[:room]
+        return super().process_message(msg, cell, cell_index)
+
+    def wait_for_reply(self, msg_id: str, cell: Any = None) -> dict[str, Any]:
+        """papermill asks the kernel for its language at the end; a lost kernel never answers, and it is known."""
+        known = {**LANGUAGE, **self.nb.metadata.get("language_info", {})}
+        return {"content": {"language_info": known}}
+
+    def _limit(self, cell: Any) -> float:
+        return max(0.001, min(self._cell_limit(cell), self.deadline - time.monotonic()))
+
+    def _cell_limit(self, cell: Any) -> float:
+        return float(cell.metadata.get("timeout", self.run.cell_s))
+
+    def _overran(self, cell: Any, error: CellTimeoutError) -> str:
+        if time.monotonic() >= self.deadline:
+            return f"the run passed its limit of {self.run.run_s:.3g} s in"
+        if "IOPub" in str(error):
+            return f"the output did not arrive within {OUTPUTS_S} s of the end of"
+        return f"passed the limit of {self._cell_limit(cell):g} s of"
+
+    def _how_it_ended(self) -> tuple[str, str]:
+        code, words = self.process.returncode if self.process else 0, kernel.last_words(self.stderr)
+        how, name = kernel.how_it_ended(code, self.ooms, kernel.oom_kills(), words)
+        return f"the kernel was {how}" if name else f"the kernel {how}", name
+
+    def _fault(self, index: int, state: str, cause: str, name: str) -> RunFault:
+        words = kernel.last_words(self.stderr)
+        if state in ("timed_out", "interrupted"):
+            with open(self.stderr, "a") as file:
+                file.write(STOPPING)
+        return RunFault(state, cause, name, self._source_index(index), words)
+
+    def _source_index(self, index: int) -> int:
+        """A cell's place in the source notebook, into which papermill has injected one cell."""
+        tags = [cell.metadata.get("tags", []) for cell in self.nb.cells[: index + 1]]
+        return max(0, index - sum(INJECTED in one for one in tags))
+
+    def _lost(
+        self, cell: Any, index: int, state: str, cause: str, name: str = ""
+    ) -> CellExecutionError:
+        """Write the fault of a cell into the notebook, and return what papermill records it by."""
+        first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
+        first = first if len(first) <= 60 else first[:57] + "..."
+        cause += f" cell {self._source_index(index)} ({first})"
+        self.run.fault = fault = self._fault(index, state, cause, name)
+        title = "".join(word.capitalize() for word in state.split("_"))
+        lines = [f"{title}: {cause}"]
+        if fault.last_words:
+            lines += [f"Last words of the kernel ({STDERR}):", *fault.last_words.splitlines()]
+        if stood := kernel.where_it_stood(self.stacks):
+            lines += [f"Where it stood, innermost first ({STACKS}):", *stood]
+        cell.outputs.append(new_output("error", ename=title, evalue=cause, traceback=lines))
+        return CellExecutionError("\n".join(lines), title, cause)
+
+    def _never_ready(self, error: Exception) -> None:
+        """The kernel did not come up: say so at the first code cell, so that none reads as completed."""
+        codes = [index for index, cell in enumerate(self.nb.cells) if cell.cell_type == "code"]
+        statuses = {cell.metadata.papermill.get("status") for cell in self.nb.cells}
+        if not codes or statuses != {"pending"}:
+            raise error
+        state, how, name = "failed", f"the kernel was not ready: {named(error)}", ""
+        if self.process is not None and self.process.poll() is not None:
+            state, (how, name) = "died", self._how_it_ended()
+        state = "interrupted" if self.stopped else state
+        cell = self.nb.cells[codes[0]]
+        self._lost(cell, codes[0], state, f"{how}; before", self.stopped or name)
+        self.nb_man.cell_exception(cell, cell_index=codes[0])
+
+    def _clean_up(self) -> None:
+        if self.killer:
+            self.killer.cancel()
+        ended, there = kernel.sweep(self.run.mark, self.run.adopted)
+        self.run.left_behind = tuple(ended)
+        if there:
+            was = self.run.fault or RunFault("stuck", "every cell completed")
+            cause = f"{was.cause}; SIGKILL does not end {', '.join(there)}"
+            self.run.fault = RunFault("stuck", cause, was.signal, was.cell, was.last_words)
+        if self.sockets:
+            shutil.rmtree(self.sockets, ignore_errors=True)
+        if self.stacks.exists() and not self.stacks.stat().st_size:
+            self.stacks.unlink()
+            with suppress(OSError):  # not empty: the system's own view lies there
+                self.stacks.parent.rmdir()
+
+    def _dump_stacks(self) -> None:
+        """Before a kernel that hangs is stopped: its Python stacks, and where in the system each of its threads waits."""
+        pid = self.process.pid
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR2)
+        with suppress(OSError):
+            (self.run.folder / THREADS).write_text(stacks_of(pid, [pid]) + "\n")
+        time.sleep(STACKS_S)
+
+    def _append_tail(self, cell: Any) -> None:
+        if self.tail:
+            left_out = self.streamed - STREAM_HEAD - len(self.tail)
+            note = f"\n[... {left_out:,} characters left out ...]\n" if left_out else ""
+            cell.outputs.append(new_output("stream", name=self.tail_name, text=note + self.tail))
+        self.streamed, self.tail = 0, ""
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM to us stop the run: as an exception they could land in the middle of saving the notebook."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._stop) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: Any) -> None:
+        again, self.stopped = bool(self.stopped), self.stopped or signal.Signals(number).name
+        self._signal_kernel(signal.SIGKILL if again else signal.SIGINT)
+        if not again:
+            self.killer = threading.Timer(STOP_S, self._signal_kernel, [signal.SIGKILL])
+            self.killer.daemon = True
+            self.killer.start()
+
+    def _signal_kernel(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            signal_group(self.process.pid, number)  # a session of its own: jupyter_client.launcher
+
+
+def _raised(error: CellExecutionError) -> str:
+    value = next((line.strip() for line in str(error.evalue).splitlines() if line.strip()), "")
+    return f"{error.ename}: {value[:300]}" if value else str(error.ename)
+
+
+def named(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,17 @@ from typing import Any
 from helpers import __version__
 from helpers.look.files import write_atomic
 
-from .carrier import Local, Tick
 from .fleet_worker import ASK_S, LOST, Board, carry, forget, unfit
-from .one import Stop, run_one
-from .plan import CheckedPlan, PlanError
-from .record import BLAMED, files_below, move, node, now, write_run
+from .plan import CheckedPlan
+from .plan_file import PlanError
+from .record import BLAMED, files_below, move, node, now
+from .runner import Job, Local, Stop, Tick, kept, run_one
 from .shapes import Gates, Run
 
 TICK_S = 0.5
+GUIDE = "as env/FLEET.md says"
+# While the client looks for its scheduler it has none.
+CUT_OFF = (*LOST, AttributeError)
 
 
 class FleetError(PlanError):
@@ -44,8 +46,8 @@ def needs(run: Any) -> dict[str, float]:
     return {"GPU": 1.0, **named} if named or run.danger in ("loads", "provokes") else {}
 
 
-class Fleet:
-    """A Carrier: ``slots`` workers, one run each. Raises FleetError where there is no scheduler, no worker, or the wrong ones.
+class Fleet(Local):
+    """Carries out runs on ``slots`` workers, one each. Raises FleetError where there is no scheduler, no worker, or a wrong one.
 
     A worker that is silent for ``silent_s`` seconds (``first_s`` before its first word), or whose connection ends, is lost:
     its run is node_lost, and it gets no other. Its node ends that run when it has heard nothing from here for ``lease_s``.
@@ -65,33 +67,22 @@ class Fleet:
         lease_s: float = 60,
         limit_bytes: int = 64 << 20,
     ):
-        self.address, self.stop, self.run_one = address, stop or Stop(), run_one
-        self.first_s, self.silent_s, self.lease_s, self.limit_bytes = (
-            first_s,
-            silent_s,
-            lease_s,
-            limit_bytes,
-        )
-        self.key, self.token, self.beat, self.gone, self.scheduler = (
-            uuid.uuid4().hex,
-            uuid.uuid4().hex,
-            0,
-            "",
-            "",
-        )
+        super().__init__(1, stop, run_one)
+        self.address = address
+        self.first_s, self.silent_s, self.lease_s = first_s, silent_s, lease_s
+        self.limit_bytes = limit_bytes
+        self.key, self.token = uuid.uuid4().hex, uuid.uuid4().hex
+        self.beat, self.gone, self.scheduler = 0, "", ""
         self.gates, self.node_strikes, self.strikes = Gates(), 0, Counter[str]()
         self.workers: dict[str, dict[str, Any]] = {}
-        self.said: dict[str, dict[str, Any]] = {}  # the last word on each run, by its key
+        self.words: dict[str, dict[str, Any]] = {}  # the last word on each run, by its key
         self.out: dict[str, str] = {}  # workers that get no further run, and why
         self.busy: set[str] = set()
         self.tokens: set[Path] = set()
         self.given_up: list[str] = []
         self.forgets: list[Any] = []
-        self.at_home, self.changed, self.closed = (
-            threading.Lock(),
-            threading.Condition(),
-            threading.Event(),
-        )
+        self.at_home, self.changed = threading.Lock(), threading.Condition()
+        self.closed = threading.Event()
         self.client = _connect(address, first_s)
         self.board = Board(self.client.sync, lambda: self.client.scheduler, self.key)
         self.beats = threading.Thread(target=self._beat, name="fleet", daemon=True)
@@ -102,9 +93,8 @@ class Fleet:
             self.client.close(timeout=ASK_S)
             if isinstance(error, FleetError):
                 raise
-            raise FleetError(
-                f"{address}: the scheduler fell silent ({type(error).__name__}); start it anew"
-            ) from error
+            why = f"the scheduler fell silent ({type(error).__name__}); start it anew"
+            raise FleetError(f"{address}: {why}") from error
         self.beats.start()
 
     @property
@@ -118,51 +108,38 @@ class Fleet:
         for step in checked.steps:
             if not self._usable(needs(step)):
                 wanted = ",".join(f"{name}=1" for name in needs(step))
-                raise FleetError(
-                    f"{step.run_id}: seen no worker with {wanted} among {len(self.workers)}; expected one; start "
-                    f"it with --resources {wanted}, or take the run out"
-                )
-
-    def submit(self, folder: Path, run: Run, job: dict[str, Any], tick: Tick) -> Future[Run]:
-        """Carry out a planned run on the next free worker. The future holds its record, whatever became of its node."""
-        return Local(1, self.stop, self._carried).submit(folder.resolve(), run, job, tick)
+                seen = f"seen no worker with {wanted} among {len(self.workers)}"
+                advice = f"start it with --resources {wanted}, or take the run out"
+                raise FleetError(f"{step.run_id}: {seen}; expected one; {advice}")
 
     def close(self) -> None:
         """End the lease: what still runs on a node is ended there."""
         until = time.monotonic() + ASK_S
-        while (
-            not self.gone
-            and time.monotonic() < until
-            and not all(one.done() for one in self.forgets)
-        ):
+        while not self.gone and time.monotonic() < until:
+            if all(one.done() for one in self.forgets):
+                break
             time.sleep(TICK_S / 10)
         self.closed.set()
         self.beats.join(ASK_S)
-        with suppress(*LOST, AttributeError):  # closed before
+        with suppress(*CUT_OFF):  # closed before
             self.board.put(None)
         self.client.close(timeout=ASK_S)
         for token in self.tokens:
             token.unlink(missing_ok=True)
 
-    def _carried(self, folder: Path, run: Run, job: dict[str, Any], stop: Stop, tick: Tick) -> Run:
+    def carry(self, folder: Path, run: Run, job: Job, tick: Tick) -> Run:
+        """Carry out a planned run on the next free worker; its record, whatever became of its node."""
         if _reads_home(folder, run, job):
             if needs(run):
-                return move(
-                    run,
-                    "skipped",
-                    cause="seen paths of this box and a wish for a worker's GPU; expected one of them",
-                )
+                why = "seen paths of this box and a wish for a worker's GPU; expected one of them"
+                return move(run, "skipped", cause=why)
             with self.at_home:
-                return self.run_one(folder, run, job, stop=stop, tick=tick)
+                return super().carry(folder, run, job, tick)
         while True:
             worker, why = self._borrow(needs(run))
             if not worker:
-                return move(
-                    run,
-                    "skipped",
-                    cause=why,
-                    stopped_by="interrupt" if stop.signal else "quarantine",
-                )
+                kind = "interrupt" if self.stop.signal else "quarantine"
+                return move(run, "skipped", cause=why, stopped_by=kind)
             try:
                 ended = self._on(worker, folder, run, job, tick)
             finally:
@@ -170,55 +147,38 @@ class Fleet:
                     self.busy.discard(worker)
                     self.changed.notify_all()
             if ended is not None:
-                return _kept(folder, ended)
+                return kept(folder, ended)
 
     def _borrow(self, wanted: dict[str, float]) -> tuple[str, str]:
         """(a free worker that has what is wanted, or nothing and why). Waits for one while any is there."""
         with self.changed:
             while True:
                 usable = self._usable(wanted)
-                if self.stop.signal or self.gone or not usable:
-                    none = "; ".join(
-                        ["no worker that may run it is left", *list(self.out.values())]
-                    )[:500]
-                    return (
-                        "",
-                        f"interrupted ({self.stop.signal})"
-                        if self.stop.signal
-                        else self.gone or none,
-                    )
-                if free := sorted(
-                    set(usable) - self.busy,
-                    key=lambda one: (len(self.workers[one]["resources"]), one),
-                ):
-                    self.busy.add(free[0])
-                    return free[0], ""
+                if self.stop.signal:
+                    return "", f"interrupted ({self.stop.signal})"
+                if self.gone or not usable:
+                    none = ["no worker that may run it is left", *self.out.values()]
+                    return "", self.gone or "; ".join(none)[:500]
+                free = [(len(self.workers[one]["resources"]), one) for one in usable]
+                free = sorted(one for one in free if one[1] not in self.busy)
+                if free:
+                    self.busy.add(free[0][1])
+                    return free[0][1], ""
                 self.changed.wait(TICK_S)
 
-    def _on(
-        self, worker: str, folder: Path, run: Run, job: dict[str, Any], tick: Tick
-    ) -> Run | None:
+    def _on(self, worker: str, folder: Path, run: Run, job: Job, tick: Tick) -> Run | None:
         """The record of a run given to a worker, or None where it was not started there and will not be."""
-        name, key = self._name(worker), f"{run.run_id}-{uuid.uuid4().hex}"
-        task = self.client.submit(
-            carry,
-            self._order(worker, key, folder, run, job),
-            self.run_one,
-            key=key,
-            workers=[worker],
-            allow_other_workers=False,
-            retries=0,
-            pure=False,
-            resources=needs(run),
-        )
+        key = f"{run.run_id}-{uuid.uuid4().hex}"
+        options = {"workers": [worker], "allow_other_workers": False, "resources": needs(run)}
+        order = self._order(worker, key, folder, run, job)
+        task = self._submit(carry, order, self.run_one, key=key, **options)
         word: dict[str, Any] = {}
         back: dict[str, Any] = {}
         heard = time.monotonic()
-        while (
-            not (trouble := self._trouble(worker, task, heard, bool(word)))
-            and task.status != "finished"
-        ):
-            if (new := self.said.get(key, {})) != word:
+        while not (trouble := self._trouble(worker, task, heard, bool(word))):
+            if task.status == "finished":
+                break
+            if (new := self.words.get(key, {})) != word:
                 heard, run, word = time.monotonic(), _started(folder, run, new), new
                 tick(word["cell"], word["cells"], word["seconds"])
             time.sleep(TICK_S / 2)
@@ -230,48 +190,43 @@ class Fleet:
         if "run" in back:
             ended = _brought(folder, _started(folder, run, back), back)
             if not back["left"] and ended.notes == Run.model_validate_json(back["run"]).notes:
-                self.forgets.append(
-                    self.client.submit(
-                        forget, back["there"], workers=[worker], pure=False, retries=0
-                    )
-                )
+                self.forgets.append(self._submit(forget, back["there"], workers=[worker]))
             self._judge(worker, ended)
             return ended
-        trouble = self.out[worker] = f"{name}: {trouble or back.get('refused')}"
+        trouble = self.out[worker] = f"{self._name(worker)}: {trouble or back.get('refused')}"
         word = self._give_up(key, word)
         task.release()
-        if not word:
-            return None
-        at = (
-            f"cell {word['cell']} of {word['cells']} after {word['seconds']:.0f} s"
-            if word.get("cells")
-            else "it starts"
-        )
-        cause = f"the node of worker {trouble}; its last word, {time.monotonic() - heard:.0f} s before: {at}"
+        return self._lost(folder, run, word, trouble, heard) if word else None
+
+    def _submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return self.client.submit(call, *arguments, pure=False, retries=0, **options)
+
+    def _lost(
+        self, folder: Path, run: Run, word: dict[str, Any], trouble: str, heard: float
+    ) -> Run:
+        """The record of a run whose node is lost, with the last word on it."""
+        at = "it starts"
+        if word.get("cells"):
+            at = f"cell {word['cell']} of {word['cells']} after {word['seconds']:.0f} s"
+        last = f"its last word, {time.monotonic() - heard:.0f} s before: {at}"
         return move(
             _started(folder, run, word),
             "node_lost",
             ended_at=now(),
-            cause=cause,
+            cause=f"the node of worker {trouble}; {last}",
             files=files_below(folder),
             notes=[f"what it wrote lies on {word['node']} in {word['there']}"],
         )
 
-    def _order(
-        self, worker: str, key: str, folder: Path, run: Run, job: dict[str, Any]
-    ) -> dict[str, Any]:
-        """What a worker is told, the notebook included. A node with several workers is watched by their named GPUs alone."""
-        token, source, about = (
-            folder.parent / f".fleet-{self.key[:8]}",
-            Path(job["source"]),
-            self.workers[worker],
-        )
+    def _order(self, worker: str, key: str, folder: Path, run: Run, job: Job) -> dict[str, Any]:
+        """What a worker gets, the notebook included. A node with several workers is watched by their named GPUs alone."""
+        token, source = folder.parent / f".fleet-{self.key[:8]}", Path(job["source"])
         with self.changed:  # one of the runs that start at once
             if not token.exists():
                 write_atomic(token, self.token)
             self.tokens.add(token)
-        gpus = [name for name in about["resources"] if ":" in name]
-        alone = sum(other["host"] == about["host"] for other in self.workers.values()) == 1
+        gpus = [name for name in self.workers[worker]["resources"] if ":" in name]
+        alone = len(self._beside(worker)) == 1
         return {
             "fleet": self.key,
             "key": key,
@@ -296,11 +251,10 @@ class Fleet:
         """Why a run that has not come back is not waited for any longer."""
         if task.status == "finished":
             return ""
-        if (
-            task.status == "error"
-            and type(error := task.exception(timeout=ASK_S)).__name__ != "KilledWorker"
-        ):
-            return _line(error)
+        if task.status == "error":
+            error = task.exception(timeout=ASK_S)
+            if type(error).__name__ != "KilledWorker":
+                return _line(error)
         if self._is_gone():
             return self.gone
         if worker not in self.workers or task.status != "pending":
@@ -314,7 +268,7 @@ class Fleet:
             self.given_up.append(key)
             self._lease()
             return self.board.get("said", key) or word
-        except (*LOST, AttributeError):
+        except CUT_OFF:
             return word or {"node": "a node", "there": "its scratch folder"}
 
     def _judge(self, worker: str, run: Run) -> None:
@@ -323,12 +277,14 @@ class Fleet:
         many = 0 < self.node_strikes <= self.strikes[run.node]
         if run.quarantined or run.state == "stuck" or many:
             why = run.gate or (f"{self.strikes[run.node]} strikes" if many else run.cause)
-            for one, about in self.workers.items():
-                if one == worker or (
-                    (many or "box" in run.quarantined)
-                    and about["host"] == self.workers[worker]["host"]
-                ):
-                    self.out[one] = f"{self._name(one)}: closed after {run.run_id}: {why}"
+            whole = many or "box" in run.quarantined
+            for one in self._beside(worker) if whole else [worker]:
+                self.out[one] = f"{self._name(one)}: closed after {run.run_id}: {why}"
+
+    def _beside(self, worker: str) -> list[str]:
+        """The workers of a worker's node, itself among them."""
+        host = self.workers[worker]["host"] if worker in self.workers else None
+        return [one for one, about in self.workers.items() if about["host"] == host]
 
     def _beat(self) -> None:
         """Renew the lease and look at the workers until closed; without an answer for ``silent_s`` the scheduler is gone."""
@@ -337,12 +293,10 @@ class Fleet:
             try:
                 self._look()
                 answered = time.monotonic()
-            except (
-                *LOST,
-                AttributeError,
-            ) as error:  # the client has no scheduler while it looks for it
+            except CUT_OFF as error:
                 if time.monotonic() - answered > self.silent_s:
-                    self.gone = f"the scheduler {self.address} is gone: no answer for {self.silent_s:g} s ({_line(error)})"
+                    why = f"no answer for {self.silent_s:g} s ({_line(error)})"
+                    self.gone = f"the scheduler {self.address} is gone: {why}"
             with self.changed:
                 self.changed.notify_all()
 
@@ -351,26 +305,24 @@ class Fleet:
         self._lease()
         seen = self.client.sync(self.client.scheduler.identity, callback_timeout=ASK_S)
         if self.scheduler not in ("", seen["id"]):
-            self.gone = (
-                f"the scheduler {self.address} was started anew; it knows nothing of this batch"
-            )
-        self.said = self.board.get("said") or {}
+            why = "was started anew; it knows nothing of this batch"
+            self.gone = f"the scheduler {self.address} {why}"
+        self.words = self.board.get("said") or {}
         for one in self.workers.keys() - seen["workers"].keys():
             self.out.setdefault(one, f"{self._name(one)}: its connection to the scheduler ended")
         self.scheduler, self.workers = seen["id"], seen["workers"]
 
     def _lease(self) -> None:
         self.beat += 1
-        said = {"stop": self.stop.signal, "times": self.stop.times}
-        self.board.put({"beat": self.beat, "given_up": self.given_up, **said}, "lease")
+        lease = {"beat": self.beat, "given_up": self.given_up}
+        self.board.put({**lease, "stop": self.stop.signal, "times": self.stop.times}, "lease")
 
     def _shake_hands(self) -> None:
         """Refuse a scheduler or workers that a batch must not be given to."""
         import dask.config
 
-        allowed = self.client.run_on_scheduler(
-            dask.config.get, "distributed.scheduler.allowed-failures"
-        )
+        setting = "distributed.scheduler.allowed-failures"
+        allowed = self.client.run_on_scheduler(dask.config.get, setting)
         if allowed != 0:
             raise FleetError(
                 f"{self.address}: seen allowed-failures {allowed}; expected 0, or what kills a node goes to more; "
@@ -382,7 +334,7 @@ class Fleet:
             why = f"seen {error}; expected a scheduler that was started in the checkout"
         why = why or ("" if self.workers else "seen no worker; expected one for each GPU")
         if why:
-            raise FleetError(f"{self.address}: {why}; start it as env/FLEET.md says")
+            raise FleetError(f"{self.address}: {why}; start it {GUIDE}")
 
     def _is_gone(self) -> bool:
         if not self.gone and self.client.status != "running":
@@ -390,16 +342,17 @@ class Fleet:
         return bool(self.gone)
 
     def _usable(self, wanted: dict[str, float] | None = None) -> list[str]:
-        return (
-            []
-            if self._is_gone()
-            else [
-                one
-                for one, about in self.workers.items()
-                if one not in self.out
-                and all(about["resources"].get(name, 0) >= n for name, n in (wanted or {}).items())
-            ]
-        )
+        """The workers that may get a run that wants these resources."""
+        if self._is_gone():
+            return []
+        usable = []
+        for one, about in self.workers.items():
+            has = about["resources"]
+            if one not in self.out and all(
+                has.get(name, 0) >= n for name, n in (wanted or {}).items()
+            ):
+                usable.append(one)
+        return usable
 
     def _name(self, worker: str) -> str:
         name = self.workers.get(worker, {}).get("name") or worker
@@ -410,26 +363,22 @@ def _connect(address: str, first_s: float) -> Any:
     try:
         from distributed import Client
     except ImportError as error:
-        raise FleetError(
-            "seen no package distributed; expected it on every box of a fleet; see env/FLEET.md"
-        ) from error
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is told by records
+        expected = "expected it on every box of a fleet; see env/FLEET.md"
+        raise FleetError(f"seen no package distributed; {expected}") from error
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # records say what is lost
     try:
         return Client(address, timeout=first_s, set_as_default=False, name="casebook")
     except (*LOST, ValueError) as error:
-        raise FleetError(
-            f"{address}: no scheduler answers ({type(error).__name__}); expected one; start it as "
-            "env/FLEET.md says"
-        ) from error
+        why = f"no scheduler answers ({type(error).__name__}); expected one; start it {GUIDE}"
+        raise FleetError(f"{address}: {why}") from error
 
 
-def _reads_home(folder: Path, run: Run, job: dict[str, Any]) -> bool:
+def _reads_home(folder: Path, run: Run, job: Job) -> bool:
     """Whether a run is given the batch's folder, or a bundle by its path: only this box is sure to have them."""
     own, given = str(folder), job["parameters"]
     words = str([value for name, value in given.items() if name != "box"]).replace(own, "")
-    return str(folder.parent) in words or (
-        run.box != "live" and os.path.isabs(str(given.get("box", "")))
-    )
+    bundle = run.box != "live" and os.path.isabs(str(given.get("box", "")))
+    return bundle or str(folder.parent) in words
 
 
 def _line(error: BaseException) -> str:
@@ -438,25 +387,16 @@ def _line(error: BaseException) -> str:
 
 def _started(folder: Path, run: Run, word: dict[str, Any]) -> Run:
     """The record of a run whose worker has said that it starts; written the first time."""
-    if run.state == "planned":
-        return _kept(
-            folder,
-            move(
-                run, "started", node=word["node"], boot_id=word.get("boot_id", ""), started_at=now()
-            ),
-        )
-    return run
-
-
-def _kept(folder: Path, run: Run) -> Run:
-    with suppress(OSError):  # the batch holds the record, and tries again
-        write_run(folder, run)
-    return run
+    if run.state != "planned":
+        return run
+    about = {"node": word["node"], "boot_id": word.get("boot_id", ""), "started_at": now()}
+    return kept(folder, move(run, "started", **about))
 
 
 def _brought(folder: Path, started: Run, back: dict[str, Any]) -> Run:
     """What a worker sent, laid into the run's folder, and its record. Never writes outside of that folder."""
     ended, notes = Run.model_validate_json(back["run"]), []
+    place = f"{started.node} in {back['there']}"
     try:
         for path in (Path(back["there"]) / ended.run_id).iterdir() if back["shared"] else ():
             if path.name != "run.json":
@@ -467,13 +407,9 @@ def _brought(folder: Path, started: Run, back: dict[str, Any]) -> Run:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
     except OSError as error:
-        notes.append(
-            f"not all files could be written here: {error.strerror}; they lie on {started.node} in {back['there']}"
-        )
-    notes += [
-        f"{name} ({size} bytes) was left on {started.node} in {back['there']}/{ended.run_id}"
-        for name, size in back["left"].items()
-    ]
-    return ended.model_copy(
-        update={"node": started.node, "notes": [*ended.notes, *notes], "files": files_below(folder)}
-    )
+        why = f"not all files could be written here: {error.strerror}"
+        notes.append(f"{why}; they lie on {place}")
+    for name, size in back["left"].items():
+        notes.append(f"{name} ({size} bytes) was left on {place}/{ended.run_id}")
+    changes = {"notes": [*ended.notes, *notes], "files": files_below(folder)}
+    return ended.model_copy(update={"node": started.node, **changes})

@@ -22,17 +22,13 @@ from helpers import __version__
 
 from . import gate, kernel
 from .journal import LOCK
-from .one import Stop
 from .record import boot_id, move, node, now
+from .runner import Stop
 from .shapes import Gates, Run
 
 BEAT_S, ASK_S, CAPTURE_S = 1.0, 5.0, 120.0
-LOST = (
-    OSError,
-    RuntimeError,
-    TimeoutError,
-    asyncio.TimeoutError,
-)  # asyncio's is another one on Python 3.10
+# What a cut connection raises; asyncio's TimeoutError is another one on Python 3.10.
+LOST = (OSError, RuntimeError, TimeoutError, asyncio.TimeoutError)
 _OF_BATCH: dict[str, Any] = {}  # what this process knows of its node, for one batch at a time
 
 
@@ -43,28 +39,22 @@ class Board:
         self.sync, self.scheduler, self.path = sync, scheduler, ["casebook", fleet]
 
     def put(self, value: Any, *keys: str) -> None:
-        self.sync(
-            self.scheduler().set_metadata,
-            callback_timeout=ASK_S,
-            keys=[*self.path, *keys],
-            value=value,
-        )
+        call, path = self.scheduler().set_metadata, [*self.path, *keys]
+        self.sync(call, callback_timeout=ASK_S, keys=path, value=value)
 
     def get(self, *keys: str) -> Any:
-        return self.sync(
-            self.scheduler().get_metadata,
-            callback_timeout=ASK_S,
-            keys=[*self.path, *keys],
-            default=None,
-        )
+        call, path = self.scheduler().get_metadata, [*self.path, *keys]
+        return self.sync(call, callback_timeout=ASK_S, keys=path, default=None)
 
 
 def unfit(version: str) -> str:
     """Why this process must not carry out runs, or nothing."""
     if "torch" in sys.modules:
-        return "seen torch imported, which may hold a GPU; expected a worker that only carries runs; start a new one"
+        expected = "expected a worker that only carries runs; start a new one"
+        return f"seen torch imported, which may hold a GPU; {expected}"
     if version != __version__:
-        return f"seen workbook {__version__}; expected {version}, as the batch has; update its checkout"
+        expected = f"expected {version}, as the batch has"
+        return f"seen workbook {__version__}; {expected}; update its checkout"
     return ""
 
 
@@ -83,42 +73,26 @@ def carry(order: dict[str, Any], run_one: Callable[..., Run]) -> dict[str, Any]:
     if why := unfit(order["version"]):
         return {"refused": why}
     there, shared = _scratch(order, Path(worker.local_directory))
-    word = {
-        "beat": 0,
-        "node": node(),
-        "boot_id": boot_id(),
-        "there": str(there),
-        "cell": 0,
-        "cells": 0,
-        "seconds": 0.0,
-    }
+    word: dict[str, Any] = {"beat": 0, "cell": 0, "cells": 0, "seconds": 0.0}
+    word.update(node=node(), boot_id=boot_id(), there=str(there))
     board.put(word, "said", key)
-    if (
-        key in (board.get("lease") or {"given_up": [key]})["given_up"]
-    ):  # it gives up and then looks for our word
+    # The batch gives a run up, and then looks for our word.
+    if key in (board.get("lease") or {"given_up": [key]})["given_up"]:
         forget(str(there))
         return {"refused": "the batch had given it up"}
     stop, done = Stop(), threading.Event()
-    beats = threading.Thread(
-        target=_beat, args=(board, key, word, stop, done, order["lease_s"]), daemon=True
-    )
+    arguments = (board, key, word, stop, done, order["lease_s"])
+    beats = threading.Thread(target=_beat, args=arguments, daemon=True)
     beats.start()
+
+    def tick(cell: int, cells: int, seconds: float) -> None:
+        word.update(cell=cell, cells=cells, seconds=seconds)
+
     try:
-        run = _carried(
-            order,
-            there,
-            run_one,
-            stop,
-            lambda *at: word.update(zip(("cell", "cells", "seconds"), at, strict=True)),
-        )
+        run = _carried(order, there, run_one, stop, tick)
         files, left = ({}, {}) if shared else _files(there / run.run_id, order["limit_bytes"])
-        return {
-            **word,
-            "run": run.model_dump_json(),
-            "files": files,
-            "left": left,
-            "shared": shared,
-        }
+        answer = {"run": run.model_dump_json(), "files": files, "left": left, "shared": shared}
+        return {**word, **answer}
     finally:
         done.set()
         beats.join(ASK_S)
@@ -169,54 +143,38 @@ def _carried(
     there: Path,
     run_one: Callable[..., Run],
     stop: Stop,
-    tick: Callable[..., Any],
+    tick: Callable[..., None],
 ) -> Run:
     """The run with its notebook and its paths as they are here, between two looks at the node."""
-    run = Run.model_validate_json(order["run"])
+    run, job = Run.model_validate_json(order["run"]), order["job"]
     folder, source = there / run.run_id, there / "source" / order["name"]
     folder.mkdir()
     source.parent.mkdir()
     source.write_bytes(order["notebook"])
+    look = partial(gate.measure, order["gpus"], folder=there)
     if order["fleet"] not in _OF_BATCH:
         _OF_BATCH.clear()
-        _OF_BATCH[order["fleet"]] = gate.measure(order["gpus"], folder=there)
-    parameters = {
-        name: _here(value, order["home"], str(folder))
-        for name, value in order["job"]["parameters"].items()
-    }
+        _OF_BATCH[order["fleet"]] = look()
+    given = job["parameters"].items()
+    parameters = {name: _here(value, order["home"], str(folder)) for name, value in given}
     try:
         if run.box == "live":
             parameters["box"] = str(_captured(folder / "box.tar.gz"))
     except (OSError, subprocess.SubprocessError) as error:
-        return move(
-            move(run, "started", started_at=now(), boot_id=boot_id()),
-            "failed",
-            ended_at=now(),
-            stopped_by="box",
-            cause=f"this node could not be captured: {type(error).__name__}: {error}".splitlines()[
-                0
-            ],
-        )
-    run = run_one(
-        folder,
-        run,
-        {**order["job"], "source": str(source), "parameters": parameters},
-        stop=stop,
-        tick=tick,
-    )
-    look = partial(gate.measure, order["gpus"], folder=there)
-    found = (
-        gate.settle(_OF_BATCH[order["fleet"]], Gates.model_validate(order["gates"]), look)
-        if order["watched"]
-        else ()
-    )
-    found = tuple(one for one in found if order["watched"] == "box" or one.scope != "box")
-    return run.model_copy(
-        update={
-            "gate": "; ".join(f"{one.scope}: {one.why}" for one in found),
-            "quarantined": ", ".join(dict.fromkeys(one.scope for one in found)),
-        }
-    )
+        why = f"this node could not be captured: {type(error).__name__}: {error}".splitlines()[0]
+        run = move(run, "started", started_at=now(), boot_id=boot_id())
+        return move(run, "failed", ended_at=now(), stopped_by="box", cause=why)
+    job = {**job, "source": str(source), "parameters": parameters}
+    run = run_one(folder, run, job, stop=stop, tick=tick)
+    if not order["watched"]:
+        return run
+    gates = Gates.model_validate(order["gates"])
+    troubles = gate.settle(_OF_BATCH[order["fleet"]], gates, look)
+    if order["watched"] == "gpus":
+        troubles = tuple(one for one in troubles if one.scope != "box")
+    why = "; ".join(f"{one.scope}: {one.why}" for one in troubles)
+    closed = ", ".join(dict.fromkeys(one.scope for one in troubles))
+    return run.model_copy(update={"gate": why, "quarantined": closed})
 
 
 def _here(value: Any, home: str, folder: str) -> Any:
@@ -227,24 +185,15 @@ def _here(value: Any, home: str, folder: str) -> Any:
 
 
 def _captured(path: Path) -> Path:
-    """An evidence bundle of this node, taken by a child once a batch."""
+    """An evidence bundle of this node, made by a child once a batch. Raises OSError, SubprocessError."""
     if "box" not in _OF_BATCH:
-        done = subprocess.run(
-            [sys.executable, "-m", "helpers", "capture", "--out", str(path)],
-            timeout=CAPTURE_S,
-            check=False,
-            env=kernel.environment(),
-            cwd=kernel.CHECKOUT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-        )
+        argv = [sys.executable, "-m", "helpers", "capture", "--out", str(path)]
+        options: dict[str, Any] = {"env": kernel.environment(), "cwd": kernel.CHECKOUT}
+        options.update(stdin=subprocess.DEVNULL, capture_output=True)
+        done = subprocess.run(argv, timeout=CAPTURE_S, check=False, **options)
         if done.returncode:
-            raise OSError(
-                (
-                    done.stderr.decode("utf-8", "replace").strip()
-                    or f"exit status {done.returncode}"
-                ).splitlines()[-1]
-            )
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise OSError((words or f"exit status {done.returncode}").splitlines()[-1])
         _OF_BATCH["box"] = path.read_bytes()
     path.write_bytes(_OF_BATCH["box"])
     return path
@@ -254,14 +203,13 @@ def _files(folder: Path, limit_bytes: int) -> tuple[dict[str, bytes], dict[str, 
     """(the files of a run, small ones first up to a limit; what stays here with its size in bytes)."""
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
-    for size, path in sorted(
-        (path.stat().st_size, path)
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink() and path.name != "run.json"
-    ):
+    own = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    sizes = [(path.stat().st_size, path) for path in own if path.name != "run.json"]
+    for size, path in sorted(sizes):
+        name = str(path.relative_to(folder))
         limit_bytes -= size
         if limit_bytes < 0:
-            left[str(path.relative_to(folder))] = size
+            left[name] = size
         else:
-            files[str(path.relative_to(folder))] = path.read_bytes()
+            files[name] = path.read_bytes()
     return files, left

@@ -24,18 +24,14 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
 START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.run.kernel import main; main()"
 ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
 # ipykernel turns its capture of fd 2 off under PYTEST_CURRENT_TEST; the others run or load what the user's own Python needs.
-LEFT_OUT = (
-    "PYTEST_CURRENT_TEST",
-    "PYTHONSTARTUP",
-    "PYTHONHOME",
-    "PYTHONSAFEPATH",
-    "PYTHONINSPECT",
-    "MPLBACKEND",
-    "IPYTHONDIR",
-    "JUPYTER_DEFAULT_PROVISIONER_NAME",
-)
+LEFT_OUT = {
+    *("PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONINSPECT"),
+    *("MPLBACKEND", "IPYTHONDIR", "JUPYTER_DEFAULT_PROVISIONER_NAME"),
+}
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
+SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
+LONGEST_PLACE_BYTES = 70  # of the 107 bytes that a unix socket's path may have (unix(7))
 
 
 def environment() -> dict[str, str]:
@@ -53,9 +49,8 @@ def environment() -> dict[str, str]:
 def main() -> None:
     """The kernel itself: dies with its parent, writes its Python stacks to a file on a fault and on SIGUSR2."""
     die_with_parent(signal.SIGKILL, int(os.environ["JPY_PARENT_PID"]))
-    stacks = os.open(
-        os.environ.pop(STACKS), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
-    )
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    stacks = os.open(os.environ.pop(STACKS), flags, 0o644)
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True, chain=False)
     from ipykernel.kernelapp import launch_new_instance
@@ -76,15 +71,14 @@ def adopt_orphans() -> None:
 
 
 def short_folder(mark: str) -> Path:
-    """A new private folder whose sockets fit into the 107 bytes that a unix socket's path may have (unix(7))."""
+    """A new private folder whose sockets fit into the path that a unix socket may have. Raises OSError."""
     for place in _places():
         try:
             return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
         except OSError:
             continue
-    raise OSError(
-        f"no folder for sockets: none of {', '.join(_places())} can be written; set TMPDIR to a short path that can"
-    )
+    refused = f"none of {', '.join(_places())} can be written"
+    raise OSError(f"no folder for sockets: {refused}; set TMPDIR to a short path that can")
 
 
 def clear_sockets(mark: str) -> None:
@@ -95,29 +89,26 @@ def clear_sockets(mark: str) -> None:
 
 
 def _places() -> list[str]:
-    return [
-        place
-        for place in (tempfile.gettempdir(), "/tmp", "/dev/shm", "/var/tmp")
-        if len(os.fsencode(place)) <= 70
-    ]
+    places = (tempfile.gettempdir(), *SOCKET_PLACES)
+    return [place for place in places if len(os.fsencode(place)) <= LONGEST_PLACE_BYTES]
 
 
 def how_it_ended(
     returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = ""
 ) -> tuple[str, str]:
-    """What ended a process, in words, and its signal. Says unknown where nothing proves a cause; the kernel log is not read."""
+    """What ended a process, in words, and its signal. ``unknown`` where nothing proves a cause; the kernel log is not read."""
     if returncode >= 0:
         return f"ended by itself with exit status {returncode}", ""
     name = signal_name(-returncode)
-    if ooms_before is None or ooms_now is None:
-        why = "cause unknown; no OOM counter can be read here"
-    elif ooms_now > ooms_before:
+    if ooms_before is not None and ooms_now is not None and ooms_now > ooms_before:
         kills = ooms_now - ooms_before
         why = f"the cgroup counted {kills} OOM kill{'s' if kills > 1 else ''}"
+    elif name in OWN_FAULTS:
+        why = "see its last words" if words else "cause unknown; it left no last words"
+    elif ooms_before is None or ooms_now is None:
+        why = "cause unknown; no OOM counter can be read here"
     else:
         why = "cause unknown"
-    if name in OWN_FAULTS and why.startswith("cause unknown"):
-        why = "see its last words" if words else "cause unknown; it left no last words"
     return f"killed by {name}; {why}", name
 
 
@@ -136,10 +127,8 @@ def where_it_stood(stacks: Path) -> list[str]:
     """The frames of the notebook's own code at the end, innermost first, from what faulthandler wrote."""
     frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
     own = [line.strip() for line in frames if line.strip().startswith("File ")]
-    ipython = next(
-        (i for i, line in enumerate(own) if "/IPython/core/interactiveshell.py" in line), 0
-    )
-    return own[:ipython]
+    shell = [at for at, line in enumerate(own) if "/IPython/core/interactiveshell.py" in line]
+    return own[: min(shell, default=0)]
 
 
 def sweep(
@@ -147,30 +136,29 @@ def sweep(
 ) -> tuple[list[str], list[str]]:
     """End what a run left behind; returns (ended, still there) as "name (pid)".
 
-    Found by the mark in the environment that its kernel was started with, whatever session it moved to, and with ``adopted``
-    also as a descendant of this process (``adopt_orphans``), whatever its environment. What ends by itself within
+    Recognised by the mark in the environment that its kernel was started with, whatever session it moved to, and with
+    ``adopted`` also as a descendant of this process (``adopt_orphans``), whatever its environment. What ends by itself within
     ``patience_s`` is not counted. What SIGKILL does not end within ``limit_s`` waits inside the system and is only named.
     """
     began = time.monotonic()
-    while (found := _left_behind(mark, adopted)) and time.monotonic() - began < patience_s:
+    while (left := _left_behind(mark, adopted)) and time.monotonic() - began < patience_s:
         time.sleep(0.05)
     names: dict[int, str] = {}
-    while found and time.monotonic() - began < patience_s + limit_s:
-        for pid in found:
-            names.setdefault(pid, _name(pid))
+    while left and time.monotonic() - began < patience_s + limit_s:
+        for pid in left:
+            names.setdefault(pid, _named(pid))
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
         time.sleep(0.05)
-        found = _left_behind(mark, adopted)
-    there = [f"{_name(pid)} ({pid})" for pid in found]
-    return [f"{name} ({pid})" for pid, name in names.items() if pid not in found], there
+        left = _left_behind(mark, adopted)
+    return [name for pid, name in names.items() if pid not in left], [_named(pid) for pid in left]
 
 
 def marked(mark: str) -> list[int]:
     """The processes whose environment carries the mark of a run."""
-    sign, found = f"{MARK}={mark}".encode(), []
+    sign, pids = f"{MARK}={mark}".encode(), []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
             try:
@@ -178,49 +166,30 @@ def marked(mark: str) -> list[int]:
             except OSError:
                 continue
             if sign in environ.split(b"\0"):
-                found.append(int(entry))
-    return found
+                pids.append(int(entry))
+    return pids
 
 
 def ask_for_stacks(pid: int) -> None:
     """Have a kernel write the Python stacks of its threads (see ``main``); what does not catch the signal is let alone."""
     try:
-        caught = next(
-            line
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-            if line.startswith("SigCgt:")
-        )
-        if int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+        if int(caught, 16) >> (signal.SIGUSR2 - 1) & 1:
             os.kill(pid, signal.SIGUSR2)
     except (OSError, StopIteration):
         return
 
 
-def session_of(pid: int) -> int:
-    """The session of a process, or 0 where it is gone."""
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return 0
-
-
 def _left_behind(mark: str, adopted: bool) -> list[int]:
-    found = set(marked(mark))
+    pids = set(marked(mark))
     if adopted:
         import psutil
 
-        found |= {
-            child.pid
-            for child in psutil.Process().children(recursive=True)
-            if is_running(child.pid)
-        }
-    return sorted(found)
+        below = [child.pid for child in psutil.Process().children(recursive=True)]
+        pids |= {pid for pid in below if process_of(pid).running}
+    return sorted(pids)
 
 
-def _name(pid: int) -> str:
-    return process_of(pid).name or "gone"
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, and not only its remains that nobody has waited for."""
-    return process_of(pid).running
+def _named(pid: int) -> str:
+    return f"{process_of(pid).name or 'gone'} ({pid})"

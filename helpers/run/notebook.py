@@ -21,14 +21,9 @@ from .shapes import Figure
 
 NBFORMAT = 4
 INJECTED, PARAMETERS = "injected-parameters", "parameters"
-TYPES: dict[str, Any] = {
-    "str": str,
-    "int": int,
-    "float": (int, float),
-    "list": list,
-    "dict": dict,
-    "tuple": list,
-}
+TYPES: dict[str, Any] = {"str": str, "int": int, "float": (int, float)}
+TYPES |= {"list": list, "dict": dict, "tuple": list}
+NO_ALT = "A figure without a description"
 
 
 @contextmanager
@@ -37,9 +32,7 @@ def without(package: str) -> Iterator[None]:
     if package in sys.modules:
         yield
         return
-    cast(Any, sys.modules)[package] = (
-        None  # import then raises ImportError (the import system, 5.3.1)
-    )
+    cast(Any, sys.modules)[package] = None  # import raises ImportError (the import system, 5.3.1)
     try:
         yield
     finally:
@@ -62,25 +55,40 @@ class VerdictError(ValueError):
 
 def open_notebook(path: Path) -> Any:
     """The notebook at ``path`` as nbformat 4. Raises NotebookError."""
+    try:
+        nb = _nbformat_4(path)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}; expected a notebook"
+        raise NotebookError(f"{path}: {why}") from error
+    except NotebookError as error:
+        raise NotebookError(f"{path}: {error}") from error
+    spec = nb.metadata.get("kernelspec", {}).get("language")
+    language = spec or nb.metadata.get("language_info", {}).get("name") or "python"
+    if language != "python":
+        raise NotebookError(f"{path}: written for {language}; expected Python")
+    for index, cell in enumerate(nb.cells):
+        limit = cell.metadata.get("timeout", 1)
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
+            wrong = f"metadata.timeout: seen {limit!r}; expected seconds above 0"
+            raise NotebookError(f"{path}: cell {index}: {wrong}")
+    return nb
+
+
+def _nbformat_4(path: Path) -> Any:
     import nbformat
 
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotebookError(
-            f"{path}: cannot be read: {error.strerror}; expected a notebook"
-        ) from error
     except (ValueError, RecursionError) as error:
         raise NotebookError(
-            f"{path}: no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
+            f"no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
         ) from error
     version = raw.get("nbformat") if isinstance(raw, dict) else None
     if not isinstance(version, int) or not isinstance(raw.get("metadata", {}), dict):
-        raise NotebookError(f"{path}: no nbformat number; expected a notebook (.ipynb)")
+        raise NotebookError("no nbformat number; expected a notebook (.ipynb)")
     if version > NBFORMAT:
-        raise NotebookError(
-            f"{path}: nbformat {version}; this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
-        )
+        known = f"this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
+        raise NotebookError(f"nbformat {version}; {known}")
     try:
         nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
         nbformat.validate(nb)
@@ -88,21 +96,8 @@ def open_notebook(path: Path) -> Any:
         Exception
     ) as error:  # nbformat's readers raise whatever a broken file makes them stumble over
         raise NotebookError(
-            f"{path}: broken notebook: {str(error).strip().splitlines()[0][:200]}"
+            f"broken notebook: {str(error).strip().splitlines()[0][:200]}"
         ) from error
-    language = (
-        nb.metadata.get("kernelspec", {}).get("language")
-        or nb.metadata.get("language_info", {}).get("name")
-        or "python"
-    )
-    if language != "python":
-        raise NotebookError(f"{path}: written for {language}; expected Python")
-    for index, cell in enumerate(nb.cells):
-        limit = cell.metadata.get("timeout", 1)
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
-            raise NotebookError(
-                f"{path}: cell {index}: metadata.timeout: seen {limit!r}; expected seconds above 0"
-            )
     return nb
 
 
@@ -111,44 +106,46 @@ def parameters(nb: Any) -> dict[str, ast.expr | None]:
 
     Read with ast: papermill's own inspection drops a line whose value or comment holds another ``=``.
     """
-    found: dict[str, ast.expr | None] = {}
-    for cell in nb.cells:
-        if PARAMETERS in cell.metadata.get("tags", []):
-            try:
-                body = ast.parse(cell.source).body
-            except SyntaxError as error:
-                raise NotebookError(
-                    f"its parameters cell cannot be read: line {error.lineno}: {error.msg}"
-                ) from error
-            for node in body:
-                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    found[node.target.id] = node.annotation
-                elif isinstance(node, ast.Assign):
-                    found.update(
-                        (target.id, None) for target in node.targets if isinstance(target, ast.Name)
-                    )
-            break
-    return found
+    tagged = (cell for cell in nb.cells if PARAMETERS in cell.metadata.get("tags", []))
+    cell = next(tagged, None)
+    try:
+        body = ast.parse(cell.source).body if cell else []
+    except SyntaxError as error:
+        where = f"line {error.lineno}: {error.msg}"
+        raise NotebookError(f"its parameters cell cannot be read: {where}") from error
+    kinds: dict[str, ast.expr | None] = {}
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            kinds[node.target.id] = node.annotation
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            kinds.update(dict.fromkeys(names))
+    return kinds
 
 
 def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -> None:
     """Refuse names that the notebook does not have and values of another type than annotated. Raises NotebookError."""
     for name, value in given.items():
         if name not in known:
-            raise NotebookError(
-                f"no parameter {name!r}; expected one of {', '.join(known) or '(it has no parameters)'}"
-            )
-        kind = known[name]
+            names = ", ".join(known) or "(it has no parameters)"
+            raise NotebookError(f"no parameter {name!r}; expected one of {names}")
+        kind, expected = known[name], ""
         if kind is not None and not _fits(value, kind):
-            raise NotebookError(
-                f"parameter {name!r}: seen {_short(value)}; expected {ast.unparse(kind)}"
-            )
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError) as error:
-            raise NotebookError(
-                f"parameter {name!r}: seen {_short(value)}; expected text, numbers, lists; quote it"
-            ) from error
+            expected = ast.unparse(kind)
+        elif not _is_json(value):
+            expected = "text, numbers, lists; quote it"
+        if expected:
+            shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
+            seen = f"{shown} ({type(value).__name__})"
+            raise NotebookError(f"parameter {name!r}: seen {seen}; expected {expected}")
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _fits(value: Any, kind: ast.expr) -> bool:
@@ -160,9 +157,8 @@ def _fits(value: Any, kind: ast.expr) -> bool:
     if isinstance(kind, ast.BinOp):
         return _fits(value, kind.left) or _fits(value, kind.right)
     if isinstance(kind, ast.Subscript) and isinstance(kind.value, ast.Name):
-        inner = kind.slice
         if kind.value.id == "list":
-            return isinstance(value, list) and all(_fits(one, inner) for one in value)
+            return isinstance(value, list) and all(_fits(one, kind.slice) for one in value)
         return _fits(value, kind.value)
     if isinstance(kind, ast.Name):
         if kind.id == "bool" or isinstance(value, bool):
@@ -171,77 +167,49 @@ def _fits(value: Any, kind: ast.expr) -> bool:
     return True
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
-
-
 def needs_verdict(nb: Any) -> bool:
     """False for a notebook whose metadata says ``casebook: {"verdict": false}``: it answers by reaching its end."""
     return nb.metadata.get("casebook", {}).get("verdict", True) is not False
 
 
-def reached_end(nb: Any) -> bool:
-    """Whether every code cell of an executed notebook completed."""
-    return all(status == "completed" for status in _statuses(nb))
-
-
 def cell_counts(nb: Any) -> dict[str, int]:
     """How many code cells ended in each status of papermill, the injected one not counted."""
-    return dict(Counter(_statuses(nb)))
-
-
-def _statuses(nb: Any) -> list[str]:
-    return [
-        cell.metadata.get("papermill", {}).get("status") or "pending"
-        for cell in nb.cells
-        if cell.cell_type == "code"
-        and cell.source.strip()
-        and INJECTED not in cell.metadata.get("tags", [])
-    ]
+    cells = (cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip())
+    own = [cell.metadata for cell in cells if INJECTED not in cell.metadata.get("tags", [])]
+    return dict(Counter(one.get("papermill", {}).get("status") or "pending" for one in own))
 
 
 def verdict_of(nb: Any) -> Verdict | None:
     """The last verdict that the notebook emitted, or None. Raises VerdictError where that is no verdict."""
     for _, output in reversed(list(_outputs(nb))):
-        emitted = output.get("data", {}).get(VERDICT)
-        if emitted is None:
-            continue
-        try:
-            return from_json(Verdict, emitted, "not a verdict")
-        except ValueError as error:
-            raise VerdictError(str(error)) from error
+        if (emitted := output.get("data", {}).get(VERDICT)) is not None:
+            try:
+                return from_json(Verdict, emitted, "not a verdict")
+            except ValueError as error:
+                raise VerdictError(str(error)) from error
     return None
 
 
 def save_figures(nb: Any, folder: Path) -> list[Figure]:
     """Write every picture of an executed notebook to ``folder/figures``; their words come from the notebook's metadata.
 
-    Words: ``{"image/png": {"alt": ...}}`` in the output's metadata, else ``alt`` in the cell's.
+    Words: ``{"image/png": {"alt": ...}}`` in the output's metadata, else ``alt`` in the cell's. Raises OSError.
     """
     figures: list[Figure] = []
     for cell, output in _outputs(nb):
-        encoded = output.get("data", {}).get("image/png")
-        if not isinstance(encoded, str):
-            continue
         try:
-            picture = base64.b64decode(encoded)
-        except (binascii.Error, ValueError):
-            continue
+            picture = base64.b64decode(output.get("data", {}).get("image/png"))
+        except (TypeError, binascii.Error, ValueError):
+            continue  # no picture
         own = output.get("metadata", {}).get("image/png", {})
-        alt = (
-            (own.get("alt") if isinstance(own, dict) else "")
-            or cell.metadata.get("alt")
-            or "A figure without a description"
-        )
+        alt = own.get("alt") if isinstance(own, dict) else ""
         path = folder / "figures" / f"{len(figures) + 1:02d}.png"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(picture)
-        figures.append(Figure(path=str(path.relative_to(folder)), alt=str(alt)))
+        words = str(alt or cell.metadata.get("alt") or NO_ALT)
+        figures.append(Figure(path=str(path.relative_to(folder)), alt=words))
     return figures
 
 
 def _outputs(nb: Any) -> Iterator[tuple[Any, Any]]:
-    for cell in nb.cells:
-        for output in cell.get("outputs", []):
-            yield cell, output
+    return ((cell, output) for cell in nb.cells for output in cell.get("outputs", []))

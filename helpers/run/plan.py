@@ -1,29 +1,46 @@
-"""A plan file: which notebooks run, with what, for how long at most. Everything in it is checked before anything runs."""
+"""A plan and the runs that it means: all of it is checked before anything runs, ordered by danger, and its time estimated.
+
+An estimate comes from the records of earlier runs, else from what a notebook says, else from its limit.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from helpers.child import CHECKOUT
 from helpers.look.boxes import recorded_names
-from helpers.units import pci_address
+from helpers.settings.presets import FOLDER, PresetError
+from helpers.settings.presets import load as load_preset
+from helpers.shapes import one_line
+from helpers.units import pci_address, show_bytes
 
-from .estimate import Estimates
-from .kernel import CHECKOUT
 from .notebook import NotebookError, check_parameters, open_notebook, parameters
-from .plan_checks import Facts, Places, PlanError, count_runs, facts_of, read_yaml
-from .shapes import DANGERS, Limits, Plan, PlannedRun, one_line
+from .plan_file import Places, PlanError, count_runs, read_yaml
+from .shapes import DANGERS, Danger, Limits, Plan, PlannedRun
 
-NOTEBOOKS = CHECKOUT / "notebooks"
+NOTEBOOKS, OUTPUTS = CHECKOUT / "notebooks", CHECKOUT / "outputs"
 ARCHIVES = (".tar.gz", ".tgz")
 DEFAULT_LIMITS: Limits = Plan.model_fields["limits"].default
+MOST_RECORDS = 200
+BATCHES = "[0-9]*T[0-9]*Z-*"  # as batches are named: the newest has the last name
+APART = ("box", "preset", "gpu")  # not among a run's own parameters
+ITS_LIMIT = "its limit"
+ROW = (
+    *("box_name", "run_id", "notebook", "gpu", "preset", "parameters", "danger", "waits"),
+    *("estimate_s", "estimate_from", "cell_s", "run_s"),
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,7 @@ class Step:
     gpu: str = ""
     waits: bool = False
     estimate_s: float = 0.0
-    estimate_from: str = "its limit"
+    estimate_from: str = ITS_LIMIT
 
 
 @dataclass(frozen=True)
@@ -62,18 +79,17 @@ class CheckedPlan:
     total_s: float
 
 
-def load_plan(path: Path, box: str = "", outside: Iterable[str | Path] = ()) -> CheckedPlan:
+def load_plan(path: Path, box: str = "") -> CheckedPlan:
     """Read a plan and check all of it: keys, notebooks, parameters, boxes, presets, paths, counts. Raises PlanError.
 
-    ``box`` takes the place of ``live`` in every run, ``outside`` adds to the plan's own. Notebook paths are relative to
-    notebooks/ or to the plan's folder.
+    ``box`` takes the place of ``live`` in every run. Notebook paths are relative to notebooks/ or to the plan's folder.
     """
     text, content = read_yaml(path)
     where, steps = str(path), list[Step]()
     try:
         plan = Plan.model_validate(content)
         count_runs(plan)
-        reader = _Reader(plan, Places(path, [*plan.outside, *outside]), box)
+        reader = _Reader(plan, Places(path, plan.outside), box)
         for number, planned in enumerate(plan.runs):
             where = f"{path}: runs.{number}"
             steps += reader.steps(planned)
@@ -81,33 +97,49 @@ def load_plan(path: Path, box: str = "", outside: Iterable[str | Path] = ()) -> 
         raise PlanError(one_line(error, where)) from error
     except (PlanError, NotebookError) as error:
         raise PlanError(f"{where}: {error}") from error
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # a name that is too long, links in a circle, an unknown ~user
-        raise PlanError(
-            f"{where}: a path cannot be followed: {str(error)[:200]}; correct it"
-        ) from error
-    steps = _in_order(steps) if plan.order == "danger" else steps
+    except (OSError, RuntimeError) as error:  # too long a name, a circle of links, no such ~user
+        why = f"a path cannot be followed: {str(error)[:200]}; correct it"
+        raise PlanError(f"{where}: {why}") from error
+    steps = in_order(steps) if plan.order == "danger" else steps
     width = max(3, len(str(len(steps) - 1)))  # ids sort as the runs do
-    named = tuple(
+    named = [
         replace(step, run_id=f"{number:0{width}d}-{step.run_id}")
         for number, step in enumerate(steps)
-    )
-    digest, total_s = (
-        hashlib.sha256(text.encode()).hexdigest(),
-        plan.limits.total_s or DEFAULT_LIMITS.total_s or 0,
-    )
-    return CheckedPlan(plan, text, digest, named, total_s)
+    ]
+    total_s = plan.limits.total_s or DEFAULT_LIMITS.total_s or 0
+    return CheckedPlan(plan, text, _digest(text), tuple(named), total_s)
 
 
-def _in_order(steps: list[Step]) -> list[Step]:
+def in_order(steps: list[Step]) -> list[Step]:
     """Looks before loads before provokes, else as in the file; a step that waits stays behind all that stood before it."""
     ranks: list[int] = []
     for step in steps:
         rank = DANGERS.index(step.danger)
         ranks.append(max([rank, *ranks]) if step.waits else rank)
-    return [step for _, step in sorted(zip(ranks, steps, strict=True), key=lambda pair: pair[0])]
+    return [steps[at] for at in sorted(range(len(steps)), key=lambda at: ranks[at])]
+
+
+class Facts(BaseModel):
+    """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes, what its numbers may be."""
+
+    safety: Danger | None = None
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ranges: dict[str, tuple[float | None, float | None]] = {}
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse a number outside its range; null is an open end. Raises PlanError."""
+        least, most = self.ranges.get(name, (None, None))
+        least, most = -math.inf if least is None else least, math.inf if most is None else most
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            raise PlanError(f"parameter {name!r}: seen {value}; expected {least:g} to {most:g}")
+
+    def danger(self, planned: PlannedRun) -> str:
+        """What a run does to a box: the notebook's own word, which the plan may raise. One that says nothing may load it."""
+        own, raised = self.safety, planned.danger
+        if own and raised and DANGERS.index(raised) < DANGERS.index(own):
+            seen = f"seen {raised}, and {planned.notebook} {own}"
+            raise PlanError(f"danger: {seen}; a plan may only raise it; leave it out")
+        return raised or own or "loads"
 
 
 class _Reader:
@@ -130,73 +162,60 @@ class _Reader:
         levels = (planned.limits, self.plan.limits, DEFAULT_LIMITS)
         cell_s = next(level.cell_s for level in levels if level.cell_s)
         run_s = next(level.run_s for level in levels if level.run_s)
-        danger = _danger(facts.safety or "", planned)
+        danger = facts.danger(planned)
         for values in itertools.product(*planned.grid.values()):
             given = {**planned.parameters, **dict(zip(planned.grid, values, strict=True))}
-            box, preset, gpu = (_text(planned, given, name) for name in ("box", "preset", "gpu"))
-            if gpu and not pci_address(gpu):
-                raise PlanError(
-                    f"gpu: seen {gpu!r}; expected a PCI address such as 0000:03:00.0; see: lspci -D"
-                )
-            gpu = pci_address(gpu)
-            own = {
-                name: value for name, value in given.items() if name not in ("box", "preset", "gpu")
-            }
+            box, preset, gpu = (_text(planned, given, name) for name in APART)
+            gpu = _pci(gpu)
+            own = {name: value for name, value in given.items() if name not in APART}
             own.update({"gpu": gpu} if gpu and "gpu" in known else {})
             check_parameters(known, own)
             for name, value in own.items():
                 self.places.check(value, f"parameter {name!r}")
                 facts.check(name, value)
             for name, text in (("box", box), ("preset", preset)):
-                if text and text != "live" and name not in known:
-                    raise PlanError(
-                        f"{planned.notebook} has no parameter {name!r}; seen {name}: {text}; leave it out"
-                    )
+                if text not in ("", "live") and name not in known:
+                    wrong = f"{planned.notebook} has no parameter {name!r}"
+                    raise PlanError(f"{wrong}; seen {name}: {text}; leave it out")
             place, box_name = self._box(box)
             key = json.dumps(
                 [planned.notebook, box, preset, own, *([gpu] if gpu else [])], sort_keys=True
             )
-            name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-            estimate_s, estimate_from = self.estimates.of(
-                planned.notebook, name, facts.seconds, run_s
-            )
+            name = f"{source.stem}-{_digest(key)[:8]}"
             step = Step(
-                name,
-                planned.notebook,
-                source,
-                own,
-                frozenset(known),
-                place,
-                box_name if "box" in known else "",
-                self._preset(preset),
-                cell_s,
-                run_s,
-                danger,
-                gpu,
-                "{batch}" in key,
-                estimate_s,
-                estimate_from,
+                run_id=name,
+                notebook=planned.notebook,
+                source=source,
+                parameters=own,
+                takes=frozenset(known),
+                box=place,
+                box_name=box_name if "box" in known else "",
+                preset=self._preset(preset),
+                cell_s=cell_s,
+                run_s=run_s,
+                danger=danger,
+                gpu=gpu,
+                waits="{batch}" in key,
             )
+            seconds, source_of = self.estimates.of(planned.notebook, name, facts.seconds, run_s)
+            step = replace(step, estimate_s=seconds, estimate_from=source_of)
             yield from itertools.repeat(step, planned.repeats)
 
     def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any]]:
         """(the file, what its metadata says to this workbook, its parameters with their annotations)."""
         if name not in self.notebooks:
-            found = next(
-                (
-                    folder / name
-                    for folder in (NOTEBOOKS, self.places.base)
-                    if (folder / name).is_file()
-                ),
-                None,
-            )
-            if found is None:
-                raise PlanError(
-                    f"notebook: seen {name!r}; expected a file in {NOTEBOOKS.name}/ or beside the plan"
-                )
-            source = self.places.inner(found, "notebook")
+            files = [folder / name for folder in (NOTEBOOKS, self.places.base)]
+            there = next((file for file in files if file.is_file()), None)
+            if there is None:
+                expected = f"expected a file in {NOTEBOOKS.name}/ or beside the plan"
+                raise PlanError(f"notebook: seen {name!r}; {expected}")
+            source = self.places.inner(there, "notebook")
             book = open_notebook(source)
-            self.notebooks[name] = source, facts_of(book, name), parameters(book)
+            try:
+                facts = Facts.model_validate(book.metadata.get("casebook", {}))
+            except ValidationError as error:
+                raise PlanError(one_line(error, f"{name}: metadata.casebook")) from error
+            self.notebooks[name] = source, facts, parameters(book)
         return self.notebooks[name]
 
     def _box(self, box: str) -> tuple[str, str]:
@@ -205,47 +224,39 @@ class _Reader:
         box = self.override if named else box
         if box in self.recorded:
             return box, box
-        place = next(
-            (
-                place
-                for place in (self.places.base / box, Path.cwd() / box)
-                if box and place.exists()
-            ),
-            None,
-        )
+        places = [folder / box for folder in (self.places.base, Path.cwd()) if box]
+        place = next((place for place in places if place.exists()), None)
         if place is None:
-            raise PlanError(
-                f"box: seen {box!r}; expected a bundle's path or one of {', '.join(self.recorded)}"
-            )
+            expected = f"expected a bundle's path or one of {', '.join(self.recorded)}"
+            raise PlanError(f"box: seen {box!r}; {expected}")
         real = place.resolve() if named else self.places.inner(place, "box")
-        return str(real), next(
-            (place.name[: -len(end)] for end in ARCHIVES if place.name.endswith(end)), place.name
-        )
+        end = next((end for end in ARCHIVES if place.name.endswith(end)), "")
+        return str(real), place.name.removesuffix(end)
 
     def _preset(self, preset: str) -> str:
         """The preset as a notebook is given it: a name of env/presets, or the absolute path of a file that ends in .env."""
-        from helpers.settings.presets import FOLDER, PresetError, load
-
         if preset in ("", "none"):
             return preset
         own = preset.endswith(".env")
-        path = self.places.inner(
-            self.places.base / preset if own else FOLDER / f"{preset}.env", "preset"
-        )
+        file = self.places.base / preset if own else FOLDER / f"{preset}.env"
+        path = self.places.inner(file, "preset")
         try:
-            load(path if own else preset)
+            load_preset(path if own else preset)
         except PresetError as error:
             raise PlanError(str(error)) from error
         return str(path) if own else preset
 
 
-def _danger(said: str, planned: PlannedRun) -> str:
-    """What a run does to a box: the notebook's own word, which the plan may raise. One that says nothing may load the box."""
-    if said and planned.danger and DANGERS.index(planned.danger) < DANGERS.index(said):
-        raise PlanError(
-            f"danger: seen {planned.danger}, and {planned.notebook} {said}; a plan may only raise it; leave it out"
-        )
-    return planned.danger or said or "loads"
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _pci(gpu: str) -> str:
+    address = pci_address(gpu)
+    if gpu and not address:
+        expected = "expected a PCI address such as 0000:03:00.0; see: lspci -D"
+        raise PlanError(f"gpu: seen {gpu!r}; {expected}")
+    return address
 
 
 def _text(planned: PlannedRun, given: dict[str, Any], name: str) -> str:
@@ -257,3 +268,89 @@ def _text(planned: PlannedRun, given: dict[str, Any], name: str) -> str:
     if not isinstance(given[name], str):
         raise PlanError(f"parameter {name!r}: seen {given[name]!r}; expected str")
     return str(given[name])
+
+
+# How long it will take, and what a dry run prints.
+
+
+class Estimates:
+    """Seconds of the newest answered runs below ``outputs``, by notebook with parameters and by notebook."""
+
+    def __init__(self, outputs: Path = OUTPUTS):
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        batches = sorted(outputs.glob(BATCHES), reverse=True)
+        records = (path for batch in batches for path in sorted(batch.glob("*/run.json")))
+        for path in itertools.islice(records, MOST_RECORDS):
+            try:
+                run = json.loads(path.read_text(encoding="utf-8"))
+                seconds = float(run["seconds"]) if run["state"] == "answered" else 0.0
+                if 0 < seconds < math.inf:
+                    for name in (str(run["run_id"]).partition("-")[2], str(run["notebook"])):
+                        self.seconds[name].append(seconds)
+            except (OSError, ValueError, TypeError, KeyError, RecursionError):
+                continue  # a torn or foreign record only makes the estimate poorer
+
+    def of(self, notebook: str, name: str, own_s: float | None, run_s: float) -> tuple[float, str]:
+        """(seconds, where they come from) of a run. ``name``: its id without the number; ``own_s``: what its notebook says."""
+        for key, of_what in ((name, "like it"), (notebook, "of this notebook")):
+            earlier = self.seconds.get(key, [])
+            if earlier:
+                source = f"{len(earlier)} earlier run{'s' * (len(earlier) > 1)} {of_what}"
+                return min(round(median(earlier), 1), run_s), source
+        return (min(own_s, run_s), "the notebook's metadata") if own_s else (run_s, ITS_LIMIT)
+
+
+def total_estimate_s(checked: CheckedPlan) -> float:
+    """Seconds that a plan will take: runs that only look go side by side, all others alone."""
+    busy = [0.0] * checked.plan.jobs
+    for step in checked.steps:
+        if step.danger == "looks" and not step.waits:
+            busy[busy.index(min(busy))] += step.estimate_s
+        else:
+            busy = [max(busy) + step.estimate_s] * len(busy)
+    return max(busy)
+
+
+def dry_run(checked: CheckedPlan) -> list[dict[str, Any]]:
+    """The runs of a plan in the order they start, as data."""
+    rows = [{name: getattr(step, name) for name in ROW} for step in checked.steps]
+    return [{"box": row.pop("box_name"), **row} for row in rows]
+
+
+def dry_run_text(checked: CheckedPlan) -> str:
+    """The runs of a plan in the order they start, and what holds for all of them, for a terminal."""
+    plan, gates, stop, rows = checked.plan, checked.plan.gates, checked.plan.stop, dry_run(checked)
+    wide = {name: max(len(row[name]) for row in rows) for name in ("run_id", "danger", "box")}
+    lines = []
+    for row in rows:
+        own = [f"{name}={value}" for name, value in row["parameters"].items() if name != "gpu"]
+        what = " ".join(" ".join([row["gpu"], row["preset"], *own]).split())[:60]
+        cells = "  ".join(f"{row[name]:<{width}}" for name, width in wide.items())
+        lines.append(f"{cells}  {row['estimate_s']:6.1f} s  {what}".rstrip())
+    total_s = total_estimate_s(checked)
+    guesses = sum(row["estimate_from"] == ITS_LIMIT for row in rows)
+    over = "; that is more than the plan's limit: its last runs are skipped"
+    dangers = [row["danger"] for row in rows]
+    counts = ", ".join(f"{dangers.count(danger)} {danger}" for danger in DANGERS)
+    cell_s, run_s = (max(row[name] for row in rows) for name in ("cell_s", "run_s"))
+    heat = f", below {gates.temperature_c} C" if gates.temperature_c else ""
+    stops = [
+        f"after {stop.after_failures} runs that failed" if stop.after_failures else "",
+        f"a node after {stop.node_strikes} strikes" if stop.node_strikes else "",
+        f"after a run that ends as {' or '.join(stop.on_states)}" if stop.on_states else "",
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"{len(rows)} runs ({counts}); of those that only look, {plan.jobs} at once.",
+            f"Estimated: {timedelta(seconds=round(total_s))}, {guesses} runs of it at their limit for want of earlier ones"
+            f"{over * (total_s > checked.total_s)}.",
+            f"Limits: a cell {cell_s:g} s, a run {run_s:g} s, all of it {checked.total_s:g} s.",
+            f"Gate after each run: {show_bytes(gates.disk_free_bytes)} free on the disk, memory back to within "
+            f"{gates.memory_back_fraction:.0%}, no holder left on its GPU, no new error in the kernel log"
+            f"{heat}; else a quarantine after {gates.settle_s:g} s.",
+            f"Stops: {'; '.join(filter(None, stops)) or 'only at its limit'}.",
+            f"Resume is refused once this file changes (now {checked.sha256[:12]}); a run that ended keeps its record, and",
+            "one that died, hung, timed out or took its box down is never repeated by itself.",
+        ]
+    )

@@ -15,45 +15,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from statistics import median
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
+
+from helpers.child import field
 
 from .shapes import STATES, Run
-
-if TYPE_CHECKING:
-    from .batch import BatchResult, Progress
 
 FIRST_LINE_S, REFRESH_S, MEMORY_S = 2.0, 0.2, 5.0
 MOST_ROWS = 16
 """Running runs that the live table shows; a fleet may have more."""
-DRM = Path("/sys/class/drm")
-MEMINFO = Path("/proc/meminfo")
+DRM, MEMINFO = Path("/sys/class/drm"), Path("/proc/meminfo")
+SMI = ("--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits")
 
 
-def for_terminal(stream: TextIO | None = None) -> Progress:
+class Quiet:
+    """Shows nothing of how a batch goes on, and is the base of what does. All calls come from the thread of the batch."""
+
+    def started(self, folder: Path, runs: Sequence[Run]) -> None:
+        """The batch in ``folder`` begins or goes on, with its runs as they are now."""
+
+    def run_started(self, number: int, run: Run) -> None:
+        """The run with this number in the batch starts."""
+
+    def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
+        """A few times a second while a run goes on; ``cell`` of ``cells`` is running, 0 of 0 while its kernel starts."""
+
+    def run_ended(self, number: int, run: Run) -> None:
+        """The run with this number has ended, or was skipped."""
+
+    def ended(self) -> None:
+        """The batch is over, or goes on elsewhere."""
+
+
+def for_terminal(stream: TextIO | None = None) -> Quiet:
     """The progress that suits a stream (standard error): live on a terminal, else plain lines."""
     stream = stream or sys.stderr
     return Live(stream) if stream.isatty() else Plain(stream)
 
 
-def into_file(path: Path) -> Progress:
-    """Plain lines with the time of day, added to the end of a file: for a batch whose terminal is gone.
-
-    Tell it ``started`` with the runs as they are now; then it goes on like any other. Raises OSError.
-    """
-    return Plain(
-        open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1), clock=True
-    )
+def into_file(path: Path) -> Plain:
+    """Plain lines with the time of day, added to the end of a file: for a batch whose terminal is gone. Raises OSError."""
+    log = open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)
+    return Plain(log, clock=True)
 
 
 @dataclass
 class Going:
-    """A run that goes on: where it stands, and when it says so next."""
+    """A run that goes on: where it stands, and when the next line says so."""
 
     run: Run
     cell: int = 0
     cells: int = 0
     seconds: float = 0.0
     next_line_s: float = FIRST_LINE_S
+
+    @property
+    def where(self) -> str:
+        return f"cell {self.cell} of {self.cells}" if self.cells else "starting"
 
 
 class Tally:
@@ -62,7 +80,7 @@ class Tally:
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.going: dict[int, Going] = {}
-        self._took: dict[str, list[float]] = {}
+        self._seconds: dict[str, list[float]] = {}
 
     def begin(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
@@ -85,48 +103,48 @@ class Tally:
 
     def counts(self) -> dict[str, int]:
         """Runs in each state, in the order of the states; ``running`` is what goes on here."""
-        by = Counter(
-            "running" if number in self.going else run.state for number, run in enumerate(self.runs)
-        )
+        states = ["running" if at in self.going else run.state for at, run in enumerate(self.runs)]
+        by = Counter(states)
         return {state: by[state] for state in ("running", *STATES) if by[state]}
 
     def left_s(self) -> float | None:
-        """Seconds until the end if the rest goes like what was seen; None while nothing is known of some run."""
+        """Seconds until the end if the rest goes like the runs before; None while nothing is known of some run."""
         whole = 0.0
         for number, run in enumerate(self.runs):
             if run.state in ("planned", "started"):
                 expected = self._expected(run)
                 if expected is None:
                     return None
-                whole += (
-                    max(0.0, expected - self.going[number].seconds)
-                    if number in self.going
-                    else expected
-                )
+                spent_s = self.going[number].seconds if number in self.going else 0.0
+                whole += max(0.0, expected - spent_s)
         return whole / max(1, len(self.going))
+
+    def left(self) -> str:
+        """The time that is left in a few words, or nothing."""
+        left = self.left_s()
+        return f"; about {short_time(left)} left" if left else ""
 
     def line(self) -> str:
         """The counts and the time that is left, in a few words."""
-        left = self.left_s()
         words = [f"{count} {state.replace('_', ' ')}" for state, count in self.counts().items()]
-        return ", ".join(words) + (f"; about {short_time(left)} left" if left else "")
+        return ", ".join(words) + self.left()
 
     def _expected(self, run: Run) -> float | None:
         """The median of this notebook's runs so far, else the plan's estimate, else the median of all runs."""
-        took = self._took.get(run.notebook)
-        if took is None and run.estimate_s is not None:
+        of_notebook = self._seconds.get(run.notebook)
+        if of_notebook is None and run.estimate_s is not None:
             return run.estimate_s
-        took = took or self._took.get("")
-        return median(took) if took else None
+        known = of_notebook or self._seconds.get("")
+        return median(known) if known else None
 
     def _learn(self, run: Run) -> None:
         if run.seconds is not None and run.state not in ("planned", "started", "skipped"):
             for name in (run.notebook, ""):
-                self._took.setdefault(name, []).append(run.seconds)
-                del self._took[name][:-99]
+                self._seconds.setdefault(name, []).append(run.seconds)
+                del self._seconds[name][:-99]
 
 
-class Plain:
+class Plain(Quiet):
     """One line as a run starts and ends; in between a line after 2, 4, 8 ... seconds and at most every 30."""
 
     def __init__(self, stream: TextIO, clock: bool = False):
@@ -134,41 +152,36 @@ class Plain:
 
     def started(self, folder: Path, runs: Sequence[Run]) -> None:
         self.tally.begin(runs)
-        self._print(beginning(folder, runs))
+        before = sum(run.state not in ("planned", "started") for run in runs)
+        ended = f", {before} of them ended before" if before else ""
+        self._print(f"{len(runs)} run{'s' * (len(runs) != 1)} into {folder}{ended}")
 
     def run_started(self, number: int, run: Run) -> None:
         self.tally.go(number, run)
-        self._print(f"{self._which(number)}: {title(run)}")
+        self._say(number, run.short)
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
         going = self.tally.at(number, cell, cells, seconds)
         if seconds >= going.next_line_s:
             while going.next_line_s <= seconds:
                 going.next_line_s += min(going.next_line_s, 30.0)
-            self._print(f"{self._which(number)}: {where(cell, cells)}, {seconds:.0f} s")
+            self._say(number, f"{going.where}, {seconds:.0f} s")
 
     def run_ended(self, number: int, run: Run) -> None:
         self.tally.end(number, run)
-        left = self.tally.left_s()
-        self._print(
-            f"{self._which(number)}: {ending(run)}"
-            + (f"; about {short_time(left)} left" if left else "")
-        )
+        self._say(number, ending(run) + self.tally.left())
 
-    def ended(self, result: BatchResult) -> None:
+    def ended(self) -> None:
         if len(self.tally.runs) > 1:
             self._print(self.tally.line())
 
-    def _which(self, number: int) -> str:
-        return f"run {number + 1} of {len(self.tally.runs)}"
+    def _say(self, number: int, words: str) -> None:
+        self._print(f"run {number + 1} of {len(self.tally.runs)}: {words}")
 
     def _print(self, line: str) -> None:
+        time_of_day = time.strftime("%H:%M:%SZ ", time.gmtime()) if self.clock else ""
         with suppress(OSError, ValueError):  # a closed terminal must not end a night's batch
-            print(
-                f"{time.strftime('%H:%M:%SZ', time.gmtime())} " * self.clock + line,
-                file=self.stream,
-                flush=True,
-            )
+            print(time_of_day + line, file=self.stream, flush=True)
 
 
 class Live(Plain):
@@ -183,13 +196,9 @@ class Live(Plain):
 
         super().__init__(stream)
         self.console, self.memory = Console(file=stream), Memory()
-        self.screen = Screen(
-            console=self.console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        options: dict[str, Any] = {"auto_refresh": False, "transient": True}
+        options.update(redirect_stdout=False, redirect_stderr=False)
+        self.screen = Screen(console=self.console, **options)
         self._drawn_s, self._memory_s, self._memory = 0.0, -MEMORY_S, ""
 
     def started(self, folder: Path, runs: Sequence[Run]) -> None:
@@ -203,19 +212,19 @@ class Live(Plain):
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
         self.tally.at(number, cell, cells, seconds)
-        self._draw()
+        self._draw(now=False)
 
     def run_ended(self, number: int, run: Run) -> None:
         self.tally.end(number, run)
-        self._print(f"{self._which(number)}: {ending(run)}")
+        self._say(number, ending(run))
         self._draw(now=True)
 
-    def ended(self, result: BatchResult) -> None:
+    def ended(self) -> None:
         with suppress(OSError, ValueError):
             self.screen.stop()
-        super().ended(result)
+        super().ended()
 
-    def _draw(self, now: bool = False) -> None:
+    def _draw(self, now: bool) -> None:
         clock = time.monotonic()
         if clock - self._memory_s >= MEMORY_S:
             looks = all(going.run.danger == "looks" for going in self.tally.going.values())
@@ -223,27 +232,23 @@ class Live(Plain):
         if now or clock - self._drawn_s >= REFRESH_S:
             self._drawn_s = clock
             with suppress(OSError, ValueError):
-                self.screen.update(self._table(), refresh=True)
+                self.screen.update(self.table(), refresh=True)
 
-    def _table(self) -> Any:
+    def table(self) -> Any:
+        """What the terminal shows now, for rich to draw."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
         rows = Table.grid(padding=(0, 2))
         for number, going in list(self.tally.going.items())[:MOST_ROWS]:
-            rows.add_row(
-                Text(f"run {number + 1}", "dim"),
-                Text(title(going.run), overflow="ellipsis", no_wrap=True),
-                Text(where(going.cell, going.cells)),
-                Text(f"{going.seconds:.0f} s"),
-            )
+            short = Text(going.run.short, overflow="ellipsis", no_wrap=True)
+            seconds = f"{going.seconds:.0f} s"
+            rows.add_row(Text(f"run {number + 1}", "dim"), short, Text(going.where), seconds)
         more = len(self.tally.going) - MOST_ROWS
-        small = (
-            [Text(f"and {more} more", "dim")] * (more > 0),
-            [Text(self._memory, "dim")] * bool(self._memory),
-        )
-        return Group(rows, *small[0], Text(self.tally.line(), "bold"), *small[1])
+        below = [Text(f"and {more} more", "dim")] if more > 0 else []
+        below.append(Text(self.tally.line(), "bold"))
+        return Group(rows, *below, *([Text(self._memory, "dim")] if self._memory else []))
 
     def _print(self, line: str) -> None:
         with suppress(OSError, ValueError):
@@ -258,108 +263,60 @@ class Memory:
     """
 
     def __init__(self, drm: Path = DRM, meminfo: Path = MEMINFO, smi: str | None = None):
-        self.drm, self.meminfo, self.smi = (
-            drm,
-            meminfo,
-            smi if smi is not None else which("nvidia-smi"),
-        )
-        self._child: subprocess.Popen[str] | None = None
+        self.drm, self.meminfo = drm, meminfo
+        self.smi = which("nvidia-smi") if smi is None else smi
+        self.child: subprocess.Popen[str] | None = None
         self._nvidia: list[str] = []
 
     def line(self, quiet: bool = False) -> str:
         """One line of what is in use now; of NVIDIA's as it was a moment ago, and nothing while it has to be ``quiet``."""
         if self.smi and not quiet:
             self._ask(self.smi)
-        return ", ".join([*amd_memory(self.drm), *([] if quiet else self._nvidia)]) or host_memory(
-            self.meminfo
-        )
+        return ", ".join([*self._amd(), *([] if quiet else self._nvidia)]) or self._host()
+
+    def _amd(self) -> list[str]:
+        """What each AMD card has in use, of VRAM and of GTT."""
+        cards = []
+        for card in sorted(self.drm.glob("card[0-9]*/device/mem_info_vram_used")):
+            for kind in ("vram", "gtt"):
+                file = f"{card.parent}/mem_info_{kind}_"
+                with suppress(OSError, ValueError):
+                    used, total = (int(Path(file + what).read_text()) for what in ("used", "total"))
+                    cards.append(f"{card.parts[-3]} {kind.upper()} {_of(used, total)}")
+        return cards
+
+    def _host(self) -> str:
+        total, free = (field(self.meminfo, name) for name in ("MemTotal:", "MemAvailable:"))
+        if total is None or free is None:
+            return ""
+        return "host memory " + _of((total - free) << 10, total << 10)
 
     def _ask(self, smi: str) -> None:
-        if self._child and self._child.poll() is None:
+        if self.child and self.child.poll() is None:
             return  # no second one beside a child that does not end
-        if self._child and self._child.stdout:
-            rows = [
-                [part.strip() for part in row.split(",")]
-                for row in self._child.stdout.read().splitlines()
-            ]
+        if self.child and self.child.stdout:
+            rows = ["".join(line.split()).split(",") for line in self.child.stdout]
             self._nvidia = [
                 f"GPU {row[0]} {_of(int(row[1]) << 20, int(row[2]) << 20)}"
                 for row in rows
                 if len(row) == 3 and row[1].isdigit() and row[2].isdigit()
             ]
-            self._child.stdout.close()
+            self.child.stdout.close()
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        pipes.update(stderr=subprocess.DEVNULL, text=True, errors="replace")
         with suppress(OSError):
-            self._child = subprocess.Popen(
-                [
-                    smi,
-                    "--query-gpu=index,memory.used,memory.total",
-                    "--format=csv,noheader,nounits",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-
-
-def amd_memory(drm: Path) -> list[str]:
-    """What each AMD card has in use, of VRAM and of GTT."""
-    said = []
-    for card in sorted(drm.glob("card[0-9]*/device/mem_info_vram_used")):
-        for kind in ("vram", "gtt"):
-            with suppress(OSError, ValueError):
-                used, total = (
-                    int((card.parent / f"mem_info_{kind}_{what}").read_text())
-                    for what in ("used", "total")
-                )
-                said.append(f"{card.parts[-3]} {kind.upper()} {_of(used, total)}")
-    return said
-
-
-def host_memory(meminfo: Path) -> str:
-    """What of the host's memory is in use, or nothing."""
-    with suppress(OSError, ValueError, KeyError, IndexError):
-        fields = {
-            line.split(":")[0]: int(line.split()[1]) << 10
-            for line in meminfo.read_text().splitlines()[:5]
-        }
-        return "host memory " + _of(fields["MemTotal"] - fields["MemAvailable"], fields["MemTotal"])
-    return ""
+            self.child = subprocess.Popen([smi, *SMI], start_new_session=True, **pipes)
 
 
 def _of(used: int, total: int) -> str:
     return f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
 
 
-def beginning(folder: Path, runs: Sequence[Run]) -> str:
-    """What a batch starts with, also one that goes on where it stopped."""
-    before = sum(run.state not in ("planned", "started") for run in runs)
-    return (
-        f"{len(runs)} run{'s' * (len(runs) != 1)} into {folder}"
-        + f", {before} of them ended before" * bool(before)
-    )
-
-
-def title(run: Run) -> str:
-    """A run in a few words."""
-    return f"{run.notebook} on {run.box}" if run.box else run.notebook
-
-
-def where(cell: int, cells: int) -> str:
-    """Where a run stands."""
-    return f"cell {cell} of {cells}" if cells else "starting"
-
-
 def ending(run: Run) -> str:
     """How a run ended, in one line."""
     answer = f": {run.verdict.short}" if run.verdict else ""
-    return (
-        f"{title(run)}: {run.state}{answer}"
-        + f"; {run.cause}" * bool(run.cause)
-        + f" ({run.seconds or 0:.1f} s)"
-    )
+    cause = f"; {run.cause}" if run.cause else ""
+    return f"{run.short}: {run.state}{answer}{cause} ({run.seconds or 0:.1f} s)"
 
 
 def short_time(seconds: float) -> str:

@@ -13,20 +13,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from helpers.child import process_of
 from helpers.look.files import write_atomic
+from helpers.shapes import one_line
 
-from .kernel import is_running
-from .shapes import Run, one_line
+from .shapes import Run
 
 EARLIER = "earlier"  # below a run's folder: what its earlier attempts left, by number
-LEGAL: dict[str, tuple[str, ...]] = {
-    "planned": ("started", "skipped"),
-    "started": ("answered", "failed", "died", "timed_out", "stuck", "rebooted", "node_lost"),
-}
 BLAMED = ("died", "timed_out", "stuck", "rebooted", "node_lost")
 """What a run is to blame for: each is a strike, and such a run is never repeated by itself."""
+LEGAL = {"planned": ("started", "skipped"), "started": ("answered", "failed", *BLAMED)}
 NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
 """What may have kept a skipped run from its start that need not be so the next time."""
+PLANNED = {
+    *("run_id", "batch_id", "box", "notebook", "parameters", "preset", "danger", "gpu"),
+    *("estimate_s", "strikes", "plan_sha256", "tool_version"),
+}
+"""What the record of another attempt keeps."""
+SHOWN = ("attempt", "strikes", "node", "gpu", "gate", "quarantined", "seconds")
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class IllegalMove(ValueError):
@@ -44,9 +49,8 @@ def move(run: Run, state: str, **changes: Any) -> Run:
     """
     allowed = LEGAL.get(run.state, ())
     if state not in allowed:
-        raise IllegalMove(
-            f"{run.run_id}: from {run.state} to {state}; expected {' or '.join(allowed) or 'no further move'}"
-        )
+        expected = " or ".join(allowed) or "no further move"
+        raise IllegalMove(f"{run.run_id}: from {run.state} to {state}; expected {expected}")
     strikes = run.strikes + (state in BLAMED)
     return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
 
@@ -62,41 +66,20 @@ def next_attempt(run: Run, after_strikes: int, ooms: int | None) -> int:
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
     if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= after_strikes:
-        killed = (
-            ooms is not None
-            and run.ooms_before is not None
-            and run.boot_id == boot_id()
-            and ooms > run.ooms_before
-        )
-        return 0 if killed else run.attempt + 1
+        known = ooms is not None and run.ooms_before is not None and run.boot_id == boot_id()
+        return 0 if known and (ooms or 0) > (run.ooms_before or 0) else run.attempt + 1
     return 0
-
-
-PLANNED = (
-    "run_id",
-    "batch_id",
-    "box",
-    "notebook",
-    "parameters",
-    "preset",
-    "danger",
-    "gpu",
-    "estimate_s",
-    "strikes",
-    "plan_sha256",
-    "tool_version",
-)
 
 
 def again(run: Run, attempt: int) -> Run:
     """The planned record of another attempt at a run that ended: what was planned, and its strikes. Raises IllegalMove."""
     if run.state in LEGAL:
         raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
-    return Run(**{name: getattr(run, name) for name in PLANNED}, attempt=attempt)
+    return Run(**run.model_dump(include=PLANNED), attempt=attempt)
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Write a run's record into its folder."""
+    """Write a run's record into its folder. Raises OSError."""
     write_atomic(folder / "run.json", run.model_dump_json(indent=1) + "\n")
 
 
@@ -108,15 +91,9 @@ def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
         ("skipped", "this box could not"): "box",
         ("failed", "interrupted by"): "interrupt",
     }
-    kind = next(
-        (
-            kind
-            for (state, start), kind in words.items()
-            if raw.get("state") == state and str(raw.get("cause")).startswith(start)
-        ),
-        "",
-    )
-    return {**raw, "schema_version": 2, "stopped_by": kind}
+    state, cause = raw.get("state"), str(raw.get("cause"))
+    kinds = [kind for (of, start), kind in words.items() if of == state and cause.startswith(start)]
+    return {**raw, "schema_version": 2, "stopped_by": (kinds or [""])[0]}
 
 
 MIGRATIONS = {1: _from_1}
@@ -131,21 +108,18 @@ def read_run(path: Path) -> Run:
             return Run.model_validate_json(text)
         except ValidationError:  # the slow way: it says what is wrong, and lifts
             raw = json.loads(text)
-            while (
-                isinstance(raw, dict)
-                and type(raw.get("schema_version")) is int
-                and raw["schema_version"] in MIGRATIONS
-            ):
-                raw = MIGRATIONS[raw["schema_version"]](raw)
+            while isinstance(raw, dict) and type(version := raw.get("schema_version")) is int:
+                if version not in MIGRATIONS:
+                    break
+                raw = MIGRATIONS[version](raw)
             return Run.model_validate(raw)
     except OSError as error:
         raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise RecordUnreadable(one_line(error, str(path))) from error
     except (ValueError, RecursionError) as error:
-        raise RecordUnreadable(
-            f"{path}: no whole JSON; expected a record; its run counts as unknown"
-        ) from error
+        why = "no whole JSON; expected a record; its run counts as unknown"
+        raise RecordUnreadable(f"{path}: {why}") from error
 
 
 @dataclass(frozen=True)
@@ -176,15 +150,16 @@ def read_batch(folder: Path) -> BatchView:
 
 def is_alive(run: Run) -> bool:
     """Whether the process of a started run is there on this machine: its number, and its run's name on its command line."""
+    words = command_line(run.pid) if run.pid is not None and process_of(run.pid).running else []
+    return any(word.endswith(f"/{run.run_id}".encode()) for word in words)
+
+
+def command_line(pid: int | str) -> list[bytes]:
+    """The words of a process's command line; none where it is gone or may not be read."""
     try:
-        words = (
-            Path(f"/proc/{run.pid}/cmdline").read_bytes()
-            if run.pid is not None and is_running(run.pid)
-            else b""
-        )
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return any(word.endswith(f"/{run.run_id}".encode()) for word in words.split(b"\0"))
+        return []
 
 
 def gone(run: Run) -> str:
@@ -214,9 +189,8 @@ def time_left_s(runs: Sequence[Run]) -> float | None:
         if run.state in ("planned", "started"):
             if run.estimate_s is None:
                 return None
-            left += max(
-                0.0, run.estimate_s - (_since(run.started_at) if run.state == "started" else 0.0)
-            )
+            spent_s = _seconds_since(run.started_at) if run.state == "started" else 0.0
+            left += max(0.0, run.estimate_s - spent_s)
     return left
 
 
@@ -229,19 +203,10 @@ def status_json(view: BatchView) -> dict[str, Any]:
         "left_s": time_left_s(view.runs),
         "runs": [
             {
-                "run_id": run.run_id,
-                "notebook": run.notebook,
-                "box": run.box,
-                "state": run.state,
+                **{name: getattr(run, name) for name in ("run_id", "notebook", "box", "state")},
                 "cause": run.cause or gone(run),
                 "gone": bool(gone(run)),
-                "attempt": run.attempt,
-                "strikes": run.strikes,
-                "node": run.node,
-                "gpu": run.gpu,
-                "gate": run.gate,
-                "quarantined": run.quarantined,
-                "seconds": run.seconds,
+                **{name: getattr(run, name) for name in SHOWN},
                 "answer": run.verdict.cause if run.verdict else None,
             }
             for run in view.runs
@@ -252,40 +217,28 @@ def status_json(view: BatchView) -> dict[str, Any]:
 def status_text(view: BatchView) -> str:
     """The state of a batch for a terminal: one line a run, read from its records alone."""
     width = max((len(run.run_id) for run in view.runs), default=0)
-    left_s = time_left_s(view.runs)
-    lines = [
-        f"{view.folder.name}: "
-        + (", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs")
-        + (
-            f"; about {left_s / 60:.0f} min left"
-            if left_s and left_s >= 90
-            else f"; about {left_s:.0f} s left"
-            if left_s
-            else ""
-        )
-    ]
+    left_s, left = time_left_s(view.runs) or 0.0, ""
+    if left_s:
+        time = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+        left = f"; about {time} left"
+    counts = ", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs"
+    lines = [f"{view.folder.name}: {counts}{left}"]
     nodes = len({run.node for run in view.runs if run.node}) > 1
     for run in view.runs:
-        answer = run.verdict.short if run.verdict else ""
+        words = [
+            f"on {run.node}" if nodes and run.node else "",
+            f"attempt {run.attempt}" if run.attempt > 1 else "",
+            run.verdict.short if run.verdict else "",
+            run.cause or gone(run),
+            run.gate and f"afterwards: {run.gate}",
+            run.quarantined and f"closed: {run.quarantined}",
+            f"{run.strikes} strike{'s' * (run.strikes > 1)}" if run.strikes else "",
+            *run.notes,
+        ]
         seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
-        words = "; ".join(
-            filter(
-                None,
-                (
-                    f"on {run.node}" if nodes and run.node else "",
-                    f"attempt {run.attempt}" if run.attempt > 1 else "",
-                    answer,
-                    run.cause or gone(run),
-                    run.gate and f"afterwards: {run.gate}",
-                    run.quarantined and f"closed: {run.quarantined}",
-                    f"{run.strikes} strike{'s' * (run.strikes > 1)}" if run.strikes else "",
-                    *run.notes,
-                ),
-            )
-        )
-        lines.append(f"  {run.run_id:<{width}}  {run.state:<9} {seconds}  {words}".rstrip())
-    lines += [f"  not readable: {line}" for line in view.unreadable]
-    return "\n".join(lines)
+        about = "; ".join(filter(None, words))
+        lines.append(f"  {run.run_id:<{width}}  {run.state:<9} {seconds}  {about}".rstrip())
+    return "\n".join([*lines, *(f"  not readable: {line}" for line in view.unreadable)])
 
 
 def node() -> str:
@@ -303,30 +256,19 @@ def boot_id() -> str:
 
 def now() -> str:
     """The time as records write it: UTC, whole seconds."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(timezone.utc).strftime(TIME)
 
 
-def _since(started_at: str) -> float:
+def _seconds_since(started_at: str) -> float:
     try:
-        return max(
-            0.0,
-            (
-                datetime.now(timezone.utc) - datetime.strptime(started_at, "%Y-%m-%dT%H:%M:%S%z")
-            ).total_seconds(),
-        )
+        began = datetime.strptime(started_at, TIME).replace(tzinfo=timezone.utc)
     except ValueError:
         return 0.0
+    return max(0.0, (datetime.now(timezone.utc) - began).total_seconds())
 
 
 def files_below(folder: Path, skip: Iterable[str] = ("run.json", "runner.log")) -> list[str]:
     """Files of a run, relative to its folder, without empty ones and those of earlier attempts."""
-    found = (
-        path
-        for path in folder.rglob("*")
-        if path.name not in skip and not path.name.startswith(".")
-    )
-    return sorted(
-        str(path.relative_to(folder))
-        for path in found
-        if path.relative_to(folder).parts[0] != EARLIER and path.is_file() and path.stat().st_size
-    )
+    own = [path for path in folder.rglob("*") if path.name not in skip and path.name[0] != "."]
+    files = [path.relative_to(folder) for path in own if path.is_file() and path.stat().st_size]
+    return sorted(str(path) for path in files if path.parts[0] != EARLIER)

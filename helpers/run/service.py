@@ -10,57 +10,16 @@ import shlex
 import sys
 from pathlib import Path
 
-
-def resume_argv(
-    plan: Path, checkout: Path, folder: Path, python: str = sys.executable
-) -> list[str]:
-    """The command that resumes the batch in ``folder``, with absolute paths, so that it runs from anywhere.
-
-    Raises ValueError for a path that no unit and no crontab can hold.
-    """
-    argv = [
-        python,
-        str(checkout.resolve() / "helpers" / "__main__.py"),
-        "run",
-        str(plan.resolve()),
-        "--resume",
-        str(folder.resolve()),
-    ]
-    for word in argv:
-        if re.search(r"[\x00-\x1f\x7f]", word) or word.endswith(("\\", " ")):
-            raise ValueError(
-                f"path {word!r}: seen a line break, or a blank or backslash at its end; expected a plain path; "
-                "rename it"
-            )
-    return argv
-
-
-def unit_name(folder: Path) -> str:
-    """The name of the batch's unit: letters, digits and ".-_" alone."""
-    return f"casebook-{re.sub(r'[^A-Za-z0-9._-]', '_', folder.resolve().name)}.service"
-
-
-def user_unit(plan: Path, checkout: Path, folder: Path, python: str = sys.executable) -> str:
-    """A systemd user unit that resumes the batch at every login, or at every boot where the user lingers (loginctl).
-
-    One run that the kernel's OOM killer ends must not end the batch (OOMPolicy, systemd 243; the default is stop), and only
-    the supervisor is asked to stop (KillMode=mixed): it ends its runs and writes their records. systemd.service(5).
-    """
-    name, argv = unit_name(folder), resume_argv(plan, checkout, folder, python)
-    # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
-    words = " ".join(
-        '"' + re.sub(r'(["\\])', r"\\\1", word).replace("%", "%%").replace("$", "$$") + '"'
-        for word in argv
-    )
-    here = str(checkout.resolve()).replace("%", "%%")
-    return f"""# Save as ~/.config/systemd/user/{name}
+# One run that the kernel's OOM killer ends must not end the batch (OOMPolicy, systemd 243; the default is stop), and only the
+# supervisor is asked to stop (KillMode=mixed): it ends its runs and writes their records. systemd.service(5).
+UNIT = """# Save as ~/.config/systemd/user/{name}
 # Install: systemctl --user daemon-reload && systemctl --user enable {name}
 # Also at boot, before anybody logs in: loginctl enable-linger
 # Look: systemctl --user status {name}; journalctl --user -u {name}
 # Remove: systemctl --user disable --now {name} && rm ~/.config/systemd/user/{name}
 #         loginctl disable-linger   (where nothing else needs it)
 [Unit]
-Description=Resume the batch {re.sub(r"[^A-Za-z0-9._-]", "_", folder.resolve().name)}
+Description=Resume the batch {batch}
 
 [Service]
 Type=oneshot
@@ -73,25 +32,62 @@ OOMPolicy=continue
 [Install]
 WantedBy=default.target
 """
-
-
-def at_reboot_line(plan: Path, checkout: Path, folder: Path, python: str = sys.executable) -> str:
-    """The same as a line of a crontab, for a box without systemd or without lingering. crontab(5): a % is escaped there."""
-    command = shlex.join(resume_argv(plan, checkout, folder, python))
-    log = shlex.quote(str(folder.resolve() / "resumed.log"))
-    line = f"cd {shlex.quote(str(checkout.resolve()))} && exec {command} >> {log} 2>&1".replace(
-        "%", "\\%"
-    )
-    return f"# Add: crontab -e, and paste this line. Remove: crontab -e, and delete it.\n@reboot {line}\n"
-
-
-def detached_lines(plan: Path, checkout: Path, folder: Path, python: str = sys.executable) -> str:
-    """Command lines that go on after the terminal is closed, but not after a reboot."""
-    command = shlex.join(resume_argv(plan, checkout, folder, python))
-    log, session = shlex.quote(str(folder.resolve() / "resumed.log")), "casebook"
-    return f"""# Without a terminal (stop: kill and the number that it prints):
+CRONTAB = """# Add: crontab -e, and paste this line. Remove: crontab -e, and delete it.
+@reboot {line}
+"""
+DETACHED = """# Without a terminal (stop: kill and the number that it prints):
 nohup {command} >> {log} 2>&1 < /dev/null & echo $!
-# In a terminal to come back to (back: tmux attach -t {session}; stop: Ctrl-C there):
-tmux new-session -d -s {session} {shlex.quote(command)}
+# In a terminal to come back to (back: tmux attach -t casebook; stop: Ctrl-C there):
+tmux new-session -d -s casebook {word}
 # Where logind has KillUserProcesses=yes both end at logout; the user unit with loginctl enable-linger does not.
 """
+
+
+def resume_argv(plan: Path, checkout: Path, folder: Path) -> list[str]:
+    """The command that resumes the batch in ``folder``, with absolute paths, so that it runs from anywhere.
+
+    Raises ValueError for a path that no unit and no crontab can hold.
+    """
+    program = str(checkout.resolve() / "helpers" / "__main__.py")
+    paths = [str(plan.resolve()), "--resume", str(folder.resolve())]
+    argv = [sys.executable, program, "run", *paths]
+    for word in argv:
+        if re.search(r"[\x00-\x1f\x7f]", word) or word.endswith(("\\", " ")):
+            seen = "seen a line break, or a blank or backslash at its end"
+            raise ValueError(f"path {word!r}: {seen}; expected a plain path; rename it")
+    return argv
+
+
+def unit_name(folder: Path) -> str:
+    """The name of the batch's unit: letters, digits and ".-_" alone."""
+    return f"casebook-{_batch_name(folder)}.service"
+
+
+def user_unit(plan: Path, checkout: Path, folder: Path) -> str:
+    """A systemd user unit that resumes the batch at every login, or at every boot where the user lingers (loginctl)."""
+    # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
+    quoted = [re.sub(r'(["\\])', r"\\\1", word) for word in resume_argv(plan, checkout, folder)]
+    words = " ".join(f'"{word}"' for word in quoted).replace("%", "%%").replace("$", "$$")
+    here, name = str(checkout.resolve()).replace("%", "%%"), unit_name(folder)
+    return UNIT.format(name=name, batch=_batch_name(folder), here=here, words=words)
+
+
+def at_reboot_line(plan: Path, checkout: Path, folder: Path) -> str:
+    """The same as a line of a crontab, for a box without systemd or without lingering. crontab(5): a % is escaped there."""
+    command, log = shlex.join(resume_argv(plan, checkout, folder)), _log(folder)
+    line = f"cd {shlex.quote(str(checkout.resolve()))} && exec {command} >> {log} 2>&1"
+    return CRONTAB.format(line=line.replace("%", "\\%"))
+
+
+def detached_lines(plan: Path, checkout: Path, folder: Path) -> str:
+    """Command lines that go on after the terminal is closed, but not after a reboot."""
+    command = shlex.join(resume_argv(plan, checkout, folder))
+    return DETACHED.format(command=command, log=_log(folder), word=shlex.quote(command))
+
+
+def _batch_name(folder: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", folder.resolve().name)
+
+
+def _log(folder: Path) -> str:
+    return shlex.quote(str(folder.resolve() / "resumed.log"))

@@ -1,59 +1,108 @@
-"""The JSON shapes that commands print, files hold and notebooks emit, as pydantic models.
+"""What a plan file and run.json hold, as pydantic models: unknown keys are refused, values do not change.
 
-What a run, a replay and a trial record; a verdict and what it holds are of ``helpers.shapes``, which needs no package. Unknown
-keys are refused on input. The JSON Schema of each is kept beside this module in ``schema/`` (``write_schemas``) and a test
-compares them.
+The contracts that need no package (a verdict and its parts) are those of ``helpers.shapes``. The JSON Schema of every shape
+is printed by ``python -m helpers schema NAME``.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import is_dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, PlainSerializer, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
-from helpers.look.bundle import Manifest as Manifest
-from helpers.shapes import (
-    SCHEMA_VERSION,
-    Evidence,
-    Outcome,
-    Reading,
-    Ttm,
-    Verdict,
-    as_dict,
-    json_schema,
-)
+from helpers.shapes import Verdict, as_dict
 
-from .plan_shapes import DANGERS as DANGERS
-from .plan_shapes import STATES as STATES
-from .plan_shapes import Danger as Danger
-from .plan_shapes import Gates as Gates
-from .plan_shapes import Limits as Limits
-from .plan_shapes import Plan, Shape, State
-from .plan_shapes import PlannedRun as PlannedRun
-from .plan_shapes import StopRules as StopRules
-
-SCHEMA_FOLDER = Path(__file__).parent / "schema"
-
+State = Literal[
+    "planned",
+    "started",
+    "answered",
+    "failed",
+    "died",
+    "timed_out",
+    "stuck",
+    "rebooted",
+    "node_lost",
+    "skipped",
+]
+STATES: tuple[str, ...] = get_args(State)
+Danger = Literal["looks", "loads", "provokes"]
+DANGERS: tuple[str, ...] = get_args(Danger)
+StoppedBy = Literal[
+    "", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"
+]
 RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes and what stopped a run
 
 
-def _only(known: int) -> Any:
-    def check(version: int) -> int:
-        if version != known:
-            raise ValueError(
-                f"schema_version {version}: this workbook reads {known}; update the workbook"
-            )
-        return version
+class Shape(BaseModel):
+    """Base of every shape: unknown keys refused, values immutable."""
 
-    return AfterValidator(check)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-SchemaVersion = Annotated[int, _only(SCHEMA_VERSION)]
-Recorded = Annotated[Verdict, PlainSerializer(as_dict)]
-"""A verdict inside a record, written as it is by itself."""
+class Limits(Shape):
+    """Time limits in seconds: of a cell, of a run, of the whole plan. None keeps the level above."""
+
+    cell_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    run_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    total_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class PlannedRun(Shape):
+    """One line of a plan: a notebook with fixed parameters, or a grid of them.
+
+    ``gpu`` is the PCI address of the GPU that it uses: a notebook that takes ``gpu`` is given it, and a gate or a quarantine of
+    that GPU counts for it. ``danger`` can only raise what the notebook says of itself.
+    """
+
+    notebook: str
+    parameters: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+    box: str = "live"
+    preset: str = ""
+    gpu: str = ""
+    danger: Literal["", "looks", "loads", "provokes"] = ""
+    repeats: int = Field(default=1, ge=1)
+    limits: Limits = Limits()
+
+
+class Gates(Shape):
+    """What a box must be like again before the next run starts there. A limit of None is not looked at.
+
+    ``memory_back_fraction``: of host memory, and of a GPU's, that may stay used.
+    """
+
+    disk_free_bytes: int = Field(default=1 << 30, ge=0)
+    memory_back_fraction: float = Field(default=0.05, ge=0, le=1)
+    temperature_c: float | None = Field(default=90, gt=0)
+    settle_s: float = Field(default=30, ge=0, le=3600)
+
+
+class StopRules(Shape):
+    """When a batch, or a node, gets no more runs. A strike is a run that died, hung or took its box down.
+
+    A run with more than ``after_strikes`` of them is never repeated by itself.
+    """
+
+    after_failures: int | None = Field(default=None, ge=1)
+    after_strikes: int = Field(default=1, ge=1)
+    node_strikes: int | None = Field(default=None, ge=1)
+    on_states: list[State] = []
+
+
+class Plan(Shape):
+    """A plan file: which notebooks run, in which order, with what, for how long at most, and when it stops.
+
+    ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the checkout that paths may be in.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    limits: Limits = Limits(cell_s=120, run_s=600, total_s=3600)
+    jobs: int = Field(default=1, ge=1, le=64)
+    order: Literal["danger", "as written"] = "danger"
+    gates: Gates = Gates()
+    stop: StopRules = StopRules()
+    outside: list[str] = []
+    runs: list[PlannedRun] = Field(min_length=1)
 
 
 class Figure(Shape):
@@ -63,9 +112,11 @@ class Figure(Shape):
     alt: str
 
 
-StoppedBy = Literal[
-    "", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"
-]
+def _known(version: int) -> int:
+    if version != RUN_VERSION:
+        known = f"this workbook reads {RUN_VERSION}; update the workbook"
+        raise ValueError(f"schema_version {version}: {known}")
+    return version
 
 
 class Run(Shape):
@@ -77,7 +128,7 @@ class Run(Shape):
     is closed since then ("gpu 0000:03:00.0", "box"). ``ooms_before``: OOM kills that its cgroup had counted before its start.
     """
 
-    schema_version: Annotated[int, _only(RUN_VERSION)] = RUN_VERSION
+    schema_version: Annotated[int, AfterValidator(_known)] = RUN_VERSION
     run_id: str
     batch_id: str
     box: str
@@ -105,7 +156,7 @@ class Run(Shape):
     ended_at: str = ""
     seconds: float | None = None
     tool_version: str = ""
-    verdict: Recorded | None = None
+    verdict: Annotated[Verdict, PlainSerializer(as_dict)] | None = None
     figures: list[Figure] = []
     files: list[str] = []
     left_behind: list[str] = []
@@ -113,119 +164,7 @@ class Run(Shape):
     quarantined: str = ""
     notes: list[str] = []
 
-
-class FirstOom(Shape):
-    """Where a replay first ran out."""
-
-    index: int
-    size_bytes: int
-
-
-class Replay(Shape):
-    """What the allocator did, or would have done, under one setting."""
-
-    schema_version: SchemaVersion = SCHEMA_VERSION
-    events: int
-    ooms: int
-    first_oom: FirstOom | None
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    retries: int
-    device_allocs: int
-    settings: str
-    torch: str
-    build: str
-    proved: Literal["oracle", "source"]
-    slow_calls: int | None = None
-    passes: bool | None = None
-    addresses_agree: bool | None = None
-    peak_reserved_low_bytes: int | None = None
-    peak_reserved_high_bytes: int | None = None
-    flags: list[str] = []
-
-
-class LiveBytes(Shape):
-    """What was live at the first out-of-memory: one allocation (id, index) or all of one stack (count)."""
-
-    size_bytes: int
-    frames: list[str] = []
-    id: int | None = None
-    index: int | None = None
-    count: int | None = None
-
-
-class WhatIf(Shape):
-    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0."""
-
-    schema_version: SchemaVersion = SCHEMA_VERSION
-    capacity_bytes: int
-    rows: list[Replay]
-    use: str
-    needs_bytes: int
-    warnings: list[str] = []
-    held_bytes: int = 0
-    torch: str = ""
-    build: str = ""
-    why: str = ""
-    needs_settings: str = ""
-    floor_bytes: int = 0
-    floor_index: int = -1
-    live: list[LiveBytes] = []
-    groups: list[LiveBytes] = []
-    notes: list[str] = []
-
-
-class Trial(Shape):
-    """One workload under one preset in its own process."""
-
-    schema_version: SchemaVersion = SCHEMA_VERSION
-    workload: str
-    preset: str
-    build: str
-    outcome: Outcome
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    driver_used_bytes: int | None
-    rss_anon_bytes: int | None
-    seconds: float
-    steps: int
-    loss: list[float] = []
-    message: str = ""
-    evidence: list[Evidence] = []
-
-
-SHAPES: dict[str, Any] = {
-    "reading": Reading,
-    "manifest": Manifest,
-    "verdict": Verdict,
-    "plan": Plan,
-    "run": Run,
-    "ttm": Ttm,
-    "replay": Replay,
-    "whatif": WhatIf,
-    "trial": Trial,
-}
-
-
-def schema(name: str) -> str:
-    """The JSON Schema of one shape, as it stands in ``schema/<name>.json``."""
-    shape = SHAPES[name]
-    content = json_schema(shape) if is_dataclass(shape) else TypeAdapter(shape).json_schema()
-    return json.dumps(content, indent=1, sort_keys=True) + "\n"
-
-
-def write_schemas(folder: Path = SCHEMA_FOLDER) -> None:
-    """Write the JSON Schema of every shape."""
-    folder.mkdir(exist_ok=True)
-    for name in SHAPES:
-        (folder / f"{name}.json").write_text(schema(name))
-
-
-def one_line(error: ValidationError, what: str) -> str:
-    """The first thing wrong with an input, in one line: where, what was seen, what was expected."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the whole"
-    others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    seen = repr(first.get("input"))
-    seen = seen if len(seen) < 60 else seen[:57] + "..."
-    return f"{what}: {where}: {first['msg'].removeprefix('Value error, ')}; seen {seen}{others}"
+    @property
+    def short(self) -> str:
+        """The run in a few words: its notebook, and the box that it is about."""
+        return f"{self.notebook} on {self.box}" if self.box else self.notebook

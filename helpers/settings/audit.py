@@ -1,6 +1,7 @@
 """What each setting that people try against memory trouble does on this build and this chip: pure, from the table of settings.
 
-A fact that depends on what the box does not tell (a torch release, a chip) is ``unknown`` and says on what it depends.
+A fact that depends on what the box does not tell (a torch release, a chip) is ``unknown`` and says on what it depends. Settings
+that people post have a remark behind the value, or stand in a program's text, where they may come too late.
 """
 
 from __future__ import annotations
@@ -12,29 +13,19 @@ from dataclasses import replace
 from functools import lru_cache
 
 from helpers.look.bundle import Bundle
-from helpers.settings.posted import late_by_remark, value_and_remark
+from helpers.settings import table
 from helpers.settings.releases import NEWEST, OLDEST, Behaviour, nearest
-from helpers.settings.rules import Facts, Finding, between, facts_of, ruled, sort, told
-from helpers.settings.table import (
-    CONF_NAMES,
-    HOST_NAMES,
-    LONGEST,
-    OPTIONS,
-    OTHER_NAMES,
-    PREFIXES,
-    VARIABLES,
-    Option,
-)
+from helpers.settings.table import CONF_NAMES, LONGEST, OPTIONS, POSTED, VARIABLES, finding
 from helpers.settings.text import Conf, parts
 
 ALIKE, ALIKE_OPTIONS = 0.88, 0.6
 EMPTY = " (empty counts as set)"
 OWN_BUILD = ("ollama", "llama.cpp", "vLLM", "JAX", "TensorFlow", "loader", *("OpenMP", "C library"))
 """Programs that read their variables whatever torch is built for."""
-QUIET = {*HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
+QUIET = {*table.HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
 
 
-def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
+def audit_box(bundle: Bundle) -> tuple[table.Finding, ...]:
     """What the captured environment's settings do on this box, by its torch build and its GPU's target."""
     from helpers.look.environment import variables  # only a captured box needs its readers
     from helpers.look.framework import framework
@@ -49,7 +40,7 @@ def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
 
 def audit(
     environ: Mapping[str, str], torch: str, build: str, gfx: str = "", posted: bool = False
-) -> tuple[Finding, ...]:
+) -> tuple[table.Finding, ...]:
     """Findings on every variable that is known here or looks like one, by urgency, then by name.
 
     ``torch`` is its version as it prints itself ("2.9.1+rocm7.0"), ``build`` cuda, rocm, cpu or empty, ``gfx`` the chip
@@ -59,23 +50,22 @@ def audit(
     """
     split = {name: value_and_remark(name, v) if posted else (v, "") for name, v in environ.items()}
     environ = {name: value for name, (value, _) in split.items() if value is not None}
-    facts = facts_of(environ, torch, build, gfx)
+    facts = table.facts_of(environ, torch, build, gfx)
     found = _findings(facts)
     if not facts.build and facts.torch:
-        either = [_findings(facts_of(environ, torch, one, gfx)) for one in ("cuda", "rocm")]
+        either = [_findings(table.facts_of(environ, torch, one, gfx)) for one in ("cuda", "rocm")]
         found = [known for one in found for known in _known(one, either)]
-    found = [replace(one, remark=split[one.name][1]) for one in found]
     for name, (value, remark) in split.items():
         found += late_by_remark(name, value or "", remark) if remark else []
-    return sort(found)
+    return table.sort(found)
 
 
-def _findings(facts: Facts) -> list[Finding]:
+def _findings(facts: table.Facts) -> list[table.Finding]:
     found = [f for name in facts.environ if name not in CONF_NAMES for f in _variable(name, facts)]
     return found + _conf(facts)
 
 
-def _known(one: Finding, either: list[list[Finding]]) -> list[Finding]:
+def _known(one: table.Finding, either: list[list[table.Finding]]) -> list[table.Finding]:
     """An unknown finding, or what stands in its place where the answer is known for one build and unchecked for the other."""
     cuda, rocm = ([f for f in of if (f.name, f.value) == (one.name, one.value)] for of in either)
     unchecked = any(f.verdict == "unknown" for f in rocm)
@@ -84,7 +74,7 @@ def _known(one: Finding, either: list[list[Finding]]) -> list[Finding]:
     return [replace(f, says=f"{f.says} (a CUDA build; ROCm not checked)") for f in cuda] or [one]
 
 
-def _variable(name: str, facts: Facts) -> list[Finding]:
+def _variable(name: str, facts: table.Facts) -> list[table.Finding]:
     value = facts.environ[name]
     row = VARIABLES.get(re.sub(r"(?<=HSA_OVERRIDE_GFX_VERSION)_[0-9]+$", "", name))
     if row is None:
@@ -92,27 +82,27 @@ def _variable(name: str, facts: Facts) -> list[Finding]:
     programs = row.build if row.build and facts.build not in ("", row.build) else ""
     other = "cpu build" if facts.build == "cpu" else f"{programs} programs" if programs else ""
     if other and row.by not in OWN_BUILD:
-        return [told(other, name, value, source=row.source)]
+        return [finding(other, name, value, source=row.source)]
     if row.otherwise and not re.fullmatch(row.form, value):
         gaps = {"verdict": row.otherwise, "expected": row.expected, "source": row.source}
-        return [told("value", name, value, given=value[:LONGEST], **gaps)]
-    found = ruled(row.name, name, value, value, facts)
+        return [finding("value", name, value, given=value[:LONGEST], **gaps)]
+    found = table.rule_findings(row.name, name, value, value, facts)
     if found or name in QUIET:
         return found
     says = f"{row.says}; read {row.when}"
-    return [Finding(name, value, row.verdict, says, row.source, row.cause, row.why)]
+    return [table.Finding(name, value, row.verdict, says, row.source, row.cause, row.why)]
 
 
-def _stranger(name: str, value: str) -> list[Finding]:
+def _stranger(name: str, value: str) -> list[table.Finding]:
     """What to say of a name that is not in the table: it may be misspelt."""
     plain = name.upper().replace("-", "_")
-    if name in OTHER_NAMES or not plain.startswith(PREFIXES) or len(name) > LONGEST:
+    if name in table.OTHER_NAMES or not plain.startswith(table.PREFIXES) or len(name) > LONGEST:
         return []
-    near = "".join(difflib.get_close_matches(plain, [*VARIABLES, *OTHER_NAMES], 1, ALIKE))
+    near = "".join(difflib.get_close_matches(plain, [*VARIABLES, *table.OTHER_NAMES], 1, ALIKE))
     if near in VARIABLES:
-        return [told("near name", name, value, near, near=near, source=VARIABLES[near].source)]
+        return [finding("near name", name, value, near=near, source=VARIABLES[near].source)]
     if not near and re.search("ALLOC|MEM", plain) and plain.startswith("PYTORCH"):
-        return [told("strange name", name, value)]
+        return [finding("strange name", name, value)]
     return []
 
 
@@ -125,9 +115,9 @@ def _behaviours(torch: tuple[int, ...], rocm: tuple[int, ...], build: str) -> tu
     return tuple(nearest(".".join(map(str, one)), of) for one in known for of in builds.values())
 
 
-def _conf(facts: Facts) -> list[Finding]:
+def _conf(facts: table.Facts) -> list[table.Finding]:
     """The allocator's text: the first of its names that is set and read wins, also where it is empty."""
-    found: list[Finding] = []
+    found: list[table.Finding] = []
     behaviours = _behaviours(facts.torch, facts.rocm, facts.build)
     source = behaviours[0].source("conf_names")
     winner, sure = "", True
@@ -141,43 +131,42 @@ def _conf(facts: Facts) -> list[Finding]:
         if winner:
             gaps = {"winner": winner, "empty": "" if facts.environ[winner] else EMPTY}
             kind = "shadowed" if sure else "perhaps shadowed"
-            found.append(told(kind, name, value, source=source, **gaps))
+            found.append(finding(kind, name, value, source=source, **gaps))
         else:
             winner, sure = name, read is True
             if sure and not here.options:
-                found.append(
-                    told("no option" if value else "empty text", name, value, source=source)
-                )
+                kind = "no option" if value else "empty text"
+                found.append(finding(kind, name, value, source=source))
         judged = _options(name, here, behaviours, winner, sure)
         found += judged if sure else [one for one in judged if one.verdict != "effective"]
     return found
 
 
 def _read(
-    name: str, facts: Facts, behaviours: tuple[Behaviour, ...]
-) -> tuple[bool | None, list[Finding]]:
+    name: str, facts: table.Facts, behaviours: tuple[Behaviour, ...]
+) -> tuple[bool | None, list[table.Finding]]:
     """Whether this build reads a name for the allocator's text, and what is to be said of that and of the whole text."""
     value, states = facts.environ[name], {name in one.conf_names for one in behaviours}
     source, names = behaviours[0].source("conf_names"), ", ".join(behaviours[0].conf_names)
     if facts.build == "cpu":
-        return False, [told("cpu build", name, value, source="the torch build")]
-    said = ruled(name, name, value, value, facts)
+        return False, [finding("cpu build", name, value, source="the torch build")]
+    said = table.rule_findings(name, name, value, value, facts)
     if states == {True}:
         return True, said if value else []
     if len(states) > 1:
-        return None, [told("perhaps read", name, value, source=source)]
+        return None, [finding("perhaps read", name, value, source=source)]
     unsure = [one for one in said if one.verdict == "unknown"]
     if unsure:
         return None, unsure
     inert = [one for one in said if one.verdict == "ineffective"]
-    return False, inert or [told("not read", name, value, names=names, source=source)]
+    return False, inert or [finding("not read", name, value, names=names, source=source)]
 
 
 def _options(
-    name: str, facts: Facts, behaviours: tuple[Behaviour, ...], winner: str, sure: bool
-) -> list[Finding]:
+    name: str, facts: table.Facts, behaviours: tuple[Behaviour, ...], winner: str, sure: bool
+) -> list[table.Finding]:
     """What the options of one name's text do: of the name that wins, and of those that this build takes from another."""
-    found: list[Finding] = []
+    found: list[table.Finding] = []
     certain = sure and len(behaviours) == 1
     for key, value in facts.options.items():
         names = behaviours[-1].names_for(key)
@@ -186,28 +175,123 @@ def _options(
         if key not in OPTIONS:
             near = "".join(difflib.get_close_matches(key[:LONGEST], OPTIONS, 1, ALIKE_OPTIONS))
             kind = "near option" if near else "strange option"
-            found.append(told(kind, name, piece, near, near=near))
+            found.append(finding(kind, name, piece, near=near))
         elif certain and name not in names:
             gaps = {"names": " or ".join(names), "source": behaviours[0].source("own_conf_names")}
-            found.append(told("passed over", name, piece, key=key, **gaps))
+            found.append(finding("passed over", name, piece, key=key, **gaps))
         elif name == reader:
             found += _option(name, OPTIONS[key], value, facts, behaviours)
     return found
 
 
 def _option(
-    name: str, option: Option, value: str, facts: Facts, behaviours: tuple[Behaviour, ...]
-) -> list[Finding]:
+    name: str,
+    option: table.Option,
+    value: str,
+    facts: table.Facts,
+    behaviours: tuple[Behaviour, ...],
+) -> list[table.Finding]:
     """What one option does where its text is read: whether torch takes it at all, then what the rules say."""
     piece = f"{option.name}:{value}"
-    if between(facts.torch, option.since, "") is False:
-        return [told("newer option", name, piece, option=option)]
+    if table.between(facts.torch, option.since, "") is False:
+        return [finding("newer option", name, piece, option=option)]
     refusals = [Conf(piece, one).error for one in behaviours if option.name in one.keys]
     refused = [str(one).partition("settings: ")[2] for one in refusals if one is not None]
     if refused and not re.fullmatch(option.form, value):
-        return [told("option value", name, piece, given=value[:LONGEST], option=option)]
+        return [finding("option value", name, piece, given=value[:LONGEST], option=option)]
     if refused:
         kind = "refused" if len(refused) == len(refusals) else "perhaps refused"
-        return [told(kind, name, piece, refusal=refused[-1])]
-    found = ruled("option:" + option.name, name, piece, value, facts)
-    return found or [Finding(name, piece, "effective", option.says, option.source)]
+        return [finding(kind, name, piece, refusal=refused[-1])]
+    found = table.rule_findings("option:" + option.name, name, piece, value, facts)
+    return found or [table.Finding(name, piece, "effective", option.says, option.source)]
+
+
+LONGEST_REMARK, LONGEST_LINE = 1000, 2000
+"""A longer value has no remark of a person behind it; of a longer line the start is read."""
+
+
+def value_and_remark(name: str, value: str) -> tuple[str | None, str]:
+    """A value as somebody posted it, taken apart: "True (second attempt)" is True and a remark.
+
+    The value is None where the words say that the variable was not set.
+    """
+    text = value.strip().strip("\"'`")
+    unset = re.fullmatch(POSTED["unset"], text)
+    if len(value) > LONGEST_REMARK:
+        return value, ""
+    if unset:
+        return None, unset[1]
+    if text.endswith(")") and "(" in text:
+        kept, _, remark = text[:-1].rpartition("(")
+        return kept.rstrip(), remark
+    if name in CONF_NAMES:
+        # A blank ends the text, unless a separator stands beside it or an option follows.
+        cut = re.search(r"(?<=[^\s,:\[>])\s+(?=[^\s,:\]][^\s:]*(?!\S))", text)
+        return (text[: cut.start()], text[cut.end() :]) if cut else (value, "")
+    form = VARIABLES[name].form if name in VARIABLES else ""
+    head, _, tail = text.partition(" ")
+    plain = head.rstrip(",;")
+    if form and tail and not re.fullmatch(form, text) and re.fullmatch(form, plain):
+        return plain, tail.strip()
+    return value, ""
+
+
+def late_by_remark(name: str, value: str, remark: str) -> list[table.Finding]:
+    """A finding where a remark says that a setting was made after it is read; what a person says is hearsay.
+
+    Without a word on the moment, a program's own lines count as too late for what is read as it is imported.
+    """
+    passed = "import" if re.search(POSTED["in code"], remark) else ""
+    if re.search(POSTED["after"], remark):
+        passed = "allocation" if re.search(POSTED["a use"], remark) else passed
+        passed = "runtime" if re.search(POSTED["an import"], remark) else passed
+    if name not in VARIABLES or not passed:
+        return []
+    late = _late(VARIABLES[name], value, passed, f"said to be set late ({remark})")
+    return [replace(one, hearsay=True) for one in late]
+
+
+def late_assignments(code: str) -> tuple[table.Finding, ...]:
+    """Assignments in a program's text that come after the moment at which the variable is read.
+
+    What counts as that moment are an ``import`` of the program that reads it, and the first use of the GPU, both in the same
+    text. A variable that the GPU's runtime reads is late after the import already: it starts the runtime, or may. Lines of a
+    shell that a program starts for itself never reach the program.
+    """
+    found: list[table.Finding] = []
+    imported: set[str] = set()
+    used = 0
+    for number, line in enumerate(code.splitlines(), 1):
+        line = line[:LONGEST_LINE].split(" #")[0]
+        if line.lstrip().startswith("#"):
+            continue
+        shell = re.search(POSTED["shell line"], line)
+        if shell and shell[1] in VARIABLES:
+            found.append(finding("in a shell", shell[1], shell[2], number=number))
+        for match in re.finditer(POSTED["set line"], line):
+            name, value = [part for part in match.groups() if part is not None][:2]
+            if name in VARIABLES:
+                # Each of the programs that can be imported starts the runtimes, or may.
+                every = [module for names in table.IMPORTS.values() for module in names]
+                done = imported & set(table.IMPORTS.get(VARIABLES[name].by, every))
+                passed, after = "runtime" if done else "process", "import" if done else "start"
+                if used:
+                    passed, after = "allocation", f"first use of the GPU in line {used}"
+                says = f"line {number}: set after the {after}"
+                found += _late(VARIABLES[name], value, passed, says)
+        module = re.match(POSTED["import line"], line)
+        imported |= {module[1]} if module else set()
+        used = used or (number if re.search(POSTED["use line"], line) else 0)
+    return table.sort(found)
+
+
+def _late(row: table.Variable, value: str, passed: str, says: str) -> list[table.Finding]:
+    """A finding where the moment at which a setting is read has passed; of a text, its first option that is read earlier."""
+    read = [(row.moment, value, row.when)]
+    for key, given in parts(value) if row.name in CONF_NAMES else []:
+        if key in OPTIONS and OPTIONS[key].moment:
+            read.append((OPTIONS[key].moment, f"{key}:{given}", "as torch is imported"))
+    for moment, shown, when in read:
+        if table.MOMENTS.index(moment) <= table.MOMENTS.index(passed):
+            return [finding("late", row.name, shown, says=says, when=when, source=row.source)]
+    return []

@@ -9,8 +9,8 @@ from helpers.look.bundle import Bundle
 from helpers.look.machine import machine
 from helpers.look.reading import show_bytes
 from helpers.look.ttm import MODULES, parse_cmdline, parse_modprobe, settings
-from helpers.settings.rules import Finding, sort, told
-from helpers.settings.table import LONGEST, OTHER_PARAMETERS, PARAMETERS, Parameter
+from helpers.settings import table
+from helpers.settings.table import LONGEST, OTHER_PARAMETERS, PARAMETERS, Finding, finding
 
 UNITS = {"bytes": 1, "pages": 4096, "MiB": 1 << 20, "GiB": 1 << 30, "KiB": 1 << 10}
 """Units that people write sizes in, the likelier mistake first."""
@@ -38,7 +38,7 @@ def audit_cmdline(text: str, ram_bytes: int | None = None) -> tuple[Finding, ...
 
 def _audit(given: Iterable[tuple[str, str, str]], ram_bytes: int | None) -> tuple[Finding, ...]:
     found = (_judge(*one, ram_bytes) for one in given if one[0] in MODULES)
-    return sort(one for one in found if one is not None)
+    return table.sort(one for one in found if one is not None)
 
 
 def _judge(module: str, name: str, value: str, ram_bytes: int | None) -> Finding | None:
@@ -52,9 +52,9 @@ def _judge(module: str, name: str, value: str, ram_bytes: int | None) -> Finding
         return None
     near = _nearest(module, name[:LONGEST])
     if not near:
-        return told("strange parameter", shown, value, module=module)
+        return finding("strange parameter", shown, value, module=module)
     source = ROWS[near].source
-    return told("near parameter", shown, value, near, module=module, near=near, source=source)
+    return finding("near parameter", shown, value, module=module, near=near, source=source)
 
 
 def _nearest(module: str, name: str) -> str:
@@ -67,20 +67,19 @@ def _nearest(module: str, name: str) -> str:
     return every.get(name) or (near[0] if near else "")
 
 
-def _size(row: Parameter, shown: str, value: str, ram_bytes: int | None) -> Finding | None:
+def _size(row: table.Parameter, shown: str, value: str, ram_bytes: int | None) -> Finding | None:
     """A finding where a size cannot be meant as it is written."""
     if not row.unit:
         return None
     try:
         count = int(value[:LONGEST], 0)
     except ValueError:
-        return told("no number", shown, value, given=value[:LONGEST], row=row)
+        return finding("no number", shown, value, given=value[:LONGEST], row=row)
     least, most = (ram_bytes // 64, 2 * ram_bytes) if ram_bytes else (LEAST_BYTES, MOST_BYTES)
     meant = [factor for factor in UNITS.values() if least <= count * factor <= most]
     unit = UNITS[row.unit]
     if not row.pool or count <= 0 or not meant or unit in meant:
         return None
     size = count * meant[0]
-    right = -(-size // unit)
-    sizes = {"read": show_bytes(count * unit), "size": show_bytes(size), "meant": right}
-    return told("unit", shown, value, f"{shown}={right}", row=row, count=count, **sizes)
+    sizes = {"read": show_bytes(count * unit), "size": show_bytes(size), "meant": -(-size // unit)}
+    return finding("unit", shown, value, row=row, count=count, **sizes)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.settings.audit import audit
-from helpers.settings.rules import Finding
-from helpers.settings.table import OTHER_NAMES, VARIABLES
+from helpers.settings.table import OTHER_NAMES, VARIABLES, Finding
 
 FOLDER = Path(__file__).resolve().parents[2] / "env" / "presets"
 FIELDS = ("why", "for", "since", "danger", "status", "claims", "checked")

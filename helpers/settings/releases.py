@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from helpers.settings.rules import facts_of, holds
-from helpers.settings.table import CHANGES, OPTIONS, RULES, SAYS, release
+from helpers.settings.table import CHANGES, OPTIONS, RULES, SAYS, facts_of, holds, release
 
 OLDEST, NEWEST = (2, 4), (2, 15)
 CHECKED = ((2, 6), (2, 11), (2, 13), (2, 14))

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from helpers.settings import table
 from helpers.settings.releases import NEWEST, Behaviour, nearest
-from helpers.settings.rules import facts_of, ruled
 from helpers.settings.table import KINDS, LONGEST, OPTIONS, SAYS, TRIED, release
 
 MIB = 1 << 20
@@ -115,8 +115,12 @@ def _dangers(settings: Settings, behaviour: Behaviour, limit: float | None) -> t
         "throw_on_cudamalloc_oom": settings.throw_on_oom or None,
     }
     options = {key: str(value) for key, value in held.items() if value is not None}
-    facts = replace(facts_of({}, behaviour.torch, behaviour.build), options=options)
-    found = [one for k, v in options.items() for one in ruled(f"option:{k}", k, k, v, facts)]
+    facts = replace(table.facts_of({}, behaviour.torch, behaviour.build), options=options)
+    found = [
+        one
+        for k, v in options.items()
+        for one in table.rule_findings(f"option:{k}", k, k, v, facts)
+    ]
     harm = [one for one in found if one.verdict in ("dangerous", "ineffective")]
     said = [f"{one.name}: {one.says} ({one.source})" for one in harm]
     if settings.expandable and not behaviour.expandable_safe:

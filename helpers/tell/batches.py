@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from helpers.look.bundle import Bundle
 from helpers.run.record import BatchView, gone, read_batch
 from helpers.shapes import Verdict
 
-from .tables import plain, table
+from .shown import Shown, plain
 
 NO_BATCH = "no batch: this report stands on the box alone"
 OUTPUTS = Path(__file__).resolve().parents[2] / "outputs"
@@ -17,51 +18,42 @@ MOST_ROWS = 60
 """A table for a person; of a larger batch it holds what did not answer, and the page of the batch has the rest."""
 
 
-def runs_table(batch: str) -> str:
+def runs_table(batch: str) -> Shown:
     """Each run with its true state and, where it did not answer, why. Without a batch one line that says so."""
+    columns = ["notebook", "box", "state", "why"]
     if not batch:
-        return NO_BATCH
+        return Shown("Runs", columns, [], none=NO_BATCH)
     view = read_batch(Path(batch))
-    shown = (
-        view.runs
-        if len(view.runs) <= MOST_ROWS
-        else [run for run in view.runs if run.state != "answered"]
-    )
+    many = len(view.runs) > MOST_ROWS
+    listed = [run for run in view.runs if run.state != "answered"] if many else view.runs
     rows = [
         [run.notebook, run.box, run.state.replace("_", " "), run.cause or gone(run)]
-        for run in shown[:MOST_ROWS]
+        for run in listed[:MOST_ROWS]
     ]
-    more = (
-        [f"and {len(shown) - MOST_ROWS} more that did not answer"] if len(shown) > MOST_ROWS else []
-    )
-    counts = [
-        ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in view.counts.items())
-    ]
-    unread = [f"Not readable: {line}" for line in view.unreadable]
-    return "\n".join(
-        [
-            *(counts if shown is not view.runs else []),
-            table(rows, ["notebook", "box", "state", "why"], widest=80),
-            *more,
-            *unread,
-        ]
-    )
+    more, below = len(listed) - MOST_ROWS, [f"Not readable: {line}" for line in view.unreadable]
+    if more > 0:
+        below.insert(0, f"and {more} more that did not answer")
+    before = [counted(view)] if many else []
+    return Shown("Runs of the batch", columns, rows, below, before, widest=80)
 
 
-def answers_table(batch: str) -> str:
+def counted(view: BatchView) -> str:
+    """How many runs are in each state."""
+    counts = view.counts.items()
+    return ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts)
+
+
+def answers_table(batch: str) -> Shown:
     """What the runs that answered say: cause, confidence, and one sentence. Those that say the same share a row."""
-    if not batch:
-        return NO_BATCH
-    said: dict[tuple[str, ...], int] = {}
-    for run in _answered(batch):
-        row = (run.notebook, *about(run.verdict), run.verdict.summary)
-        said[row] = said.get(row, 0) + 1
     columns = ["notebook", "cause", "confidence", "in a sentence"]
-    if max(said.values(), default=1) == 1:
-        return table(list(said), columns, widest=100)
-    return table(
-        [[*row, count] for row, count in said.items()][:MOST_ROWS], [*columns, "runs"], widest=100
-    )
+    if not batch:
+        return Shown("Answers", columns, [], none=NO_BATCH)
+    answers = ((run.notebook, *about(run.verdict), run.verdict.summary) for run in _answered(batch))
+    count = Counter(answers)
+    rows: list[tuple] = list(count)
+    if max(count.values(), default=1) > 1:
+        columns, rows = [*columns, "runs"], [(*row, n) for row, n in count.items()][:MOST_ROWS]
+    return Shown("Answers of the batch", columns, rows, widest=100)
 
 
 def about(verdict: Verdict) -> tuple[str, str]:
@@ -71,7 +63,7 @@ def about(verdict: Verdict) -> tuple[str, str]:
     return verdict.cause + (" (aside)" if verdict.state == "aside" else ""), verdict.confidence
 
 
-def history_table(question: str, outputs: str = "") -> str:
+def history_table(question: str, outputs: str = "") -> Shown:
     """The answer to a question over many nights (helpers.run.history.QUESTIONS, or SQL), and what could not be read.
 
     ``outputs`` holds the batches, those of this checkout by default. Where nothing can be asked one line says why.
@@ -79,22 +71,20 @@ def history_table(question: str, outputs: str = "") -> str:
     from helpers.run.history import HistoryError, open_history
 
     try:
-        found = open_history(Path(outputs) if outputs else OUTPUTS)
-        answer = found.ask(question)
+        history = open_history(Path(outputs) if outputs else OUTPUTS)
+        answer = history.ask(question)
     except HistoryError as error:
-        return plain(error)
-    left_out = [f"Left out: {plain(line)}" for line in found.unreadable]
-    return "\n".join([table(answer.rows[:MOST_ROWS], answer.columns, widest=60), *left_out])
+        return Shown(question, [], [], none=plain(error))
+    left_out = [f"Left out: {plain(line)}" for line in history.unreadable]
+    return Shown(question, answer.columns, answer.rows[:MOST_ROWS], left_out, widest=60)
 
 
 def nights(batch: str, *questions: str) -> str:
     """What the records of all batches beside this one answer to each question; without a batch, that there is none."""
     if not batch:
         return "no batch is given: nothing to look back on"
-    return "\n\n".join(
-        f"{question}\n{history_table(question, str(Path(batch).resolve().parent))}"
-        for question in questions
-    )
+    outputs = str(Path(batch).resolve().parent)
+    return "\n\n".join(f"{asked}\n{history_table(asked, outputs)}" for asked in questions)
 
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
@@ -103,18 +93,12 @@ def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     An answer to a notebook's own question (state ``aside``) never leads where another says why the box fails, or that it cannot
     tell. A named cause comes before ``cannot-tell``, and that before it where nothing was handed over that failed.
     """
-    order = ("confirmed", "likely", "weak")
-    said = [verdict for verdict in verdicts if verdict is not None]
-    return min(
-        said,
-        key=lambda v: (
-            v.state == "aside",
-            v.cause == "cannot-tell",
-            v.state == "healthy",
-            order.index(v.confidence),
-        ),
-        default=None,
-    )
+
+    def rank(v: Verdict) -> tuple[bool, bool, bool, int]:
+        sure = ("confirmed", "likely", "weak").index(v.confidence)
+        return v.state == "aside", v.cause == "cannot-tell", v.state == "healthy", sure
+
+    return min((v for v in verdicts if v is not None), key=rank, default=None)
 
 
 def about_box(bundle: Bundle) -> set[str]:
@@ -124,11 +108,8 @@ def about_box(bundle: Bundle) -> set[str]:
 
 def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
     """The verdict that leads among a batch's runs on this box; None where none of them is about the box itself."""
-    lead = (
-        leading(run.verdict for run in _answered(batch) if run.box in about_box(bundle))
-        if batch
-        else None
-    )
+    runs = _answered(batch) if batch else []
+    lead = leading(run.verdict for run in runs if run.box in about_box(bundle))
     return None if lead is None or lead.state == "aside" else lead
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from helpers.judge.ledger import MESSAGE, GpuLedger
@@ -9,19 +10,19 @@ from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kfd, nvidia, rocm
 from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import gpus
+from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
-from helpers.look.pci import pci_devices
+from helpers.look.pci import PciDevice, pci_devices
 from helpers.look.reading import Reading, seen, show_bytes
 from helpers.settings.audit import audit_box
 from helpers.settings.kernel import audit_kernel
 
-from .tables import gib, plain, table
+from .shown import Column, Shown, plain
 
 
 def machine_line(bundle: Bundle) -> str:
     """One line of identity: the box, how it was taken, its system, RAM and GPUs. No host name, no user, no serial number."""
-    box, found, who = machine(bundle), gpus(bundle), identity(bundle)
+    box, listed, who = machine(bundle), gpus(bundle), identity(bundle)
     words = [
         f"{bundle.box} ({bundle.kind})",
         _short(box.distribution, "unknown system"),
@@ -30,7 +31,7 @@ def machine_line(bundle: Bundle) -> str:
     ]
     if who is not None and who.container != "none":
         words.append(f"inside a container ({who.container})")
-    names = [gpu.name.show() if gpu.name.ok else gpu.vendor + " GPU" for gpu in found]
+    names = [gpu.name.show() if gpu.name.ok else gpu.vendor + " GPU" for gpu in listed]
     counted = [
         f"{names.count(name)} x {name}" if names.count(name) > 1 else name
         for name in dict.fromkeys(names)
@@ -42,7 +43,7 @@ def _short(reading: Reading, otherwise: str) -> str:
     return reading.show() if reading.ok else otherwise
 
 
-def stack_table(bundle: Bundle, sources: bool = True) -> str:
+def stack_table(bundle: Bundle) -> Shown:
     """The software between a program and the card, top down: framework build, runtime, driver, kernel."""
     build, box = framework.framework(bundle), machine(bundle)
     rows: list[tuple[str, Reading]] = [
@@ -66,87 +67,74 @@ def stack_table(bundle: Bundle, sources: bool = True) -> str:
         ]
         rows += [("highest CUDA it can run", listed[0].cuda)] if listed else []
     rows.append(("kernel", box.kernel))
-    return table(
-        [[name, reading, *([reading.source] if sources else [])] for name, reading in rows],
-        ["layer", "release", *(["source"] if sources else [])],
-    )
+    cells = [[name, reading, reading.source] for name, reading in rows]
+    return Shown("Builds between a program and the card", ["layer", "release", "source"], cells)
 
 
-def slot_table(bundle: Bundle) -> str:
+def slot_table(bundle: Bundle) -> Shown:
     """How each GPU is attached: PCIe link now and at most, the largest BAR beside the VRAM, IOMMU, NUMA node."""
-    found = {gpu.pci: gpu for gpu in gpus(bundle)}
-    vram = {
-        pci: pool.total
-        for pci, gpu in found.items()
-        for pool in gpu.pools
-        if pool.layer in ("sysfs VRAM", "nvidia-smi")
-    }
+    listed = {gpu.pci: gpu for gpu in gpus(bundle)}
     rows = []
-    for device in pci_devices(bundle):
-        if device.pci not in found:
-            continue
-        link, size = device.link, vram.get(device.pci)
-        now = f"{link.speed_gts:g} GT/s x{link.width}" if link else ""
-        most = f"{link.max_speed_gts:g} GT/s x{link.max_width}" if link else ""
-        whole = (
-            device.large_bar(int(size.value or 0))
-            if size is not None and size.ok and device.bars_bytes
-            else None
-        )
-        bar = show_bytes(device.largest_bar_bytes) if device.largest_bar_bytes else ""
+    for device in (one for one in pci_devices(bundle) if one.pci in listed):
+        link, now, most = device.link, "", ""
+        if link:
+            now = f"{link.speed_gts:g} GT/s x{link.width}"
+            most = f"{link.max_speed_gts:g} GT/s x{link.max_width}"
+        whole = _covers(device, listed[device.pci])
+        bar = device.largest_bar_bytes or None
         rows.append([device.pci, now, most, bar, whole, device.iommu, device.numa_node])
-    return table(
-        rows, ["GPU", "link now", "at most", "largest BAR", "covers the VRAM", "IOMMU", "NUMA node"]
-    )
+    head = ["link now", "at most", Column("largest BAR", "bytes"), "covers the VRAM", "IOMMU"]
+    return Shown("PCIe slots of the GPUs", ["GPU", *head, "NUMA node"], rows)
 
 
-def settings_table(bundle: Bundle) -> str:
+def _covers(device: PciDevice, gpu: Gpu) -> bool | None:
+    """Whether the largest BAR shows the whole VRAM; None where one of them is not known."""
+    sizes = [pool.total for pool in gpu.pools if pool.layer in ("sysfs VRAM", "nvidia-smi")]
+    if not sizes or not sizes[-1].ok or not device.bars_bytes:
+        return None
+    return device.large_bar(int(sizes[-1].value or 0))
+
+
+def settings_table(bundle: Bundle) -> Shown:
     """What each memory setting of the captured environment and of the kernel's modules does on this build and chip."""
-    found = audit_box(bundle) + audit_kernel(bundle)
-    return table(
-        [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in found],
-        ["variable", "value", "verdict", "why"],
-        widest=110,
-    )
+    listed = audit_box(bundle) + audit_kernel(bundle)
+    columns = ["variable", "value", "verdict", "why"]
+    rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
+    return Shown("Memory settings and what they do here", columns, rows, widest=110)
 
 
-def access_table(bundle: Bundle) -> str:
+def access_table(bundle: Bundle) -> Shown:
     """Each device node, what open() says of it, and what stands in the way with the line that removes it."""
     rows = [[node.path, node.opened, node.mode, node.group or node.gid] for node in access(bundle)]
-    lines = [table(rows, ["device node", "opens", "mode", "group"])]
+    lines = []
     for way in obstacles(bundle):
-        lines.append(f"In the way: {way.says}" + (f"\n    {way.fix}" if way.fix else ""))
+        lines += [f"Obstacle: {way.says}", *([f"    {way.fix}"] if way.fix else [])]
     who = identity(bundle)
     if who is not None:
-        groups = ", ".join(name or str(gid) for gid, name in who.groups)
+        groups = ", ".join(name or str(gid) for gid, name in who.groups) or "none"
+        own = ", in a PID namespace of its own" if who.init_pid_ns is False else ""
         lines.append(
-            f"This process: uid {who.uid}, groups {groups or 'none'}, container {who.container}"
-            + (", in a PID namespace of its own" if who.init_pid_ns is False else "")
+            f"This process: uid {who.uid}, groups {groups}, container {who.container}{own}"
         )
-    return "\n".join(lines)
+    return Shown("Device nodes", ["device node", "opens", "mode", "group"], rows, lines)
 
 
-def provenance(bundle: Bundle) -> str:
+def provenance(bundle: Bundle) -> Shown:
     """Where the facts come from: when they were taken, how many sources answered, which were filled in by hand."""
-    states: dict[str, int] = {}
-    for item in bundle.items:
-        states[item.status] = states.get(item.status, 0) + 1
+    states = Counter(item.status.replace("_", " ") for item in bundle.items)
     made = sum(item.constructed for item in bundle.items)
-    counted = ", ".join(
-        f"{count} {state.replace('_', ' ')}" for state, count in sorted(states.items())
-    )
     rows: list[list[object]] = [
         ["box", bundle.box],
         ["kind", bundle.kind],
         ["captured at", bundle.captured_at],
         ["captured by", bundle.tool_version],
-        ["sources", counted],
+        ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
         ["constructed", seen(made, "count", "manifest.json") if made else "none"],
     ]
-    return table(rows, ["provenance", ""], widest=None)
+    return Shown("Where the facts come from", ["provenance", ""], rows, widest=None)
 
 
-def ledger_table(ledgers: Iterable[GpuLedger]) -> str:
+def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
     """Each ledger's rows, its sum beside what its source says, and below them what contradicts and what is to be noted."""
     rows, below = [], []
     for book in ledgers:
@@ -155,19 +143,26 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> str:
             [where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source]
             for row in book.rows
         ]
-        rows.append(
-            [
-                where,
-                who,
-                "in use",
-                f"the rows make {gib(book.sum_bytes())}, give or take "
-                + show_bytes(book.tolerance_bytes),
-                book.used,
-                book.used.source,
-            ]
-        )
+        made = f"the rows make {show_bytes(book.sum_bytes())}, give or take "
+        made += show_bytes(book.tolerance_bytes)
+        rows.append([where, who, "in use", made, book.used, book.used.source])
         below += [f"{where}, {who}: contradiction: {plain(words)}" for words in book.contradictions]
         below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
-    return "\n".join(
-        [table(rows, ["GPU", "account", "kind", "held by", "bytes", "source"], widest=72), *below]
-    )
+    columns = ["GPU", "account", "kind", "held by", "bytes", "source"]
+    return Shown("The ledger of each source", columns, rows, below, widest=72)
+
+
+def claims_table(box: str) -> Shown:
+    """Each claim of the case study that a box comes from, with what became of it; a box of no case says so."""
+    from helpers.load.claims import claims_for  # it needs PyYAML, which a bare diagnose has not
+
+    listed = claims_for(box)
+    counts = Counter(claim.verdict for claim in listed).most_common()
+    head = ", ".join(f"{count} {verdict}" for verdict, count in counts)
+    columns = ["claim", "verdict", "what it says", "why"]
+    rows = [[c.id, c.verdict, c.claim, c.reason] for c in listed]
+    if not listed:
+        none = f"{box} comes from no case study: there are no claims to check."
+        return Shown("Claims", columns, rows, none=none)
+    before = [f"{len(listed)} claims: {head}"]
+    return Shown("Claims of the case study", columns, rows, before=before, widest=None)

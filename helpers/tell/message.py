@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from helpers.judge.account import account
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box
-from helpers.look.messages import NOTHING_KNOWN, Message
+from helpers.look.messages import NOTHING_KNOWN, Message, Quantity
 from helpers.shapes import Verdict
 
-from .tables import plain, table
+from .shown import Shown, plain
 
 if TYPE_CHECKING:
     from helpers.judge.ledger import GpuLedger
 
-NEXT = {
-    **dict.fromkeys(
-        ("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity"),
-        "02_allocator_stress",
-    ),
-    "ttm-gtt-cap": "03_ttm_gtt_analysis",
-    "carveout-only": "03_ttm_gtt_analysis",
-    "hsa-pool-cap": "03_ttm_gtt_analysis",
-}
+OF_A_TRACE = ("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity")
+OF_THE_CEILINGS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap")
+"""Causes that notebook 02, and that notebook 03 looks further into."""
 TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
-QUANTITIES = (
-    "requested",
-    "capacity",
-    "allowed",
-    "free",
-    "process",
-    "allocated",
-    "reserved_unallocated",
-    "reserved_total",
-    "private_pools",
-    "non_torch",
-)
 
 
 def gathered(message: str, box: str) -> tuple[CaseEvidence, tuple[GpuLedger, ...]]:
@@ -67,29 +49,23 @@ def _kind(message: Message) -> str:
     return message.event if message.side == "none" else f"{message.event}: {message.side}"
 
 
-def message_table(evidence: CaseEvidence) -> str:
+def message_table(evidence: CaseEvidence) -> Shown:
     """Every number that the messages of a text name, in bytes, with what its printed digits leave open."""
-    rows = []
+    rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
-        named = [(field.replace("_", " "), getattr(message, field)) for field in QUANTITIES]
+        named = [
+            (one.name.replace("_", " "), getattr(message, one.name)) for one in fields(message)
+        ]
         named += [("another process", other) for other in message.others]
-        found = [(name, quantity) for name, quantity in named if quantity is not None]
-        rows += [
-            [
-                number,
-                _kind(message),
-                name,
-                quantity.text,
-                quantity.bytes,
-                f"+- {quantity.precision_bytes}",
-            ]
-            for name, quantity in found
-        ] or [[number, _kind(message), "no number", "", "", ""]]
+        numbers = [
+            [number, _kind(message), name, q.text, q.bytes, f"+- {q.precision_bytes}"]
+            for name, q in named
+            if isinstance(q, Quantity)
+        ]
+        rows += numbers or [[number, _kind(message), "no number", "", "", ""]]
     left = not_used(evidence, diagnose(evidence))
-    unused = [f"Not used: {left}"] if left else []
-    return "\n".join(
-        [table(rows, ["message", "kind", "number", "as printed", "bytes", "precision"]), *unused]
-    )
+    head = ["message", "kind", "number", "as printed", "bytes", "precision"]
+    return Shown("The numbers of the text", head, rows, [f"Not used: {left}"] if left else [])
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
@@ -105,20 +81,18 @@ def sums(evidence: CaseEvidence) -> str:
     """The arithmetic of each message with numbers, line by line."""
     blocks = []
     for number, message in enumerate(evidence.messages, 1):
-        done = account(message)
-        if done.lines:
-            blocks.append(
-                "\n".join([f"message {number}", *(f"  {plain(line)}" for line in done.lines)])
-            )
+        lines = [f"  {plain(line)}" for line in account(message).lines]
+        if lines:
+            blocks.append("\n".join([f"message {number}", *lines]))
     return "\n".join(blocks) or "No message here has numbers to add up."
 
 
 def next_notebook(verdict: Verdict) -> str:
     """The notebook that looks further into a cause, with its parameters filled in."""
-    name = NEXT.get(verdict.cause, "01_hardware_probe")
-    if name == "02_allocator_stress":
+    if verdict.cause in OF_A_TRACE:
         return (
-            f"notebooks/{name}.ipynb with trace = the file that this wrote on the failing box:\n"
+            "notebooks/02_allocator_stress.ipynb with trace = the file that this wrote on the failing box:\n"
             "  python -m helpers record --out run.pickle -- python your_program.py"
         )
+    name = "03_ttm_gtt_analysis" if verdict.cause in OF_THE_CEILINGS else "01_hardware_probe"
     return f'notebooks/{name}.ipynb with box = "live" on the failing box, or the path of its captured bundle'

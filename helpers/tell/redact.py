@@ -1,40 +1,245 @@
-"""Pages, notebooks and bundles without what should have stayed home: who, where, which card, which key.
+"""Bundles and folders of runs without what should have stayed home: who, where, which card, which key.
 
-Values known from the box (``known_values``) and values that patterns tell are replaced by pseudonyms that stay the same over
-text, notebook and bundle as long as one ``Known`` is used for all. Numbers that matter stay: PCI addresses, versions, sizes,
-digests, times. Words drawn in a picture's pixels are not read. ``second_scan`` lets another program look again.
+Values known from the box (redact_box) and values that detectors find (redact.yaml) are replaced by pseudonyms that stay the
+same over text, notebook and bundle as long as one ``Known`` is used for all. Numbers that matter stay: PCI addresses, versions,
+sizes, digests, times. Words drawn in a picture's pixels are not read. ``second_scan`` lets another program look again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import pickle
 import re
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from .redact_box import known_values, learn_live
-from .redact_files import RedactError, redact_bundle, redact_files
+from helpers.allocator.trace import TraceError
+from helpers.allocator.unpickle import load
+from helpers.look.archive import BundleError, check_target, read_files, write_files
+
+from .redact_box import learn_bundle_files
 from .redact_known import PSEUDONYM, Known
-from .redact_notebook import redact_data, redact_notebook
-from .redact_words import Replaced, learn, redact_text, replace
+from .redact_text import (
+    PACKED,
+    Replaced,
+    learn,
+    learn_data,
+    redact_data,
+    redact_notebook,
+    replace,
+    without_words,
+)
 
-__all__ = [
-    "Known",
-    "RedactError",
-    "Replaced",
-    "known_values",
-    "learn",
-    "learn_live",
-    "redact_bundle",
-    "redact_data",
-    "redact_files",
-    "redact_notebook",
-    "redact_text",
-    "replace",
-    "second_scan",
-]
-
+_CONTROL = re.compile(r"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 _NO_SECRET = re.compile(r"[0-9a-f]{8,64}|iVBOR.*|/9j/.*|/[\w./-]*")
 """Ids, commits and digests in hexadecimal, the base64 of a picture and paths: by their mere entropy they are no secrets."""
+
+
+class RedactError(BundleError):
+    """Members that cannot be read for sure. One line that names them."""
+
+
+def redact_bundle(
+    path: str | Path,
+    out: str | Path,
+    known: Known,
+    allow_binary: bool = False,
+    allow_found: bool = False,
+    force: bool = False,
+) -> Replaced:
+    """Write the bundle or folder at ``path`` to ``out`` (folder, .tar.gz) with pseudonyms, and say what was replaced.
+
+    Raises RedactError, with nothing written, where a member is binary and not a PNG, JPEG, torch memory snapshot or Parquet
+    (``allow_binary`` lets such members pass as they are), and where the second scan finds something in what would be written
+    (``allow_found`` lets it). Raises BundleError as open_bundle does, also for links.
+    """
+    check_target(Path(out), force)
+    files, replaced = redact_files(read_files(Path(path)), known, allow_binary)
+    texts = {name: text for name, raw in files.items() if (text := _text(raw)[0])}
+    finds = second_scan(texts)
+    if finds and isinstance(finds, list) and not allow_found:
+        raise RedactError(f"the second scan found {len(finds)} in it: {finds[0]}")
+    write_files(files, Path(out), force)
+    return replaced
+
+
+def redact_files(
+    files: dict[str, bytes], known: Known, allow_binary: bool = False
+) -> tuple[dict[str, bytes], Replaced]:
+    """Files by name with pseudonyms in names and contents; a manifest gets the new names, sizes and digests."""
+    learn_bundle_files(files, known)
+    for name, raw in files.items():
+        learn(name, known)
+        text, _ = _text(raw)
+        data = _json(name, text)
+        if data is not None:
+            learn_data(data, known)
+        elif text is not None:
+            learn(text, known)
+    new: dict[str, bytes] = {}
+    names, unsure, replaced = {}, [], Replaced()
+    for name, raw in files.items():
+        clean = names[name] = _unused(replace(name, known, replaced, "file names"), new)
+        new[clean] = raw
+        if name == "manifest.json":
+            continue
+        try:
+            new[clean] = _content(name, clean, raw, known, replaced, allow_binary)
+        except RedactError as error:
+            unsure.append(f"{clean} ({error})")
+            replaced.notes.append(f"{clean}: kept as it is ({error})")
+    if unsure and not allow_binary:
+        raise RedactError(
+            f"{'; '.join(unsure)}: cannot be read for sure, so nothing was written; leave them out or allow them"
+        )
+    if "manifest.json" in files:
+        new["manifest.json"] = _manifest(files["manifest.json"], names, new, known, replaced)
+    return new, replaced
+
+
+def _content(
+    name: str, clean: str, raw: bytes, known: Known, replaced: Replaced, allow_binary: bool
+) -> bytes:
+    picture = without_words(raw)
+    if picture is not None:
+        replaced.notes.append(f"{clean}: words drawn in it were not read")
+        return picture
+    if raw.startswith(b"PAR1"):
+        return _parquet(raw, known, replaced, clean)
+    if raw[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        return _pickle(raw, known, replaced, clean)
+    text, encoding = _text(raw)
+    if text is None:
+        raise RedactError("SQLite" if raw.startswith(b"SQLite") else "binary")
+    data = _json(name, text)
+    if name.endswith(".ipynb") and isinstance(data, dict):
+        nb, own = redact_notebook(data, known, allow_binary)
+        replaced.add(own, f"{clean}: ")
+        return json.dumps(nb, indent=1, ensure_ascii=False).encode() + b"\n"
+    if data is not None:
+        changed = redact_data(data, known, replaced, clean, allow_binary)
+        if changed == data:
+            return raw
+        indent = next((len(line) - len(line.lstrip()) for line in text.splitlines()[1:2]), None)
+        return json.dumps(changed, indent=indent).encode() + b"\n"
+    if encoding == "latin-1":
+        # Not quite UTF-8: names with accents may still stand there in UTF-8.
+        text = replace(raw.decode("utf-8", "surrogateescape"), known, replaced, clean)
+        text = text.encode("utf-8", "surrogateescape").decode("latin-1")
+    return replace(text, known, replaced, clean).encode(encoding)
+
+
+def _text(raw: bytes) -> tuple[str | None, str]:
+    """The text of a file and its encoding; None where it is none. Text cut by NULs, as /proc has it, is text."""
+    if raw.startswith(PACKED):
+        return None, ""
+    for encoding in ("utf-16",) if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8", "latin-1"):
+        try:
+            text = raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        odd = len(_CONTROL.findall(text)) + (text.count("\0") if "\0\0" in text else 0)
+        high = sum(byte > 0x7E for byte in raw[:4096]) if encoding == "latin-1" else 0
+        if odd * 100 > len(text) or high * 10 > min(len(raw), 4096):
+            break
+        return text, encoding
+    return None, ""
+
+
+def _json(name: str, text: str | None) -> Any:
+    """The data of a file of JSON by its name; None of another, or where it is torn."""
+    if text is None or not name.endswith((".json", ".ipynb")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _unused(name: str, used: Mapping[str, bytes]) -> str:
+    number, free = 1, name
+    while free in used:
+        number += 1
+        free = f"{name}~{number}"
+    return free
+
+
+def _manifest(
+    raw: bytes, names: dict[str, str], new: dict[str, bytes], known: Known, replaced: Replaced
+) -> bytes:
+    """The manifest with the new names, sizes and digests; what is no manifest of ours is redacted as data."""
+
+    def redacted(value: Any) -> Any:
+        return redact_data(value, known, replaced, "manifest.json")
+
+    data = _json("manifest.json", raw.decode("utf-8", "replace"))
+    if isinstance(data, dict) and isinstance(data.get("items"), list):
+        # The names of its fields are the shape's, whatever a host may be called.
+        clean = {key: redacted(value) for key, value in data.items() if key != "items"}
+        clean["items"] = []
+        for item in data["items"]:
+            after = {key: redacted(value) for key, value in item.items()}
+            path = names.get(item.get("path") or "")
+            if path:
+                digest = hashlib.sha256(new[path]).hexdigest()
+                after.update(path=path, id=path.removeprefix("raw/"), sha256=digest)
+                after["bytes"] = len(new[path])
+            clean["items"].append(after)
+    else:
+        clean = redacted(data)
+    return json.dumps(clean, indent=1).encode() + b"\n"
+
+
+def _pickle(raw: bytes, known: Known, replaced: Replaced, where: str) -> bytes:
+    """A torch memory snapshot: plain data, read without running it."""
+    with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
+        file.write(raw)
+        file.flush()
+        try:
+            data = load(Path(file.name))
+        except TraceError:
+            raise RedactError("a pickle that is no plain data") from None
+    return pickle.dumps(redact_data(data, known, replaced, where), protocol=4)
+
+
+def _parquet(raw: bytes, known: Known, replaced: Replaced, where: str) -> bytes:
+    """Texts of all columns, their names and the metadata of the schema. A column of bytes cannot be read for sure."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def clean(data: Any) -> Any:
+        return redact_data(data, known, replaced, where)
+
+    try:
+        table = pq.read_table(io.BytesIO(raw))
+    except (pa.ArrowException, OSError):
+        raise RedactError("a Parquet file that cannot be read") from None
+    columns, fields = [], []
+    for column, each in zip(table.columns, table.schema, strict=True):
+        kind = str(each.type)
+        if "binary" in kind:
+            raise RedactError("Parquet with a column of bytes")
+        if "string" in kind or "struct" in kind or "map" in kind:
+            rows = column.to_pylist()
+            words = kind in ("string", "large_string")
+            clean_rows = {row: clean(row) for row in set(rows)} if words else {}
+            plain = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
+            rows = [clean_rows[row] if words else clean(row) for row in rows]
+            column = pa.array(rows, type=plain).cast(each.type)
+        columns.append(column)
+        fields.append(each.with_name(clean(each.name)).with_metadata(None))
+    meta = {
+        key: replace(value.decode("utf-8", "replace"), known, replaced, where).encode()
+        for key, value in (table.schema.metadata or {}).items()
+        if key != b"ARROW:schema"
+    }
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=pa.schema(fields, metadata=meta or None)), out)
+    return out.getvalue()
 
 
 def second_scan(texts: Mapping[str, str]) -> list[str] | str:
@@ -47,24 +252,16 @@ def second_scan(texts: Mapping[str, str]) -> list[str] | str:
         from detect_secrets.settings import default_settings  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         return "second scan not run because detect-secrets is not installed"
-    found = []
+    finds = []
     for name, text in texts.items():
-        with (
-            default_settings(),
-            tempfile.NamedTemporaryFile(
-                "w", suffix=".txt", encoding="utf-8", errors="replace"
-            ) as file,
-        ):
-            file.write(text)
+        with default_settings(), tempfile.NamedTemporaryFile("wb", suffix=".txt") as file:
+            file.write(text.encode("utf-8", "replace"))
             file.flush()
             secrets = SecretsCollection()
             secrets.scan_file(file.name)
             for _, secret in secrets:
                 value = secret.secret_value or ""
-                if not (
-                    PSEUDONYM.search(value)
-                    or "Entropy" in secret.type
-                    and _NO_SECRET.fullmatch(value)
-                ):
-                    found.append(f"{name} line {secret.line_number}: {secret.type}")
-    return found
+                harmless = "Entropy" in secret.type and _NO_SECRET.fullmatch(value)
+                if not (PSEUDONYM.search(value) or harmless):
+                    finds.append(f"{name} line {secret.line_number}: {secret.type}")
+    return finds

@@ -8,66 +8,36 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from helpers.grammar import vocabulary
 
-WORD_KINDS = ("user", "host", "domain", "person", "wifi", "bucket")
-"""Kinds whose values are words: they match only where no letter or digit stands beside them, and a common word is no value."""
-KINDS = (
-    *WORD_KINDS,
-    "home",
-    "machine-id",
-    "boot-id",
-    "serial",
-    "gpu-uuid",
-    "uuid",
-    "mac",
-    "ipv4",
-    "ipv6",
-    "guid",
-    "sid",
-    "iqn",
-    "email",
-    "container",
-    "ssh-key",
-    "private-key",
-    "certificate",
-    "fingerprint",
-    "token",
-    "password",
-    "url-credential",
-    "arguments",
-    "payload",
+TABLE: dict[str, Any] = yaml.load(
+    Path(__file__).with_name("redact.yaml").read_bytes(),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )
-COMMON = (
-    frozenset(
-        """
-    root admin administrator user users username name guest test tester demo build builder runner worker jovyan ubuntu debian
-    fedora centos rocky arch opensuse suse alpine ec2-user azureuser vagrant docker podman container nobody nogroup daemon bin
-    sys adm tty disk lp mail news man proxy kmem dialout fax voice cdrom floppy tape sudo audio dip backup operator list irc src
-    shadow utmp video sasl plugdev staff games render input sgx kvm crontab messagebus syslog wheel systemd sshd nginx postgres
-    localhost localdomain local lan internal corp home host hosts hostname node server client master gateway router default
-    none null true false unknown any all the this that and for not with from int str bool float bytes list dict optional self
-    gpu gpus cpu cuda hip rocm amd nvidia intel torch pytorch python python3 jupyter lab notebook notebooks conda train trainer
-    training model models data dataset datasets work workspace workbook project projects shared share public opt usr tmp var
-    etc dev proc kernel linux windows info warning warn error debug critical notice step steps epoch batch run runs plan http
-    https www web api app main box live cache config log logs out outputs report results public-user miniconda3 anaconda3
-    version source status kind items item bytes table command raw value values path file files text line lines number type state
-    memory total free used limit pages page size time date start stop end open read write error main index cell cells output
-    mac serial uuid token email secret password arguments payload person domain bucket wifi example
-    """.split()
-    )
-    | vocabulary()
-)
+"""Detectors, kinds, words and places: what is known of values that must not leave (redact.yaml)."""
+WORD_KINDS = tuple(TABLE["word_kinds"].split())
+KINDS = (*WORD_KINDS, *TABLE["kinds"].split())
+ACCOUNTS = frozenset(TABLE["accounts"].split())
+COMMON = ACCOUNTS | frozenset(TABLE["common"].split()) | vocabulary()
 """Words that name nobody: system accounts and groups, words of the field and of failure messages, and the pseudonyms' own."""
 PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|ip)-\d{{1,6}}")
-_GIVEN = re.compile(rf"{PSEUDONYM.pattern}(?:[\x1b<\\].*)?", re.DOTALL)
 DOCUMENTATION = tuple(
     ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 )
 IPV6_DOCUMENTATION = ipaddress.IPv6Network("2001:db8::/32")
+NO_MACHINES = ("169.254.169.254", "8.8.8.8", "1.1.1.1")
+"""Addresses that stand on all machines alike: the metadata of a cloud, public name servers."""
+_GIVEN = re.compile(rf"{PSEUDONYM.pattern}(?:[\x1b<\\].*)?", re.DOTALL)
+_PLAIN_HEX = re.compile(
+    r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
+)
 _BESIDE = re.compile(r"[^\W_]")
 _FREE_LENGTH = 8
 """Values this long are found inside longer words too: a host's name in a file name without a separator."""
@@ -87,26 +57,18 @@ class Span:
 class Known:
     """Values with their kinds and pseudonyms. It grows as values are found.
 
-    Nothing here prints a value: the repr has only counts, so an error or a log cannot tell one.
+    Nothing here prints a value: the repr has only a count, so an error or a log cannot tell one. ``read`` keeps texts that
+    were read to learn from, until they are replaced.
     """
 
     def __init__(self) -> None:
-        self.read: dict[
-            str, Any
-        ] = {}  # texts that were read to learn from, until they are replaced
-        self._common: set[str] = set()
-        self._names: dict[str, tuple[str, str]] = {}
+        self.read: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._forms: dict[str, tuple[str, str]] = {}
-        self._sorted: list[tuple[str, str, str]] | None = None
 
     def __repr__(self) -> str:
-        return f"Known({len(self._names)} values, {self.common} too common to be replaced)"
-
-    @property
-    def common(self) -> int:
-        """How many different words were met that are too common to be replaced."""
-        return len(self._common)
+        return f"Known({len(self._names)} values)"
 
     def __len__(self) -> int:
         return len(self._forms)
@@ -114,61 +76,58 @@ class Known:
     def add(self, kind: str, value: str) -> str:
         """Remember a value, to be replaced wherever it stands; its pseudonym, or "" where the value names nobody."""
         value = value.strip().strip("\0")
-        if (
-            kind == "host"
-            and (short := value.split(".")[0]) != value
-            and not self._refused(kind, short)
-        ):
+        short = value.split(".")[0]
+        if kind == "host" and short != value and not _names_nobody(kind, short):
             # A host is the same one with and without its domain.
-            self._names.setdefault(_canonical(value), (kind, self.add(kind, short)))
+            self._names.setdefault(_canonical(value), self.add(kind, short))
         name = self.name(kind, value)
-        if name:
-            for form in _forms(kind, value):
-                if form not in self._forms:
-                    self._forms[form] = (kind, name)
-                    self._sorted = None
+        for form in _forms(kind, value) if name else ():
+            self._forms.setdefault(form, (kind, name))
         return name
 
-    def name(self, kind: str, value: str) -> str:
-        """The pseudonym of a value, without looking for it elsewhere; "" where the value names nobody."""
-        if self._refused(kind, value):
+    def name(self, kind: str, value: str, login: bool = False) -> str:
+        """The pseudonym of a value, without looking for it elsewhere; "" where the value names nobody.
+
+        ``login``: it stands where only a login stands, so a common word is one, too.
+        """
+        if _names_nobody(kind, value, ACCOUNTS if login else COMMON):
             return ""
-        found = self._names.get(_canonical(value))
-        if found is None:
-            number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
-            found = self._names[_canonical(value)] = (kind, _pseudonym(kind, number))
-        return found[1]
+        key = _canonical(value)
+        if key not in self._names:
+            self._numbers[kind] = self._numbers.get(kind, 0) + 1
+            self._names[key] = _pseudonym(kind, self._numbers[kind])
+        return self._names[key]
 
-    def _refused(self, kind: str, value: str) -> bool:
-        if len(value) < (3 if kind in WORD_KINDS else 4) or _GIVEN.fullmatch(value.lower()):
-            return True
-        if kind in WORD_KINDS and (value.lower() in COMMON or not re.search(r"[^\W\d]", value)):
-            self._common |= {value.lower()} & COMMON
-            return True
-        return kind in ("ipv4", "ipv6") and not is_private(value)
-
-    def given(self, word: str) -> tuple[str, str] | None:
+    def of_word(self, word: str) -> tuple[str, str] | None:
         """Kind and pseudonym of a word that is a known value by itself."""
         return self._forms.get(word)
 
     def spans(self, text: str, shortest: int = 0) -> list[Span]:
         """Where known values of at least ``shortest`` characters stand in a text, in any case. Spans may overlap."""
-        if self._sorted is None:
-            self._sorted = [(form, *self._forms[form]) for form in sorted(self._forms)]
-        low = lower(text)
-        found = []
-        for form, kind, name in self._sorted:
-            at = low.find(form) if len(form) >= shortest else -1
-            while at >= 0:
+        low, spans = lower(text), []
+        for form, (kind, name) in self._forms.items():
+            free = len(form) >= _FREE_LENGTH and kind != "mac"
+            for at in occurrences(form, low) if len(form) >= shortest else ():
                 end = at + len(form)
-                if (
-                    len(form) >= _FREE_LENGTH
-                    and kind != "mac"
-                    or not (_BESIDE.match(low[at - 1 : at]) or _BESIDE.match(low[end : end + 1]))
-                ):
-                    found.append(Span(at, end, kind, name))
-                at = low.find(form, end)
-        return found
+                if free or not (_BESIDE.match(low[at - 1 : at]) or _BESIDE.match(low, end)):
+                    spans.append(Span(at, end, kind, name))
+        return spans
+
+
+def occurrences(word: str, text: str) -> Iterator[int]:
+    """Where a word stands in a text, one place after the end of the other."""
+    at = text.find(word)
+    while at >= 0:
+        yield at
+        at = text.find(word, at + len(word))
+
+
+def _names_nobody(kind: str, value: str, words: frozenset[str] = COMMON) -> bool:
+    if len(value) < (3 if kind in WORD_KINDS else 4) or _GIVEN.fullmatch(value.lower()):
+        return True
+    if kind in WORD_KINDS:
+        return value.lower() in words or not re.search(r"[^\W\d]", value)
+    return kind in ("ipv4", "ipv6") and not is_private(value)
 
 
 def is_private(address: str) -> bool:
@@ -177,37 +136,28 @@ def is_private(address: str) -> bool:
         ip = ipaddress.ip_address(address)
     except ValueError:
         return False
+    if ip.is_loopback or ip.is_multicast or address in NO_MACHINES:
+        return False
     if isinstance(ip, ipaddress.IPv4Address):
-        shared = (
-            ip.is_multicast
-            or int(ip) >> 24 in (0, 255)
-            or address in ("169.254.169.254", "8.8.8.8", "1.1.1.1")
-        )
-        return not (shared or ip.is_loopback or any(ip in net for net in DOCUMENTATION))
-    return not (ip.is_loopback or ip.is_unspecified or ip.is_multicast or ip in IPV6_DOCUMENTATION)
+        return int(ip) >> 24 not in (0, 255) and not any(ip in net for net in DOCUMENTATION)
+    return not (ip.is_unspecified or ip in IPV6_DOCUMENTATION)
 
 
 def lower(text: str) -> str:
     """Lower case, of the same length: a few letters (as İ) have a lower case of two characters and stay."""
     low = text.lower()
-    return (
-        low
-        if len(low) == len(text)
-        else "".join(c if len(c.lower()) != 1 else c.lower() for c in text)
-    )
+    if len(low) == len(text):
+        return low
+    return "".join(c if len(c.lower()) != 1 else c.lower() for c in text)
 
 
 def _canonical(value: str) -> str:
     """One key for all ways to write a value."""
-    value = value.strip().lower()
-    plain = re.sub(r"^(?:gpu|mig)-", "", value)
-    if re.fullmatch(
-        r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}",
-        plain,
-    ):
+    plain = re.sub(r"^(?:gpu|mig)-", "", value.strip().lower())
+    if _PLAIN_HEX.fullmatch(plain):
         return re.sub("[:_-]", "", plain)
     try:
-        return ipaddress.ip_address(value).exploded
+        return ipaddress.ip_address(plain).exploded
     except ValueError:
         return plain
 
@@ -218,14 +168,8 @@ def _forms(kind: str, value: str) -> set[str]:
     forms = {low, re.sub(r"\s", "", low)}  # the second where a line ends inside it
     if kind == "mac":
         digits = _canonical(value)
-        pairs = [digits[i : i + 2] for i in range(0, len(digits), 2)]
-        forms |= {
-            ":".join(pairs),
-            "-".join(pairs),
-            digits,
-            ".".join(digits[i : i + 4] for i in range(0, len(digits), 4)),
-        }
-        forms.add(str(int(digits, 16)))
+        forms |= {":".join(re.findall("..", digits)), "-".join(re.findall("..", digits)), digits}
+        forms |= {".".join(re.findall(".{1,4}", digits)), str(int(digits, 16))}
     elif kind in ("gpu-uuid", "uuid", "boot-id", "machine-id"):
         plain = re.sub(r"^(?:gpu|mig)-", "", low)
         forms |= {plain, plain.replace("-", "_"), plain.replace("-", "")}

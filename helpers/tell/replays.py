@@ -1,31 +1,40 @@
-"""Replays and what-ifs in words, and the progress of what takes longer than a moment."""
+"""Replays and what-ifs in words, the verdict over one, and the progress of what takes longer than a moment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from helpers.allocator.driver import Card
+from helpers.allocator.metrics import Metrics
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import AMPLE_BYTES, Agreement
-from helpers.allocator.whatif import TOP, Answer
-from helpers.look.reading import show_bytes
-from helpers.run.shapes import FirstOom, Replay
+from helpers.allocator.whatif import TOP, Answer, Row
+from helpers.look.reading import seen, show_bytes
 from helpers.settings.releases import behaviour
+from helpers.shapes import (
+    Alternative,
+    Evidence,
+    FirstOom,
+    Missing,
+    NextStep,
+    Replay,
+    Verdict,
+    as_dict,
+)
 
-from .tables import table
+from .shown import Column, Shown
 
 
 def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> dict[str, Any]:
     """The JSON shape of one replay."""
-    first = (
-        None
-        if outcome.first_oom is None
-        else FirstOom(index=outcome.first_oom, size_bytes=outcome.first_oom_bytes)
-    )
+    first = None
+    if outcome.first_oom is not None:
+        first = FirstOom(index=outcome.first_oom, size_bytes=outcome.first_oom_bytes)
     rules = behaviour(torch, build)
-    return Replay(
+    replay = Replay(
         events=outcome.events,
         ooms=outcome.ooms,
         first_oom=first,
@@ -37,7 +46,8 @@ def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> dict[st
         torch=torch,
         build=build,
         proved="oracle" if rules.proved == "oracle" else "source",
-    ).model_dump()
+    )
+    return as_dict(replay)
 
 
 def replay_text(
@@ -48,145 +58,226 @@ def replay_text(
     notes: Sequence[str],
 ) -> str:
     """One replay for a terminal."""
-    if shape["first_oom"] is None:
-        end = "every request is met"
-    else:
-        end = (
-            f"{outcome.ooms} requests fail, the first at operation {outcome.first_oom}: "
-            f"{show_bytes(outcome.first_oom_bytes)} asked for"
-        )
-    calls = f"{outcome.counter('num_device_alloc')} to take, {outcome.counter('num_device_free')} to give back"
+    end = "every request is met"
+    if shape["first_oom"] is not None:
+        end = f"{outcome.ooms} requests fail, the first at operation {outcome.first_oom}: "
+        end += f"{show_bytes(outcome.first_oom_bytes)} asked for"
+    taken, given = outcome.counter("num_device_alloc"), outcome.counter("num_device_free")
     rows = [
         ["peak reserved", show_bytes(outcome.peak_reserved_bytes)],
         ["peak allocated", show_bytes(outcome.peak_allocated_bytes)],
         ["retries after a flush", str(shape["retries"])],
-        ["calls to the card", calls],
+        ["calls to the card", f"{taken} to take, {given} to give back"],
         ["settings", shape["settings"] or "default"],
         ["torch", f"{shape['torch']}, {shape['build']}"],
         ["proved", proved_words(shape["proved"], shape["build"])],
         ["engine", outcome.engine],
     ]
-    size = (
-        "as large as needed"
-        if card.capacity_bytes >= AMPLE_BYTES
-        else show_bytes(card.capacity_bytes)
-    )
-    lines = [
-        f"{outcome.events} operations on a card of {size}: {end}",
-        "",
-        table(rows, ["figure", "value"]),
-    ]
+    ample = card.capacity_bytes >= AMPLE_BYTES
+    size = "as large as needed" if ample else show_bytes(card.capacity_bytes)
+    head = f"{outcome.events} operations on a card of {size}: {end}"
+    below = []
     if check is not None:
-        word = "exact" if check.exact else "not exact"
-        lines += [
-            "",
-            f"Against the recording, {word}: {check.same_address} of {check.allocations} addresses, "
-            f"{check.same_segment_calls} of {check.segment_calls} segment calls, reserved at the end "
-            f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)",
-        ]
-    return "\n".join(lines + [f"Note: {note}" for note in notes])
+        exact = "exact" if check.exact else "not exact"
+        same = f"{check.same_address} of {check.allocations} addresses, "
+        same += f"{check.same_segment_calls} of {check.segment_calls} segment calls"
+        held = f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"
+        below = ["", f"Against the recording, {exact}: {same}, reserved at the end {held}"]
+    below += [f"Note: {note}" for note in notes]
+    return str(Shown("A replay", ["figure", "value"], rows, below, before=[head, ""]))
 
 
-def league_text(answer: Answer, rows: int = TOP) -> str:
-    """The answer in lines: the verdict, the table's best rows and the default's, what was live, warnings."""
-    use = (
-        "no setting helps" if answer.needs_bytes else f"use: {answer.use or 'the default settings'}"
-    )
-    shown = [row for at, row in enumerate(answer.rows) if at < rows or not row.settings]
-    width = max(8, *(len(row.settings) for row in shown))
+def league(answer: Answer, rows: int = TOP) -> Shown:
+    """The settings of a what-if, best first: the verdict, the best rows and the default's, what was live, warnings."""
+    size, passing = show_bytes(answer.capacity_bytes), sum(row.passes for row in answer.rows)
+    use = "no setting helps"
+    if not answer.needs_bytes:
+        use = f"use: {answer.use or 'the default settings'}"
     tried = f"torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried"
-    lines = [
-        f"card {show_bytes(answer.capacity_bytes)}, {tried}",
-        use,
-        answer.why,
-        "",
-        f"{'settings':{width}}  runs out at       peak reserved          retries  slow calls",
-    ]
-    for row in shown:
-        out = "passes" if row.passes else f"operation {row.first_oom:,}"
-        band = (show_bytes(row.peak_reserved_low_bytes), show_bytes(row.peak_reserved_high_bytes))
-        peak = " to ".join(dict.fromkeys(band))
-        lines.append(
-            f"{row.settings or 'default':{width}}  {out:16}  {peak:21}  {row.retries:7}  {row.slow_calls:10}"
-            + (f"  never recommended: {row.flags[0]}" if row.flags else "")
-        )
+    chosen = [row for at, row in enumerate(answer.rows) if at < rows or not row.settings]
+    warned = [row for row in chosen if row.flags]
+    below = [f"{row.settings or 'default'}: never recommended: {row.flags[0]}" for row in warned]
     if answer.groups:
-        lines += ["", "most was live, when it ran out, in"]
-        lines += [
+        below += ["", "most was live, when it ran out, in"]
+        below += [
             f"  {show_bytes(one.size_bytes)} in {one.count} allocations: {_where(one.frames)}"
             for one in answer.groups
         ]
-        lines += [
+        below += [
             f"  block {one.id} of operation {one.index}: {show_bytes(one.size_bytes)}, {_where(one.frames)}"
             for one in answer.live
         ]
-    return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
+    below += [f"note: {warning}" for warning in answer.warnings]
+    head = ["settings", "runs out at", "peak reserved", "retries", "slow calls"]
+    title = f"{passing} of {len(answer.rows)} settings pass on {size}, best first"
+    before = [f"card {size}, {tried}", use, answer.why, ""]
+    return Shown(title, head, list(map(_league_row, chosen)), below, before, widest=None)
+
+
+def _league_row(row: Row) -> list[Any]:
+    """A setting: where it runs out, and its peak with the band that the rules for addresses leave."""
+    out = "passes" if row.passes else f"operation {row.first_oom:,}"
+    band = (show_bytes(row.peak_reserved_low_bytes), show_bytes(row.peak_reserved_high_bytes))
+    peak = " to ".join(dict.fromkeys(band))
+    return [row.settings or "default", out, peak, row.retries, row.slow_calls]
+
+
+def league_text(answer: Answer, rows: int = TOP) -> str:
+    """The league for a terminal."""
+    return str(league(answer, rows))
 
 
 def _where(frames: tuple[str, ...]) -> str:
     return " < ".join(frames[:3]) or "no stack recorded"
 
 
-def sweep_text(answers: Sequence[Answer]) -> str:
+def sweep_table(answers: Sequence[Answer]) -> Shown:
     """What-ifs over releases and cards, a line each."""
     rows = []
     for answer in answers:
         default = next((row for row in answer.rows if not row.settings), None)
-        first = (
-            "not tried"
-            if default is None
-            else "passes"
-            if default.passes
-            else f"fails at operation {default.first_oom}"
-        )
+        first = "not tried"
+        if default is not None:
+            first = "passes" if default.passes else f"fails at operation {default.first_oom}"
         use = answer.use or "the default"
         if answer.needs_bytes:
-            use = f"needs {show_bytes(answer.needs_bytes)} more, then {answer.needs_settings or 'the default'}"
-        rows.append([answer.torch, answer.build, show_bytes(answer.capacity_bytes), first, use])
-    return table(rows, ["torch", "build", "card", "default settings", "use"], widest=None)
+            then = answer.needs_settings or "the default"
+            use = f"needs {show_bytes(answer.needs_bytes)} more, then {then}"
+        rows.append([answer.torch, answer.build, answer.capacity_bytes, first, use])
+    head = ["torch", "build", Column("card", "bytes"), "default settings", "use"]
+    return Shown("What-ifs over releases and cards", head, rows, widest=None)
 
 
-def smallest_text(found: dict[str, int]) -> str:
+def smallest_table(sizes: dict[str, int]) -> Shown:
     """The smallest card that is enough, setting by setting."""
-    ranked = sorted(found.items(), key=lambda item: item[1])
-    rows = [[conf or "default settings", show_bytes(size), str(size)] for conf, size in ranked]
-    return table(rows, ["settings", "smallest card", "bytes"], widest=None)
+    ranked = sorted(sizes.items(), key=lambda item: item[1])
+    rows = [[conf or "default settings", size, size] for conf, size in ranked]
+    head = ["settings", Column("smallest card", "bytes"), "bytes"]
+    return Shown("The smallest card that is enough", head, rows, widest=None)
 
 
 def proved_words(proved: str, build: str) -> str:
     """How far an answer for a build was proved."""
     if build != "cuda":
         return "shared source, not proved on a HIP build"
-    return (
-        "event by event against the compiled allocator"
-        if proved == "oracle"
-        else "from the source of this release"
+    if proved == "oracle":
+        return "event by event against the compiled allocator"
+    return "from the source of this release"
+
+
+def verdict(
+    answer: Answer, now: Row, at_failure: Metrics | None, *, recorded: bool, own: bool = False
+) -> Verdict:
+    """What a trace proves about its own end. `now` is the row of the settings in force; at_failure the block figures there.
+
+    Fragmentation is confirmed where the request fails although allocated and asked for fit the card, another setting passes,
+    and the trace was recorded on a GPU; a generated or CPU-recorded trace proves it of itself only, so it is likely at most.
+    ``own``: the trace is of the user's program, so that it says why this box fails; an example's verdict stands aside.
+    """
+    return replace(_of_trace(answer, now, at_failure, recorded), state="" if own else "aside")
+
+
+def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bool) -> Verdict:
+    source = f"replay under torch {answer.torch}, {answer.build}"
+
+    def held(name: str, value: int, item: str, says: str) -> Evidence:
+        return Evidence(name, seen(value, "bytes", source, item), says)
+
+    peak, most = now.peak_reserved_bytes, "the most the allocator holds of the card"
+    card = held("card", answer.capacity_bytes, "the card replayed on", "what there is")
+    size, setting = show_bytes(answer.capacity_bytes), _name(now.settings)
+    made = Verdict(
+        cause="other",
+        confidence="likely" if recorded else "weak",
+        summary=f"Every request is met under {setting} on {size}.",
+        evidence=[held("peak", peak, "peak reserved", most), card],
+        against=[
+            Evidence(f"note-{n}", seen(warning, "text", source), "a limit of this answer")
+            for n, warning in enumerate(answer.warnings, 1)
+        ],
+        next_step=_use(answer, now),
     )
+    if now.passes:
+        return made
+    request = f"request at operation {now.first_oom}", f"fails under {setting}"
+    least = "the most that is alive at once: no setting passes on less"
+    evidence = [
+        held("request", now.first_oom_bytes, *request),
+        held("floor", answer.floor_bytes, f"live at operation {answer.floor_index}", least),
+        card,
+    ]
+    if at_failure is not None:
+        loose = "free, but in segments that are in use: it cannot be given back"
+        stranded, allocated = at_failure.all.stranded_bytes, at_failure.all.allocated_bytes
+        evidence += [
+            held("stranded", stranded, "stranded at the failure", loose),
+            held("allocated", allocated, "allocated at the failure", "in use"),
+        ]
+    if answer.needs_bytes:
+        return _too_small(replace(made, evidence=evidence), answer, recorded)
+    own = "python -m helpers record --out trace.pickle -- python train.py"
+    return replace(
+        made,
+        cause="allocator-fragmentation",
+        confidence="confirmed" if recorded else "likely",
+        summary=f"The same requests pass on this card under {_name(answer.use)}.",
+        evidence=evidence,
+        missing=[] if recorded else [Missing("a trace of your program on this card", own)],
+    )
+
+
+def _too_small(made: Verdict, answer: Answer, recorded: bool) -> Verdict:
+    """No setting passes on the card; above what is alive at once that is beyond doubt."""
+    above, more = answer.floor_bytes > answer.capacity_bytes, answer.needs_bytes
+    summary = f"No setting helps: the card needs {more} more bytes ({show_bytes(more)}), "
+    summary += f"then under {_name(answer.needs_settings)}."
+    less = "Hold less: a smaller batch, accumulation or checkpointing; the allocations to look at "
+    return replace(
+        made,
+        cause="true-capacity",
+        confidence="confirmed" if recorded and above else "likely",
+        summary=summary,
+        alternatives=[] if above else [Alternative("allocator-fragmentation", "weak")],
+        next_step=NextStep(f"{less}first are {_groups(answer)}"),
+    )
+
+
+def _use(answer: Answer, now: Row) -> NextStep:
+    if answer.use == now.settings or (now.passes and not answer.use):
+        return NextStep(what="Leave the allocator's settings as they are")
+    if not answer.use:
+        what = "Unset the allocator's variables: the default settings pass"
+        return NextStep(what, "unset PYTORCH_CUDA_ALLOC_CONF")
+    name = "PYTORCH_CUDA_ALLOC_CONF" if answer.build == "cuda" else "PYTORCH_HIP_ALLOC_CONF"
+    return NextStep(
+        what=f"Set it before the program starts: {answer.why}",
+        command=f"export {name}={answer.use}",
+        precondition="the program is started anew; a running one keeps what it has",
+        blast_radius="programs started from this shell",
+    )
+
+
+def _name(settings: str) -> str:
+    return settings or "the default settings"
+
+
+def _groups(answer: Answer) -> str:
+    known = [group for group in answer.groups[:3] if group.frames]
+    named = [f"{group.frames[0]} ({show_bytes(group.size_bytes)})" for group in known]
+    return ", ".join(named) or "those the table lists"
 
 
 @contextmanager
 def progress(words: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal's standard error, nothing elsewhere; call it with how many are done of how many."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda done, total: None
         return
-    with Progress(
-        TextColumn(words),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
+    parts = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*parts, console=console, transient=True) as bar:
         task = bar.add_task(words)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -7,59 +7,123 @@ batches and torn records too, and name what could not be read.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 from markupsafe import Markup
 
 from helpers.look.files import write_atomic
 from helpers.run.kernel import last_words
 from helpers.run.notebook import NotebookError, open_notebook
-from helpers.run.record import RecordUnreadable, gone, read_run
-from helpers.shapes import Verdict
+from helpers.run.record import EARLIER, RecordUnreadable, gone, read_run
+from helpers.run.shapes import Run
 
-from . import night
-from .batches import about, leading
-from .night import STATE_WORDS as STATE_WORDS
-from .night import Section
-from .notebook_html import TEMPLATES, Room, notebook_html
-from .tables import cut, one_source, plain, uncoloured
-from .verdict import (
-    CONFIDENCE_WORDS,
-    NOTHING_AGAINST,
-    NOTHING_MISSING,
-    SUMS,
-    alternatives,
-    headline,
-    label,
-    named,
-    rows,
-    summary,
-    sums,
-)
+from .batches import leading
+from .page import Room, notebook_html, render
+from .tables import cut, duration, plain, uncoloured
 
 PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
 """Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
 MOST_EMBEDDED = 12
 """A batch of more runs has a page of links: each run that is looked at first has a page of its own beside its record."""
 MOST_RUN_PAGES = 200
-MOST_TROUBLES, MOST_EARLIER = 150, 60
+MOST_TROUBLES, MOST_EARLIER, MOST_ALIKE, MOST_EVIDENCE = 150, 60, 6, 6
+STATE_WORDS = {
+    "rebooted": "the machine restarted during it",
+    "stuck": "stuck in the kernel or driver",
+    "node_lost": "its machine was lost",
+    "died": "died: its kernel was lost",
+    "timed_out": "stopped: over its time limit",
+    "started": "started, no end recorded",
+    "failed": "failed",
+    "answered": "answered",
+    "planned": "not started",
+    "skipped": "skipped",
+}
+"""What became of a run, in words; the worst first."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the batch found out about one box; without a verdict, what came in its way."""
+class Section:
+    """One run on the page: its record, its executed notebook as HTML, or why there is none. ``link`` leads to its notebook."""
 
-    box: str
-    machine: str
-    verdict: Verdict | None
-    obstacle: str
+    run: Run
+    anchor: str
+    folder: Path
+    gone: str
     link: str = ""
+    machine: str = ""
+    html: Markup = Markup("")
+    without: str = ""
+    last_words: str = ""
+
+    @property
+    def title(self) -> str:
+        return Path(self.run.notebook).stem or self.run.run_id
+
+    @property
+    def state(self) -> str:
+        return STATE_WORDS[self.run.state]
+
+    @property
+    def cause(self) -> str:
+        return self.run.cause or self.gone
+
+    @property
+    def cells(self) -> str:
+        total = sum(self.run.cells.values())
+        return f"{self.run.cells.get('completed', 0)} of {total}" if total else ""
+
+    @property
+    def time(self) -> str:
+        return duration(self.run.seconds) if self.run.seconds is not None else ""
+
+    @property
+    def ran(self) -> bool:
+        return self.run.state not in ("planned", "skipped")
+
+    @property
+    def lost(self) -> bool:
+        """Whether the run began and came to no answer."""
+        return bool(self.gone) or (self.ran and self.run.state not in ("answered", "started"))
+
+    @property
+    def answer(self) -> str:
+        return self.run.verdict.short if self.run.verdict else ""
+
+    @property
+    def not_clean(self) -> str:
+        """What kept its box or GPU from being clean afterwards."""
+        run = self.run
+        return f"{run.quarantined}: {run.gate}" if run.quarantined else run.gate
+
+    @property
+    def evidence(self) -> list[str]:
+        """What a person reads next: texts that the run left in its folder."""
+        texts = (".txt", ".log", ".stderr")
+        return [name for name in self.run.files if name.endswith(texts)][:MOST_EVIDENCE]
+
+    @property
+    def earlier(self) -> list[str]:
+        """How the earlier attempts at the run ended, in one line each."""
+        lines = []
+        for path in sorted(self.folder.glob(f"{EARLIER}/*/run.json")):
+            try:
+                run = read_run(path)
+                why = f"; {run.cause}" if run.cause else ""
+                lines.append(f"attempt {run.attempt}: {STATE_WORDS[run.state]}{why}")
+            except RecordUnreadable:
+                lines.append(f"{path.parent.name}: its record cannot be read")
+        return lines
+
+
+Sections = tuple[Section, ...]
 
 
 def write_index(batch_folder: Path) -> Path:
@@ -71,19 +135,14 @@ def write_index(batch_folder: Path) -> Path:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; expected a batch below outputs")
     path = folder / "index.html"
-    sections, strange = _sections(folder)
-    text = _page(folder, sections, strange)
+    sections, unreadable = _sections(folder)
+    text = _page(folder, sections, unreadable)
     for section in sections if len(sections) > MOST_EMBEDDED else ():
-        own = section.folder / "index.html"
-        if section.link and not (
-            own.exists() and own.stat().st_mtime >= (section.folder / "run.json").stat().st_mtime
-        ):
-            write_atomic(
-                own,
-                _page(
-                    folder, [_opened(section, folder, Room(RUN_PAGE_BYTES))], [], up="../index.html"
-                ),
-            )
+        own, record = section.folder / "index.html", section.folder / "run.json"
+        newer = own.exists() and own.stat().st_mtime >= record.stat().st_mtime
+        if section.link and not newer:
+            opened = _opened(section, folder, Room(RUN_PAGE_BYTES))
+            write_atomic(own, _page(folder, [opened], [], up="../index.html"))
     write_atomic(path, text)
     return path
 
@@ -96,83 +155,62 @@ def page(folder: Path) -> str:
 def _sections(folder: Path) -> tuple[list[Section], list[str]]:
     """Every run of a batch, and a line for each record that cannot be believed."""
     sections: list[Section] = []
-    strange: list[str] = []
+    unreadable: list[str] = []
     for path in sorted(folder.glob("*/run.json")):
         try:
             run = read_run(path)
         except RecordUnreadable as error:
-            strange.append(_below(folder, error))
+            unreadable.append(_below(folder, error))
         else:
             sections.append(Section(run, f"run-{len(sections) + 1}", path.parent, gone(run)))
-    strange += [
-        f"{path.name}: a run's folder without a run.json" for path in _without_record(folder)
-    ]
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not (path / "run.json").exists() and any(path.glob("*.ipynb")):
+            unreadable.append(f"{path.name}: a run's folder without a run.json")
     if len(sections) > MOST_EMBEDDED:
-        first = {section.anchor for section in _looked_at_first(sections)}
+        first = _looked_at_first(sections)
         sections = [
             replace(s, link=f"{quote(s.folder.name)}/index.html") if s.anchor in first else s
             for s in sections
         ]
-    return sections, strange
+    return sections, unreadable
 
 
-def _looked_at_first(sections: list[Section]) -> list[Section]:
-    """The runs that get a page: the first of each trouble, one of each answer, then the rest in order."""
-    troubles = [trouble.first for trouble in night.troubles(sections) if trouble.first.lost]
-    answers = [
-        section
-        for _, groups in night.groups(sections)
-        for group in groups
-        for _, _, section in group.answers
-    ]
-    ran = sorted(
-        (s for s in sections if s.run.state not in ("planned", "skipped")),
-        key=lambda section: not section.lost,
-    )
-    return list({section.anchor: section for section in (*troubles, *answers, *ran)}.values())[
-        :MOST_RUN_PAGES
-    ]
+def _looked_at_first(sections: list[Section]) -> list[str]:
+    """The anchors of the runs that get a page: the first of each trouble, one of each answer, then the rest in order."""
+    first = [runs[0] for runs in _troubles(sections) if runs[0].lost]
+    for _, group in _groups(sections):
+        first += [section for box in group for _, _, section in box["answers"]]
+    first += sorted((s for s in sections if s.ran), key=lambda section: not section.lost)
+    return list(dict.fromkeys(section.anchor for section in first))[:MOST_RUN_PAGES]
 
 
-def _page(folder: Path, sections: list[Section], strange: list[str], up: str = "") -> str:
+def _page(folder: Path, sections: list[Section], unreadable: list[str], up: str = "") -> str:
     large, room = len(sections) > MOST_EMBEDDED, Room(PAGE_BYTES)
     if not large and not up:
         sections = [_opened(section, folder, room) for section in sections]
-    troubles = night.troubles(sections)
-    started = [trouble for trouble in troubles if trouble.first.run.state != "skipped"]
-    nodes = [
-        (node or "this one", here)
-        for node, here in night.by(sections, lambda section: section.run.node)
-    ]
-    return (
-        environment()
-        .get_template("night.html.j2" if large else "page.html.j2")
-        .render(
-            batch=folder.resolve().name,
-            up=up,
-            sections=sections,
-            answers=_answers(sections),
-            strange=strange,
-            counts=night.counted(sections),
-            troubles=troubles[:MOST_TROUBLES],
-            more_troubles=len(troubles) - MOST_TROUBLES,
-            alarms=len(started),
-            need=sum(len(trouble.runs) for trouble in started),
-            groups=night.groups(sections),
-            nodes=nodes if len(nodes) > 1 else [],
-            gates=Counter(
-                f"{s.run.quarantined}: {s.run.gate}" if s.run.quarantined else s.run.gate
-                for s in sections
-                if s.run.gate or s.run.quarantined
-            ).most_common(),
-            repeated=[
-                (section, night.earlier(section)) for section in sections if section.run.attempt > 1
-            ][:MOST_EARLIER],
-            tool_versions=sorted(
-                {section.run.tool_version for section in sections if section.run.tool_version}
-            ),
-        )
+    troubles = _troubles(sections)
+    started = [runs for runs in troubles if runs[0].run.state != "skipped"]
+    nodes = _by(sections, lambda section: section.run.node)
+    html = render(
+        "night.html.j2" if large else "page.html.j2",
+        batch=folder.resolve().name,
+        up=up,
+        sections=sections,
+        answers=_answers(sections),
+        unreadable=unreadable,
+        counts=_counted(sections),
+        troubles=troubles[:MOST_TROUBLES],
+        more_troubles=len(troubles) - MOST_TROUBLES,
+        most_alike=MOST_ALIKE,
+        alarms=len(started),
+        need=sum(map(len, started)),
+        groups=_groups(sections),
+        nodes=[(node or "this one", here, _counted(here)) for node, here in nodes[1:] and nodes],
+        gates=Counter(filter(None, (section.not_clean for section in sections))).most_common(),
+        repeated=[section for section in sections if section.run.attempt > 1][:MOST_EARLIER],
+        versions=sorted(filter(None, {section.run.tool_version for section in sections})),
     )
+    return str(html)
 
 
 def _below(folder: Path, error: Exception) -> str:
@@ -180,39 +218,22 @@ def _below(folder: Path, error: Exception) -> str:
     return cut(plain(error).replace(plain(folder) + "/", ""), 300)
 
 
-def _without_record(folder: Path) -> list[Path]:
-    return [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_dir() and not (path / "run.json").exists() and any(path.glob("*.ipynb"))
-    ]
-
-
 def _opened(section: Section, batch: Path, room: Room) -> Section:
     """The section with its executed notebook as HTML, or with why there is none."""
-    run, folder = section.run, section.folder
-    words = (
-        "" if run.state == "answered" else run.last_words or last_words(folder / "kernel.stderr")
-    )
-    html, without, machine = "", "", ""
+    run, path = section.run, section.folder / "notebook.ipynb"
+    words = "" if run.state == "answered" else run.last_words
+    words = words or last_words(section.folder / "kernel.stderr") * (run.state != "answered")
+    section = replace(section, link=f"#{section.anchor}")
     try:
-        notebook = open_notebook(folder / "notebook.ipynb")
-        machine = machine_line(notebook)
-        html = notebook_html(notebook, room, verdict_html, words, run.failing_cell)
+        notebook = open_notebook(path)
+        section = replace(section, machine=machine_line(notebook))
+        return replace(section, html=notebook_html(notebook, room, words, run.failing_cell))
     except NotebookError as error:
-        written = (folder / "notebook.ipynb").exists()
-        without = _below(batch, error) if written else "No executed notebook was written."
+        without = _below(batch, error) if path.exists() else "No executed notebook was written."
     # One odd notebook must not cost the page of a whole night; the page names what went wrong with it.
     except Exception as error:  # noqa: BLE001
         without = f"notebook.ipynb cannot be shown: {type(error).__name__}: {_below(batch, error)}"
-    return replace(
-        section,
-        machine=machine,
-        html=Markup(html),
-        without=without,
-        link=f"#{section.anchor}",
-        last_words=uncoloured(words[-4000:]) if without else "",
-    )
+    return replace(section, without=without, last_words=uncoloured(words[-4000:]))
 
 
 def machine_line(notebook: Any) -> str:
@@ -226,76 +247,71 @@ def machine_line(notebook: Any) -> str:
     return ""
 
 
-def _answers(sections: list[Section]) -> list[Answer]:
-    """One answer a box, in order of first appearance: the verdict that leads (tell.batches.leading)."""
+def _answers(sections: list[Section]) -> list[dict[str, Any]]:
+    """What the batch found out about each box, in order of first appearance: the verdict that leads (tell.batches.leading),
+    the machine, and a link; without a verdict, what came in its way."""
     answers = []
-    for box, here in night.by(sections, lambda section: section.run.box):
-        machine = next((section.machine for section in here if section.machine), "")
-        said = [section for section in here if section.run.verdict]
-        lead = leading([section.run.verdict for section in said])
-        best = next((section for section in said if section.run.verdict is lead), None)
+    for box, here in _by(sections, lambda section: section.run.box):
+        lead = leading(section.run.verdict for section in here)
+        links = [s.link for s in here if lead is not None and s.run.verdict is lead]
         lost = next((section for section in here if section.lost), None)
-        obstacle = (
-            f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "."
-            if lost
-            else "No run has a verdict yet."
-        )
-        answers.append(
-            Answer(
-                box,
-                machine,
-                best.run.verdict if best else None,
-                obstacle,
-                best.link if best else "",
-            )
-        )
+        obstacle = "No run has a verdict yet."
+        if lost:
+            obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "."
+        machine = next((section.machine for section in here if section.machine), f"box {box}")
+        about = {"box": box, "machine": machine, "verdict": lead, "obstacle": obstacle}
+        answers.append({**about, "link": links[0] if links else ""})
     return answers
 
 
-def verdict_html(verdict: Verdict, hero: bool = False) -> str:
-    """The verdict as a box of the page; ``hero`` gives it the heading."""
-    return (
-        environment()
-        .get_template("verdict.html.j2")
-        .render(
-            verdict=verdict,
-            hero=hero,
-            words=headline(verdict),
-            named=named(verdict),
-            confidence=label(verdict),
-            summary=summary(verdict),
-            strength=0
-            if verdict.cause == "cannot-tell"
-            else 3 - list(CONFIDENCE_WORDS).index(verdict.confidence),
-            alternatives=alternatives(verdict),
-            sums=sums(verdict),
-            sums_title=SUMS,
-            evidence=rows(verdict),
-            nothing_against=NOTHING_AGAINST,
-            nothing_missing=NOTHING_MISSING,
-        )
-    )
+def _counted(sections: Iterable[Section]) -> list[str]:
+    """How many runs came to what, in words; the good state first, then the worst."""
+    counts = Counter[str](section.run.state for section in sections)
+    words = {"planned": "not started"}
+    return [
+        f"{counts[state]} {words.get(state, state.replace('_', ' '))}"
+        for state in dict.fromkeys(("answered", *STATE_WORDS))
+        if counts[state]
+    ]
 
 
-@cache
-def environment() -> jinja2.Environment:
-    """The templates of pages. Every text is made harmless and escaped, whatever the template forgets."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: (
-            value
-            if isinstance(value, Markup) or not isinstance(value, str)
-            else plain(value, keep="\n\t")
-        ),
-    )
-    environment.filters["headline"] = headline
-    environment.filters["about"] = about
-    environment.filters["counted"] = night.counted
-    environment.filters["hero"] = lambda verdict: Markup(verdict_html(verdict, hero=True))
-    environment.filters["source"] = lambda reading: one_source([reading])
-    environment.filters["shown"] = lambda reading: reading.show()
-    return environment
+def _by(sections: Iterable[Section], key: Callable[[Section], Any]) -> list[tuple[Any, Sections]]:
+    """Sections under their key, both in order of first appearance."""
+    groups: dict[Any, list[Section]] = {}
+    for section in sections:
+        groups.setdefault(key(section), []).append(section)
+    return [(name, tuple(here)) for name, here in groups.items()]
+
+
+def _troubles(sections: list[Section]) -> list[Sections]:
+    """Runs that need a person, worst first; those that ended alike (numbers aside) stand together."""
+
+    def alike(section: Section) -> tuple[str, ...]:
+        run, cause = section.run, re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", section.cause)
+        return run.state, run.notebook, run.signal, cause
+
+    needing = [s for s in sections if s.lost or s.cause or s.not_clean]
+    worst = list(STATE_WORDS)
+    runs = [here for _, here in _by(needing, alike)]
+    return sorted(runs, key=lambda here: worst.index(here[0].run.state))
+
+
+def _groups(sections: list[Section]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Notebook by notebook and box by box: the answers, each with how often it came and a run that gave it, the most frequent
+    first; what became of the runs; their median time."""
+
+    def group(box: str, runs: Sections) -> dict[str, Any]:
+        answers = Counter(section.answer for section in runs if section.answer).most_common()
+        seconds = [s.run.seconds for s in runs if s.run.seconds is not None]
+        first = {section.answer: section for section in reversed(runs)}
+        return {
+            "box": box,
+            "answers": [(answer, count, first[answer]) for answer, count in answers],
+            "states": _counted(runs),
+            "time": duration(median(seconds)) if seconds else "",
+        }
+
+    return [
+        (title, [group(*one) for one in _by(here, lambda section: section.run.box)])
+        for title, here in _by(sections, lambda section: section.title)
+    ]

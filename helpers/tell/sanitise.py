@@ -1,54 +1,66 @@
 """Outputs of a notebook that nobody vouches for, made harmless: HTML and SVG that cannot act or reach out, text cut to a size.
 
-HTML goes through bleach, which nbconvert brings: a list of what stays, everything else goes. Left are words, lists and tables;
-scripts, styles, frames, forms, pictures, links, classes and every handler go. An SVG keeps what draws and is shown as a picture
-of its own (``<img>``), where a browser runs no script and loads nothing (SVG Integration, "secure animated mode").
+HTML goes through nh3 (Ammonia, which reads it as browsers do): a list of what stays, everything else goes. Left are words, lists
+and tables; scripts, styles, frames, forms, pictures, links, classes and every handler go. An SVG keeps what draws and is shown
+as a picture of its own (``<img>``), where a browser runs no script and loads nothing (SVG Integration, "secure animated mode").
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import nbformat
-from bleach.html5lib_shim import Filter
-from bleach.sanitizer import Cleaner
+import nh3
 
 from helpers.run.notebook import NBFORMAT, VERDICT
 
 TEXT_LIMIT = 12_000
 """Characters shown of one cell or stream; the rest is in the notebook beside the page."""
 HTML_LIMIT_BYTES, PICTURE_LIMIT_BYTES = 60_000, 3_000_000
-"""Above it an output's text twin is shown: bleach reads 0.2 MB of HTML a second (bleach 6.4)."""
+"""Above it an output's text twin is shown: a page has room for many outputs."""
+MOST_BYTES = {
+    "text/html": HTML_LIMIT_BYTES,
+    "image/png": PICTURE_LIMIT_BYTES,
+    "image/svg+xml": PICTURE_LIMIT_BYTES,
+}
 SHOWN = (VERDICT, "image/png", "image/svg+xml", "text/html", "text/markdown", "text/plain")
 """Kinds of data that a page can show, the first of them first."""
-TAGS = frozenset(
+TAGS = set(
     """b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li mark ol p pre s samp
     small span strong sub summary sup table tbody td tfoot th thead tr u ul var""".split()
 )
-DROPPED = frozenset(
+DROPPED = set(
     """applet area audio base button canvas embed form frame frameset head iframe input link map math meta
     noembed noframes noscript object option param plaintext portal script select source style svg template textarea title track
     video xmp""".split()
 )
 """What goes with everything inside it; other unknown tags leave their words."""
 _SPAN = re.compile(r"[1-9][0-9]{0,2}")
+CLEANER = nh3.Cleaner(
+    tags=TAGS,
+    clean_content_tags=DROPPED,
+    attributes={"td": {"colspan", "rowspan"}, "th": {"colspan", "rowspan"}},
+    attribute_filter=lambda tag, name, value: _SPAN.fullmatch(value) and value,
+    url_schemes=set(),
+    link_rel=None,
+)
+_BLOCK = re.compile(
+    r"(?=<(?:h[1-6]|section|article|header|footer|main|nav|figure|address|center)\b)"
+)
 SVG = "http://www.w3.org/2000/svg"
 _SVG_TAGS = frozenset(
     """svg g path rect circle ellipse line polyline polygon text tspan defs clipPath linearGradient
     radialGradient stop use title desc marker symbol mask pattern""".split()
 )
 _SVG_NAMES = re.compile(
-    r"""id|d|x|y|x1|x2|y1|y2|r|rx|ry|cx|cy|dx|dy|fx|fy|width|height|viewBox|preserveAspectRatio|transform
-    |points|offset|version|clip-path|clip-rule|mask|opacity|color|style|gradient(?:Units|Transform)|clipPathUnits|spreadMethod
-    |(?:fill|stroke|stop|font|text|dominant|alignment|marker|letter|word|baseline)(?:-[a-z]+)*|pattern(?:Units|Transform)
-    |ref[XY]|orient|marker(?:Units|Width|Height)|mask(?:Units|ContentUnits)""".replace(
-        "\n", ""
-    ).replace(" ", "")
+    "(?:id|d|x|y|x1|x2|y1|y2|r|rx|ry|cx|cy|dx|dy|fx|fy|width|height|viewBox|preserveAspectRatio|transform|points|offset|version"
+    "|clip-path|clip-rule|mask|opacity|color|style|gradient(?:Units|Transform)|clipPathUnits|spreadMethod|ref[XY]|orient"
+    "|(?:fill|stroke|stop|font|text|dominant|alignment|marker|letter|word|baseline)(?:-[a-z]+)*|pattern(?:Units|Transform)"
+    "|marker(?:Units|Width|Height)|mask(?:Units|ContentUnits))"
 )
 _OUTSIDE = re.compile(
     r"url\s*\(\s*(?![\"']?#)|@|\\|&|javascript|expression|data:|//|image(?:-set)?\s*\(",
@@ -56,38 +68,15 @@ _OUTSIDE = re.compile(
 )
 
 
-class _Without(Filter):
-    """Leaves out elements with what is inside them. Runs on the parsed tree, so nothing can close one early."""
-
-    def __iter__(self) -> Iterator[Any]:
-        depth = 0
-        for token in super().__iter__():
-            name = str(token.get("name", "")).lower()
-            if token["type"] == "StartTag" and name in DROPPED:
-                depth += 1
-            elif token["type"] == "EndTag" and name in DROPPED:
-                depth -= 1
-            elif not depth and not (token["type"] == "EmptyTag" and name in DROPPED):
-                yield token
-
-
 def clean_html(text: str) -> str:
     """The HTML without what could act, reach out or disturb the page around it; nothing where no word is left.
 
-    Raises ValueError where it is too long to be read.
+    Raises ValueError where it is too long for a page.
     """
     if _size(text) > HTML_LIMIT_BYTES:
         raise ValueError(f"HTML of {_size(text)} bytes; shown are at most {HTML_LIMIT_BYTES}")
-    cleaner = Cleaner(
-        tags=TAGS | DROPPED, strip=True, protocols=[], filters=[_Without], attributes=_attribute
-    )
-    # Twice: a tree written down can be read as another tree.
-    clean = cleaner.clean(cleaner.clean(text))
+    clean = CLEANER.clean(_BLOCK.sub("\n", text))
     return clean.strip() if re.search(r"\w", re.sub(r"<[^>]*>|&[a-z]+;", "", clean)) else ""
-
-
-def _attribute(tag: str, name: str, value: str) -> bool:
-    return tag in ("td", "th") and name in ("colspan", "rowspan") and bool(_SPAN.fullmatch(value))
 
 
 def clean_svg(text: str) -> tuple[str, int, int] | None:
@@ -122,22 +111,18 @@ def _drawing(old: Any, depth: int = 0) -> ElementTree.Element | None:
         elif key == bare and _SVG_NAMES.fullmatch(key) and not _OUTSIDE.search(value):
             new.set(key, value)
     for child in old:
-        kept = _drawing(child, depth + 1)
-        if kept is not None:
-            new.append(kept)
+        drawing = _drawing(child, depth + 1)
+        if drawing is not None:
+            new.append(drawing)
     return new
 
 
 def _svg_size(root: Any) -> tuple[int, int] | None:
-    box = re.findall(r"-?[0-9.]+", root.get("viewBox", ""))
-    found = [re.match(r"[0-9.]+", root.get(name, "")) for name in ("width", "height")]
-    sizes = (
-        [one.group() for one in found if one]
-        if all(found) and "%" not in root.get("width", "")
-        else box[2:4]
-    )
+    sizes = [root.get("width", ""), root.get("height", "")]
+    if not all(re.match(r"[0-9.]+(?!.*%)", size) for size in sizes):
+        sizes = root.get("viewBox", "").replace(",", " ").split()[2:4]
     try:
-        width, height = (round(float(one)) for one in sizes)
+        width, height = (round(float(re.sub(r"[^0-9.].*", "", size))) for size in sizes)
     except ValueError:
         return None
     return (width, height) if 0 < width < 20_000 and 0 < height < 20_000 else None
@@ -151,17 +136,17 @@ def cut_text(text: str, end: bool = False, limit: int = TEXT_LIMIT) -> str:
     if len(text) <= limit:
         return text
     piece = text[200 - limit :] if end else text[: limit - 200]
-    ends = [match.start() for match in re.finditer(r"\n", piece)] or [
-        match.start() for match in re.finditer(r"[\s,;]", piece)
-    ]
-    if end:
-        kept = piece[ends[0] :] if ends and ends[0] < 2000 else piece
-    else:
-        kept = piece[: ends[-1]] if ends and ends[-1] > len(piece) - 2000 else piece
+    breaks = [match.start() for match in re.finditer(r"\n", piece)]
+    breaks = breaks or [match.start() for match in re.finditer(r"[\s,;]", piece)]
+    kept = piece
+    if breaks and end and breaks[0] < 2000:
+        kept = piece[breaks[0] :]
+    elif breaks and not end and breaks[-1] > len(piece) - 2000:
+        kept = piece[: breaks[-1]]
     kept = kept.strip("\n")
     note = (
-        f"[{len(text) - len(kept)} characters left out; they are in notebook.ipynb: {_size(kept)} of {_size(text)} bytes "
-        "are shown]"
+        f"[{len(text) - len(kept)} characters left out; they are in notebook.ipynb: "
+        f"{_size(kept)} of {_size(text)} bytes are shown]"
     )
     return f"{note}\n{kept}" if end else f"{kept}\n{note}"
 
@@ -184,14 +169,9 @@ def cut_notebook(nb: Any) -> None:
 def _cut_data(data: dict[str, Any]) -> None:
     left_out = []
     for kind, content in list(data.items()):
-        most = {
-            "text/html": HTML_LIMIT_BYTES,
-            "image/png": PICTURE_LIMIT_BYTES,
-            "image/svg+xml": PICTURE_LIMIT_BYTES,
-        }.get(kind)
         if isinstance(content, str) and kind in ("text/plain", "text/markdown"):
             data[kind] = cut_text(content)
-        elif kind not in SHOWN or (most and _size(str(content)) > most):
+        elif kind not in SHOWN or _size(str(content)) > MOST_BYTES.get(kind, 1 << 40):
             del data[kind]
             left_out.append(not_shown(kind, content))
     if left_out and not set(data) & set(SHOWN[:3]):
@@ -200,7 +180,8 @@ def _cut_data(data: dict[str, Any]) -> None:
 
 def not_shown(kind: str, content: Any) -> str:
     """The line that stands for data which no page shows."""
-    return f"[{kind} is not shown here: {_size(content if isinstance(content, str) else json.dumps(content))} bytes]"
+    words = content if isinstance(content, str) else json.dumps(content)
+    return f"[{kind} is not shown here: {_size(words)} bytes]"
 
 
 def _size(text: str) -> int:
@@ -215,13 +196,11 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
     try:
         raw = json.loads(path.read_bytes().decode("utf-8", "replace"))
     except OSError as error:
-        raise ValueError(
-            f"{path}: cannot be read: {error.strerror}; expected a notebook"
-        ) from error
+        why = f"cannot be read: {error.strerror}"
+        raise ValueError(f"{path}: {why}; expected a notebook") from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path}: no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
-        ) from error
+        why = f"no JSON ({type(error).__name__})"
+        raise ValueError(f"{path}: {why}; expected a notebook (.ipynb)") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("cells", raw.get("worksheets")), list):
         raise ValueError(f"{path}: no cells; expected a notebook (.ipynb)")
     wrong: list[str] = []
@@ -239,9 +218,8 @@ def _as_a_whole(raw: dict[str, Any], wrong: list[str]) -> Any:
         nbformat.validate(nb)
     # nbformat's readers raise whatever a broken file makes them stumble over.
     except Exception as error:  # noqa: BLE001
-        wrong.append(
-            f"broken notebook: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}"
-        )
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        wrong.append(f"broken notebook: {why[0][:200]}")
         return None
     return nb
 
@@ -250,23 +228,20 @@ def _cell_by_cell(raw: dict[str, Any], wrong: list[str]) -> Any:
     metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
     nb = nbformat.v4.new_notebook(metadata=metadata)
     for number, cell in enumerate(raw.get("cells") or []):
-        one = nbformat.v4.new_notebook(cells=[])
         try:
-            given = nbformat.from_dict({**cell, "id": f"cell-{number}"})
-            given.source = "".join(given.get("source", ""))
-            for output in given.get("outputs", []):
+            whole = nbformat.from_dict({**cell, "id": f"cell-{number}"})
+            whole.source = "".join(whole.get("source", ""))
+            for output in whole.get("outputs", []):
                 if "text" in output:
                     output.text = "".join(output.text)
                 for kind, content in output.get("data", {}).items():
                     output.data[kind] = "".join(content) if isinstance(content, list) else content
-            one.cells.append(given)
-            nbformat.validate(one)
+            nbformat.validate(nbformat.v4.new_notebook(cells=[whole]))
         except Exception as error:  # noqa: BLE001  as above
             wrong.append(f"cell {number} cannot be read ({type(error).__name__})")
-            one.cells = [
-                nbformat.v4.new_markdown_cell(f"*Cell {number} of this notebook cannot be read.*")
-            ]
-        nb.cells += one.cells
+            words = f"*Cell {number} of this notebook cannot be read.*"
+            whole = nbformat.v4.new_markdown_cell(words)
+        nb.cells.append(whole)
     return nb
 
 

@@ -1,4 +1,4 @@
-"""A batch, one of its runs, or any notebook as one page that may leave the box: redacted, harmless, and told what was replaced.
+"""A batch, one of its runs, or any notebook as one page that may leave the box: redacted, harmless, with what was replaced.
 
 What a page needs is read, cut and redacted first; the page is made from that copy alone, so nothing else can get onto it.
 """
@@ -6,7 +6,9 @@ What a page needs is read, cut and redacted first; the page is made from that co
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -15,25 +17,36 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from markupsafe import Markup
 
+from helpers import child
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
 from helpers.look.bundle import open_bundle
 from helpers.run.kernel import last_words
 from helpers.run.notebook import INJECTED, NBFORMAT, PARAMETERS, VerdictError, verdict_of
 from helpers.run.record import EARLIER, read_batch
+from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
 from . import report
 from .batches import about_box, leading
-from .notebook_html import Room, notebook_html
-from .redact import Known, Replaced, known_values, redact_files, replace, second_scan
+from .page import Room, notebook_html, render
+from .redact import redact_files, second_scan
+from .redact_box import known_values
+from .redact_known import Known
+from .redact_text import Replaced, replace
 from .sanitise import cut_notebook, read_notebook
 from .tables import plain
 
-MOST_NOTES = 8
+MOST_NOTES, MOST_STEPS = 8, 3
 AS_IS = "Not redacted, as was asked for: names, addresses and paths stand here as they were seen."
+_BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
+BROWSERS = "chromium chromium-browser google-chrome-stable google-chrome microsoft-edge".split()
+PRINTING = (
+    "--headless --disable-gpu --no-first-run --disable-extensions --disable-sync --disable-background-networking "
+    "--disable-component-update --disable-dev-shm-usage --no-pdf-header-footer"
+).split()
+PRINT_S = 60.0
 
 
 class ShareError(ValueError):
@@ -69,20 +82,17 @@ class Shared:
 
     def lines(self) -> list[str]:
         """What was replaced, what the second scan found and what was wrong, for a person."""
-        told = [AS_IS]
+        lines = [AS_IS]
         if self.replaced is not None:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.replaced.kinds().items())
-            told = [
-                f"replaced: {kinds or 'nothing to replace was found'}",
-                *_notes(self.replaced.notes),
-            ]
-        found = self.scan if isinstance(self.scan, list) else []
+            lines = [f"replaced: {kinds or 'nothing to replace was found'}"]
+            lines += _notes(self.replaced.notes)
+        if isinstance(self.scan, str):
+            return [*lines, self.scan, *self.wrong]
         return [
-            *told,
-            self.scan
-            if isinstance(self.scan, str)
-            else f"second scan (detect-secrets): {len(found)} found",
-            *found,
+            *lines,
+            f"second scan (detect-secrets): {len(self.scan)} found",
+            *self.scan,
             *self.wrong,
         ]
 
@@ -114,14 +124,11 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
 
     Raises RedactError, a BundleError, where something cannot be read for sure, unless ``allow_binary``.
     """
-    files, replaced = (
-        redact_files(about.files, known, allow_binary) if known is not None else (about.files, None)
-    )
-    name = replace(about.name, known, replaced, "name") if known is not None else about.name
-    wrong = tuple(
-        replace(line, known, replaced, "notes") if known is not None else line
-        for line in about.wrong
-    )
+    files, name, wrong, replaced = about.files, about.name, about.wrong, None
+    if known is not None:
+        files, replaced = redact_files(files, known, allow_binary)
+        name = replace(name, known, replaced, "name")
+        wrong = tuple(replace(line, known, replaced, "notes") for line in wrong)
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         for path, raw in files.items():
             place = Path(folder, path)
@@ -129,101 +136,70 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
             place.write_bytes(raw)
         base = Path(folder) / (next(iter(files)).split("/")[0] if files else name)
         base.mkdir(exist_ok=True)
-
-        def made(scan: list[str] | str) -> str:
-            end = (
-                report.environment()
-                .get_template("shared.html.j2")
-                .render(
-                    replaced=replaced,
-                    notes=_notes(replaced.notes) if replaced else [],
-                    as_is=AS_IS,
-                    scan=scan,
-                    wrong=wrong,
-                )
-            )
-            return f"{before}{end}{mark}{after}"
-
         html = report.page(base) if about.kind == "batch" else _notebook_page(base, name)
-        # One file: what led to a file beside it becomes words.
-        before, mark, after = re.sub(r'<a href="[^#"][^"]*">(.*?)</a>', r"\1", html).rpartition(
-            "</main>"
-        )
-        scan = second_scan({"page": html})
-        return Shared(name, made(scan), replaced, scan, wrong)
+    # One file: what led to a file beside it becomes words.
+    html = re.sub(r'<a href="[^#"][^"]*">(.*?)</a>', r"\1", html)
+    scan = second_scan({"page": html})
+    end = render(
+        "shared.html.j2",
+        kinds=replaced.kinds() if replaced else {},
+        notes=[*(_notes(replaced.notes) if replaced else []), *wrong],
+        as_is="" if replaced else AS_IS,
+        scan=scan,
+    )
+    before, mark, after = html.rpartition("</main>")
+    return Shared(name, f"{before}{end}{mark}{after}", replaced, scan, wrong)
 
 
 def _notes(notes: list[str]) -> list[str]:
     """The notes with alike ones counted: a page with 30 pictures needs no 30 lines."""
-    said = Counter(": ".join(note.split(": ")[-2:]) for note in notes)
-    told = [f"{words} ({count} places)" if count > 1 else words for words, count in said.items()]
-    return [
-        *told[:MOST_NOTES],
-        *([f"and {len(told) - MOST_NOTES} more notes"] if len(told) > MOST_NOTES else []),
-    ]
+    counts = Counter(": ".join(note.split(": ")[-2:]) for note in notes)
+    lines = [f"{words} ({count} places)" if count > 1 else words for words, count in counts.items()]
+    more = len(lines) - MOST_NOTES
+    return [*lines[:MOST_NOTES], *([f"and {more} more notes"] if more > 0 else [])]
 
 
 def _batch(folder: Path, runs: list[Path]) -> Subject:
     """Some runs of a batch: their records, and of few also what the page shows beside them."""
     files, wrong = {}, []
     for run in runs:
+        below = f"{folder.name}/{run.name}"
         for record in (run / "run.json", *run.glob(f"{EARLIER}/*/run.json")):
             files[f"{folder.name}/{record.relative_to(folder)}"] = record.read_bytes()
-        if len(runs) <= report.MOST_EMBEDDED and (run / "notebook.ipynb").exists():
-            files[f"{folder.name}/{run.name}/notebook.ipynb"], told = _shown(run / "notebook.ipynb")
-            wrong += [f"{run.name}: {line.removeprefix(str(run) + '/')}" for line in told]
-        if len(runs) <= report.MOST_EMBEDDED and (words := last_words(run / "kernel.stderr")):
-            files[f"{folder.name}/{run.name}/kernel.stderr"] = words.encode("utf-8", "replace")
+        if len(runs) > report.MOST_EMBEDDED:
+            continue
+        if (run / "notebook.ipynb").exists():
+            files[f"{below}/notebook.ipynb"], lines = _cut(run / "notebook.ipynb")
+            wrong += [f"{run.name}: {line.removeprefix(f'{run}/')}" for line in lines]
+        if words := last_words(run / "kernel.stderr"):
+            files[f"{below}/kernel.stderr"] = words.encode("utf-8", "replace")
     here = {run.name for run in runs}
     records = [run for run in read_batch(folder).runs if run.run_id in here]
     bundle, why = _bundle_of([run.box for run in records], folder)
     names = about_box(open_bundle(bundle)) if bundle else set()
-    verdict = leading(
-        run.verdict for run in [run for run in records if run.box in names] or records
-    )
-    steps = [
-        ", ".join(
-            [
-                run.notebook,
-                *(
-                    f"{key}={value!r}"
-                    for key, value in run.parameters.items()
-                    if "{batch}" not in str(value)
-                ),
-            ]
-        )
-        for run in records
-        if verdict and run.verdict == verdict
-    ]
-    return Subject(
-        runs[0].name if len(runs) == 1 else folder.name,
-        "batch",
-        files,
-        tuple(wrong),
-        bundle,
-        why,
-        verdict,
-        tuple(steps[:3]),
-    )
+    own = [run for run in records if run.box in names] or records
+    verdict = leading(run.verdict for run in own)
+    steps = [_step(run) for run in records if verdict and run.verdict == verdict][:MOST_STEPS]
+    name = runs[0].name if len(runs) == 1 else folder.name
+    return Subject(name, "batch", files, tuple(wrong), bundle, why, verdict, tuple(steps))
+
+
+def _step(run: Run) -> str:
+    """A run as a step that somebody else can take: the notebook, and the parameters that do not name its batch."""
+    given = run.parameters.items()
+    shown = (f"{key}={value!r}" for key, value in given if "{batch}" not in str(value))
+    return ", ".join([run.notebook, *shown])
 
 
 def _bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
     """Where the evidence of the box lies: captured by the batch, recorded, or a path that a parameter names; or why nowhere."""
-    captured = (
-        sorted(folder.glob("box*/manifest.json"), key=lambda path: path.stat().st_mtime)[-1:]
-        if folder
-        else []
-    )
-    places = [path.parent for path in captured]
-    places += [
-        place
-        for box in boxes
-        if box not in ("", "live")
-        for place in (RECORDED / box, Path(box))
-        if place.exists()
+    captured = [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
+    captured.sort(key=lambda path: (path / "manifest.json").stat().st_mtime)
+    named = [
+        place for box in boxes if box not in ("", "live") for place in (RECORDED / box, Path(box))
     ]
     why = "no evidence bundle of this box lies beside it"
-    for place in places:
+    for place in [*captured[-1:], *(place for place in named if place.exists())]:
         try:
             open_bundle(place)
             return place, ""
@@ -233,32 +209,16 @@ def _bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, 
 
 
 def _notebook(path: Path) -> Subject:
-    raw, wrong = _shown(path)
+    raw, wrong = _cut(path)
     if not raw:
         raise ShareError(wrong[0].replace(f"{path.parent}/", ""))
     nb = nbformat.reads(raw.decode(), as_version=NBFORMAT)
-    box = ""
-    for cell in nb.cells:
-        if set(cell.metadata.get("tags", [])) & {INJECTED, PARAMETERS}:
-            box = next(
-                iter(
-                    re.findall(
-                        r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", cell.source, re.MULTILINE
-                    )
-                ),
-                box,
-            )
-    bundle, why = _bundle_of([box], None)
-    return Subject(
-        path.stem,
-        "notebook",
-        {f"notebook/{path.name}": raw},
-        tuple(wrong),
-        bundle,
-        why,
-        _verdict(nb),
-        (path.name,),
-    )
+    tagged = (c for c in nb.cells if {INJECTED, PARAMETERS} & set(c.metadata.get("tags", [])))
+    boxes = [box[1] for cell in tagged if (box := _BOX.search(cell.source))]
+    bundle, why = _bundle_of(boxes[-1:], None)
+    files = {f"notebook/{path.name}": raw}
+    about = (tuple(wrong), bundle, why, _verdict(nb), (path.name,))
+    return Subject(path.stem, "notebook", files, *about)
 
 
 def _verdict(nb: Any) -> Verdict | None:
@@ -268,7 +228,7 @@ def _verdict(nb: Any) -> Verdict | None:
         return None
 
 
-def _shown(path: Path) -> tuple[bytes, list[str]]:
+def _cut(path: Path) -> tuple[bytes, list[str]]:
     """A notebook cut to what a page shows, with what is wrong with it; nothing of one that cannot be read."""
     try:
         nb, wrong = read_notebook(path)
@@ -282,23 +242,43 @@ def _notebook_page(folder: Path, name: str) -> str:
     """The page of a notebook that no record tells of."""
     raw = next(folder.glob("*.ipynb")).read_bytes()
     nb = nbformat.reads(raw.decode(), as_version=NBFORMAT)
-    language = nb.metadata.get("language_info", {}).get("version", "")
-    about: dict[str, Any] = {
+    about = {
         "Notebook": name,
-        "Kernel": nb.metadata.get("kernelspec", {}).get("name", "-"),
-        "Python": language or "-",
+        "Kernel": nb.metadata.get("kernelspec", {}).get("name"),
+        "Python": nb.metadata.get("language_info", {}).get("version"),
         "Executed": nb.metadata.get("papermill", {}).get("start_time") or "not recorded",
         "This copy (SHA-256)": hashlib.sha256(raw).hexdigest(),
     }
-    return (
-        report.environment()
-        .get_template("notebook.html.j2")
-        .render(
-            batch=name,
-            up="",
-            verdict=_verdict(nb),
-            machine=report.machine_line(nb),
-            about=about,
-            html=Markup(notebook_html(nb, Room(report.PAGE_BYTES), report.verdict_html)),
-        )
-    )
+    html = notebook_html(nb, Room(report.PAGE_BYTES))
+    machine, verdict = report.machine_line(nb), _verdict(nb)
+    about_page = {"batch": name, "up": "", "verdict": verdict, "machine": machine}
+    return str(render("notebook.html.j2", about=about, html=html, **about_page))
+
+
+def browser() -> str:
+    """The path of a Chromium, or nothing."""
+    return next(filter(None, map(shutil.which, BROWSERS)), "")
+
+
+def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
+    """Print a page to ``out`` through a Chromium of this machine, with a profile that is thrown away and no network.
+
+    Returns why that was not possible, or nothing where the file is there.
+    """
+    out.unlink(missing_ok=True)  # an older one may show what the page no longer does
+    program = browser()
+    if not program:
+        return f"no Chromium here; looked for {', '.join(BROWSERS)}"
+    with tempfile.TemporaryDirectory(prefix="casebook-pdf-", ignore_cleanup_errors=True) as folder:
+        made = Path(folder, "page.pdf")
+        # Chromium's sandbox refuses root; the page holds no script.
+        command = [program, *PRINTING, *(["--no-sandbox"] if os.getuid() == 0 else [])]
+        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile"]
+        command += [f"--print-to-pdf={made}", html.resolve().as_uri()]
+        env = child.environment(own=False, more={"HOME": folder, "TMPDIR": folder})
+        ended = child.watch(command, limit_s, env=env)
+        if ended.how != "exited" or not made.is_file() or made.read_bytes()[:5] != b"%PDF-":
+            words = (ended.last_words.strip().splitlines() or ["no words"])[-1][:200]
+            return f"{Path(program).name} {ended.fate}: {words}"
+        shutil.copyfile(made, out)
+    return ""

@@ -8,53 +8,37 @@ Methods 8:441, 2011); what is unknown has a dashed edge and a hatch as well as i
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 
-from .tables import plain
+from helpers.look.reading import Reading
+
+from .shown import cell, plain, size
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
-INK, MUTED, RULE, PALE, ACCENT, ALARM = (
-    "#1c2126",
-    "#5c6670",
-    "#c4cad0",
-    "#eef1f4",
-    "#0072b2",
-    "#d55e00",
-)
+INK, MUTED, RULE = "#1c2126", "#5c6670", "#c4cad0"
+PALE, ACCENT, ALARM = "#eef1f4", "#0072b2", "#d55e00"
 SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 WIDTH, MARGIN = 5.2, 0.12
 BODY, SMALL, TITLE = 9.0, 8.0, 11.0
 UNKNOWN = "/////"
-STEPS_S = (
-    1,
-    2,
-    5,
-    10,
-    30,
-    60,
-    120,
-    300,
-    600,
-    1800,
-    3600,
-    7200,
-    21600,
-    43200,
-    86400,
-    172800,
-    604800,
-    2592000,
-    31536000,
-)
+RIGHT, BAR, STACKED, STUB = WIDTH - MARGIN, 0.15, 0.24, 0.6
+"""The right edge, the height of a bar and of a stacked one, and the width of a bar that is not known, in inches."""
+MINUTE, HOUR, DAY = 60, 3600, 86400
+TIMES = ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"))
+_FEW = (1, 2, 5, 10, 30)
+STEPS_S = (*_FEW, *(MINUTE * n for n in _FEW), *(HOUR * n for n in (1, 2, 6, 12)))
+STEPS_S += tuple(DAY * n for n in (1, 2, 7, 30, 365))
 
 
 class Look(NamedTuple):
@@ -63,6 +47,39 @@ class Look(NamedTuple):
     face: str = "none"
     edge: str = "none"
     hatch: str = ""
+
+
+NOT_KNOWN = Look(edge=RULE, hatch=UNKNOWN)
+
+
+class Bar(NamedTuple):
+    """A line of words with a bar below it: ``fills`` are (amount, look), each from the left edge over the one before.
+
+    Without fills it is a short hatched stub, for what is not known has no length. ``small`` are lines of words below the bar.
+    """
+
+    words: str
+    value: str
+    fills: Sequence[tuple[float, Look]]
+    small: Sequence[str] = ()
+    weight: str = "normal"
+    tone: str = INK
+
+
+class Piece(NamedTuple):
+    """A piece of a stacked bar: its words, its bytes or why they are not known, and how it looks where they are."""
+
+    words: str
+    amount: Reading | int
+    look: Look
+
+    @property
+    def held(self) -> int | None:
+        return size(self.amount) if isinstance(self.amount, Reading) else self.amount
+
+    @property
+    def value(self) -> str:
+        return cell(self.amount, "bytes").words
 
 
 class Sheet:
@@ -81,98 +98,153 @@ class Sheet:
         color: str = INK,
         weight: str = "normal",
         ha: str = "left",
-        dy: float = 0.0,
     ) -> None:
-        y, words = self.y + dy, drawable(words)
+        """Words whose baseline is at the pen; none of them acts as markup."""
+        y, words = self.y, drawable(words)
         self._lowest = max(self._lowest, y + points / 72 / 4)
+        style: Any = {"fontsize": points, "color": color, "weight": weight, "ha": ha}
         self._marks.append(
             lambda figure, height: figure.text(
-                x / WIDTH,
-                1 - y / height,
-                words,
-                fontsize=points,
-                color=color,
-                weight=weight,
-                ha=ha,
-                va="baseline",
+                x / WIDTH, 1 - y / height, words, va="baseline", **style
             )
         )
 
     def box(self, x: float, width: float, height: float, look: Look, dy: float = 0.0) -> None:
-        y, unknown = self.y + dy, look.hatch == UNKNOWN
+        """A rectangle whose upper left corner is at the pen."""
+        y = self.y + dy
         self._lowest = max(self._lowest, y + height)
-        style: Any = (0, (4, 3)) if unknown else "solid"
-        self._marks.append(
-            lambda figure, total: figure.add_artist(
-                Rectangle(
-                    (x / WIDTH, 1 - (y + height) / total),
-                    max(width, 0) / WIDTH,
-                    height / total,
-                    facecolor=look.face,
-                    edgecolor=look.edge,
-                    hatch=look.hatch or None,
-                    linestyle=style,
-                    transform=figure.transFigure,
-                )
-            )
-        )
+        style: Any = {
+            "facecolor": look.face,
+            "edgecolor": look.edge,
+            "hatch": look.hatch or None,
+            "linestyle": (0, (4, 3)) if look.hatch == UNKNOWN else "solid",
+        }
 
-    def heading(self, title: str, small: str) -> None:
+        def mark(figure: Figure, total: float) -> None:
+            corner = (x / WIDTH, 1 - (y + height) / total)
+            size = (max(width, 0) / WIDTH, height / total)
+            figure.add_artist(Rectangle(corner, *size, transform=figure.transFigure, **style))
+
+        self._marks.append(mark)
+
+    def heading(self, title: str, small: str = "") -> None:
         """A title with something small beside it and a rule below."""
-        wide = WIDTH - 2 * MARGIN
         self.y += 0.14
-        self.text(WIDTH - MARGIN, small, ha="right", color=MUTED)
-        self.text(
-            MARGIN,
-            fit(title, wide - inches(small, BODY) - 0.2, TITLE, "bold"),
-            TITLE,
-            weight="bold",
-        )
+        self.text(RIGHT, small, ha="right", color=MUTED)
+        room = RIGHT - MARGIN - inches(small, BODY) - 0.2
+        self.text(MARGIN, fit(title, room, TITLE, "bold"), TITLE, weight="bold")
         self.y += 0.09
-        self.box(MARGIN, wide, 0.008, Look(RULE))
+        self.box(MARGIN, RIGHT - MARGIN, 0.008, Look(RULE))
         self.y += 0.06
+
+    def lines(self, words: str, x: float = MARGIN, tone: str = MUTED) -> None:
+        """Small words, wrapped, down from the pen."""
+        for line in wrap(words, RIGHT - x, SMALL):
+            self.text(x, line, SMALL, tone)
+            self.y += 0.14
 
     def nothing(self, words: str) -> None:
         """The words that stand where there is nothing to draw."""
-        self.y += 0.2
-        self.text(MARGIN, words, color=MUTED)
-        self.y += 0.1
+        for line in wrap(words, RIGHT - MARGIN, BODY):
+            self.y += 0.2
+            self.text(MARGIN, line, color=MUTED)
+            self.y += 0.1
+
+    def bars(self, bars: Iterable[Bar], top: float) -> None:
+        """Bars on one scale, on which ``top`` is the whole width."""
+        scale = (RIGHT - MARGIN) / (top or 1)
+        for bar in bars:
+            self.y += 0.17
+            self.text(RIGHT, bar.value, ha="right", weight=bar.weight)
+            room = RIGHT - MARGIN - inches(bar.value, BODY, bar.weight) - 0.2
+            words = fit(bar.words, room, BODY, bar.weight)
+            self.text(MARGIN, words, weight=bar.weight, color=bar.tone)
+            self.y += 0.06
+            for amount, look in bar.fills:
+                self.box(MARGIN, max(amount * scale, 0.02 * bool(amount)), BAR, look)
+            if not bar.fills:
+                self.box(MARGIN, STUB, BAR, NOT_KNOWN)
+            self.y += BAR + 0.14 * bool(bar.small)
+            for line in bar.small:
+                self.lines(line)
+            self.y += 0.04
+
+    def stacked(self, pieces: Sequence[Piece], top: float, known: bool = True) -> None:
+        """One bar of pieces side by side, and a line of words for each below it; a piece not known is in the words alone."""
+        scale, x = (RIGHT - MARGIN) / (top or 1), MARGIN
+        if not known:
+            self.box(MARGIN, STUB, STACKED, NOT_KNOWN)
+        for piece in pieces if known else ():
+            if piece.held and piece.held > 0:
+                self.box(x, piece.held * scale, STACKED, piece.look)
+                x += piece.held * scale
+        self.y += STACKED + 0.18
+        for piece in pieces:
+            look = piece.look if piece.held is not None else NOT_KNOWN
+            self.box(MARGIN, 0.11, 0.11, look, dy=-0.10)
+            self.text(RIGHT, piece.value, ha="right")
+            for line in two_lines(piece.words, RIGHT - MARGIN - 0.4 - inches(piece.value, BODY)):
+                self.text(MARGIN + 0.2, line)
+                self.y += 0.15
+            self.y += 0.035
+
+    def footnote(self, words: str) -> None:
+        """What the marks of the figure mean."""
+        self.y += 0.14
+        self.lines(words)
 
     def time_axis(self, left: float, right: float, end: float) -> None:
         """Seconds since the boot from ``left`` to ``right``, with at most six labels at round times."""
         step = next((s for s in STEPS_S if end / s <= 5), end / 5)
-        self.y, taken = self.y + 0.2, left
+        self.y, free_from = self.y + 0.2, left
         for i in range(int(end / step) + 1):
             x, seconds = left + i * step / end * (right - left), i * step
-            unit, name = next(
-                ((u, n) for u, n in ((86400, "d"), (3600, "h"), (60, "min")) if seconds >= u),
-                (1, "s"),
-            )
+            unit, name = next((one for one in TIMES if seconds >= one[0]), (1, "s"))
             words = f"{seconds / unit:g} {name}" if i else "boot"
             wide = inches(words, SMALL)
             self.box(x, 0.008, 0.04, Look(MUTED), dy=-0.13)
-            start = min(max(x - wide / 2, left), WIDTH - MARGIN - wide)
-            if start >= taken:
+            start = min(max(x - wide / 2, left), RIGHT - wide)
+            if start >= free_from:
                 self.text(start, words, SMALL, MUTED)
-                taken = start + wide + 0.08
+                free_from = start + wide + 0.08
 
     def done(self) -> Figure:
+        """The figure, as high as what was laid on it."""
         height = self._lowest + MARGIN
-        with matplotlib.rc_context(fname=STYLE):
-            figure = Figure(figsize=(WIDTH, height))
-            FigureCanvasAgg(figure)
+
+        def draw(figure: Figure) -> None:
             for mark in self._marks:
                 mark(figure, height)
-        return figure
+
+        return drawn(draw, height, layout=None)
 
 
-def drawn(draw: Callable[[Figure], None], height: float) -> Figure:
-    """A figure with axes in the house's style and width; ``height`` in inches."""
+def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrained") -> Figure:
+    """A figure in the house's style and width that ``draw`` fills; ``height`` in inches. For axes, else see ``Sheet``."""
     with matplotlib.rc_context(fname=STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout=layout)
         FigureCanvasAgg(figure)
         draw(figure)
     return figure
+
+
+def titled(axes: Axes, title: str) -> None:
+    """The title of axes, in the one place and size that all have."""
+    axes.set_title(title, fontsize=BODY, loc="left")
+
+
+def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 1) -> None:
+    """What the marks of a figure with axes mean, below it."""
+    where: Any = {"loc": "outside lower left", "fontsize": SMALL, "frameon": False}
+    figure.legend(handles, labels, ncols=columns, **where)
+
+
+def annotated(
+    axes: Axes, words: str, at: tuple[float, float], by: tuple[float, float], color: str, **how: Any
+) -> None:
+    """Small words beside a point of axes, ``by`` points of 1/72 inch away from it."""
+    place: Any = {"xytext": by, "textcoords": "offset points", **how}
+    axes.annotate(words, at, fontsize=SMALL, color=color, **place)
 
 
 def png(figure: Figure) -> tuple[bytes, int, int]:
@@ -215,15 +287,11 @@ def fit(words: str, room: float, points: float, weight: str = "normal") -> str:
     words = drawable(words)
     if inches(words, points, weight) <= room:
         return words
-    low, high = 0, len(words)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high)
-            if inches(words[:middle] + "…", points, weight) <= room
-            else (low, middle - 1)
-        )
-    return words[:low] + "…"
+
+    def width(letters: int) -> float:
+        return inches(words[:letters] + "…", points, weight)
+
+    return words[: bisect_right(range(1, len(words)), room, key=width)] + "…"
 
 
 def wrap(words: str, room: float, points: float) -> list[str]:
@@ -233,8 +301,12 @@ def wrap(words: str, room: float, points: float) -> list[str]:
         longer = f"{lines[-1]} {word}".strip()
         if inches(longer, points) <= room:
             lines[-1] = longer
-        elif lines[-1]:
-            lines.append(fit(word, room, points))
         else:
-            lines[-1] = fit(word, room, points)
+            lines[-1:] = [*filter(None, lines[-1:]), fit(word, room, points)]
     return lines
+
+
+def two_lines(words: str, room: float) -> list[str]:
+    """The words in at most two lines, the second cut where there are more."""
+    lines = wrap(words, room, BODY)
+    return lines if len(lines) <= 2 else [lines[0], fit(lines[1] + " …", room - 0.1, BODY)]

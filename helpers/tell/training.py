@@ -1,33 +1,22 @@
-"""Training paths: which ran here, what each took, whether it is the same training, and the one to take."""
+"""Training paths: which ran here, what each took, whether it is the same training, the criteria, and the one to take."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from helpers.load.endurance import Endurance
-from helpers.load.training import PathResult
+from helpers.load.criteria import criteria, read_study, with_runs
+from helpers.load.training import Endurance, PathResult
 from helpers.look.reading import MIB, seen, show_bytes
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
-from .sheet import (
-    ACCENT,
-    BODY,
-    MARGIN,
-    MUTED,
-    PALE,
-    RULE,
-    SMALL,
-    UNKNOWN,
-    WIDTH,
-    Look,
-    Sheet,
-    fit,
-    inches,
-    wrap,
-)
-from .tables import table
+from .sheet import ACCENT, PALE, Bar, Look, Sheet
+from .shown import Column, Shown
 
 SAVES = (
     "gradient accumulation",
@@ -40,91 +29,93 @@ SAVES = (
 
 def above_start(one: PathResult) -> int | None:
     """Bytes that the training itself took at its peak."""
-    return (
-        None
-        if one.peak_bytes is None or one.start_bytes is None
-        else max(0, one.peak_bytes - one.start_bytes)
-    )
+    if one.peak_bytes is None or one.start_bytes is None:
+        return None
+    return max(0, one.peak_bytes - one.start_bytes)
 
 
-def same_table(results: Sequence[PathResult]) -> str:
+def same_table(results: Sequence[PathResult]) -> Shown:
     """Each path, whether it ran, and whether it is the same training as on a single device: the same on every run."""
-    return table(
-        [[one.name, one.state.replace("_", " "), one.equal_to_single] for one in results],
-        ["path", "state", "equal to single device"],
-    )
+    rows = [[one.name, one.state.replace("_", " "), one.equal_to_single] for one in results]
+    return Shown("Training paths", ["path", "state", "equal to single device"], rows)
 
 
-def cost_table(results: Sequence[PathResult]) -> str:
+def cost_table(results: Sequence[PathResult]) -> Shown:
     """What each path took here, and what it says of itself."""
-    rows = []
-    for one in results:
-        took = above_start(one)
-        size = show_bytes(took) if took is not None else None
-        rows.append(
-            [
-                one.name,
-                f"{one.seconds:.1f} s" if one.state == "ran" else None,
-                size,
-                one.says or one.why,
-            ]
-        )
-    return table(rows, ["path", "time", "memory above start", "says"], widest=90)
+    rows = [
+        [
+            one.name,
+            one.seconds if one.state == "ran" else None,
+            above_start(one),
+            one.says or one.why,
+        ]
+        for one in results
+    ]
+    head = ["path", Column("time", "0.1 s"), Column("memory above start", "bytes"), "says"]
+    return Shown("What each training path took", head, rows, widest=90)
 
 
-def paths_figure(results: Sequence[PathResult]) -> Figure:
+def paths_bars(results: Sequence[PathResult]) -> Shown:
     """Memory that each path took above its start, a bar each; hatched where it did not run."""
-    sheet, right = Sheet(), WIDTH - MARGIN
+    ran = [one for one in results if one.state == "ran"]
+    rows = [[one.name, above_start(one) or 0] for one in ran]
+    title = f"Memory above start of {len(ran)} training paths that ran"
+    head, draw = ["path", Column("memory", "bytes")], partial(_draw_paths, results)
+    return Shown(title, head, rows, none=title, draw=draw)
+
+
+def _draw_paths(results: Sequence[PathResult]) -> Figure:
+    sheet = Sheet()
     top = max([above_start(one) or 0 for one in results], default=0) or 1
     sheet.heading("Memory of the training itself", "above the process's start")
-    for one in results:
-        took = above_start(one)
-        value = (
-            show_bytes(took)
-            if took is not None and one.state == "ran"
-            else one.state.replace("_", " ")
-        )
-        sheet.y += 0.17
-        sheet.text(right, value, SMALL, MUTED, ha="right")
-        sheet.text(
-            MARGIN, fit(one.name, right - MARGIN - inches(value, SMALL) - 0.2, BODY), weight="bold"
-        )
-        sheet.y += 0.06
-        if took is None or one.state != "ran":
-            sheet.box(MARGIN, right - MARGIN, 0.12, Look(edge=RULE, hatch=UNKNOWN))
-        else:
-            sheet.box(MARGIN, right - MARGIN, 0.12, Look(PALE))
-            sheet.box(MARGIN, took / top * (right - MARGIN), 0.12, Look(ACCENT))
-        sheet.y += 0.2
-    sheet.y += 0.1
-    for line in wrap(
-        f"The longest bar is {top / MIB:.1f} MiB. Hatched: it did not run here.",
-        right - MARGIN,
-        SMALL,
-    ):
-        sheet.text(MARGIN, line, SMALL, MUTED)
-        sheet.y += 0.14
+    sheet.bars([_path_bar(one, top) for one in results], top)
+    sheet.footnote(f"The longest bar is {top / MIB:.1f} MiB. Hatched: it did not run here.")
     return sheet.done()
 
 
-def paths_alt(results: Sequence[PathResult]) -> str:
-    """The figure in words."""
-    parts = [
-        f"{one.name} {show_bytes(above_start(one) or 0)}" for one in results if one.state == "ran"
+def _path_bar(one: PathResult, top: int) -> Bar:
+    took = above_start(one)
+    if took is None or one.state != "ran":
+        return Bar(one.name, one.state.replace("_", " "), (), weight="bold")
+    fills = [(top, Look(PALE)), (took, Look(ACCENT))]
+    return Bar(one.name, show_bytes(took), fills, weight="bold")
+
+
+def criteria_table(log: str = "", study: str = "", results: Sequence[PathResult] = ()) -> Shown:
+    """Each criterion by a run's log, an Optuna storage and the training paths that ran here; what none of them shows says so.
+
+    Raises ValueError (OSError), one line, for a log or storage that cannot be read.
+    """
+    known = criteria(Path(log) if log else None, study or None)
+    rows = [
+        [row.study, row.criterion, row.expected, row.seen or None, row.state]
+        for row in with_runs(known.rows, results)
     ]
-    return f"Memory above start of {len(parts)} training paths that ran: {'; '.join(parts)}."
+    columns = ["case", "criterion", "expected", "seen", "state"]
+    return Shown("Success criteria", columns, rows, widest=70)
+
+
+def study_text(study: str = "") -> str:
+    """How far a tuning study is: its trials by state, and how those ended that say so. Raises ValueError, one line."""
+    if not study:
+        return "not read because no study was given"
+    counts = read_study(study)
+    states = ("complete", "failed", "pruned", "running", "waiting")
+    lines = [f"{counts.name}: " + ", ".join(f"{getattr(counts, name)} {name}" for name in states)]
+    ends = Counter(counts.outcomes).most_common()
+    lines += ["ended " + ", ".join(f"{count} {outcome}" for outcome, count in ends)] if ends else []
+    return "\n".join(lines)
 
 
 def endurance_text(found: Endurance | None) -> str:
     """How many batches trained before memory ran out, and what other settings would have done."""
     if found is None:
         return "not run because no limit was given"
+    head = f"{found.batches} batches trained within {show_bytes(found.limit_bytes)}"
     if found.died_length is None:
-        return f"{found.batches} batches trained within {show_bytes(found.limit_bytes)}: nothing ran out of memory"
-    lines = [
-        f"{found.batches} batches trained within {show_bytes(found.limit_bytes)}; the next, of {found.died_length} "
-        f"tokens a sequence, ran out: {found.message[:200]}"
-    ]
+        return f"{head}: nothing ran out of memory"
+    long = f"the next, of {found.died_length} tokens a sequence, ran out"
+    lines = [f"{head}; {long}: {found.message[:200]}"]
     if found.answer is not None:
         use = found.answer.use or "the default settings"
         words = f"use {use}: {found.answer.why}"
@@ -134,6 +125,12 @@ def endurance_text(found: Endurance | None) -> str:
     elif found.why_no_answer:
         lines.append(f"no what-if: {found.why_no_answer}")
     return "\n".join(lines)
+
+
+def _evidence(one: PathResult, value: int | str, says: str) -> Evidence:
+    unit = "bytes" if isinstance(value, int) else "text"
+    reading = seen(value, unit, "measured here")
+    return Evidence(one.name.replace(" ", "-"), reading, one.name + says)
 
 
 def verdict(results: Sequence[PathResult]) -> Verdict:
@@ -148,52 +145,31 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
         if one.name in SAVES and one.equal_to_single in equal and above_start(one) is not None
     ]
     evidence = [
-        Evidence(
-            id=one.name.replace(" ", "-"),
-            reading=seen(above_start(one) or 0, "bytes", "measured here"),
-            says=f"{one.name}: {one.equal_to_single}, in {one.seconds:.1f} s",
-        )
+        _evidence(one, above_start(one) or 0, f": {one.equal_to_single}, in {one.seconds:.1f} s")
         for one in ran
     ]
     against = [
-        Evidence(
-            id=one.name.replace(" ", "-"),
-            reading=seen(one.why or one.says or one.state, "text", "measured here"),
-            says=f"{one.name} {one.state.replace('_', ' ')}",
-        )
+        _evidence(one, one.why or one.says or one.state, " " + one.state.replace("_", " "))
         for one in results
         if one.state == "failed"
     ]
-    missing = [
-        Missing(reading=f"{one.name}: {one.why}", how="a box or a torch that has it")
-        for one in results
-        if one.state == "not_run"
-    ][:4]
-    if not same or base is None:
-        return Verdict(
-            cause="other",
-            state="aside",
-            confidence="weak",
-            evidence=evidence,
-            against=against,
-            missing=missing,
-            summary="No path that saves memory ran beside the single device.",
-            next_step=NextStep(
-                what="Run the paths that save memory: accumulation and checkpointing first"
-            ),
-        )
-    least, best = min(same, key=lambda pair: pair[0])
-    share = f"{least / base:.0%} of" if base else "beside"
-    return Verdict(
+    absent = [one for one in results if one.state == "not_run"][:4]
+    how = "a box or a torch that has it"
+    made = Verdict(
         cause="other",
         state="aside",
-        confidence="likely",
+        confidence="weak",
         evidence=evidence,
         against=against,
-        missing=missing,
-        summary=f"{best.name} takes {show_bytes(least)}, {share} the single device's {show_bytes(base)}, and is the "
-        f"same training ({best.equal_to_single}).",
-        next_step=NextStep(
-            what=f"Train with {best.name}, and checkpoint so that a kill loses nothing"
-        ),
+        missing=[Missing(reading=f"{one.name}: {one.why}", how=how) for one in absent],
+        summary="No path that saves memory ran beside the single device.",
+        next_step=NextStep("Run the paths that save memory: accumulation and checkpointing first"),
     )
+    if not same or base is None:
+        return made
+    least, best = min(same, key=lambda pair: pair[0])
+    share = f"{least / base:.0%} of" if base else "beside"
+    summary = f"{best.name} takes {show_bytes(least)}, {share} the single device's {show_bytes(base)}, and is the "
+    summary += f"same training ({best.equal_to_single})."
+    step = NextStep(f"Train with {best.name}, and checkpoint so that a kill loses nothing")
+    return replace(made, confidence="likely", summary=summary, next_step=step)

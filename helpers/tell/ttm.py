@@ -1,13 +1,13 @@
 """The ceilings between RAM and torch in words, tables and a figure, and what a reserve would leave for models.
 
-What is set by mistake again and again stands in MISTAKEN, so that it is corrected where people look for it.
+What is set by mistake again and again is listed beside it, so that it is corrected where people look for it.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -19,46 +19,9 @@ from helpers.look.bundle import Bundle
 from helpers.look.reading import GIB, show_bytes
 from helpers.shapes import Ttm
 
-from .sheet import (
-    ACCENT,
-    ALARM,
-    BODY,
-    MARGIN,
-    MUTED,
-    PALE,
-    RULE,
-    SMALL,
-    UNKNOWN,
-    WIDTH,
-    Look,
-    Sheet,
-    fit,
-    inches,
-    wrap,
-)
-from .tables import plain, table
-from .verdict import WIDE
+from .sheet import ACCENT, ALARM, INK, MARGIN, MUTED, PALE, RIGHT, UNKNOWN, Bar, Look, Sheet
+from .shown import Column, Shown, plain, words, wrapped
 
-MISTAKEN = (
-    ("amdgpu.gttsize", "moves the GTT of graphics, in MiB; the compute pool does not follow"),
-    ("amdgpu.vm_size", "is GiB of address space (131072 is 128 TiB); it sizes no pool"),
-    ("ttm.page_pool_size", "is a cache of freed pages; it need not match pages_limit"),
-    ("three settings", "are not needed: ttm.pages_limit alone is enough"),
-    ("carve-out plus GTT", "is no total: they are alternatives, out of the same RAM"),
-)
-LAYER_NAMES = {
-    "carveout": "firmware carve-out",
-    "ram": "RAM left to Linux",
-    "ttm": "TTM pages_limit",
-    "gtt": "GTT",
-    "kfd_bank": "KFD memory bank",
-    "kfd_limit": "KFD system limit",
-    "hsa_pool": "HSA pool",
-    "hip_total": "torch total",
-    "fraction": "per-process fraction",
-    "cgroup": "control group",
-    "ulimit": "ulimit memlock",
-}
 STATE_LAYERS = (
     ("carveout", "carve-out"),
     ("ttm", "TTM limit"),
@@ -66,32 +29,36 @@ STATE_LAYERS = (
     ("kfd_bank", "KFD bank"),
     ("hip_total", "torch"),
 )
+KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
+"""Layers drawn pale: the RAM, and what the firmware and the kernel keep of it."""
 RESERVES_GIB = (4, 8, 12, 16, 24, 32, 48)
 BYTES_A_PARAMETER = 2
+NOT_COMPARED = """\
+Not compared: no earlier bundle was given. Before a change run
+    python -m helpers capture --out before.tar.gz
+and after the reboot give that file as `earlier`."""
 
 
 def as_text(answer: Ttm) -> str:
     """The answer of the command ``ttm`` for a terminal."""
+    names, binding = words("layers"), answer.binding
     rows = [
         [
-            LAYER_NAMES[c.layer] + ("  <- binds" if c.layer == answer.binding else ""),
-            c.status.replace("_", " ") if c.bytes is None else show_bytes(c.bytes),
-            show_bytes(c.pending_bytes) if c.pending_bytes is not None else None,
+            names[c.layer] + ("  <- binds" if c.layer == binding else ""),
+            c.status.replace("_", " ") if c.bytes is None else c.bytes,
+            c.pending_bytes,
             c.source,
         ]
         for c in answer.ceilings
     ]
-    binds = (
-        f"{LAYER_NAMES[answer.binding]}, {show_bytes(answer.binding_bytes or 0)}"
-        if answer.binding
-        else "none was found"
-    )
+    binds = f"{names[binding]}, {show_bytes(answer.binding_bytes or 0)}" if binding else ""
+    columns = ["layer", Column("limit", "bytes"), Column("pending", "bytes"), "source"]
     out = [
         f"{answer.box}: every ceiling between the RAM and torch",
         "",
-        table(rows, ["layer", "limit", "pending", "source"]),
+        str(Shown("The ceilings", columns, rows)),
         "",
-        f"The one that binds: {binds}",
+        f"The one that binds: {binds or 'none was found'}",
         "",
         *plan_lines(answer),
     ]
@@ -99,24 +66,15 @@ def as_text(answer: Ttm) -> str:
         out += ["", command_text(answer)]
         others = [c.system for c in answer.commands[1:]]
         out += [f"Other ways, in full with --json: {', '.join(others)}"] if others else []
-    return "\n".join([*out, "", mistaken_table()])
+    return "\n".join([*out, "", str(mistaken_table())])
 
 
 def decision_text(stack: Stack) -> str:
     """What the ceilings of one GPU say about each other: which layer binds and what would move it. No verdict on a failure."""
     made = stack.decision
-    missing = [f"Not read: {name}" for name in made.missing]
-    return "\n".join(
-        [
-            "The ceilings",
-            *(
-                row
-                for line in (made.says, made.step, *missing)
-                if line
-                for row in _wrapped(plain(line), "  ")
-            ),
-        ]
-    )
+    sentences = [made.says, made.step, *(f"Not read: {name}" for name in made.missing)]
+    lines = [line for one in sentences if one for line in wrapped(one, "  ", "    ")]
+    return "\n".join(["The ceilings", *lines])
 
 
 def plan_lines(answer: Ttm) -> list[str]:
@@ -127,19 +85,12 @@ def plan_lines(answer: Ttm) -> list[str]:
         "leave": "Plan: leave the TTM limit as it is",
         "remove": "Plan: remove a setting",
     }[made.action]
-    lines = [head, *_wrapped(plain(made.why), "  ")]
+    lines = [head, *wrapped(made.why, "  ", "    ")]
     if made.action == "set" and made.pages_limit and made.bytes:
-        lines += _wrapped(in_units(made.pages_limit, made.bytes // made.pages_limit), "  ")
+        lines += wrapped(in_units(made.pages_limit, made.bytes // made.pages_limit), "  ", "    ")
     if answer.warnings:
-        lines += [
-            "",
-            "Mind",
-            *(
-                line
-                for warning in answer.warnings
-                for line in _wrapped("- " + plain(warning), "  ")
-            ),
-        ]
+        lines += ["", "Warnings"]
+        lines += [line for one in answer.warnings for line in wrapped("- " + one, "  ", "    ")]
     return lines
 
 
@@ -161,175 +112,115 @@ def command_text(answer: Ttm, number: int = 0) -> str:
     )
 
 
-def mistaken_table() -> str:
+def mistaken_table() -> Shown:
     """What is often set instead, and what it really does."""
-    return table([list(row) for row in MISTAKEN], ["often believed", "what is true"], widest=None)
+    head = ["often believed", "what is true"]
+    return Shown("Settings often made by mistake", head, words("mistaken"), widest=None)
 
 
-def ceilings_table(stack: Stack, sources: bool = True) -> str:
+def ceilings_table(stack: Stack, sources: bool = True) -> Shown:
     """Every row of a stack: value, as its source writes it, what is pending, and whether it binds."""
     rows = []
     for row in stack.rows:
-        mark = (
-            "binds"
-            if row.layer and row.layer == stack.decision.binding
-            else ""
-            if row.layer
-            else "no ceiling"
-        )
+        mark = "binds" if _binds(stack, row) else "" if row.layer else "no ceiling"
         native = f"{row.native} {row.unit}".removesuffix(" text") if row.native else None
-        pending = show_bytes(row.pending_bytes) if row.pending_bytes is not None else None
-        rows.append(
-            [
-                row.name,
-                row.value,
-                native,
-                pending,
-                mark,
-                *([row.value.source or None] if sources else []),
-            ]
-        )
-    notes = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
-    head = ["layer", "value", "as written", "pending", "", *(["source"] if sources else [])]
-    return "\n".join(
-        [table(rows, head), *(line for note in notes for line in _wrapped(plain(note), "", "  "))]
-    )
+        cells = [row.name, row.value, native, row.pending_bytes, mark, row.value.source or None]
+        rows.append(cells if sources else cells[:-1])
+    sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
+    head = ["layer", "value", "as written", Column("pending", "bytes"), "", "source"]
+    notes = [line for note in sentences for line in wrapped(note, "", "  ")]
+    return Shown("The ceilings", head if sources else head[:-1], rows, notes)
 
 
-def states_table(bundles: Iterable[Bundle]) -> str:
+def _binds(stack: Stack, row: Ceiling) -> bool:
+    return bool(row.layer) and row.layer == stack.decision.binding
+
+
+def states_table(bundles: Iterable[Bundle]) -> Shown:
     """Several states of one box side by side, a row each: what every layer said, and which one bound."""
     rows = []
     for bundle in bundles:
         stack = ceilings(bundle)[0]
-        found = [stack.row(layer) for layer, _ in STATE_LAYERS]
-        rows.append(
-            [bundle.box, *(row.value if row else None for row in found), stack.decision.binding]
-        )
-    return table(rows, ["state", *(name for _, name in STATE_LAYERS), "binds"])
+        layers = [stack.row(layer) for layer, _ in STATE_LAYERS]
+        values = [row.value if row else None for row in layers]
+        rows.append([bundle.box, *values, stack.decision.binding])
+    head = ["state", *(name for _, name in STATE_LAYERS), "binds"]
+    return Shown("States of one box", head, rows)
 
 
 def verify_text(result: VerifyResult) -> str:
     """What a change did, layer by layer."""
-    words = {True: "took", False: "did not take", None: "-"}
-    out = _wrapped(plain(result.says), "", " ")
+    took = {True: "took", False: "did not take", None: "-"}
+    out = wrapped(result.says, "", " ")
     if result.rows:
-        rows = [[r.name, r.before, r.intended, r.now, words[r.took]] for r in result.rows]
-        out += ["", table(rows, ["layer", "before", "intended", "now", ""])]
-        out += [
-            line
-            for r in result.rows
-            if r.why
-            for line in _wrapped(f"{r.name}: {plain(r.why)}", "", "  ")
+        rows = [[r.name, r.before, r.intended, r.now, took[r.took]] for r in result.rows]
+        why = [
+            line for r in result.rows if r.why for line in wrapped(f"{r.name}: {r.why}", "", "  ")
         ]
-        out.append(f"Intended: {result.intended_source or 'nothing'}")
-    return "\n".join(
-        [
-            *out,
-            *(
-                line
-                for warning in result.warnings
-                for line in _wrapped("Mind: " + plain(warning), "")
-            ),
-        ]
+        why.append(f"Intended: {result.intended_source or 'nothing'}")
+        head = ["layer", "before", "intended", "now", ""]
+        out += ["", str(Shown("What the change did", head, rows, why))]
+    out += [line for one in result.warnings for line in wrapped("Mind: " + one, "", "  ")]
+    return "\n".join(out)
+
+
+def verify_with(now: Bundle, earlier: str, target_bytes: int | None = None) -> str:
+    """``verify_text`` against an earlier bundle by name or path; without one, how to keep one."""
+    if not earlier:
+        return NOT_COMPARED
+    return verify_text(verify(open_box(earlier), now, target_bytes=target_bytes))
+
+
+def four_states() -> list[Bundle]:
+    """The recorded states of the Strix Halo box: as found, after vm_size, after gttsize, after the TTM limit."""
+    return [open_box(name) for name in recorded_names() if name.startswith("strix-halo-")]
+
+
+def ceilings_bars(stack: Stack) -> Shown:
+    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that binds, and its name says so."""
+    rows = [row for row in stack.rows if _is_drawn(row)]
+    title = f"Ceilings of {stack.name or 'this box'} from the RAM upwards as bars"
+    cells = [[row.name, row.value, "which binds" if _binds(stack, row) else ""] for row in rows]
+    draw = partial(_draw_ceilings, stack, rows)
+    return Shown(title, ["layer", "value", ""], cells, draw=draw)
+
+
+def _is_drawn(row: Ceiling) -> bool:
+    if row.layer == "cgroup":
+        return row.value.ok
+    return (
+        bool(row.layer) and row.layer != "ulimit" or row.name in ("VRAM of the card", "nvidia-smi")
     )
 
 
-def _figure_rows(stack: Stack) -> list[Ceiling]:
-    return [
-        row
-        for row in stack.rows
-        if (row.layer and row.layer not in ("ulimit", "cgroup"))
-        or (row.layer == "cgroup" and row.value.ok)
-        or row.name in ("VRAM of the card", "nvidia-smi")
-    ]
-
-
-def ceilings_figure(stack: Stack) -> Figure:
-    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that binds, and its name says so."""
-    rows = _figure_rows(stack)
-    sizes = [int(row.value.value or 0) for row in rows if row.value.ok]
-    top, sheet, right = max(sizes, default=0) or 1, Sheet(), WIDTH - MARGIN
-    scale = (right - MARGIN) / top
+def _draw_ceilings(stack: Stack, rows: list[Ceiling]) -> Figure:
+    top, sheet = max((row.value.bytes for row in rows if row.value.ok), default=0) or 1, Sheet()
     sheet.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
-    started, binding = sheet.y, stack.decision.binding
-    for row in rows:
-        binds = bool(row.layer) and row.layer == binding
-        value = show_bytes(int(row.value.value or 0)) if row.value.ok else "not known"
-        sheet.y += 0.17
-        sheet.text(right, value, ha="right", weight="bold" if binds else "normal")
-        name = row.name + (": this one binds" if binds else "")
-        sheet.text(
-            MARGIN,
-            fit(
-                name,
-                right - MARGIN - inches(value, BODY) - 0.25,
-                BODY,
-                "bold" if binds else "normal",
-            ),
-            weight="bold" if binds else "normal",
-            color=ALARM if binds else "#1c2126",
-        )
-        sheet.y += 0.06
-        if row.value.ok:
-            sheet.box(
-                MARGIN,
-                max(int(row.value.value or 0) * scale, 0.02),
-                0.15,
-                Look(
-                    face=ALARM
-                    if binds
-                    else ACCENT
-                    if row.layer not in ("carveout", "ram", "kfd_limit")
-                    else PALE,
-                    edge=MUTED,
-                ),
-            )
-            if row.pending_bytes is not None:
-                sheet.box(
-                    MARGIN,
-                    min(row.pending_bytes * scale, right - MARGIN),
-                    0.15,
-                    Look(edge=MUTED, hatch=UNKNOWN),
-                )
-        else:
-            sheet.box(MARGIN, right - MARGIN, 0.15, Look(edge=RULE, hatch=UNKNOWN))
-        sheet.y += 0.19
-        if not row.value.ok:
-            sheet.y += 0.1
-            sheet.text(MARGIN, fit(plain(row.value.show()), right - MARGIN, SMALL), SMALL, MUTED)
-            sheet.y += 0.03
+    started = sheet.y
+    sheet.bars([_ceiling_bar(row, _binds(stack, row), top) for row in rows], top)
     if stack.decision.binding_bytes is not None:
-        x = MARGIN + min(stack.decision.binding_bytes, top) * scale
-        sheet.box(
-            min(x, right) - 0.006, 0.012, sheet.y - started, Look(face=ALARM), dy=started - sheet.y
-        )
-    sheet.y += 0.14
-    _footnote(
-        sheet,
+        x = MARGIN + min(stack.decision.binding_bytes, top) / top * (RIGHT - MARGIN)
+        line = min(x, RIGHT) - 0.006, 0.012, sheet.y - started
+        sheet.box(*line, Look(ALARM), dy=started - sheet.y)
+    sheet.footnote(
         f"One scale; the longest bar is {show_bytes(top)}. Pale: the RAM and what the kernel keeps of it. "
-        "Hatched: not known, or configured and not live.",
+        "Hatched: not known, or configured and not live."
     )
     return sheet.done()
 
 
-def _footnote(sheet: Sheet, words: str) -> None:
-    for line in wrap(words, WIDTH - 2 * MARGIN, SMALL):
-        sheet.text(MARGIN, line, SMALL, MUTED)
-        sheet.y += 0.14
-
-
-def ceilings_alt(stack: Stack) -> str:
-    """The ceilings figure in words."""
-    parts = [
-        f"{row.name} {row.value.show()}"
-        + (", which binds" if row.layer and row.layer == stack.decision.binding else "")
-        for row in _figure_rows(stack)
-    ]
-    return plain(
-        f"Ceilings of {stack.name or 'this box'} from the RAM upwards as bars: "
-        + "; ".join(parts)
-        + "."
-    )
+def _ceiling_bar(row: Ceiling, binds: bool, top: int) -> Bar:
+    """A layer's bar; what is configured and not live yet is hatched over it."""
+    if not row.value.ok:
+        return Bar(row.name, "not known", (), [row.value.show()])
+    face = ALARM if binds else PALE if row.layer in KERNEL_LAYERS else ACCENT
+    fills: list[tuple[float, Look]] = [(row.value.bytes, Look(face, MUTED))]
+    if row.pending_bytes is not None:
+        fills.append((min(row.pending_bytes, top), Look(edge=MUTED, hatch=UNKNOWN)))
+    value = show_bytes(row.value.bytes)
+    if binds:
+        return Bar(row.name + ": this one binds", value, fills, weight="bold", tone=ALARM)
+    return Bar(row.name, value, fills, tone=INK)
 
 
 @dataclass(frozen=True)
@@ -346,6 +237,7 @@ class Choice:
         return self.limit_bytes / BYTES_A_PARAMETER / 1e9
 
     def words(self) -> str:
+        """The choice in a sentence."""
         return (
             f"A reserve of {show_bytes(self.reserve_bytes)} leaves a limit of {show_bytes(self.limit_bytes)} "
             f"({self.pages} pages; {self.action}): weights of at most {self.parameters_billion:.1f} billion parameters at "
@@ -355,127 +247,64 @@ class Choice:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The reserve against the largest model, on one box. It holds no widgets; the slider and the static twin both ask it."""
+    """The reserve against the largest model, on one box; ``why`` there is none to choose. It holds no widgets."""
 
     space: Room | None
     why: str = ""
 
     def at(self, reserve_gib: float) -> Choice | None:
         """What a reserve would leave, or None where the box has no TTM limit to set or not that much RAM."""
-        if self.space is None or not 0 < int(reserve_gib * GIB) < self.space.ram_bytes:
+        reserve = int(reserve_gib * GIB)
+        if self.space is None or not 0 < reserve < self.space.ram_bytes:
             return None
-        made = plan(
-            Room(
-                self.space.ram_bytes,
-                self.space.page_bytes,
-                self.space.kernel,
-                None,
-                self.space.carveout_bytes,
-            ),
-            reserve_bytes=int(reserve_gib * GIB),
-        )
+        made = plan(replace(self.space, live_pages=None), reserve_bytes=reserve)
         if made.bytes is None or made.pages_limit is None:
             return None
-        return Choice(int(reserve_gib * GIB), made.bytes, made.pages_limit, made.action)
+        return Choice(reserve, made.bytes, made.pages_limit, made.action)
 
     def choices(self) -> list[Choice]:
+        """What a few reserves would leave."""
         return [choice for choice in map(self.at, RESERVES_GIB) if choice is not None]
 
 
 def what_if(stack: Stack, space: Room | None) -> WhatIf:
     """The what-if of a stack; a GPU that TTM does not limit has none, and says why."""
-    if stack.kind != "apu" or space is None:
-        return WhatIf(
-            None,
-            stack.decision.says if stack.kind != "apu" else "RAM or page size were not captured",
-        )
-    return WhatIf(space)
+    if stack.kind != "apu":
+        return WhatIf(None, stack.decision.says)
+    return WhatIf(space, "" if space else "RAM or page size were not captured")
 
 
-def what_if_table(state: WhatIf) -> str:
-    """The static twin of the slider: a few reserves, the limit each leaves, and the largest model."""
-    choices = state.choices()
-    if not choices:
-        return f"No reserve to choose here. {state.why}".strip()
+def what_if_table(state: WhatIf) -> Shown:
+    """A few reserves, the limit each leaves, and the largest model; drawn as the GPU's part of the RAM and the system's."""
     rows = [
-        [
-            show_bytes(c.reserve_bytes),
-            show_bytes(c.limit_bytes),
-            c.pages,
-            c.action,
-            f"{c.parameters_billion:.1f}",
-        ]
-        for c in choices
-    ]
-    return table(
-        rows,
-        ["reserve for the system", "TTM limit", "pages", "plan", "parameters, 10^9, at 2 bytes"],
-    )
-
-
-def what_if_figure(state: WhatIf) -> Figure:
-    """The same as bars: the GPU's part of the RAM, and what stays for the system."""
-    sheet, right = Sheet(), WIDTH - MARGIN
-    sheet.heading("Reserve against the largest model", "2 bytes a parameter")
-    choices = state.choices()
-    if not choices or state.space is None:
-        for line in wrap(f"No reserve to choose here. {state.why}", right - MARGIN, BODY):
-            sheet.nothing(line)
-        return sheet.done()
-    scale = (right - MARGIN) / state.space.ram_bytes
-    for choice in choices:
-        sheet.y += 0.17
-        value = f"{choice.parameters_billion:.1f} billion parameters"
-        sheet.text(right, value, ha="right")
-        sheet.text(MARGIN, f"reserve {show_bytes(choice.reserve_bytes)}")
-        sheet.y += 0.06
-        sheet.box(MARGIN, right - MARGIN, 0.15, Look(face=PALE, edge=MUTED))
-        sheet.box(MARGIN, choice.limit_bytes * scale, 0.15, Look(face=ACCENT))
-        sheet.y += 0.2
-    sheet.y += 0.14
-    _footnote(
-        sheet,
-        f"Whole bar: {show_bytes(state.space.ram_bytes)} of RAM. Filled: the TTM limit. The rest stays for "
-        "the system.",
-    )
-    return sheet.done()
-
-
-def what_if_alt(state: WhatIf) -> str:
-    """The what-if figure in words."""
-    said = [
-        f"reserve {show_bytes(c.reserve_bytes)}: limit {show_bytes(c.limit_bytes)}, {c.parameters_billion:.1f} billion "
-        "parameters"
+        [c.reserve_bytes, c.limit_bytes, c.pages, c.action, round(c.parameters_billion, 1)]
         for c in state.choices()
     ]
-    return (
-        "Reserve against the largest model as bars. " + "; ".join(said) + "."
-        if said
-        else plain(f"No reserve to choose here. {state.why}").strip()
-    )
+    head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
+    head += ["plan", "parameters, 10^9, at 2 bytes"]
+    none = f"No reserve to choose here. {state.why}".strip()
+    title = "Reserve against the largest model as bars"
+    return Shown(title, head, rows, none=none, draw=partial(_draw_what_if, state, none))
 
 
-def four_states() -> list[Bundle]:
-    """The recorded states of the Strix Halo box: as found, after vm_size, after gttsize, after the TTM limit."""
-    return [open_box(name) for name in recorded_names() if name.startswith("strix-halo-")]
-
-
-def verify_with(now: Bundle, earlier: str, target_bytes: int | None = None) -> str:
-    """``verify_text`` against an earlier bundle by name or path; without one, how to keep one."""
-    if not earlier:
-        return (
-            "Not compared: no earlier bundle was given. Before a change run\n"
-            "    python -m helpers capture --out before.tar.gz\nand after the reboot give that file as `earlier`."
+def _draw_what_if(state: WhatIf, none: str) -> Figure:
+    sheet, choices = Sheet(), state.choices()
+    sheet.heading("Reserve against the largest model", "2 bytes a parameter")
+    if not choices or state.space is None:
+        sheet.nothing(none)
+        return sheet.done()
+    whole = (state.space.ram_bytes, Look(PALE, MUTED))
+    bars = [
+        Bar(
+            f"reserve {show_bytes(choice.reserve_bytes)}",
+            f"{choice.parameters_billion:.1f} billion parameters",
+            [whole, (choice.limit_bytes, Look(ACCENT))],
         )
-    return verify_text(verify(open_box(earlier), now, target_bytes=target_bytes))
-
-
-def _wrapped(text: str, indent: str, then: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDE,
-        initial_indent=indent,
-        subsequent_indent=indent + (then or "  "),
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [indent]
+        for choice in choices
+    ]
+    sheet.bars(bars, state.space.ram_bytes)
+    sheet.footnote(
+        f"Whole bar: {show_bytes(state.space.ram_bytes)} of RAM. Filled: the TTM limit. The rest stays for "
+        "the system."
+    )
+    return sheet.done()

@@ -7,47 +7,19 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from collections.abc import Iterable
 
 from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict
 
-from .tables import cut, one_source, plain
+from .shown import WIDE as WIDE
+from .shown import cut, plain, words, wrapped
+from .tables import one_source
 
-CAUSE_WORDS = {
-    "external-holder": "Another process holds the memory",
-    "stale-holder": "A process that should be gone still holds the memory",
-    "driver-leak": "The driver counts memory as used that no process owns",
-    "true-capacity": "The work needs more memory than there is",
-    "allocator-fragmentation": "The framework holds enough memory, in pieces too small",
-    "allocator-cache-not-returned": "The framework's cache keeps memory that another one needs",
-    "user-leak": "The program itself keeps more and more memory",
-    "ttm-gtt-cap": "The kernel's TTM or GTT limit is below what the machine could give",
-    "carveout-only": "Only the firmware's VRAM carve-out is in use",
-    "hsa-pool-cap": "The ROCm runtime offers less memory than the driver",
-    "version-mismatch": "Framework, runtime and driver do not fit each other",
-    "unsupported-gfx": "This framework build does not support this GPU",
-    "permission": "This user may not open the GPU",
-    "metric-misreport": "A tool shows a wrong number; the memory itself is fine",
-    "library-workspace": "A library cannot get its workspace",
-    "host-oom": "The host ran out of memory, not the GPU",
-    "context-corruption": "An earlier fault broke the GPU context; later errors mislead",
-    "config-ineffective": "A setting was made and does not take effect",
-    "multi-gpu-imbalance": "Several ranks or replicas landed on one GPU",
-    "expandable-segments-unsupported": "Expandable segments do not work on this build",
-    "other": "A cause outside the list",
-    "cannot-tell": "The evidence does not decide",
-}
-CONFIDENCE_WORDS = {
-    "confirmed": "confirmed: the evidence proves it",
-    "likely": "likely: the evidence points to it and does not prove it",
-    "weak": "weak: a hint, no more",
-}
+CAUSE_WORDS: dict[str, str] = words("causes")
+CONFIDENCE_WORDS: dict[str, str] = words("confidence")
 HEALTHY = "healthy"
 UNDECIDED = "the reading that decides is named below"
 SUM, SUMS = "sum-", "The sums of the message"
-WIDE = 88
-"""Columns of the text, so that it also fits the column of the page."""
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
@@ -98,58 +70,45 @@ def as_text(verdict: Verdict, sources: bool = True) -> str:
     """The verdict for a terminal; ``sources=False`` leaves out where each reading came from."""
     out = [headline(verdict), f"({named(verdict)}; {label(verdict)})"]
     if summary(verdict):
-        out += ["", *_wrapped(summary(verdict), "")]
-    for title, items, none in _evidence(verdict):
-        out += ["", title, *_items(items, none, sources)]
-        if title == "Evidence" and sums(verdict):
-            out += [
-                "",
-                SUMS,
-                *(line for row in sums(verdict) for line in _wrapped(_flat(row.says), "  ")),
-            ]
-    out += ["", "Missing"]
-    for m in verdict.missing:
-        out += _wrapped(f"{_flat(m.reading)}: {_flat(m.how)}", "  ")
-    if not verdict.missing:
-        out.append("  " + NOTHING_MISSING)
+        out += ["", *_prose(summary(verdict), "")]
+    out += ["", "Evidence", *_items(rows(verdict), "None.", sources)]
+    if sums(verdict):
+        out += ["", SUMS, *(line for row in sums(verdict) for line in _prose(row.says))]
+    out += ["", "Against", *_items(verdict.against, NOTHING_AGAINST, sources), "", "Missing"]
+    missing = [line for m in verdict.missing for line in _prose(f"{m.reading}: {m.how}")]
+    out += missing or ["  " + NOTHING_MISSING]
     if verdict.alternatives:
         out += ["", "Still open", *("  " + line for line in alternatives(verdict))]
     step = verdict.next_step
-    out += ["", "Next step", *_wrapped(_flat(step.what), "  ")]
+    out += ["", "Next step", *_prose(step.what)]
     if step.command:
         out += ["", *("      " + plain(line) for line in step.command.splitlines()), ""]
     if step.precondition:
-        out += _wrapped("Before it: " + _flat(step.precondition), "  ")
-    out += _wrapped("What it may harm: " + _flat(step.blast_radius), "  ")
+        out += _prose("Before it: " + step.precondition)
+    out += _prose("What it may harm: " + step.blast_radius)
     return "\n".join(out)
 
 
 def as_markdown(verdict: Verdict) -> str:
     """The verdict as Markdown. Text from the box is escaped, so that it can neither format nor inject anything."""
-    out = [f"**{_escaped(headline(verdict))}**", f"`{named(verdict)}`, {label(verdict)}"]
-    if summary(verdict):
-        out.append(_escaped(summary(verdict)))
-    for title, items, none in _evidence(verdict):
-        lines = [
-            f"- {_escaped(e.says)} **{_escaped(e.reading.show())}** from {_code(one_source([e.reading]))} "
-            f"({_escaped(e.id)})"
-            for e in items
-        ]
-        out += [f"**{title}**", "\n".join(lines) or none]
-        if title == "Evidence" and sums(verdict):
-            out += [f"**{SUMS}**", "\n".join(f"- {_escaped(row.says)}" for row in sums(verdict))]
-    missing = [f"- {_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
-    out += ["**Missing**", "\n".join(missing) or NOTHING_MISSING]
-    if verdict.alternatives:
-        out += ["**Still open**", "\n".join("- " + line for line in alternatives(verdict))]
-    step = verdict.next_step
-    out += ["**Next step**", _escaped(step.what)]
-    if step.command:
-        out.append("\n".join("    " + plain(line) for line in step.command.splitlines()))
-    if step.precondition:
-        out.append("Before it: " + _escaped(step.precondition))
-    out.append("What it may harm: " + _escaped(step.blast_radius))
-    return "\n\n".join(out) + "\n"
+    step, lines = verdict.next_step, [_escaped(row.says) for row in sums(verdict)]
+    missing = [f"{_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
+    parts = [
+        f"**{_escaped(headline(verdict))}**",
+        f"`{named(verdict)}`, {label(verdict)}",
+        _escaped(summary(verdict)),
+        _listed("Evidence", map(_item, rows(verdict)), "None."),
+        _listed(SUMS, lines) if lines else "",
+        _listed("Against", map(_item, verdict.against), NOTHING_AGAINST),
+        _listed("Missing", missing, NOTHING_MISSING),
+        _listed("Still open", alternatives(verdict)) if verdict.alternatives else "",
+        "**Next step**",
+        _escaped(step.what),
+        "\n".join("    " + plain(line) for line in step.command.splitlines()),
+        "Before it: " + _escaped(step.precondition) if step.precondition else "",
+        "What it may harm: " + _escaped(step.blast_radius),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def against(verdict: Verdict, sources: bool = True) -> str:
@@ -182,31 +141,27 @@ def alternatives(verdict: Verdict) -> list[str]:
     return [f"{CAUSE_WORDS[a.cause]} ({a.cause}, {a.confidence})" for a in verdict.alternatives]
 
 
-def _evidence(verdict: Verdict) -> Iterable[tuple[str, list[Evidence], str]]:
-    return (("Evidence", rows(verdict), "None."), ("Against", verdict.against, NOTHING_AGAINST))
-
-
 def _items(items: list[Evidence], none: str, sources: bool) -> list[str]:
+    """Each piece of evidence, its value under what it says."""
     out = []
     for e in items:
-        out += _wrapped(f"{plain(e.id)}: {_flat(e.says)}", "  ")
-        out.append(
-            "      "
-            + plain(e.reading.show())
-            + (f"   from {one_source([e.reading])}" if sources else "")
-        )
+        source = f"   from {one_source([e.reading])}" if sources else ""
+        out += [*_prose(f"{e.id}: {e.says}"), f"      {plain(e.reading.show())}{source}"]
     return out or ["  " + none]
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDE,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [indent]
+def _prose(text: str, indent: str = "  ") -> list[str]:
+    return wrapped(_flat(text), indent)
+
+
+def _item(e: Evidence) -> str:
+    value, source = _escaped(e.reading.show()), _code(one_source([e.reading]))
+    return f"{_escaped(e.says)} **{value}** from {source} ({_escaped(e.id)})"
+
+
+def _listed(title: str, lines: Iterable[str], none: str = "") -> str:
+    """A title with a list below it, or what an empty one says."""
+    return f"**{title}**\n\n" + ("\n".join("- " + line for line in lines) or none)
 
 
 def _flat(text: str) -> str:
@@ -221,6 +176,6 @@ def _code(text: str) -> str:
     """A code span that holds any text: its fence is longer than any run of backticks inside."""
     text = plain(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return (
-        f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else "an unnamed source"
-    )
+    if not text:
+        return "an unnamed source"
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

@@ -12,7 +12,6 @@ import hashlib
 import os
 import random
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
@@ -126,11 +125,8 @@ def load(folder: Path) -> tuple[int, dict[str, Any], tuple[str, ...]] | None:
 
 def _found(folder: Path) -> list[tuple[int, Path]]:
     """Step and path of every checkpoint, the newest step first; of one step the one written last first."""
-    found = [
-        (int(match[1]), path)
-        for path in folder.glob("step-*.pt")
-        if (match := NAME.fullmatch(path.name))
-    ]
+    paths = [path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name)]
+    found = [(int(path.name.split("-")[1]), path) for path in paths]
     return sorted(found, key=lambda one: (one[0], one[1].stat().st_mtime_ns), reverse=True)
 
 
@@ -151,29 +147,18 @@ def _sync_folder(folder: Path) -> None:
 
 
 def rng_states() -> dict[str, Any]:
-    """Every random generator that a training step may draw from: Python's, torch's on the CPU and on each GPU, and numpy's
-    where it was imported; in types that torch.load reads with weights_only."""
+    """Every random generator that a training step draws from: Python's, torch's on the CPU and on each GPU; in types that
+    torch.load reads with weights_only."""
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        name, keys, *rest = numpy.random.get_state()
-        states["numpy"] = (
-            str(name),
-            [int(key) for key in keys],
-            *(float(one) if isinstance(one, float) else int(one) for one in rest),
-        )
     return states
 
 
 def seed(number: int) -> None:
-    """Seed them all; numpy begins with a seed of its own in every process."""
+    """Seed them all."""
     random.seed(number)
     torch.manual_seed(number)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(number)
 
 
 def set_rng_states(states: dict[str, Any]) -> None:
@@ -183,10 +168,6 @@ def set_rng_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"].cpu())
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([one.cpu() for one in states["cuda"]])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy" in states:
-        name, keys, *rest = states["numpy"]
-        numpy.random.set_state((name, keys, *rest))
 
 
 def fingerprint(value: Any) -> str:

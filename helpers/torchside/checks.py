@@ -13,38 +13,38 @@ largest value of the loss and of each gradient, fp32 against float64. Copies: bi
 from __future__ import annotations
 
 import faulthandler
-import json
-import os
-import sys
 import time
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
-from helpers.torchside import pairs
-from helpers.torchside.device import GIB, MIB, SEED, Device, Failed, NotRun, one_line
-from helpers.torchside.ladder import ladder
+from helpers.torchside import frame, pairs
+from helpers.torchside.device import SEED, Device, Failed
+from helpers.torchside.frame import GIB, MIB, NotRun, Row, is_oom, one_line
 
 TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
 NETWORK_TOLERANCE = 1e-4
+START_BYTES = 64 * MIB
+# KFD rounds each buffer up to 2 MiB (amdgpu_amdkfd_gpuvm.c), so a finer answer means nothing.
+STEP_BYTES = 2 * MIB
+LEFT_TO_OTHERS_BYTES = 2 * GIB
+MOST_ON_CPU_BYTES = 2 * GIB
+Check = Callable[[Device], Row]
 
 
-def enumeration(device: Device) -> dict[str, Any]:
+def enumeration(device: Device) -> Row:
     if not device.gpu:
         return {"says": "torch works on the CPU"}
     if device.trouble:
         raise Failed(device.trouble, message=device.reason)
-    seen = [
-        device.torch.cuda.get_device_properties(index)
-        for index in range(device.torch.cuda.device_count())
-    ]
-    return {
-        "says": "torch sees "
-        + " and ".join(f"{p.name} with {p.total_memory / GIB:.2f} GiB" for p in seen),
-        "figures": {"total_bytes": [p.total_memory for p in seen]},
-    }
+    cuda = device.torch.cuda
+    cards = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
+    names = [f"{card.name} with {card.total_memory / GIB:.2f} GiB" for card in cards]
+    sizes = [card.total_memory for card in cards]
+    return {"says": "torch sees " + " and ".join(names), "figures": {"total_bytes": sizes}}
 
 
-def alone(device: Device) -> dict[str, Any]:
+def alone(device: Device) -> Row:
     if not device.gpu:
         raise NotRun("not run because it is about GPUs and this is the CPU")
     if device.trouble:
@@ -54,15 +54,15 @@ def alone(device: Device) -> dict[str, Any]:
     return {"says": "torch sees this GPU and no other"}
 
 
-def matmul(device: Device, kind: str) -> dict[str, Any]:
+def matmul(device: Device, kind: str) -> Row:
     torch = device.torch
     if kind == "bfloat16" and device.gpu and not _has_bf16(torch):
         raise NotRun("not run because this GPU has no bf16")
     generator = device.generator()
     a, b = (torch.randn(256, 256, generator=generator).to(getattr(torch, kind)) for _ in range(2))
-    got = torch.matmul(a.to(device.name), b.to(device.name)).to("cpu").double()
+    product = torch.matmul(a.to(device.name), b.to(device.name)).to("cpu").double()
     a, b = a.double(), b.double()
-    error = float(((got - torch.matmul(a, b)).abs() / torch.matmul(a.abs(), b.abs())).max())
+    error = float(((product - torch.matmul(a, b)).abs() / torch.matmul(a.abs(), b.abs())).max())
     limit = TOLERANCE[kind]
     # Written so that a NaN fails.
     if not error <= limit:
@@ -77,7 +77,7 @@ def _has_bf16(torch: Any) -> bool:
         return bool(torch.cuda.is_bf16_supported())
 
 
-def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> dict[str, Any]:
+def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> Row:
     """Loss and gradients of one step of a small network, ``wrap`` around it, against the same step in float64 on the CPU.
 
     Linear layers only: at a convolution's first use MIOpen may compile kernels for minutes.
@@ -91,38 +91,38 @@ def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> dic
     )
     twin.load_state_dict(net.state_dict())
     x, y = torch.randn(32, 64, generator=device.generator()), torch.arange(32) % 10
-    got = _step(torch, net.to(device.name), wrap, x.to(device.name), y.to(device.name))
+    here = _step(torch, net.to(device.name), wrap, x.to(device.name), y.to(device.name))
     expected = _step(torch, twin.double(), lambda net: net, x.double(), y)
-    if not all(bool(torch.isfinite(value).all()) for value in got):
+    if not all(bool(torch.isfinite(value).all()) for value in here):
         raise Failed("loss or gradients are not finite")
-    error = max(map(lambda g, e: float((g - e).abs().max() / e.abs().max()), got, expected))
+    error = max(map(lambda g, e: float((g - e).abs().max() / e.abs().max()), here, expected))
+    limit = f"{NETWORK_TOLERANCE:.1e}"
     if not error <= NETWORK_TOLERANCE:
-        raise Failed(
-            f"loss or gradients differ from the CPU's by more than {NETWORK_TOLERANCE:.1e}",
-            max_error=error,
-        )
-    return {
-        "says": f"loss and gradients are finite and equal to the CPU's within {NETWORK_TOLERANCE:.1e}",
-        "max_error": error,
-    }
+        says = f"loss or gradients differ from the CPU's by more than {limit}"
+        raise Failed(says, max_error=error)
+    says = f"loss and gradients are finite and equal to the CPU's within {limit}"
+    return {"says": says, "max_error": error}
 
 
 def _step(torch: Any, net: Any, wrap: Callable[[Any], Any], x: Any, y: Any) -> list[Any]:
     loss = torch.nn.functional.cross_entropy(wrap(net)(x), y)
     loss.backward()
-    return [
-        value.detach().to("cpu").double() for value in (loss, *(p.grad for p in net.parameters()))
-    ]
+    values = [loss, *(parameter.grad for parameter in net.parameters())]
+    return [value.detach().to("cpu").double() for value in values]
 
 
-def copies(device: Device, pinned: bool) -> dict[str, Any]:
+def data_parallel(device: Device) -> Row:
+    parallel = device.torch.nn.DataParallel
+    return network(device, lambda net: parallel(net, device_ids=[0, 1]))
+
+
+def copies(device: Device, pinned: bool) -> Row:
     torch = device.torch
     if pinned and not device.gpu:
         raise NotRun("not run because pinned memory is about GPUs and this is the CPU")
     for words in (1, 4097, 4 * MIB):
-        there = torch.randint(
-            -(2**31), 2**31, (words,), generator=device.generator(), dtype=torch.int32
-        )
+        seeded: Any = {"generator": device.generator(), "dtype": torch.int32}
+        there = torch.randint(-(2**31), 2**31, (words,), **seeded)
         there = there.pin_memory() if pinned else there
         on_device = there.to(device.name, non_blocking=pinned).clone()
         back = torch.empty_like(there, pin_memory=pinned)
@@ -138,28 +138,93 @@ def copies(device: Device, pinned: bool) -> dict[str, Any]:
     return {"says": "16 MiB there and back are bit equal"}
 
 
+# The largest single allocation: sizes are doubled, then halved in between; each is written and given back.
+
+
+def ladder(device: Device) -> Row:
+    """Stops at the smaller of half of the free memory and free less 2 GiB (on the CPU also at 2 GiB), unless told otherwise."""
+    if device.gpu:
+        device.torch.cuda.empty_cache()
+        device.limit_memory(1 << 62)
+    free = device.free_bytes()
+    stop = free if device.spec.get("to_the_limit") else stop_bytes(free, device.gpu)
+    stop -= stop % STEP_BYTES
+    if stop < STEP_BYTES:
+        free_words = f"only {free / GIB:.2f} GiB is free, and 2 GiB is left to others"
+        raise NotRun("not run because " + free_words)
+    held, refused, tried = climb(partial(can_hold, device), stop)
+    says = f"the largest single allocation is {held / GIB:.2f} GiB of {free / GIB:.2f} GiB free"
+    stopped = f"; {refused / GIB:.2f} GiB was refused" if refused else ", where the check stopped"
+    figures: Row = {"largest_bytes": held, "refused_bytes": refused or None, "free_bytes": free}
+    figures |= {"stop_bytes": stop, "tried": tried}
+    return {"says": says + stopped + " by itself" * (not refused), "figures": figures}
+
+
+def stop_bytes(free_bytes: int, gpu: bool) -> int:
+    """How far the ladder goes when nobody tells it to go further; may be negative."""
+    stop = min(free_bytes // 2, free_bytes - LEFT_TO_OTHERS_BYTES)
+    return stop if gpu else min(stop, MOST_ON_CPU_BYTES)
+
+
+def climb(fits: Callable[[int], bool], stop: int) -> tuple[int, int, list[list[Any]]]:
+    """The largest size that fits and the smallest that was refused (0: none up to ``stop``), with every size tried."""
+    held, refused, size = 0, 0, min(START_BYTES, stop)
+    tried: list[list[Any]] = []
+    while True:
+        ok = fits(size)
+        tried.append([size, ok])
+        if ok:
+            held = size
+        else:
+            refused = size
+        if refused:
+            middle = (held + refused) // 2
+            size = middle - middle % STEP_BYTES
+            if size <= held or refused - held <= max(STEP_BYTES, refused // 256):
+                return held, refused, tried
+        elif size == stop:
+            return held, refused, tried
+        else:
+            size = min(2 * size, stop)
+
+
+def can_hold(device: Device, size_bytes: int) -> bool:
+    """Whether one block of this size can be had and written to its last byte."""
+    torch, block = device.torch, None
+    try:
+        block = torch.empty(size_bytes, dtype=torch.uint8, device=device.name)
+        block.fill_(165)
+        return int(block[-1]) == 165
+    except (MemoryError, RuntimeError) as error:
+        if not is_oom(torch, error):
+            raise
+        return False
+    finally:
+        del block
+        if device.gpu:
+            torch.cuda.empty_cache()
+
+
 # Those that take no device memory, those that share the time of one GPU, and those that are asked for by name.
-LOOKS: dict[str, Callable[[Device], dict[str, Any]]] = {"enumeration": enumeration, "alone": alone}
-LOADS: dict[str, Callable[[Device], dict[str, Any]]] = {
-    "matmul_fp32": lambda device: matmul(device, "float32"),
-    "matmul_bf16": lambda device: matmul(device, "bfloat16"),
+LOOKS: dict[str, Check] = {"enumeration": enumeration, "alone": alone}
+LOADS: dict[str, Check] = {
+    "matmul_fp32": partial(matmul, kind="float32"),
+    "matmul_bf16": partial(matmul, kind="bfloat16"),
     "network": network,
-    "copy_pageable": lambda device: copies(device, pinned=False),
-    "copy_pinned": lambda device: copies(device, pinned=True),
+    "copy_pageable": partial(copies, pinned=False),
+    "copy_pinned": partial(copies, pinned=True),
 }
-OPT_IN: dict[str, Callable[[Device], dict[str, Any]]] = {
+OPT_IN: dict[str, Check] = {
     "ladder": ladder,
     "peer_access": pairs.peer_access,
     "pair_copy": pairs.pair_copy,
-    "all_reduce_gloo": lambda device: pairs.all_reduce(device, "gloo"),
-    "all_reduce_nccl": lambda device: pairs.all_reduce(device, "nccl"),
-    "data_parallel": lambda device: network(
-        device, lambda net: device.torch.nn.DataParallel(net, device_ids=[0, 1])
-    ),
+    "all_reduce_gloo": partial(pairs.all_reduce, backend="gloo"),
+    "all_reduce_nccl": partial(pairs.all_reduce, backend="nccl"),
+    "data_parallel": data_parallel,
 }
 
 
-def run(device: Device, tell: Callable[..., None]) -> None:
+def checks(device: Device) -> Iterator[Row]:
     """Run the checks of ``spec["names"]`` in order and tell each one's start and end.
 
     After an error that no check expects on a GPU the rest is left undone: the context may be broken, and the parent runs them
@@ -168,44 +233,37 @@ def run(device: Device, tell: Callable[..., None]) -> None:
     spec, spent_s = device.spec, 0.0
     blocked = device.trouble or device.wrong
     for name in spec["names"]:
-        check = {**LOOKS, **LOADS, **OPT_IN}[name]
-        left_s = (
-            spec["gpu_s"] - spent_s
-            if name in LOADS
-            else spec["opt_in_s"]
-            if name in OPT_IN
-            else spec["start_s"]
-        )
-        tell(event="start", check=name)
-        if blocked and name not in LOOKS:
-            tell(event="end", check=name, state="not_run", says="not run because " + blocked)
-            continue
-        if left_s < spec["least_s"]:
-            tell(event="end", check=name, state="not_run", says=spec["used_up"])
+        left_s = spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
+        left_s = spec["gpu_s"] - spent_s if name in LOADS else left_s
+        yield {"event": "start", "check": name}
+        why = "not run because " + blocked if blocked and name not in LOOKS else ""
+        why = why or spec["used_up"] * (left_s < spec["least_s"])
+        if why:
+            yield {"event": "end", "check": name, "state": "not_run", "says": why}
             continue
         # A hang then leaves its Python stack on stderr before the parent's limit ends it; no GIL is needed for that.
-        faulthandler.dump_traceback_later(
-            0.9 * min(left_s, spec["check_s"] if name in LOADS else left_s)
-        )
+        limit_s = min(left_s, spec["check_s"]) if name in LOADS else left_s
+        faulthandler.dump_traceback_later(0.9 * limit_s)
         began = time.monotonic()
+        check = {**LOOKS, **LOADS, **OPT_IN}[name]
         state, answer, broken = _outcome(device, check, name in LOOKS)
         faulthandler.cancel_dump_traceback_later()
         seconds = time.monotonic() - began
         spent_s += seconds if name in LOADS else 0.0
-        tell(event="end", check=name, state=state, seconds=round(seconds, 3), **answer)
+        end = {"event": "end", "check": name, "state": state, "seconds": round(seconds, 3)}
+        yield {**end, **answer}
         if broken:
             return
 
 
-def _outcome(
-    device: Device, check: Callable[[Device], dict[str, Any]], looks: bool
-) -> tuple[str, dict[str, Any], bool]:
+def _outcome(device: Device, check: Check, looks: bool) -> tuple[str, Row, bool]:
     """State, what to tell of it, and whether this process may be broken by now."""
+    most = device.spec["gpu_bytes"]
     try:
         if looks:
             # No limit, no counter, no wait: each would take a context.
             return "passed", check(device), False
-        device.limit_memory(device.spec["gpu_bytes"])
+        device.limit_memory(most)
         device.reset_peaks()
         answer = check(device)
         device.wait()
@@ -213,48 +271,32 @@ def _outcome(
     except NotRun as error:
         return "not_run", {"says": str(error)}, False
     except Failed as error:
-        return (
-            "failed",
-            {"says": str(error), **error.measured, **({} if looks else device.peaks())},
-            False,
-        )
+        peaks = {} if looks else device.peaks()
+        return "failed", {"says": str(error), **error.measured, **peaks}, False
     except Exception as error:  # noqa: BLE001  whatever a check raises is its result
         message = f"{type(error).__name__}: {one_line(error)}"
-        if not device.is_oom(error):
+        if not is_oom(device.torch, error):
             return "failed", {"says": "ended with an error", "message": message}, device.gpu
-        if device.gpu and device.free_bytes() > device.spec["gpu_bytes"]:
-            says = f"not run because it needs more than the {device.spec['gpu_bytes'] // MIB} MiB that a check may take"
+        if device.gpu and device.free_bytes() > most:
+            says = f"not run because it needs more than the {most // MIB} MiB that a check may take"
             return "not_run", {"says": says, "message": message}, False
         return "failed", {"says": "there is not enough memory for it", "message": message}, False
 
 
-def main() -> None:
-    """Read the spec from argv, import torch, run the checks."""
-    spec = json.loads(sys.argv[1])
-    # Only the lines of this program reach the parent's pipe; what libraries print on stdout goes to stderr.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    faulthandler.enable()
+def work(spec: Row) -> Iterator[Row]:
+    """torch's version or why there is none, then the checks."""
     faulthandler.dump_traceback_later(0.9 * spec["start_s"])
-
-    def tell(**message: Any) -> None:
-        _write(answers, message)
-
     try:
-        import torch
-    except Exception as error:  # noqa: BLE001  a broken torch raises anything: ImportError, OSError of a library, NameError
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        tell(
-            event="no_torch", missing=missing, message=f"{type(error).__name__}: {one_line(error)}"
-        )
+        torch = frame.import_torch()
+    except frame.NoTorch as error:
+        yield {"event": "no_torch", "missing": error.missing, "message": str(error)}
         return
     torch.set_num_threads(2)
     device = Device(torch, spec)
     faulthandler.cancel_dump_traceback_later()
-    tell(event="ready", torch=str(torch.__version__))
-    run(device, tell)
+    yield {"event": "ready", "torch": str(torch.__version__)}
+    yield from checks(device)
 
 
-def _write(answers: TextIO, message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+def main() -> None:
+    frame.run(work)

@@ -15,10 +15,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .frame import replacing
+
 LABEL = "structure true, workspace blind"
 # Later steps repeat the first ones, and the profiler keeps every event in host memory until it is stopped.
 STEPS = 5
 FRAMES = 6
+JOB: dict[str, Any] = {"conf": "", "vram": None, "fraction": None, "policy": "firstfit"}
+JOB |= {"foreign": 0, "env": {}, "label": LABEL, "device": "cpu"}
+Allocation = tuple[int, int, int, int, list[str]]
+"""Address, bytes (negative: freed), the profiler's own total after it, time in ns, operators it happened in, innermost first."""
 
 
 class CpuProfile:
@@ -35,13 +41,8 @@ class CpuProfile:
         steps: int | None = None,
         when_stopped: Callable[[dict[str, Any]], None] = lambda result: None,
     ):
-        self.torch, self.out, self.max_events, self.steps, self.when_stopped = (
-            torch,
-            out,
-            max_events,
-            steps,
-            when_stopped,
-        )
+        self.torch, self.out, self.max_events = torch, out, max_events
+        self.steps, self.when_stopped = steps, when_stopped
         self.result: dict[str, Any] | None = None
         self._profile: Any = None
         self._step_times_ns: list[int] = []
@@ -55,20 +56,18 @@ class CpuProfile:
         self._profile.__enter__()
 
     def _count_steps(self) -> Any:
-        register = getattr(
-            importlib.import_module("torch.optim.optimizer"),
-            "register_optimizer_step_post_hook",
-            None,
-        )
-        if register is None:
-            return None
+        module = importlib.import_module("torch.optim.optimizer")
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             self._step_times_ns.append(time.time_ns())
-            if self.steps is not None and len(self._step_times_ns) >= self.steps:
+            if self._full():
                 self.when_stopped(self.stop())
 
+        register = getattr(module, "register_optimizer_step_post_hook", lambda hook: None)
         return register(after_step)
+
+    def _full(self) -> bool:
+        return self.steps is not None and len(self._step_times_ns) >= self.steps
 
     def stop(self) -> dict[str, Any]:
         """End the profile and write the trace, once; ``{file, events, notes}``."""
@@ -78,29 +77,16 @@ class CpuProfile:
         if self._hook is not None:
             self._hook.remove()
         self._profile.__exit__(None, None, None)
-        allocations = cpu_allocations(
-            self.torch, self._profile.kineto_results.experimental_event_tree()
-        )
+        tree = self._profile.kineto_results.experimental_event_tree()
+        allocations = cpu_allocations(self.torch, tree)
         header, rows = trace_rows(allocations, self._before, self._step_times_ns, self.max_events)
-        job: dict[str, Any] = {
-            "conf": "",
-            "vram": None,
-            "fraction": None,
-            "policy": "firstfit",
-            "foreign": 0,
-            "env": {},
-            "label": LABEL,
-            "device": "cpu",
-        }
-        header = {"job": job, "torch": str(self.torch.__version__), "label": LABEL, **header}
-        if self.steps is not None and len(self._step_times_ns) >= self.steps:
-            header["notes"].append(
-                f"the trace ends after {self.steps} optimizer steps; later ones repeat them"
-            )
-        with open(self.out + ".part", "w", encoding="utf-8") as lines:
-            for row in [header, *rows]:
+        if self._full():
+            last = f"the trace ends after {self.steps} optimizer steps; later ones repeat them"
+            header["notes"].append(last)
+        about = {"job": JOB, "torch": str(self.torch.__version__), "label": LABEL}
+        with replacing(self.out) as lines:
+            for row in [{**about, **header}, *rows]:
                 lines.write(json.dumps(row) + "\n")
-        os.replace(self.out + ".part", self.out)
         self.result.update(events=len(rows), notes=header["notes"])
         return self.result
 
@@ -115,11 +101,8 @@ def live_tensors(torch: Any) -> dict[int, int]:
             if tensor.is_leaf and tensor.grad is not None:
                 tensors.append(tensor.grad)
             if tensor.device.type == "cpu" and tensor.layout == torch.strided:
-                storage = (
-                    tensor.untyped_storage()
-                    if hasattr(tensor, "untyped_storage")
-                    else tensor.storage()
-                )
+                whole = getattr(tensor, "untyped_storage", tensor.storage)  # torch 2.0
+                storage = whole()
                 size = storage.nbytes()
                 if size and storage.data_ptr():
                     found[storage.data_ptr()] = size
@@ -128,37 +111,29 @@ def live_tensors(torch: Any) -> dict[int, int]:
     return found
 
 
-def cpu_allocations(torch: Any, tree: Iterable[Any]) -> list[tuple[int, int, int, int, list[str]]]:
-    """Every allocation event of a profiler's event tree in order of time: address, bytes (negative: freed), the profiler's own
-    total after it, time in ns, and the operators that it happened in, innermost first."""
-    allocation = torch._C._profiler._EventType.Allocation
-    found, todo = [], list(tree)
+def cpu_allocations(torch: Any, tree: Iterable[Any]) -> list[Allocation]:
+    """Every allocation event of a profiler's event tree in order of time."""
+    kind = torch._C._profiler._EventType.Allocation
+    found: list[tuple[tuple[int, int], Allocation]] = []
+    todo = list(tree)
     while todo:
         node = todo.pop()
         todo.extend(node.children)
-        if node.tag == allocation and str(node.extra_fields.device).partition(":")[0] == "cpu":
-            fields = node.extra_fields
-            frames: list[str] = []
-            outer = node.parent
-            while outer is not None and len(frames) < FRAMES:
-                frames.append(str(outer.name if isinstance(outer.name, str) else outer.name()))
-                outer = outer.parent
-            found.append(
-                (
-                    int(fields.ptr or 0),
-                    int(fields.alloc_size),
-                    int(fields.total_allocated),
-                    int(node.start_time_ns),
-                    int(node.id) if hasattr(node, "id") else 0,
-                    frames,
-                )
-            )
-    found.sort(key=lambda one: (one[3], one[4]))
-    return [(address, size, total, when, frames) for address, size, total, when, _, frames in found]
+        if node.tag != kind or str(node.extra_fields.device).partition(":")[0] != "cpu":
+            continue
+        fields, when, outer = node.extra_fields, int(node.start_time_ns), node.parent
+        frames: list[str] = []
+        while outer is not None and len(frames) < FRAMES:
+            frames.append(str(outer.name if isinstance(outer.name, str) else outer.name()))
+            outer = outer.parent
+        sizes = int(fields.alloc_size), int(fields.total_allocated)
+        order = when, int(getattr(node, "id", 0))
+        found.append((order, (int(fields.ptr or 0), *sizes, when, frames)))
+    return [allocation for _, allocation in sorted(found, key=lambda one: one[0])]
 
 
 def trace_rows(
-    allocations: list[tuple[int, int, int, int, list[str]]],
+    allocations: list[Allocation],
     before: dict[int, int],
     step_times_ns: list[int],
     max_events: int,
@@ -170,32 +145,38 @@ def trace_rows(
     thread's): it is put in before the second, and counted.
     """
     rows: list[dict[str, Any]] = []
-    live: dict[int, tuple[int, int]] = {}
-    notes: list[str] = []
+    live: dict[int, int] = {}
+    made = 0
+
+    def alloc(size: int, **more: Any) -> int:
+        nonlocal made
+        made += 1
+        rows.append({"op": "alloc", "id": made, "size": size, "stream": 0, **more})
+        return made
+
+    def free(address: int, when: int) -> None:
+        rows.append({"op": "free", "id": live.pop(address), "time_ns": when})
+
     known = allocations[0][2] - allocations[0][1] if allocations else 0
+    held, notes = sum(before.values()), []
     for address, size in before.items():
-        rows.append({"op": "alloc", "id": len(rows) + 1, "size": size, "stream": 0, "before": True})
-        live[address] = (len(rows), size)
-    lump = known - sum(before.values())
-    if lump > 0:
-        rows.append({"op": "alloc", "id": len(rows) + 1, "size": lump, "stream": 0, "before": True})
-        notes.append(
-            f"{lump} bytes were live before the trace that no Python tensor holds: one allocation stands for them"
-        )
+        live[address] = alloc(size, before=True)
+    if known > held:
+        alloc(known - held, before=True)
+        lump = f"{known - held} bytes were live before the trace that no Python tensor holds"
+        notes.append(f"{lump}: one allocation stands for them")
     if before:
         notes.append(
-            f"{len(before)} tensors of {sum(before.values())} bytes were live before the trace; each is allocated at "
-            "its start, and freed only where the profiler saw that its address was free again"
+            f"{len(before)} tensors of {held} bytes were live before the trace; each is allocated at its start, and freed "
+            "only where the profiler saw that its address was free again"
         )
-    start, next_id, net = len(rows), len(rows) + 1, 0
+    start, net, inferred = len(rows), 0, 0
     orphans: list[int] = []
-    inferred = 0
     steps, times = [], list(step_times_ns)
     for address, size, _, when, frames in allocations:
         if len(rows) - start >= max_events:
-            notes.append(
-                f"cut after {max_events} events of {len(allocations)}; a larger --max-events keeps more"
-            )
+            cut = f"cut after {max_events} events of {len(allocations)}"
+            notes.append(f"{cut}; a larger --max-events keeps more")
             break
         while times and times[0] <= when:
             steps.append(len(rows))
@@ -203,32 +184,20 @@ def trace_rows(
         if size > 0:
             if address in live:
                 inferred += address not in before
-                rows.append({"op": "free", "id": live.pop(address)[0], "time_ns": when})
-            rows.append(
-                {
-                    "op": "alloc",
-                    "id": next_id,
-                    "size": size,
-                    "stream": 0,
-                    "time_ns": when,
-                    "frames": frames,
-                }
-            )
-            live[address] = (next_id, size)
-            next_id, net = next_id + 1, net + size
-        elif size < 0 and address in live:
-            rows.append({"op": "free", "id": live.pop(address)[0], "time_ns": when})
+                free(address, when)
+            live[address] = alloc(size, time_ns=when, frames=frames)
+            net += size
+        elif address in live and size < 0:
+            free(address, when)
             net += size
         elif size < 0:
             orphans.append(-size)
     if orphans:
-        notes.append(
-            f"{len(orphans)} frees of {sum(orphans)} bytes are left out: they were allocated before the trace"
-        )
+        left_out = f"{len(orphans)} frees of {sum(orphans)} bytes are left out"
+        notes.append(f"{left_out}: they were allocated before the trace")
     if inferred:
-        notes.append(
-            f"{inferred} frees were not seen (another thread's); each stands before the next use of its address"
-        )
+        unseen = f"{inferred} frees were not seen (another thread's)"
+        notes.append(f"{unseen}; each stands before the next use of its address")
     return {
         "notes": notes,
         "live_before": start,

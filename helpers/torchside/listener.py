@@ -3,18 +3,106 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
-
-from .hang import HangWatch
+from typing import Any
 
 SIGNALS = ("SIGUSR1", "SIGTERM")
-NOTHING_TAKEN = (-1, -1)
 THEIRS = "the program's own handler, which ran as ever"
+NO_PIPE = (-1, -1)
 COOKED = 128
+MOST_REPORTS = 5
+IDLE_POLL_S = 5.0
+
+
+class HangWatch:
+    """Does the program still do anything? Asked again and again by ``tick``. ``after_s`` 0: nobody asked to watch.
+
+    Output is every byte that this process wrote to any file, pipe or terminal, as the kernel counts them (/proc/self/io, see
+    proc(5)), so no stream is touched. Allocations are counted on the GPU only. Where a call that holds the interpreter's lock
+    never returns (the start of a sick driver, or the allocator's own lock), ``tick`` is not called any more: then the timer
+    of faulthandler, which needs no lock, writes the stacks. There is one such timer: a program that sets it takes it away.
+    It is armed only while the watching thread does nothing longer than to wait for that lock: so when it fires, no thread has
+    run Python for long. Stacks read without the lock while a thread does run crash the process (seen, Python 3.11).
+    """
+
+    def __init__(self, base: str, after_s: float):
+        self.base, self.after_s = base, after_s
+        self.poll_s = max(0.05, min(IDLE_POLL_S, after_s / 4)) if after_s else IDLE_POLL_S
+        self.reports = 0
+        self._since, self._reported = time.monotonic(), False
+        self._written, self._allocations = written_bytes(), -1
+        self._timer = open(f"{base}-stuck.stacks", "w", encoding="utf-8") if after_s else None
+        self._armed = False
+
+    def tick(self, torch: Any) -> dict[str, Any] | None:
+        """The hang that has just become one, as facts; None otherwise. ``torch`` is None where it has used no GPU."""
+        self.arm()
+        written, allocations = written_bytes(), -1 if torch is None else allocation_count(torch)
+        if (written, allocations) != (self._written, self._allocations):
+            self._written, self._allocations = written, allocations
+            self._since, self._reported = time.monotonic(), False
+            return None
+        quiet_s = time.monotonic() - self._since
+        if quiet_s < self.after_s or self._reported or self.reports >= MOST_REPORTS:
+            return None
+        self.disarm()
+        self._reported, self.reports = True, self.reports + 1
+        kinds = (("allocation on the GPU", torch is not None), ("output", written is not None))
+        missing = " and no ".join(what for what, known in kinds if known)
+        says = f"no {missing or 'sign of life that could be seen'} for {quiet_s:.1f} s"
+        path = self.stacks(f"hang{'' if self.reports == 1 else self.reports}", says)
+        return {"says": says, "stacks": os.path.basename(path), "at": time.time()}
+
+    def forget_own_writes(self) -> None:
+        """What the recorder itself has written since the last tick is no sign of life."""
+        self._written = written_bytes()
+
+    def arm(self) -> None:
+        """Start the timer anew, before a wait of at most ``poll_s`` or a call that may never give the lock back."""
+        if self._timer is not None:
+            self._armed = True
+            faulthandler.dump_traceback_later(self.after_s + 2 * self.poll_s, file=self._timer)
+
+    def disarm(self) -> None:
+        if self._armed:
+            faulthandler.cancel_dump_traceback_later()
+            self._armed = False
+
+    def end(self) -> None:
+        """Watch no more."""
+        self.after_s, self._timer = 0, None
+        self.disarm()
+
+    def stacks(self, reason: str, says: str = "") -> str:
+        """Write the stack of every thread; the path of the file."""
+        path, when = f"{self.base}-{reason}.stacks", time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"process {os.getpid()} at {when}{': ' + says if says else ''}\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+        return path
+
+
+def written_bytes() -> int | None:
+    """Bytes that this process has written so far; None where the kernel does not count them."""
+    try:
+        with open("/proc/self/io", "rb") as fields:
+            return next(int(line.split()[1]) for line in fields if line.startswith(b"wchar"))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def allocation_count(torch: Any) -> int:
+    """Allocations on all devices since the start of the process."""
+    devices = range(torch.cuda.device_count())
+    stats = (torch.cuda.memory_stats(index) for index in devices)
+    return sum(one.get("allocation.all.allocated", 0) for one in stats)
 
 
 class Listener:
@@ -28,13 +116,13 @@ class Listener:
     def __init__(self, on_signal: Callable[[int, bool], None], in_main: Callable[[], None]):
         self.on_signal, self.in_main = on_signal, in_main
         self.whose: dict[str, str] = {}
-        self._pipe = NOTHING_TAKEN
+        self._pipe = NO_PIPE
         self._raw: dict[int, int] = {}
         self._thread: threading.Thread | None = None
 
     def listen(self) -> str:
         """Begin; an empty text, or why not."""
-        if self._pipe != NOTHING_TAKEN:
+        if self._pipe != NO_PIPE:
             return ""
         if threading.current_thread() is not threading.main_thread():
             return "signals are not listened to: torch was not started in the main thread"
@@ -62,21 +150,20 @@ class Listener:
         """Start the thread that hears signals and calls ``tick``, as often as the watch that it returns asks for. Without it,
         signals are handled in the main thread: a second thread makes Python 3.12 warn at every fork, so it starts late."""
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._attend, args=(tick,), name="casebook-recorder", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._attend, args=(tick,), daemon=True)
+            thread.name, self._thread = "casebook-recorder", thread
+            thread.start()
 
     def forget(self) -> None:
         """In a forked child: its signals are not its parent's."""
-        if self._pipe != NOTHING_TAKEN:
+        if self._pipe != NO_PIPE:
             signal.set_wakeup_fd(-1)
             for end in self._pipe:
                 os.close(end)
             for name in SIGNALS:
                 if signal.getsignal(getattr(signal, name)) == self._handle:
                     signal.signal(getattr(signal, name), signal.SIG_DFL)
-        self._pipe, self._raw, self._thread, self.whose = NOTHING_TAKEN, {}, None, {}
+        self._pipe, self._raw, self._thread, self.whose = NO_PIPE, {}, None, {}
 
     def _handle(self, number: int, frame: object) -> None:
         if number == signal.SIGTERM:
@@ -110,7 +197,7 @@ class Listener:
         pipe = self._pipe[0]
         if not select.select([pipe] if pipe >= 0 else [], [], [], wait_s)[0]:
             return []
-        found = []
+        heard = []
         for byte in os.read(pipe, 64):
             number = byte % COOKED
             if byte < COOKED:
@@ -119,5 +206,5 @@ class Listener:
                 self._raw[number] -= 1
                 continue
             if number in (signal.SIGUSR1, signal.SIGTERM):
-                found.append(number)
-        return found
+                heard.append(number)
+        return heard

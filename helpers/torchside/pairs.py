@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
-from helpers.torchside.device import MIB, Device, Failed, NotRun
+from helpers.torchside.device import Device, Failed
+from helpers.torchside.frame import MIB, NotRun, die_with_parent
 
 OTHER_RANK = "from helpers.torchside.pairs import other_rank; other_rank()"
 WORDS = 1024
@@ -29,20 +28,17 @@ def peer_access(device: Device) -> dict[str, Any]:
 
 
 def pair_copy(device: Device) -> dict[str, Any]:
-    torch = device.torch
-    sent = torch.randint(
-        -(2**31), 2**31, (4 * MIB,), generator=device.generator(), dtype=torch.int32
-    )
-    for here, there in ((0, 1), (1, 0)):
+    torch, words = device.torch, 4 * MIB
+    kind = {"generator": device.generator(), "dtype": torch.int32}
+    sent = torch.randint(-(2**31), 2**31, (words,), **kind)
+    for here, there, name in ((0, 1, "first"), (1, 0, "second")):
         arrived = sent.to(f"cuda:{here}").to(f"cuda:{there}")
         device.wait()
         wrong = int((arrived.to("cpu") != sent).sum())
         if wrong:
-            raise Failed(
-                f"what the {('first', 'second')[here]} sent is not what the other has",
-                message=f"{wrong} of {len(sent)} words of 4 bytes differ",
-                figures={"wrong_words": wrong},
-            )
+            message = f"{wrong} of {words} words of 4 bytes differ"
+            says = f"what the {name} sent is not what the other has"
+            raise Failed(says, message=message, figures={"wrong_words": wrong})
     return {"says": "16 MiB copied each way are bit equal"}
 
 
@@ -61,9 +57,8 @@ def all_reduce(device: Device, backend: str) -> dict[str, Any]:
             "seconds": device.spec["opt_in_s"] * 0.6,
             "devices": ["cuda:0", "cuda:1"] if device.gpu else ["cpu", "cpu"],
         }
-        other = subprocess.Popen(
-            [sys.executable, "-c", OTHER_RANK, json.dumps(job)], stdin=subprocess.DEVNULL, stdout=2
-        )
+        argv = [sys.executable, "-c", OTHER_RANK, json.dumps(job)]
+        other = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2)
         try:
             right = sums_right(torch, job, 0)
             code = other.wait(job["seconds"])
@@ -71,27 +66,17 @@ def all_reduce(device: Device, backend: str) -> dict[str, Any]:
             other.kill()
             other.wait()
     if not right or code:
-        raise Failed(
-            "the sum over two processes is wrong"
-            if not right or code == 1
-            else "the second process did not end well",
-            message=f"exit code {code} of the second process",
-        )
-    return {
-        "says": "the sum over two processes is right in both"
-        + ("" if device.gpu else ", on the CPU")
-    }
+        wrong = "the sum over two processes is wrong"
+        says = wrong if not right or code == 1 else "the second process did not end well"
+        raise Failed(says, message=f"exit code {code} of the second process")
+    where = "" if device.gpu else ", on the CPU"
+    return {"says": f"the sum over two processes is right in both{where}"}
 
 
 def sums_right(torch: Any, job: dict[str, Any], rank: int) -> bool:
-    distributed = torch.distributed
-    distributed.init_process_group(
-        job["backend"],
-        init_method="file://" + job["file"],
-        rank=rank,
-        world_size=2,
-        timeout=datetime.timedelta(seconds=job["seconds"]),
-    )
+    distributed, until = torch.distributed, datetime.timedelta(seconds=job["seconds"])
+    meet = {"init_method": "file://" + job["file"], "timeout": until}
+    distributed.init_process_group(job["backend"], rank=rank, world_size=2, **meet)
     try:
         if job["devices"][rank] != "cpu":
             torch.cuda.set_device(rank)
@@ -105,8 +90,7 @@ def sums_right(torch: Any, job: dict[str, Any], rank: int) -> bool:
 
 def other_rank() -> None:
     """The second process: exit code 0 when its sum is right, 1 when it is wrong."""
-    # PR_SET_PDEATHSIG (prctl(2)): it must not wait for a first process that was killed.
-    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+    die_with_parent()
     import torch
 
     torch.set_num_threads(1)

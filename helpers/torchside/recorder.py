@@ -21,11 +21,40 @@ import time
 from typing import Any
 
 from .cpu_profile import STEPS, CpuProfile
-from .hang import HangWatch
-from .listener import Listener
+from .frame import replacing
+from .listener import HangWatch, Listener
 
 DEFAULT_EVENTS = 200_000
 NOT_AVAILABLE = "GPU memory history: not available because "
+NO_CPU_TRACE = "CPU trace: not available because "
+
+
+def start_history(torch: Any, events: int, stacks: bool = True) -> str:
+    """Turn torch's memory history on; empty, or why this torch has none. The arguments changed in torch 2.1."""
+    record = getattr(torch.cuda.memory, "_record_memory_history", None)
+    names = inspect.signature(record).parameters if record else {}
+    if record and "trace_alloc_max_entries" in names:  # 2.0
+        record(True, trace_alloc_max_entries=events, trace_alloc_record_context=stacks)
+    elif record and ("args" in names or "max_entries" in names):  # since 2.1
+        how: Any = {"context": "all", "stacks": "python"} if stacks else {"context": None}
+        record(enabled="all", max_entries=events, **how)
+    else:
+        return f"torch {torch.__version__} records no events; 2.0 is the first that does"
+    return ""
+
+
+def write_snapshot(torch: Any, path: str) -> dict[str, Any]:
+    """torch's memory snapshot, written to ``path`` as a pickle of plain values; the snapshot. Raises OSError, RuntimeError."""
+    snapshot = torch.cuda.memory._snapshot()
+    # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue 183842).
+    with replacing(path, "wb") as file:
+        pickle.dump(snapshot, file, protocol=4)
+    return snapshot
+
+
+def words(error: BaseException) -> str:
+    """An error's type and text, cut to what fits a note."""
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 class Recorder:
@@ -69,16 +98,12 @@ class Recorder:
             self._listener.attend(self._tick)
 
     def note(self, sentence: str) -> None:
-        if sentence not in self.facts["notes"]:
+        if sentence and sentence not in self.facts["notes"]:
             self.facts["notes"].append(sentence)
-
-    def _note_if(self, sentence: str) -> None:
-        if sentence:
-            self.note(sentence)
 
     def torch_failed(self, error: BaseException) -> None:
         """The program's own import of torch raised."""
-        self.note(f"{NOT_AVAILABLE}import torch failed: {type(error).__name__}: {error}"[:300])
+        self.note(f"{NOT_AVAILABLE}import torch failed: {words(error)}"[:300])
         self._write()
 
     def torch_imported(self, module: Any) -> None:
@@ -87,17 +112,13 @@ class Recorder:
             return
         self.torch = torch = sys.modules.get("torch", module)
         try:
-            version = torch.version
-            self.facts["torch"] = {
-                "version": str(torch.__version__),
-                "cuda": version.cuda,
-                "hip": getattr(version, "hip", None),
-                "git": getattr(version, "git_version", None),
-            }
+            facts = {"version": str(torch.__version__), "cuda": torch.version.cuda}
+            facts |= {"hip": getattr(torch.version, "hip", None)}
+            self.facts["torch"] = {**facts, "git": getattr(torch.version, "git_version", None)}
             if self.whole_program:
-                self._note_if(self._listener.listen())
+                self.note(self._listener.listen())
                 os._exit = self._kept_exit(os._exit)
-            if self.facts["torch"]["cuda"] is None and self.facts["torch"]["hip"] is None:
+            if facts["cuda"] is None and facts["hip"] is None:
                 self.note(NOT_AVAILABLE + "this torch is a CPU build")
             else:
                 # Runs inside the program's own first use of the GPU, or at once where that has been (torch/cuda/__init__.py).
@@ -105,7 +126,7 @@ class Recorder:
             if self._cpu_profile:
                 self._start_profile()
         except Exception as error:  # noqa: BLE001 - private calls of torch; the program must run whatever they raise
-            self.note(f"{NOT_AVAILABLE}{type(error).__name__}: {error}"[:300])
+            self.note(f"{NOT_AVAILABLE}{words(error)}")
         self._write()
 
     # The GPU: torch's memory history.
@@ -114,26 +135,17 @@ class Recorder:
         if not self.open or self.history:
             return
         try:
-            record = self.torch.cuda.memory._record_memory_history
-            names = inspect.signature(record).parameters
-            if "trace_alloc_max_entries" in names:  # 2.0
-                record(
-                    True, trace_alloc_max_entries=self.max_events, trace_alloc_record_context=True
-                )
-            elif "args" in names or "max_entries" in names:  # since 2.1
-                record(enabled="all", context="all", stacks="python", max_entries=self.max_events)
-            else:
-                self.note(
-                    f"{NOT_AVAILABLE}torch {self.torch.__version__} records no events; 2.0 is the first that does"
-                )
+            why = start_history(self.torch, self.max_events)
+            if why:
+                self.note(NOT_AVAILABLE + why)
                 return
             self.history = True
             self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:  # noqa: BLE001 - by release and backend (cudaMallocAsync) anything; the program must go on
             missing = "out-of-memory cannot be observed: " if self.history else NOT_AVAILABLE
-            self.note(f"{missing}{type(error).__name__}: {error}"[:300])
+            self.note(missing + words(error))
         if self.whole_program:
-            self._note_if(self._listener.listen())
+            self.note(self._listener.listen())
             self._listener.attend(self._tick)
         self._write()
 
@@ -152,79 +164,61 @@ class Recorder:
             number = sum(one["reason"] == reason for one in self.facts["snapshots"])
             path = f"{self.base}-{reason}{'' if number == 1 else number}.pickle"
             try:
-                snapshot = self.torch.cuda.memory._snapshot()
-                # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue 183842).
-                with open(path + ".part", "wb") as file:
-                    pickle.dump(snapshot, file, protocol=4)
-                os.replace(path + ".part", path)
+                snapshot = write_snapshot(self.torch, path)
                 lengths = [len(trace) for trace in snapshot.get("device_traces", [])]
-                entry.update(
-                    file=os.path.basename(path),
-                    events=sum(lengths),
-                    cut=max(lengths, default=0) >= self.max_events,
-                )
-                if entry["cut"]:
+                cut = max(lengths, default=0) >= self.max_events
+                entry.update(file=os.path.basename(path), events=sum(lengths), cut=cut)
+                if cut:
                     self.note(
                         f"the ring buffer of {self.max_events} events was full: the start of the trace is cut; a larger "
                         "--max-events keeps more"
                     )
                 self.facts["devices"] = self._devices()
             except Exception as error:  # noqa: BLE001 - a full disk, a sick driver: the program goes on
-                entry["why_not"] = f"{type(error).__name__}: {error}"[:300]
+                entry["why_not"] = words(error)
             self._write()
 
     def _devices(self) -> list[dict[str, Any]]:
-        cuda, native, found = self.torch.cuda, self.torch._C, []
+        cuda, devices = self.torch.cuda, []
+        fraction = getattr(cuda, "get_per_process_memory_fraction", lambda index: None)
         for index in range(cuda.device_count()):
-            seen, stats = cuda.get_device_properties(index), cuda.memory_stats(index)
-            fraction = getattr(cuda, "get_per_process_memory_fraction", None)
-            found.append(
-                {
-                    "index": index,
-                    "name": seen.name,
-                    "total_bytes": seen.total_memory,
-                    "fraction": fraction(index) if fraction else None,
-                    "stats": {
-                        name: stats[name]
-                        for name in stats
-                        if ".all." in name or name.startswith("num_")
-                    },
-                }
-            )
-        settings = getattr(native, "_accelerator_getAllocatorSettings", None)
+            card, stats = cuda.get_device_properties(index), cuda.memory_stats(index)
+            device = {"index": index, "name": card.name, "total_bytes": card.total_memory}
+            kept = [name for name in stats if ".all." in name or name.startswith("num_")]
+            device |= {"fraction": fraction(index), "stats": {name: stats[name] for name in kept}}
+            devices.append(device)
         self.facts["allocator"] = {
-            "backend": cuda.get_allocator_backend()
-            if hasattr(cuda, "get_allocator_backend")
-            else None,
-            "settings": settings() if settings else None,
+            "backend": getattr(cuda, "get_allocator_backend", lambda: None)(),
+            "settings": getattr(self.torch._C, "_accelerator_getAllocatorSettings", lambda: None)(),
             "environment": {
                 name: value
                 for name, value in os.environ.items()
                 if name.startswith("PYTORCH_") and name.endswith(("_CONF", "_CACHING"))
             },
         }
-        return found
+        return devices
 
     # The CPU: the profiler.
 
     def _start_profile(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            self.note(
-                "CPU trace: not available because torch was imported outside of the main thread"
-            )
+            self.note(NO_CPU_TRACE + "torch was imported outside of the main thread")
             return
-        self._profile = CpuProfile(
-            self.torch,
-            self.base + ".jsonl",
-            self.max_events,
-            STEPS if self.whole_program else None,
-            self._profiled,
-        )
+        steps = STEPS if self.whole_program else None
+        path = self.base + ".jsonl"
+        self._profile = CpuProfile(self.torch, path, self.max_events, steps, self._profiled)
         self._profile.start()
 
     def _profiled(self, result: dict[str, Any]) -> None:
         self.facts["cpu_trace"] = result
         self._write()
+
+    def _stop_profile(self) -> None:
+        if self._profile is not None and self._profile.result is None:
+            try:
+                self._profiled(self._profile.stop())
+            except Exception as error:  # noqa: BLE001 - the program may have stopped the one profiler that there is
+                self.note(NO_CPU_TRACE + words(error))
 
     # The end, and signals.
 
@@ -242,13 +236,6 @@ class Recorder:
             self.note(NOT_AVAILABLE + "the program never used the GPU")
         self.facts["signals"] = self._listener.ours()
         self._write()
-
-    def _stop_profile(self) -> None:
-        if self._profile is not None and self._profile.result is None:
-            try:
-                self._profiled(self._profile.stop())
-            except Exception as error:  # noqa: BLE001 - the program may have stopped the one profiler that there is
-                self.note(f"CPU trace: not available because {type(error).__name__}: {error}"[:300])
 
     def _kept_exit(self, leave: Any) -> Any:
         @functools.wraps(leave)
@@ -269,14 +256,11 @@ class Recorder:
 
     def _tick(self) -> HangWatch:
         try:
-            hang = (
-                self._hang.tick(self.torch if self.history else None)
-                if self.open and self._hang.after_s
-                else None
-            )
+            watched = self.open and self._hang.after_s
+            hang = self._hang.tick(self.torch if self.history else None) if watched else None
         except Exception as error:  # noqa: BLE001 - a sick driver, a full disk: watching ends, the program goes on
             self._hang.end()
-            self.note(f"the watch for hangs ended: {type(error).__name__}: {error}"[:300])
+            self.note(f"the watch for hangs ended: {words(error)}")
             return self._hang
         if hang is not None:
             self.facts["hangs"].append(hang)
@@ -290,37 +274,30 @@ class Recorder:
         self._listener.forget()
         self.open, self._is_fork = self.open and not self.history, True
         self.history, self._profile, self._lock = False, None, threading.RLock()
-        self.base = os.path.join(os.path.dirname(self.base), f"{os.getpid()}-{time.time_ns():x}")
+        self.base = own_base(os.path.dirname(self.base))
         self._hang = HangWatch(self.base, 0)
-        self.facts.update(
-            pid=os.getpid(),
-            parent_pid=os.getppid(),
-            snapshots=[],
-            ooms=0,
-            hangs=[],
-            cpu_trace=None,
-            notes=["forked from a recorded process; quiet spells of it are not watched"],
-        )
+        nothing: dict[str, Any] = {"snapshots": [], "ooms": 0, "hangs": [], "cpu_trace": None}
+        self.facts.update(pid=os.getpid(), parent_pid=os.getppid(), **nothing)
+        self.facts["notes"] = ["forked from a recorded process; quiet spells of it are not watched"]
 
     def _write(self) -> None:
         try:
-            with open(self.base + ".json.part", "w", encoding="utf-8") as file:
+            with replacing(self.base + ".json") as file:
                 json.dump(self.facts, file, default=str)
-            os.replace(self.base + ".json.part", self.base + ".json")
         except OSError:
             self.open = False  # the folder went away: there is nowhere to record to
+
+
+def own_base(folder: str) -> str:
+    """What the files of this process begin with: no other process, nor a later one of its number, has the same."""
+    return os.path.join(folder, f"{os.getpid()}-{time.time_ns():x}")
 
 
 @functools.cache
 def from_environment() -> Recorder:
     """The recorder that CASEBOOK_RECORD asks for, one per process."""
     asked = json.loads(os.environ["CASEBOOK_RECORD"])
-    return Recorder(
-        os.path.join(asked["folder"], f"{os.getpid()}-{time.time_ns():x}"),
-        asked["max_events"],
-        asked["hang_after_s"],
-        asked["cpu_profile"],
-    )
+    return Recorder(own_base(asked.pop("folder")), **asked)
 
 
 class Recording:
@@ -333,14 +310,11 @@ class Recording:
 
     def __init__(self, out: str | os.PathLike[str], max_events: int, hang_after_s: float | None):
         base = os.path.splitext(os.path.abspath(os.fspath(out)))[0]
-        torch = importlib.import_module("torch")
-        self._gpu = torch.cuda.is_available()
-        self._recorder = Recorder(
-            base, max_events, hang_after_s, not self._gpu, whole_program=False
-        )
+        self._torch = torch = importlib.import_module("torch")
+        cpu = not torch.cuda.is_available()
+        self._recorder = Recorder(base, max_events, hang_after_s, cpu, whole_program=False)
         self.facts = self._recorder.facts
         self.trace: str | None = None
-        self._torch = torch
 
     @property
     def notes(self) -> list[str]:
@@ -352,12 +326,10 @@ class Recording:
 
     def __exit__(self, *error: object) -> None:
         self._recorder.finish("exit")
-        if (
-            self._recorder.history and "CASEBOOK_RECORD" not in os.environ
-        ):  # else the whole program is being recorded
+        # Where the whole program is being recorded, its history goes on.
+        if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:
             self._torch.cuda.memory._record_memory_history(enabled=None)
-        kept = {
-            one["reason"]: one["file"] for one in reversed(self.facts["snapshots"]) if "file" in one
-        }
+        snapshots = [one for one in reversed(self.facts["snapshots"]) if "file" in one]
+        kept = {one["reason"]: one["file"] for one in snapshots}
         name = kept.get("oom") or kept.get("exit") or (self.facts["cpu_trace"] or {}).get("file")
         self.trace = os.path.join(os.path.dirname(self._recorder.base), name) if name else None

@@ -1,10 +1,11 @@
 """Carry out a trace's operations for real: plain tensors of bytes on one GPU, never more than a limit, and what torch counted.
 
-    python stress.py --limit-bytes N --seconds S [--snapshot PATH] [--rows] [OPERATIONS]
+A program; its options: ``operations`` (a file; without it stdin), ``seconds``, ``limit_bytes`` (null: 80 % of what is free),
+``snapshot`` (a path, or empty) and ``rows`` (whether allocated and reserved bytes are told after every operation).
 
-reads one operation a line as JSON (a file, or stdin): alloc (id, size, stream), free, record_stream, empty_cache, synchronize,
-reset_peak. Those that only a fake device can do (foreign, fail_next, ...) are counted and left out. An allocation that fails is
-told and its later free skipped, as under the test oracle. Runs under the user's own torch, CUDA or ROCm; JSON lines out.
+One operation is a line of JSON: alloc (id, size, stream), free, record_stream, empty_cache, synchronize, reset_peak. Those that
+only a fake device can do (foreign, fail_next, ...) are counted and left out. An allocation that fails is told and its later
+free skipped, as under the test oracle. Runs under the user's own torch, CUDA or ROCm.
 
 The limit is torch's own per-process memory fraction, so the allocator refuses what a card of that size would refuse. With a
 fraction below 1 garbage_collection_threshold is at work where the settings name one. Library handles come on top.
@@ -12,52 +13,51 @@ fraction below 1 garbage_collection_threshold is at work where the settings name
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import pickle
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-if not __package__:
-    sys.path[0] = str(
-        Path(__file__).resolve().parents[2]
-    )  # run as a file: the checkout instead of this folder
-
-from helpers.torchside.device import MIB, Device, gpu_trouble, one_line
+from helpers.torchside import frame
+from helpers.torchside.device import Device, gpu_trouble
+from helpers.torchside.frame import MIB, NotRun, Row, one_line
+from helpers.torchside.recorder import start_history, write_snapshot
 
 ROWS_AT_ONCE = 500
 KEPT_FREE_BYTES = 256 * MIB
 """Of what is free, left alone also where a limit is asked for: an estimate of what a driver near its end does not give."""
 DEFAULT_SHARE = 0.8
+# With these torch's memory limit does not hold: it asks the driver for every tensor.
+UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 
 
 class Stress:
     """The live tensors, the streams by number, and what happened so far."""
 
-    def __init__(self, torch: Any, until: float):
-        self.torch, self.until = torch, until
+    def __init__(self, torch: Any, spec: Row):
+        self.torch, self.cuda, self.spec = torch, torch.cuda, spec
         self.live: dict[Any, Any] = {}
         self.streams: dict[int, Any] = {0: torch.cuda.default_stream(0)}
         self.counts = {"done": 0, "ooms": 0, "skipped": 0}
         self.left_out: dict[str, int] = {}
+        self.message = ""
 
     def stream(self, number: int) -> Any:
         if number not in self.streams:
-            self.streams[number] = self.torch.cuda.Stream(0)
+            self.streams[number] = self.cuda.Stream(0)
         return self.streams[number]
 
-    def do(self, op: dict[str, Any]) -> str:
+    def do(self, op: Row) -> str:
         """Carry out one operation: ok, oom, skipped or left_out."""
-        kind, cuda = op["op"], self.torch.cuda
+        kind, cuda = op["op"], self.cuda
         if kind == "alloc":
+            options = {"dtype": self.torch.uint8, "device": "cuda:0"}
             try:
                 with cuda.stream(self.stream(op.get("stream", 0))):
-                    self.live[op["id"]] = self.torch.empty(
-                        op["size"], dtype=self.torch.uint8, device="cuda:0"
-                    )
+                    self.live[op["id"]] = self.torch.empty(op["size"], **options)
             except cuda.OutOfMemoryError as error:
                 self.message = one_line(error)
                 return "oom"
@@ -78,12 +78,11 @@ class Stress:
             return "left_out"
         return "ok"
 
-    def run(self, operations: list[dict[str, Any]], tell: Any, rows: bool, snapshot: str) -> str:
-        """All operations, or those for which there is time: ok or time. Tells the first failed allocation, and rows."""
-        batch: list[list[Any]] = []
-        status = "ok"
+    def run(self, operations: list[Row]) -> Iterator[Row]:
+        """All operations, or those for which there is time: the first failed allocation, rows, and the end."""
+        began, batch, status = time.monotonic(), [], "ok"
         for i, op in enumerate(operations):
-            if time.monotonic() >= self.until:
+            if time.monotonic() >= began + self.spec["seconds"]:
                 status = "time"
                 break
             out = self.do(op)
@@ -91,50 +90,52 @@ class Stress:
             if out == "oom":
                 self.counts["ooms"] += 1
                 if self.counts["ooms"] == 1:
-                    tell(
-                        event="oom",
-                        i=i,
-                        id=op["id"],
-                        size_bytes=op["size"],
-                        message=self.message,
-                        stats=self.stats(),
-                        snapshot=write_snapshot(self.torch, oom_path(snapshot)),
-                    )
+                    yield {"event": "oom", "i": i, "size_bytes": op["size"], **self.first_oom()}
             elif out == "skipped":
                 self.counts["skipped"] += 1
             elif out == "left_out":
                 self.left_out[op["op"]] = self.left_out.get(op["op"], 0) + 1
-            if rows:
-                now = self.torch.cuda.memory_stats_as_nested_dict(0)
-                batch.append(
-                    [
-                        i,
-                        out,
-                        *(
-                            now[name]["all"]["current"]
-                            for name in ("allocated_bytes", "reserved_bytes")
-                        ),
-                    ]
+            if self.spec["rows"]:
+                now = self.cuda.memory_stats_as_nested_dict(0)
+                sizes = (
+                    now[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes")
                 )
-                if len(batch) == ROWS_AT_ONCE:
-                    tell(event="rows", rows=batch)
-                    batch = []
+                batch.append([i, out, *sizes])
+            if len(batch) == ROWS_AT_ONCE:
+                yield {"event": "rows", "rows": batch}
+                batch = []
         if batch:
-            tell(event="rows", rows=batch)
-        return status
+            yield {"event": "rows", "rows": batch}
+        yield {
+            "event": "end",
+            "status": status,
+            "why": "",
+            "seconds": round(time.monotonic() - began, 3),
+            "stats": dict(self.cuda.memory_stats(0)),
+            "left_out": self.left_out,
+            "streams": {number: stream.cuda_stream for number, stream in self.streams.items()},
+            "snapshot": self.snapshot(self.spec["snapshot"]),
+            **self.counts,
+        }
 
-    def stats(self) -> dict[str, int]:
-        return dict(self.torch.cuda.memory_stats(0))
+    def first_oom(self) -> Row:
+        path = self.snapshot(oom_path(self.spec["snapshot"]))
+        stats = dict(self.cuda.memory_stats(0))
+        return {"message": self.message, "stats": stats, "snapshot": path}
+
+    def snapshot(self, path: str) -> str:
+        """Write torch's memory snapshot there; the path, or empty where none was asked for."""
+        if path:
+            write_snapshot(self.torch, path)
+        return path
 
 
 def trouble(torch: Any) -> str:
     """Why nothing can be stressed here, or empty. Caching turned off is one: then neither limit nor statistics hold."""
-    why = gpu_trouble(torch)
-    if why[0]:
-        return ": ".join(filter(None, why))
-    for name in ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"):
-        if name in os.environ:
-            return f"{name} is set, so that torch would not keep to the limit"
+    why = ": ".join(filter(None, gpu_trouble(torch)))
+    off = next((name for name in UNLIMITED if name in os.environ), "")
+    if why or off:
+        return why or f"{off} is set, so that torch would not keep to the limit"
     backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")()
     return "" if backend == "native" else f"the allocator is {backend}, which keeps no segments"
 
@@ -146,126 +147,63 @@ def limit(free_bytes: int, total_bytes: int, asked_bytes: int | None) -> int:
     return max(0, min(asked_bytes, free_bytes - KEPT_FREE_BYTES, total_bytes - 1))
 
 
-def record_history(torch: Any, entries: int) -> str:
-    """Turn memory history on without stacks; empty, or why this torch cannot. The arguments changed in torch 2.1."""
-    record = getattr(torch.cuda.memory, "_record_memory_history", None)
-    if record is None:
-        return "this torch has no memory history"
-    try:
-        record("all", context=None, max_entries=entries)
-    except TypeError:
-        try:
-            record(True, trace_alloc_max_entries=entries)
-        except TypeError as error:
-            return f"this torch's memory history takes other arguments: {one_line(error)}"
-    return ""
-
-
 def oom_path(path: str) -> str:
     """Where the snapshot at the first failed allocation goes: NAME.oom.pickle beside NAME.pickle."""
     return str(Path(path).with_suffix(".oom" + Path(path).suffix)) if path else ""
 
 
-def write_snapshot(torch: Any, path: str) -> str:
-    """Write torch's memory snapshot as a pickle of plain values; the path, or empty where none was asked for."""
-    if not path:
-        return ""
-    taken = torch.cuda.memory._snapshot()
-    part = Path(path + ".part")
-    with part.open("wb") as file:
-        pickle.dump(taken, file)
-    part.replace(path)
-    return path
-
-
-def read_operations(lines: TextIO) -> list[dict[str, Any]]:
+def read_operations(lines: TextIO) -> list[Row]:
     """Every line before the first one is carried out, so that reading is not part of the run."""
     return [op for op in map(json.loads, filter(str.strip, lines)) if "op" in op]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("operations", nargs="?", help="file of JSON lines; stdin without it")
-    parser.add_argument(
-        "--limit-bytes", type=int, help="hold at most this much; 80 %% of what is free without it"
-    )
-    parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
-    parser.add_argument(
-        "--snapshot",
-        default="",
-        metavar="PATH",
-        help="write torch's memory snapshot here at the end",
-    )
-    parser.add_argument(
-        "--rows",
-        action="store_true",
-        help="tell allocated and reserved bytes after every operation",
-    )
-    asked = parser.parse_args()
-    # Only the lines of this program reach the parent's pipe; what libraries print on stdout goes to stderr.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def tell(**message: Any) -> None:
-        answers.write(json.dumps(message) + "\n")
-        answers.flush()
-
+def work(options: Row) -> Iterator[Row]:
+    """ready, the first failed allocation, rows, and the end."""
+    spec: Row = {"seconds": 60.0, "limit_bytes": None, "snapshot": "", "rows": False, **options}
     try:
-        import torch
-    except Exception as error:  # noqa: BLE001  a broken torch raises anything: ImportError, OSError of a library, NameError
-        tell(
-            event="end",
-            status="not_available",
-            why=f"torch cannot be imported: {type(error).__name__}: {one_line(error)}",
-        )
+        torch = frame.import_torch()
+        why = trouble(torch)
+        if why:
+            raise NotRun(why)
+        device = Device(torch, {"device": "cuda:0", "pci": ""})
+        total, free = torch.cuda.get_device_properties(0).total_memory, device.free_bytes()
+        most = limit(free, total, spec["limit_bytes"])
+        if most < MIB:
+            raise NotRun(f"only {free // MIB} MiB of this GPU are free")
+    except frame.NoTorch as error:
+        yield {
+            "event": "end",
+            "status": "not_available",
+            "why": f"torch cannot be imported: {error}",
+        }
         return
-    why = trouble(torch)
-    if why:
-        tell(event="end", status="not_available", why=why)
+    except NotRun as error:
+        yield {"event": "end", "status": "not_available", "why": str(error)}
         return
-    with open(asked.operations, encoding="utf-8") if asked.operations else sys.stdin as lines:
+    path = spec.get("operations")
+    with open(path, encoding="utf-8") if path else sys.stdin as lines:
         operations = read_operations(lines)
-    device = Device(torch, {"device": "cuda:0", "pci": ""})
-    total, free = torch.cuda.get_device_properties(0).total_memory, device.free_bytes()
-    most = limit(free, total, asked.limit_bytes)
-    if most < MIB:
-        tell(
-            event="end", status="not_available", why=f"only {free // MIB} MiB of this GPU are free"
-        )
-        return
     device.limit_memory(most)
-    history = (
-        record_history(torch, 8 * len(operations) + 10_000)
-        if asked.snapshot
-        else "no snapshot was asked for"
-    )
-    tell(
-        event="ready",
-        torch=str(torch.__version__),
-        build="rocm" if getattr(torch.version, "hip", None) else "cuda",
-        device=torch.cuda.get_device_name(0),
-        total_bytes=total,
-        free_bytes=free,
-        limit_bytes=most,
-        fraction=most / total,
-        history=history,
-    )
-    stress, began = Stress(torch, time.monotonic() + asked.seconds), time.monotonic()
-    end: dict[str, Any] = {}
+    history = "no snapshot was asked for"
+    if spec["snapshot"]:
+        history = start_history(torch, 8 * len(operations) + 10_000, stacks=False)
+    yield {
+        "event": "ready",
+        "torch": str(torch.__version__),
+        "build": "rocm" if getattr(torch.version, "hip", None) else "cuda",
+        "device": torch.cuda.get_device_name(0),
+        "total_bytes": total,
+        "limit_bytes": most,
+        "fraction": most / total,
+        "history": history,
+    }
+    stress = Stress(torch, spec)
     try:
-        end["status"] = stress.run(operations, tell, asked.rows, asked.snapshot)
-    except RuntimeError as error:  # an error of the driver: no further call into it
-        tell(event="end", status="failed", why=one_line(error), **stress.counts)
-        return
-    end.update(
-        seconds=round(time.monotonic() - began, 3),
-        stats=stress.stats(),
-        left_out=stress.left_out,
-        streams={number: stream.cuda_stream for number, stream in stress.streams.items()},
-    )
-    end["snapshot"] = write_snapshot(torch, asked.snapshot)
-    tell(event="end", why="", **end, **stress.counts)
+        yield from stress.run(operations)
+    except RuntimeError as error:
+        # An error of the driver: no further call into it.
+        yield {"event": "end", "status": "failed", "why": one_line(error), **stress.counts}
 
 
-if __name__ == "__main__":
-    main()
+def main() -> None:
+    frame.run(work)

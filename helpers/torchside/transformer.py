@@ -1,7 +1,12 @@
-"""A small transformer, data made on the spot, and one training of it, as every way to train does it.
+"""A small transformer, data made on the spot, and one training of it, as every way to train and every workload does it.
 
 The data follow a rule that can be learnt. A step is the same for every path: draw a batch, gradients of its mean loss, one step
 of AdamW; how the gradients come about is what the paths differ in.
+
+Bitwise equal to the single device: the gradients of the first step, every loss, every parameter at the end. Where sums are
+taken in another order that cannot be; then the largest error of a gradient, over that tensor's largest element, must be below
+GRADIENT_TOLERANCE and each loss within LOSS_TOLERANCE of its value. fp32 rounds at 6e-8 and sums some 1,000 terms here; a
+lost, doubled or wrongly weighted piece shows as 1e-2 or more.
 """
 
 from __future__ import annotations
@@ -9,17 +14,27 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from helpers.torchside import checkpoint
+from helpers.torchside import checkpoint, frame
+from helpers.torchside.frame import Row, own_bytes
 
+GRADIENT_TOLERANCE = 1e-4
+LOSS_TOLERANCE = 1e-4
+SAMPLE_S = 0.002
+REFERENCE = "single"
+Answer = Generator[Row, None, Row]
+"""What a way to train is: it yields a row a step, and returns what it found."""
 SAMPLES = 256
 ABOUT = ("seed", "vocab", "width", "layers", "heads", "length", "batch", "dropout")
+SMALLEST = {"vocab": 8, "width": 8, "layers": 1, "heads": 1, "length": 4, "batch": 2, "pieces": 1}
 
 
 class Embedding(nn.Module):
@@ -32,9 +47,8 @@ class Embedding(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         vectors = self.tokens(tokens)
         length, width = vectors.shape[1:]
-        angle = torch.arange(length)[:, None] * torch.exp(
-            torch.arange(0, width, 2) * (-math.log(10_000.0) / width)
-        )
+        speed = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+        angle = torch.arange(length)[:, None] * speed
         return vectors + torch.cat([angle.sin(), angle.cos()], 1).to(vectors)
 
 
@@ -51,9 +65,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = (
-            self.qkv(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        )
+        heads = self.qkv(self.before(x)).view(batch, length, 3, self.heads, -1)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
         weights = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         mixed = self.dropout(weights.masked_fill(later, float("-inf")).softmax(-1)) @ v
@@ -66,11 +79,9 @@ class Transformer(nn.Module):
 
     def __init__(self, spec: dict[str, Any]):
         super().__init__()
-        width = spec["width"]
+        width, vocab = spec["width"], spec["vocab"]
         blocks = [Block(width, spec["heads"], spec["dropout"]) for _ in range(spec["layers"])]
-        self.layers = nn.ModuleList(
-            [Embedding(spec["vocab"], width), *blocks, nn.Linear(width, spec["vocab"])]
-        )
+        self.layers = nn.ModuleList([Embedding(vocab, width), *blocks, nn.Linear(width, vocab)])
         self.recompute = bool(spec.get("recompute"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -92,9 +103,8 @@ class Data:
     def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
         columns = [torch.randint(vocab, (count,), generator=self.generator)]
         for _ in range(length):
-            columns.append(
-                (3 * columns[-1] + 1 + torch.randint(2, (count,), generator=self.generator)) % vocab
-            )
+            chance = torch.randint(2, (count,), generator=self.generator)
+            columns.append((3 * columns[-1] + 1 + chance) % vocab)
         return torch.stack(columns, 1)
 
     def next(self) -> torch.Tensor:
@@ -105,11 +115,8 @@ class Data:
         return self.order[self.position - self.batch : self.position]
 
     def state(self) -> dict[str, Any]:
-        return {
-            "generator": self.generator.get_state(),
-            "order": self.order,
-            "position": self.position,
-        }
+        generator = self.generator.get_state()
+        return {"generator": generator, "order": self.order, "position": self.position}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"])
@@ -130,7 +137,7 @@ class Run:
         checkpoint.seed(spec["seed"])
         self.model = Transformer(spec).to(self.device)
         self.call = prepare(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.data = Data(spec)
         self.losses: list[float] = []
         self.seen = hashlib.sha256().hexdigest()
@@ -138,7 +145,7 @@ class Run:
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         scores = self.call(tokens[:, :-1])
-        return nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+        return nn.functional.cross_entropy(scores.float().flatten(0, 1), tokens[:, 1:].flatten())
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
         """Gradients of the mean loss over all of ``tokens``, in ``pieces`` pieces; each counts by its share of the samples."""
@@ -153,9 +160,8 @@ class Run:
         numbers = self.data.next()
         tokens = self.data.rows[numbers].to(self.device)
         if self.spec["dropout"]:
-            tokens[random.randrange(len(tokens))] = (
-                0  # so that Python's generator decides something too
-            )
+            # So that Python's generator decides something too.
+            tokens[random.randrange(len(tokens))] = 0
         loss = self.forward_backward(tokens)
         if not self.losses:
             self.after_first()
@@ -200,15 +206,104 @@ class Run:
 def warm(spec: dict[str, Any]) -> None:
     """One step of the smallest model: what torch imports at its first optimizer step (70 MB of its compiler, 2.13) and a GPU's
     context are then no part of what is measured, and cannot fail under a limit."""
-    Run(
-        {
-            **spec,
-            "vocab": 8,
-            "width": 8,
-            "layers": 1,
-            "heads": 1,
-            "length": 4,
-            "batch": 2,
-            "pieces": 1,
-        }
-    ).step()
+    Run({"dropout": 0.0, **spec, **SMALLEST, "recompute": True}).step()
+
+
+# What a training took, and whether it is the reference's.
+
+
+class Peak:
+    """Memory until ``stop``: anonymous memory of this process, sampled every 2 ms, or what torch took of the GPU."""
+
+    def __init__(self, device: str):
+        self.gpu, self.over = device != "cpu", threading.Event()
+        self.start_bytes = torch.cuda.memory_allocated() if self.gpu else own_bytes("RssAnon")
+        self.peak_bytes = self.start_bytes
+        if self.gpu:
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            threading.Thread(target=self._sample, daemon=True).start()
+
+    def _sample(self) -> None:
+        while not self.over.wait(SAMPLE_S):
+            self.peak_bytes = max(self.peak_bytes, own_bytes("RssAnon"))
+
+    def stop(self) -> dict[str, int]:
+        self.over.set()
+        if self.gpu:
+            self.peak_bytes = torch.cuda.max_memory_allocated()
+        return {"start_bytes": self.start_bytes, "peak_bytes": self.peak_bytes}
+
+
+def limit_memory(device: str, more_bytes: int) -> None:
+    """From now on at most ``more_bytes`` more: of private writable memory, or of the GPU by torch's own limit."""
+    if device == "cpu":
+        frame.limit_host(more_bytes)
+        return
+    torch.cuda.empty_cache()
+    most = torch.cuda.memory_reserved() + more_bytes
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total))
+
+
+def lift_limit(device: str) -> None:
+    if device == "cpu":
+        frame.lift_host_limit()
+    else:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def whole(tensor: Any) -> Any:
+    """The tensor, or all of a sharded one, which every rank must ask for."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def trained(run: Run, spec: Row, peak: Peak, rank: int = 0) -> Answer:
+    """All steps; the peaks, whether it is the reference's training, and the largest error of a gradient."""
+    path = Path(spec["folder"]) / f"{spec['name']}-{rank}-gradients.pt"
+
+    def keep_gradients() -> None:
+        torch.save({name: whole(one.grad) for name, one in run.model.named_parameters()}, path)
+
+    run.after_first = keep_gradients
+    for step in range(spec["steps"]):
+        yield {"event": "step", "step": step + 1, "loss": run.step()}
+    # What follows is no part of the training: neither its peak nor its limit.
+    peaks = peak.stop()
+    lift_limit(run.device)
+    equal, worst = compared(run, spec, torch.load(path, map_location="cpu", weights_only=True))
+    return {**peaks, "equal": equal, "worst": worst}
+
+
+def compared(run: Run, spec: Row, gradients: dict[str, torch.Tensor]) -> tuple[str, float]:
+    """Against the result that the reference keeps here: ``bitwise``, ``within tolerance``, ``no`` or ``not applicable``; and
+    the largest error of a gradient."""
+    kept = Path(spec["folder"]) / f"{REFERENCE}.pt"
+    ends = {name: whole(one).detach().cpu() for name, one in run.model.named_parameters()}
+    if spec["name"] == REFERENCE:
+        torch.save({"gradients": gradients, "losses": run.losses, "ends": ends}, kept)
+    if spec["name"] == REFERENCE or not kept.exists():
+        return "not applicable", 0.0
+    other = torch.load(kept, map_location="cpu", weights_only=True)
+    slopes = [(one, other["gradients"][name]) for name, one in gradients.items()]
+    pairs = slopes + [(one, other["ends"][name]) for name, one in ends.items()]
+    if run.losses == other["losses"] and all(torch.equal(one, two) for one, two in pairs):
+        return "bitwise", 0.0
+    errors = [
+        float((one - two).abs().max() / two.abs().max().clamp_min(1e-30)) for one, two in slopes
+    ]
+    far = [
+        loss
+        for loss, there in zip(run.losses, other["losses"])  # noqa: B905 -- Python 3.9 has no strict
+        if not abs(loss - there) <= LOSS_TOLERANCE * abs(loss)
+    ]
+    near = not far and len(run.losses) == len(other["losses"])
+    near = near and all(error <= GRADIENT_TOLERANCE for error in errors)
+    return "within tolerance" if near else "no", max(errors)
+
+
+def error_words(answer: Row) -> list[str]:
+    """The largest error in words, where there is one."""
+    if answer["equal"] not in ("within tolerance", "no"):
+        return []
+    return [f"largest gradient error {answer['worst']:.0e} of {GRADIENT_TOLERANCE:.0e}"]

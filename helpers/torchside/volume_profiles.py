@@ -2,15 +2,16 @@
 
     python -c "from helpers.torchside.volume_profiles import main; main()" '{"folder": ..., "strategy": "preallocated", ...}'
 
-``folder`` holds raw numbers (price, volume, starts, lows, widths) and layout.json, as helpers/load/vpoc/store.py writes them.
-Further keys: ``device`` (cpu, cuda, cuda:1), ``chunk_trades``, ``sessions`` (the first so many), ``every`` (cleanup's cadence),
-``repeats``, ``limit_bytes`` (RLIMIT_DATA beyond what is held before the inputs are loaded), ``out`` (a file for the raw
-result). One JSON line out. All strategies give the same bits: sums of whole numbers do not depend on their order while the
-type of the result counts them exactly, which the layout sees to.
+``folder`` holds raw numbers (price, volume, starts, lows, widths) and layout.json, as helpers/load/vpoc/trades.py writes them.
+Further keys: ``device`` (cpu, cuda:1), ``chunk_trades``, ``sessions`` (the first so many), ``repeats``, ``limit_bytes``
+(RLIMIT_DATA beyond what is held before the inputs are loaded), ``out`` (a file for the raw result). One JSON line out. All
+strategies give the same bits: sums of whole numbers do not depend on their order while the type of the result counts them
+exactly, which the layout sees to.
 """
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import gc
 import json
@@ -25,43 +26,42 @@ from helpers.torchside.device import gpu_trouble, one_line
 
 ALIGN = 512
 """Bytes: the granule of torch's own allocator on a GPU, and enough for any vector load."""
+EVERY = 4
+"""Chunks between two cleanups."""
 
 
 class Work:
     """The inputs on the device, and the layout of the result."""
 
     def __init__(self, torch: Any, spec: dict[str, Any]):
-        self.torch, folder = torch, Path(spec["folder"])
-        about = json.loads((folder / "layout.json").read_text())
-        self.device = spec.get("device", "cpu")
-        self.tick, self.bins = float(about["tick"]), int(about["bins"])
-        self.kind = getattr(torch, about["counts"])
-        starts = self._read(folder / "starts.bin", torch.int64, len(about["labels"]) + 1)
-        self.sessions = min(spec.get("sessions") or len(about["labels"]), len(about["labels"]))
-        self.starts: list[int] = starts[: self.sessions + 1].tolist()
-        self.lows: list[int] = self._read(
-            folder / "lows.bin", torch.int32, len(about["labels"])
-        ).tolist()
-        self.chunk = max(1, int(spec.get("chunk_trades") or 1 << 20))
-        self.every = max(1, int(spec.get("every") or 4))
+        self.torch, self.folder = torch, Path(spec["folder"])
+        self.about = json.loads((self.folder / "layout.json").read_text())
+        self.device, self.kind = spec["device"], getattr(torch, self.about["counts"])
+        self.tick, self.bins = float(self.about["tick"]), int(self.about["bins"])
+        count = len(self.about["labels"])
+        self.sessions = min(spec.get("sessions") or count, count)
+        self.starts: list[int] = self._read("starts", "int64", self.sessions + 1).tolist()
+        self.lows: list[int] = self._read("lows", "int32", self.sessions).tolist()
+        self.chunk = max(1, int(spec["chunk_trades"]))
         self.trades = self.starts[-1]
-        self._files = [
-            (folder / f"{name}.bin", getattr(torch, about[name])) for name in ("price", "volume")
-        ]
+
+    def cut(self, trades: int) -> None:
+        """Leave only the first so many trades."""
+        self.trades = min(self.trades, trades)
+        self.starts = [min(start, self.trades) for start in self.starts]
 
     def load(self) -> None:
         self.price, self.volume = (
-            self._read(path, kind, self.trades).to(self.device) for path, kind in self._files
+            self._read(name, self.about[name], self.trades).to(self.device)
+            for name in ("price", "volume")
         )
 
-    def _read(self, path: Path, kind: Any, count: int) -> Any:
+    def _read(self, name: str, kind: str, count: int) -> Any:
         """The first ``count`` numbers of a file, read into a tensor: a mapping would count as private memory a second time."""
-        tensor = self.torch.empty(count, dtype=kind)
-        size = count * tensor.element_size()
-        if not size:
-            return tensor
-        view, at = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B"), 0
-        with path.open("rb", buffering=0) as file:
+        tensor, path = self.torch.empty(count, dtype=getattr(self.torch, kind)), self.folder / name
+        size, at = count * tensor.element_size(), 0
+        view = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+        with path.with_suffix(".bin").open("rb", buffering=0) as file:
             while at < size:
                 got = file.readinto(view[at:])
                 if not got:
@@ -77,8 +77,6 @@ class Work:
 
     def segments(self, a: int, b: int) -> list[tuple[int, int, int]]:
         """The sessions of trades ``a`` to ``b``: (session, first, last)."""
-        import bisect
-
         s, found = bisect.bisect_right(self.starts, a) - 1, []
         while a < b:
             e = min(b, self.starts[s + 1])
@@ -108,79 +106,54 @@ class Work:
             return part
         return part.to(self.kind) if into is None else into.copy_(part)
 
-    def buffers(self, size: int) -> tuple[Any, Any, Any]:
+    def buffers(self, size: int) -> list[Any]:
         """Index, points (float prices alone) and volumes (where they are converted) of a chunk."""
-        empty = lambda kind: self.torch.empty(size, dtype=kind, device=self.device)  # noqa: E731
-        return (
-            empty(self.torch.int64),
-            empty(self.torch.float64) if self.price.dtype.is_floating_point else None,
-            None if self.volume.dtype == self.kind else empty(self.kind),
-        )
+        return [
+            kind and self.torch.empty(size, dtype=kind, device=self.device)
+            for kind in self.buffer_kinds()
+        ]
+
+    def buffer_kinds(self) -> list[Any]:
+        floats, whole = self.price.dtype.is_floating_point, self.volume.dtype == self.kind
+        return [
+            self.torch.int64,
+            self.torch.float64 if floats else None,
+            None if whole else self.kind,
+        ]
 
 
-def _cut(buffer: Any, size: int) -> Any:
-    return None if buffer is None else buffer[:size]
-
-
-def _by_chunks(work: Work, index: Any, points: Any, volume: Any, out: Any) -> Any:
-    for a, b in work.chunks(len(index)):
-        n = b - a
-        out.scatter_add_(
-            0, work.index(a, b, index[:n], _cut(points, n)), work.volumes(a, b, _cut(volume, n))
-        )
+def _by_chunks(work: Work, out: Any, buffers: list[Any]) -> Any:
+    for a, b in work.chunks(len(buffers[0])):
+        index, points, volume = (one if one is None else one[: b - a] for one in buffers)
+        out.scatter_add_(0, work.index(a, b, index, points), work.volumes(a, b, volume))
     return out
 
 
 def preallocated(work: Work) -> Any:
     out = work.result()
-    return _by_chunks(work, *work.buffers(max(1, min(work.chunk, work.trades))), out)
+    return _by_chunks(work, out, work.buffers(max(1, min(work.chunk, work.trades))))
 
 
 def flat(work: Work) -> Any:
     out = work.result()
-    return _by_chunks(work, *work.buffers(max(1, work.trades)), out)
-
-
-class Arena:
-    """One slab of bytes, and typed tensors cut from it one after the other, each aligned. MemoryError when it is full."""
-
-    def __init__(self, torch: Any, size_bytes: int, device: str):
-        self.slab, self.used, self.torch = (
-            torch.empty(size_bytes, dtype=torch.uint8, device=device),
-            0,
-            torch,
-        )
-
-    def take(self, count: int, kind: Any) -> Any:
-        size = count * self.torch.empty(0, dtype=kind).element_size()
-        if self.used + size > len(self.slab):
-            raise MemoryError(
-                f"the arena has {len(self.slab) - self.used} of {len(self.slab)} bytes left, {size} asked for"
-            )
-        cut = self.slab[self.used : self.used + size].view(kind)
-        self.used += -(-size // ALIGN) * ALIGN
-        return cut
-
-    def reset(self) -> None:
-        """All of it may be taken again; nothing is cleared."""
-        self.used = 0
+    return _by_chunks(work, out, work.buffers(max(1, work.trades)))
 
 
 def arena(work: Work) -> Any:
-    torch, size = work.torch, max(1, min(work.chunk, work.trades))
-    floats, wider = work.price.dtype.is_floating_point, work.volume.dtype != work.kind
-    kinds = [torch.int64] + [torch.float64] * floats + [work.kind] * wider
-    rounded = sum(
-        -(-size * torch.empty(0, dtype=kind).element_size() // ALIGN) * ALIGN for kind in kinds
-    )
-    out, pool = work.result(), Arena(torch, rounded, work.device)
-    for a, b in work.chunks(size):
-        pool.reset()
-        n = b - a
-        index, points = pool.take(n, torch.int64), pool.take(n, torch.float64) if floats else None
-        volume = pool.take(n, work.kind) if wider else None
-        out.scatter_add_(0, work.index(a, b, index, points), work.volumes(a, b, volume))
-    return out
+    """The same buffers, cut one after the other from one slab of bytes, each aligned."""
+    torch, size, out = work.torch, max(1, min(work.chunk, work.trades)), work.result()
+    widths = [
+        size * torch.empty(0, dtype=kind).element_size() if kind else 0
+        for kind in work.buffer_kinds()
+    ]
+    room = sum(-(-width // ALIGN) * ALIGN for width in widths)
+    slab, at = torch.empty(room, dtype=torch.uint8, device=work.device), 0
+    buffers = []
+    for number, kind in enumerate(work.buffer_kinds()):
+        width = widths[number]
+        buffers.append(slab[at : at + width].view(kind) if kind else None)
+        at += -(-width // ALIGN) * ALIGN
+    return _by_chunks(work, out, buffers)
 
 
 def list_cat(work: Work, tidy: Any = None) -> Any:
@@ -199,7 +172,7 @@ def list_cat(work: Work, tidy: Any = None) -> Any:
         row = torch.zeros((last - s) * work.bins, dtype=work.kind, device=work.device)
         kept.append(row.scatter_add_(0, index, work.volumes(a, b)))
         s, chunk = last, chunk + 1
-        if tidy is not None and chunk % work.every == 0:
+        if tidy is not None and chunk % EVERY == 0:
             del price, ticks, index, row
             tidy()
     return torch.cat(kept) if kept else work.result()
@@ -241,11 +214,8 @@ def dataloader(work: Work) -> Any:
                 a, b = work.starts[s], work.starts[s + 1]
                 index, points, _ = work.buffers(b - a)
                 row = work.torch.zeros(work.bins, dtype=work.kind, device=work.device)
-                self.rows.append(
-                    row.scatter_add_(
-                        0, work.index(a, b, index, points, s), work.volumes(a, b)
-                    ).cpu()
-                )
+                row.scatter_add_(0, work.index(a, b, index, points, s), work.volumes(a, b))
+                self.rows.append(row.cpu())
 
         def __len__(self) -> int:
             return len(self.rows)
@@ -275,93 +245,76 @@ def status_bytes(name: str) -> int:
 
 
 def measured(torch: Any, work: Work, strategy: Any, repeats: int) -> dict[str, Any]:
-    """Seconds of each repeat, and the peak of the first one beyond what was held before it."""
-    gpu = work.device != "cpu"
-    seconds, figures = [], {}
+    """The result, the seconds of each repeat, and the peak of the first one beyond what was held before it."""
+    cuda = torch.cuda if work.device != "cpu" else None
+    figures: dict[str, Any] = {"seconds": []}
     for repeat in range(repeats):
         gc.collect()
-        if gpu:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        else:
-            Path("/proc/self/clear_refs").write_text(
-                "5"
-            )  # the peak starts again from what is resident (proc(5))
-            before = status_bytes("VmRSS"), 0
+        if cuda:
+            cuda.synchronize()
+            cuda.empty_cache()
+            cuda.reset_peak_memory_stats()
+            before = cuda.memory_allocated()
+        else:  # the peak starts again from what is resident (proc(5))
+            Path("/proc/self/clear_refs").write_text("5")
+            before = status_bytes("VmRSS")
         began = time.perf_counter()
-        out = strategy(work)
-        if gpu:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
+        figures["out"] = None  # the result of the repeat before does not count
+        figures["out"] = strategy(work)
+        if cuda:
+            cuda.synchronize()
+        figures["seconds"].append(time.perf_counter() - began)
         if not repeat:
-            peak = torch.cuda.max_memory_allocated() if gpu else status_bytes("VmHWM")
-            figures = {
-                "peak_bytes": peak - before[0],
-                "held_after_bytes": (
-                    torch.cuda.memory_allocated() if gpu else status_bytes("VmRSS")
-                )
-                - before[0],
-            }
-            if gpu:
-                figures["peak_reserved_bytes"] = torch.cuda.max_memory_reserved() - before[1]
-    return {"seconds": seconds, "out": out, **figures}
+            peak = cuda.max_memory_allocated() if cuda else status_bytes("VmHWM")
+            figures["peak_bytes"] = peak - before
+    return figures
 
 
-def main() -> None:
-    spec = json.loads(sys.argv[1])
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    answer: dict[str, Any] = {"strategy": spec["strategy"], "device": spec.get("device", "cpu")}
+def carry_out(spec: dict[str, Any]) -> dict[str, Any]:
+    """One strategy: how it went, with its figures or why it failed."""
     try:
         import torch
     except Exception as error:  # noqa: BLE001  a broken torch raises anything: ImportError, OSError of a library, NameError
-        answer.update(status="not_available", why=f"torch cannot be imported: {one_line(error)}")
-        answers.write(json.dumps(answer) + "\n")
-        return
-    why = "" if answer["device"] == "cpu" else ": ".join(filter(None, gpu_trouble(torch)))
-    if why:
-        answers.write(json.dumps({**answer, "status": "not_available", "why": why}) + "\n")
-        return
-    answer.update(
-        torch=str(torch.__version__),
-        device_name=answer["device"]
-        if answer["device"] == "cpu"
-        else torch.cuda.get_device_name(answer["device"]),
-    )
-    if answer["device"] != "cpu":
-        torch.cuda.set_device(answer["device"])
-    strategy = STRATEGIES[spec["strategy"]]
-    work = Work(torch, spec)
+        why = f"torch cannot be imported: {one_line(error)}"
+        return {"status": "not_available", "why": why}
+    if spec["device"] != "cpu":
+        why = ": ".join(filter(None, gpu_trouble(torch)))
+        if why:
+            return {"status": "not_available", "why": why}
+        torch.cuda.set_device(spec["device"])
+    strategy, work = STRATEGIES[spec["strategy"]], Work(torch, spec)
     # Threads, code and tables that a first use brings: on the first sessions, before anything is measured.
-    small = Work(torch, {**spec, "sessions": 2})
-    small.chunk = min(small.chunk, 1000)
-    small.trades = min(small.trades, 2000)
-    small.starts = [min(start, small.trades) for start in small.starts]
-    small.load()
-    strategy(small)
+    few = Work(torch, {**spec, "sessions": 2, "chunk_trades": min(work.chunk, 1000)})
+    few.cut(2000)
+    few.load()
+    strategy(few)
     # Torch's threads start with the first large operation, each with a stack of 8 MiB of address space.
     torch.ones(1 << 18).add_(1)
-    del small
+    del few
     try:
         if spec.get("limit_bytes"):
             most = status_bytes("VmData") + int(spec["limit_bytes"])
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         work.load()
-        got = measured(torch, work, strategy, max(1, int(spec.get("repeats", 1))))
-        out = got.pop("out")
+        answer = measured(torch, work, strategy, max(1, int(spec.get("repeats", 1))))
+        out = answer.pop("out")
         if spec.get("out"):
-            torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype).copy_(
-                out.reshape(-1)
-            )
-        answer.update(got, status="ok")
+            kept = torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype)
+            kept.copy_(out.reshape(-1))
+        return {**answer, "status": "ok"}
     except (MemoryError, RuntimeError) as error:
         resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
         words = str(error) or type(error).__name__
-        oom = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate" in words
-        answer.update(status="out_of_memory" if oom else "failed", why=one_line(error))
-    answers.write(json.dumps(answer) + "\n")
+        refused = (
+            isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate" in words
+        )
+        return {"status": "out_of_memory" if refused else "failed", "why": one_line(error)}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    answers.write(json.dumps(carry_out(json.loads(sys.argv[1]))) + "\n")
     answers.flush()
 
 

@@ -1,7 +1,7 @@
 """A JupyterLab on loopback with a token, and a headless Chromium beside it that is told what to do through DevTools.
 
 Nothing is needed beyond what the workbook has: websocket-client comes with jupyter_server. The browser can reach no name and
-no address but 127.0.0.1; ``Page.asked`` keeps every address it wanted.
+no address but 127.0.0.1; ``Page.asked`` keeps every address it wanted. What it asks of a notebook stands in page.js.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,61 +20,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from helpers import child
+from helpers.tell.share import browser as chromium
+
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-KEYS = {
-    "Enter": 13,
-    "Tab": 9,
-    "ArrowRight": 39,
-    "ArrowLeft": 37,
-    "ArrowDown": 40,
-    "ArrowUp": 38,
-    "End": 35,
-    "Home": 36,
-    "Escape": 27,
-    "Space": 32,
-    "a": 65,
-    "Delete": 46,
-}
+KEYS = dict(Enter=13, Tab=9, ArrowRight=39, ArrowLeft=37, ArrowDown=40, Space=32, a=65, Delete=46)
 CTRL, SHIFT = 2, 8
-FIND = """
-const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[%d];
-const label = [...cell.querySelectorAll('.jp-OutputArea label, .jp-OutputArea button')].find(e => e.textContent.trim() === %s);
-const found = label && (label.tagName === 'BUTTON' ? label : label.closest('.widget-checkbox, .jupyter-widgets')
-    .querySelector('textarea, select, .noUi-handle, input'));
-"""
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+LAB = (
+    "-m jupyterlab --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port_retries=0 "
+    "--LabApp.extension_manager=readonly --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
+).split()
+CHROMIUM = (
+    "--headless=new --disable-gpu --no-first-run --disable-extensions --mute-audio --disable-background-networking "
+    "--disable-component-update --disable-dev-shm-usage --remote-debugging-port=0 --remote-allow-origins=*"
+).split()
 
 
-def chromium() -> str:
-    """The path of the system's Chromium, or nothing."""
-    return next(filter(None, map(shutil.which, NAMES)), "")
-
-
-def _free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
-
-
-def _until(ask: Callable[[], Any], seconds: float, what: str) -> Any:
+def _until(ask: Callable[[], Any], seconds: float, what: Callable[[], str]) -> Any:
     end = time.monotonic() + seconds
-    while True:
-        found = ask()
-        if found:
-            return found
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
+    while not (found := ask()):
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what()}"
         time.sleep(0.05)
+    return found
 
 
 def _end(process: subprocess.Popen) -> None:
+    child.signal_group(process.pid, signal.SIGTERM)
     try:
-        os.killpg(process.pid, signal.SIGTERM)
         process.wait(5)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(5)
-    except ProcessLookupError:
+        child.signal_group(process.pid, signal.SIGKILL)
         process.wait(5)
 
 
@@ -83,51 +61,37 @@ class Lab:
     """JupyterLab over ``folder``, with settings and state of its own in ``own``."""
 
     def __init__(self, folder: Path, own: Path):
-        self.port, self.token = _free_port(), secrets.token_hex(16)
-        settings = own / "settings" / "@jupyterlab"
-        for name, words in (
-            ("notebook-extension/tracker", {"windowingMode": "none"}),
-            ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
-        ):
-            path = settings / f"{name}.jupyterlab-settings"
+        with socket.socket() as trial:
+            trial.bind(("127.0.0.1", 0))
+            self.port = trial.getsockname()[1]
+        self.token = secrets.token_hex(16)
+        for name, words in SETTINGS.items():
+            path = own / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(words))
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "JUPYTER_PREFER_ENV_PATH": "1",
-            "JUPYTERLAB_SETTINGS_DIR": str(own / "settings"),
-            **{f"JUPYTER_{name}_DIR": str(own / name) for name in ("CONFIG", "DATA", "RUNTIME")},
-            "JUPYTERLAB_WORKSPACES_DIR": str(own / "workspaces"),
-        }
-        env.pop("CASEBOOK_RUN", None)
-        argv = [
-            sys.executable,
-            "-m",
-            "jupyterlab",
-            "--no-browser",
-            "--ServerApp.ip=127.0.0.1",
-            f"--ServerApp.port={self.port}",
-            "--ServerApp.port_retries=0",
-            f"--ServerApp.root_dir={folder}",
-            f"--IdentityProvider.token={self.token}",
-            "--LabApp.extension_manager=readonly",
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-        ]
-        argv += ["--allow-root"] if os.getuid() == 0 else []
-        self.log = own / "lab.log"
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                argv, env=env, stdout=log, stderr=log, start_new_session=True
-            )
-        _until(self._answers, 40, f"JupyterLab on port {self.port}")
+        places = {f"JUPYTER_{name}_DIR": str(own / name) for name in ("CONFIG", "DATA", "RUNTIME")}
+        places["JUPYTERLAB_SETTINGS_DIR"] = str(own / "settings")
+        places["JUPYTERLAB_WORKSPACES_DIR"] = str(own / "workspaces")
+        env = child.environment(
+            ["CASEBOOK_RUN"], {"PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1", **places}
+        )
+        argv = [sys.executable, *LAB, f"--ServerApp.port={self.port}"]
+        argv += [f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={self.token}"]
+        with (own / "lab.log").open("wb") as log:
+            self._process = child.start(argv, env, stdout=log, stderr=log)
+        _until(self._answers, 40, lambda: f"JupyterLab on port {self.port}")
+
+    def ask(self, path: str, method: str = "GET", timeout_s: float = 20) -> Any:
+        """An answer of the server's own interface."""
+        header = {"Authorization": f"token {self.token}"}
+        where, data = f"http://127.0.0.1:{self.port}/api{path}", b"" if method == "POST" else None
+        request = urllib.request.Request(where, data, header, method=method)
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            return json.load(answer)
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/api?token={self.token}", timeout=2
-            ) as answer:
-                return bool(answer.status == 200)
+            return bool(self.ask("", timeout_s=2))
         except OSError:
             return False
 
@@ -136,19 +100,8 @@ class Lab:
 
     def restart_kernels(self) -> None:
         """Restart every kernel, as the menu of JupyterLab asks its server to."""
-        where, header = (
-            f"http://127.0.0.1:{self.port}/api/kernels",
-            {"Authorization": f"token {self.token}"},
-        )
-        with urllib.request.urlopen(
-            urllib.request.Request(where, headers=header), timeout=10
-        ) as answer:
-            kernels = json.load(answer)
-        for one in kernels:
-            ask = urllib.request.Request(
-                f"{where}/{one['id']}/restart", data=b"", headers=header, method="POST"
-            )
-            urllib.request.urlopen(ask, timeout=20).close()
+        for kernel in self.ask("/kernels"):
+            self.ask(f"/kernels/{kernel['id']}/restart", "POST")
 
     def close(self) -> None:
         _end(self._process)
@@ -160,37 +113,22 @@ class Page:
     def __init__(self, own: Path, width: int = 1300, height: int = 1500):
         import websocket
 
-        argv = [
-            chromium(),
-            "--headless=new",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-extensions",
-            "--mute-audio",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-dev-shm-usage",
-            "--remote-debugging-port=0",
-            "--remote-allow-origins=*",
-            f"--user-data-dir={own / 'chromium'}",
-            "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-            f"--window-size={width},{height}",
-            "about:blank",
-        ]
-        argv += ["--no-sandbox"] if os.getuid() == 0 else []
-        self._process = subprocess.Popen(
-            argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        said = own / "chromium" / "DevToolsActivePort"
-        port = _until(
-            lambda: said.read_text().split() if said.exists() else None, 30, "Chromium's DevTools"
-        )[0]
+        argv = [chromium(), *CHROMIUM, f"--user-data-dir={own / 'chromium'}"]
+        argv += ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
+        argv += ["--no-sandbox"] * (os.getuid() == 0) + [f"--window-size={width},{height}"]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = child.start([*argv, "about:blank"], **silent)
+        file = own / "chromium" / "DevToolsActivePort"
+        said = lambda: file.read_text().split() if file.exists() else None  # noqa: E731
+        port = _until(said, 30, lambda: "Chromium's DevTools")[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=5) as answer:
             target = next(one for one in json.load(answer) if one["type"] == "page")
         self._socket = websocket.create_connection(target["webSocketDebuggerUrl"], timeout=60)
         self._number, self.asked = 0, set[str]()
         for domain in ("Page", "Runtime", "Network"):
             self.call(f"{domain}.enable")
+        source = Path(__file__).with_name("page.js").read_text()
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=source)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One DevTools command and its answer."""
@@ -204,54 +142,35 @@ class Page:
                 assert "error" not in said, f"{method}: {said['error']}"
                 return dict(said["result"])
 
-    def js(self, code: str) -> Any:
-        """The value of the body of a JavaScript function."""
-        done = self.call("Runtime.evaluate", expression=f"(() => {{{code}}})()", returnByValue=True)
-        assert "exceptionDetails" not in done, (
-            done["exceptionDetails"].get("exception", {}).get("description", done)
-        )
+    def js(self, expression: str) -> Any:
+        """The value of a JavaScript expression."""
+        done = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        wrong = done.get("exceptionDetails", {})
+        assert not wrong, wrong.get("exception", {}).get("description", done)
         return done["result"].get("value")
 
-    def until(self, code: str, seconds: float = 20) -> Any:
-        """Wait until the JavaScript says something true; returns it."""
-        return _until(lambda: self.js(code), seconds, code)
+    def lab(self, name: str, *given: Any) -> Any:
+        """What a function of page.js says."""
+        return self.js(f"lab.{name}({', '.join(map(json.dumps, given))})")
 
     def key(self, name: str, modifiers: int = 0) -> None:
         """Press and let go one key."""
         text = {"Enter": "\r", "Space": " "}.get(name, "") if not modifiers else ""
-        code = "KeyA" if name == "a" else name
-        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=" " if name == "Space" else name,
-                code=code,
-                modifiers=modifiers,
-                windowsVirtualKeyCode=KEYS[name],
-                **({"text": text} if text and kind == "keyDown" else {}),
-            )
+        about = {"key": " " if name == "Space" else name, "code": "KeyA" if name == "a" else name}
+        about |= {"modifiers": modifiers, "windowsVirtualKeyCode": KEYS[name]}
+        down = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
+        for event in (down, {"type": "keyUp"}):
+            self.call("Input.dispatchKeyEvent", **about, **event)
 
-    def open(self, lab: Lab, notebook: str) -> None:
+    def open(self, server: Lab, notebook: str) -> None:
         """Open a notebook and wait for its kernel."""
-        self.lab = lab
-        self.call("Page.navigate", url=lab.address(notebook))
-        self.kernel_idle()
-
-    def kernel_idle(self, seconds: float = 60) -> None:
-        self.until(
-            "return document.querySelector('.jp-Notebook .jp-Cell') && "
-            "document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]')?.dataset.status",
-            seconds,
-        )
+        self.server = server
+        self.call("Page.navigate", url=server.address(notebook))
+        _until(lambda: self.js("window.lab && lab.idle()"), 60, lambda: f"a kernel of {notebook}")
 
     def focus(self, cell: int, label: str) -> None:
         """Put the keyboard into the control of that label, or onto the button with those words."""
-        assert self.js(
-            FIND
-            % (cell, json.dumps(label))
-            + "if (found) { found.scrollIntoView({block: 'center'});"
-            "found.focus(); } return document.activeElement === found"
-        ), f"no control {label!r} in cell {cell}"
+        assert self.lab("focus", cell, label), f"no control {label!r} in cell {cell}"
 
     def type(self, cell: int, label: str, words: str) -> None:
         """Write words in place of what a field holds, and leave it by Tab."""
@@ -268,50 +187,34 @@ class Page:
 
     def run_cell(self, cell: int, seconds: float = 60) -> None:
         """Run one cell by Shift and Enter, and wait until it is done. A page that is just opened may still drop the keys."""
-        at = f"const at = document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}];"
-        prompt = at + "const said = at.querySelector('.jp-InputPrompt').textContent; return "
-        before = self.js(prompt + "said")
+        before = said = self.lab("prompt", cell)
         for _ in range(10):
-            self.js(
-                at + "at.scrollIntoView({block: 'center'}); at.querySelector('.cm-content').focus()"
-            )
+            self.lab("edit", cell)
             self.key("Enter", SHIFT)
             time.sleep(0.3)
-            if self.js(prompt + "said") != before:
+            if self.lab("prompt", cell) != before:
                 break
-        self.until(prompt + f"/\\[\\d+\\]/.test(said) && said !== {json.dumps(before)}", seconds)
+
+        def done() -> bool:
+            nonlocal said
+            said = self.lab("prompt", cell)
+            return said != before and any(letter.isdigit() for letter in said)
+
+        _until(done, seconds, lambda: f"cell {cell}, whose prompt is {said}")
 
     def text(self, cell: int) -> str:
         """All words of a cell's output, alternative words of pictures included."""
-        return str(
-            self.js(
-                f"const out = document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
-                ".querySelector('.jp-Cell-outputArea'); return out ? out.innerText + [...out.querySelectorAll("
-                "'img, [aria-label]')].map(e => e.alt || e.ariaLabel).join(' ') : ''"
-            )
-        )
+        return str(self.lab("text", cell))
 
     def sees(self, cell: int, words: str, seconds: float = 20) -> None:
         """Wait until the cell's output holds the words."""
-        _until(
-            lambda: words in self.text(cell),
-            seconds,
-            f"{words!r} in cell {cell}, which says: {self.text(cell)[-600:]}",
-        )
+        what = lambda: f"{words!r} in cell {cell}, which says: {self.text(cell)[-600:]}"  # noqa: E731
+        _until(lambda: words in self.text(cell), seconds, what)
 
-    def picture(self, path: Path, cell: int | None = None) -> None:
-        """Keep what is seen as a PNG: the whole window, or the output of one cell."""
-        more: dict[str, Any] = {}
-        if cell is not None:
-            x, y, width, height = self.js(
-                f"const out = document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
-                ".querySelector('.jp-Cell-outputArea'); out.scrollIntoView();"
-                "const r = out.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]"
-            )
-            more = {
-                "clip": {"x": x, "y": y, "width": width, "height": height, "scale": 1},
-                "captureBeyondViewport": True,
-            }
+    def picture(self, path: Path, cell: int) -> None:
+        """Keep what is seen of a cell's output as a PNG."""
+        clip = dict(zip(("x", "y", "width", "height"), self.lab("box", cell), strict=True), scale=1)
+        more = {"clip": clip, "captureBeyondViewport": True}
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **more)["data"]))
 
     def close(self) -> None:

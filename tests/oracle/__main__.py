@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.allocator.replay import rows
 from tests.oracle import build, compare, golden, jobs, run, speed
 
 SHOWN = 5  # differing jobs that are told in full
@@ -34,8 +35,6 @@ def check(
     oracle: run.Oracle, made: list[tuple[jobs.Job, list[dict]]], folder: Path, engine: str
 ) -> Line:
     """Runs both and compares; prints the first differences."""
-    from helpers.allocator.replay import rows
-
     events = differing = refused = 0
     for (job, ops), path in zip(made, oracle.results(made, folder), strict=True):
         real = compare.read(path)
@@ -54,35 +53,19 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--torch",
-        action="append",
-        metavar="VERSION",
-        help="a release with a CUDA wheel; may be given again",
-    )
-    parser.add_argument("--count", type=int, default=72, help="jobs for each torch")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument(
-        "--engine",
-        choices=("auto", "plain", "compiled"),
-        default="auto",
-        help="machine code or plain Python",
-    )
-    parser.add_argument(
-        "--python", default=sys.executable, help="the Python that installs and imports torch"
-    )
-    parser.add_argument(
-        "--folder", type=Path, help="where to install and work, instead of a temporary folder"
-    )
-    parser.add_argument("--keep", action="store_true", help="leave the folder, the wheel included")
-    parser.add_argument(
-        "--golden", action="store_true", help="write tests/golden anew; compares nothing"
-    )
-    parser.add_argument(
-        "--speed",
-        action="store_true",
-        help="events a second of the real allocator, as JSON; compares nothing",
-    )
+    add, once = parser.add_argument, {"action": "store_true"}
+    release = "a release with a CUDA wheel; may be given again"
+    add("--torch", action="append", metavar="VERSION", help=release)
+    add("--count", type=int, default=72, help="jobs for each torch")
+    add("--seed", type=int, default=7)
+    engines = ("auto", "plain", "compiled")
+    add("--engine", choices=engines, default="auto", help="machine code or plain Python")
+    add("--python", default=sys.executable, help="the Python that installs and imports torch")
+    add("--folder", type=Path, help="where to install and work, instead of a temporary folder")
+    add("--keep", help="leave the folder, the wheel included", **once)
+    add("--golden", help="write tests/golden anew; compares nothing", **once)
+    figure = "events a second of the real allocator, as JSON; compares nothing"
+    add("--speed", help=figure, **once)
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="oracle-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,14 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
             elif given.speed:
                 print(speed.line(oracle), flush=True)
             else:
-                lines.append(
-                    check(
-                        oracle,
-                        jobs.fresh(given.count, given.seed),
-                        folder / f"work-{torch}",
-                        given.engine,
-                    )
-                )
+                made = jobs.fresh(given.count, given.seed)
+                lines.append(check(oracle, made, folder / f"work-{torch}", given.engine))
         except build.NotRun as error:
             missing = True
             print(f"torch {torch} not run because {error}", flush=True)

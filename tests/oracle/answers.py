@@ -12,11 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
 from helpers.allocator.recorded import circumstances, op_lines
-from helpers.allocator.replay import replay
-from helpers.allocator.start import prepared
+from helpers.allocator.replay import replay, rows
 from helpers.allocator.whatif import whatif
 from tests.oracle import compare, run
 
@@ -38,29 +38,15 @@ def questions(path: Path, torch: str) -> list[tuple[dict, list[dict], str]]:
             print(f"{path.stem} at {share} %: {error}")
             continue
         stream, _, _ = prepared(trace, card, anew=True)
-        cards = [(answer.use, card.capacity_bytes), ("", card.capacity_bytes)]
+        capacity, needs = card.capacity_bytes, answer.needs_settings
+        cards, says = [(answer.use, capacity), ("", capacity)], f"use {answer.use or 'default'}"
         if answer.needs_bytes:
-            enough = card.capacity_bytes + answer.needs_bytes
-            cards = [
-                ("", card.capacity_bytes),
-                (answer.needs_settings, enough),
-                (answer.needs_settings, enough - GRANULE),
-            ]
-        says = (
-            f"needs {answer.needs_bytes:,} more"
-            if answer.needs_bytes
-            else f"use {answer.use or 'default'}"
-        )
+            enough = capacity + answer.needs_bytes
+            cards = [("", capacity), (needs, enough), (needs, enough - GRANULE)]
+            says = f"needs {answer.needs_bytes:,} more"
         for number, (conf, size) in enumerate(dict.fromkeys(cards)):
-            job = {
-                "name": f"{path.stem}-{share}-{number}",
-                "conf": conf,
-                "vram": size,
-                "fraction": None,
-                "policy": "firstfit",
-                "foreign": 0,
-                "env": {},
-            }
+            job = {"name": f"{path.stem}-{share}-{number}", "conf": conf, "vram": size}
+            job |= {"fraction": None, "policy": "firstfit", "foreign": 0, "env": {}}
             asked.append((job, op_lines(stream), f"{path.stem} at {share} %: {says}"))
     return asked
 
@@ -73,8 +59,6 @@ def main() -> int:
     parser.add_argument("--torch", default="2.14.1")
     parser.add_argument("--folder", type=Path, default=None)
     given = parser.parse_args()
-    from helpers.allocator.replay import rows
-
     folder = given.folder or Path(tempfile.mkdtemp(prefix="oracle-"))
     folder.mkdir(parents=True, exist_ok=True)
     oracle = run.prepare(given.torch, folder.resolve(), sys.executable)

@@ -26,15 +26,8 @@ class Trace:
     def alloc(self, size: int, stream: int = 0, **more: object) -> int:
         number = self.next
         self.next += 1
-        self.ops.append(
-            {
-                "op": "alloc",
-                "id": number,
-                "size": int(size),
-                **({"stream": stream} if stream else {}),
-                **more,
-            }
-        )
+        where = {"stream": stream} if stream else {}
+        self.op("alloc", id=number, size=int(size), **where, **more)
         self.live[number] = int(size)
         return number
 
@@ -97,14 +90,8 @@ def llm(t: Trace, r: random.Random, vram: int) -> None:
     layers = r.choice([4, 6, 8])
     width = r.choice([2, 4])
     for _ in range(layers):
-        for shape in (
-            3 * hidden * hidden,
-            hidden * hidden,
-            4 * hidden * hidden,
-            4 * hidden * hidden,
-            hidden,
-            hidden,
-        ):
+        square = hidden * hidden
+        for shape in (3 * square, square, 4 * square, 4 * square, hidden, hidden):
             t.alloc(shape * width)
     opt = False
     while not t.full():
@@ -176,11 +163,8 @@ def hpo(t: Trace, r: random.Random, vram: int) -> None:
     leaks = []
     clean = r.random() < 0.5
     while not t.full():
-        width, depth, batch = (
-            r.choice([64, 100, 256, 777, 1024, 2048]),
-            r.randint(2, 8),
-            r.choice([16, 37, 64, 256, 1000]),
-        )
+        width, depth = r.choice([64, 100, 256, 777, 1024, 2048]), r.randint(2, 8)
+        batch = r.choice([16, 37, 64, 256, 1000])
         params = [t.alloc(width * width * 4) for _ in range(depth)]
         state = [t.alloc(width * width * 4) for _ in range(2 * depth)]
         for _ in range(r.randint(2, 6)):
@@ -218,52 +202,10 @@ def growing(t: Trace, r: random.Random, vram: int) -> None:
 
 def boundary(t: Trace, r: random.Random, vram: int) -> None:
     """Sizes on and beside the thresholds, split and joined in every order."""
-    marks = [
-        512,
-        1024,
-        4096,
-        65536,
-        MIB // 2,
-        MIB,
-        2 * MIB,
-        3 * MIB,
-        5 * MIB,
-        9 * MIB,
-        10 * MIB,
-        11 * MIB,
-        12 * MIB,
-        16 * MIB,
-        18 * MIB,
-        19 * MIB,
-        20 * MIB,
-        21 * MIB,
-        22 * MIB,
-        32 * MIB,
-        33 * MIB,
-        40 * MIB,
-        64 * MIB,
-        128 * MIB,
-    ]
-    deltas = [
-        0,
-        0,
-        1,
-        -1,
-        511,
-        -511,
-        512,
-        -512,
-        513,
-        -513,
-        1024,
-        -1024,
-        MIB,
-        -MIB,
-        MIB + 1,
-        MIB - 1,
-        MIB - 512,
-        -MIB + 512,
-    ]
+    mibs = [1, 2, 3, 5, 9, 10, 11, 12, 16, 18, 19, 20, 21, 22, 32, 33, 40, 64, 128]
+    marks = [512, 1024, 4096, 65536, MIB // 2, *(mib * MIB for mib in mibs)]
+    deltas = [0, 0, 1, -1, 511, -511, 512, -512, 513, -513, 1024, -1024]
+    deltas += [MIB, -MIB, MIB + 1, MIB - 1, MIB - 512, -MIB + 512]
     cap = vram * r.uniform(0.3, 0.95)
     while not t.full():
         top = r.choice([8, 16, len(marks)])
@@ -320,10 +262,8 @@ def streams(t: Trace, r: random.Random, vram: int) -> None:
         if r.random() < 0.5:
             t.free_random()
         x = r.random()
-        if x < 0.01:
-            t.op("events_hold", on=True)
-        elif x < 0.02:
-            t.op("events_hold", on=False)
+        if x < 0.02:
+            t.op("events_hold", on=x < 0.01)
         elif x < 0.05:
             t.op("events_complete")
         elif x < 0.055:

@@ -20,14 +20,11 @@ def read(path: Path) -> list[dict]:
 
 def operations(result: Iterable[dict]) -> list[dict]:
     """What was asked, out of result lines. fail_next's ``n`` stands there as ``count``."""
-    return [
-        {
-            **{key: row[key] for key in OPERATION if key in row},
-            **({"n": row["count"]} if row["op"] == "fail_next" else {}),
-        }
-        for row in result
-        if "op" in row
-    ]
+    asked = []
+    for row in (row for row in result if "op" in row):
+        count = {"n": row["count"]} if row["op"] == "fail_next" else {}
+        asked.append({**{key: row[key] for key in OPERATION if key in row}, **count})
+    return asked
 
 
 def same(real: object, model: object) -> bool:
@@ -43,16 +40,14 @@ def same(real: object, model: object) -> bool:
 
 def _blocks(layout: list[dict]) -> list[dict]:
     """The layout without the requested bytes of free blocks, which are those of their last use."""
-    return [
-        {
-            **segment,
-            "blocks": [
-                [offset, size, None if state == "I" else requested, state]
-                for offset, size, requested, state in segment["blocks"]
-            ],
-        }
-        for segment in layout
-    ]
+    found = []
+    for segment in layout:
+        rows = [
+            [offset, size, None if state == "I" else requested, state]
+            for offset, size, requested, state in segment["blocks"]
+        ]
+        found.append({**segment, "blocks": rows})
+    return found
 
 
 def fields(real: dict, model: dict) -> list[str]:
@@ -62,20 +57,15 @@ def fields(real: dict, model: dict) -> list[str]:
     """
     if "config_error" in real or "config_error" in model:
         return [] if "config_error" in real and "config_error" in model else ["config_error"]
-    wrong = [
-        key
-        for key in FIELDS
-        if "op" in real and not same(real.get(key, ABSENT), model.get(key, ABSENT))
-    ]
-    wrong += [
-        name
-        for name, value in real.get("final", {}).items()
-        if name != "max_split_size" and not same(value, model.get("final", {}).get(name))
-    ]
-    if ("final" in real or "layout" in model) and _blocks(real["layout"]) != _blocks(
-        model.get("layout", [])
-    ):
-        wrong.append("layout")
+    compared = FIELDS if "op" in real else ()
+    wrong = [key for key in compared if not same(real.get(key, ABSENT), model.get(key, ABSENT))]
+    ours = model.get("final", {})
+    for name, value in real.get("final", {}).items():
+        if name != "max_split_size" and not same(value, ours.get(name)):
+            wrong.append(name)
+    if "final" in real or "layout" in model:
+        left, right = _blocks(real["layout"]), _blocks(model.get("layout", []))
+        wrong += ["layout"] * (left != right)
     return wrong
 
 
@@ -83,10 +73,7 @@ def first_difference(real: list[dict], model: list[dict]) -> str:
     """Empty, or the first event that differs and how, in one line. The first line of each names the job and is not compared."""
     for left, right in zip(real[1:], model[1:], strict=False):
         if wrong := fields(left, right):
-            told = [
-                f"{key} {left.get(key)} real, {right.get(key)} model"
-                for key in wrong
-                if key in (*FIELDS, "config_error")
-            ]
+            named = [key for key in wrong if key in (*FIELDS, "config_error")]
+            told = [f"{key} {left.get(key)} real, {right.get(key)} model" for key in named]
             return f"event {left.get('i', 'last')}: {'; '.join(told) or ', '.join(wrong)}"
     return "" if len(real) == len(model) else f"{len(real)} lines real, {len(model)} model"

@@ -25,9 +25,8 @@ CHARACTERS = [  # (name, how it writes, choices of device memory)
 ]
 X = "expandable_segments:True"
 LIST = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"
-CONFIGURATIONS: list[
-    tuple
-] = [  # (settings, memory fraction, rule for addresses); None and firstfit are left out
+# (settings, memory fraction, rule for addresses); None and firstfit are left out.
+CONFIGURATIONS: list[tuple] = [
     ("",),
     ("max_split_size_mb:21",),
     ("max_split_size_mb:32",),
@@ -99,14 +98,8 @@ def make(
     vram = rng.choice(memories)
     trace = Trace(rng, rng.randint(*lengths))
     write(trace, rng, vram)
-    return {
-        "name": name,
-        "conf": conf,
-        "vram": vram,
-        "fraction": fraction,
-        "policy": policy,
-        "foreign": 0,
-    }, trace.ops
+    how = {"fraction": fraction, "policy": policy, "foreign": 0}
+    return {"name": name, "conf": conf, "vram": vram, **how}, trace.ops
 
 
 def fresh(count: int, seed: int, events: int = 1000) -> list[tuple[Job, list[dict]]]:
@@ -114,13 +107,10 @@ def fresh(count: int, seed: int, events: int = 1000) -> list[tuple[Job, list[dic
     jobs = []
     for number in range(count):
         kind = CHARACTERS[number % len(CHARACTERS)][0]
-        configuration = CONFIGURATIONS[
-            (number + number // len(CONFIGURATIONS)) % len(CONFIGURATIONS)
-        ]
-        lengths = events // 2, events * 3 // 2
-        jobs.append(
-            make(kind, f"{number:04d}_{kind}", f"{seed}/{kind}/{number}", lengths, *configuration)
-        )
+        turn = number + number // len(CONFIGURATIONS)
+        configuration = CONFIGURATIONS[turn % len(CONFIGURATIONS)]
+        lengths, name = (events // 2, events * 3 // 2), f"{number:04d}_{kind}"
+        jobs.append(make(kind, name, f"{seed}/{kind}/{number}", lengths, *configuration))
     return jobs
 
 
@@ -140,8 +130,6 @@ def write(folder: Path, jobs: list[tuple[Job, list[dict]]]) -> list[Path]:
     files = []
     for job, ops in jobs:
         files.append(folder / f"{job['name']}.jsonl")
-        with files[-1].open("w") as file:
-            file.writelines(
-                json.dumps(row, separators=(",", ":")) + "\n" for row in ({"job": job}, *ops)
-            )
+        rows = (json.dumps(row, separators=(",", ":")) for row in ({"job": job}, *ops))
+        files[-1].write_text("".join(row + "\n" for row in rows))
     return files

@@ -54,5 +54,4 @@ def prepare(torch: str, folder: Path, python: str) -> Oracle:
     build.tools()
     target = folder / f"torch-{torch}"
     build.install(torch, target, python)
-    preload = [*build.fakes(folder / "fakes"), build.stubs(target, folder / f"stubs-{torch}")]
-    return Oracle(torch, python, build.environment(target, preload))
+    return Oracle(torch, python, build.environment(target, build.preload(target, folder)))

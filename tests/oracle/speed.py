@@ -93,6 +93,6 @@ def line(oracle: run.Oracle) -> str:
     if done.returncode:
         words = done.stderr.strip().splitlines()
         raise build.NotRun(
-            f"the loop ended with {done.returncode}: {words[-1] if words else 'it said nothing'}"
+            f"the loop ended with {done.returncode}: {words[-1] if words else 'nothing was printed'}"
         )
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Runs trace files on the real allocator; its Python is torch's own, with the fakes preloaded. Standard library and torch only.
+"""Runs trace files on the real allocator; its Python is torch's own, with the stand-in driver. Standard library and torch only.
 
 ``worker.py OUT TRACE...`` writes OUT/NAME.jsonl: the job, one line an operation, last every statistic and the layout. Each job
 has a process of its own, forked from one that has imported torch: the settings are read when CUDA is initialised, after that.
@@ -18,7 +18,7 @@ MALLOC_BASE, RANGE_BASE, RANGE_END = (
     0x100000000000,
     0x200000000000,
     0x400000000000,
-)  # the two arenas of fake_cuda.c
+)  # the two arenas of device.c
 STREAM_STEP = 0x1000
 CHECK_EVERY = 37  # operations between two checks of the layout against the statistics
 COUNTERS = (
@@ -35,7 +35,7 @@ STATES = {
     "active_awaiting_free": "P",
     "inactive": "I",
 }
-# Records of the fake driver's log that change something (fake_cuda.c, L_*).
+# Records of the fake driver's log that change something (device.c, L_*).
 MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, CREATE, CREATE_FAIL, MAP, UNMAP = range(1, 10)
 
 

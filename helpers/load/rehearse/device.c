@@ -145,7 +145,7 @@ static struct {
     int ready, ndev, events_held, cc, sms, smthreads, smsmem, occ, cudnn;
     u64 vram, foreign, granule, l2, copymax, lag, ws;
     const char *name;
-    u64 used[MAXDEV], peak[MAXDEV];
+    u64 used[MAXDEV];
     u64 n_malloc, n_va, n_phys, n_stream, n_event, n_graph;
     u64 events_done;       /* every event whose ticket is <= this has completed */
     u64 fail_next;         /* so many of the next physical allocations are refused */
@@ -219,7 +219,6 @@ static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is
     if (S.fail_next) { S.fail_next--; return 0; }
     if (size > S.vram || S.used[dev] + S.foreign + size > S.vram) return 0;
     S.used[dev] += size;
-    if (S.used[dev] > S.peak[dev]) S.peak[dev] = S.used[dev];
     return 1;
 }
 
@@ -768,12 +767,8 @@ API int nvmlDeviceGetGpuFabricInfoV(void *dev, char *info) { (void)dev; info[28]
 
 /* ------------------------------------------------------------------- controls */
 API u64 fake_cuda_version(void) { return 1; }
-API void fake_cuda_set_vram(u64 b) { ENTER(); S.vram = b; LEAVE(); }
 API void fake_cuda_set_foreign(u64 b) { ENTER(); S.foreign = b; LEAVE(); }
-API void fake_cuda_set_policy(int p) { ENTER(); S.mem.policy = S.va.policy = p; LEAVE(); }
 API u64 fake_cuda_used(int dev) { ENTER(); u64 u = S.used[dev]; LEAVE(); return u; }
-API u64 fake_cuda_peak(int dev) { ENTER(); u64 u = S.peak[dev]; LEAVE(); return u; }
-API u64 fake_cuda_live_mallocs(void) { ENTER(); u64 u = S.mallocs.live; LEAVE(); return u; }
 API void fake_cuda_fail_next(u64 n) { ENTER(); S.fail_next = n; LEAVE(); }
 /* 1: events stay "not ready" until fake_cuda_events_complete or a synchronise */
 API void fake_cuda_events_hold(int on) { ENTER(); S.events_held = on; if (!on) S.events_done = S.n_event; LEAVE(); }

@@ -6,6 +6,7 @@ import csv
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from helpers.load.targets import largest_pool
 from helpers.look.bundle import Bundle
@@ -40,26 +41,21 @@ class Device:
     def words(self) -> str:
         """The card in one line."""
         held = f", {show_bytes(self.held_bytes)} of it held by others" if self.held_bytes else ""
-        return f"{self.name}, {show_bytes(self.total_bytes)}{held}{', a CUDA build for ROCm' if self.vendor == 'rocm' else ''}"
+        stand_in = ", a CUDA build for ROCm" if self.vendor == "rocm" else ""
+        return f"{self.name}, {show_bytes(self.total_bytes)}{held}{stand_in}"
 
 
 def _read() -> dict[str, Device]:
+    """The table of cards, by their short names."""
+    cards = {}
     with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as file:
-        return {
-            row["key"]: Device(
-                row["name"],
-                int(row["mib"]) << 20,
-                int(row["capability"]),
-                int(row["multiprocessors"]),
-                int(row["threads"]),
-                int(row["shared_kib"]),
-                int(row["l2_mib"]),
-                float(row["blas_mib"]),
-                row["vendor"],
-                row["source"],
-            )
-            for row in csv.DictReader(file)
-        }
+        for row in csv.DictReader(file):
+            key, size = row.pop("key"), int(row.pop("mib")) << 20
+            text = {name: row.pop(name) for name in ("name", "vendor", "source")}
+            known: dict[str, Any] = {**text, "blas_mib": float(row.pop("blas_mib"))}
+            known |= {name: int(row[name]) for name in row}
+            cards[key] = Device(total_bytes=size, **known)
+    return cards
 
 
 TABLE = _read()
@@ -69,34 +65,25 @@ def device(
     gpu: str = "", capacity: str = "", held: str = "", bundle: Bundle | None = None
 ) -> Device:
     """The card of that name, or of the one in ``bundle``, or an H100's figures with that ``capacity``. Raises DeviceError."""
-    if gpu and gpu.lower() not in TABLE:
-        raise DeviceError(
-            f"--gpu {gpu!r}: expected one of {', '.join(TABLE)}; or --capacity SIZE for another card"
-        )
+    names, found = ", ".join(TABLE), TABLE.get(gpu.lower())
+    if gpu and not found:
+        why = f"expected one of {names}; or --capacity SIZE for another card"
+        raise DeviceError(f"--gpu {gpu!r}: {why}")
     if not (gpu or capacity or bundle):
-        raise DeviceError(
-            f"no card; expected --gpu ({', '.join(TABLE)}), --capacity SIZE such as 20GiB, or --box"
-        )
-    found = (
-        TABLE[gpu.lower()]
-        if gpu
-        else of_bundle(bundle)
-        if bundle
-        else replace(
-            TABLE["h100"],
-            name="CUDA card",
-            source="the size as given; the other figures are an H100's",
-        )
-    )
+        why = f"expected --gpu ({names}), --capacity SIZE such as 20GiB, or --box"
+        raise DeviceError(f"no card; {why}")
+    if not found:
+        source = "the size as given; the other figures are an H100's"
+        size_alone = replace(TABLE["h100"], name="CUDA card", source=source)
+        found = of_bundle(bundle) if bundle else size_alone
     try:
         size = parse_size(capacity) if capacity else found.total_bytes
         taken = parse_size(held) if held else found.held_bytes
     except ValueError as error:
         raise DeviceError(f"--capacity {capacity!r}, --held {held!r}: {error}") from error
     if taken >= size:
-        raise DeviceError(
-            f"{show_bytes(size)} with {show_bytes(taken)} held by others: nothing is left; expected less --held"
-        )
+        sizes = f"{show_bytes(size)} with {show_bytes(taken)} held by others"
+        raise DeviceError(f"{sizes}: nothing is left; expected less --held")
     return replace(found, total_bytes=size, held_bytes=taken)
 
 
@@ -104,24 +91,13 @@ def of_bundle(bundle: Bundle) -> Device:
     """The box's own largest card, what is in use on it now counted as held by others. Raises DeviceError where it has none."""
     total, used, gpu = largest_pool(bundle)
     if gpu is None:
-        raise DeviceError(
-            f"{bundle.box}: no GPU memory in its bundle; expected --gpu or --capacity"
-        )
-    name, vendor = (
-        str(gpu.name.value) if gpu.name.ok else gpu.pci,
-        "rocm" if gpu.driver == "amdgpu" else "cuda",
-    )
-    like = [
-        card
-        for key, card in TABLE.items()
-        if re.search(rf"\b{key.partition('-')[0]}\b", name.lower())
-    ]
-    base = next((card for card in like if card.vendor == vendor), TABLE["h100"])
-    return replace(
-        base,
-        name=name,
-        total_bytes=total,
-        held_bytes=used,
-        vendor=vendor,
-        source=f"capacity and use of box {bundle.box}; the other figures are those of {base.name}",
-    )
+        why = "no GPU memory in its bundle; expected --gpu or --capacity"
+        raise DeviceError(f"{bundle.box}: {why}")
+    name = str(gpu.name.value) if gpu.name.ok else gpu.pci
+    vendor = "rocm" if gpu.driver == "amdgpu" else "cuda"
+    keys = [key for key, card in TABLE.items() if card.vendor == vendor]
+    like = (k for k in keys if re.search(rf"\b{k.partition('-')[0]}\b", name.lower()))
+    base = TABLE[next(like, "h100")]
+    source = f"capacity and use of box {bundle.box}; the other figures are those of {base.name}"
+    own = replace(base, name=name, vendor=vendor, source=source)
+    return replace(own, total_bytes=total, held_bytes=used)

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache as once
@@ -19,12 +18,14 @@ from typing import Any
 
 from helpers.allocator import snapshot
 from helpers.allocator.trace import TraceError
-from helpers.load.record import DEFAULT_EVENTS, INJECT, RecordError, record, under
-from helpers.load.rehearse import values
-from helpers.load.rehearse.build import NEEDS, Torch, build
+from helpers.child import watch
+from helpers.load.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, record, under
+from helpers.load.rehearse.build import NEEDS, WORDS, Torch, build
 from helpers.load.rehearse.devices import Device
 
-WITNESS = INJECT.parent / "rehearsal"
+SHOWN = 6
+Told = Sequence[Mapping[str, Any]]
+"""What the witness of each process wrote (helpers/torchside/witness.py)."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ class Rehearsal:
         """It ended well and never ran out of memory, not even in a place that catches it."""
         return self.exit_code == 0 and self.ooms == 0
 
+    @property
+    def outcome(self) -> str:
+        """fits, runs out, or what it ended with."""
+        other = "runs out" if self.ooms else f"ended with {self.exit_code}"
+        return "fits" if self.fits else other
+
 
 def environment(
     torch: Torch,
@@ -83,15 +90,11 @@ def environment(
     cudnn_workspace_bytes: int = 0,
 ) -> dict[str, str]:
     """What the program's environment gets beside its own; nothing outside of the rehearsed process changes."""
-    held = os.environ.get("LD_PRELOAD", "")
-    paths = [
-        str(INJECT),
-        str(WITNESS),
-        *([] if torch.own else [str(torch.folder)]),
-        os.environ.get("PYTHONPATH", ""),
-    ]
+    own = "" if torch.own else str(torch.folder)
+    paths = [str(INJECT), own, os.environ.get("PYTHONPATH", "")]
+    libraries = [*map(str, preload), os.environ.get("LD_PRELOAD", "")]
     found = {
-        "LD_PRELOAD": " ".join(filter(None, [*map(str, preload), held])),
+        "LD_PRELOAD": " ".join(filter(None, libraries)),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "CUDA_VISIBLE_DEVICES": "0",
         "CASEBOOK_REHEARSE": str(folder),
@@ -126,7 +129,6 @@ def rehearse(
     conf: str | None = None,
     extra: Mapping[str, str] | None = None,
     python: str = "",
-    max_events: int = DEFAULT_EVENTS,
     cudnn_workspace_bytes: int = 0,
     log: Path | None = None,
 ) -> Rehearsal:
@@ -139,96 +141,141 @@ def rehearse(
     if not shutil.which(argv[0]):
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
     out = out.absolute()
-    folder = out.with_suffix(".record")
-    given = environment(
-        torch, build(torch, cache), device, folder, conf, extra, cudnn_workspace_bytes
-    )
+    folder, workspace = out.with_suffix(".record"), cudnn_workspace_bytes
+    given = environment(torch, build(torch, cache), device, folder, conf, extra, workspace)
     before = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
-    done = record([*before, *argv], out, max_events=max_events)
-    told = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("rehearsal_*.told"))
-    ]
-    cards = [row["devices"][0]["stats"] for row in done.processes if row.get("devices")]
-    stats: Mapping[str, Any] = max(
-        cards, key=lambda one: one["reserved_bytes.all.peak"], default={}
-    )
-    versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
-    oom, streams = _first_oom(done.trace, done.processes, told)
-    found = Rehearsal(
-        device,
-        versions[0] if versions else torch.version,
-        given.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-        done.exit_code,
-        done.seconds,
-        stats.get("allocated_bytes.all.peak", 0),
-        stats.get("reserved_bytes.all.peak", 0),
-        stats.get("num_alloc_retries", 0),
-        sum(row["ooms"] for row in done.processes),
-        oom,
-        done.trace,
-        done.why_no_trace,
-        next(
-            (
-                " ".join(f"{row['error']}: {row['message']}".split())[:400]
-                for row in told
-                if row["error"]
-            ),
-            "",
-        ),
-        values.exact(told),
-        tuple(values.trust(told, device, streams, cudnn_workspace_bytes)),
-        done.notes,
-    )
+    done = record([*before, *argv], out, max_events=DEFAULT_EVENTS)
+    paths = sorted(folder.glob("rehearsal_*.told"))
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    found = _found(done, told, device, torch, given.get("PYTORCH_CUDA_ALLOC_CONF", ""), workspace)
     path = folder / "record.json"
     kept = json.loads(path.read_text(encoding="utf-8"))
     # The command as it was given: the environment before it is this machine's business.
-    kept.update(
-        command=kept["command"][len(before) :],
-        rehearsed=found.label,
-        trust=found.trust,
-        device=asdict(device),
-    )
+    kept.update(command=kept["command"][len(before) :], rehearsed=found.label, trust=found.trust)
+    kept.update(device=asdict(device))
     path.write_text(json.dumps(kept, indent=1, default=str), encoding="utf-8")
     return found
+
+
+def _found(
+    done: Recording, told: Told, device: Device, torch: Torch, conf: str, workspace_bytes: int
+) -> Rehearsal:
+    """The rehearsal that a recording and its witnesses tell of."""
+    cards = [row["devices"][0]["stats"] for row in done.processes if row.get("devices")]
+    highest = "reserved_bytes.all.peak"
+    stats: Mapping[str, Any] = max(cards, key=lambda one: one[highest], default={})
+    versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
+    errors = [f"{row['error']}: {row['message']}" for row in told if row["error"]]
+    oom, streams = _first_oom(done, told)
+    return Rehearsal(
+        device=device,
+        torch=versions[0] if versions else torch.version,
+        conf=conf,
+        exit_code=done.exit_code,
+        seconds=done.seconds,
+        peak_allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
+        peak_reserved_bytes=stats.get(highest, 0),
+        retries=stats.get("num_alloc_retries", 0),
+        ooms=sum(row["ooms"] for row in done.processes),
+        oom=oom,
+        trace=done.trace,
+        why_no_trace=done.why_no_trace,
+        error=" ".join(errors[0].split())[:400] if errors else "",
+        exact=exact(told),
+        trust=tuple(trust(told, device, streams, workspace_bytes)),
+        notes=done.notes,
+    )
 
 
 @once
 def _still() -> tuple[str, ...]:
     """What starts a program with the same host addresses each time, where this machine allows it (containers may not)."""
-    try:
-        subprocess.run(["setarch", "-R", "true"], check=True, capture_output=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return "setarch", "-R"
+    allowed = shutil.which("setarch") and watch(["setarch", "-R", "true"], 10.0).exit_code == 0
+    return ("setarch", "-R") if allowed else ()
 
 
-def _first_oom(
-    trace: Path | None, processes: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]]
-) -> tuple[Oom | None, int]:
+def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
     """The first out-of-memory, and how many streams the trace has."""
     frames: tuple[str, ...] = ()
     streams = 1
-    if trace is not None:
-        with contextlib.suppress(
-            TraceError
-        ):  # a program may switch the history off; the observer's figures remain
-            seen = snapshot.load(trace)
+    # A program may switch the history off; the observer's figures remain.
+    with contextlib.suppress(TraceError):
+        if done.trace is not None:
+            seen = snapshot.load(done.trace)
             streams = len({event.stream for event in seen.events if event.action == "alloc"})
             last = next((event for event in reversed(seen.events) if event.action == "oom"), None)
             frames = seen.frames[last.frame] if last is not None and last.frame >= 0 else ()
-    kept = sorted(
-        (one for row in processes for one in row["snapshots"] if one["reason"] == "oom"),
-        key=lambda one: one["at"],
-    )
+    kept = [one for row in done.processes for one in row["snapshots"] if one["reason"] == "oom"]
     if not kept:
         return None, streams
+    first = min(kept, key=lambda one: one["at"])
     # Backward runs on a thread without Python frames; where the program ended by it, the traceback has the line that called.
-    message, lines = next(
-        ((row["message"], row["frames"]) for row in told if row["error"] == "OutOfMemoryError"),
-        ("", []),
-    )
-    return Oom(
-        kept[0]["size_bytes"], kept[0]["device_free_bytes"], frames or tuple(lines), message
-    ), streams
+    end = next((row for row in told if row["error"] == "OutOfMemoryError"), None)
+    frames = frames or tuple(end["frames"] if end else ())
+    message = end["message"] if end else ""
+    return Oom(first["size_bytes"], first["device_free_bytes"], frames, message), streams
+
+
+# What a rehearsal takes for granted.
+
+
+def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int = 0) -> list[str]:
+    """What it took for granted, a line each, what hangs on device values first. ``streams``: of the trace."""
+    lines = [
+        f"NOT TO BE TRUSTED from {_place(row)} on: the size of what {row['op'].lstrip('_')} gives there hangs on computed "
+        f"values, which are taken as zero ({row['times']} times)"
+        for row in _reads(told, True)[:SHOWN]
+    ]
+    plain, known = _reads(told, False), WORDS["known"]
+    effects = [known[row["inside"]] for row in plain if row["inside"] in known]
+    lines += dict.fromkeys(f"assumed: {effect}" for effect in effects)
+    other = [row for row in plain if row["inside"] not in known]
+    if other:
+        names = (f"{_place(row)} ({row['op'].lstrip('_')}, {row['times']} times)" for row in other)
+        places = "; ".join(list(names)[:SHOWN]) + "; and others" * (len(other) > SHOWN)
+        lines.append(
+            "values were read back and are not those of a real run; harmless where they are only shown, wrong where "
+            f"they decide what is allocated: {places}"
+        )
+    errors = " ".join(f"{row['error']} {row['message']}" for row in told)
+    called = sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
+    libraries = WORDS["libraries"].items()
+    missing = [says for name in called for start, says in libraries if name.startswith(start)]
+    missing += [says for words, says in WORDS["ends"].items() if words in errors]
+    lines += [f"not rehearsed: {says}" for says in dict.fromkeys(missing)]
+    if cudnn := sum(row["counts"].get("cudnn", 0) for row in told):
+        lines.append(
+            f"assumed: each of {cudnn:,} cuDNN calls needs {cudnn_workspace_bytes:,} bytes of workspace; a real card "
+            "needs what cuDNN's heuristics choose, often tens of MiB (--cudnn-workspace)"
+        )
+    if streams > 1:
+        lines.append(
+            f"assumed: work on the {streams} streams is done at once; on a card that runs behind, blocks shared "
+            "between streams come back later and the peak may be higher"
+        )
+    if forks := sum(row["forks"] for row in told):
+        lines.append(
+            f"{forks} processes were forked; workers that load data need no GPU, what else they ask is not in this"
+        )
+    if (using := sum(bool(row["counts"].get("launches")) for row in told)) > 1:
+        lines.append(
+            f"{using} processes used the GPU and each had the card to itself; on a real one they share it"
+        )
+    rocm = WORDS["rocm"] if device.vendor == "rocm" else ()
+    stands_in = [f"a CUDA build stands in for ROCm: {line}" for line in rocm]
+    return [*lines, *stands_in, WORDS["outside"]]
+
+
+def exact(told: Told) -> bool:
+    """Whether nothing that the program allocated is known to hang on values that were not computed."""
+    return not _reads(told, True)
+
+
+def _reads(told: Told, sizes: bool) -> list[Mapping[str, Any]]:
+    found = [row for process in told for row in process["reads"] if row["sizes"] is sizes]
+    return sorted(found, key=lambda row: -row["times"])
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return row["where"] or "the backward pass"

@@ -12,27 +12,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from helpers.allocator.capacity import Runs, smallest
+from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.load import read
-from helpers.allocator.start import prepared
 from helpers.allocator.trace import TraceError
-from helpers.load.box import torch_interpreter
 from helpers.load.record import RecordError
 from helpers.load.rehearse import build
-from helpers.load.rehearse.devices import device
+from helpers.load.rehearse.devices import Device, device
 from helpers.load.rehearse.rehearse import Rehearsal, rehearse
 from helpers.load.remedies import FixRow, Remedy
-from helpers.load.targets import Target
+from helpers.load.targets import Target, torch_interpreter
 from helpers.load.workloads import Workload, argv
 from helpers.look.reading import show_bytes
 from helpers.settings.presets import Preset, load
 from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES
 from helpers.settings.text import SettingsError
+from helpers.units import halved
 
 AMPLE_BYTES = 4 << 40
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling
+ALLOCATOR = {*CONF_NAMES, "PYTORCH_NO_CUDA_MEMORY_CACHING"}
+HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class SearchError(ValueError):
@@ -48,40 +50,48 @@ class Found:
     runs: tuple[tuple[int, Rehearsal], ...]
 
 
-def _kept(runs: list[tuple[int, Rehearsal]], value: int, run: Callable[[int], Rehearsal]) -> bool:
-    """Whether the program finished with that value. Raises SearchError where it failed, and not for want of memory."""
-    done = run(value)
-    runs.append((value, done))
-    if not done.fits and not done.ooms:
-        raise SearchError(
-            f"with {value:,} the program ended with {done.exit_code} without running out of memory: "
-            f"{done.error or 'it said nothing'}; expected one that runs; try it by itself first"
-        )
-    return done.fits
+class _Search:
+    """Runs of a program with a value, each value once. ``run`` takes it."""
+
+    def __init__(self, run: Callable[[int], Rehearsal]):
+        self.run, self.runs = run, dict[int, Rehearsal]()
+
+    def fits(self, value: int) -> bool:
+        """Whether it finished with that value. Raises SearchError where it failed, and not for want of memory."""
+        done = self.runs[value] = self.runs.get(value) or self.run(value)
+        if not done.fits and not done.ooms:
+            raise SearchError(
+                f"with {value:,} the program ended with {done.exit_code} without running out of memory: "
+                f"{done.error or 'no error was seen'}; expected one that runs; try it by itself first"
+            )
+        return done.fits
+
+    def between(self, fails: int, passes: int, step: int) -> Found:
+        """Halves the gap between a value that fails and one that passes, whichever is the larger, down to ``step``."""
+        passes, fails = halved(self.fits, passes, fails, step)
+        return self.found(passes or None, fails)
+
+    def found(self, best: int | None, beyond: int | None) -> Found:
+        return Found(best, beyond, tuple(self.runs.items()))
 
 
 def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Found:
     """The smallest card, to 2 MiB: where the model of the allocator puts it, else by halving. ``run`` takes a card's bytes."""
-    runs: list[tuple[int, Rehearsal]] = []
-    if not _kept(runs, AMPLE_BYTES, run):
-        return Found(None, AMPLE_BYTES, tuple(runs))
-    ample = runs[0][1]
+    search = _Search(run)
+    if not search.fits(AMPLE_BYTES):
+        return search.found(None, AMPLE_BYTES)
+    ample = search.runs[AMPLE_BYTES]
     if not ample.peak_reserved_bytes:
         raise SearchError("the program reserved nothing on the GPU; expected one that uses cuda")
     high, low = round_up(ample.peak_reserved_bytes, GRANULE_BYTES) + held_bytes, held_bytes
     guess = _modelled(ample, held_bytes)
     for size in (guess, guess - GRANULE_BYTES) if guess else ():
-        if low < size <= high and size not in [value for value, _ in runs]:
-            if _kept(runs, size, run):
-                high = size
-            else:
-                low = max(low, size)
-    if high not in [value for value, _ in runs] and not _kept(runs, high, run):
-        low, high = (
-            high,
-            2 * high,
-        )  # a program that looks at free memory may want more on a small card
-    return _halved(runs, low, high, GRANULE_BYTES, run)
+        if low < size <= high:
+            low, high = (low, size) if search.fits(size) else (max(low, size), high)
+    if not search.fits(high):
+        # A program that looks at free memory may want more on a small card.
+        low, high = high, 2 * high
+    return search.between(low, high, GRANULE_BYTES)
 
 
 def _modelled(ample: Rehearsal, held_bytes: int) -> int:
@@ -98,40 +108,20 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
 
 def find_batch(run: Callable[[int], Rehearsal], start: int) -> Found:
     """The largest value of an argument with which the program finishes: doubled until it runs out, then halved."""
-    runs: list[tuple[int, Rehearsal]] = []
+    search = _Search(run)
     low, high = 0, start
-    while _kept(runs, high, run):
+    while search.fits(high):
         low, high = high, 2 * high
         if high > LARGEST:
-            return Found(low, None, tuple(runs))
-    return _halved(runs, high, low, 1, run)
-
-
-def _halved(
-    runs: list[tuple[int, Rehearsal]],
-    fails: int,
-    passes: int,
-    step: int,
-    run: Callable[[int], Rehearsal],
-) -> Found:
-    """Halves the gap between a value that fails and one that passes, whichever is the larger, down to ``step``."""
-    while abs(passes - fails) > step:
-        middle = (passes + fails) // 2 // step * step
-        if _kept(runs, middle, run):
-            passes = middle
-        else:
-            fails = middle
-    return Found(passes or None, fails, tuple(runs))
+            return search.found(low, None)
+    return search.between(high, low, 1)
 
 
 def with_argument(command: Sequence[str], argument: str, value: int | str) -> list[str]:
     """The command with that value after ``argument``, with or without its dashes. Raises SearchError where it is not there."""
     at, joined = _place(command, argument)
-    return [
-        *command[:at],
-        f"{command[at].partition('=')[0]}={value}" if joined else str(value),
-        *command[at + 1 :],
-    ]
+    word = f"{command[at].partition('=')[0]}={value}" if joined else str(value)
+    return [*command[:at], word, *command[at + 1 :]]
 
 
 def start_of(command: Sequence[str], argument: str) -> int:
@@ -139,22 +129,23 @@ def start_of(command: Sequence[str], argument: str) -> int:
     at, joined = _place(command, argument)
     text = command[at].partition("=")[2] if joined else command[at]
     if not text.isdigit() or int(text) < 1:
-        raise SearchError(
-            f"--find-batch {argument}: its value is {text!r}; expected a whole number above 0"
-        )
+        why = f"its value is {text!r}; expected a whole number above 0"
+        raise SearchError(f"--find-batch {argument}: {why}")
     return int(text)
 
 
 def _place(command: Sequence[str], argument: str) -> tuple[int, bool]:
     """Where the argument's value stands, and whether it stands behind an equals sign."""
+    plain = argument.lstrip("-")
     for at, word in enumerate(command):
         name, joined, _ = word.partition("=")
-        if name.lstrip("-") == argument.lstrip("-") and (joined or word.startswith("-")):
-            if joined or at + 1 < len(command):
-                return (at, True) if joined else (at + 1, False)
+        if name.lstrip("-") == plain and joined:
+            return at, True
+        if name.lstrip("-") == plain and word.startswith("-") and at + 1 < len(command):
+            return at + 1, False
     raise SearchError(
         f"--find-batch {argument}: not in the command; expected it there with a value to start from, such as "
-        f"-- python train.py --{argument.lstrip('-')} 8"
+        f"-- python train.py --{plain} 8"
     )
 
 
@@ -165,51 +156,10 @@ def against(
     environment; a preset for ROCm's allocator is given to the CUDA build under its name there."""
     found = {"none": run("", {})}
     for preset in presets:
-        conf = next((preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)), "")
-        found[preset.name] = run(
-            conf, {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
-        )
+        confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
+        other = {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
+        found[preset.name] = run(confs[0] if confs else "", other)
     return found
-
-
-def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
-    """One rehearsal beside another in the words of the fix table's measured column."""
-
-    def one(run: Rehearsal) -> str:
-        how = "passes" if run.fits else "runs out" if run.ooms else f"ends with {run.exit_code}"
-        return (
-            f"{how} with {show_bytes(run.peak_reserved_bytes)}"
-            + f", {run.retries} retries" * bool(run.retries)
-        )
-
-    return (
-        f"{one(treated)}; default {one(control)}; measured by the real allocator, rehearsed on {treated.device.name} "
-        f"{show_bytes(treated.device.total_bytes)}"
-    )
-
-
-def measured_column(wanted: Sequence[Remedy], runs: Mapping[str, Rehearsal]) -> dict[str, str]:
-    """Remedy to its words, for each whose preset was rehearsed (``runs`` of `against`)."""
-    return {
-        one.id: measured_words(runs["none"], runs[one.preset])
-        for one in wanted
-        if one.preset in runs and one.preset
-    }
-
-
-def with_measured(rows: Sequence[FixRow], column: Mapping[str, str]) -> list[FixRow]:
-    """The fix table with what rehearsals measured in its measured column; a trial's own words stay before it."""
-    return [
-        replace(row, measured=column[row.remedy])
-        if row.remedy in column and row.memory is None
-        else row
-        for row in rows
-    ]
-
-
-HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
-ALLOCATOR = {*CONF_NAMES, "PYTORCH_NO_CUDA_MEMORY_CACHING"}
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def command(wanted: Workload, python: str, seed: int = 0) -> list[str]:
@@ -218,41 +168,45 @@ def command(wanted: Workload, python: str, seed: int = 0) -> list[str]:
     return words if wanted.command else ["env", "-C", str(ROOT), *words]
 
 
-def ready(python: str = "", version: str = "") -> tuple[build.Torch, str]:
-    """The torch that is there to rehearse under, and its Python. Raises NotReady with the command that sets it up."""
-    build.tools()
-    python = python or torch_interpreter()
-    torch, _ = build.find(python, version, build.cache())
-    if torch is None:
-        raise build.NotReady(
-            f"no CUDA build of torch is set up for rehearsals; run: python -m helpers rehearse --setup "
-            f"({build.SIZE_WORDS})"
-        )
-    return torch, python
+class _Bench:
+    """Rehearsals of workloads under the torch that is there, in a scratch folder that goes. Raises NotReady."""
+
+    def __init__(self, folder: str):
+        build.tools()
+        self.folder, self.python, self.count = Path(folder), torch_interpreter(), 0
+        torch, _ = build.find(self.python, "", build.cache())
+        if torch is None:
+            why = f"run: python -m helpers rehearse --setup ({build.SIZE_WORDS})"
+            raise build.NotReady(f"no CUDA build of torch is set up for rehearsals; {why}")
+        self.run = partial(rehearse, torch=torch, cache=build.cache(), log=self.folder / "log")
+
+    def rehearse(
+        self, work: Workload, card: Device, conf: str | None, extra: Mapping[str, str]
+    ) -> Rehearsal:
+        self.count += 1
+        out = self.folder / f"run{self.count}"
+        return self.run(command(work, self.python), card, out, conf=conf, extra=extra)
 
 
 def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[str]]:
     """Each workload on each card, the header first; where nothing can be rehearsed, one row says why."""
     rows = [HEADER]
     try:
-        torch, python = ready()
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
+            bench = _Bench(folder)
             for name, work in wanted.items():
                 for card in cards:
-                    out = Path(folder, f"run{len(rows)}")
-                    done = rehearse(
-                        command(work, python),
-                        device(card),
-                        out,
-                        torch=torch,
-                        cache=build.cache(),
-                        log=out.with_suffix(".log"),
-                    )
+                    done = bench.rehearse(work, device(card), None, {})
+                    outcome = done.outcome if done.ooms or done.fits else _failed(done)
                     peak = show_bytes(done.peak_reserved_bytes)
-                    rows.append([name, done.device.words, _outcome(done), peak, str(done.retries)])
+                    rows.append([name, done.device.words, outcome, peak, str(done.retries)])
     except (build.NotReady, RecordError) as error:
         rows.append(["all", "-", f"not run because {error}", "-", "-"])
     return rows
+
+
+def _failed(done: Rehearsal) -> str:
+    return f"{done.outcome}: {done.error}"
 
 
 def measured_rows(
@@ -260,45 +214,38 @@ def measured_rows(
 ) -> list[FixRow]:
     """The fix table with its measured column filled by the real allocator: ``work`` on a card of that size, once per preset.
 
-    Settings of the allocator alone: what another vendor's programs read does nothing to a card that is not there.
+    Settings of the allocator alone: what another vendor's programs read does nothing to a card that is not there. What a
+    trial measured stays.
     """
     others = {row.remedy for row in rows if "not for this box" in row.predicted}
-    wanted = [
-        one
-        for one in wanted
-        if one.how == "predicted"
-        and one.preset
-        and one.id not in others
-        and ALLOCATOR & load(one.preset).environ.keys()
-    ]
+    predicted = [one for one in wanted if one.how == "predicted" and one.id not in others]
+    presets = {one.id: load(one.preset) for one in predicted if one.preset}
+    presets = {name: one for name, one in presets.items() if ALLOCATOR & one.environ.keys()}
     try:
-        torch, python = ready()
-        presets = [load(one.preset) for one in wanted]
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-            one = partial(
-                rehearse,
-                command(work, python),
-                device("", str(capacity_bytes)),
-                torch=torch,
-                cache=build.cache(),
-                log=Path(folder, "log"),
-            )
-            names = iter(range(1 << 20))
-            runs = against(
-                lambda conf, extra: one(Path(folder, f"run{next(names)}"), conf=conf, extra=extra),
-                presets,
-            )
+            bench, card = _Bench(folder), device("", str(capacity_bytes))
+            run = partial(bench.rehearse, work, card)
+            runs = against(run, list(presets.values()))
+        words = {
+            name: measured_words(runs["none"], runs[one.name]) for name, one in presets.items()
+        }
     except (build.NotReady, RecordError) as error:
-        why = f"not rehearsed because {error}"
-        return with_measured(rows, {one.id: why for one in wanted})
-    return with_measured(rows, measured_column(wanted, runs))
+        words = dict.fromkeys(presets, f"not rehearsed because {error}")
+    open_rows = {row.remedy for row in rows if row.memory is None} & words.keys()
+    return [
+        replace(row, measured=words[row.remedy]) if row.remedy in open_rows else row for row in rows
+    ]
 
 
-def _outcome(done: Rehearsal) -> str:
-    return (
-        "fits"
-        if done.fits
-        else "runs out"
-        if done.ooms
-        else f"ended with {done.exit_code}: {done.error}"
-    )
+def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
+    """One rehearsal beside another in the words of the fix table's measured column."""
+
+    def one(run: Rehearsal) -> str:
+        how = {"fits": "passes", "runs out": "runs out"}.get(run.outcome)
+        retries = f", {run.retries} retries" * bool(run.retries)
+        how = how or f"ends with {run.exit_code}"
+        return f"{how} with {show_bytes(run.peak_reserved_bytes)}{retries}"
+
+    card = f"{treated.device.name} {show_bytes(treated.device.total_bytes)}"
+    how = f"measured by the real allocator, rehearsed on {card}"
+    return f"{one(treated)}; default {one(control)}; {how}"

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from helpers.load.box import is_this_box
-from helpers.load.vpoc.memory import Shape, predicted_bytes
-from helpers.load.vpoc.planner import Free, Plan, PlanError, free_here, free_on, plan
+from helpers.load.targets import is_this_box
+from helpers.load.vpoc.planner import (
+    Free,
+    Plan,
+    PlanError,
+    Shape,
+    free_here,
+    free_on,
+    plan,
+    predicted_bytes,
+)
 from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.load.vpoc.trades import Store, Trades, survey, write_store
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine
-from helpers.look.reading import Reading, seen, show_bytes
+from helpers.look.reading import seen, show_bytes
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
 USE = ("fused", "preallocated")
@@ -30,14 +39,11 @@ def free_of(bundle: Bundle) -> Free:
                 return free_on(left, f"{gpu.pci}, {pool.layer}")
     if is_this_box(bundle):
         return free_here()
-    available = machine(bundle).ram_available
-    if available.ok:
-        return Free(int(available.value or 0), "available RAM of the recorded box")
-    total = machine(bundle).ram_total
-    return Free(
-        int(total.value or 0) // 2 if total.ok else 0,
-        "half the RAM: what was available is not recorded",
-    )
+    ram = machine(bundle)
+    if ram.ram_available.ok:
+        return Free(int(ram.ram_available.value or 0), "available RAM of the recorded box")
+    half = int(ram.ram_total.value or 0) // 2 if ram.ram_total.ok else 0
+    return Free(half, "half the RAM: what was available is not recorded")
 
 
 def stored(trades: Trades, bins: int = 1000) -> Store:
@@ -48,12 +54,10 @@ def stored(trades: Trades, bins: int = 1000) -> Store:
     return store
 
 
-def plans(
-    shape: Shape, free: Free, names: Sequence[str] = tuple(STRATEGIES)
-) -> list[tuple[str, Plan | str]]:
+def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
     """Each strategy with its plan on that memory, or why it does not fit."""
     found: list[tuple[str, Plan | str]] = []
-    for name in names:
+    for name in STRATEGIES:
         try:
             found.append((name, plan(name, shape, free)))
         except PlanError as error:
@@ -61,91 +65,78 @@ def plans(
     return found
 
 
-def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, object]]) -> Verdict:
-    """What blows up, what to use, and with which chunk."""
-    all_at_once = {
-        name: predicted_bytes(name, shape, shape.trades)
-        for name in ("one_hot", "flat", "preallocated")
-    }
-    source = "memory model of the strategies"
-    evidence = [
-        Evidence(id="free", reading=seen(free.bytes, "bytes", free.says), says="what may be taken"),
-        Evidence(
-            id="result", reading=_bytes(shape.result_bytes, source), says="the profiles themselves"
-        ),
-        Evidence(
-            id="one-hot",
-            reading=_bytes(all_at_once["one_hot"], source),
-            says="one-hot over all trades at once, for that result",
-        ),
-        Evidence(
-            id="flat",
-            reading=_bytes(all_at_once["flat"], source),
-            says="an index for all trades at once",
-        ),
-    ]
-    evidence += [
-        Evidence(
-            id=f"measured-{row['strategy']}",
-            reading=_bytes(int(str(row["measured_bytes"])), "measured here"),
-            says=f"{row['strategy']}, its peak beyond the inputs",
-        )
-        for row in measured
-        if row["strategy"] in USE and row["measured_bytes"]
-    ]
-    against = [
-        Evidence(
-            id=f"unequal-{row['strategy']}",
-            reading=seen(str(row["strategy"]), "text", "measured here"),
-            says="gives other counts than the fused pass",
-        )
-        for row in measured
-        if row.get("equal") is False
-    ]
+def _evidence(
+    shape: Shape, free: Free, measured: Sequence[dict[str, Any]]
+) -> Iterator[tuple[str, int, str, str]]:
+    """Id, bytes, source and what it says, of each figure that the verdict rests on."""
+    model = "memory model of the strategies"
+    one_hot, flat = (predicted_bytes(name, shape, shape.trades) for name in ("one_hot", "flat"))
+    yield "free", free.bytes, free.says, "what may be taken"
+    yield "result", shape.result_bytes, model, "the profiles themselves"
+    yield "one-hot", one_hot, model, "one-hot over all trades at once, for that result"
+    yield "flat", flat, model, "an index for all trades at once"
+    for name, size in ((row["strategy"], row["measured_bytes"]) for row in measured):
+        if name in USE and size:
+            yield f"measured-{name}", size, "measured here", f"{name}, its peak beyond the inputs"
+
+
+def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Verdict:
+    """What blows up, what to use, and with which chunk. ``measured``: rows of study.strategies."""
+    figures = list(_evidence(shape, free, measured))
+    large = {"one-hot": "one-hot", "flat": "one index for all trades"}
+    blows = [large[id] for id, size, *_ in figures if id in large and size > free.bytes]
+    unequal = [str(row["strategy"]) for row in measured if row.get("equal") is False]
+    differs, missing = "gives other counts than the fused pass", []
+    if not measured:
+        what, how = "the strategies measured on this box", "this notebook with box = live"
+        missing = [Missing(reading=what, how=how)]
     name = "preallocated" if free.gpu else "fused"
+    command, head = "python -m helpers vpoc FILE", "Nothing tried here would fill this memory"
+    if blows:
+        words = f"{' and '.join(blows)} would not fit {show_bytes(free.bytes)}"
+        head = words[0].upper() + words[1:]
     try:
         chosen = plan(name, shape, free)
+        summary = f"{head}; {chosen.says}."
+        step = (
+            f"Count with {name}, {chosen.chunk_trades} trades at a time, into one buffer made once"
+        )
     except PlanError as error:
-        return Verdict(
-            cause="true-capacity",
-            state="aside",
-            confidence="likely",
-            summary=str(error),
-            evidence=evidence,
-            against=against,
-            next_step=NextStep(
-                what="Stream the file: one pass, a few MiB",
-                command="python -m helpers vpoc FILE --tick SIZE --strategy stream_parquet",
-            ),
-        )
-    blows = [
-        words
-        for words, size in (
-            ("one-hot", all_at_once["one_hot"]),
-            ("one index for all trades", all_at_once["flat"]),
-        )
-        if size > free.bytes
-    ]
-    head = "Nothing tried here would fill this memory"
-    if blows:
-        head = f"{' and '.join(blows)} would not fit {show_bytes(free.bytes)}"
-    how = "this notebook with box = live"
+        summary, step, missing = str(error), "Stream the file: one pass, a few MiB", []
+        blows, command = ["the result"], f"{command} --tick SIZE --strategy stream_parquet"
     return Verdict(
         cause="true-capacity" if blows else "other",
         state="aside",
         confidence="likely",
-        against=against,
-        evidence=evidence,
-        summary=f"{head[0].upper()}{head[1:]}; {chosen.says}.",
-        missing=[]
-        if measured
-        else [Missing(reading="the strategies measured on this box", how=how)],
-        next_step=NextStep(
-            what=f"Count with {name}, {chosen.chunk_trades} trades at a time, into one buffer made once",
-            command="python -m helpers vpoc FILE",
-        ),
+        summary=summary,
+        evidence=[
+            Evidence(id=id, reading=seen(size, "bytes", source), says=says)
+            for id, size, source, says in figures
+        ],
+        against=[
+            Evidence(id=f"unequal-{one}", reading=seen(one, "text", "measured here"), says=differs)
+            for one in unequal
+        ],
+        missing=missing,
+        next_step=NextStep(what=step, command=command),
     )
 
 
-def _bytes(value: int, source: str) -> Reading:
-    return seen(value, "bytes", source)
+def case_arithmetic() -> list[dict[str, Any]]:
+    """What the case study's own numbers come to; a Globex session has 1380 one-minute bars."""
+    sessions, bins, bars = 1014, 1000, 1380
+    result, cells = sessions * bins * 4, sessions * bars * bins
+    bug, one_hot = "a bug of ROCm fills the card", "one-minute bars: one_hot x float volume"
+    rows: tuple[tuple[str, str, float, str], ...] = (
+        (
+            "volume histograms need large contiguous blocks",
+            "sessions x bins x 4 bytes",
+            result / 1e6,
+            "MB",
+        ),
+        ("the pool needs 10 to 15 GB", "of 10 GB that matrix is", 100 * result / 1e10, "%"),
+        ("chunk_size=50 is 20 % of the sessions", "50 of them are", 100 * 50 / sessions, "%"),
+        (bug, f"{one_hot}, 12 bytes a cell", cells * 12 / 1e9, "GB"),
+        (bug, "the same with a float copy, 16 bytes", cells * 16 / 1e9, "GB"),
+    )
+    return [dict(zip(("claim", "computed", "value", "unit"), row, strict=True)) for row in rows]

@@ -6,17 +6,16 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from helpers.load.vpoc import sample
-from helpers.load.vpoc.histogram import cuts, profiles, threads, together
+from helpers.load.vpoc.histogram import profiles, stream_mapped, stream_read, threads, together
 from helpers.load.vpoc.profile import levels
-from helpers.load.vpoc.strategies import case_histogram, run, stream_mapped, stream_read
-from helpers.load.vpoc.study import measure
+from helpers.load.vpoc.strategies import case_histogram, run
+from helpers.load.vpoc.study import measure, read_jobs
 from helpers.load.vpoc.trades import Trades, survey, write_store
 from helpers.look.reading import MIB
 
@@ -25,17 +24,11 @@ FOREIGN_CORES = 0.15
 """A round counts while others use less than this of the cores that this process may use."""
 
 
-def _busy_s() -> float:
-    """Seconds of CPU that all processes have used since the start, user and system (proc(5): /proc/stat)."""
+def _clocks() -> tuple[float, float, float]:
+    """Seconds on the wall, of CPU that all processes have used (proc(5): /proc/stat, user and system), and this one."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8)) / 100
-
-
-def _foreign_cores(began: tuple[float, float, float]) -> float:
-    wall, busy, own = began
-    return max(0.0, (_busy_s() - busy) - (time.process_time() - own)) / max(
-        1e-9, time.perf_counter() - wall
-    )
+    busy = sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8)) / 100
+    return time.perf_counter(), busy, time.process_time()
 
 
 def rounds(
@@ -45,13 +38,10 @@ def rounds(
 
     Load is told in ticks of 10 ms, so it is judged over each ten rounds together. After ``at_most_s`` the least disturbed stay.
     """
-    until, dropped = time.perf_counter() + at_most_s, 0
+    until, calm = time.perf_counter() + at_most_s, 0
     groups: list[tuple[float, list[dict[str, float]]]] = []
-    while (
-        sum(len(g) for load, g in groups if load <= FOREIGN_CORES) < count
-        and time.perf_counter() < until
-    ):
-        began, group = (time.perf_counter(), _busy_s(), time.process_time()), []
+    while calm < count and time.perf_counter() < until:
+        began, group = _clocks(), []
         for _ in range(10):
             took = {}
             for name, job in jobs.items():
@@ -59,25 +49,21 @@ def rounds(
                 job()
                 took[name] = time.perf_counter() - start
             group.append(took)
-        groups.append((_foreign_cores(began), group))
+        wall, busy, own = (now - then for now, then in zip(_clocks(), began, strict=True))
+        load = max(0.0, busy - own) / max(1e-9, wall)
+        calm += len(group) * (load <= FOREIGN_CORES)
+        groups.append((load, group))
     groups.sort(key=lambda pair: pair[0])
-    kept = [one for _, group in groups for one in group][:count]
-    dropped = sum(len(group) for _, group in groups) - len(kept)
-    return {name: [one[name] for one in kept] for name in jobs}, dropped
+    every = [one for _, group in groups for one in group]
+    return {name: [one[name] for one in every[:count]] for name in jobs}, len(every[count:])
 
 
 def _row(
     name: str, value: float, unit: str, ratio_to: str, base: float, goal: str
 ) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": round(value, 3),
-        "unit": unit,
-        "ratio_to": ratio_to,
-        "ratio": round(value / base, 2),
-        "goal": goal,
-        "machine": f"{platform.machine()}, {threads()} cores, Python {platform.python_version()}",
-    }
+    about = {"name": name, "value": round(value, 3), "unit": unit, "ratio_to": ratio_to}
+    machine = f"{platform.machine()}, {threads()} cores, Python {platform.python_version()}"
+    return {**about, "ratio": round(value / base, 2), "goal": goal, "machine": machine}
 
 
 def _long(sessions: int, trades: int) -> Iterator[Trades]:
@@ -92,125 +78,73 @@ def bench() -> list[dict[str, Any]]:
         return [*in_memory(), *streams(Path(folder, "long"))]
 
 
-def in_memory(
-    sessions: int = SESSIONS, trades: int = TRADES, count: int = 30
-) -> list[dict[str, Any]]:
+def in_memory() -> list[dict[str, Any]]:
     """Rows for trades in memory."""
-    from helpers.load.vpoc.kernels import total
-
-    some = sample.generated(sessions, trades)
+    some = sample.generated(SESSIONS, TRADES)
     layout = survey(some, max(BINS, survey(some).bins))
-    at = cuts(len(some), threads())
-    read = [
-        partial(total, some.price[a:b], some.volume[a:b]) for a, b in zip(at, at[1:], strict=False)
-    ]
-    counts = profiles(some, layout)
-    took, dropped = rounds(
+    counts, read = profiles(some, layout), read_jobs(some)
+    fused_ms, dropped = rounds(
         {
             "limit": lambda: together(read),
             "fused": lambda: profiles(some, layout),
             "levels": lambda: levels(counts, layout),
-        },
-        count,
+        }
     )
-    limit, fused = np.array(took["limit"]), np.array(took["fused"])
-    size = f"{sessions} x {trades} int32"
-    rows = [
-        _row(
-            f"fused, {size}, best of {len(fused)} ({dropped} rounds dropped)",
-            1e3 * fused.min(),
-            "ms",
-            "reading every byte once, best",
-            1e3 * limit.min(),
-            "<= 1.6 x",
-        ),
-        _row(
-            "the same, median of paired ratios",
-            1e3 * float(np.median(fused)),
-            "ms",
-            "the limit of the same round",
-            1e3 * float(np.median(fused)) / float(np.median(fused / limit)),
-            "<= 2.0 x",
-        ),
-        _row(
-            "POC and value area of all sessions",
-            1e3 * min(took["levels"]),
-            "ms",
-            "fused",
-            1e3 * fused.min(),
-            "< 5 ms",
-        ),
-    ]
     slow, _ = rounds(
         {
             "bincount": lambda: run("session_bincount", some, layout),
-            "fused": lambda: profiles(some, layout),
             "case": lambda: case_histogram(some),
         },
         3,
         20.0,
     )
-    for name, label, goal in (
-        ("bincount", "np.bincount a session", ">= 5 x"),
-        ("case", "the case's np.histogram", ">= 30 x"),
-    ):
-        rows.append(_row(label, 1e3 * min(slow[name]), "ms", "fused", 1e3 * fused.min(), goal))
+    limit, fused, level = (1e3 * np.array(seconds) for seconds in fused_ms.values())
+    bincount, case = (1e3 * min(seconds) for seconds in slow.values())
     with tempfile.TemporaryDirectory(prefix="casebook-bench-") as folder:
-        small = write_store(Path(folder, "small"), [some], BINS)
-        got = measure("fused", small)
-        rows.append(
-            _row(
-                "its peak beyond inputs",
-                (got.peak_bytes or 0) / MIB,
-                "MiB",
-                "the result",
-                sessions * BINS * 4 / MIB,
-                "<= 6 MiB",
-            )
-        )
-    return rows
+        peak = measure("fused", write_store(Path(folder, "small"), [some], BINS)).peak_bytes or 0
+    best, middle = fused.min(), float(np.median(fused))
+    paired = middle / float(np.median(fused / limit))
+    head = f"fused, {SESSIONS} x {TRADES} int32, best of {len(fused)} ({dropped} rounds dropped)"
+    result_mib, once = SESSIONS * BINS * 4 / MIB, "reading every byte once, best"
+    return [
+        _row(head, best, "ms", once, limit.min(), "<= 1.6 x"),
+        _row(
+            "the same, median of paired ratios",
+            middle,
+            "ms",
+            "the limit of the same round",
+            paired,
+            "<= 2.0 x",
+        ),
+        _row("POC and value area of all sessions", level.min(), "ms", "fused", best, "< 5 ms"),
+        _row("np.bincount a session", bincount, "ms", "fused", best, ">= 5 x"),
+        _row("the case's np.histogram", case, "ms", "fused", best, ">= 30 x"),
+        _row("its peak beyond inputs", peak / MIB, "MiB", "the result", result_mib, "<= 6 MiB"),
+    ]
 
 
-def streams(folder: Path, sessions: int = SESSIONS, long: int = LONG) -> list[dict[str, Any]]:
+def streams(folder: Path) -> list[dict[str, Any]]:
     """Rows for files: trades written to ``folder`` (8 bytes each), streamed, and beside them the same trades in memory."""
-    store = write_store(folder, _long(sessions, long), BINS)
-    inside = Trades(
-        np.array(store.trades.price),
-        np.array(store.trades.volume),
-        store.trades.starts,
-        store.trades.tick,
-        store.trades.labels,
-    )
+    store = write_store(folder, _long(SESSIONS, LONG), BINS)
+    inside = store.trades.in_memory()
     took, dropped = rounds(
         {
             "fused": lambda: profiles(inside, store.layout),
-            "read": lambda: stream_read(store),
-            "mapped": lambda: stream_mapped(store),
+            "stream_read": lambda: stream_read(store),
+            "stream_mapped": lambda: stream_mapped(store),
         },
         10,
         60.0,
     )
-    base, rows = 1e3 * min(took["fused"]), []
-    for name in ("read", "mapped"):
-        rows.append(
-            _row(
-                f"stream_{name}, {sessions} x {long}, {len(inside) * 8 / 1e9:.2f} GB ({dropped} rounds dropped)",
-                1e3 * min(took[name]),
-                "ms",
-                "the same in memory",
-                base,
-                "<= 8 x",
-            )
-        )
-    got = measure("stream_read", store, limit_bytes=64 * MIB)
-    rows.append(
-        _row(
-            "stream_read, private memory at its peak",
-            (got.peak_bytes or 0) / MIB,
-            "MiB",
-            "its result",
-            sessions * BINS * 4 / MIB,
-            "<= 20 MiB",
-        )
-    )
-    return rows
+    base, *streamed = ((name, 1e3 * min(seconds)) for name, seconds in took.items())
+    size = f"{SESSIONS} x {LONG}, {len(inside) * 8 / 1e9:.2f} GB ({dropped} rounds dropped)"
+    peak = measure("stream_read", store, limit_bytes=64 * MIB).peak_bytes or 0
+    result_mib = SESSIONS * BINS * 4 / MIB
+    own = "stream_read, private memory at its peak"
+    return [
+        *(
+            _row(f"{name}, {size}", ms, "ms", "the same in memory", base[1], "<= 8 x")
+            for name, ms in streamed
+        ),
+        _row(own, peak / MIB, "MiB", "its result", result_mib, "<= 20 MiB"),
+    ]

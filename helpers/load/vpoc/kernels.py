@@ -18,6 +18,12 @@ FAST_WIDTH = 1024
 BLOCK = 4096
 
 
+@njit(nogil=True)
+def _place(ticks, j, lane, low):
+    """In its row, of one of the eight trades from ``j`` on."""
+    return np.uint32(ticks[j + np.uint64(lane)] - low)
+
+
 @njit(cache=True, nogil=True)
 def _add(ticks, volume, low, width, rows, out):
     """Add one session's trades to its row ``out``; the number of groups of trades that lie outside of it."""
@@ -34,19 +40,10 @@ def _add(ticks, volume, low, width, rows, out):
         done = groups * np.uint64(8)
         for g in range(groups):
             j = g * np.uint64(8)
-            k0, k1 = np.uint32(ticks[j] - low), np.uint32(ticks[j + np.uint64(1)] - low)
-            k2, k3 = (
-                np.uint32(ticks[j + np.uint64(2)] - low),
-                np.uint32(ticks[j + np.uint64(3)] - low),
-            )
-            k4, k5 = (
-                np.uint32(ticks[j + np.uint64(4)] - low),
-                np.uint32(ticks[j + np.uint64(5)] - low),
-            )
-            k6, k7 = (
-                np.uint32(ticks[j + np.uint64(6)] - low),
-                np.uint32(ticks[j + np.uint64(7)] - low),
-            )
+            k0, k1 = _place(ticks, j, 0, low), _place(ticks, j, 1, low)
+            k2, k3 = _place(ticks, j, 2, low), _place(ticks, j, 3, low)
+            k4, k5 = _place(ticks, j, 4, low), _place(ticks, j, 5, low)
+            k6, k7 = _place(ticks, j, 6, low), _place(ticks, j, 7, low)
             if (k0 | k1 | k2 | k3 | k4 | k5 | k6 | k7) >= top:
                 bad += 1
                 continue
@@ -79,7 +76,7 @@ def _add(ticks, volume, low, width, rows, out):
 
 
 @njit(cache=True, nogil=True)
-def count(price, volume, starts, lows, widths, tick, rows, scratch, out, edge, first, a, b, offset):
+def count(price, volume, starts, lows, widths, tick, rows, scratch, edge, out, first, a, b, offset):
     """Add trades ``a`` to ``b`` to ``out``, from session ``first`` on. ``price`` and ``volume`` begin at trade ``offset``.
 
     Where ``a`` lies inside session ``first``, that session's trades go to ``edge`` instead: another thread owns its row.
@@ -92,14 +89,8 @@ def count(price, volume, starts, lows, widths, tick, rows, scratch, out, edge, f
         e = min(b, starts[s + 1])
         row = edge if (s == first and a > starts[s]) else out[s]
         if tick == 0.0:
-            bad += _add(
-                price[i - offset : e - offset],
-                volume[i - offset : e - offset],
-                lows[s],
-                widths[s],
-                rows,
-                row,
-            )
+            here = slice(i - offset, e - offset)
+            bad += _add(price[here], volume[here], lows[s], widths[s], rows, row)
         else:
             for c in range(i, e, BLOCK):
                 d = min(e, c + BLOCK)
@@ -160,13 +151,10 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
         poc[s] = val[s] = vah[s] = -1
         if first < 0:
             continue
-        at = -1
+        at, both = -1, first + last
         for k in range(first, last + 1):
-            if row[k] == best and (
-                at < 0
-                or tie == 1
-                or (tie == 2 and abs(2 * k - first - last) < abs(2 * at - first - last))
-            ):
+            nearer = tie == 2 and abs(2 * k - both) < abs(2 * at - both)
+            if row[k] == best and (at < 0 or tie == 1 or nearer):
                 at = k
         lo, hi, held = at, at, np.float64(row[at])
         step = 2 if two_rows else 1
@@ -174,13 +162,11 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
         while held * 10000.0 < whole * share:
             up, down = -1.0, -1.0
             if hi < last:
-                up = np.float64(row[hi + 1]) + (
-                    np.float64(row[hi + 2]) if two_rows and hi + 2 <= last else 0.0
-                )
+                second = np.float64(row[hi + 2]) if two_rows and hi + 2 <= last else 0.0
+                up = np.float64(row[hi + 1]) + second
             if lo > first:
-                down = np.float64(row[lo - 1]) + (
-                    np.float64(row[lo - 2]) if two_rows and lo - 2 >= first else 0.0
-                )
+                second = np.float64(row[lo - 2]) if two_rows and lo - 2 >= first else 0.0
+                down = np.float64(row[lo - 1]) + second
             if up < 0 and down < 0:
                 break
             if up >= down:

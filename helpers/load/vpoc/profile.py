@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from helpers.load.vpoc.histogram import profiles
 from helpers.load.vpoc.trades import Array, Layout, Trades, survey, to_price
 
 TIES = ("lowest", "highest", "centre")
@@ -24,24 +25,25 @@ SHARE = 0.70
 @dataclass(frozen=True)
 class Rule:
     """``tie``: which of tied rows is the POC (Linnsoft: the one closest to the centre of the profile; numpy's argmax: the
-    lowest). ``value_area``: one-row or two-row. ``share``: of the volume, to 0.01 %."""
+    lowest). ``value_area``: one-row or two-row."""
 
     tie: str = "centre"
     value_area: str = "two-row"
-    share: float = SHARE
 
     def __post_init__(self) -> None:
-        if self.tie not in TIES or self.value_area not in VALUE_AREAS or not 0 < self.share <= 1:
+        if self.tie not in TIES or self.value_area not in VALUE_AREAS:
             raise ValueError(
-                f"rule {self.tie}, {self.value_area}, {self.share}: expected a tie of {', '.join(TIES)}, a value "
-                f"area of {', '.join(VALUE_AREAS)} and a share above 0 and at most 1"
+                f"rule {self.tie}, {self.value_area}: expected a tie of {', '.join(TIES)} and a value area of "
+                f"{', '.join(VALUE_AREAS)}"
             )
 
     def __str__(self) -> str:
-        return f"{self.value_area} {self.share:.0%}, tie {self.tie}"
+        return f"{self.value_area} {SHARE:.0%}, tie {self.tie}"
 
 
 USUAL = Rule()
+RULES = tuple(Rule(tie, area) for area in VALUE_AREAS for tie in TIES)
+"""Each rule in use, for a value area of 70 %."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,59 +58,41 @@ class Levels:
 
     def prices(self, tick: float) -> tuple[Array, Array, Array]:
         """POC, VAL and VAH in points; NaN for a session without volume."""
-        return tuple(
-            np.where(self.there, to_price(one, tick), np.nan)  # type: ignore[return-value]
-            for one in (self.poc, self.val, self.vah)
-        )
+        points = (to_price(one, tick) for one in (self.poc, self.val, self.vah))
+        poc, val, vah = (np.where(self.there, one, np.nan) for one in points)
+        return poc, val, vah
 
 
 def levels(counts: Array, layout: Layout, rule: Rule = USUAL) -> Levels:
-    """POC and value area of every session of ``counts``, as ``profiles`` gives them."""
+    """POC and value area of every session of ``counts``, as ``histogram.profiles`` gives them."""
     from helpers.load.vpoc.kernels import areas
 
     poc, val, vah = (np.empty(len(counts), np.int32) for _ in range(3))
-    areas(
-        counts,
-        layout.widths,
-        float(round(rule.share * 10000)),
-        TIES.index(rule.tie),
-        rule.value_area == "two-row",
-        poc,
-        val,
-        vah,
-    )
-    there = poc >= 0
-    return Levels(poc + layout.lows, val + layout.lows, vah + layout.lows, there, rule)
+    tie, two_rows = TIES.index(rule.tie), rule.value_area == "two-row"
+    areas(counts, layout.widths, SHARE * 10000, tie, two_rows, poc, val, vah)
+    return Levels(poc + layout.lows, val + layout.lows, vah + layout.lows, poc >= 0, rule)
 
 
-def by_rule(sessions: Mapping[str, Trades]) -> list[dict[str, Any]]:
+def by_rule(windows: Mapping[str, Trades]) -> list[dict[str, Any]]:
     """Why does mine differ: POC, VAL and VAH of every session under each rule and window (``{"all": ..., "RTH": ...}``)."""
     rows = []
-    for window, trades in sessions.items():
+    for window, trades in windows.items():
         layout = survey(trades)
-        counts = _profiles(trades, layout)
-        for rule in (Rule(tie, area) for area in VALUE_AREAS for tie in TIES):
-            found = levels(counts, layout, rule)
-            for s, (poc, val, vah) in enumerate(zip(*found.prices(trades.tick), strict=True)):
-                if found.there[s]:
-                    rows.append(
-                        {
-                            "session": trades.labels[s],
-                            "window": window,
-                            "value_area": rule.value_area,
-                            "tie": rule.tie,
-                            "poc": float(poc),
-                            "val": float(val),
-                            "vah": float(vah),
-                        }
-                    )
+        counts = profiles(trades, layout)
+        for rule in RULES:
+            about = {"window": window, "value_area": rule.value_area, "tie": rule.tie}
+            rows += [row | about for row in level_rows(trades, levels(counts, layout, rule))]
     return sorted(rows, key=lambda row: (row["session"], row["window"]))
 
 
-def _profiles(trades: Trades, layout: Layout) -> Array:
-    from helpers.load.vpoc.histogram import profiles
-
-    return profiles(trades, layout)
+def level_rows(trades: Trades, found: Levels) -> list[dict[str, Any]]:
+    """POC, VAL and VAH of every session with volume, in points."""
+    rows = zip(trades.labels, found.there, *found.prices(trades.tick), strict=True)
+    return [
+        {"session": label, "poc": float(poc), "val": float(val), "vah": float(vah)}
+        for label, there, poc, val, vah in rows
+        if there
+    ]
 
 
 def nodes(row: Array, window: int = 10, share: float = 0.1) -> tuple[list[int], list[int]]:
@@ -122,11 +106,7 @@ def nodes(row: Array, window: int = 10, share: float = 0.1) -> tuple[list[int], 
         return [], []
     padded = np.pad(row, window, constant_values=-1.0)
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * window + 1)
-    first = around.argmax(axis=1) == window
-    high = [int(k) for k in np.flatnonzero(first & (row >= share * row.max()))]
-    low = [
-        a + 1 + int(np.argmin(row[a + 1 : b]))
-        for a, b in zip(high, high[1:], strict=False)
-        if b > a + 1
-    ]
-    return high, low
+    peaks = (around.argmax(axis=1) == window) & (row >= share * row.max())
+    high = np.flatnonzero(peaks).tolist()
+    gaps = [(a + 1, b) for a, b in zip(high, high[1:], strict=False) if b > a + 1]
+    return high, [a + int(np.argmin(row[a:b])) for a, b in gaps]

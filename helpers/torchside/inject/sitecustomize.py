@@ -2,7 +2,8 @@
 
 Python imports a module of this name at its start (docs of the site module); `record` puts this folder first on PYTHONPATH.
 It steps aside at once: the folder leaves sys.path, and the program's own sitecustomize runs as if this one were not there.
-A Python that never imports torch pays for one entry of sys.meta_path and one empty file, which says that it was reached.
+A Python that never imports torch pays for one entry of sys.meta_path and one empty file, which says that it was reached. A
+rehearsed program has the witness beside that (witness.py), whether it imports torch or not. Read by any Python 3.
 """
 
 import importlib.machinery
@@ -59,13 +60,18 @@ class AtTorch:
         return spec
 
 
+def own_module(name):
+    """A module of the recorder's, under the name that hides it from the program."""
+    if PACKAGE not in sys.modules:
+        package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
+        package.__path__ = [os.path.dirname(FOLDER)]
+    return importlib.import_module(PACKAGE + "." + name)
+
+
 def start_recorder():
     """The recorder of this process, told that torch is about to be imported; it never raises into the program."""
-    package = types.ModuleType(PACKAGE)
-    package.__path__ = [os.path.dirname(FOLDER)]
-    sys.modules[PACKAGE] = package
     try:
-        return importlib.import_module(PACKAGE + ".recorder").from_environment()
+        return own_module("recorder").from_environment()
     except Exception as error:  # noqa: BLE001 - a recorder that cannot start must not cost the program its torch
         announce(".failed", type(error).__name__ + ": " + str(error))
         return None
@@ -73,21 +79,20 @@ def start_recorder():
 
 def announce(what, text=""):
     """One small file per process: it was reached, and by which Python. Says whether there is anything to record for."""
-    said = os.environ.get("CASEBOOK_RECORD", "")
-    if not said:
+    asked = os.environ.get("CASEBOOK_RECORD", "")
+    if not asked:
         return False
     import json
 
     version = ".".join(str(part) for part in sys.version_info[:3])
-    name = (
-        str(os.getpid()) + "-" + version + (what if sys.version_info[:2] >= OLDEST else ".too-old")
-    )
+    new = sys.version_info[:2] >= OLDEST
+    name = str(os.getpid()) + "-" + version + (what if new else ".too-old")
     try:
-        with open(os.path.join(json.loads(said)["folder"], name), "a") as file:
+        with open(os.path.join(json.loads(asked)["folder"], name), "a") as file:
             file.write(text)
     except (OSError, ValueError, KeyError):
         return False  # the folder went away: there is nowhere to record to
-    return sys.version_info[:2] >= OLDEST
+    return new
 
 
 def run_the_programs_own():
@@ -103,4 +108,6 @@ def run_the_programs_own():
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER]
 if announce(".reached"):
     sys.meta_path.insert(0, AtTorch(start_recorder))
+if "CASEBOOK_REHEARSE" in os.environ and sys.version_info[:2] >= OLDEST:
+    own_module("witness").start()
 run_the_programs_own()

@@ -9,6 +9,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 
+def through(part, x):
+    """x through a part of the model, which the backward pass computes again where that is asked for."""
+    again = given.feature == "checkpoint"
+    return checkpoint(part, x, use_reentrant=False) if again else part(x)
+
+
 class Mlp(nn.Module):
     def __init__(self, width, depth):
         super().__init__()
@@ -25,11 +31,7 @@ class Mlp(nn.Module):
 
     def forward(self, x):
         for part in self.parts:
-            x = x + (
-                checkpoint(part, x, use_reentrant=False)
-                if given.feature == "checkpoint"
-                else part(x)
-            )
+            x = x + through(part, x)
         return self.head(x)
 
 
@@ -46,11 +48,7 @@ class Transformer(nn.Module):
     def forward(self, x):
         x = self.words(x)
         for part in self.parts:
-            x = (
-                checkpoint(part, x, use_reentrant=False)
-                if given.feature == "checkpoint"
-                else part(x)
-            )
+            x = through(part, x)
         return self.head(x.mean(1))
 
 
@@ -73,31 +71,20 @@ class Convnet(nn.Module):
     def forward(self, x):
         x = functional.max_pool2d(self.stem(x), 2)
         for part in self.parts:
-            x = x + (
-                checkpoint(part, x, use_reentrant=False)
-                if given.feature == "checkpoint"
-                else part(x)
-            )
+            x = x + through(part, x)
         return self.head(x.mean((2, 3)))
 
 
 class Lstm(nn.Module):
     def __init__(self, width, depth):
         super().__init__()
-        self.words, self.cells = (
-            nn.Embedding(2048, width),
-            nn.LSTM(width, width, depth, batch_first=True),
-        )
+        self.words = nn.Embedding(2048, width)
+        self.cells = nn.LSTM(width, width, depth, batch_first=True)
         self.head = nn.Linear(width, 128)
 
     def forward(self, x):
         x = self.words(x)
-        out = (
-            checkpoint(self.cells, x, use_reentrant=False)
-            if given.feature == "checkpoint"
-            else self.cells(x)
-        )
-        return self.head(out[0][:, -1])
+        return self.head(through(self.cells, x)[0][:, -1])
 
 
 KINDS = {"mlp": Mlp, "transformer": Transformer, "convnet": Convnet, "lstm": Lstm}
@@ -111,13 +98,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="transformer", choices=KINDS)
 parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
 parser.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
-parser.add_argument(
-    "--feature", default="none", choices=("none", "checkpoint", "streams", "expandable", "graphs")
-)
-parser.add_argument("--batch", type=int, default=16)
-parser.add_argument("--steps", type=int, default=4)
-parser.add_argument("--width", type=int, default=256)
-parser.add_argument("--depth", type=int, default=4)
+features = ("none", "checkpoint", "streams", "expandable", "graphs")
+parser.add_argument("--feature", default="none", choices=features)
+for name, value in (("--batch", 16), ("--steps", 4), ("--width", 256), ("--depth", 4)):
+    parser.add_argument(name, type=int, default=value)
 given = parser.parse_args()
 
 
@@ -125,13 +109,10 @@ def batch(step):
     rows = given.batch + 2 * (step % 3)  # sizes change, as they do
     if given.feature == "graphs":
         rows = given.batch
-    shape = {"mlp": (64 * rows, given.width), "convnet": (rows, 3, 64, 64)}.get(
-        given.model, (rows, 128)
-    )
-    x = torch.zeros(
-        shape, dtype=torch.float32 if len(shape) == 4 or given.model == "mlp" else torch.long
-    ).pin_memory()
-    return x, torch.zeros(shape[0], dtype=torch.long)
+    numbers = {"mlp": (64 * rows, given.width), "convnet": (rows, 3, 64, 64)}
+    kind = torch.float32 if given.model in numbers else torch.long
+    x = torch.zeros(numbers.get(given.model, (rows, 128)), dtype=kind).pin_memory()
+    return x, torch.zeros(len(x), dtype=torch.long)
 
 
 torch.manual_seed(0)
@@ -143,9 +124,8 @@ side = torch.cuda.Stream() if given.feature == "streams" else None
 
 
 def forward_backward(x, target):
-    with torch.autocast(
-        "cuda", dtype=kind, enabled=kind is not None, cache_enabled=given.feature != "graphs"
-    ):
+    cached = given.feature != "graphs"
+    with torch.autocast("cuda", dtype=kind, enabled=kind is not None, cache_enabled=cached):
         loss = functional.cross_entropy(model(x).float(), target)
     scaler.scale(loss).backward()
     return loss

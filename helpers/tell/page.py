@@ -1,0 +1,281 @@
+"""Pieces of a page, from one set of templates: a verdict, and an executed notebook with only outputs that cannot act.
+
+Rendered are text, Markdown, our verdicts, PNG pictures, and HTML and SVG as helpers.tell.sanitise leaves them. JavaScript,
+widgets and attachments are named or dropped. Raw HTML in Markdown is shown as text, a link as its words and address, so the
+page needs no network and runs nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import struct
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import mistune
+import pygments
+from markupsafe import Markup, escape
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from helpers.run.notebook import INJECTED, PARAMETERS, VERDICT
+from helpers.shapes import Verdict, as_dict, from_json
+
+from . import verdict as words_of
+from .batches import about
+from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
+from .tables import one_source, plain, uncoloured
+
+BANNER_TAG = "papermill-error-cell-tag"
+LABELS = {INJECTED: "Parameters of this run", PARAMETERS: "Parameters"}
+UNFINISHED = {
+    "failed": "This cell failed",
+    "pending": "Not run",
+    "running": "Running when it ended",
+}
+NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
+
+
+@dataclass
+class Room:
+    """Bytes left on the page. What finds no room is named instead of shown, so a page never grows without end."""
+
+    left: int
+
+    def take(self, size: int) -> bool:
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
+def render(template: str, **values: Any) -> Markup:
+    """A template of this folder, filled in."""
+    return Markup(_environment().get_template(template).render(**values))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """The templates of pages. Every text is made harmless and escaped, whatever the template forgets."""
+
+    def harmless(value: Any) -> Any:
+        words = isinstance(value, str) and not isinstance(value, Markup)
+        return plain(value, keep="\n\t") if words else value
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=harmless,
+    )
+    environment.filters.update(headline=words_of.headline, about=about)
+    environment.filters["hero"] = lambda verdict: verdict_html(verdict, hero=True)
+    environment.filters["source"] = lambda reading: one_source([reading])
+    environment.filters["shown"] = lambda reading: reading.show()
+    return environment
+
+
+def verdict_html(verdict: Verdict, hero: bool = False) -> Markup:
+    """The verdict as a box of the page; ``hero`` gives it the heading."""
+    strength = 3 - list(words_of.CONFIDENCE_WORDS).index(verdict.confidence)
+    return render(
+        "verdict.html.j2",
+        verdict=verdict,
+        hero=hero,
+        words=words_of,
+        strength=0 if verdict.cause == "cannot-tell" else strength,
+    )
+
+
+def notebook_html(
+    notebook: Any, room: Room, last_words: str = "", failing_cell: int | None = None
+) -> Markup:
+    """The notebook as HTML without a page around it; headings start at level 3."""
+    return render("cells.html.j2", cells=cells(notebook, room, last_words, failing_cell))
+
+
+def cells(
+    notebook: Any, room: Room, last_words: str = "", failing_cell: int | None = None
+) -> list[dict[str, Any]]:
+    """What the page shows of each cell: prose alone, or code with its label, its state in words and its outputs.
+
+    ``last_words`` is what the kernel wrote to fd 2; it stands beneath the failed cell, or at the end where none failed.
+    ``failing_cell`` counts the cells of the notebook as it was written, as a run's record does.
+    """
+    prose, number = Prose(), -1
+    pieces: list[dict[str, Any]] = []
+    failed: dict[str, Any] | None = None
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if BANNER_TAG in tags:
+            continue
+        number += INJECTED not in tags
+        if cell.cell_type == "markdown":
+            pieces.append({"prose": prose.html(_clipped(uncoloured(cell.source), room))})
+        elif cell.cell_type == "code":
+            status = cell.metadata.get("papermill", {}).get("status", "")
+            one = _code_cell(_clipped(uncoloured(cell.source), room), UNFINISHED.get(status, ""))
+            one["label"] = next((LABELS[tag] for tag in LABELS if tag in tags), "Code")
+            outputs = (_output(out, cell.metadata.get("alt"), room, prose) for out in cell.outputs)
+            one["outputs"] = [output for output in outputs if output]
+            pieces.append(one)
+            named = failed is None and number == failing_cell and INJECTED not in tags
+            if status == "failed" or named:
+                failed = one
+    words = uncoloured(last_words).strip()
+    if words and failed is None:
+        failed = _code_cell("", "")
+        pieces.append(failed)
+    errors = (
+        [out["text"] for out in failed["outputs"] if out.get("kind") == "error"] if failed else []
+    )
+    if failed and not any(words in text for text in errors):
+        failed["last_words"] = _clipped(words, room, end=True)
+    return pieces
+
+
+def _code_cell(source: str, state: str) -> dict[str, Any]:
+    coloured = pygments.highlight(
+        source, PythonLexer(stripall=True), HtmlFormatter(cssclass="highlight")
+    )
+    code = Markup(coloured) if source else ""
+    return {"code": code, "state": state, "label": "Code", "outputs": [], "last_words": ""}
+
+
+def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] | None:
+    """The output with one kind of data at most: the first we show. None where it has none that is safe."""
+    if output.output_type == "stream":
+        kind = "stderr" if output.name == "stderr" else "stdout"
+        return _words(uncoloured(output.text), room, kind)
+    if output.output_type == "error":
+        trace = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
+        return _words(uncoloured(trace), room, "error")
+    data = output.get("data", {})
+    verdict = _verdict(data.get(VERDICT))
+    if verdict and room.take(4 * len(json.dumps(as_dict(verdict)))):
+        return {"html": verdict_html(verdict)}
+    words = uncoloured(_text(data.get("text/plain", "")))
+    own = output.get("metadata", {}).get("image/png", {})
+    own = own if isinstance(own, dict) else {}
+    alt = alt or ("" if words.startswith("<Figure") else words) or "A figure without a description"
+    if "image/png" in data:
+        about = plain(own.get("alt") or alt)
+        return _picture(_text(data["image/png"]), about, own.get("width"), room)
+    drawing = clean_svg(_text(data["image/svg+xml"])) if "image/svg+xml" in data else None
+    if drawing and room.take(2 * len(drawing[0].encode())):
+        encoded = base64.b64encode(drawing[0].encode()).decode()
+        size = {"width": drawing[1], "height": drawing[2]}
+        return {"picture": f"image/svg+xml;base64,{encoded}", "alt": plain(alt), **size}
+    html = _html(_text(data["text/html"])) if "text/html" in data else ""
+    if html and room.take(2 * len(html.encode())):
+        return {"scroll": Markup(html)}
+    if "text/markdown" in data:
+        return {"prose": prose.html(_clipped(uncoloured(_text(data["text/markdown"])), room))}
+    if not words.strip():
+        words = "\n".join(not_shown(plain(kind), data[kind]) for kind in data if kind not in SHOWN)
+    return _words(words, room) if words else None
+
+
+def _words(text: str, room: Room, kind: str = "stdout") -> dict[str, Any]:
+    return {"kind": kind, "text": _clipped(text, room, end=kind == "error")}
+
+
+def _html(text: str) -> str:
+    try:
+        return plain(clean_html(text), keep="\n\t")
+    except ValueError:  # too long: its text twin is shown
+        return ""
+
+
+def _picture(encoded: str, alt: str, wide: Any, room: Room) -> dict[str, Any]:
+    """A PNG with its words and its size on the page; the words alone where it is no PNG or finds no room."""
+    encoded = "".join(encoded.split())
+    size = png_size(encoded)
+    if size is None:
+        return _words(f"A picture that is not a PNG is left out. {alt}", room)
+    if not room.take(len(encoded) + len(alt) + 200):
+        return {"kind": "stdout", "text": f"This picture is {NO_ROOM}. {alt}"}
+    scale = wide / size[0] if isinstance(wide, int) and 0 < wide <= size[0] else 1
+    width, height = (round(length * scale) for length in size)
+    return {
+        "picture": f"image/png;base64,{encoded}",
+        "alt": alt,
+        "width": width,
+        "height": height,
+    }
+
+
+def png_size(encoded: str) -> tuple[int, int] | None:
+    """Width and height in pixels of a base64 PNG, None where it is anything else."""
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if raw[:8] != b"\x89PNG\r\n\x1a\n" or raw[12:16] != b"IHDR" or len(raw) < 24:
+        return None
+    width, height = struct.unpack(">II", raw[16:24])
+    return (width, height) if width and height else None
+
+
+def _verdict(data: Any) -> Verdict | None:
+    try:
+        return from_json(Verdict, data)
+    except ValueError:
+        return None
+
+
+def _text(data: Any) -> str:
+    return "".join(map(str, data)) if isinstance(data, list) else str(data)
+
+
+def _clipped(text: str, room: Room, end: bool = False) -> str:
+    """Text as ``cut_text`` leaves it, where the page has room for it."""
+    short = cut_text(text.strip("\n"), end)
+    size = 2 * len(short.encode("utf-8", "replace")) + 300 * bool(short)
+    return short if room.take(size) else f"[{NO_ROOM}]"
+
+
+class Prose(mistune.HTMLRenderer):
+    """Markdown to HTML that cannot act: raw HTML stays text, links and pictures become words, headings start at level 3.
+
+    One object renders one notebook in order, because a heading may go only one level deeper than the one before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(escape=True)
+        self._level = 2
+        self._markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
+
+    def html(self, source: str) -> Markup:
+        return Markup(str(self._markdown(source)))
+
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
+        self._level = min(level + 2, self._level + 1, 6)
+        return f"<h{self._level}>{text}</h{self._level}>\n"
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        address = str(escape(url))
+        return text if address in ("", text) else f'{text} <span class="address">({address})</span>'
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        words = escape(re.sub("<[^>]*>", "", text)) if text else escape(url)
+        return f'<span class="address">[picture: {words}]</span>'
+
+    def block_code(self, code: str, info: str | None = None) -> str:
+        return f'<div class="scroll" tabindex="0"><pre><code>{escape(code)}</code></pre></div>\n'
+
+    def table(self, text: str) -> str:
+        return f'<div class="scroll" tabindex="0"><table>\n{text}</table></div>\n'
+
+    def table_cell(self, text: str, align: str | None = None, head: bool = False) -> str:
+        tag = "th" if head else "td"
+        kind = ' class="number"' if align == "right" else ""
+        return f"<{tag}{kind}>{text}</{tag}>\n"

@@ -1,0 +1,179 @@
+"""Panels that answer a question: what an error text says, what a reserve leaves, how large a chunk may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from helpers.judge.ceilings import Stack
+from helpers.judge.diagnosis import diagnose
+from helpers.load.vpoc import answer
+from helpers.load.vpoc.planner import Free, PlanError, Shape, plan
+from helpers.load.vpoc.strategies import STRATEGIES
+from helpers.look.boxes import recorded_names
+from helpers.look.reading import GIB, parse_size, show_bytes
+from helpers.tell import figures, message, ttm, verdict, vpoc
+
+from .frame import Frame, Panel, Part, parts_html, text_html
+
+EMPTY = "Paste an error text: from the words out of memory on, as the program printed it."
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A text, a box or both, and what they say."""
+
+    text: str = ""
+    box: str = ""
+
+    def parts(self) -> list[Part]:
+        """The headline, the sums, the numbers, the bars, what comes next. Raises BundleError for a box that is not there."""
+        if not self.text.strip() and not self.box:
+            return [EMPTY]
+        evidence, books = message.gathered(self.text, self.box)
+        made = diagnose(evidence)
+        says = [
+            f"{verdict.headline(made)} ({verdict.named(made)}; {verdict.label(made)})",
+            f"Next: {made.next_step.what}",
+            message.next_notebook(made),
+        ]
+        if not any(one.event == "refused" and one.side == "device" for one in evidence.messages):
+            says.append("No out-of-memory message with numbers was found in the text.")
+        numbers = message.message_table(evidence)
+        bars = [figures.ledger(books)] if books else []
+        return ["\n".join(says), message.sums(evidence), numbers, *bars]
+
+
+def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
+    """A field for the text, one for the box, and the answer below them."""
+    text = frame.field("Textarea", "Error text", reader.text, wide=True, rows=8, placeholder=EMPTY)
+    names: Any = {"options": ["live", *recorded_names()], "ensure_option": False}
+    tip = "none, or a name or path"
+    box = frame.field("Combobox", "Box", reader.box, placeholder=tip, **names)
+    answers = frame.widgets.HTML()
+
+    def read() -> None:
+        answers.value = parts_html(Reader(text.value, box.value.strip()).parts())
+
+    frame.changed(read, text, box)()
+    return [text, frame.row(box, frame.button("Read", read, "read the text again")), answers]
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """A stack, its what-if, and a reserve in GiB."""
+
+    stack: Stack
+    what_if: ttm.WhatIf
+    reserve_gib: float = 8.0
+
+    def planned(self) -> Stack:
+        """The stack with the limit that the reserve leaves drawn on the TTM row, as configured and not live."""
+        choice = self.what_if.at(self.reserve_gib)
+        if choice is None:
+            return self.stack
+        chosen: Any = {"pending_bytes": choice.limit_bytes, "pending_source": "the reserve chosen"}
+        rows = [replace(r, **chosen) if r.layer == "ttm" else r for r in self.stack.rows]
+        return replace(self.stack, rows=tuple(rows))
+
+    def says(self) -> str:
+        """What the reserve leaves, against what torch gets now; or why there is nothing to choose."""
+        choice, made = self.what_if.at(self.reserve_gib), self.stack.decision
+        if choice is None:
+            none = f"No reserve of {self.reserve_gib:g} GiB to choose here. {self.what_if.why}"
+            return none.strip()
+        if made.binding_bytes is None:
+            return choice.words()
+        more = choice.limit_bytes - made.binding_bytes
+        than = f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'}" if more else "the same"
+        now = f"Now {made.binding} binds at {show_bytes(made.binding_bytes)}"
+        return f"{choice.words()}\n{now}: this would be {than}."
+
+    def parts(self) -> list[Part]:
+        """The first position of the slider, and a few others as a table."""
+        return [self.says(), str(ttm.what_if_table(self.what_if))]
+
+
+def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
+    """The slider, the words and the ceilings; where nothing can be chosen, the ceilings alone."""
+    answers, space, controls = frame.widgets.HTML(), state.what_if.space, []
+    if space:
+        scale: Any = {"min": 1, "max": max(2, space.ram_bytes // GIB // 2), "step": 1}
+        scale |= {"readout_format": ".0f", "tooltip": "arrow keys move it by 1 GiB"}
+        controls.append(frame.field("FloatSlider", "Reserve, GiB", state.reserve_gib, **scale))
+
+    def look() -> None:
+        now = replace(state, reserve_gib=controls[0].value) if controls else state
+        answers.value = parts_html([now.says(), ttm.ceilings_bars(now.planned())])
+
+    frame.changed(look, *controls)()
+    return [*controls, answers]
+
+
+@dataclass(frozen=True)
+class Planner:
+    """What is counted, the memory it may take, and the way of counting. Inputs lie there already, or are loaded too."""
+
+    shape: Shape
+    free: Free
+    strategy: str = "preallocated"
+    resident: bool = True
+
+    def asked(self, trades: int, sessions: int, bins: int, free: str, gpu: bool) -> Planner:
+        """The same with other sizes; free is a size such as 8GiB. The longest session grows with the mean one. ValueError."""
+        if min(trades, sessions, bins) < 1:
+            raise ValueError(
+                f"{trades} trades, {sessions} sessions, {bins} prices: expected each above 0"
+            )
+        size, old = parse_size(free), self.shape
+        mean = max(1, old.trades / max(1, old.sessions))
+        longest = min(trades, max(1, round(old.longest * (trades / sessions) / mean)))
+        counts: Any = {"trades": trades, "sessions": sessions, "bins": bins, "longest": longest}
+        same = (size, gpu) == (self.free.bytes, self.free.gpu)
+        memory = self.free if same else Free(size, "as given", gpu=gpu)
+        return replace(self, shape=replace(old, **counts), free=memory)
+
+    def says(self) -> str:
+        """The plan in a sentence, or why there is none."""
+        try:
+            made = plan(self.strategy, self.shape, self.free, self.resident)
+        except PlanError as error:
+            return f"Does not fit: {error}"
+        return f"{made.says}\nThe profiles themselves take {show_bytes(self.shape.result_bytes)}."
+
+    def parts(self) -> list[Part]:
+        """The plan of the way chosen, and of every other with its inputs there already."""
+        return [self.says(), vpoc.plans_table(answer.plans(self.shape, self.free), self.shape)]
+
+
+def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
+    """The sizes, the memory, the way of counting, and the plans."""
+    shape, given = planner.shape, show_bytes(planner.free.bytes)
+    trades = frame.field("IntText", "Trades", shape.trades)
+    sessions = frame.field("IntText", "Sessions", shape.sessions)
+    bins = frame.field("IntText", "Prices a session", shape.bins)
+    free = frame.field("Text", "Free memory", given, tooltip="such as 8GiB or 900MiB")
+    gpu = frame.field("Checkbox", "on a GPU", planner.free.gpu)
+    ways = list(STRATEGIES)
+    strategy = frame.field("Dropdown", "Way of counting", planner.strategy, options=ways)
+    resident = frame.field("Checkbox", "inputs are there already", planner.resident)
+    controls, answers = (
+        [trades, sessions, bins, free, gpu, strategy, resident],
+        frame.widgets.HTML(),
+    )
+
+    def look() -> None:
+        size = str(planner.free.bytes) if free.value == given else free.value
+        now = replace(planner, strategy=strategy.value, resident=resident.value)
+        now = now.asked(trades.value, sessions.value, bins.value, size, gpu.value)
+        way = f"{now.strategy}: {STRATEGIES[now.strategy].shows}"
+        answers.value = text_html(way) + parts_html(now.parts())
+
+    frame.changed(look, *controls)()
+    return [*controls, answers]
+
+
+reader = Panel("Message reader", Reader, build_reader)
+ceilings = Panel("Ceilings and the reserve", Reserve, build_ceilings)
+chunks = Panel("Chunk planner", Planner, build_chunks)

@@ -1,0 +1,366 @@
+"""Texts, notebooks and any data of JSON without the values that must not leave, and the count of what was replaced."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import copy
+import hashlib
+import re
+import struct
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from .redact_known import TABLE, Known, Span
+from .redact_patterns import JOINT, View, glue, spans, views
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PACKED = (
+    *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
+    *(b"SQLite format 3", b"PAR1", b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95"),
+)
+"""How files begin that hold text in a form which no detector reads."""
+_PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
+_BASE64 = re.compile(
+    r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{60,76}\r?\n)*[A-Za-z0-9+/_-]{20,}={0,2}(?![A-Za-z0-9+/=])"
+)
+_NAMED = re.compile(TABLE["named"], re.IGNORECASE)
+_BINARY = re.compile(
+    r"(?:image|audio|video|font)/(?!svg)|application/(?:pdf|octet-stream|zip|gzip|x-tar|vnd\.apache\.parquet)"
+)
+_LINES = (
+    "source text text/plain text/html text/markdown text/latex image/svg+xml application/javascript"
+).split()
+"""Keys under which nbformat keeps one text as a list of its lines."""
+_DEPTH = 2
+_LINES_LEAST = 5
+"""A known value cut by the end of a line is looked for from this length on."""
+LEFT_OUT = "left out: what it holds cannot be read for sure"
+
+
+@dataclass
+class Replaced:
+    """What was replaced: how often each kind at each place, never the value. ``notes`` name what could not be read for sure."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def kinds(self) -> dict[str, int]:
+        """How many of each kind, by kind."""
+        counts: Counter[str] = Counter()
+        for (kind, _), count in self.counts.items():
+            counts[kind] += count
+        return dict(sorted(counts.items()))
+
+    def add(self, other: Replaced, where: str) -> None:
+        """Count what was replaced in a part, under the part's place."""
+        for (kind, place), count in other.counts.items():
+            self.counts[kind, where + place] += count
+        self.notes += [f"{where}{note}" for note in other.notes]
+
+
+def redact_text(
+    text: str, known: Known, replaced: Replaced | None = None, where: str = "text"
+) -> str:
+    """The text with a pseudonym for every value of ``known`` and every value that a detector finds.
+
+    Values found by what stands before them are added to ``known``, so the same text later has the same pseudonyms.
+    """
+    learn(text, known)
+    return replace(text, known, replaced, where)
+
+
+def learn(text: str, known: Known) -> None:
+    """Remember the values that a text tells: the user of a home folder, the host of a prompt, what has a shape of its own."""
+    if text not in known.read:
+        known.read[text] = _read(text, known)
+        for match in _BASE64.finditer(text):
+            inner = decoded_base64(match.group())
+            if isinstance(inner, str):
+                learn(inner, known)
+
+
+def _read(text: str, known: Known) -> tuple[list[tuple[str, View]], list[Span]]:
+    """A text in each of its views, and what detectors find in them, as places in the text."""
+    each = list(views(text))
+    return each, [
+        _placed(span, view, name)
+        for name, view in each
+        for span in spans(view, known, strong=name == "joined")
+    ]
+
+
+def _placed(span: Span, view: View, name: str) -> Span:
+    return Span(*view.place(span.start, span.end), span.kind, span.name, name == "joined")
+
+
+def replace(
+    text: str, known: Known, replaced: Replaced | None = None, where: str = "text", depth: int = 0
+) -> str:
+    """The text with pseudonyms, by what is known so far and by detectors; ``learn`` all texts first."""
+    replaced = Replaced() if replaced is None else replaced
+    for _ in range(4):
+        each, values = known.read.pop(text, None) or _read(text, known)
+        values = values + [
+            _placed(span, view, name)
+            for name, view in each
+            for span in known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
+        ]
+        text, again = _put(text, values, replaced, where)
+        if not again:
+            break
+    if depth == _DEPTH:
+        return text
+    return _BASE64.sub(lambda match: _payload(match.group(), known, replaced, where, depth), text)
+
+
+def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple[str, bool]:
+    """The text with the spans replaced, the longest of those that overlap; whether any had to wait."""
+    parts, at, waiting = [], 0, False
+    for span in sorted(values, key=lambda s: (s.start, -s.end)):
+        piece = text[span.start : span.end]
+        if span.start < at:
+            waiting |= span.end > at
+        elif not span.joined or "\n" in piece or JOINT in piece or "\\n" in piece:
+            parts += [text[at : span.start], span.name, glue(piece, span.joined)]
+            at = span.end
+            replaced.counts[span.kind, where] += 1
+    return ("".join([*parts, text[at:]]), waiting) if parts else (text, False)
+
+
+def _unpacked(text: str) -> bytes | None:
+    """The bytes of base64, also of its alphabet for addresses and without its padding; None where it is none."""
+    plain = "".join(text.split()).replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def decoded_base64(text: str) -> str | bytes | None:
+    """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
+    raw = _unpacked(text) or b""
+    try:
+        inner = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw if raw.startswith((*PACKED, PNG[:4], b"\xff\xd8\xff")) else None
+    if inner and all(char.isprintable() or char in "\r\n\t\x1b" for char in inner):
+        return inner
+    return raw if raw.startswith(PACKED) else None
+
+
+def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int) -> str:
+    inner = decoded_base64(text)
+    if inner is None:
+        return text
+    if isinstance(inner, str):
+        learn(inner, known)
+        clean = replace(inner, known, replaced, where + " (base64)", depth + 1)
+        return text if clean == inner else _encoded(clean.encode(), text)
+    picture = without_words(inner)
+    if picture is None:
+        replaced.counts["payload", where] += 1
+        return known.name("payload", hashlib.sha256(text.encode()).hexdigest())
+    return text if picture == inner else _encoded(picture, text)
+
+
+def _encoded(raw: bytes, like: str) -> str:
+    """Base64 of ``raw``, in the alphabet, padding and line length of ``like``."""
+    line = like.split("\n")[0].rstrip("\r") if "\n" in like else ""
+    text = base64.b64encode(raw).decode()
+    if "-" in like or "_" in like:
+        text = text.replace("+", "-").replace("/", "_")
+    if not like.endswith("=") and len("".join(like.split())) % 4:
+        text = text.rstrip("=")
+    return "\n".join(re.findall(f".{{1,{len(line)}}}", text)) if line else text
+
+
+def redact_notebook(nb: Any, known: Known, allow_binary: bool = False) -> tuple[Any, Replaced]:
+    """A copy of a notebook (nbformat 4, node or plain dict) with pseudonyms, and what was replaced.
+
+    Pictures lose their metadata. A picture whose own words held a value is left out, as its pixels may hold it too, and so is
+    data that cannot be read; ``allow_binary`` keeps both.
+    """
+    nb = copy.deepcopy(nb)
+    learn_data(nb, known)
+    walk = _Walk(known, Replaced(), allow_binary)
+    nb["metadata"] = walk.data(nb.get("metadata", {}), "notebook metadata")
+    for number, cell in enumerate(nb.get("cells", [])):
+        for key in [key for key in cell if key != "outputs"]:
+            cell[key] = walk.item(key, cell[key], f"cell {number} {key}")
+        # The code that drew a picture may have written the value into it.
+        own = {f"cell {number} source", f"cell {number} metadata"}
+        marked = any(where in own for _, where in walk.replaced.counts)
+        for index, output in enumerate(cell.get("outputs", [])):
+            walk.output(output, f"cell {number} output {index}", marked)
+    return nb, walk.replaced
+
+
+def redact_data(
+    data: Any, known: Known, replaced: Replaced, where: str, allow_binary: bool = False
+) -> Any:
+    """Data of JSON with pseudonyms in keys and values; what it tells by its context is learnt first."""
+    learn_data(data, known)
+    return _Walk(known, replaced, allow_binary).data(data, where)
+
+
+def learn_data(data: Any, known: Known, key: str = "") -> None:
+    """Remember what texts, keys and names before values tell."""
+    if isinstance(data, dict):
+        if data.get("_model_name") == "PasswordModel" and isinstance(data.get("value"), str):
+            known.add("password", data["value"])
+        for name, value in data.items():
+            learn(str(name), known)
+            learn_data(value, known, str(name))
+    elif isinstance(data, (list, tuple)) and data and all(isinstance(one, str) for one in data):
+        learn(("" if key in _LINES else JOINT).join(data), known)
+    elif isinstance(data, (list, tuple)):
+        for one in data:
+            learn_data(one, known, key)
+    elif isinstance(data, str) and not _BINARY.match(key):
+        learn(data, known)
+        if _NAMED.search(key):
+            learn(f"{key}={data!r}" if "'" not in data else f'"{key}": "{data}"', known)
+    elif type(data) is int and _NAMED.search(key):
+        learn(f'"{key}": {data}', known)
+
+
+class _Walk:
+    """Goes through data and replaces; counts under the place where it is."""
+
+    def __init__(self, known: Known, replaced: Replaced, allow_binary: bool):
+        self.known, self.replaced, self.allow_binary = known, replaced, allow_binary
+        self._done: dict[str, tuple[str, Replaced]] = {}
+
+    def text(self, text: str, where: str) -> str:
+        """A snapshot names the same file a hundred thousand times: each text is read once."""
+        if text not in self._done:
+            own = Replaced()
+            self._done[text] = replace(text, self.known, own, ""), own
+        clean, own = self._done[text]
+        self.replaced.add(own, where)
+        return clean
+
+    def item(self, key: str, value: Any, where: str) -> Any:
+        """One value, read with its name."""
+        if _BINARY.match(key) and isinstance(value, (str, list)):
+            return self.binary(key, value, where, False) or ""
+        if isinstance(value, str) and _NAMED.search(key):
+            return self._named(key, value, where)
+        if type(value) is int and _NAMED.search(key):
+            clean = self.text(f'"{key}": {value}', where)
+            return value if clean == f'"{key}": {value}' else clean.partition(": ")[2]
+        if key in _LINES and isinstance(value, list) and all(isinstance(one, str) for one in value):
+            return self.text("".join(value), where).splitlines(keepends=True)
+        return self.data(value, where)
+
+    def data(self, data: Any, where: str) -> Any:
+        if isinstance(data, str):
+            return self.text(data, where)
+        if isinstance(data, dict):
+            if data.get("encoding") == "base64" and isinstance(data.get("data"), str):
+                data = {**data, "data": self.binary("a buffer", data["data"], where, False) or ""}
+            new = type(data)()
+            for key, value in data.items():
+                name = self.text(key, where) if isinstance(key, str) else key
+                name = name if name not in new else f"{name}~{len(new)}"
+                new[name] = self.item(str(key), value, where)
+            return new
+        if isinstance(data, (list, tuple)):
+            if data and all(isinstance(one, str) and JOINT not in one for one in data):
+                # Read as one: a value may go on in the next text.
+                return type(data)(self.text(JOINT.join(data), where).split(JOINT))
+            return type(data)(self.data(one, where) for one in data)
+        if isinstance(data, int) and (value := self.known.of_word(str(data))):
+            self.replaced.counts[value[0], where] += 1
+            return value[1]
+        return data
+
+    def output(self, output: Any, where: str, marked: bool) -> None:
+        """An output of a cell, in place; ``marked``: its code held a value, which a picture may show."""
+        before, data = self.replaced.total, output.get("data") or {}
+        for key in [key for key in output if key != "data"]:
+            output[key] = self.item(key, output[key], f"{where} {key}")
+        for kind in sorted(data, key=lambda kind: bool(_BINARY.match(kind))):  # words first
+            if not _BINARY.match(kind):
+                data[kind] = self.item(kind, data[kind], f"{where} {kind}")
+                continue
+            clean = self.binary(kind, data[kind], where, marked or self.replaced.total > before)
+            if clean is None:
+                del data[kind]
+                data.setdefault("text/plain", f"[{kind} {LEFT_OUT}]")
+            else:
+                data[kind] = clean
+
+    def _named(self, key: str, value: str, where: str) -> str:
+        for mark in ("'", '"'):
+            if mark not in value:
+                head = f"{key}={mark}"
+                clean = self.text(f"{head}{value}{mark}", where)
+                if clean.startswith(head) and clean.endswith(mark):
+                    return clean[len(head) : -1]
+        return self.text(value, where)
+
+    def binary(self, kind: str, content: Any, where: str, marked: bool) -> str | None:
+        """Base64 content without metadata, or None where it must not stay."""
+        encoded = "".join(content) if isinstance(content, list) else str(content)
+        raw = _unpacked(encoded) or b""
+        clean = without_words(raw)
+        if clean is None and kind == "a buffer" and isinstance(decoded_base64(encoded), str):
+            return self.text(encoded, where)
+        if (clean is None or marked) and not self.allow_binary:
+            self.replaced.notes.append(f"{where}: {kind} {LEFT_OUT}")
+            return None
+        self.replaced.notes.append(f"{where}: {kind} kept: words drawn in it were not read")
+        return encoded if clean in (None, raw) else base64.b64encode(clean).decode() + "\n"
+
+
+def without_words(raw: bytes) -> bytes | None:
+    """A PNG or JPEG without comments, EXIF, XMP, profiles, times and tails; None where it is no whole one of these.
+
+    What draws it stays as it is. Words drawn in its pixels are not read.
+    """
+    if raw.startswith(PNG):
+        return _png(raw)
+    return _jpeg(raw) if raw.startswith(b"\xff\xd8\xff") else None
+
+
+def _png(raw: bytes) -> bytes | None:
+    kept, at = [PNG], len(PNG)
+    while at + 12 <= len(raw):
+        size, kind = struct.unpack(">I4s", raw[at : at + 8])
+        chunk = raw[at : at + 12 + size]
+        at += 12 + size
+        if at > len(raw) or int.from_bytes(chunk[-4:], "big") != zlib.crc32(chunk[4:-4]):
+            return None
+        if kind in _PNG_KEPT:
+            kept.append(chunk)
+        if kind == b"IEND":
+            return b"".join(kept)
+    return None
+
+
+def _jpeg(raw: bytes) -> bytes | None:
+    """Application segments but JFIF's (APP0) and Adobe's colour transform (APP14) go, and so do comments."""
+    kept, at = [raw[:2]], 2
+    while at + 2 <= len(raw) and raw[at] == 0xFF:
+        marker = raw[at + 1]
+        if marker == 0xD9:
+            return b"".join([*kept, raw[at : at + 2]])
+        end = at + 2 + int.from_bytes(raw[at + 2 : at + 4], "big")
+        if marker == 0xDA:
+            # The picture itself: until a marker that is neither a stuffed byte nor a restart.
+            further = re.compile(rb"\xff[^\x00\xd0-\xd7]", re.DOTALL).search(raw, end)
+            end = further.start() if further else len(raw)
+        if end < at + 4 or end + 1 >= len(raw):
+            return None
+        if not (0xE1 <= marker <= 0xED or marker in (0xEF, 0xFE)):
+            kept.append(raw[at:end])
+        at = end
+    return None

@@ -1,0 +1,343 @@
+"""A view as data: rows whose values stay numbers, and each way to show them: aligned text, HTML, a figure, alt text.
+
+``Shown`` is what a function of this folder answers with. Printed on a terminal that is too narrow it is wrapped by rich, where
+rich is installed; anywhere else it is the same rows as plain aligned text. A reading without a value stands as ``not
+available`` or ``not allowed`` with a letter, and its reason stands under the table. Text from the box (process names, log
+lines) is made harmless first. The standard library is enough for all but the wrapping and the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import re
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from typing import Any, NamedTuple
+
+from helpers.look.reading import Reading, show_bytes
+
+WIDEST = 48
+"""Columns a cell of words may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
+WIDE = 88
+"""Columns of prose, so that it also fits the column of a page."""
+NONE = "(none)"
+MOST_SPOKEN = 24
+"""Rows that an alt text names; of more it says how many."""
+SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
+MUTED = "var(--jp-ui-font-color2, #5c6670)"
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+@lru_cache(maxsize=None)
+def words(name: str) -> Any:
+    """What words.json of this folder holds under a name: codes in a reader's words. It is shared, so nobody changes it."""
+    return json.loads(pkgutil.get_data(__name__, "words.json") or b"{}")[name]
+
+
+def plain(text: object, keep: str = "") -> str:
+    """Text with each control, invisible or unpaired character spelt out (``\\x1b``, ``\\u202e``).
+
+    So a process name cannot move a terminal's cursor, turn the reading direction or break a page. Spaces of any kind become
+    a plain space; characters in ``keep`` (a newline, a tab) stay.
+    """
+    return "".join(_spelt(char, keep) for char in str(text))
+
+
+def _spelt(char: str, keep: str) -> str:
+    if char.isprintable() or char in keep:
+        return char
+    if unicodedata.category(char) == "Zs":
+        return " "
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def uncoloured(text: str) -> str:
+    """Program output without terminal colours, other control characters spelt out, lines and tabs kept."""
+    return plain(_COLOUR.sub("", text.replace("\r\n", "\n")), keep="\n\t")
+
+
+def columns_of(text: str) -> int:
+    """Columns a terminal needs for the text: two for an East Asian wide character, none for a combining one."""
+    wide = (2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(0 if unicodedata.combining(c) else width for c, width in zip(text, wide))
+
+
+def cut(text: str, columns: int) -> str:
+    """The text, or as much of its start as fits with an ellipsis."""
+    if columns_of(text) <= columns:
+        return text
+    kept = ""
+    for char in text:
+        if columns_of(kept + char) > columns - 1:
+            break
+        kept += char
+    return kept + "…"
+
+
+def size(reading: Reading) -> int | None:
+    """The bytes of a reading that has any, None otherwise."""
+    value = reading.value
+    if not reading.ok or reading.unit != "bytes" or isinstance(value, str) or value is None:
+        return None
+    return int(value) if abs(value) < 1 << 62 else None
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: ``0.8 s``, ``42 s``, ``4 min 05 s``, ``3 h 07 min 21 s``, ``2 d 06 h 10 min``."""
+    if not abs(seconds) < 1e12:
+        return plain(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, hours = f"{whole // 60 % 60:02d} min", whole // 3600
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{hours} h {minutes} {whole % 60:02d} s"
+    return f"{hours // 24} d {hours % 24:02d} h {minutes}"
+
+
+def tenths(seconds: float) -> str:
+    """Seconds to a tenth, for times that are compared."""
+    return f"{seconds:.1f} s"
+
+
+UNITS: dict[str, Callable[[Any], str]] = {
+    "bytes": show_bytes,
+    "s": duration,
+    "0.1 s": tenths,
+}
+"""How a plain number of a column with that unit is written."""
+
+
+class Column(NamedTuple):
+    """A column's heading, the unit of its plain numbers (a key of UNITS, or none), and its widest cell of words (None: any)."""
+
+    name: str
+    unit: str = ""
+    widest: int | None = WIDEST
+
+
+class Cell(NamedTuple):
+    """A value as it is written: its words, whether it is a number (None: neither number nor words), and why it has no value."""
+
+    words: str
+    number: bool | None
+    why: str = ""
+
+
+def cell(value: Any, unit: str = "") -> Cell:
+    """How a value of a table is written."""
+    if isinstance(value, Reading):
+        if not value.ok:
+            return Cell(value.status.replace("_", " "), None, plain(value.show()))
+        return Cell(plain(value.show()), value.unit != "text")
+    if value is None or value == "":
+        return Cell("-", None)
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no", False)
+    if isinstance(value, (int, float)):
+        return Cell(UNITS[unit](value) if unit else plain(value), True)
+    return Cell(plain(value), False)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One view. ``cells`` are rows of values, one for each column; bytes stay numbers, a reading stays a reading.
+
+    ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may take; ``before`` and ``notes`` are
+    lines above and below the table, ``none`` is what an empty one says instead, ``draw`` makes its figure, where it has one.
+    Raises ValueError for a row of another length.
+    """
+
+    title: str
+    columns: Sequence[Any]
+    cells: Sequence[Sequence[Any]]
+    notes: Sequence[str] = ()
+    before: Sequence[str] = ()
+    none: str = NONE
+    draw: Callable[[], Any] | None = None
+    widest: int | None = WIDEST
+
+    def __post_init__(self) -> None:
+        columns = tuple(
+            one if isinstance(one, Column) else Column(one, "", self.widest) for one in self.columns
+        )
+        object.__setattr__(self, "columns", columns)
+        for row in self.cells:
+            if len(row) != len(columns):
+                names = ", ".join(column.name for column in columns)
+                raise ValueError(
+                    f"a row of {len(row)} cells: expected {len(columns)}, one for each of {names}"
+                )
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows by heading, to go on with: ``pandas.DataFrame(shown.rows)`` is one."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row)) for row in self.cells]
+
+    def __str__(self) -> str:
+        return self.text(_terminal())
+
+    def text(self, columns: int | None = None) -> str:
+        """The table as text, a column of numbers right; wider than ``columns`` it is wrapped where rich is installed."""
+        head = [column.name for column in self.columns]
+        body, why = self._written()
+        lines = ["  ".join(head), NONE] if self.none == NONE else [self.none]
+        if body:
+            lines = _aligned(head, body)
+            if columns and max(map(columns_of, lines)) > columns:
+                whole, why = self._written(whole=True)
+                lines = _wrapped_table(head, whole, columns) or lines
+        return "\n".join([*self.before, *lines, *why, *self.notes])
+
+    def _written(self, whole: bool = False) -> tuple[list[list[Cell]], list[str]]:
+        """The cells in words, and a line for each reason why one has no value."""
+        marks: dict[str, str] = {}
+        body = []
+        for row in self.cells:
+            written = []
+            for value, column in zip(row, self.columns):
+                one = cell(value, column.unit)
+                if one.why:
+                    mark = marks.setdefault(one.why, f"({_letters(len(marks))})")
+                    one = one._replace(words=f"{one.words} {mark}")
+                elif not whole and column.widest is not None and column.name != "source":
+                    one = one._replace(words=cut(one.words, column.widest))
+                written.append(one)
+            body.append(written)
+        return body, [f"{mark} {why}" for why, mark in marks.items()]
+
+    def _repr_html_(self) -> str:
+        body, why = self._written(whole=True)
+        titles = "".join(
+            f"<th scope='col' style='padding-right:12px;text-align:left'>{escape(column.name)}</th>"
+            for column in self.columns
+        )
+        lines = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in body)
+        caption = escape(plain(self.title))
+        below = "".join(f"<div>{escape(plain(line))}</div>" for line in [*why, *self.notes])
+        return (
+            f"<div style='{SHEET}'><div style='color:{MUTED}'>{caption}</div>"
+            f"<table aria-label='{caption}' style='border-collapse:collapse'>"
+            f"<thead><tr>{titles}</tr></thead>"
+            f"<tbody>{lines or '<tr><td colspan=9>nothing to show</td></tr>'}</tbody></table>"
+            f"{below}</div>"
+        )
+
+    @property
+    def alt(self) -> str:
+        """The view for those who cannot see it: its title, its rows, and its notes.
+
+        Where there are several columns of numbers each number has its column's name.
+        """
+        body, _ = self._written(whole=True)
+        named = sum(any(one.number or one.why for one in column) for column in zip(*body)) > 1
+        rows = [self._spoken(row, named) for row in body[:MOST_SPOKEN]]
+        if len(body) > MOST_SPOKEN:
+            rows.append(f"and {len(body) - MOST_SPOKEN} more")
+        first = f"{self.title.rstrip('.')}: {'; '.join(filter(None, rows))}" if rows else self.none
+        return plain(". ".join(part.rstrip(".") for part in (first, *self.notes)) + ".")
+
+    def _spoken(self, row: list[Cell], named: bool) -> str:
+        """A row in words, without where it is from."""
+        words, apart = "", ""
+        for one, column in zip(row, self.columns):
+            if one.words == "-" or column.name == "source":
+                continue
+            value = one.words.split(" (")[0] if one.why else one.words
+            is_named = named and one.number is not False
+            words += apart + (f"{column.name} {value}" if is_named else value)
+            # A comma between numbers, none between the words that say whose they are.
+            apart = ", " if is_named else apart or " "
+        return words
+
+
+def table(
+    rows: Iterable[Sequence[Any]], columns: Sequence[str], widest: int | None = WIDEST
+) -> str:
+    """Rows as text, for who needs no more than that. ``widest`` cuts cells of words; None cuts nothing."""
+    return str(Shown("", columns, list(rows), widest=widest))
+
+
+def _aligned(head: list[str], body: list[list[Cell]]) -> list[str]:
+    """The lines of an aligned table with its header."""
+    right = _numbers(body)
+    texts = [head, *([one.words for one in row] for row in body)]
+    widths = [max(columns_of(row[i]) for row in texts) for i in range(len(head))]
+    texts.insert(1, ["-" * width for width in widths])
+    return ["  ".join(map(_pad, row, widths, right)).rstrip() for row in texts]
+
+
+def _numbers(body: list[list[Cell]]) -> list[bool]:
+    """Which columns hold numbers alone, and at least one."""
+    return [{one.number for one in column} - {None} == {True} for column in zip(*body)]
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    space = " " * (width - columns_of(text))
+    return space + text if right else text + space
+
+
+def _terminal() -> int | None:
+    """The columns of the terminal that is written to; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _wrapped_table(head: list[str], body: list[list[Cell]], columns: int) -> list[str]:
+    """The lines of a table whose cells are wrapped so that it is ``columns`` wide; none where rich is not installed."""
+    try:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return []
+    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name, right in zip(head, _numbers(body)):
+        side: Any = "right" if right else "left"
+        made.add_column(Text(name), justify=side, no_wrap=right, overflow="fold")
+    for row in body:
+        made.add_row(*(Text(one.words) for one in row))
+    console = Console(width=columns, color_system=None)
+    with console.capture() as written:
+        console.print(made)
+    return [line.rstrip() for line in written.get().splitlines()]
+
+
+def _html_cell(one: Cell) -> str:
+    """A cell of a page: a number stands right, a short one is not broken."""
+    side = "right" if one.number or re.match(r"[\d.,]+( |$)", one.words) else "left"
+    breaks = "nowrap" if len(one.words) < 28 else "normal"
+    style = f"padding:2px 12px 2px 0;vertical-align:top;text-align:{side};white-space:{breaks}"
+    return f"<td style='{style}'>{escape(one.words)}</td>"
+
+
+def _letters(number: int) -> str:
+    last = chr(ord("a") + number % 26)
+    return last if number < 26 else _letters(number // 26 - 1) + last
+
+
+def wrapped(text: str, indent: str = "", then: str | None = None) -> list[str]:
+    """Prose in lines of WIDE columns, made plain; ``then`` is the indent of the lines after the first, if another."""
+    return textwrap.wrap(
+        plain(text),
+        WIDE,
+        initial_indent=indent,
+        subsequent_indent=indent if then is None else then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [indent]

@@ -1,0 +1,108 @@
+"""What every program on torch's side stands in: its rows, its own memory and limits, and whether memory ran out.
+
+A program is a function that takes its options and yields rows. ``run`` gives it its options and hands each row to the parent.
+Standard library alone; the recorder uses parts of it inside the user's own program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
+
+MIB, GIB = 1 << 20, 1 << 30
+Row = dict[str, Any]
+
+
+class NotRun(Exception):
+    """Something cannot be done here: one sentence; of a check it begins with "not run because"."""
+
+
+class NoTorch(Exception):
+    """torch cannot be imported: the error's type and first line; ``missing`` where there is none at all."""
+
+    def __init__(self, error: Exception):
+        super().__init__(f"{type(error).__name__}: {one_line(error)}")
+        self.missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+
+
+def run(program: Callable[[Any], Iterable[Row]], options: Any = None) -> None:
+    """A program's main: its options are one JSON argument unless they are given, its rows go to stdout as they come.
+
+    Only rows reach the parent: what libraries print on stdout goes to stderr. So does where each thread was when the program
+    crashed or was asked to end (SIGTERM); neither needs the interpreter's lock.
+    """
+    chosen = json.loads(sys.argv[1]) if options is None else options
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    for row in program(chosen):
+        answers.write(json.dumps(row) + "\n")
+        answers.flush()
+
+
+def die_with_parent() -> None:
+    """This process ends with the one that started it (PR_SET_PDEATHSIG, prctl(2)): it must not wait for one that was killed."""
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+
+
+def import_torch() -> Any:
+    """torch. Raises NoTorch, whatever a broken one raises: ImportError, OSError of a library, NameError."""
+    try:
+        import torch
+    except Exception as error:
+        raise NoTorch(error) from error
+    return torch
+
+
+def is_oom(torch: Any, error: BaseException) -> bool:
+    """Whether memory ran out: of torch's allocator, of the driver ("CUDA error: out of memory"), or of the host.
+
+    The CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError that begins with its name.
+    """
+    types, words = (MemoryError, torch.cuda.OutOfMemoryError), str(error)
+    return isinstance(error, types) or (
+        isinstance(error, RuntimeError)
+        and ("DefaultCPUAllocator" in words or "out of memory" in words.lower())
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line of at most 300 characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
+
+
+def own_bytes(name: str) -> int:
+    """Memory of this process: a field of /proc/self/status (proc(5)), such as VmRSS; 0 where this kernel has no such field."""
+    with open("/proc/self/status", "rb") as lines:
+        fields = (line.split() for line in lines if line.startswith(name.encode() + b":"))
+        return next((int(words[1]) * 1024 for words in fields), 0)
+
+
+def limit_host(more_bytes: int) -> None:
+    """From now on at most ``more_bytes`` more of private writable memory (RLIMIT_DATA; setrlimit(2), since Linux 4.7)."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (own_bytes("VmData") + more_bytes, hard))
+
+
+def lift_host_limit() -> None:
+    """As much private memory as this process was started with."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+@contextlib.contextmanager
+def replacing(path: str, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file that stands at ``path`` once it is whole, and not before. Raises OSError."""
+    with open(path + ".part", mode, encoding=None if "b" in mode else "utf-8") as file:
+        yield file
+    os.replace(path + ".part", path)

@@ -1,0 +1,78 @@
+"""The rules that every page keeps: it is whole, reaches nowhere, runs nothing, and says in words what its pictures show."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+VOID = set("meta img br hr link input col".split())
+ACTING = set("script iframe object embed link base form input svg math template video".split())
+NO_ATTRIBUTES = set("style srcset background action data http-equiv".split())
+KINDS = ("data:image/png;base64", "data:image/svg+xml;base64")
+
+
+class Audit(HTMLParser):
+    """What a page holds: its tags with attributes, its text, its style, its headings, and tags left open."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text, self.style, self.headings, self.open = [], "", "", [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append([int(tag[1]), ""])
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, text):
+        if "style" in self.open:
+            self.style += text
+            return
+        self.text += text
+        if self.headings and any(re.fullmatch("h[1-6]", tag) for tag in self.open):
+            self.headings[-1][1] += text
+
+    def all(self, tag, name):
+        return [attrs[name] for one, attrs in self.tags if one == tag and name in attrs]
+
+
+def check(page, beside=()):
+    """Audit a page. ``beside`` names the pages of runs that it may lead to."""
+    audit = Audit(page)
+    assert not audit.open and not {tag for tag, _ in audit.tags} & ACTING
+    assert [attrs for tag, attrs in audit.tags if tag == "html"] == [{"lang": "en"}]
+    assert "viewport" in audit.all("meta", "name")
+    ids = [attrs["id"] for _, attrs in audit.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in audit.tags:
+        assert not {name for name in attrs if name.startswith("on")} | set(attrs) & NO_ATTRIBUTES
+        href = attrs.get("href", "")
+        assert href[1:] in ids if href.startswith("#") else not href or href in beside
+        assert tag == "img" or "src" not in attrs
+        if tag == "img":
+            kind, _, content = attrs["src"].partition(",")
+            assert kind in KINDS and attrs["alt"].strip()
+            assert int(attrs["width"]) > 0 and int(attrs["height"]) > 0
+            drawn = base64.b64decode(content).decode("latin-1").replace("www.w3.org/2000/svg", "")
+            reach = re.search(r"https?://\w|script|\son\w+=|url\((?!#)", drawn)
+            assert kind == KINDS[0] or not reach
+    assert not re.search(r"@import|url\(|https?:|//[a-z]", audit.style)
+    levels = [level for level, _ in audit.headings]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(title.strip() for _, title in audit.headings)
+    assert all(char.isprintable() or char in "\n\t" for char in page)
+    assert len(page.encode()) < 3_000_000
+    return audit
+
+
+def in_order(text, *marks):
+    """Whether the words stand in the text in this order."""
+    places = [text.index(mark) for mark in marks]
+    return places == sorted(places)
