@@ -25,7 +25,6 @@ from helpers.look.files import read
 from helpers.look.machine import FILES, cgroup_files, machine
 from helpers.look.reading import KIB, MIB
 
-EXACT = ("fused", "fused_one_thread", "preallocated", "arena")
 LOWER_BOUND = ("list_cat", "cleanup", "dataloader")
 _KERNEL_ROWS = 8 * 1040
 SHARE = 0.8
