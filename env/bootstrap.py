@@ -43,14 +43,9 @@ def other_pythons() -> list[str]:
 def answers(python: str) -> bool:
     """Whether it starts and is a supported one. A version manager's shim on PATH may stand for a Python it does not have."""
     try:
-        said = subprocess.run(
-            [python, "-c", "import sys; print(*sys.version_info[:2])"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=ANSWER_LIMIT_S,
-            check=True,
-        ).stdout
+        argv = [python, "-c", "import sys; print(*sys.version_info[:2])"]
+        none = subprocess.DEVNULL
+        said = subprocess.check_output(argv, stdin=none, stderr=none, timeout=ANSWER_LIMIT_S)
         return supported(tuple(int(part) for part in said.split()))
     except (OSError, subprocess.SubprocessError, ValueError):
         return False
@@ -70,15 +65,11 @@ def hand_over(arguments: list[str]) -> int:
     for python in other_pythons():
         if answers(python):
             os.execv(python, [python, os.path.abspath(__file__)] + arguments)
-    now = (
-        "; works right now: python3 -m helpers capture"
-        if sys.version_info >= OLDEST_FOR_CAPTURE
-        else ""
-    )
-    return refuse(
-        f"Python {sys.version.split()[0]} seen, 3.10 to 3.13 expected, and none of those is on PATH: "
-        f"install one, for example python3.11{now}"
-    )
+    seen = f"Python {sys.version.split()[0]} seen, 3.10 to 3.13 expected"
+    now = "; works right now: python3 -m helpers capture"
+    now = now if sys.version_info >= OLDEST_FOR_CAPTURE else ""
+    do = "none of those is on PATH: install one, for example python3.11"
+    return refuse(f"{seen}, and {do}{now}")
 
 
 def refuse(line: str) -> int:

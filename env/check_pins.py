@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 ENV = Path(__file__).resolve().parent
 sys.path[:1] = [str(ENV)]
@@ -26,10 +25,7 @@ LOCKS = ("requirements.txt", "requirements-test.txt", "requirements-maintain.txt
 # torch last: its lock is constrained by the first one.
 COMPILED = ("requirements", "requirements-test", "torch")
 INDEX = (
-    "--extra-index-url",
-    f"{torch_build.TORCH_INDEX}/cpu",
-    "--index-strategy",
-    "unsafe-best-match",
+    f"--extra-index-url {torch_build.TORCH_INDEX}/cpu --index-strategy unsafe-best-match".split()
 )
 
 
@@ -41,18 +37,10 @@ def uv(arguments: Sequence[str], links: bool = False) -> subprocess.CompletedPro
         "SSL_CERT_FILE": kept.get("PIP_CERT", ""),
         "UV_FIND_LINKS": ",".join(kept.get("PIP_FIND_LINKS", "").split()) if links else "",
     }
-    env = (
-        {name: value for name, value in named.items() if value}
-        | pip.clean(os.environ)
-        | {"UV_PYTHON_DOWNLOADS": "never"}
-    )
-    both: dict[str, Any] = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-    }
+    env = {name: value for name, value in named.items() if value} | pip.clean(os.environ)
+    env["UV_PYTHON_DOWNLOADS"] = "never"
     argv = [sys.executable, "-m", "uv", *arguments]
-    return subprocess.run(argv, cwd=ENV, env=env, text=True, check=False, **both)
+    return subprocess.run(argv, cwd=ENV, env=env, check=False, **pip.QUIET)
 
 
 def lock(arguments: list[str]) -> int:
@@ -88,9 +76,8 @@ def resolves(
 def last(text: str) -> str:
     """The reason in uv's words, on one line."""
     lines = [line.strip(" ╰─▶×│") for line in text.splitlines() if line.strip()]
-    causes = [
-        line.removeprefix("cause: ") for line in lines if line.startswith(("cause: ", "Because "))
-    ]
+    causes = [line for line in lines if line.startswith(("cause: ", "Because "))]
+    causes = [line.removeprefix("cause: ") for line in causes]
     return "; ".join(causes[-2:] or lines[-1:])
 
 

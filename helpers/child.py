@@ -118,9 +118,8 @@ def environment(
     found = {name: value for name, value in os.environ.items() if name not in without}
     found["PYTHONDONTWRITEBYTECODE"] = "1"
     if own:
-        found["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(CHECKOUT), found.get("PYTHONPATH", "")])
-        )
+        path = [str(CHECKOUT), found.get("PYTHONPATH", "")]
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     return {**found, **(more or {})}
 
 
@@ -149,8 +148,8 @@ def start(
     OSError where it cannot be run; ``watch`` then kills its group alone and does not look for what left it.
     """
     before = [sys.executable, "-I", "-S", "-c", START, str(os.getpid()), str(data_bytes), group]
-    before = [] if direct else before
-    return subprocess.Popen([*before, *argv], env=env, cwd=cwd, start_new_session=True, **pipes)
+    command = [*([] if direct else before), *argv]
+    return subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **pipes)
 
 
 def watch(
@@ -216,11 +215,8 @@ def watch(
         return Ended("stuck", None, "", seconds, words, stacks or thread_states(process.pid), left)
     code = process.returncode
     name = signal_name(-code) if code < 0 else ""
-    if late:
-        return Ended("timed_out", None, name, seconds, words, stacks, left)
-    return Ended(
-        "signalled" if name else "exited", None if name else code, name, seconds, words, "", left
-    )
+    how = "timed_out" if late else "signalled" if name else "exited"
+    return Ended(how, None if late or name else code, name, seconds, words, stacks, left)
 
 
 @dataclass(frozen=True)
@@ -342,9 +338,7 @@ class _Pipes:
 
 # The user's own program, in the user's own terminal.
 
-FORWARDED = tuple(
-    getattr(signal, "SIG" + name) for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2")
-)
+FORWARDED = [signal.Signals["SIG" + n] for n in "INT TERM HUP QUIT USR1 USR2".split()]
 
 
 def run_here(
@@ -433,11 +427,9 @@ def thread_states(session: int) -> str:
         tasks = Path(f"/proc/{pid}/task").glob("[0-9]*")
         for task in sorted(tasks, key=lambda folder: int(folder.name)):
             state = (_text(task / "stat").rpartition(")")[2].split() or ["?"])[0]
-            call = _text(task / "syscall").partition(" ")[0]
-            found.append(
-                f"pid {pid} thread {task.name} {_text(task / 'comm')}: state {state}, "
-                f"waits in {_text(task / 'wchan')}, system call {call}"
-            )
+            call, place = _text(task / "syscall").partition(" ")[0], _text(task / "wchan")
+            who = f"pid {pid} thread {task.name} {_text(task / 'comm')}"
+            found.append(f"{who}: state {state}, waits in {place}, system call {call}")
             found += ["    " + frame for frame in _text(task / "stack").splitlines()[:20]]
     return "\n".join(found[: THREADS_SHOWN * 4])
 
@@ -447,19 +439,9 @@ def stacks_of(session: int, pids: Sequence[int]) -> str:
     said = [thread_states(session)]
     spy = shutil.which("py-spy")
     for pid in pids if spy else ():
-        argv = [str(spy), "dump", "--pid", str(pid)]
-        try:
-            done = subprocess.run(
-                argv,
-                capture_output=True,
-                text=True,
-                timeout=PY_SPY_S,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
-            said.append(f"py-spy, process {pid}:\n{done.stdout or done.stderr}")
-        except (subprocess.TimeoutExpired, OSError) as error:
-            said.append(f"py-spy, process {pid}: {error.__class__.__name__}")
+        lines: list[str] = []
+        ended = watch([str(spy), "dump", "--pid", str(pid)], PY_SPY_S, on_line=lines.append)
+        said += [f"py-spy, process {pid}:", *(lines or [f"{ended.fate}: {ended.last_line}"])]
     return "\n".join(said)
 
 
@@ -498,15 +480,11 @@ class Sampler(threading.Thread):
         while not self._done.wait(SAMPLE_S):
             if self.samples % 5 == 0:
                 self.pids.update(session_pids(self.pid))
-                used = self.used()
-                self.device_bytes = (
-                    used if self.device_bytes is None else max(self.device_bytes, used or 0)
-                )
+                answers = (self.device_bytes, self.used())
+                self.device_bytes = max((one for one in answers if one is not None), default=None)
             sizes = [_resident(pid) for pid in self.pids]
             self.rss_anon_bytes = max(self.rss_anon_bytes, sum(anon for anon, _ in sizes))
-            self.rss_file_bytes = max(
-                self.rss_file_bytes, max((other for _, other in sizes), default=0)
-            )
+            self.rss_file_bytes = max(self.rss_file_bytes, *(other for _, other in sizes))
             self.samples += 1
             if not self.stacks and time.monotonic() > self.deadline:
                 self.stacks = stacks_of(self.pid, sorted(self.pids))
@@ -519,9 +497,8 @@ class Sampler(threading.Thread):
 
 def _resident(pid: int) -> tuple[int, int]:
     """Anonymous memory of a process, and what it holds of files and shared memory."""
-    anon, file, shared = (
-        field(f"/proc/{pid}/status", name) or 0 for name in ("RssAnon:", "RssFile:", "RssShmem:")
-    )
+    names = ("RssAnon:", "RssFile:", "RssShmem:")
+    anon, file, shared = (field(f"/proc/{pid}/status", name) or 0 for name in names)
     return anon * 1024, (file + shared) * 1024
 
 
@@ -545,12 +522,10 @@ def oom_kills(root: Path = Path("/")) -> int | None:
 
     memory.events of cgroup v2 (Linux 4.13), else memory.oom_control of v1. Counters, so compare two readings.
     """
-    for folder, top, second in _memory_groups(root):
-        for place in (folder, top):  # the second: inside a container with its own mount
-            kills = _kills(place, second)
-            if kills is not None:
-                return kills
-    return None
+    # The second place: inside a container with its own mount.
+    places = [(at, v2) for folder, top, v2 in _memory_groups(root) for at in (folder, top)]
+    counts = (_kills(at, v2) for at, v2 in places)
+    return next((count for count in counts if count is not None), None)
 
 
 def _kills(group: Path, second: bool) -> int | None:
@@ -562,20 +537,22 @@ class Group:
 
     def __init__(self, limit_bytes: int | None, root: Path = Path("/")):
         self.path, self.why, self.root, self._second = "", "no limit was asked for", root, True
-        if limit_bytes is not None:
-            self.why = "no memory cgroup of this process is writable"
-        for folder, _, second in _memory_groups(root) if limit_bytes is not None else ():
+        if limit_bytes is None:
+            return
+        self.why = "no memory cgroup of this process is writable"
+        for folder, _, self._second in _memory_groups(root):
             mine = folder / f"casebook-{os.getpid()}-{time.monotonic_ns()}"
             try:
                 mine.mkdir()
-                try:
-                    _limit(mine, limit_bytes or 0, second)
-                    self.path, self.why, self._second = str(mine), "", second
-                    return
-                except OSError:
-                    mine.rmdir()
             except OSError:
                 continue
+            try:
+                _limit(mine, limit_bytes, self._second)
+            except OSError:
+                os.rmdir(mine)
+            else:
+                self.path, self.why = str(mine), ""
+                return
 
     def kills(self) -> int | None:
         """Processes that the kernel's OOM killer ended: in this group, else in this process's own. None: nothing says so.

@@ -7,9 +7,8 @@ are, they are checked alike.
 
 from __future__ import annotations
 
-import inspect
 import json
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import (
     Any,
@@ -160,12 +159,18 @@ class Missing(Shape):
 
 @dataclass(frozen=True)
 class NextStep(Shape):
-    """The one first choice. ``command`` is printed, never run; what it needs and what it may harm stand beside it."""
+    """The one first choice. ``command`` is printed, never run; what it needs and what it may harm stand beside it.
+
+    ``reboot`` says that it takes effect at the next boot, ``check`` how to see that it did, ``undo`` how to take it back.
+    """
 
     what: str
     command: str = ""
     precondition: str = ""
     blast_radius: str = "none"
+    reboot: bool = False
+    check: str = ""
+    undo: str = ""
 
 
 @dataclass(frozen=True)
@@ -334,8 +339,8 @@ def from_json(cls: type[Known], data: object, what: str = "") -> Known:
 
 def as_dict(shape: Any) -> dict[str, Any]:
     """A shape as JSON holds it: dictionaries, lists, text, numbers."""
-    cls: Any = type(shape)
-    return {one.name: _plain(getattr(shape, one.name)) for one in _ordered(cls)}
+    order = sorted(fields(shape), key=lambda one: one.metadata.get("place", 0))
+    return {one.name: _plain(getattr(shape, one.name)) for one in order}
 
 
 def to_json(shape: Any, indent: int | None = None) -> str:
@@ -354,21 +359,9 @@ def one_line(error: Any, what: str) -> str:
     return f"{what}: {where}: {wrong}; seen {seen}{others}"
 
 
-def json_schema(cls: Any) -> dict[str, Any]:
-    """The JSON Schema of a shape (draft 2020-12)."""
-    inner: dict[str, Any] = {}
-    schema = _object_schema(cls, inner)
-    return {"$defs": inner, **schema} if inner else schema
-
-
 @lru_cache(maxsize=None)
 def _kinds(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
-
-
-@lru_cache(maxsize=None)
-def _ordered(cls: Any) -> tuple[Field[Any], ...]:
-    return tuple(sorted(fields(cls), key=lambda one: one.metadata.get("place", 0)))
 
 
 def _is_shape(value: Any) -> bool:
@@ -417,9 +410,8 @@ def _made(kind: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{before}{str(key)[:60]}: unknown key; expected {', '.join(own)}")
     for one in own.values():
         if one.name not in value and one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(
-                f"{before}{one.name}: nothing seen; expected {_words(_kinds(kind)[one.name])}"
-            )
+            expected = _words(_kinds(kind)[one.name])
+            raise ValueError(f"{before}{one.name}: nothing seen; expected {expected}")
     inner = {key: _read(_kinds(kind)[key], one, before + key) for key, one in value.items()}
     try:
         return kind(**inner)
@@ -443,47 +435,5 @@ def _words(kind: Any) -> str:
     return _WORDS.get(kind, "an object")
 
 
-_WORDS = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    type(None): "null",
-}
-_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
-
-
-def _object_schema(cls: Any, inner: dict[str, Any]) -> dict[str, Any]:
-    properties, required = {}, []
-    for one in _ordered(cls):
-        schema = _schema(_kinds(cls)[one.name], inner)
-        if one.default is not MISSING:
-            schema["default"] = one.default
-        elif one.default_factory is MISSING:
-            required.append(one.name)
-        if not any("$ref" in part for part in (schema, *schema.get("anyOf", ()))):
-            schema["title"] = one.name.replace("_", " ").title()
-        properties[one.name] = schema
-    return {
-        "additionalProperties": False,
-        "description": inspect.cleandoc(cls.__doc__ or ""),
-        "properties": properties,
-        "required": required,
-        "title": cls.__name__,
-        "type": "object",
-    }
-
-
-def _schema(kind: Any, inner: dict[str, Any]) -> dict[str, Any]:
-    origin, options = get_origin(kind), get_args(kind)
-    if _is_shape(kind):
-        if kind.__name__ not in inner:
-            inner[kind.__name__] = _object_schema(kind, inner)
-        return {"$ref": f"#/$defs/{kind.__name__}"}
-    if origin is Literal:
-        return {"enum": list(options), "type": "string"}
-    if origin is Union:
-        return {"anyOf": [_schema(option, inner) for option in options]}
-    if origin is list:
-        return {"items": _schema(options[0], inner), "type": "array"}
-    return {"type": _TYPES[kind]}
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_WORDS[type(None)] = "null"

@@ -144,9 +144,8 @@ def pci_address(text: object) -> str:
     if not match or not (match.group(1) or match.group(4)):
         return ""
     domain, bus, device, function = match.groups()
-    return (
-        f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function or '0'}"
-    )
+    place = f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}"
+    return f"{place}.{function or '0'}"
 
 
 def near(left: Any, right: Any, share: float = ROUNDED, slack_bytes: int = 0) -> bool:

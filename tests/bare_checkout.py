@@ -18,11 +18,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(2, str(ROOT / "env"))
 
+
+def ran(argv: Sequence[Any], check: bool = False, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has run: what it printed as text, and its exit status."""
+    how = {"stdin": subprocess.DEVNULL, "timeout": 120, "capture_output": True, **how}
+    return subprocess.run([*map(str, argv)], check=check, text=True, **how)
+
+
 needs_pip = pytest.mark.skipif(
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False
-    ).returncode
-    != 0,
+    ran([sys.executable, "-m", "pip", "--version"]).returncode != 0,
     reason="the Python of these tests has no pip to play the host's",
 )
 
@@ -56,35 +60,21 @@ def wheel(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
-    content = files or {f"{name}.py": f"version = {version!r}\n"}
+    tags = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content = dict(files or {f"{name}.py": f"version = {version!r}\n"})
+    content[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    content[f"{info}/WHEEL"] = tags
+    content[f"{info}/RECORD"] = "".join(f"{one},,\n" for one in [*content, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w") as archive:
         for inside, text in content.items():
             archive.writestr(inside, text)
-        archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        listed = "".join(
-            f"{inside},,\n"
-            for inside in [*content, f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
-        )
-        archive.writestr(f"{info}/RECORD", listed)
     return path
 
 
 def torch_wheel(folder: Path, version: str = "9.9.9+cpu") -> Path:
-    return wheel(
-        folder,
-        "torch",
-        version,
-        {
-            "torch/__init__.py": "raise SystemExit('set-up must not import torch')\n",
-            "torch/version.py": f"__version__ = {version!r}\ncuda = None\nhip = None\n",
-        },
-    )
+    says = f"__version__ = {version!r}\ncuda = None\nhip = None\n"
+    init = "raise SystemExit('set-up must not import torch')\n"
+    return wheel(folder, "torch", version, {"torch/__init__.py": init, "torch/version.py": says})
 
 
 @dataclass
@@ -132,17 +122,10 @@ class Checkout:
         return [sys.executable, "-c", START, self.host, str(self.root / "env/bootstrap.py"), *words]
 
     def env(self, **more: str) -> dict[str, str]:
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "JUPYTER"))
-        }
-        here = {
-            "HOME": str(self.home),
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(self.wheels),
-        }
+        bends = ("PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "JUPYTER")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(bends)}
+        here = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}
+        here |= {"HOME": str(self.home), "PIP_FIND_LINKS": str(self.wheels)}
         return kept | here | self.environ | more
 
     def start(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -151,41 +134,18 @@ class Checkout:
     def start_from(
         self, folder: Path, *words: str, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*words),
-            env=self.env(**more),
-            cwd=folder,
-            text=True,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-            check=False,
-        )
+        return ran(self.command(*words), env=self.env(**more), cwd=folder)
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a verb and go on; it has a process group of its own."""
-        return subprocess.Popen(
-            self.command(*words),
-            env=self.env(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes |= {"stdin": subprocess.DEVNULL, "text": True, "start_new_session": True}
+        return subprocess.Popen(self.command(*words), env=self.env(), **pipes)
 
     def imports(self, name: str) -> str:
         """The version of a module that .venv's Python imports."""
         argv = [str(self.venv / "bin/python"), "-c", f"import {name}; print({name}.version)"]
-        done = subprocess.run(
-            argv,
-            text=True,
-            cwd="/",
-            capture_output=True,
-            env={"PATH": os.environ["PATH"]},
-            check=False,
-        )
-        return done.stdout.strip()
+        return ran(argv, cwd="/", env={"PATH": os.environ["PATH"]}).stdout.strip()
 
 
 def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -205,14 +165,12 @@ def lay(
     for name in files:
         source = ROOT / "env" / name
         if source.is_dir():
-            shutil.copytree(
-                source, root / "env" / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            left_out = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, root / "env" / name, ignore=left_out)
         else:
             shutil.copy2(source, root / "env")
-    (root / "env/requirements.txt").write_text(
-        "# base\ntiny==1.0\nelsewhere==1.0 ; sys_platform == 'win32'\n"
-    )
+    base = "# base\ntiny==1.0\nelsewhere==1.0 ; sys_platform == 'win32'\n"
+    (root / "env/requirements.txt").write_text(base)
     (root / "env/requirements-test.txt").write_text("tiny_test==1.0\n")
     (root / "env/torch.txt").write_text("torch==9.9.9+cpu\ntiny_needed==1.0\n")
     (root / "helpers").mkdir()

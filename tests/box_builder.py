@@ -36,11 +36,8 @@ def copied(name, replaced=None, constructed=True):
     replaced = dict(replaced or {})
     for item in bundle.items:
         text = bundle.contents[item.path].decode() if item.path else None
-        kept = {
-            "status": item.status,
-            "why": item.why,
-            "constructed": item.constructed and constructed,
-        }
+        kept = {"status": item.status, "why": item.why}
+        kept["constructed"] = item.constructed and constructed
         box.writer.add(item.kind, item.source, replaced.pop(item.source, text), **kept)
     for source, text in replaced.items():
         box.stated(source, text)
@@ -48,16 +45,9 @@ def copied(name, replaced=None, constructed=True):
 
 
 def host(
-    box,
-    *,
-    ram_kib,
-    available_kib,
-    free_kib=None,
-    swap_kib=0,
-    cpu="",
-    release="6.8.0",
-    distribution="Ubuntu|24.04|ubuntu",
+    box, *, ram_kib, available_kib, free_kib=None, swap_kib=0, cpu="", release="6.8.0", **more
 ):
+    distribution = more.get("distribution", "Ubuntu|24.04|ubuntu")
     row = {"system": "Linux", "release": release, "version": "#1 SMP", "machine": "x86_64"}
     row.update(python="3.12.11", page_size=4096, clock_ticks=100, boot_id="made-up", now="")
     box.rows("host", [row])
@@ -74,11 +64,8 @@ def host(
 
 def identity(box, container="none", groups=((0, "root"),), uid=0):
     named = [{"gid": gid, "name": name} for gid, name in groups]
-    row = {"uid": uid, "gid": uid, "groups": named, "no_new_privs": False, "namespaces": {}}
-    row.update(groups_in_database=[name for _, name in groups], uid_map="0 0 4294967295")
-    row.update(gid_map="0 0 4294967295", seccomp="0" if container == "none" else "2", wsl=False)
-    row.update(cap_eff="0000000000000000", cap_bnd="000001ffffffffff", selinux_mode="")
-    row.update(selinux_context="", container=container, container_signs=[], init_pid_ns=True)
+    row = {"uid": uid, "groups": named, "groups_in_database": [name for _, name in groups]}
+    row.update(gid_map="0 0 4294967295", wsl=False, container=container, init_pid_ns=True)
     box.rows("identity", [row])
 
 
@@ -92,10 +79,8 @@ def access(box, paths, group="render", gid=992):
 
 
 def process(pid, name, rss_bytes):
-    row = {"pid": pid, "name": name, "state": "S", "uid": 1000, "ppid": 1, "threads": 4}
-    row.update(start_ticks=1000, rss_bytes=rss_bytes, rss_anon_bytes=rss_bytes // 2)
-    row.update(rss_file_bytes=rss_bytes - rss_bytes // 2, rss_shmem_bytes=0, swap_bytes=0)
-    return {**row, "nspid": [pid], "status": "ok", "why": ""}
+    row = {"pid": pid, "name": name, "state": "S", "uid": 1000, "start_ticks": 1000}
+    return {**row, "rss_anon_bytes": rss_bytes // 2, "status": "ok", "why": ""}
 
 
 def pci_rows(*cards):
@@ -117,9 +102,8 @@ def pci_rows(*cards):
 
 def nvidia_xml(driver, cuda, gpu, processes=()):
     """What `nvidia-smi -q -x` prints of one card: its name and sizes in MiB, and (pid, type, name, MiB) a process."""
-    sizes = "".join(
-        f"<{key}>{gpu[key]} MiB</{key}>" for key in ("total", "reserved", "used", "free")
-    )
+    names = ("total", "reserved", "used", "free")
+    sizes = "".join(f"<{name}>{gpu[name]} MiB</{name}>" for name in names)
     rows = "".join(
         f"<process_info><pid>{pid}</pid><type>{kind}</type><process_name>{name}</process_name>"
         f"<used_memory>{mib} MiB</used_memory></process_info>"

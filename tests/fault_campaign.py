@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from fault_check import Check, bare  # noqa: E402
+from fault_check import Check, bare, summary  # noqa: E402
 from fault_kinds import DISK, FLEET, GATE, IN_RUN, OUTSIDE, Case, lines, mount  # noqa: E402
 from fault_lives import Lived, send, strike  # noqa: E402
 
@@ -87,26 +87,15 @@ def batch_of(seed: int, outside: list[str], in_run: list[str], keep: str = "") -
         pairs = [pair for pair in pairs if {record["state"] for record in pair} != {"skipped"}]
         if any(bare(one) != bare(two) for one, two in pairs):
             found.append("it does not come to rest: resumed once more, records changed")
+        struck = [life.fault for life in case.lives if life.fault and life.struck]
+        struck += [kind for name, kind in case.faults.items() if name in begun]
+        return summary(case, found, began, outside, in_run=in_run, struck=struck)
     finally:
         send([int(pid) for pid in lines(case.control / "deaf")], signal.SIGKILL)
         if case.mounted:
             subprocess.run(["umount", "-l", str(work / "disk")], check=False)
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
-    struck = [life.fault for life in case.lives if life.fault and life.struck]
-    return {
-        "seed": seed,
-        "outside": outside,
-        "in_run": in_run,
-        "jobs": case.jobs,
-        "violations": found,
-        "lives": len(case.lives),
-        "struck": [*struck, *(kind for name, kind in case.faults.items() if name in begun)],
-        "runs": len(begun),
-        "states": dict(Counter(record["state"] for record in idle.snapshot.values())),
-        "longest_s": max(life.seconds for life in case.lives),
-        "seconds": time.monotonic() - began,
-    }
 
 
 def drawn(seed: int, batches: int) -> list[tuple[int, list[str], list[str]]]:

@@ -165,6 +165,7 @@ def life_of(case: Case, life: Life) -> None:
         from helpers.run.batch import run_plan
         from helpers.run.plan_file import PlanError
         from helpers.run.progress import for_terminal
+        from helpers.run.record import read_batch
         from helpers.run.runner import Local, Stop
 
         _patch(case, life, rng)
@@ -183,7 +184,8 @@ def life_of(case: Case, life: Life) -> None:
             result = run_plan(case.work / "plan.yaml", out, **options)
             code = result.exit_code
             told = {"code": code, "interrupted": result.interrupted}
-            told.update(unrecorded=result.unrecorded, unreadable=result.unreadable)
+            unreadable = read_batch(result.folder).unreadable
+            told.update(unrecorded=result.unrecorded, unreadable=unreadable)
             told["runs"] = [json.loads(run.model_dump_json()) for run in result.runs]
         except PlanError as error:
             code, told = 2, {"code": 2, "refused": str(error)}

@@ -15,15 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from fault_check import Check
+from fault_check import Check, summary
 from fault_kinds import FLEET, IN_RUN, OUTSIDE, Case, lines, mount
 from fault_lives import Lived, send, strike
 
@@ -117,22 +115,7 @@ def _judged(
     case: Case, kinds: list[str], began: float, not_run: dict[str, str] | None = None
 ) -> dict[str, Any]:
     found = Check(case).all() if case.batch else ["no batch was begun"]
-    begun = {event["run"] for event in case.log() if event["what"] == "begin"}
-    states = Counter(record["state"] for record in case.lives[-1].snapshot.values())
-    return {
-        "seed": case.seed,
-        "outside": kinds,
-        "in_run": [],
-        "jobs": case.jobs,
-        "violations": found,
-        "lives": len(case.lives),
-        "struck": kinds,
-        "runs": len(begun),
-        "states": dict(states),
-        "not_run": not_run or {},
-        "longest_s": max(life.seconds for life in case.lives),
-        "seconds": time.monotonic() - began,
-    }
+    return summary(case, found, began, kinds, not_run=not_run or {})
 
 
 def in_runs(seed: int) -> dict[str, Any]:
@@ -206,18 +189,6 @@ def outside(seed: int, fault: str) -> dict[str, Any]:
 def fleet(seed: int, fault: str) -> dict[str, Any]:
     """Four runs on two workers of a loopback fleet; a worker or the scheduler is lost; the rest is run here."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="faults-"))
-    if find_spec("distributed") is None:
-        nothing = {
-            "in_run": [],
-            "violations": [],
-            "struck": [],
-            "states": {},
-            "lives": 0,
-            "runs": 0,
-        }
-        why = {fault: "distributed is not installed"}
-        about = {"seed": seed, "outside": [fault], "jobs": 2, "not_run": why}
-        return {**nothing, **about, "longest_s": 0, "seconds": 0}
     from fleet_stand_in import Loopback
 
     from helpers.run.record import boot_id

@@ -20,13 +20,11 @@ from helpers.look.messages import read_message
 
 ROWS = map(json.loads, (Path(__file__).parent / "data/messages.jsonl").read_text().splitlines())
 MESSAGES = [row["text"] for row in ROWS if row["gives"] and not row["text"].startswith("shared:")]
-PIECES = [
-    *"\n|\r\n|\x1b[31m|\x1b[0m|\n[rank3]: |\n> |\n2026-02-03 04:05:06,789 |\x00|\ufffd|\u200b|,|.".split(
-        "|"
-    ),
-    *"1,234|17179869184.00 GiB|GiB|out of memory|Tried to allocate |٣|İ|K|(|[|'|\\n".split("|"),
-    *(" | ", "9" * 40),
-]
+MARKS = (
+    "\n|\r\n|\x1b[31m|\x1b[0m|\n[rank3]: |\n> |\n2026-02-03 04:05:06,789 |\x00|\ufffd|\u200b|,|."
+)
+WORDS = "1,234|17179869184.00 GiB|GiB|out of memory|Tried to allocate |٣|İ|K|(|[|'|\\n"
+PIECES = [*MARKS.split("|"), *WORDS.split("|"), " | ", "9" * 40]
 
 
 def mutated(random_: random.Random) -> str:
@@ -51,11 +49,8 @@ def mutated(random_: random.Random) -> str:
         elif what == 5:
             text = text[:at]
         elif what == 6:
-            text = text.replace(
-                random_.choice((". ", " ", "GiB", "0")),
-                random_.choice((",", "\n", "GB", "", "  ")),
-                3,
-            )
+            old = random_.choice((". ", " ", "GiB", "0"))
+            text = text.replace(old, random_.choice((",", "\n", "GB", "", "  ")), 3)
         else:
             text = text[at:]
     return text
@@ -105,9 +100,7 @@ def fuzz(count: int, seed: int = 0) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    result = fuzz(
-        int(sys.argv[1]) if len(sys.argv) > 1 else 100_000,
-        int(sys.argv[2]) if len(sys.argv) > 2 else 0,
-    )
+    given = list(map(int, sys.argv[1:3]))
+    result = fuzz(*given, *(100_000, 0)[len(given) :])
     print(json.dumps(result, indent=1, ensure_ascii=False))
     sys.exit(1 if result["faults"] else 0)

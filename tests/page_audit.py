@@ -1,12 +1,15 @@
-"""The rules that every page keeps: it is whole, reaches nowhere, runs nothing, and says in words what its pictures show."""
+"""The rules that every page keeps: it is whole, reaches nowhere, runs one script of its own and nothing else, and says in words
+what its pictures show."""
 
 import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 
 VOID = set("meta img br hr link input col".split())
-ACTING = set("script iframe object embed link base form input svg math template video".split())
-NO_ATTRIBUTES = set("style srcset background action data http-equiv".split())
+ACTING = set("iframe object embed link base form input svg math template video".split())
+NO_ATTRIBUTES = set("style srcset background action data".split())
+POLICY = "default-src 'none'; img-src data:; style-src {}; script-src {}; base-uri 'none'; form-action 'none'"
 KINDS = ("data:image/png;base64", "data:image/svg+xml;base64")
 
 
@@ -15,7 +18,8 @@ class Audit(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.text, self.style, self.headings, self.open = [], "", "", [], []
+        self.tags, self.text, self.headings, self.open = [], "", [], []
+        self.style = self.script = ""
         self.feed(page)
         self.close()
 
@@ -31,8 +35,8 @@ class Audit(HTMLParser):
         self.open.pop()
 
     def handle_data(self, text):
-        if "style" in self.open:
-            self.style += text
+        if self.open and self.open[-1] in ("style", "script"):
+            setattr(self, self.open[-1], getattr(self, self.open[-1]) + text)
             return
         self.text += text
         if self.headings and any(re.fullmatch("h[1-6]", tag) for tag in self.open):
@@ -48,6 +52,14 @@ def check(page, beside=()):
     assert not audit.open and not {tag for tag, _ in audit.tags} & ACTING
     assert [attrs for tag, attrs in audit.tags if tag == "html"] == [{"lang": "en"}]
     assert "viewport" in audit.all("meta", "name")
+    scripts = [attrs for tag, attrs in audit.tags if tag == "script"]
+    policies = [attrs["content"] for _, attrs in audit.tags if "http-equiv" in attrs]
+    hashes = [hashlib.sha256(text.encode()).digest() for text in (audit.style, audit.script)]
+    allowed = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes]
+    assert (scripts, policies) == ([], []) or (
+        (scripts, policies)
+        == ([{}], [POLICY.format(*allowed)])  # the page's own script, by its hash
+    )
     ids = [attrs["id"] for _, attrs in audit.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     for tag, attrs in audit.tags:
@@ -62,7 +74,9 @@ def check(page, beside=()):
             drawn = base64.b64decode(content).decode("latin-1").replace("www.w3.org/2000/svg", "")
             reach = re.search(r"https?://\w|script|\son\w+=|url\((?!#)", drawn)
             assert kind == KINDS[0] or not reach
-    assert not re.search(r"@import|url\(|https?:|//[a-z]", audit.style)
+    assert not re.search(
+        r"@import|url\(|https?:|//[a-z]|fetch|\bimport\b|eval", audit.style + audit.script
+    )
     levels = [level for level, _ in audit.headings]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))

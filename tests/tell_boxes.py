@@ -235,7 +235,7 @@ def probe() -> Any:
         code("print(pools_table([*gpus, *host_pools]))", printed(f"{pools_table(pools)}\n")),
         markdown(GTT),
         markdown("## Holders"),
-        drawn("show(holders(gpus))", figures.holders([APU])),
+        drawn("show(holders(gpus))", figures.pools([APU])),
         markdown("## Kernel log"),
         drawn("show(timeline(events))", figures.timeline(EVENTS)),
         markdown("## Verdict"),

@@ -20,6 +20,7 @@ from helpers.look.environment import (
     collect_limits,
     is_allowed,
     limits,
+    sounds_secret,
     variables,
 )
 
@@ -121,12 +122,9 @@ def test_signs_of_a_container_name_its_kind(
     monkeypatch.delenv("container", raising=False)
     monkeypatch.setattr(access_module.files, "text", lambda root, name, most=0: paths.get(name, ""))
     monkeypatch.setattr(access_module.os.path, "lexists", lambda path: path in paths)
-    places = {
-        f"/proc/self/ns/{name}": place for name, place in access_module.INIT_NAMESPACES.items()
-    }
-    monkeypatch.setattr(
-        access_module.os, "readlink", lambda path: "pid:[1]" if own_namespaces else places[path]
-    )
+    places = {f"/proc/self/ns/{name}": at for name, at in access_module.INIT_NAMESPACES.items()}
+    places = dict.fromkeys(places, "pid:[1]") if own_namespaces else places
+    monkeypatch.setattr(access_module.os, "readlink", places.__getitem__)
     (row,) = collect_identity(Path("/"))
     named = expected if own_namespaces or expected == "apptainer" else "none"
     assert row["container"] == named
@@ -134,10 +132,9 @@ def test_signs_of_a_container_name_its_kind(
 
 
 def test_secrets_and_strangers_never_reach_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = "AWS_SECRET_ACCESS_KEY HF_TOKEN MIOPEN_CACHE_TOKEN NVIDIA_API_KEY TORCH_HUB_PASSWORD WANDB_API_KEY "
-    stranger = (
-        "HSA_auth_token PATH_TO_SECRETS AMD_CREDENTIALS NCCL_PROXY USER SSH_AUTH_SOCK HOSTNAME"
-    )
+    secret = "AWS_SECRET_ACCESS_KEY HF_TOKEN MIOPEN_CACHE_TOKEN NVIDIA_API_KEY TORCH_HUB_PASSWORD "
+    secret += "WANDB_API_KEY HSA_auth_token PATH_TO_SECRETS AMD_CREDENTIALS NCCL_PROXY "
+    stranger = "USER SSH_AUTH_SOCK HOSTNAME"
     for name in (secret + stranger).split():
         monkeypatch.setenv(name, "planted-secret")
         assert not is_allowed(name)
@@ -151,9 +148,7 @@ def test_secrets_and_strangers_never_reach_the_table(monkeypatch: pytest.MonkeyP
     assert "planted-secret" not in text and "me:pw" not in text
     found = {v.name: v.value for v in variables(box(environment=json.loads(text)))}
     assert found["LD_LIBRARY_PATH"] == "~/lib:/opt/rocm/lib:~"
-    assert found["TORCH_EXTENSIONS_DIR"] == f"{home}side/x", (
-        "only the home folder itself is replaced"
-    )
+    assert found["TORCH_EXTENSIONS_DIR"] == f"{home}side/x", "only the home folder is replaced"
     assert found["PYTORCH_HIP_ALLOC_CONF"] == "" and found["HSA_OVERRIDE_GFX_VERSION_1"] == "11.0.0"
 
 
@@ -170,3 +165,21 @@ def test_limits_are_numbers_or_unlimited() -> None:
     rows = [{"name": "memlock", "soft": "unlimited"}, {"name": "stack", "soft": True}]
     odd = limits(box(limits=rows))
     assert [limit.soft.why for limit in odd] == ["unlimited", "not captured"]
+
+
+def test_every_row_of_the_tables_of_signs_and_names_is_used() -> None:
+    folder = Path(access_module.__file__).parent
+    signs, known = (
+        json.loads((folder / f"{n}.json").read_text()) for n in ("access", "environment")
+    )
+    assert all(name.startswith("/dev/") for name in signs["nodes"])
+    assert all(path.startswith("/") and kind for path, kind in signs["paths"].items())
+    assert all(word and kind for word, kind in signs["cgroups"].items())
+    assert all(place.startswith(name) for name, place in signs["namespaces"].items())
+    assert all(is_allowed(name) for name in known["names"].split())
+    assert all(is_allowed(prefix + "X") for prefix in known["prefixes"].split())
+    for name in known["of secrets"].split():
+        assert sounds_secret(f"my_{name}_keys") and not sounds_secret("num_keys")
+    assert all(sounds_secret(f"api_key_{name}") for name in known["after a secret"].split())
+    assert not any(sounds_secret(f"{name}_token") for name in known["of a tokenizer"].split())
+    assert all(hasattr(resource, f"RLIMIT_{name.upper()}") for name in known["limits"])

@@ -275,11 +275,11 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(
     "conf", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"]
 )
 def test_both_agree_on_each_pattern(name: str, conf: str) -> None:
-    trace = patterns.generate(name, scale=0.05, events=1500)
+    trace = patterns.generate(name)
     card = Card(trace.header["vram"] * 3 // 4)
     same(
-        replay(trace, conf, card, timeline=True, engine="plain"),
-        replay(trace, conf, card, timeline=True, engine="compiled"),
+        replay(trace, conf, card, timeline=True, stop=1500, engine="plain"),
+        replay(trace, conf, card, timeline=True, stop=1500, engine="compiled"),
     )
 
 
@@ -319,7 +319,7 @@ def test_it_stops_where_it_is_told(stop: int) -> None:
 
 
 def test_columns_that_cannot_be_written_to_need_no_second_compilation() -> None:
-    trace = patterns.generate("key_value_cache", scale=0.05, events=300)
+    trace = patterns.generate("key_value_cache", requests=1)
     replay(trace, "", Card(1 << 30), engine="compiled")
     before = len(compiled.advance.signatures)
     for column in (trace.op, trace.id, trace.size, trace.stream, trace.pool):
@@ -361,7 +361,7 @@ def fresh_process(code: str, tmp_path: Path, numba: bool = True) -> subprocess.C
 PATTERN = (
     "from helpers.allocator import replay\nfrom helpers.allocator.driver import Card\n"
     "from helpers.load import patterns\n"
-    "trace = patterns.generate('key_value_cache', scale=0.05, events=300)\n"
+    "trace = patterns.generate('key_value_cache', requests=1)\n"
     "print(replay.replay(trace, '', Card(1 << 30){0}).engine)\n"
 )
 

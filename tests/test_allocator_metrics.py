@@ -23,9 +23,13 @@ def run(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> Outcome
     return replay(trace, conf, Card(capacity), engine="plain", **how)
 
 
-def figures(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> m.Metrics:
-    blocks = run(trace, conf, capacity).blocks
-    return m.metrics(blocks, parse(conf, RULES), Card(capacity), RULES, **how)
+def figures(trace: Trace, conf: str = "") -> m.Metrics:
+    return m.metrics(run(trace, conf).blocks, parse(conf, RULES))
+
+
+def state(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> m.State:
+    blocks = run(trace, conf, capacity, **how).blocks
+    return m.State(m.state_of(blocks), parse(conf, RULES), Card(capacity), RULES, **how)
 
 
 def every_second_freed(first: list[tuple]) -> list[tuple]:
@@ -49,16 +53,15 @@ ONE_SEGMENT = every_second_freed([alloc(99, 800), free(99)])
 def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(
     rows, conf, inactive_split, served
 ):
-    state = run(trace_of(*rows), conf)
-    asked = run(trace_of(*rows, alloc(200, 300)), conf)
-    found = figures(trace_of(*rows), conf)
+    trace, asked = trace_of(*rows), run(trace_of(*rows, alloc(200, 300)), conf)
+    found = figures(trace, conf)
     assert found.misleading_ratio == 0.5
-    assert state.figure("inactive_split_bytes") == inactive_split
+    assert run(trace, conf).figure("inactive_split_bytes") == inactive_split
     assert (asked.ooms == 0) is served
-    assert (found.largest_request_bytes >= 300 * MIB) is served
-    assert found.all.reserved_bytes == 800 * MIB
-    assert found.all.allocated_bytes == 400 * MIB
-    assert (found.all.releasable_bytes, found.all.stranded_bytes) == (
+    assert (state(trace, conf).largest_request_of_any() >= 300 * MIB) is served
+    assert found.reserved_bytes == 800 * MIB
+    assert found.allocated_bytes == 400 * MIB
+    assert (found.releasable_bytes, found.stranded_bytes) == (
         (400 * MIB, 0) if served else (0, 400 * MIB)
     )
 
@@ -69,59 +72,53 @@ def test_the_ratio_says_why_it_misleads():
 
 def test_internal_waste_is_block_sizes_less_requests():
     found = figures(trace_of((Op.ALLOC, 0, 1000), (Op.ALLOC, 1, 19 * MIB + 1)))
-    assert found.all.requested_bytes == 1000 + 19 * MIB + 1
+    assert found.requested_bytes == 1000 + 19 * MIB + 1
     # 1 MiB is too little to split off.
-    assert found.all.internal_waste_bytes == 24 + (20 * MIB - 19 * MIB - 1)
+    assert found.internal_waste_bytes == 24 + (20 * MIB - 19 * MIB - 1)
 
 
 def test_a_block_that_awaits_its_free_is_active_and_not_stranded():
     found = figures(trace_of(alloc(0, 30), (Op.FREE_REQUESTED, 0)))
-    assert found.all.awaiting_free_bytes == found.all.active_bytes == 30 * MIB
-    assert found.all.allocated_bytes == found.all.stranded_bytes == found.all.releasable_bytes == 0
+    assert found.awaiting_free_bytes == found.active_bytes == 30 * MIB
+    assert found.allocated_bytes == found.stranded_bytes == found.releasable_bytes == 0
 
 
 def test_whole_free_pages_of_an_expandable_segment_are_releasable_and_their_edges_stranded():
     rows = [alloc(0, 10), alloc(1, 60), alloc(2, 10), free(1)]
     found = figures(trace_of(*rows), "expandable_segments:True")
-    assert found.all.reserved_bytes == 80 * MIB
-    assert found.all.releasable_bytes == 40 * MIB
-    assert found.all.stranded_bytes == 20 * MIB
+    assert found.reserved_bytes == 80 * MIB
+    assert found.releasable_bytes == 40 * MIB
+    assert found.stranded_bytes == 20 * MIB
     after = run(trace_of(*rows, (Op.EMPTY_CACHE,)), "expandable_segments:True")
     assert after.figure("reserved_bytes") == 40 * MIB
 
 
-def test_streams_and_private_pools_are_shown_apart_and_a_private_pool_gives_nothing_back():
+def test_a_private_pool_gives_nothing_back_and_serves_no_other_request():
     asked = [alloc(0, 30), alloc(1, 40, 0x1000), alloc(2, 50, 0, 1)]
-    found = figures(trace_of(*(row for one in asked for row in (one, free(one[1])))))
-    releasable = {key: part.releasable_bytes // MIB for key, part in found.parts.items()}
-    assert releasable == {(0, 0, False): 30, (0x1000, 0, False): 40, (0, 1, False): 0}
-    assert found.parts[0, 1, False].stranded_bytes == 50 * MIB
-    largest = {(stream, pool): size for stream, pool, size in found.largest_requests}
-    assert largest[0, 0] == largest[0x1000, 0] == 1024 * MIB - 50 * MIB
-    assert found.device_free_bytes == (1024 - 120) * MIB
-    # A private pool releases nothing: its own block, or what the card has left.
-    assert largest[0, 1] == (1024 - 120) * MIB
+    trace = trace_of(*(row for one in asked for row in (one, free(one[1]))))
+    found, now = figures(trace), state(trace)
+    assert (found.releasable_bytes, found.stranded_bytes) == (70 * MIB, 50 * MIB)
+    assert now.largest_request() == now.largest_request(0x1000) == 1024 * MIB - 50 * MIB
+    assert now.largest_request_of_any() == 1024 * MIB - 50 * MIB
 
 
 def test_the_largest_request_may_be_large_where_a_middling_one_fails():
     # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14.
     rows = [alloc(0, 1010)]
-    found = figures(trace_of(*rows))
-    assert found.largest_request_bytes == 14 * MIB
+    assert state(trace_of(*rows)).largest_request_of_any() == 14 * MIB
     assert run(trace_of(*rows, alloc(1, 5))).ooms == 1
 
 
 def test_the_largest_request_with_a_fraction_and_with_rounding_of_sizes():
-    blocks = run(trace_of(alloc(0, 100)), "roundup_power2_divisions:2", fraction=0.5).blocks
-    settings, card = parse("roundup_power2_divisions:2", RULES), Card(1 << 30)
-    state = m.State(m.state_of(blocks), settings, card, RULES, fraction=0.5)
-    assert state.largest_request() == 384 * MIB
+    conf = "roundup_power2_divisions:2"
+    assert state(trace_of(alloc(0, 100)), conf, fraction=0.5).largest_request() == 384 * MIB
 
 
 def test_an_empty_card_has_figures_too():
-    found = figures(trace_of(alloc(0, 0)))
-    assert found.all.reserved_bytes == 0 and found.misleading_ratio == 0.0
-    assert found.largest_request_bytes == 1 << 30
+    trace = trace_of(alloc(0, 0))
+    found = figures(trace)
+    assert found.reserved_bytes == 0 and found.misleading_ratio == 0.0
+    assert state(trace).largest_request_of_any() == 1 << 30
 
 
 CONFS = (
@@ -156,10 +153,9 @@ def programs(draw) -> list[tuple]:
 @hypothesis_settings(max_examples=40, deadline=None)
 @given(programs(), st.sampled_from(CONFS), st.sampled_from((96, 130, 200)))
 def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, conf, mib):
-    trace, card = trace_of(*rows), Card(mib * MIB)
-    settings = parse(conf, RULES)
+    trace = trace_of(*rows)
     outcome = run(trace, conf, mib * MIB)
-    found = m.metrics(outcome.blocks, settings, card, RULES, largest=False).all
+    found = m.metrics(outcome.blocks, parse(conf, RULES))
     for name in ("reserved_bytes", "allocated_bytes", "active_bytes", "requested_bytes"):
         assert getattr(found, name) == outcome.figure(name), name
     assert found.stranded_bytes >= 0
@@ -167,7 +163,7 @@ def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, co
     def served(size: int) -> bool:
         return run(trace_of(*rows, (Op.ALLOC, 1000, size)), conf, mib * MIB).ooms == outcome.ooms
 
-    largest = m.State(m.state_of(outcome.blocks), settings, card, RULES).largest_request()
+    largest = state(trace, conf, mib * MIB).largest_request()
     assert largest == 0 or served(largest)
     assert not served(largest + 512)
     for size in range(largest + 512, mib * MIB + 1, 3 * MIB):

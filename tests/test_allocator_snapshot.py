@@ -62,7 +62,7 @@ def test_every_writer_of_a_pickle_names_a_protocol_that_all_readers_have():
     """The recorder's snapshots, the stress program's, a rehearsal's and a redacted copy: a user's Python may be older."""
     written = {path: list(protocols(path)) for path in (ROOT / "helpers").rglob("*.py")}
     written = {path.name: found for path, found in written.items() if found}
-    assert len(written) >= 2 and "recorder.py" in written
+    assert len(written) >= 1 and "recorder.py" in written
     for name, found in written.items():
         assert all(protocol in (2, 3, 4) for _, protocol in found), (name, found)
 

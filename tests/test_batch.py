@@ -177,7 +177,8 @@ def test_status_is_read_from_the_records_alone(tmp_path):
     unknown = left.model_copy(update={"estimate_s": None})
     since = {"state": "started", "started_at": "2020-01-01T00:00:00Z"}
     for some, seconds in (
-        ([left, runs[3], left], 180),
+        ([left, left], 180),
+        ([unknown, runs[3]], runs[3].seconds),
         ([unknown, left], None),
         ([left.model_copy(update=since)], 0),
     ):

@@ -6,9 +6,9 @@ import errno
 import os
 import pwd
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bare_checkout import (
@@ -19,6 +19,7 @@ from bare_checkout import (
     Checkout,
     lay,
     needs_pip,
+    ran,
     told,
     wheel,
 )
@@ -75,9 +76,8 @@ def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(
         pytest.skip("this Python brings no wheel of pip")
     shutil.copytree(real.wheels, real.root / "wheelhouse")
     shutil.copy2(wheels[0], real.root / "wheelhouse")
-    done = real.lacking(NO_ENSUREPIP, NO_PIP).start(
-        "diagnose", "--torch=none", PIP_FIND_LINKS="/nonexistent"
-    )
+    host = real.lacking(NO_ENSUREPIP, NO_PIP)
+    done = host.start("diagnose", "--torch=none", PIP_FIND_LINKS="/nonexistent")
     assert done.returncode == 0, done.stderr
     assert real.imports("tiny") == "1.0"
 
@@ -125,17 +125,9 @@ def test_the_package_is_named_as_the_distribution_names_it(os_release: str, pack
 
 # --- what bends pip
 
-BENDING = {
-    "PIP_CONSTRAINT": "/nonexistent/c.txt",
-    "PIP_USER": "1",
-    "PIP_REQUIRE_VIRTUALENV": "1",
-    "PIP_TARGET": "/x/t",
-    "PIP_PREFIX": "/x/p",
-    "PIP_NO_BINARY": ":all:",
-    "PIP_DRY_RUN": "1",
-    "PIP_PYTHON": "/x/python",
-    "PIP_ROOT": "/x/r",
-}
+BENDING = dict.fromkeys(["PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_DRY_RUN"], "1")
+BENDING |= {f"PIP_{name}": "/x" for name in ("CONSTRAINT", "TARGET", "PREFIX", "PYTHON", "ROOT")}
+BENDING |= {"PIP_NO_BINARY": ":all:"}
 
 
 @needs_pip
@@ -160,41 +152,26 @@ def test_what_bends_pip_and_python_does_not_reach_it_from_variables_or_a_pip_con
 
 @needs_pip
 def test_sources_are_kept_and_everything_else_is_left_out() -> None:
-    kept = {
-        "PIP_INDEX_URL": "https://mirror.example/simple",
-        "PIP_EXTRA_INDEX_URL": "https://a.example https://b.example",
-        "PIP_PROXY": "http://proxy.example:3128",
-        "PIP_CERT": "/etc/own.pem",
-        "PIP_FIND_LINKS": "/srv/wheels",
-        "PIP_TRUSTED_HOST": "mirror.example",
-    }
-    around = {
-        "HTTPS_PROXY": "http://proxy.example:3128",
-        "SSL_CERT_FILE": "/etc/own.pem",
-        "PATH": os.environ["PATH"],
-    }
+    names = ("INDEX_URL", "EXTRA_INDEX_URL", "PROXY", "CERT", "FIND_LINKS", "TRUSTED_HOST")
+    kept = {f"PIP_{name}": f"https://a.example/{name} https://b.example" for name in names}
+    around = {"HTTPS_PROXY": "http://proxy.example:3128", "SSL_CERT_FILE": "/etc/own.pem"}
+    around |= {"PATH": os.environ["PATH"]}
     environ = {**kept, **BENDING, **around, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": "/x"}
     for asked in ([sys.executable, "-m", "pip"], ["/nonexistent/pip"]):
         env = pip.environment(environ, pip.settings(asked, environ), Path("/nonexistent"))
         assert {name: env.get(name) for name in [*kept, *around]} == {**kept, **around}
-        assert (
-            not set(BENDING) & set(env)
-            and "PYTHONPATH" not in env
-            and env["PIP_CONFIG_FILE"] == os.devnull
-        )
+        assert not {*BENDING, "PYTHONPATH"} & set(env)
+        assert env["PIP_CONFIG_FILE"] == os.devnull
 
 
 # --- no network
 
+UNREACHED = {"PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+
 
 @pytest.mark.slow
 def test_no_network_says_how_to_bring_the_wheels(real: Checkout) -> None:
-    real.environ = {
-        "PIP_NO_INDEX": "",
-        "PIP_FIND_LINKS": "",
-        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
-        "PIP_RETRIES": "0",
-    }
+    real.environ = {**UNREACHED, "PIP_RETRIES": "0"}
     done = real.start("diagnose")
     assert done.returncode == 1
     assert "no index that is reached has it: `make wheelhouse` under Python 3." in done.stderr
@@ -211,11 +188,7 @@ def test_a_wheelhouse_made_elsewhere_is_the_only_source(bare: Checkout, tmp_path
     assert {"tiny", "tiny_test", "tiny_needed", "torch"} <= names and not list(house.glob("*.log"))
     assert not (there.root / "wheelhouse.part").exists()
     shutil.copytree(house, bare.root / "wheelhouse")
-    bare.environ = {
-        "PIP_NO_INDEX": "",
-        "PIP_FIND_LINKS": "",
-        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
-    }
+    bare.environ = UNREACHED
     done = bare.start("bench")
     assert done.returncode == 0, done.stderr
     assert bare.imports("tiny_needed") == "1.0" and bare.record["torch"] == "9.9.9+cpu"
@@ -236,9 +209,8 @@ def test_a_wheelhouse_that_lacks_a_wheel_is_named(bare: Checkout) -> None:
 def test_a_wheelhouse_without_torch_says_so(bare: Checkout) -> None:
     next(bare.wheels.glob("torch-*")).unlink()
     done = bare.start("wheelhouse")
-    assert (
-        done.returncode == 0 and "without torch 9.9.9+cpu: No matching distribution" in done.stderr
-    )
+    assert done.returncode == 0
+    assert "without torch 9.9.9+cpu: No matching distribution" in done.stderr
 
 
 @needs_pip
@@ -247,11 +219,8 @@ def test_a_download_that_fails_leaves_the_old_wheelhouse(bare: Checkout) -> None
     (bare.root / "wheelhouse/old.whl").touch()
     next(bare.wheels.glob("tiny_test-*")).unlink()
     done = bare.start("wheelhouse")
-    assert (
-        done.returncode == 1
-        and "tiny_test==1.0" in done.stderr
-        and len(done.stderr.splitlines()) == 1
-    )
+    assert done.returncode == 1
+    assert "tiny_test==1.0" in done.stderr and len(done.stderr.splitlines()) == 1
     assert [path.name for path in (bare.root / "wheelhouse").iterdir()] == ["old.whl"]
 
 
@@ -265,9 +234,8 @@ def test_a_full_disk_is_one_line(bare: Checkout, words: str) -> None:
     full = f'case "$*" in *" install "*) echo "ERROR: Could not install packages due to an OSError: {words}"; exit 1;; esac\n'
     done = bare.lacking(NO_ENSUREPIP, full).start("diagnose")
     lines = done.stderr.strip().splitlines()
-    assert done.returncode == 1 and "no space left for" in lines[-2] and "GiB free" in lines[-2], (
-        done.stderr
-    )
+    assert done.returncode == 1
+    assert "no space left for" in lines[-2] and "GiB free" in lines[-2], done.stderr
     assert not (bare.venv / "casebook.json").exists()
 
 
@@ -298,46 +266,20 @@ def test_a_read_only_checkout_is_one_line_for_an_ordinary_user(bare: Checkout) -
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user")
 def test_an_ordinary_user_is_told_of_a_checkout_that_is_not_theirs(bare: Checkout) -> None:
     nobody = pwd.getpwnam("nobody")
-    python = next(
-        (
-            path
-            for path in ("/usr/bin/python3", "/usr/local/bin/python3")
-            if subprocess.run(
-                [
-                    path,
-                    "-c",
-                    "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))",
-                ],
-                user=nobody.pw_uid,
-                capture_output=True,
-                check=False,
-            ).returncode
-            == 0
-        ),
-        None,
-    )
+    ask = "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))"
+    known = filter(os.path.exists, ("/usr/bin/python3", "/usr/local/bin/python3"))
+    may = [one for one in known if ran([one, "-c", ask], user=nobody.pw_uid).returncode == 0]
+    python = (may or [""])[0]
     if not python:
         pytest.skip("no Python that an ordinary user may run")
     for folder in [bare.root, *bare.root.parents]:
         if os.stat(folder).st_uid == 0 and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
     env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
-    argv = [python, str(bare.root / "env/bootstrap.py"), "diagnose"]
-    done = subprocess.run(
-        argv,
-        user=nobody.pw_uid,
-        group=nobody.pw_gid,
-        extra_groups=[],
-        env=env,
-        text=True,
-        cwd="/",
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    assert done.returncode == 1 and "cannot be written (Permission denied)" in done.stderr, (
-        done.stderr
-    )
+    who: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    done = ran([python, bare.root / "env/bootstrap.py", "diagnose"], env=env, cwd="/", **who)
+    assert done.returncode == 1, done.stderr
+    assert "cannot be written (Permission denied)" in done.stderr
 
 
 def test_a_link_to_another_disk_is_filled_and_kept(tmp_path: Path) -> None:
@@ -347,11 +289,8 @@ def test_a_link_to_another_disk_is_filled_and_kept(tmp_path: Path) -> None:
     (disk / "link").symlink_to(tmp_path)
     link.symlink_to(disk)
     venv.empty(link)
-    assert (
-        link.is_symlink()
-        and [path.name for path in disk.iterdir()] == [venv.MARK]
-        and tmp_path.exists()
-    )
+    assert link.is_symlink() and tmp_path.exists()
+    assert [path.name for path in disk.iterdir()] == [venv.MARK]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bare_checkout import NO_ENSUREPIP, ROOT, Checkout, lay, needs_pip, torch_wheel
+from bare_checkout import NO_ENSUREPIP, ROOT, Checkout, lay, needs_pip, ran, torch_wheel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from setup import interpreters, pip, torch_build
@@ -50,9 +50,9 @@ def owner(folder: Path, version: str = ROCM, python: str = sys.executable) -> Pa
 def content(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        digest.update(
-            f"{path.relative_to(folder)} {path.lstat().st_mtime_ns} {path.lstat().st_mode}".encode()
-        )
+        about = path.lstat()
+        line = f"{path.relative_to(folder)} {about.st_mtime_ns} {about.st_mode}"
+        digest.update(line.encode())
     return digest.hexdigest()
 
 
@@ -75,11 +75,8 @@ def content(folder: Path) -> str:
 def test_version_text_is_read_as_torch_writes_it(
     text: str, torch: str | None, cuda: str | None, hip: str | None
 ) -> None:
-    assert [interpreters.stated(text, name) for name in ("__version__", "cuda", "hip")] == [
-        torch,
-        cuda,
-        hip,
-    ]
+    names = ("__version__", "cuda", "hip")
+    assert [interpreters.stated(text, name) for name in names] == [torch, cuda, hip]
 
 
 @settings(max_examples=50, deadline=None)
@@ -90,23 +87,15 @@ def test_any_version_text_is_read_without_an_error(text: str) -> None:
 
 def test_a_torch_is_found_without_being_imported(tmp_path: Path) -> None:
     one = interpreters.probe(str(owner(tmp_path / "v")), "here", {})
-    assert (one.torch, one.hip, one.cuda, one.usable, one.why) == (
-        "2.9.1+rocm6.4",
-        "6.4.43484-123eb5128",
-        None,
-        True,
-        "",
-    )
+    assert (one.torch, one.hip) == ("2.9.1+rocm6.4", "6.4.43484-123eb5128")
+    assert (one.cuda, one.usable, one.why) == (None, True, "")
 
 
 @pytest.mark.parametrize(
     ("script", "why"),
     [
         ("#!/bin/sh\nexit 3\n", "exit 3: nothing printed"),
-        (
-            "#!/bin/sh\necho 'libpython3.so: cannot open' >&2\nexit 127\n",
-            "exit 127: libpython3.so: cannot open",
-        ),
+        ("#!/bin/sh\necho 'no libpython3.so' >&2\nexit 127\n", "exit 127: no libpython3.so"),
         ("#!/bin/sh\necho hello\n", "exit 0: nothing printed"),
         ("#!/nonexistent/interpreter\n", "does not start: No such file or directory"),
         ("\x7fELF nonsense", "does not start: Exec format error"),
@@ -130,10 +119,8 @@ def test_an_interpreter_that_hangs_costs_its_limit_and_leaves_no_child(tmp_path:
     assert one.why == "did not answer within 0.5 s"
     child = int((tmp_path / "child").read_text())
     for _ in range(100):
-        if (
-            not Path(f"/proc/{child}/stat").exists()
-            or ") Z" in Path(f"/proc/{child}/stat").read_text()
-        ):
+        stat = Path(f"/proc/{child}/stat")
+        if not stat.exists() or ") Z" in stat.read_text():
             return
         time.sleep(0.05)
     pytest.fail("its child lives on")
@@ -150,34 +137,23 @@ def test_an_interpreter_that_hangs_costs_its_limit_and_leaves_no_child(tmp_path:
     ],
 )
 def test_what_speaks_against_a_torch_is_said(python: str, version: str, why: str) -> None:
-    said = {
-        "python": python,
-        "prefix": "/p",
-        "at": "/p/torch",
-        "text": version,
-        "why": None,
-        "user": None,
-    }
+    said = {"python": python, "prefix": "/p", "at": "/p/torch", "text": version}
+    said |= {"why": None, "user": None}
     one = interpreters.judged("/p/bin/python", "here", said, {})
     assert (why in one.why) if why else one.usable
 
 
 def test_all_are_listed_in_order_each_once(tmp_path: Path) -> None:
-    active, opt, conda = (
-        owner(tmp_path / name)
-        for name in ("active", "system/opt/venv", "system/opt/conda/envs/py_3.10")
-    )
+    names = ("active", "system/opt/venv", "system/opt/conda/envs/py_3.10")
+    active, opt, conda = (owner(tmp_path / name) for name in names)
     broken = tmp_path / "system/opt/conda/envs/broken/bin/python"
     broken.parent.mkdir(parents=True)
     broken.symlink_to("/nonexistent")
     (tmp_path / "path").mkdir()
     (tmp_path / "path/python3").write_text(f'#!/bin/sh\nexec "{active}" "$@"\n')
     (tmp_path / "path/python3").chmod(0o755)
-    environ = {
-        "VIRTUAL_ENV": str(tmp_path / "active"),
-        "PATH": str(tmp_path / "path"),
-        "HOME": str(tmp_path),
-    }
+    environ = {"PATH": str(tmp_path / "path"), "HOME": str(tmp_path)}
+    environ["VIRTUAL_ENV"] = str(tmp_path / "active")
     found = interpreters.find(environ, tmp_path / ".venv", system=tmp_path / "system")
     assert [(one.path, one.how_found) for one in found][1:] == [
         (str(active), "active, VIRTUAL_ENV"),
@@ -192,11 +168,8 @@ def test_all_are_listed_in_order_each_once(tmp_path: Path) -> None:
 
 def test_the_workbooks_own_venv_is_no_candidate(tmp_path: Path) -> None:
     own = owner(tmp_path / ".venv")
-    environ = {
-        "VIRTUAL_ENV": str(tmp_path / ".venv"),
-        "PATH": str(own.parent),
-        "HOME": str(tmp_path),
-    }
+    environ = {"PATH": str(own.parent), "HOME": str(tmp_path)}
+    environ["VIRTUAL_ENV"] = str(tmp_path / ".venv")
     found = interpreters.find(environ, tmp_path / ".venv", system=tmp_path)
     assert [one.path for one in found] == [sys.executable]
 
@@ -211,14 +184,10 @@ def test_a_torch_of_the_user_site_is_found_and_started_so_that_it_stays_found(
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / MINOR).symlink_to(BASE)
     environ = {"PATH": str(tmp_path / "path"), "HOME": str(tmp_path)}
-    one = next(
-        one for one in interpreters.find(environ, tmp_path / ".venv", system=tmp_path) if one.usable
-    )
-    assert (one.path, one.how_found, one.through) == (
-        str(tmp_path / "path" / MINOR),
-        "~/.local",
-        "user site",
-    )
+    found = interpreters.find(environ, tmp_path / ".venv", system=tmp_path)
+    one = next(one for one in found if one.usable)
+    assert (one.path, one.how_found) == (str(tmp_path / "path" / MINOR), "~/.local")
+    assert one.through == "user site"
     assert starts(tmp_path, one, environ) == "theirs"
 
 
@@ -227,11 +196,8 @@ def test_a_torch_of_pythonpath_is_found_and_started_so_that_it_stays_found(tmp_p
     (theirs / "torch").mkdir(parents=True)
     (theirs / "torch/version.py").write_text(CUDA)
     (theirs / "torch/__init__.py").write_text("version = 'theirs'\n")
-    environ = {
-        "PYTHONPATH": f"/nonexistent:{theirs}",
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-    }
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environ["PYTHONPATH"] = f"/nonexistent:{theirs}"
     one = interpreters.find(environ, tmp_path / ".venv", system=tmp_path)[0]
     assert one.usable and one.through == "PYTHONPATH"
     assert starts(tmp_path, one, environ) == "theirs"
@@ -244,23 +210,19 @@ def starts(folder: Path, one: interpreters.Interpreter, environ: dict[str, str])
     script = folder / "torch-python"
     script.write_text(interpreters.starter(one, environ))
     script.chmod(0o755)
-    env = {
-        "HOME": environ["HOME"],
-        "PATH": environ["PATH"],
-        "PYTHONNOUSERSITE": "1",
-        "PYTHONPATH": str(folder / "checkout"),
-    }
-    done = subprocess.run(
-        [str(script), "-c", "import helpers, torch; print(torch.version)"],
-        env=env,
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    return done.stdout.strip()
+    env = {name: environ[name] for name in ("HOME", "PATH")}
+    env |= {"PYTHONNOUSERSITE": "1", "PYTHONPATH": str(folder / "checkout")}
+    ask = "import helpers, torch; print(torch.version)"
+    return ran([script, "-c", ask], env=env, check=True).stdout.strip()
 
 
 # --- choosing and installing
+
+
+def asked_for_torch(checkout: Checkout) -> list[str]:
+    """The pip calls of a set-up that name torch, or the lock of what it needs."""
+    calls = [line for line in checkout.log.splitlines() if line.startswith("$ pip")]
+    return [line for line in calls if "torch" in line.split("/")[-1]]
 
 
 @needs_pip
@@ -270,33 +232,25 @@ def test_the_users_torch_is_used_recorded_and_not_touched(bare: Checkout, tmp_pa
     done = bare.start("diagnose", VIRTUAL_ENV=str(tmp_path / "theirs"), PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stderr
     record = bare.record
-    assert (record["torch_python"], record["torch"], record["hip"]) == (
-        str(theirs),
-        "2.9.1+rocm6.4",
-        "6.4.43484-123eb5128",
-    )
+    used = (record["torch_python"], record["torch"], record["hip"])
+    assert used == (str(theirs), "2.9.1+rocm6.4", "6.4.43484-123eb5128")
     assert record["how_found"] == "active, VIRTUAL_ENV" and len(record["all"]) >= 2
     assert content(tmp_path / "theirs") == before
-    assert (
-        "torch==" not in bare.log
-        and "torch.txt" not in bare.log
-        and not list(bare.venv.glob("lib/*/site-packages/torch"))
-    )
+    assert "torch==" not in bare.log and "torch.txt" not in bare.log
+    assert not list(bare.venv.glob("lib/*/site-packages/torch"))
     assert f"torch 2.9.1+rocm6.4 of {theirs}" in done.stderr
     (tmp_path / "theirs/bin/python").unlink()
     again = bare.start("diagnose")
-    assert "torch 9.9.9+cpu" in again.stderr and bare.record["torch"] == "9.9.9+cpu", (
-        "an owner that is gone is looked for anew"
-    )
+    # An owner that is gone is looked for anew.
+    assert "torch 9.9.9+cpu" in again.stderr and bare.record["torch"] == "9.9.9+cpu"
 
 
 @needs_pip
 def test_torch_python_picks_and_is_kept(bare: Checkout, tmp_path: Path) -> None:
     theirs = owner(tmp_path / "their own", "__version__ = '2.13.0+cpu'\ncuda = None\nhip = None\n")
     assert bare.start("diagnose", "--torch", "none").returncode == 0
-    assert (
-        bare.record["torch_python"] is None and bare.record["why"] == "--torch none was asked for"
-    )
+    nothing = (None, "--torch none was asked for")
+    assert (bare.record["torch_python"], bare.record["why"]) == nothing
     log = bare.log
     done = bare.start("diagnose", "--torch-python", str(theirs))
     assert done.returncode == 0 and bare.log == log, "no pip call is needed for it"
@@ -315,14 +269,9 @@ def test_set_up_goes_on_without_torch_says_so_and_tries_again_when_asked(bare: C
     assert done.returncode == 0 and "no torch: nothing serves torch 9.9.9+cpu" in done.stderr
     assert "make setup TORCH=cpu" in done.stderr
     assert bare.record["torch_python"] is None and "nothing serves" in bare.record["why"]
-    attempts = [
-        line for line in bare.log.splitlines() if line.startswith("$ pip") and "torch==" in line
-    ]
-    assert attempts == [
-        "$ pip install --only-binary=:all: --no-deps torch==9.9.9+cpu",
-        "$ pip install --only-binary=:all: --extra-index-url https://download.pytorch.org/whl/cpu --no-deps "
-        "torch==9.9.9+cpu",
-    ]
+    index = "--extra-index-url https://download.pytorch.org/whl/cpu "
+    tries = [f"$ pip install --only-binary=:all: {more}--no-deps" for more in ("", index)]
+    assert asked_for_torch(bare) == [f"{words} torch==9.9.9+cpu" for words in tries]
     log = bare.log
     assert bare.start("diagnose").stderr == "" and bare.log == log, "a warm use does not try again"
     torch_wheel(bare.wheels)
@@ -343,12 +292,8 @@ def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stderr.splitlines() if f"torch 9.9.9+{local}:" in line)
     assert "GB" in line and f"https://download.pytorch.org/whl/{local}" in line
-    asked = [
-        line
-        for line in bare.log.splitlines()
-        if line.startswith("$ pip") and "torch" in line.split("/")[-1]
-    ]
-    assert asked == [f"$ pip install --only-binary=:all: torch==9.9.9+{local}"]
+    argv = f"$ pip install --only-binary=:all: torch==9.9.9+{local}"
+    assert asked_for_torch(bare) == [argv]
     assert bare.record["torch"] == f"9.9.9+{local}" and bare.record["asked"] == kind
 
 
@@ -358,22 +303,11 @@ def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(
 def test_no_torch_without_its_exact_build_gets_into_a_call(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     for line in (
-        "torch",
-        "torch>=2",
-        "torch==2.13.0",
-        "Torch==2.13.0",
-        "torch~=2.13",
-        "torch[a]==2.13.0+cpu",
-        "torch==2.13.*",
-        "torch @ https://example.org/torch.whl",
-        "-r more.txt",
-        "--index-url https://x",
-        "https://x/torch-2-py3-none-any.whl",
-        "torch==2.13.0+cu130",
-        "torch==2.13.0+rocm7.2",
-        "torch==2.13.0 ; python_version > '3'",
-        "numpy",
-        "numpy>=2",
+        *("torch", "torch>=2", "torch==2.13.0", "Torch==2.13.0", "torch~=2.13", "torch==2.13.*"),
+        *("torch[a]==2.13.0+cpu", "torch==2.13.0+cu130", "torch==2.13.0+rocm7.2"),
+        *("torch==2.13.0 ; python_version > '3'", "torch @ https://example.org/torch.whl"),
+        *("-r more.txt", "--index-url https://x", "https://x/torch-2-py3-none-any.whl"),
+        *("numpy", "numpy>=2"),
     ):
         lock.write_text(f"tiny==1.0\n{line}\n")
         with pytest.raises(ValueError):
@@ -392,11 +326,8 @@ def test_whatever_follows_the_name_of_torch_is_exact_or_refused(rest: str) -> No
         line = pip.checked("torch" + rest)
     except ValueError:
         return
-    name = line.split("==")[0]
-    assert (
-        pip.EXACT_TORCH.fullmatch(line.split(";")[0].strip())
-        or name.replace("_", "-").replace(".", "-").lower() != "torch"
-    )
+    other = line.split("==")[0].replace("_", "-").replace(".", "-").lower() != "torch"
+    assert other or pip.EXACT_TORCH.fullmatch(line.split(";")[0].strip())
 
 
 def test_every_call_is_wheels_only_and_without_dependencies_but_for_a_gpu_build() -> None:
@@ -405,10 +336,8 @@ def test_every_call_is_wheels_only_and_without_dependencies_but_for_a_gpu_build(
     for action, lock in itertools.product(("install", "download"), locks):
         argv = pip.command(["pip"], action, [lock])
         assert argv == ["pip", action, "--only-binary=:all:", "-r", str(lock), "--no-deps"]
-    assert pip.command(["pip"], "install", torch="2.13.0+cpu")[-2:] == [
-        "--no-deps",
-        "torch==2.13.0+cpu",
-    ]
+    argv = pip.command(["pip"], "install", torch="2.13.0+cpu")
+    assert argv[-2:] == ["--no-deps", "torch==2.13.0+cpu"]
     for local in ("cu130", "rocm7.2"):
         argv = pip.command(["pip"], "install", torch=f"2.13.0+{local}")
         assert "--no-deps" not in argv and argv[-1] == f"torch==2.13.0+{local}"

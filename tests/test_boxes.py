@@ -5,19 +5,11 @@ from pathlib import Path
 import pytest
 
 from helpers.look import drm, framework, kfd, machine, nvidia, rocm, ttm
-from helpers.look.archive import BundleMissing
+from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED, open_box, recorded_names
 
-NAMES = [
-    "cpu-only",
-    "cuda-24gb-tuning",
-    "cuda-healthy",
-    "rx7900xt-container",
-    "strix-halo-1-found",
-    "strix-halo-2-vm-size",
-    "strix-halo-3-gttsize",
-    "strix-halo-4-ttm",
-]
+STAGES = [f"strix-halo-{stage}" for stage in ("1-found", "2-vm-size", "3-gttsize", "4-ttm")]
+NAMES = ["cpu-only", "cuda-24gb-tuning", "cuda-healthy", "rx7900xt-container", *STAGES]
 GIB, MIB = 1 << 30, 1 << 20
 
 
@@ -90,10 +82,8 @@ def test_the_tuning_boxs_card_adds_up():
 
 
 def test_an_unknown_name_is_answered_with_the_names_there_are():
-    with pytest.raises(
-        BundleMissing,
-        match="expected live, a bundle's path, or one of cpu-only, .*strix-halo-4-ttm",
-    ):
+    expected = "expected live, a bundle's path, or one of cpu-only, .*strix-halo-4-ttm"
+    with pytest.raises(BundleError, match=expected):
         open_box("strix-halo-5")
 
 

@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
 
 from helpers.look import archive
-from helpers.look.archive import (
-    BundleBroken,
-    BundleError,
-    BundleHostile,
-    BundleMissing,
-    BundleTooNew,
-)
+from helpers.look.archive import BundleError, BundleHostile
 from helpers.look.bundle import Bundle, BundleWriter, open_bundle
 
 QUICK = settings(max_examples=50, deadline=None)
@@ -186,7 +180,7 @@ def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
     torn = tmp_path / "torn.tar.gz"
     for kept in sorted({4, 5, 20, len(whole) // 3, len(whole) // 2, len(whole) - 40}):
         torn.write_bytes(whole[:kept])
-        assert isinstance(refusal(torn), BundleBroken)
+        assert not isinstance(refusal(torn), BundleHostile)
 
 
 @QUICK
@@ -263,7 +257,7 @@ def test_nested_without_end_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "b"
     path.mkdir()
     (path / "manifest.json").write_text("[" * 200_000)
-    assert isinstance(refusal(path), BundleBroken)
+    assert not isinstance(refusal(path), BundleHostile)
 
 
 def test_a_table_line_nested_without_end_is_left_out(tmp_path: Path) -> None:
@@ -287,7 +281,7 @@ def test_a_manifest_this_reader_does_not_know_is_refused(
     path = writer().write(tmp_path / "b")
     (path / "manifest.json").write_text(json.dumps({**writer().manifest(), **change}))
     newer = change.get("schema_version") == 2
-    assert type(refusal(path)) is (BundleTooNew if newer else BundleBroken)
+    assert ("update the workbook" in str(refusal(path))) is newer
 
 
 @pytest.mark.parametrize(
@@ -303,13 +297,12 @@ def test_what_was_not_captured_is_refused(
 ) -> None:
     path = writer().write(tmp_path / "b")
     (path / name).unlink() if content is None else (path / name).write_bytes(content)
-    error = refusal(path)
-    assert isinstance(error, BundleBroken) and says in str(error)
+    assert says in str(refusal(path))
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere/at/all.tar.gz", "n" * 5000])
 def test_a_path_with_nothing_there_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BundleMissing):
+    with pytest.raises(BundleError, match="expected"):
         open_bundle(tmp_path / name)
 
 
@@ -319,7 +312,7 @@ def test_a_path_with_nothing_there_is_refused(tmp_path: Path, name: str) -> None
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "b.tar.gz"
     path.write_bytes(content)
-    assert isinstance(refusal(path), BundleBroken)
+    assert not isinstance(refusal(path), BundleHostile)
 
 
 def test_a_folder_with_a_link_or_a_pipe_in_it_is_refused_and_neither_is_opened(
@@ -340,8 +333,8 @@ def test_a_bundle_that_may_not_be_read_says_so(open_folder: Path) -> None:  # no
     (path / "manifest.json").chmod(0)
     (open_folder / "c/raw/proc").chmod(0)
     code = (
-        "import json; from helpers.look.bundle import open_bundle; from helpers.look.archive import BundleMissing\n"
-        "try: open_bundle(sys.argv[1])\nexcept BundleMissing as error: print(json.dumps(str(error)))"
+        "import json; from helpers.look.bundle import open_bundle; from helpers.look.archive import BundleError\n"
+        "try: open_bundle(sys.argv[1])\nexcept BundleError as error: print(json.dumps(str(error)))"
     )
     for name, word in (("b", "manifest.json"), ("c", "raw/proc")):
         said = as_nobody(code, open_folder / name)

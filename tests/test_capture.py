@@ -24,7 +24,7 @@ from trees import Tree, link, make_tree, write
 from helpers import child
 from helpers.look import access, capture, commands, files, guard, kernel_log
 from helpers.look.archive import MEMBER_LIMIT_BYTES
-from helpers.look.bundle import Bundle, BundleWriter, open_bundle
+from helpers.look.bundle import BundleWriter, Text, open_bundle
 from helpers.look.capture import Options, main, measure
 from helpers.look.processes import processes
 
@@ -295,18 +295,18 @@ def test_a_folder_that_may_not_be_listed_is_refused_not_empty(open_folder: Path)
 # Tables
 
 
-def fill(rows: Iterator[dict[str, Any]], **more: Any) -> Bundle:
+def fill(rows: Iterator[dict[str, Any]], name: str = "odd", unless: str = "") -> Text:
     kept = capture.Collection(BundleWriter("b", "live", "0", "now"))
-    kept.table(capture.Table("odd", lambda: rows, **more), "/")
-    return kept.writer.bundle()
+    kept.table(name, lambda: rows, unless)
+    return kept.writer.bundle().read(name)
 
 
 def test_a_table_that_outgrows_a_bundle_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capture.TABLE_LIMIT_BYTES < MEMBER_LIMIT_BYTES
     monkeypatch.setattr(capture, "TABLE_LIMIT_BYTES", 100)
     made = fill({"pid": number} for number in range(1000))
-    assert made.read("odd").status == "truncated" and len(made.read("odd").text) <= 100
-    assert made.table("odd")[0] == {"pid": 0}
+    assert made.status == "truncated" and len(made.text) <= 100
+    assert made.text.startswith('{"pid": 0}\n')
 
 
 def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +322,7 @@ def test_a_producer_that_hangs_dies_or_fails_costs_its_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = {
-        word: fill(capture.in_child(partial(odd_read, word), 0.3)).read("odd")
+        word: fill(capture.in_child(partial(odd_read, word), 0.3))
         for word in ("hang", "die", "raise")
     }
     assert {word: (text.status, text.why) for word, text in found.items()} == {
@@ -333,12 +333,12 @@ def test_a_producer_that_hangs_dies_or_fails_costs_its_table(
 
 
 def test_a_table_whose_only_row_says_why_says_so_itself() -> None:
-    made = fill(iter([{"status": "not_available", "why": "no torch"}]), answer=True)
-    assert (made.read("odd").status, made.read("odd").why) == ("not_available", "no torch")
-    gone = fill(iter([{"status": "not_available", "why": "gone", "pid": 1}]))
-    assert gone.read("odd").ok and len(made.table("odd")) == 1
-    assert fill(iter(()), needs="/no-such-folder").read("odd").why == "no such file"
-    assert fill(iter(())).read("odd").ok, "nothing there, and that was seen"
+    made = fill(iter([{"status": "not_available", "why": "no torch"}]), "torch")
+    assert (made.status, made.why) == ("not_available", "no torch")
+    gone = fill(iter([{"status": "not_available", "why": "gone", "pid": 1}]), "processes")
+    assert gone.ok and gone.text.count("\n") == 1
+    assert fill(iter(()), unless="no such file").why == "no such file"
+    assert fill(iter(())).ok, "nothing there, and that was seen"
 
 
 # The whole
@@ -496,7 +496,7 @@ def test_a_table_that_is_interrupted_keeps_its_rows() -> None:
 
     kept = capture.Collection(BundleWriter("b", "live", "0", "now"))
     with pytest.raises(KeyboardInterrupt):
-        kept.table(capture.Table("processes", rows), "/")
+        kept.table("processes", rows)
     kept.plan("file", ["processes", "torch"])
     kept.rest("not captured: interrupted")
     made = kept.writer.bundle()
@@ -569,10 +569,15 @@ def test_torch_is_looked_for_where_it_was_told_or_recorded(
     assert asked[5:] == [python, "/told/python"]
 
 
-def test_every_reader_that_names_sources_is_captured_for() -> None:
-    texts = {path.stem: path.read_text() for path in Path(capture.__file__).parent.glob("*.py")}
-    named = {name for name, text in texts.items() if re.search(r"(?m)^(COMMANDS|FILES)\b", text)}
-    assert named == {reader.__name__.rsplit(".", 1)[-1] for reader in capture.READERS}
+def test_every_row_of_the_sources_names_its_reader_and_something_to_look_at() -> None:
+    rows = json.loads(Path(capture.__file__).with_name("sources.json").read_text())
+    names = [name for kind in ("files", "command") for name in files.sources(kind)]
+    assert len(set(names)) == len(names) and not re.search("[{}]", "".join(names))
+    for row in rows:
+        (kind,) = {"files", "command"} & row.keys()
+        assert Path(capture.__file__).with_name(row["reader"] + ".py").is_file()
+        assert files.sources(kind, row["reader"]) and row.keys() <= {kind, "reader", "why"}
+        assert kind == "command" or row[kind].startswith("/")
 
 
 def test_the_home_folder_is_not_kept_in_the_torch_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,7 +605,8 @@ def test_every_python_captures_from_a_bare_checkout_and_from_one_file(
     packed, helpers = tmp_path / "capture.pyz", ROOT / "helpers"
     with zipfile.ZipFile(packed, "w") as whole:
         folders = (helpers.glob(f"{folder}*.py") for folder in ("", "look/", "torchside/"))
-        for source in [helpers / "messages.json", *(path for some in folders for path in some)]:
+        tables = helpers / "messages.json", *helpers.glob("look/*.json")
+        for source in [*tables, *(path for some in folders for path in some)]:
             whole.write(source, str(source.relative_to(ROOT)))
         main = "import sys\nfrom helpers.look.capture import main\nsys.exit(main())\n"
         whole.writestr("__main__.py", main)

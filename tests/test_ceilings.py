@@ -1,6 +1,7 @@
 """Every row of the decision table on a constructed box, the four recorded states to the byte, and what must stay undecided."""
 
 import pytest
+from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import DKMS, GIB, KIB, MIB, PCI, apu
@@ -19,13 +20,8 @@ def decision(bundle):
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "binding_bytes", "gtt", "torch"),
-    [
-        ("strix-halo-1-found", "ttm_default", STRIX_DEFAULT, STRIX_DEFAULT, 64038 * MIB),
-        ("strix-halo-2-vm-size", "ttm_default", STRIX_DEFAULT, STRIX_DEFAULT, 64038 * MIB),
-        ("strix-halo-3-gttsize", "gttsize_only", STRIX_DEFAULT, 128849018880, 64038 * MIB),
-        ("strix-halo-4-ttm", "raised", 120 * GIB, 128849018880, 120 * GIB),
-    ],
+    "name, pattern, binding_bytes, gtt, torch",
+    read_rows("the recorded states are decided and true to the byte"),
 )
 def test_the_recorded_states_are_decided_and_true_to_the_byte(
     name, pattern, binding_bytes, gtt, torch
@@ -85,12 +81,7 @@ def test_each_row_of_the_decision_table(box, pattern, binding, size, cause):
 
 
 def test_the_same_number_has_four_causes_and_only_the_other_layers_tell_them_apart():
-    same = [
-        apu(),
-        apu(gtt=80 * GIB),
-        apu(pages_limit=80 * GIB, torch=HALF),
-        apu(**WANTED),
-    ]
+    same = [apu(), apu(gtt=80 * GIB), apu(pages_limit=80 * GIB, torch=HALF), apu(**WANTED)]
     assert {ceilings(bundle)[0].numbers.torch for bundle in same} == {HALF}
     assert len({decision(bundle).pattern for bundle in same}) == 4
 
@@ -101,44 +92,12 @@ def test_half_the_ram_alone_decides_nothing():
     assert "KFD memory bank" in found.missing and "pages_limit" in found.missing
 
 
-OF_124 = {"gtt": 126976 * MIB, "vram": 512 * MIB, "kfd": 126976 * MIB, "ram": 125 * GIB}
-
-
 @pytest.mark.parametrize(
-    ("numbers", "pattern", "cause"),
-    [
-        # ROCm#6004: sysfs GTT, torch's total and HIP's free of one boot, no KFD bank and no pages_limit.
-        (
-            {"gtt": 128 * GIB, "vram": 512 * MIB, "torch": int(62.47 * GIB), "free": 120 * GIB}
-            | {"ram": int(124.92 * GIB), "kernel": (7, 0)},
-            *("free_above_total", "hsa-pool-cap"),
-        ),
-        # TheRock#4598: an error message's total and free, nothing else.
-        (
-            {"torch": int(15.49 * GIB), "free": int(84.98 * GIB)},
-            *("free_above_total", "hsa-pool-cap"),
-        ),
-        # nix-amd-ai#42: pages_limit alone, and the GTT follows.
-        (
-            {**OF_124, "pages_limit": 25165824 * 4096, "gtt": 96 * GIB, "kfd": 96 * GIB}
-            | {"kernel": (7, 1)},
-            *("raised", "other"),
-        ),
-        # ROCm#5444: half of the 31 GiB that a 96 GiB carve-out leaves.
-        (
-            {**CARVED, "pages_limit": REST, "gtt": REST, "kfd": REST, "kernel": (6, 11)},
-            *("old_kernel_half", "hsa-pool-cap"),
-        ),
-        # TheRock#4645: the kernel's 124 GiB, and a build that says half the RAM.
-        (
-            {**OF_124, "pages_limit": 126976 * MIB, "torch": 64077 * MIB, "kernel": (6, 19)},
-            *("hip_total", "hsa-pool-cap"),
-        ),
-    ],
+    "thread, numbers, kernel, pattern, cause", read_rows("the numbers of public threads")
 )
-def test_the_numbers_of_public_threads(numbers, pattern, cause):
-    found = decide(Numbers(**numbers))
-    assert (found.pattern, found.cause) == (pattern, cause)
+def test_the_numbers_of_public_threads(thread, numbers, kernel, pattern, cause):
+    found = decide(Numbers(**numbers, kernel=tuple(kernel) if kernel else None))
+    assert (found.pattern, found.cause) == (pattern, cause), thread
 
 
 def test_limit_and_carve_out_of_one_size_are_told_apart_by_kernel_and_gtt():
@@ -217,13 +176,7 @@ def test_the_limits_of_process_and_control_group_stand_in_the_stack():
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        ("rx7900xt-container", "card"),
-        ("cuda-healthy", "other_vendor"),
-        ("cuda-24gb-tuning", "other_vendor"),
-        ("cpu-only", "no_gpu"),
-    ],
+    "name, pattern", read_rows("a box that ttm does not limit is told what applies")
 )
 def test_a_box_that_ttm_does_not_limit_is_told_what_applies(name, pattern):
     for stack in ceilings(open_box(name)):

@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from data_rows import read_rows
 
 from helpers.judge.ledger import DRIVER, ledger
-from helpers.load.claims import VERDICTS, cases, claims, claims_for
+from helpers.load.claims import cases, claims, claims_for
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.environment import variables
 from helpers.look.framework import framework
@@ -27,33 +28,7 @@ NO_CACHE = {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}
 NO_SDMA = {"HSA_ENABLE_SDMA": "0", "HSA_ENABLE_INTERRUPT": "0"}
 MIOPEN = dict.fromkeys(("MIOPEN_LOG_LEVEL", "MIOPEN_ENABLE_LOGGING", "MIOPEN_DISABLE_CACHE"), "5")
 # What decides each claim about a setting: its variables, the release, the chip, the piece judged, and the verdict on it.
-SETTINGS = {
-    "000-13": ({HIP: EXPANDABLE}, "2.4.0+rocm6.3", "gfx1100", EXPANDABLE, "unsupported"),
-    "000-16": (NO_SDMA, "2.4.0", "gfx1100", "0", "debug_only"),
-    "000-17": ({CUDA: f"{EXPANDABLE},max_split_size_mb:128"}, "2.7.1", "", EXPANDABLE, "dangerous"),
-    "001-06": ({HIP: THRESHOLD}, "2.8.0", "gfx1100", THRESHOLD, "ineffective"),
-    "001-11": ({"HSA_XNACK": "1"}, "2.8.0", "gfx1100", "1", "unsupported"),
-    "001-12": ({"PYTORCH_ROCM_ARCH": "gfx1100"}, "2.8.0", "gfx1100", "gfx1100", "ineffective"),
-    "001-13": (
-        {HIP: SPLIT + "512", **NO_CACHE},
-        "2.8.0",
-        "gfx1100",
-        SPLIT + "512",
-        "contradictory",
-    ),
-    "002-11": ({CUDA: EXPANDABLE}, "2.10.0a0+rocm7.10.0", "gfx1151", EXPANDABLE, "unsupported"),
-    "003-03": ({HIP: SPLIT + "32", **NO_CACHE}, "2.4.1", "gfx1100", SPLIT + "32", "contradictory"),
-    "003-04": (
-        {HIP: f"{EXPANDABLE},{SPLIT}32"},
-        "2.14.0+rocm7.14",
-        "gfx1100",
-        EXPANDABLE,
-        "dangerous",
-    ),
-    "003-05": ({"AMD_SERIALIZE_KERNEL": "3"}, "2.4.1", "gfx1100", "3", "debug_only"),
-    "003-07": (MIOPEN, "2.4.1", "", "5", "debug_only"),
-    "004-04": ({CUDA: EXPANDABLE}, "2.9.0+cu128", "", EXPANDABLE, "effective"),
-}
+SETTINGS = read_rows("claims settings")
 ON_CUDA = ("000-17", "004-04")
 
 
@@ -69,7 +44,9 @@ def amounts(name):
 def test_every_claim_has_a_verdict_a_reason_and_a_place():
     found = claims()
     assert len({claim.id for claim in found}) == len(found) >= 90
-    assert {claim.verdict for claim in found} == set(VERDICTS)
+    assert {claim.verdict for claim in found} == {
+        *("true", "false", "unsupported", "depends", "harmful")
+    }
     for claim in found:
         assert claim.reason and re.match("lines? [0-9]", claim.place), claim
         assert claim.check or claim.test or claim.verdict not in ("false", "harmful"), claim

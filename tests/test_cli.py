@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
+from changed_boxes import oom
+from command_line import verb
+from data_rows import read_rows
 from pythons import starts
-from run_stand_in import ROOT, StandIn
+from run_stand_in import ROOT, StandIn, table
 
-from helpers import cli
 from helpers.commands import records
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter, open_bundle
@@ -23,48 +24,13 @@ PROBE = "01_hardware_probe.ipynb"
 
 
 @pytest.fixture
-def casebook(capsys, monkeypatch):
-    """Runs a command here: its exit code, and what it printed."""
+def casebook(monkeypatch):
+    """Runs a command from the checkout: its exit code, and what it printed."""
     monkeypatch.chdir(ROOT)
-
-    def run(*argv):
-        code = cli.main([*map(str, argv)])
-        printed = capsys.readouterr()
-        return SimpleNamespace(code=code, out=printed.out, err=printed.err)
-
-    return run
+    return verb
 
 
-WRONG = [  # the command, what its one line says
-    ("diagnose no-such-box", "expected live, a bundle's path, or one of cpu-only"),
-    ("diagnose /no/such/bundle.tar.gz", "no such file or folder; expected an evidence bundle"),
-    ("diagnose cpu-only extra", "unrecognized arguments: extra; see:"),
-    ("diagnose --message /no/such/file", "No such file"),
-    ("diagnose cpu-only --case x.json", "expected alone"),
-    ("diagnose --case /no/such/case.json", "case /no/such/case.json"),
-    ("gremlins", "invalid choice: 'gremlins'"),
-    ("run no-such-plan.yaml", "cannot be read"),
-    ("run x.yaml --again 000-x", "--again: expected --resume beside it"),
-    ("run x.yaml --print-service", "--print-service: expected --resume beside it"),
-    ("run no-such-plan.yaml --resume", "no batch of no-such-plan.yaml as it stands below"),
-    ("status /no/such/batch", "no such folder; expected a batch below outputs"),
-    ("report /no/such/batch", "no such folder; expected a batch below outputs"),
-    ("collect /no/such --out /no/such", "no run.json below it"),
-    ("collect x", "the following arguments are required: --out"),
-    ("schema gremlin", "expected one of reading, manifest"),
-    ("bench gremlin", "expected some of capture"),
-    ("check --gpu 0000:ff:00.0", "give a PCI address such as"),
-    ("replay x.pickle --policy gremlin", "invalid choice: 'gremlin'"),
-    ("record --max-events many -- true", "invalid int value: 'many'"),
-    ("record", "record: no command; expected: record [OPTIONS] -- python train.py"),
-    (f"ttm {APU} --target 31457280", "pages"),
-    (f"ttm {APU} --target 1TiB", "RAM"),
-    (f"ttm {APU} --reserve=-1GiB", "above 0"),
-    (f"ttm {APU} --target lots", "expected bytes or a number with a unit"),
-]
-
-
-@pytest.mark.parametrize(("words", "line"), WRONG)
+@pytest.mark.parametrize(("words", "line"), table("wrong_commands"))
 def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
     done = casebook(*words.split())
     assert done.code == 2 and line in done.err and done.out == ""
@@ -74,25 +40,13 @@ def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
 RUNS = f"name: x\nruns:\n  - notebook: {PROBE}\n"
 
 
-def test_figures_of_an_install_without_its_tests_say_what_they_need(tmp_path, monkeypatch, capsys):
+def test_figures_of_an_install_without_its_tests_say_what_they_need(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "ROOT", tmp_path)
-    assert cli.main(["bench"]) == 2
-    err = capsys.readouterr().err
-    assert "it needs a checkout" in err and err.count("\n") == 1
+    code, _, err = verb("bench")
+    assert code == 2 and "it needs a checkout" in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("name: x\nruns: []\n", "runs: List should have at least 1 item"),
-        ("name: x\nrunz: []\n", "runz"),
-        (f"{RUNS}    parameters: {{bax: live}}\n", "bax"),
-        (f"{RUNS}    parameters: {{checks: perhaps}}\n", "checks"),
-        (RUNS.replace(PROBE, "no_such.ipynb"), "no_such.ipynb"),
-        (f"{RUNS}limits: {{cell_s: fast}}\n", "cell_s"),
-        ("[", "expected a plan in YAML"),
-    ],
-)
+@pytest.mark.parametrize("change, words", read_rows("a wrong plan is refused before anything runs"))
 def test_a_wrong_plan_is_refused_before_anything_runs(casebook, tmp_path, change, words):
     (tmp_path / "plan.yaml").write_text(change)
     done = casebook("run", tmp_path / "plan.yaml", "--out", tmp_path / "out")
@@ -150,7 +104,9 @@ def test_a_run_ends_with_its_page_and_is_resumed_by_its_plan(casebook, tmp_path,
     folder = page.removesuffix("/index.html")
     assert page.endswith("/index.html") and "cpu-only" in open(page).read()
     status = json.loads(casebook("status", folder, "--json").out)
-    assert status["counts"] == {"answered": 3} and "3 answered" in casebook("status", folder).out
+    told = casebook("status", folder).out.splitlines()
+    assert status["counts"] == {"answered": 3} and "3 answered" in told[0]
+    assert all(line.split()[1] == "cpu-only" for line in told[1:3])
     assert json.loads(casebook("report", folder, "--json").out) == {"page": page}
     again = json.loads(
         casebook(*quick, "--resume", "--again", status["runs"][1]["run_id"], "--json").out
@@ -164,11 +120,8 @@ def test_a_run_ends_with_its_page_and_is_resumed_by_its_plan(casebook, tmp_path,
 
 
 def test_a_pasted_message_is_diagnosed_without_a_box():
-    text = (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.00 GiB. GPU 0 has a total capacity of 7.78 GiB of "
-        "which 2.10 GiB is free. Process 77 has 5.60 GiB memory in use. Of the allocated memory 5.10 GiB is allocated by "
-        "PyTorch, and 120.00 MiB is reserved by PyTorch but unallocated."
-    )
+    other = " Process 77 has 5.60 GiB memory in use."
+    text = oom("7.00 GiB", "7.78 GiB", "2.10 GiB", "5.10 GiB", "120.00 MiB", other)
     argv = [sys.executable, MAIN, "diagnose", "--message", "-", "--json"]
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=True)
     answer = from_json(Verdict, done.stdout)
@@ -184,10 +137,17 @@ def test_ttm_prints_its_plan_and_verify_tells_what_took(casebook):
     assert casebook("ttm", "strix-halo-3-gttsize", "--verify", APU, *wanted).code == 1
 
 
-def test_the_help_names_every_verb_and_the_way_to_more(casebook):
-    done = casebook()
-    assert done.code == 0 and "its own help: capture --help" in " ".join(done.out.split())
-    assert {"diagnose", "whatif", "schema", "share"} <= set(done.out.split())
+@pytest.mark.parametrize(
+    ("listed", "name", "words"),
+    [
+        ("boxes", "cpu-only", "no GPU at all"),
+        ("schema", "run", "run.json: the truth about one run"),
+        ("history", "died", "runs that were lost"),
+    ],
+)
+def test_a_list_of_names_says_what_each_is(listed, name, words):
+    (line,) = [line for line in verb(listed).out.splitlines() if line.split()[0] == name]
+    assert words in line
 
 
 # In a process of its own: what ends early, or has no packages
@@ -207,11 +167,7 @@ def test_without_the_workbooks_packages_a_verb_names_the_way_out(casebook, monke
     assert done.code == 2 and "make setup" in done.err and done.err.count("\n") == 1
 
 
-MESSAGE = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 GiB of "
-    "which 512.00 MiB is free. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 300.00 MiB is reserved by "
-    "PyTorch but unallocated.\n"
-)
+MESSAGE = oom("2.00 GiB", "23.56 GiB", "512.00 MiB", "22.00 GiB", "300.00 MiB") + "\n"
 
 
 @pytest.mark.parametrize("python", [sys.executable, "python3.8"])

@@ -134,10 +134,7 @@ def test_a_merge_of_merges_keeps_the_names(tmp_path):
         for box in ("oak", "elm")
     ]
     done = collect(halves, tmp_path / "all")
-    assert sorted(states(done)) == [
-        f"elm.{BATCH}.{NAME}",
-        f"oak.{BATCH}.{NAME}",
-    ]
+    assert sorted(states(done)) == [f"elm.{BATCH}.{NAME}", f"oak.{BATCH}.{NAME}"]
     assert (done.folder / "batches" / f"elm.{BATCH}" / "plan.yaml").exists()
 
 

@@ -21,6 +21,7 @@ BARS = (
     "0xe000000000 0xe4ffffffff 0x14220c\n0x0 0x0 0x0\n0xe500000000 0xe50fffffff 0x14220c\n0x0 0x0 0x0\n"
     "0xf000 0xf0ff 0x40101\n0xfca00000 0xfcafffff 0x40200\n0xfcb00000 0xfcb1ffff 0x46200"
 )
+AT_REST = "16", "16", "2.5", "16.0"
 # Folder, class, vendor, device, lanes now and at most, speed now and at most.
 DEVICES = (
     (SLOT, "0x060400", "0x1022", "0x1483", "4", "4", "16.0", "16.0"),
@@ -30,16 +31,10 @@ DEVICES = (
     (PACKAGE + "0", "0x038000", "0x1002", "0x1586", "255", "255", "16.0", "16.0"),
     (PACKAGE + "2", "0x108000", "0x1022", "0x17e0"),
     ("/sys/devices/pci0000:00/0000:00:02.0", "0x030000", "0x8086", "0xa780"),
-    (
-        "/sys/devices/pci0000:00/0000:0b:00.0",
-        "0x030200",
-        "0x10de",
-        "0x2204",
-        *"16 16 2.5 16.0".split(),
-    ),
+    ("/sys/devices/pci0000:00/0000:0b:00.0", "0x030200", "0x10de", "0x2204", *AT_REST),
     ("/sys/devices/pci0000:00/0000:00:14.0", "0x0c0330", "0x1022", "0x1"),
 )
-NAMES = ("class", "vendor", "device", "current_link_width", "max_link_width")
+NAMES = "class vendor device current_link_width max_link_width current_link_speed max_link_speed".split()
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +42,7 @@ def rows(tmp_path_factory):
     """A card behind its own switch in a shortened slot, an APU, an Intel GPU and an NVIDIA card at rest."""
     root = tmp_path_factory.mktemp("pci")
     for folder, *words in DEVICES:
-        for name, text in zip(
-            (*NAMES, "current_link_speed", "max_link_speed"), words, strict=False
-        ):
+        for name, text in zip(NAMES, words, strict=False):
             unit = " GT/s PCIe" if name.endswith("speed") else ""
             write(root, f"{folder}/{name}", f"{text}{unit}\n")
         link(root, f"/sys/bus/pci/devices/{folder.rsplit('/', 1)[-1]}", f"{root}{folder}")
@@ -76,10 +69,8 @@ def test_a_card_in_a_shortened_slot_is_told_by_the_link_outside_its_own_switch(r
     assert gpu.is_gpu and gpu.link == pci.Link(16.0, 4, 16.0, 16)
     assert [gpu.large_bar(size) for size in (20 * GIB, 24 * GIB, 0)] == [True, False, False]
     assert gpu.iommu.value == "DMA-FQ" and gpu.numa_node.why == "the firmware names no node"
-    inside = {
-        place: gpus[place].integrated for place in ("03:00.0", "c5:00.0", "00:02.0", "0b:00.0")
-    }
-    assert list(inside.values()) == [False, True, True, None]
+    inside = [gpus[at].integrated for at in "03:00.0 c5:00.0 00:02.0 0b:00.0".split()]
+    assert inside == [False, True, True, None]
     assert gpus["c5:00.0"].link is None and gpus["0b:00.0"].link.speed_gts == 2.5
 
 
@@ -147,11 +138,8 @@ def test_a_setting_is_read_back_from_a_file_and_from_a_command_line(written, con
 
 
 def test_lsmod_and_proc_modules_read_alike():
-    known = (
-        "amdttm 131072 2 amdgpu,amddrm_ttm_helper",
-        "video 77824 0",
-        "ttm 118784 1 drm_ttm_helper",
-    )
+    known = "amdttm 131072 2 amdgpu,amddrm_ttm_helper|video 77824 0|ttm 118784 1 drm_ttm_helper"
+    known = known.split("|")
     printed = "\n".join(["Module                  Size  Used by", *known])
     listed = "\n".join(f"{line}{'' if line[-1] > '9' else ' -'}, Live 0x0" for line in known)
     assert ttm.parse_modules(printed) == ttm.parse_modules(listed)

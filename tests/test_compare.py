@@ -91,7 +91,7 @@ def test_readings_move_by_so_much_and_time_only_when_it_is_far(tmp_path, seconds
     a = put(tmp_path / "a", run)
     b = put(tmp_path / "b", run.model_copy(update={"verdict": after, "seconds": seconds}))
     found = compare.compare(a / "run.json", b)
-    assert [(c.what, c.by) for _, c in found.changes("reading")] == [("e1", "+1.00 GiB")]
+    assert [(c.what, c.by) for _, c in found.changes("reading")] == [(first.says, "+1.00 GiB")]
     assert bool(found.changes("time")) == moved and ("time" in found.pairs[0].same) != moved
     assert "verdict" in found.pairs[0].same
 
@@ -169,10 +169,14 @@ def test_two_bundles_are_compared_by_verdict_pools_and_texts():
     names = sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))[:2]
     found = compare.compare(*(RECORDED / name for name in names))
     assert found.kind == "bundle" and found.changes("text") and found.changes("parameter")
-    assert "lines gone" in as_text(found) and ("reading", "host RAM total") in kinds(found)
+    text = as_text(found)
+    assert f"A: {RECORDED / names[0]}, box {names[0]}" in text and "lines gone" in text
+    assert text.index("What could explain a new failure") < text.index("Readings")
+    assert found.changes("build") and ("reading", "host RAM total") in kinds(found)
     alone = compare.compare(RECORDED / names[0], RECORDED / names[0])
     assert alone.summary == "0 of 1 bundles moved, 0 verdicts changed"
     assert alone.changes(*compare.TITLES) == []
+    assert "Kernel, driver, torch and memory settings are the same" in as_text(alone)
 
 
 def test_a_torn_record_is_named_and_the_others_are_compared(two):

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
+from changed_boxes import oom
 from fuzz_bundles import mutated as mutated_bundle
 from fuzz_messages import mutated as mutated_message
 from hypothesis import given, settings
@@ -151,11 +152,7 @@ def test_a_mutated_bundle_gets_a_verdict(seed):
 
 
 # -- bounded --------------------------------------------------------------------------------------
-OOM = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 GiB of which "
-    "512.00 MiB is free. Of the allocated memory 22.50 GiB is allocated by PyTorch, and 300.00 MiB is reserved by PyTorch but "
-    "unallocated.\n"
-)
+OOM = oom("2.00 GiB", "23.56 GiB", "512.00 MiB", "22.50 GiB", "300.00 MiB") + "\n"
 
 
 STREAMS = {

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from changed_boxes import oom
+from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,11 +32,7 @@ from helpers.tell.verdict import as_text
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT / ".." / "shared" / "cases"
-FULL = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 GiB of which "
-    "512.00 MiB is free. Of the allocated memory 22.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but "
-    "unallocated."
-)
+FULL = oom("2.00 GiB", "23.56 GiB", "512.00 MiB", "22.50 GiB", "100.00 MiB")
 
 
 def judged(error):
@@ -138,17 +136,7 @@ SERIAL = {"CUDA": "CUDA_LAUNCH_BLOCKING=1", "HIP": "AMD_SERIALIZE_KERNEL=3"}
 
 @pytest.mark.parametrize("backend", SERIAL)
 @pytest.mark.parametrize(
-    "error",
-    [
-        "out of memory",
-        "invalid device ordinal",
-        "unknown error",
-        "uncorrectable ECC error encountered",
-        "invalid device function",
-        "no kernel image is available for execution on the device",
-        "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "all CUDA-capable devices are busy or unavailable",
-    ],
+    "error", read_rows("a footer about device side assertions changes no verdict")
 )
 def test_a_footer_about_device_side_assertions_changes_no_verdict(backend, error):
     text = f"RuntimeError: {backend} error: {error}"

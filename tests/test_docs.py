@@ -1,5 +1,6 @@
 """The words agree with the code: every verb, notebook, plan, box and make target is in the README, and nothing more."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.cli import parsers
-from helpers.look.boxes import recorded_names
+from helpers.cli import main, parsers
+from helpers.look.boxes import RECORDED, recorded_names
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -41,19 +42,26 @@ def test_every_notebook_and_plan_is_in_the_readme():
 
 
 def test_every_recorded_box_is_in_the_readme():
-    assert sorted(rows("Recorded boxes")) == recorded_names()
+    stories = json.loads((RECORDED / "stories.json").read_text())
+    assert sorted(rows("Recorded boxes")) == recorded_names() == sorted(stories)
+    assert [story for story in stories.values() if story not in README.replace("`", "")] == []
 
 
 @pytest.mark.parametrize("verb", sorted(parsers()[1]))
-def test_every_verb_has_help_and_a_json_twin(verb):
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers", verb, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0 and "--json" in done.stdout
+def test_every_verb_has_help_a_json_twin_and_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([verb, "--help"])
+    out = capsys.readouterr().out
+    assert end.value.code == 0 and "--json" in out
+    assert verb == "capture" or f"example: python -m helpers {verb}" in out
+
+
+def test_the_help_wraps_what_is_long_and_names_each_verb_once_below_what_it_is_for(capsys):
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    listed = [line.split()[0] for line in lines if re.match("  [a-z]", line)]
+    assert set(parsers()[1]) == set(listed) - {"VERB"} and len(listed) == len(set(listed))
 
 
 def test_every_command_that_the_project_advises_exists():

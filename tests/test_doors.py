@@ -11,10 +11,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from changed_boxes import oom
+from data_rows import read_rows
 from tell_boxes import run_record
 from toy_allocator import Toy
 
 from helpers.cli import main
+from helpers.judge import diagnosis
+from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.boxes import open_box, recorded_names
 from helpers.run.batch import run_plan
 from helpers.run.record import read_batch
@@ -22,15 +26,11 @@ from helpers.shapes import Alternative, Evidence, NextStep, Reading, Verdict, fr
 from helpers.tell import batches, report, share
 from helpers.tell.issue_text import Case, issue_text
 from helpers.tell.page import verdict_html
-from helpers.tell.verdict import as_markdown, as_text, headline
+from helpers.tell.verdict import as_markdown, as_text, headline, steps
 
 ROOT = Path(__file__).resolve().parents[1]
 DOORS = ("01_hardware_probe", "03_ttm_gtt_analysis", "09_case_report")
-OUT_OF_MEMORY = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.56 "
-    "GiB of which 512.00 MiB is free. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 300.00 MiB "
-    "is reserved by PyTorch but unallocated.\n"
-)
+OUT_OF_MEMORY = oom("2.00 GiB", "23.56 GiB", "512.00 MiB", "22.00 GiB", "300.00 MiB") + "\n"
 
 
 def answer(verdict):
@@ -105,16 +105,8 @@ def made(words):
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "first"),
-    [
-        (["other likely aside", "external-holder likely"], 1),
-        (["allocator-fragmentation confirmed aside", "cannot-tell weak"], 1),
-        (["cannot-tell weak healthy", "true-capacity likely aside"], 0),
-        (["cannot-tell weak", "external-holder weak", "ttm-gtt-cap confirmed"], 2),
-        (["external-holder likely", "ttm-gtt-cap likely"], 0),
-        (["cannot-tell weak healthy", "cannot-tell weak"], 1),
-        (["other likely aside"], 0),
-    ],
+    "verdicts, first",
+    read_rows("page report and issue lead with one verdict and never with an"),
 )
 def test_page_report_and_issue_lead_with_one_verdict_and_never_with_an_answer_to_another_question(
     tmp_path, verdicts, first
@@ -156,13 +148,29 @@ def error(tmp_path):
 
 def test_the_verdict_comes_first_and_the_tables_only_where_asked(said):
     plain, wide = said("rx7900xt-container"), said("rx7900xt-container", "--wide")
-    assert wide.startswith(plain.rstrip("\n")) and len(wide) > len(plain) + 1000
-    assert "(" in plain.splitlines()[1] and "no visible process" in wide
-    assert "no visible process" not in plain.split("\n\n")[0]
+    assert "(external-holder; likely" in plain and "(external-holder; likely" in wide
+    assert "no visible process" in wide and "no visible process" not in plain
+    assert "Still open" in wide and len(wide) > len(plain) + 1000
+
+
+@pytest.mark.parametrize("name", recorded_names())
+def test_cause_reasons_and_next_step_are_on_one_screen_and_no_command_is_cut(said, name):
+    lines, answer = (
+        said(name).splitlines(),
+        diagnosis.diagnose(evidence_from_bundle(open_box(name))),
+    )
+    last = next(number for number, line in enumerate(lines, 1) if line.endswith("--wide"))
+    screen, commands = (
+        lines[:last],
+        [line for *_, typed in steps(answer) for line in typed.splitlines()],
+    )
+    assert last <= 25 and "Next step" in screen
+    assert {f"     {line}" for line in answer.next_step.command.splitlines()} <= {*screen}
+    assert all(len(line) <= 80 for line in screen if line[5:] not in commands)
 
 
 def test_the_sums_of_a_message_are_one_block_under_one_heading(said, error):
-    shown = said("--message", error)
+    shown = said("--message", error, "--wide")
     assert shown.count("The sums of the message") == 1
     assert "sum-1" not in shown and "numbers of the error text" not in shown
     block = shown.split("The sums of the message\n")[1].split("\n\n")[0]
@@ -176,7 +184,7 @@ def test_a_verdict_made_from_a_text_is_not_followed_by_words_that_nothing_in_it_
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that "
         "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.\n"
     )
-    shown = said("--message", error)
+    shown = said("--message", error, "--wide")
     assert "from error text" in shown and "nothing in it names a failure known here" not in shown
 
 
@@ -284,5 +292,5 @@ def test_where_nothing_is_decided_the_open_causes_stand_in_their_order():
 
 
 def test_a_reading_that_was_filled_in_is_marked_in_its_row(said):
-    shown = said("strix-halo-3-gttsize")
+    shown = said("strix-halo-3-gttsize", "--wide")
     assert shown.count("(filled in)") >= 2 and "confirmed" not in shown

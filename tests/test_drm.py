@@ -37,7 +37,7 @@ def naive_vram(rows):
     kept = []
     for one in rows:
         info = drm.parse_fdinfo(one["fdinfo"])
-        held = info.held("vram") or 0
+        held = info.held.get("vram", 0)
         twins = [k for k in kept if k[0] == info.pci and k[1] == info.client_id]
         if not twins:
             kept.append([info.pci, info.client_id, held, {one["pid"]}])

@@ -69,9 +69,15 @@ def test_of_two_thousand_alike_comparisons_at_most_two_in_a_hundred_alarm(what, 
     assert resampled(values, what, pairs=5, draws=2000, seed=1) <= 0.02
 
 
-BAD, CRASHED = ("oom",) * 5, ("crashed",) * 5
-LOSSES = [(1.0, 0.5)] * 5
+BAD, CRASHED = ("oom",) * 5, {"outcomes": ("crashed",) * 5}
+LEARNS = {"losses": [(1.0, 0.5)] * 5}
 OUT = {"outcomes": BAD, "memory": NONE, "time": NONE}
+FEW, GOOD = {"outcomes": BAD[:3]}, {"outcomes": ("ok",) * 3}
+UNKNOWN = "not_enough_evidence"
+
+
+def halved(loss):
+    return {"memory": HALF, "losses": [(1.0, loss)] * 5}
 
 
 @pytest.mark.parametrize(
@@ -83,47 +89,17 @@ OUT = {"outcomes": BAD, "memory": NONE, "time": NONE}
         ({}, {"memory": MORE}, {"goal": "time"}, "harmful", "memory x 1.1"),
         ({}, {}, {}, "no_effect", "below 2%, the least that matters"),
         ({}, {}, {"goal": "time"}, "no_effect", "below 10%, the least that matters"),
-        (
-            {"losses": LOSSES},
-            {"memory": HALF, "losses": [(1.0, 0.51)] * 5},
-            {"answer": "close"},
-            "harmful",
-            "changes the answer",
-        ),
-        (
-            {"losses": LOSSES},
-            {"memory": HALF, "losses": [(1.0, 0.50001)] * 5},
-            {"answer": "close"},
-            "helps",
-            "",
-        ),
-        (
-            {"losses": LOSSES},
-            {"memory": HALF, "losses": [(1.0, 0.50001)] * 5},
-            {"answer": "bitwise"},
-            "harmful",
-            "",
-        ),
+        (LEARNS, halved(0.51), {"answer": "close"}, "harmful", "changes the answer"),
+        (LEARNS, halved(0.50001), {"answer": "close"}, "helps", ""),
+        (LEARNS, halved(0.50001), {"answer": "bitwise"}, "harmful", ""),
         (OUT, {}, {}, "helps", "it ended 5 ok, and without it 5 oom"),
         ({}, OUT, {}, "harmful", "it ended 5 oom, and without it 5 ok"),
-        (
-            {"outcomes": BAD[:3]},
-            {"outcomes": ("ok",) * 3},
-            {},
-            "not_enough_evidence",
-            "by chance (p = 0.1)",
-        ),
+        (FEW, GOOD, {}, UNKNOWN, "by chance (p = 0.1)"),
         ({"outcomes": BAD}, {"outcomes": BAD}, {}, "no_effect", "no trial finished"),
-        (
-            {"outcomes": CRASHED},
-            {"outcomes": CRASHED},
-            {},
-            "not_enough_evidence",
-            "no trial finished",
-        ),
-        ({}, {"outcomes": ()}, {}, "not_enough_evidence", "no trial of the remedy"),
-        ({"outcomes": ()}, {}, {}, "not_enough_evidence", "no trial of the control"),
-        ({"memory": NONE}, {}, {}, "not_enough_evidence", "memory: not measured"),
+        (CRASHED, CRASHED, {}, UNKNOWN, "no trial finished"),
+        ({}, {"outcomes": ()}, {}, UNKNOWN, "no trial of the remedy"),
+        ({"outcomes": ()}, {}, {}, UNKNOWN, "no trial of the control"),
+        ({"memory": NONE}, {}, {}, UNKNOWN, "memory: not measured"),
     ],
 )
 def test_the_verdict_of_two_arms(control, treated, asked, verdict, why):

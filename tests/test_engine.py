@@ -24,7 +24,7 @@ from run_stand_in import NOTEBOOKS, ROOT, go, plan
 from helpers.child import process_of
 from helpers.run import engine, kernel, record
 from helpers.run.batch import run_plan
-from helpers.run.engine import RunFault, execute
+from helpers.run.engine import execute
 from helpers.run.record import read_batch, read_run
 from helpers.run.runner import read_back
 
@@ -60,14 +60,12 @@ class Ran:
     """A notebook that was executed here: its fault or None, what was saved, and where."""
 
     def __init__(self, name, folder, cell_s):
-        self.folder, self.fault = folder, None
+        self.folder = folder
         (folder / "helpers").mkdir(parents=True)
         (folder / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
-        try:
-            source = NOTEBOOKS / f"{name}.ipynb"
-            _, self.left_behind = execute(source, folder / "notebook.ipynb", cell_s=cell_s)
-        except RunFault as fault:
-            self.fault, self.left_behind = fault, fault.left_behind
+        source = NOTEBOOKS / f"{name}.ipynb"
+        done = execute(source, folder / "notebook.ipynb", cell_s=cell_s)
+        self.fault, self.left_behind = done.fault, done.left_behind
         self.nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
 
     @property
@@ -151,21 +149,21 @@ def test_endless_printing_is_cut_in_the_middle_and_its_end_kept(ran):
 
 
 def test_a_run_passes_its_own_limit_whatever_its_cells_may(tmp_path):
-    with pytest.raises(RunFault) as caught:
-        execute(NOTEBOOKS / "counts_slowly.ipynb", tmp_path / "n.ipynb", cell_s=60, run_s=8)
-    assert caught.value.state == "timed_out"
-    assert caught.value.cause == "the run passed its limit of 8 s in cell 1 (import time)"
+    fault = execute(
+        NOTEBOOKS / "counts_slowly.ipynb", tmp_path / "n.ipynb", cell_s=60, run_s=8
+    ).fault
+    assert fault.state == "timed_out"
+    assert fault.cause == "the run passed its limit of 8 s in cell 1 (import time)"
     assert json.loads((tmp_path / "n.ipynb").read_text())["nbformat"] == 4
 
 
 def test_a_kernel_that_cannot_start_is_a_death_at_the_first_cell(tmp_path, monkeypatch):
     argv = [sys.executable, "-c", "import no_such_module", "{connection_file}"]
     monkeypatch.setattr(kernel, "ARGV", argv)
-    with pytest.raises(RunFault) as caught:
-        execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
+    fault = execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb").fault
     why = "the kernel ended by itself with exit status 1; before cell 0"
-    assert caught.value.state == "died" and caught.value.cause.startswith(why)
-    assert "No module named 'no_such_module'" in caught.value.last_words
+    assert fault.state == "died" and fault.cause.startswith(why)
+    assert "No module named 'no_such_module'" in fault.last_words
     assert statuses(nbformat.read(tmp_path / "n.ipynb", as_version=4)) == [F, P]
 
 
@@ -184,21 +182,19 @@ def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_pa
         return sweep(mark, adopted)[1], ["python (4711)"]
 
     monkeypatch.setattr(kernel, "sweep", deaf)
-    with pytest.raises(RunFault) as caught:
-        execute(NOTEBOOKS / "loops_for_ever.ipynb", tmp_path / "n.ipynb", cell_s=1)
+    fault = execute(NOTEBOOKS / "loops_for_ever.ipynb", tmp_path / "n.ipynb", cell_s=1).fault
     late = "passed the limit of 1 s of cell 2 (while True:)"
-    assert caught.value.state == "stuck"
-    assert caught.value.cause == f"{late}; SIGKILL does not end python (4711)"
+    assert fault.state == "stuck"
+    assert fault.cause == f"{late}; SIGKILL does not end python (4711)"
 
 
 STOPPED = """
 import sys
 from pathlib import Path
-from helpers.run.engine import RunFault, execute
-try:
-    execute(Path(sys.argv[1]), Path(sys.argv[2]) / "n.ipynb", cell_s=60, on_cell=lambda i, n: print(i, flush=True))
-except RunFault as fault:
-    print(fault.state, fault.signal, fault.cell, fault.cause, sep="|")
+from helpers.run.engine import execute
+says = lambda i, n: print(i, flush=True)
+fault = execute(Path(sys.argv[1]), Path(sys.argv[2]) / "n.ipynb", cell_s=60, on_cell=says).fault
+print(fault.state, fault.signal, fault.cell, fault.cause, sep="|")
 """
 
 
@@ -232,15 +228,15 @@ def test_no_other_kernel_startup_file_or_startup_variable_gets_in(tmp_path, monk
     monkeypatch.setenv("PYTHONSTARTUP", str(home / "start.py"))
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("JUPYTER_PATH", str(home / ".local/share/jupyter"))
-    nb, left = execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
-    assert left == () and printed(nb) == "before\nafter\n"
+    done = execute(NOTEBOOKS / "needs_no_verdict.ipynb", tmp_path / "n.ipynb")
+    assert done.left_behind == () and printed(done.nb) == "before\nafter\n"
 
 
 def test_a_notebook_is_replaced_and_never_written_over_in_place(tmp_path):
     out, other = tmp_path / "notebook.ipynb", tmp_path / "other-name.ipynb"
     out.write_text("before")
     other.hardlink_to(out)
-    nb, _ = execute(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30)
+    nb = execute(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30).nb
     assert other.read_text() == "before"
     saved = nbformat.read(out, as_version=4)
     assert saved.metadata.papermill.output_path == nb.metadata.papermill.output_path == str(out)
@@ -258,10 +254,10 @@ def files_of_at_most(size):
 
 
 def test_a_notebook_that_does_not_fit_on_the_disk_fails_and_keeps_what_was_saved(tmp_path):
-    with files_of_at_most(500_000), pytest.raises(RunFault) as caught:
-        execute(NOTEBOOKS / "prints_20_mb.ipynb", tmp_path / "n.ipynb")
+    with files_of_at_most(500_000):
+        fault = execute(NOTEBOOKS / "prints_20_mb.ipynb", tmp_path / "n.ipynb").fault
     why = "the notebook cannot be saved: File too large"
-    assert (caught.value.state, caught.value.cause) == ("failed", why)
+    assert (fault.state, fault.cause) == ("failed", why)
     saved = nbformat.read(tmp_path / "n.ipynb", as_version=4)
     assert saved.cells[0].metadata.papermill.status == C
 

@@ -21,32 +21,23 @@ from tell_boxes import (
     BLIND,
     CARDS,
     EVENTS,
-    FIRST,
     HOST_POOLS,
     HOSTILE,
     at,
     event,
-    holder,
     pool,
     read,
 )
 
-from helpers.look.gpus import Gpu, Holder
-from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
+from helpers.look.gpus import Gpu
+from helpers.look.reading import GIB, not_allowed, not_available, seen
 from helpers.tell import figures, sheet
-from helpers.tell.figures import parts_of
 from helpers.tell.shown import Shown
 
 ROOT = Path(__file__).resolve().parents[1]
 GONE = not_available("no such file", "bytes", "/sys/x")
-NAME = "trainer-{}-with-a-name-that-is-far-too-long-for-its-line"
-MANY = [
-    holder(FIRST, 100 + i, NAME.format(i), read((i + 1) * 256 * MIB, "fdinfo")) for i in range(9)
-]
-CROWD = replace(CARDS[0], holders=tuple(MANY), blind_spots=("word " * 60,))
 STRANGE = event(HOSTILE, at(1e9), 0, HOSTILE * 50, HOSTILE, 3, HOSTILE)
 APU_POOLS = ["sysfs GTT total 15.24 GiB, used 9.10 GiB", "torch total not allowed", "host RAM"]
-CARD_HOLDERS = ["seen here 12.07 GiB", "Not seen on 0000:03:00.0: holders outside"]
 TWO_BOOTS = ["This boot GPU page fault 12", "Boot before OOM killer 1", "worst: GPU reset begin!"]
 NOTHING_LOGGED = ["no GPU or out-of-memory event"]
 DRAWN = {
@@ -55,15 +46,6 @@ DRAWN = {
     "pools nobody gives": (figures.pools, [BLIND], ["nvidia-smi total not available"]),
     "no pools": (figures.pools, [], ["No memory pool was found."]),
     "a GPU without pools": (figures.pools, [replace(APU, pools=())], ["No memory pool"]),
-    "holders of an APU": (figures.holders, [APU], ["python (4121) 8.40 GiB"]),
-    "holders of two cards": (figures.holders, CARDS, CARD_HOLDERS),
-    "holders nobody sees": (
-        figures.holders,
-        [BLIND],
-        ["held, by no process seen here not available"],
-    ),
-    "many holders": (figures.holders, [CROWD], ["3 more processes 1.50 GiB"]),
-    "no GPU": (figures.holders, [], ["No GPU was found."]),
     "events of two boots": (figures.timeline, EVENTS, TWO_BOOTS),
     "hostile events": (figures.timeline, [STRANGE], ["This boot"]),
     "no events": (figures.timeline, [], NOTHING_LOGGED),
@@ -117,7 +99,7 @@ def test_what_is_not_known_is_a_short_hatched_bar_with_its_reason():
     assert said | {"not available: no such file", "not allowed: denied"} <= set(words(figure))
     hatched = [bar for bar in bars(figure) if bar.get_hatch()]
     wide = [bar.get_width() * sheet.WIDTH for bar in hatched]
-    assert wide == pytest.approx([sheet.STUB, sheet.STUB, sheet.RIGHT - sheet.MARGIN])
+    assert wide == pytest.approx([sheet.STUB] * 3)
     filled = [bar.get_facecolor()[:3] for bar in bars(figure)]
     assert not [face for face in filled if face == pytest.approx((0, 0.447, 0.698), abs=0.01)]
 
@@ -125,7 +107,7 @@ def test_what_is_not_known_is_a_short_hatched_bar_with_its_reason():
 def test_a_true_zero_is_drawn_as_zero_and_not_as_unknown():
     swap = pool("", "swap", read(8 * GIB, "/proc/meminfo"), read(0, "/proc/meminfo"))
     figure = figures.pools([swap]).draw()
-    assert "0 B of 8.00 GiB used" in words(figure)
+    assert "0 GiB of 8.00 GiB used" in words(figure)
     assert not [bar for bar in bars(figure) if bar.get_hatch()]
 
 
@@ -138,60 +120,7 @@ def test_bars_share_one_scale():
 
 def test_a_small_amount_does_not_read_as_nothing():
     small = pool("", "gtt", read(16 * GIB, "/a"), read(5 * 1024, "/a"))
-    assert "5.00 KiB of 16.00 GiB used" in words(figures.pools([small]).draw())
-
-
-def one_card(pools=CARDS[0].pools, holders=(), loose=GONE):
-    return replace(CARDS[0], pools=pools, holders=tuple(holders), unattributed=loose)
-
-
-@given(
-    st.lists(st.integers(0, 64 * GIB), max_size=9), st.integers(0, 8 * GIB), st.integers(0, 8 * GIB)
-)
-@settings(max_examples=50)
-def test_the_parts_of_a_bar_account_for_every_byte_of_the_pool(held, loose, free):
-    used = sum(held) + loose
-    vram = pool(FIRST, "sysfs VRAM", read(used + free, "x"), read(used, "x"))
-    holders = [holder(FIRST, i, "p", read(size, "x")) for i, size in enumerate(held)]
-    _, parts = parts_of(one_card((vram,), holders, read(loose, "x")))
-    assert sum(part.held for part in parts) == used + free
-
-
-def test_memory_that_the_driver_keeps_for_itself_is_neither_used_nor_free():
-    vram = pool(FIRST, "nvidia-smi", read(24 * GIB, "x"), read(20 * GIB, "x"))
-    vram = replace(vram, free=read(3 * GIB, "x"))
-    python = holder(FIRST, 7, "python", read(20 * GIB, "x"))
-    _, parts = parts_of(one_card((vram,), [python], read(0, "x")))
-    assert [(part.words, part.value) for part in parts] == [
-        ("python (7)", "20.00 GiB"),
-        ("held, by no process seen here", "0 B"),
-        ("neither in use nor free", "1.00 GiB"),
-        ("free", "3.00 GiB"),
-    ]
-
-
-def test_with_a_holder_that_was_not_measured_the_rest_is_in_use_by_whom_is_not_known():
-    zombie = Holder(FIRST, 7, "python", 0, "Z", GONE, "kfd", "a host PID")
-    whole, parts = parts_of(one_card(holders=[zombie]))
-    assert whole.layer == "sysfs VRAM"
-    assert [(part.words, part.held and part.value) for part in parts[:3]] == [
-        ("python (7): zombie, a host PID", None),
-        ("held, by no process seen here", None),
-        ("in use, by whom is not known", "18.31 GiB"),
-    ]
-    assert parts[3].words == "free"
-
-
-def test_more_holders_than_colours_are_taken_together():
-    unknown = [holder(FIRST, 200 + i, "x", GONE) for i in range(2)]
-    _, parts = parts_of(one_card(holders=[*MANY, *unknown]))
-    together = parts[len(sheet.SERIES)]
-    assert together.words == "5 more processes, 2 not measured" and together.value == "1.50 GiB"
-
-
-def test_an_integrated_gpu_is_measured_against_carve_out_and_ram_together():
-    whole, parts = parts_of(APU)
-    assert whole.layer == "sysfs VRAM and sysfs GTT" and parts[-1].value == "6.33 GiB"
+    assert "<0.01 GiB of 16.00 GiB used" in words(figures.pools([small]).draw())
 
 
 def test_the_time_line_marks_the_first_of_the_three_worst_kinds_of_each_boot():
@@ -206,7 +135,7 @@ def test_a_storm_of_lines_is_a_bar_as_long_as_it_lasted():
     storm = event("vm_fault", at(100.0), 0, "page fault", "", None, "", 40, at(200.0))
     figure = figures.timeline([event("boot", at(0.0), 0, "Linux"), storm]).draw()
     assert "41 lines" in words(figure)
-    assert max(bar.get_width() * sheet.WIDTH for bar in bars(figure, 0.15)) > 1.4
+    assert max(bar.get_width() * sheet.WIDTH for bar in bars(figure, 0.15)) > 1.2
 
 
 @pytest.mark.parametrize(
@@ -237,15 +166,13 @@ def test_a_log_that_was_not_read_is_not_called_quiet():
 @settings(max_examples=12, deadline=None)
 def test_no_name_from_a_box_stops_or_warns_a_figure(name):
     pools = (pool(APU_PCI, name, read(GIB, name), GONE),)
-    holders = (Holder(APU_PCI, 1, name, None, name, read(MIB, name), name, name),)
     about = (APU_PCI, name, seen(name or "x", "text", "x"), name, None, {})
-    gpu = Gpu(*about, pools, holders, GONE, (name,))
-    for view in (figures.pools([gpu]), figures.holders([gpu])):
-        view.draw().canvas.draw()
+    gpu = Gpu(*about, pools, (), GONE, (name,))
+    figures.pools([gpu]).draw().canvas.draw()
 
 
 def test_a_dollar_sign_is_a_dollar_sign():
-    texts = figures.holders([BLIND]).draw().findobj(Text)
+    texts = figures.pools([BLIND]).draw().findobj(Text)
     assert not any(text.get_parse_math() for text in texts if text.get_text())
 
 
@@ -269,24 +196,39 @@ def test_a_png_is_twice_its_size_on_screen_on_white_paper_small_and_the_same_eac
     assert picture.convert("RGB").getpixel((2, 2)) == (255, 255, 255)
 
 
-@pytest.mark.parametrize("alt", ["", "who holds it"])
-def test_in_a_notebook_a_figure_is_a_picture_with_its_words(monkeypatch, alt):
-    shown, view = [], figures.holders([APU])
+def test_in_a_notebook_a_figure_is_a_picture_with_its_words(monkeypatch):
+    shown, view = [], figures.pools([APU])
     monkeypatch.setattr("IPython.get_ipython", lambda: object())
-    monkeypatch.setattr("IPython.display.display", lambda data, **rest: shown.append((data, rest)))
-    figures.show(view.draw() if alt else view, alt)
-    [(data, rest)] = shown
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    figures.show(view)
+    data, more = shown[0]._repr_mimebundle_()
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
-    about = rest["metadata"]["image/png"]
-    assert rest["raw"] and about["alt"] == data["text/plain"] == (alt or view.alt)
-    assert about["width"] == round(sheet.WIDTH * 96)
+    about = more["image/png"]
+    assert about["alt"] == data["text/plain"] == view.alt
+    assert about["width"] == int(sheet.WIDTH * 96)
 
 
 def test_outside_a_notebook_the_words_are_printed(capsys):
-    view = figures.holders([APU])
-    figures.show(view.draw(), "who holds it")
+    view = figures.pools([APU])
     figures.show(view)
-    assert capsys.readouterr().out == f"who holds it\n{view.alt}\n"
+    assert capsys.readouterr().out == f"{view.alt}\n"
+
+
+def test_a_title_states_the_answer_and_sizes_of_a_figure_have_one_unit():
+    view = figures.pools([APU])
+    assert view.title == "9.10 of 15.24 GiB in use: sysfs GTT is fullest"
+    assert view.title in words(view.draw())
+    assert [word for word in words(view.draw()) if "MiB" in word] == []
+    assert figures.pools(CARDS).title == "18.31 of 19.98 GiB in use: sysfs VRAM is fullest"
+    assert figures.timeline(EVENTS).title == "This boot: GPU reset, and 3 more kinds"
+
+
+def test_a_process_has_one_colour_in_every_figure():
+    pids = [4121, 1893, 88, 91]
+    alone = {pid: figures.colours([pid])[pid] for pid in pids}
+    assert figures.colours([4121, 1893]) == {pid: alone[pid] for pid in (4121, 1893)}
+    six = figures.colours(range(600, 600 + len(sheet.SERIES)))
+    assert len(set(six.values())) == len(six)
 
 
 def test_drawing_imports_neither_pyplot_nor_a_window_system():

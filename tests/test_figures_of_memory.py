@@ -74,7 +74,7 @@ def test_row_names_are_unique_and_every_part_and_decision_has_its_source():
 @settings(max_examples=150, deadline=None)
 @given(
     st.text(max_size=400),
-    st.sampled_from(["dmesg", "gpu", "rocminfo", "nvidia-smi", "hipMemGetInfo", ""]),
+    st.sampled_from("dmesg gpu rocminfo nvidia-smi hipMemGetInfo ".split(" ")),
 )
 def test_any_text_is_read_without_an_error(text, source):
     for figure in figures((source, text)):
@@ -86,20 +86,7 @@ _SIZES = st.integers(0, 1 << 40)
 _FIGURES = st.builds(
     Figure,
     st.sampled_from(["total", "used", "free", "limit", "wanted"]),
-    st.sampled_from(
-        [
-            "vram",
-            "gtt",
-            "ttm",
-            "kfd",
-            "hsa",
-            "runtime",
-            "ram",
-            "ram-installed",
-            "carveout",
-            "available",
-        ]
-    ),
+    st.sampled_from("vram gtt ttm kfd hsa runtime ram ram-installed carveout available".split()),
     st.sampled_from(["", "0", "1"]),
     st.none() | _SIZES,
     st.integers(0, MIB),
@@ -130,10 +117,7 @@ def test_long_hostile_text_is_read_in_part_only():
 
 
 def test_what_is_described_is_hearsay_and_what_is_abridged_is_not():
-    told, read = (
-        figures(("rocm-smi", "12 GiB free (described)")),
-        figures(("rocm-smi", "12 GiB free")),
-    )
+    told, read = (figures(("rocm-smi", "12 GiB free" + more)) for more in (" (described)", ""))
     assert told[0].hearsay and not read[0].hearsay and read[0].pool == "vram"
     assert all(f.hearsay for f in figures(("", "VRAM total: 8 GiB"), origin="narrative"))
     half = figures(("mem_info_gtt_total", "half of RAM (described)"), ("host RAM", "64 GiB"))[0]
@@ -143,10 +127,8 @@ def test_what_is_described_is_hearsay_and_what_is_abridged_is_not():
 def test_a_name_with_a_number_is_no_size_and_weights_are_no_card():
     assert figures(("gpu", "Radeon 890M"), origin="environment") == ()
     line = 'memory.available="[9.0 GiB]" memory.weights.total="7.5 GiB"'
-    assert {(f.what, f.pool) for f in figures(("ollama log", line))} == {
-        ("free", "runtime"),
-        ("wanted", "weights"),
-    }
+    found = {(f.what, f.pool) for f in figures(("ollama log", line))}
+    assert found == {("free", "runtime"), ("wanted", "weights")}
     assert names(("ollama log", line)) == set(), "weights are no total that free could be above"
 
 
@@ -180,22 +162,19 @@ def test_a_card_beside_a_small_gpu_is_told_from_an_apu_by_what_the_program_sees(
 
 def test_a_card_beside_any_cpu_is_a_card_and_gets_no_answer_of_an_apu():
     for cpu in ("AMD Ryzen 7 5800X", "Intel Core i7-13700K"):
-        known = figures(
-            ("gpu", "Radeon RX 6600 8 GB"), ("cpu", cpu), ("ram_gib", "64"), origin="environment"
-        )
+        texts = ("gpu", "Radeon RX 6600 8 GB"), ("cpu", cpu), ("ram_gib", "64")
+        known = figures(*texts, origin="environment")
         known += (Figure("total", "runtime", "0", 8 * GIB, 5 * MIB, "error text", "message"),)
         kind = gpu_kind(["Radeon RX 6600 8 GB"])
         assert decide(numbers_of(known, kind)).pattern == "card"
-        assert not {r.name for r in relations(known, kind, card_sizes(["RX 6600"]), True)} - {
-            "equal"
-        }
+        found = relations(known, kind, card_sizes(["RX 6600"]), True)
+        assert {relation.name for relation in found} <= {"equal"}
 
 
 def test_a_hip_total_that_is_no_cards_size_asks_whether_it_is_an_apu():
     message = Figure("total", "runtime", "0", int(62.47 * GIB), 5 * MIB, "error text", "message")
-    assert not is_card_size(message.bytes) and "no-card-size" in {
-        r.name for r in relations([message], hip=True)
-    }
+    assert not is_card_size(message.bytes)
+    assert "no-card-size" in {r.name for r in relations([message], hip=True)}
     found = decide(numbers_of([message], "unknown"))
     assert (found.pattern, found.cause) == ("ask_apu", "cannot-tell") and "ttm" in found.step
     card = Figure("total", "runtime", "0", int(23.98 * GIB), 5 * MIB, "error text", "message")
@@ -223,22 +202,19 @@ def test_a_tool_that_shows_the_carve_out_alone_is_a_wrong_figure_only_where_noth
 
 
 def test_gtt_at_half_of_the_ram_is_ttms_default():
-    assert (
-        answer(("dmesg", "amdgpu: 31968M of GTT memory ready"), ram=64, failed=True).cause
-        == "ttm-gtt-cap"
-    )
+    line = "amdgpu: 31968M of GTT memory ready"
+    assert answer(("dmesg", line), ram=64, failed=True).cause == "ttm-gtt-cap"
 
 
 BANK = "/sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties"
+STUCK = ("1-found", "2-vm-size", "3-gttsize")
 LOWERED = {PAGES: f"{(16 << 30) // 4096}\n", BANK: f"heap_type 1\nsize_in_bytes {16 << 30}\n"}
 
 
 @pytest.mark.parametrize(
     ("bundle", "cause"),
     [
-        (open_box("strix-halo-1-found"), "ttm-gtt-cap"),
-        (open_box("strix-halo-2-vm-size"), "ttm-gtt-cap"),
-        (open_box("strix-halo-3-gttsize"), "ttm-gtt-cap"),
+        *((open_box(f"strix-halo-{name}"), "ttm-gtt-cap") for name in STUCK),
         (open_box("strix-halo-4-ttm"), "other"),
         (build.copied("strix-halo-1-found", LOWERED).writer.bundle(), "ttm-gtt-cap"),
     ],
@@ -252,19 +228,12 @@ def test_whoever_asks_gets_one_cause_and_likely_at_most_from_readings_that_were_
 
 def test_the_same_layers_posted_as_text_decide_as_the_box_does():
     box = apu(pages_limit=20 * GIB)
-    lines = [
-        ("tool", item.source, box.read(item.source).text)
-        for item in box.items
-        if item.source.startswith(("/sys", "/proc"))
-    ]
+    names = [item.source for item in box.items if item.source.startswith(("/sys", "/proc"))]
+    lines = [("tool", name, box.read(name).text) for name in names]
     posted = decide(numbers_of(figures_of(lines), "apu", "6.18.2"))
     own = ceilings(box)[0].decision
-    assert (posted.pattern, posted.cause, posted.confidence, posted.binding_bytes) == (
-        own.pattern,
-        own.cause,
-        own.confidence,
-        own.binding_bytes,
-    )
+    for name in ("pattern", "cause", "confidence", "binding_bytes"):
+        assert getattr(posted, name) == getattr(own, name)
 
 
 def test_torchs_total_of_a_message_completes_a_box_without_torch():
@@ -281,24 +250,8 @@ def test_a_message_about_the_card_beside_an_apu_says_nothing_of_the_apu():
         f"{base}/device": "0x744c\n",
         f"{base}/mem_info_vram_total": f"{20 << 30}\n",
     }
-    bus = [
-        {
-            "pci": "0000:c4:00.0",
-            "class": "0x030000",
-            "vendor": "0x1002",
-            "device": "0x1586",
-            "driver": "amdgpu",
-            "path": "/sys/devices/pci0000:00/0000:c4:00.0",
-        },
-        {
-            "pci": "0000:03:00.0",
-            "class": "0x030000",
-            "vendor": "0x1002",
-            "device": "0x744c",
-            "driver": "amdgpu",
-            "path": "/sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0",
-        },
-    ]
+    own = (("0000:c4:00.0", "0x1586"), ("0000:03:00.0", "0x744c"))
+    bus = build.pci_rows(*((pci, "0x1002", device, "amdgpu", "16") for pci, device in own))
     box = apu(files=card, tables={"pci_devices": bus}, leave_out=("torch",))
     assert {stack.kind for stack in ceilings(box)} >= {"apu"} and len(ceilings(box)) == 2
     assert ceiling_answer(box, message_total=int(19.98 * GIB))[0].pattern == "ttm_default"
@@ -306,11 +259,8 @@ def test_a_message_about_the_card_beside_an_apu_says_nothing_of_the_apu():
 
 def test_unified_nvidia_memory_that_is_page_cache_is_not_called_used():
     found = ceiling_answer(gb10(59 << 20, 1 << 20), 119 << 30)[0]
-    assert (found.pattern, found.cause, found.confidence) == (
-        "page_cache",
-        "metric-misreport",
-        "likely",
-    )
+    assert (found.pattern, found.cause) == ("page_cache", "metric-misreport")
+    assert found.confidence == "likely"
     assert "MemAvailable" in found.step and "drop_caches" in found.step
     full = ceiling_answer(gb10(2 << 20, 1 << 20), 119 << 30)[0]
     assert (full.pattern, full.cause) == ("unified", "other")
@@ -320,15 +270,12 @@ def test_unified_nvidia_memory_that_is_page_cache_is_not_called_used():
 
 def nvidia_box(nodes: list[str], container: str, *more: tuple):
     box = build.Box("x", "recorded", "2026-01-01T00:00:00Z")
-    box.rows(
-        "pci_devices", build.pci_rows(("0000:01:00.0", "0x10de", "0x2684", "nvidia", "16"), *more)
-    )
+    own = ("0000:01:00.0", "0x10de", "0x2684", "nvidia", "16")
+    box.rows("pci_devices", build.pci_rows(own, *more))
     build.identity(box, container=container, groups=[(0, "root")], uid=0)
     build.access(box, nodes)
-    box.rows(
-        "torch",
-        [{"status": "ok", "torch": "2.9.0+cu128", "cuda": "12.8", "hip": None, "device_count": 1}],
-    )
+    row = {"status": "ok", "torch": "2.9.0+cu128", "cuda": "12.8", "hip": None, "device_count": 1}
+    box.rows("torch", [row])
     return box.writer.bundle()
 
 
@@ -347,17 +294,14 @@ NODES = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"]
 def test_the_processors_gpu_and_the_number_of_a_node_are_no_obstacle_to_cuda(
     nodes, container, driver
 ):
-    assert (
-        obstacles(nvidia_box(nodes, container, ("0000:13:00.0", "0x1002", "0x164e", driver, "16")))
-        == ()
-    )
+    small = ("0000:13:00.0", "0x1002", "0x164e", driver, "16")
+    assert obstacles(nvidia_box(nodes, container, small)) == ()
 
 
 def test_the_vendor_of_a_message_says_whose_obstacles_count():
     box = nvidia_box(NODES, "docker", ("0000:13:00.0", "0x1002", "0x164e", "amdgpu", "16"))
-    assert [o.path for o in obstacles(box, "AMD")] == ["/dev/kfd"] and obstacles(
-        box, "NVIDIA"
-    ) == ()
+    assert [o.path for o in obstacles(box, "AMD")] == ["/dev/kfd"]
+    assert obstacles(box, "NVIDIA") == ()
 
 
 @pytest.mark.parametrize(
@@ -383,21 +327,12 @@ def test_the_wrong_allocator_variable_is_no_ceiling():
         {"name": "PYTORCH_ALLOC_CONF", "value": "per_process_memory_fraction:0.25"},
     ]
     fraction = ceilings(apu(tables={"environment": both}))[0].row("fraction")
-    assert (
-        fraction is not None
-        and fraction.native == "0.9"
-        and fraction.name.startswith("PYTORCH_CUDA_ALLOC_CONF")
-    )
+    assert fraction and fraction.native == "0.9"
+    assert fraction.name.startswith("PYTORCH_CUDA_ALLOC_CONF")
 
 
 def test_a_decision_is_confirmed_only_by_layers_that_a_machine_printed():
-    layers = {
-        "pages_limit": 48 * GIB,
-        "kfd": 48 * GIB,
-        "torch": 48 * GIB,
-        "ram": 96 * GIB,
-        "gtt": 48 * GIB,
-    }
+    layers = {**dict.fromkeys(("pages_limit", "kfd", "torch", "gtt"), 48 * GIB), "ram": 96 * GIB}
     assert decide(Numbers(**layers)).confidence == "confirmed"
     assert decide(Numbers(**layers, filled=("kfd",))).confidence == "likely"
     assert decide(Numbers(**layers, hearsay=("kfd",))).confidence == "likely"

@@ -52,7 +52,7 @@ def result(trace, **changes):
 
 
 def test_a_card_that_does_as_the_model_says_is_exact_and_one_byte_more_is_seen():
-    trace = generate("mixed_survivors", events=800)
+    trace = generate("mixed_survivors", requests=420)
     good = result(trace)
     assert gpu_proof.compared(trace, "", good)["same"]
     at, out, allocated, reserved = good.rows[400]

@@ -1,7 +1,6 @@
 """Questions over many nights: what can be believed is read, what cannot is named, and the ready questions answer."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,6 @@ from tell_boxes import VERDICT
 from helpers.run.history import QUESTIONS, HistoryError, open_history, same_run
 from helpers.run.shapes import Run
 from helpers.tell import batches
-
-duckdb = pytest.importorskip("duckdb")
 
 
 def put(outputs, batch, run, **changes):
@@ -108,16 +105,10 @@ def test_a_run_that_lies_in_its_batch_and_in_a_merge_of_several_is_read_once(out
     assert open_history(outputs).read == 4
 
 
-def test_without_duckdb_or_a_folder_one_line_says_what_to_do(tmp_path, monkeypatch):
+def test_without_a_folder_one_line_says_what_to_do(tmp_path):
     why = "no such folder; expected the one that holds the batches"
     with pytest.raises(HistoryError, match=why):
         open_history(tmp_path / "nothing")
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(HistoryError, match="duckdb is not installed"):
-        open_history(tmp_path)
-    assert str(batches.history_table("states", str(tmp_path))).startswith(
-        "duckdb is not installed; "
-    )
 
 
 def test_two_records_are_the_same_run_by_what_was_asked_not_by_what_came_of_it():
@@ -132,9 +123,8 @@ def test_two_records_are_the_same_run_by_what_was_asked_not_by_what_came_of_it()
 def test_the_table_for_a_notebook_cell_names_what_it_left_out(outputs):
     text = str(batches.history_table("states", str(outputs)))
     assert "20261121-a" in text and "answered" in text and text.count("Left out: ") == 2
-    assert str(batches.history_table("states", str(outputs / "nothing"))).endswith(
-        "expected the one that holds the batches"
-    )
+    nothing = str(batches.history_table("states", str(outputs / "nothing")))
+    assert nothing.endswith("expected the one that holds the batches")
 
 
 def test_every_record_of_ten_nights_is_asked(tmp_path):

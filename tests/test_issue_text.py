@@ -11,6 +11,7 @@ from tell_boxes import HOSTILE, VERDICT
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.reading import seen
 from helpers.shapes import CAUSES, Evidence, Missing, NextStep, Verdict
+from helpers.tell import shown
 from helpers.tell.issue_text import MOST_LINES, TABLE, TRACKERS, Case, issue_text
 
 ROCM = """\
@@ -103,9 +104,46 @@ def test_without_a_bundle_and_a_verdict_every_field_says_why_it_is_empty(tracker
     assert "None" not in text and "\n\n\n" not in text
 
 
-@pytest.mark.parametrize("table", ["components", "expected"])
-def test_words_are_there_for_causes_that_exist_and_for_any_other(table):
-    assert set(TABLE[table]) <= {*CAUSES, ""} and all(TABLE[table].values())
+@pytest.mark.parametrize("cause", [*CAUSES, "healthy", "aside"])
+def test_every_cause_has_words_for_those_who_were_not_there(cause):
+    row = TABLE["causes"][cause]
+    assert all(row[name] for name in ("plain", "ask", "expected", "instead"))
+    assert set(row["to"]) <= set(TRACKERS) and set(TABLE["causes"]) == {*CAUSES, "healthy", "aside"}
+    jargon = r"VRAM|GTT|TTM|KFD|HSA|\bpid\b|allocat|torch"
+    assert not re.search(jargon, row["plain"], re.IGNORECASE), "a stranger reads it"
+
+
+@pytest.mark.parametrize(("term", "seen", "means"), shown.words("glossary"))
+def test_a_term_of_the_glossary_is_found_by_its_own_name_and_explained(term, seen, means):
+    assert re.search(seen, term.split(",")[0]) and len(means) > 15
+
+
+@pytest.mark.parametrize(
+    ("cause", "tracker", "fault"),
+    [
+        ("external-holder", "pytorch", False),
+        ("ttm-gtt-cap", "pytorch", False),
+        ("ttm-gtt-cap", "linux-amdgpu", True),
+        ("allocator-fragmentation", "pytorch", True),
+        ("allocator-fragmentation", "rocm", False),
+    ],
+)
+def test_a_report_says_first_whom_to_ask_where_the_tracker_is_not_at_fault(cause, tracker, fault):
+    text = report(tracker, verdict=replace(VERDICT, cause=cause))
+    says = f"Not a fault of this tracker's project:** ask {TABLE['causes'][cause]['instead']}."
+    assert (says in text) is not fault and TABLE["causes"][cause]["expected"] in text
+
+
+def test_a_report_begins_with_the_error_text_and_the_gpus_and_marks_what_was_filled_in():
+    text = report("rocm")
+    head = text.index("### Problem Description")
+    error, gpu = text.index("HIP out of memory. Tried to allocate"), text.index("**GPU:** `AMD ")
+    assert head < error < gpu < text.index("**Seen:**")
+    assert "40 of its 44 readings were printed by no machine" in text
+    assert "OS: Fedora Linux 42 (filled in)" in text and "each layer reports it (filled in)" in text
+    assert re.search(r"`15.24 GiB` from `.*pages_limit` \(filled in\)", text)
+    given = issue_text("rocm", Case(VERDICT, None, "none", error="no memory today"))
+    assert "**Error:**\n```text\nno memory today\n```" in given
 
 
 def verdict(words):

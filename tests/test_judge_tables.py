@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import grammar, judge
+from helpers.judge.binding import COMPARISONS, Numbers
 from helpers.judge.diagnosis import diagnose, verdict_of
 from helpers.judge.evidence import Observation, case_evidence, not_text
 from helpers.judge.observations import (
@@ -22,7 +24,7 @@ from helpers.judge.observations import (
     statements,
 )
 from helpers.judge.posted import processes
-from helpers.judge.ttm_commands import SYSTEMS
+from helpers.judge.ttm_plan import SYSTEMS
 from helpers.look.figures import rows
 from helpers.look.reading import seen
 
@@ -35,6 +37,7 @@ SENTENCES = [
     for name, group in (pair.split() for pair in GROUPS.split(", "))
     for key in judge.table(name)[group]
 ]
+COMPARED = re.compile("|".join(COMPARISONS))
 LONG = ("", "a" * 50_000, "alloc 1 " * 8_000, "loss += \n" * 6_000, "ttm\n" * 10_000)
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
 CASES, THREADS = SHARED / "cases", SHARED / "messages" / "threads.json"
@@ -59,7 +62,8 @@ def test_each_form_has_a_source_a_use_and_a_bounded_cost(name):
 @pytest.mark.parametrize(("name", "group", "key"), SENTENCES)
 def test_each_sentence_is_said_somewhere(name, group, key):
     assert judge.table(name)[group][key]
-    assert f'"{key}"' in CODE or COMPOSED.fullmatch(key), key
+    totals = [row[0] for row in judge.table("ledger")["totals"]]
+    assert f'"{key}"' in CODE or COMPOSED.fullmatch(key) or key in totals, key
 
 
 @pytest.mark.parametrize("row", marks(), ids=lambda row: f"{row[0]}-{row[2][0]}")
@@ -96,6 +100,21 @@ def test_each_layer_of_a_stack_has_its_number_and_each_pool_its_layers():
     assert all(pool["layers"] and pool["without"] for pool in data["pools"].values())
     rests = {name for row in data["decisions"].values() for name in row["rests"]}
     assert rests <= {*data["numbers"], *data["either"], "other_total"}
+
+
+@pytest.mark.parametrize("group", judge.table("ceilings")["rules"], ids=lambda group: group["of"])
+def test_each_rule_about_ceilings_names_a_decision_facts_and_figures_that_are_made(group):
+    decisions, kinds = judge.table("ceilings")["decisions"], {"apu", "card", "nvidia-unified"}
+    figures = {field.name for field in fields(Numbers)} | kinds
+    conditions = list(group["when"])
+    for rule in group["rules"]:
+        conditions += rule["when"]
+        assert rule["row"] in decisions or (rule["row"] == "" and rule["when"])
+        assert rule.get("sure", "weak") in ("read", "confirmed", "likely", "weak")
+        conditions += [*filter(None, [rule.get("size")]), *rule.get("words", {}).values()]
+    for condition in conditions:
+        for name in COMPARED.split(condition[3 * condition.startswith("no ") :]):
+            assert name in figures or f'"{name}"' in CODE or f"{name}=" in CODE, condition
 
 
 def test_each_step_of_the_ladder_says_what_it_needs_and_what_it_may_harm():

@@ -6,25 +6,30 @@ dmesg do.
 
 import json
 import os
+import re
 import stat
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import grammar
+from helpers.grammar import lines
 from helpers.look import commands, kernel_log
 from helpers.look.kernel_log import parse
 
 CARD = "amdgpu 0000:03:00.0: "
+Tried = namedtuple("Tried", "source content status why")
 ROWS = map(json.loads, (Path(__file__).parent / "data/readers.jsonl").read_text().splitlines())
 LINES = [row["text"] for row in ROWS if row["says"] == "each message becomes its event"]
 
 
 def test_every_rule_has_a_line_here():
-    texts = [*LINES, *(rule.example for rule in kernel_log.rules())]
+    texts = [*LINES, *(rule.example for rule in lines(True))]
     used = {event.row for text in texts for event in parse(text)}
-    assert {rule.id for rule in kernel_log.rules()} == used
+    assert {rule.id for rule in lines(True)} == used
 
 
 def test_every_word_the_rules_wait_for_gets_through_the_sieve():
@@ -56,40 +61,35 @@ def test_every_known_xid_has_its_meaning_and_others_none():
     | st.text(max_size=300)
 )
 def test_any_text_is_read_without_an_error_and_every_event_points_at_its_line(text):
-    lines = text.split("\n")
-    found = parse(text)
-    assert all(event.text in lines[event.line - 1] for event in found)
-    assert sum(event.count for event in found) <= len(lines)
+    rows, found = text.split("\n"), parse(text)
+    assert all(event.text in rows[event.line - 1] for event in found)
+    assert sum(event.count for event in found) <= len(rows)
     assert list(found) == sorted(found, key=lambda event: event.line)
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        *("a", "[", "1", "ring ", "kernel: ", "process ", "AER: ", "page fault ", "0000:03:00."),
-        *("VM memory stats for proc (", "Out of memory: Killed process 1 ("),
-    ],
-)
+PIECES = "a|[|1|ring |kernel: |process |AER: |page fault |0000:03:00.|VM memory stats for proc (|"
+PIECES += "Out of memory: Killed process 1 ("
+
+
+@pytest.mark.parametrize("hostile", PIECES.split("|"))
 def test_a_single_line_of_ten_megabytes_is_read_to_its_cut(hostile):
     line = hostile * (10_000_000 // len(hostile))
     last = "\n[ 1.0] amdgpu: VRAM is lost due to GPU reset!\n"
     assert len(parse(f"amdgpu reset {line}{last}")) in (1, 2)
     sieve = kernel_log.Sieve(1 << 20)
     sieve.feed(b"amdgpu " + line.encode() + b"\n")
-    assert len(sieve.text()) == kernel_log.LINE_LIMIT_BYTES + 1
+    assert len(sieve.text()) == kernel_log.LINE_LIMIT + 1
 
 
 def test_the_sieve_keeps_the_start_and_the_end_and_says_how_much_is_missing():
     sieve = kernel_log.Sieve(4000)
     for n in range(1000):
         sieve.feed(b"[%5d.0] amdgpu: line\nusb noise\n" % n)
-    lines = sieve.text().decode().splitlines()
-    assert lines[0].startswith("[    0.0]") and lines[-1].startswith("[  999.0]")
-    gap = next(line for line in lines if line.startswith("---"))
-    assert (
-        gap == f"--- {sieve.left_out} lines left out ---"
-        and sieve.left_out + len(lines) - 1 == 1000
-    )
+    kept = sieve.text().decode().splitlines()
+    assert kept[0].startswith("[    0.0]") and kept[-1].startswith("[  999.0]")
+    gap = next(line for line in kept if line.startswith("---"))
+    assert gap == f"--- {sieve.left_out} lines left out ---"
+    assert sieve.left_out + len(kept) - 1 == 1000
     assert len(sieve.text()) <= 4000 + len(gap) + 1
 
 
@@ -117,7 +117,8 @@ def programs(tmp_path, monkeypatch):
         for name, script in scripts.items():
             (tmp_path / name).write_text("#!/bin/sh\nPATH=/bin:/usr/bin\n" + script)
             (tmp_path / name).chmod(stat.S_IRWXU)
-        found = [(item.source.split(), item) for item in kernel_log.collect(1 << 20)]
+        items = [Tried(*one) for one in kernel_log.collect(1 << 20)]
+        found = [(item.source.split(), item) for item in items]
         return {" ".join(dict.fromkeys((words[0], words[-1]))): item for words, item in found}
 
     return collect
@@ -129,10 +130,8 @@ def test_both_boots_come_from_the_journal_and_dmesg_is_then_not_asked(programs):
         dmesg="echo '[ 1.0] amdgpu: never'\n",
     )
     assert set(got) == {"journalctl 0", "journalctl -1"}
-    assert [(item.status, item.content) for item in got.values()] == [
-        ("ok", b"[ 1.0] kernel: amdgpu: boot 0\n"),
-        ("ok", b"[ 1.0] kernel: amdgpu: boot -1\n"),
-    ]
+    texts = [b"[ 1.0] kernel: amdgpu: boot %d\n" % boot for boot in (0, -1)]
+    assert [(item.status, item.content) for item in got.values()] == [("ok", t) for t in texts]
 
 
 def test_a_journal_that_only_hints_is_not_allowed_and_dmesg_answers(programs):
@@ -141,11 +140,8 @@ def test_a_journal_that_only_hints_is_not_allowed_and_dmesg_answers(programs):
         "echo '-- No entries --'\n",
         dmesg="echo '[ 1.0] Linux version 6.1'\n",
     )
-    assert (
-        got["journalctl 0"].status == "not_allowed"
-        and "not seeing messages" in got["journalctl 0"].why
-    )
-    assert got["journalctl 0"].content is None
+    now = got["journalctl 0"]
+    assert (now.status, now.content) == ("not_allowed", None) and "not seeing messages" in now.why
     assert (got["dmesg"].status, got["dmesg"].content) == ("ok", b"[ 1.0] Linux version 6.1\n")
 
 
@@ -161,23 +157,18 @@ def test_a_restricted_kernel_log_is_not_allowed_everywhere(programs, monkeypatch
     got = programs(
         dmesg="echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2\nexit 1\n"
     )
-    assert [(name, item.status) for name, item in got.items()] == [
-        ("journalctl 0", "not_available"),
-        ("journalctl -1", "not_available"),
-        ("dmesg", "not_allowed"),
-        ("/dev/kmsg", "not_allowed"),
-    ]
+    missing = dict.fromkeys(("journalctl 0", "journalctl -1"), "not_available")
+    refused = dict.fromkeys(("dmesg", "/dev/kmsg"), "not_allowed")
+    assert {name: item.status for name, item in got.items()} == {**missing, **refused}
     assert got["journalctl 0"].why == "no such program"
 
 
 def test_a_program_that_hangs_costs_its_limit_and_what_it_said_is_kept(programs, monkeypatch):
     monkeypatch.setattr(kernel_log, "LIMIT_S", 0.4)
     got = programs(journalctl="echo '[ 1.0] amdgpu: seen'\nexec sleep 60\n")
-    assert (got["journalctl 0"].status, got["journalctl 0"].content) == (
-        "truncated",
-        b"[ 1.0] amdgpu: seen\n",
-    )
-    assert got["journalctl 0"].why == "stopped after 0.4 s"
+    now = got["journalctl 0"]
+    assert (now.status, now.content) == ("truncated", b"[ 1.0] amdgpu: seen\n")
+    assert now.why == "stopped after 0.4 s"
 
 
 def test_an_earlier_boot_that_was_not_kept_says_so(programs):
@@ -185,10 +176,8 @@ def test_an_earlier_boot_that_was_not_kept_says_so(programs):
         journalctl='[ "$7" = 0 ] && echo "[ 1.0] NVRM: here" && exit 0\n'
         'echo "Specifying boot ID has no effect, no persistent journal was found." >&2\nexit 1\n'
     )
-    assert (
-        got["journalctl -1"].status == "not_available"
-        and "no persistent journal" in got["journalctl -1"].why
-    )
+    before = got["journalctl -1"]
+    assert before.status == "not_available" and "no persistent journal" in before.why
 
 
 def test_a_log_without_a_line_of_interest_is_an_empty_text_and_not_a_missing_one(programs):
@@ -208,3 +197,15 @@ def test_a_log_without_a_line_of_interest_is_an_empty_text_and_not_a_missing_one
 )
 def test_a_record_of_dev_kmsg_becomes_a_line_as_dmesg_prints_it(record, line):
     assert kernel_log.kmsg_line(record) == line
+
+
+def test_every_row_of_the_tables_of_the_log_fits_what_it_is_for():
+    known = grammar.data("look/kernel_log")
+    times = "[Mon Jan  5 03:04:05 2026]|2026-01-05T03:04:05,678+00:00 |Jan  5 03:04:05 |"
+    times = f"{times}1767582245.123456 |03:04:05.678 ".split("|")
+    for form, time in zip(known["wall clock"], times, strict=True):
+        assert re.match(form, time), form
+    kinds = {rule.kind for rule in grammar.lines(True)}
+    assert set(known["storms"].split()) <= kinds
+    assert all(re.compile(form).groups == 1 for form in known["of a fault"].values())
+    assert all(word == word.lower() and len(word) > 2 for word in known["kept"])

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_boxes import PCI, amd_box
@@ -165,16 +166,7 @@ def test_a_message_that_names_its_own_process_among_the_others_counts_it_once():
     assert book.sum_bytes("other_process") == 3 * GIB and not book.contradictions
 
 
-@pytest.mark.parametrize(
-    ("said", "word"),
-    [
-        ({"free": 9}, "above capacity"),
-        ({"free": 1, "process": 17179869184.0}, "on a device of"),
-        ({"free": 1, "process": 2, "allocated": 5}, "that the driver gives"),
-        ({"free": 1, "allocated": 5, "reserved_total": 4}, "reserved is below allocated"),
-        ({"free": 4, "process": 6, "allocated": 5}, "more than is in use"),
-    ],
-)
+@pytest.mark.parametrize("said, word", read_rows("what a message says against itself is named"))
 def test_what_a_message_says_against_itself_is_named(said, word):
     book = of(oom(capacity=8, **said))
     assert any(word in against for against in book.contradictions) and balanced(book)
@@ -184,47 +176,19 @@ def test_a_message_without_amounts_has_no_ledger():
     assert ledger(None, oom(requested=1)) == ()
 
 
-def test_a_process_seen_by_two_sources_counts_once_and_the_rest_has_a_row():
-    (book,) = ledger(amd_box(fdinfo=[(10, 1, 1024 * KIB)], kfd=[(10, 3 * GIB)]))
-    assert kinds(book) == [("other_process", 3 * GIB), ("unattributed", GIB)]
-
-
-def test_what_kfd_counts_beyond_a_containers_processes_is_outside():
-    by_host = [(901, 2 * GIB), (902, 9 * GIB)]
-    box = amd_box(used=12 * GIB, fdinfo=[(10, 1, 2 * MIB)], kfd=by_host, identity=INSIDE)
-    (book,) = ledger(box)
-    assert kinds(book) == [("other_process", 2 * GIB), ("outside", 9 * GIB), ("unattributed", GIB)]
-    assert "901" not in book.rows[1].words
+@pytest.mark.parametrize(
+    "box, kinds_and_sizes, word", read_rows("the rows of a box that is made up")
+)
+def test_each_byte_of_a_box_that_is_made_up_stands_in_its_row(box, kinds_and_sizes, word):
+    make = nvidia_box if "total" in box else amd_box
+    (book,) = ledger(make(**{**box, **({"identity": INSIDE} if "identity" in box else {})}))
+    assert kinds(book) == list(map(tuple, kinds_and_sizes))
+    assert word in " ".join([*(row.words for row in book.rows), *book.contradictions])
 
 
 def test_a_holder_whom_only_kfd_lists_is_outside_a_container_that_holds_nothing():
     (book,) = ledger(amd_box(used=9 * GIB, kfd=[(901, 9 * GIB)], identity=INSIDE))
     assert kinds(book) == [("outside", 9 * GIB)] and book.rows[0].source == "KFD"
-
-
-def test_a_host_pid_is_not_called_outside_where_files_were_refused():
-    (book,) = ledger(amd_box(used=9 * GIB, kfd=[(901, 9 * GIB)], identity=INSIDE, refused=[12]))
-    assert book.rows[0].kind == "other_process" and "host PID" in book.rows[0].words
-
-
-def test_processes_that_hold_more_than_is_in_use_are_a_contradiction():
-    (book,) = ledger(amd_box(used=GIB, fdinfo=[(10, 1, 2 * MIB), (11, 2, MIB)]))
-    assert kinds(book)[-1] == ("unattributed", -2 * GIB)
-    assert any("more than the 1.00 GiB in use" in against for against in book.contradictions)
-
-
-def test_an_unmeasured_process_has_no_zero_and_the_rest_says_so():
-    (book,) = ledger(nvidia_box(total=8192, used=4000, free=4192, processes=[(7, "N/A")]))
-    assert [row.bytes.ok for row in book.rows] == [False, True]
-    assert "not measured" in book.rows[1].words
-
-
-def test_the_drivers_reserve_is_a_row_of_what_is_in_use():
-    figures = {"total": 8192, "used": 1000, "free": 6900, "reserved": 292}
-    (book,) = ledger(nvidia_box(**figures, processes=[(7, 900)]))
-    sizes = {"other_process": 900 * MIB, "reserved": 292 * MIB, "unattributed": 100 * MIB}
-    assert kinds(book) == [*sizes.items()]
-    assert book.used.value == 1292 * MIB
 
 
 def test_an_apus_two_pools_are_in_use_together_and_its_total_is_the_compute_pool():
@@ -273,7 +237,7 @@ def torch_on(box, **fields):
     return box.bundle()
 
 
-def amd_writer(bank, used=0):
+def amd_writer(used=0):
     writer = BundleWriter("made", "constructed", "0", "")
     card, node = "/sys/class/drm/card1/device/", "/sys/class/kfd/kfd/topology/nodes/1/"
     for path, text in {
@@ -285,30 +249,24 @@ def amd_writer(bank, used=0):
         node + "gpu_id": "9\n",
         node
         + "properties": "simd_count 96\ngfx_target_version 110000\nlocation_id 768\ndomain 0\n",
-        node + "mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {bank}\n",
+        node + "mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {16 * GIB}\n",
     }.items():
         writer.add("file", path, text)
     return writer
 
 
 @pytest.mark.parametrize(
-    ("used", "total", "free", "word"),
-    [
-        (0, 16, 30, "free 30.00 GiB is more than the total"),
-        (0, 8, None, "KFD's bank 16.00 GiB"),
-        (6, 16, 15, "HIP calls 15.00 GiB free, sysfs 10.00 GiB"),
-        (17, 16, None, "used 17.00 GiB is more than the total"),
-    ],
+    "used, total, free, word", read_rows("figures that cannot both be right are named")
 )
 def test_figures_that_cannot_both_be_right_are_named(used, total, free, word):
     fields = {"total_bytes": total * GIB} | ({"free_bytes": free * GIB} if free else {})
-    (book,) = ledger(torch_on(amd_writer(16 * GIB, used * GIB), **fields))
+    (book,) = ledger(torch_on(amd_writer(used * GIB), **fields))
     assert any(word in against for against in book.contradictions)
 
 
 def test_layers_that_agree_are_no_contradiction():
     sizes = {"total_bytes": 16 * GIB - MIB, "free_bytes": 15 * GIB}
-    (book,) = ledger(torch_on(amd_writer(16 * GIB, GIB), **sizes))
+    (book,) = ledger(torch_on(amd_writer(GIB), **sizes))
     assert book.contradictions == ()
 
 
@@ -334,7 +292,7 @@ def test_figures_of_nvidia_smi_that_leave_a_gap_are_named():
 
 
 def test_a_tool_whose_total_is_another_is_named():
-    box = amd_writer(16 * GIB)
+    box = amd_writer()
     bus = "rocm-smi --showbus --showproductname --showuniqueid --json"
     box.add("command", bus, rows({"card0": {"PCI Bus": PCI}}))
     sizes = {"VRAM Total Memory (B)": str(4 * GIB), "VRAM Total Used Memory (B)": "0"}
@@ -344,7 +302,7 @@ def test_a_tool_whose_total_is_another_is_named():
 
 
 def test_a_message_of_another_card_is_named_and_the_drivers_reserve_is_no_difference():
-    box = amd_writer(16 * GIB).bundle()
+    box = amd_writer().bundle()
     other, same = (ledger(box, oom(backend="hip", capacity=n, free=n))[1] for n in (12, 16))
     assert any("another GPU or another boot" in against for against in other.contradictions)
     assert not same.contradictions

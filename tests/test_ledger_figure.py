@@ -159,3 +159,12 @@ def test_contradictions_stand_in_the_picture_the_words_and_the_table():
 def test_no_ledger_is_said():
     assert NO_LEDGER in words(drawn()) and NO_LEDGER == figures.ledger([]).alt
     assert "(none)" in str(ledger_table([]))
+
+
+def test_a_process_has_its_colour_in_every_ledger_and_the_holders_are_the_drivers():
+    message = book([("process", "this process: tensors", 9 * GIB)], account=MESSAGE)
+    figure = figures.ledger([FULL, message]).draw()
+    tall = [bar.get_facecolor() for bar in bars(figure, STACKED)]
+    assert tall[0] == tall[1] == tall[2] == tall[len(pieces_of(FULL))] != tall[3]
+    assert figures.holders([message, FULL]).rows == figures.ledger([FULL]).rows
+    assert figures.ledger([FULL, message]).title == "9.00 of 16.00 GiB: train (7), tensors"

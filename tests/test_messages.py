@@ -22,6 +22,7 @@ from pythons import starts
 from helpers import grammar
 from helpers.judge.account import account
 from helpers.look.messages import MESSAGES_LIMIT, Message, read_message, without_footers
+from helpers.look.text import prefix
 from helpers.units import Quantity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,9 +66,7 @@ def test_a_text_names_its_failures_with_their_numbers(row: dict) -> None:
         names = ("row", "program", "side", "event", "backend", "device", "pids", "hints")
         gives = {name: getattr(message, name) for name in names}
         gives.update(texts(message), others=[size.text for size in message.others])
-        found.append(
-            {name: value for name, value in gives.items() if value not in ("", None, (), [])}
-        )
+        found.append({k: v for k, v in gives.items() if v not in ("", None, (), [])})
     assert json.loads(json.dumps(found)) == row["gives"]
     assert found or (reading.unused and not reading.truncated)
 
@@ -79,22 +78,21 @@ def test_a_number_has_its_precision_and_a_message_its_words() -> None:
     assert message.words.startswith("torch.OutOfMemoryError: CUDA out of memory.")
 
 
+def lined(width: int, before: str = "", after: str = "", to: str = "(?: |$)"):
+    """Each so many characters of a text on a line of their own."""
+    pieces = re.compile(f".{{1,{width}}}{to}")
+    return lambda text: "\n".join(before + line + after for line in pieces.findall(text))
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda text: re.sub(r"(.{37})", r"\1\n", text),
-        lambda text: "\n".join("[rank5]: " + line for line in re.findall(".{1,61}(?: |$)", text)),
-        lambda text: "\n".join("> > " + line for line in re.findall(".{1,50}(?: |$)", text)),
-        lambda text: "\n".join(
-            "│ " + line.ljust(60) + " │" for line in re.findall(".{1,58}(?: |$)", text)
-        ),
-        lambda text: "\n".join(
-            f"2026-02-03T04:05:{n:02d}.123456Z stderr F " + line
-            for n, line in enumerate(re.findall(".{1,70}", text))
-        ),
-        lambda text: "\n".join(
-            "trainer-1  | " + line for line in re.findall(".{1,80}(?: |$)", text)
-        ),
+        lined(37, to=""),
+        lined(61, "[rank5]: "),
+        lined(50, "> > "),
+        lined(58, "│ ", "   │"),
+        lined(70, "2026-02-03T04:05:06.123456Z stderr F ", to=""),
+        lined(80, "trainer-1  | "),
         lambda text: "\x1b[36m(Worker pid=31)\x1b[0m " + text.replace("GiB", "\x1b[1mGiB\x1b[22m"),
         lambda text: text.replace(". ", ".\\n"),
         lambda text: text.upper(),
@@ -114,6 +112,12 @@ def test_an_ambiguous_size_is_said_and_the_rest_is_still_read() -> None:
     reading = read_message(text)
     assert set(texts(one(NEW))) - set(texts(reading.messages[0])) == {"capacity", "process"}
     assert reading.unused.startswith("2 sizes are ambiguous")
+
+
+def test_each_form_of_a_prefix_is_looked_through() -> None:
+    forms = grammar.data("look/text")
+    for form, example in zip(forms["prefixes"], forms["examples"], strict=True):
+        assert re.match(form, example) and prefix(example + "here") == len(example)
 
 
 def test_two_messages_at_once_stay_apart_and_repeats_count_once() -> None:
@@ -179,10 +183,11 @@ def test_the_sums_say_who_has_what() -> None:
     rest = int((15.77 - 13.85 - 1.25) * GIB - (22.38 + 640) * MIB)
     assert sums.unaccounted and abs(sums.unaccounted.bytes - rest) < 9
     assert sums.stranded and sums.stranded.text == "1.31 GiB" and sums.beyond_limit is False
-    rounded = (
-        "asked for 36.00 MiB, a segment, not the tensor: 10 MiB and more are rounded up to 2 MiB"
+    rounded = "a segment, not the tensor: 10 MiB and more are rounded up to 2 MiB"
+    assert (
+        "asked for 36.00 MiB, " + rounded in sums.lines[0]
+        and "over 34.00 MiB and at most 36.00 MiB" in sums.lines[0]
     )
-    assert rounded in sums.lines[0] and "over 34.00 MiB and at most 36.00 MiB" in sums.lines[0]
     begins = "in use 15.75 GiB - this process 13.85 GiB - 1.25 GiB - 640.00 MiB = "
     assert any(line.startswith(begins) for line in sums.lines)
 
@@ -192,10 +197,8 @@ def test_what_the_numbers_of_a_message_add_up_to(row: dict) -> None:
     sums = account(one(words(row)))
     assert set(sums.contradictions) <= set(sums.lines)
     if "fragmentation" in row:
-        assert (sums.fragmentation, sums.beyond_limit) == (
-            row["fragmentation"],
-            row["beyond_limit"],
-        )
+        expected = row["fragmentation"], row["beyond_limit"]
+        assert (sums.fragmentation, sums.beyond_limit) == expected
     assert row.get("first_line", "") in (sums.lines or [""])[0]
     assert row.get("contradiction", "") in "\n".join(sums.contradictions)
     assert not (row["text"].startswith("shared:") and sums.contradictions)
@@ -295,18 +298,13 @@ def test_a_plain_python_3_8_reads_a_message() -> None:
 
 ALL = grammar.table()
 FOOTERS = [row for row in ALL if row["event"] == "footer"]
-ROWS = [
-    row for row in ALL if row not in FOOTERS and not (row.get("log") and row["event"] == "note")
-]
+NOTES = [row for row in ALL if row.get("log") and row["event"] == "note"]
+ROWS = [row for row in ALL if row not in FOOTERS and row not in NOTES]
 # A line that begins with FATAL: has a level of its log there, a number may go on with the line before it, and a ">" that a
 # wrap brings to the front of a line is a quoting mark there.
-WRAPPED = [
-    row
-    for row in ROWS
-    if "form" in row
-    and row["id"] not in ("hsa-fatal", "deepspeed-estimate")
-    and " > " not in row["example"]
-]
+UNWRAPPED = ("hsa-fatal", "deepspeed-estimate")
+WRAPPED = [row for row in ROWS if "form" in row and " > " not in row["example"]]
+WRAPPED = [row for row in WRAPPED if row["id"] not in UNWRAPPED]
 
 
 def check(row: dict, text: str) -> None:
@@ -375,9 +373,7 @@ def test_a_failure_without_its_footers_is_what_is_left() -> None:
 # -- the compiler of templates
 
 
-LITERALS = st.text("abcdefgh XYZ:.,()[]+*^$-", min_size=1, max_size=12).filter(
-    lambda text: grammar.squeeze(text)
-)
+LITERALS = st.text("abcdefgh XYZ:.,()[]+*^$-", min_size=1, max_size=12).filter(grammar.squeeze)
 FIELDS = st.sampled_from(["requested", "free", "device", "tokens", "share"])
 
 
@@ -388,27 +384,17 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
     for _ in range(draw(st.integers(0, 5))):
         what = draw(st.integers(0, 4))
         words, other = draw(LITERALS), draw(LITERALS)
-        if what == 0:
-            template, text = template + words, text + words
-        elif what == 1:
+        more = fits = words
+        if what == 1:
             value = {"device": "3", "tokens": "4096", "share": "0.9"}
             name = draw(FIELDS)
-            template, text = template + f"; {{{name}}};", text + f"; {value.get(name, '1.50 GiB')};"
-        elif what == 2:
-            template, text = (
-                template + f"<{words}|{other}>;",
-                text + draw(st.sampled_from([words, other])) + ";",
-            )
-        elif what == 3:
-            template, text = (
-                template + f"<?{words}>;",
-                text + draw(st.sampled_from([words, ""])) + ";",
-            )
-        else:
-            template, text = (
-                template + "{..40}!stop!",
-                text + draw(st.text("xyz ", max_size=40)) + "!stop!",
-            )
+            more, fits = f"; {{{name}}};", f"; {value.get(name, '1.50 GiB')};"
+        elif what in (2, 3):
+            more = f"<{words}|{other}>;" if what == 2 else f"<?{words}>;"
+            fits = draw(st.sampled_from([words, other if what == 2 else ""])) + ";"
+        elif what == 4:
+            more, fits = "{..40}!stop!", draw(st.text("xyz ", max_size=40)) + "!stop!"
+        template, text = template + more, text + fits
     return template, text
 
 
@@ -418,11 +404,7 @@ def test_a_template_finds_what_was_made_from_it(made: tuple[str, str]) -> None:
     template, text = made
     compiled = grammar.Template(template)
     flat = grammar.squeeze(text)
-    assert compiled.among(flat) and compiled.pattern.search(flat), (
-        template,
-        text,
-        compiled.pattern.pattern,
-    )
+    assert compiled.among(flat) and compiled.pattern.search(flat), made
 
 
 @settings(max_examples=300, deadline=None)

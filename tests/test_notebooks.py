@@ -23,11 +23,17 @@ CASES = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
 CHECKED = "# NBVAL_CHECK_OUTPUT"
 SECTIONS = ["Machine", "Evidence", "Against", "Verdict", "Next step", "Provenance"]
 
+BANNED = {"FunctionDef", "AsyncFunctionDef", "ClassDef", "Lambda", "For", "While"}
+
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def cells(path, kind):
     return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
+
+
+def outputs(path):
+    return [output for cell in cells(path, "code") for output in cell.outputs]
 
 
 def text_of(cell):
@@ -36,12 +42,8 @@ def text_of(cell):
 
 @by_name
 def test_a_notebook_has_the_houses_sections_in_order(path):
-    heads = [
-        line.lstrip("# ")
-        for cell in cells(path, "markdown")
-        for line in cell.source.splitlines()
-        if line.startswith("#")
-    ]
+    words = "\n".join(cell.source for cell in cells(path, "markdown")).splitlines()
+    heads = [line.lstrip("# ") for line in words if line.startswith("#")]
     assert heads[0].endswith("?"), "the title is a question"
     assert [head for head in heads if head in SECTIONS] == SECTIONS
     assert re.search(r"\*\*Safety: (looks|loads|provokes)\.\*\*", cells(path, "markdown")[0].source)
@@ -61,34 +63,17 @@ def test_its_parameters_are_annotated_commented_and_few(path):
 def test_its_cells_are_thin(path):
     for cell in cells(path, "code")[1:]:
         tree = ast.parse(cell.source)
-        assert (
-            len(
-                [
-                    line
-                    for line in cell.source.splitlines()
-                    if line.strip() and not line.startswith("#")
-                ]
-            )
-            <= 5
-        ), cell.source
-        banned = (
-            ast.FunctionDef,
-            ast.AsyncFunctionDef,
-            ast.ClassDef,
-            ast.Lambda,
-            ast.For,
-            ast.While,
-        )
-        assert not [node for node in ast.walk(tree) if isinstance(node, banned)], cell.source
+        lines = [line for line in cell.source.splitlines() if line.strip() and line[0] != "#"]
+        assert len(lines) <= 5, cell.source
+        kinds = {type(node).__name__ for node in ast.walk(tree)}
+        assert not kinds & BANNED, cell.source
 
 
 @pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES], ids=lambda path: path.stem)
 def test_one_cell_is_tagged_as_the_one_that_tells_the_machine(path):
     (told,) = [cell for cell in cells(path, "code") if "machine" in cell.metadata.get("tags", [])]
-    assert (
-        machine_line(nbformat.read(path, 4)) == text_of(told).splitlines()[0]
-        and "machine_line(" in told.source
-    )
+    assert machine_line(nbformat.read(path, 4)) == text_of(told).splitlines()[0]
+    assert "machine_line(" in told.source
 
 
 def bound(source):
@@ -106,9 +91,8 @@ def test_no_cell_binds_a_name_that_another_has_bound(path):
     first = {}
     for number, cell in enumerate(cells(path, "code")):
         for name in set(bound(cell.source)):
-            assert first.setdefault(name, number) == number, (
-                f"code cell {number} binds {name}, as cell {first[name]} did"
-            )
+            before = first.setdefault(name, number)
+            assert before == number, f"code cell {number} binds {name}, as cell {before} did"
 
 
 LOOKS = [path for path in NOTEBOOKS if "**Safety: looks.**" in cells(path, "markdown")[0].source]
@@ -125,12 +109,8 @@ def test_every_cell_can_be_run_again_and_prints_the_same(path):
     own = [cell for cell in notebook.cells if cell.cell_type == "code"]
     again = [nbformat.v4.new_code_cell(cell.source) for cell in own[1:]]
     notebook.cells = own + again
-    client = NotebookClient(
-        notebook,
-        timeout=200,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.parent)}},
-    )
+    where = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where)
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
     for before, after in zip(own[1:], again, strict=True):
         assert text_of(after) == text_of(before), before.source
@@ -140,9 +120,7 @@ def test_every_cell_can_be_run_again_and_prints_the_same(path):
 def test_every_cell_was_executed_in_order_without_an_error(path):
     counts = [cell.execution_count for cell in cells(path, "code")]
     assert counts == list(range(1, len(counts) + 1))
-    assert not [
-        out for cell in cells(path, "code") for out in cell.outputs if out.output_type == "error"
-    ]
+    assert "error" not in {out.output_type for out in outputs(path)}
 
 
 @by_name
@@ -152,9 +130,8 @@ def test_nbval_compares_its_verdict_and_a_table(path):
     for cell in checked:
         text = text_of(cell)
         assert text.strip(), "nothing was stored, so nothing would be compared"
-        assert not re.search(
-            r"\d{4}-\d\d-\d\dT|(?<![\w/])/(sys|proc|opt|usr|home|tmp)/\w", text.split("Missing")[0]
-        ), "times and paths differ from box to box"
+        differs = r"\d{4}-\d\d-\d\dT|(?<![\w/])/(sys|proc|opt|usr|home|tmp)/\w"  # from box to box
+        assert not re.search(differs, text.split("Missing")[0])
 
 
 @by_name
@@ -166,15 +143,9 @@ def test_what_it_shows_names_no_place_on_the_machine_that_ran_it(path):
 
 @by_name
 def test_its_figures_have_words(path):
-    pictures = [
-        out
-        for cell in cells(path, "code")
-        for out in cell.outputs
-        if "image/png" in out.get("data", {})
-    ]
+    pictures = [out for out in outputs(path) if "image/png" in out.get("data", {})]
     assert pictures
-    for out in pictures:
-        assert len(out.metadata["image/png"]["alt"]) > 20
+    assert all(len(out.metadata["image/png"]["alt"]) > 20 for out in pictures)
 
 
 def mutated_box(folder):
@@ -185,14 +156,8 @@ def mutated_box(folder):
         text = bundle.contents[item.path].decode() if item.path else None
         if item.source == "/sys/class/drm/card1/device/mem_info_vram_used":
             text = f"{int(text) - (64 << 20)}\n"
-        writer.add(
-            item.kind,
-            item.source,
-            text,
-            status=item.status,
-            why=item.why,
-            constructed=item.constructed,
-        )
+        about = {"status": item.status, "why": item.why, "constructed": item.constructed}
+        writer.add(item.kind, item.source, text, **about)
     return writer.write(folder / "mutated")
 
 
@@ -201,25 +166,11 @@ def nbval(folder, box):
     book = nbformat.read(ROOT / "notebooks" / "01_hardware_probe.ipynb", 4)
     book.cells[1].source = book.cells[1].source.replace('"rx7900xt-container"', repr(str(box)))
     nbformat.write(book, folder / "copy.ipynb")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--nbval-lax",
-            "--nbval-current-env",
-            "--nbval-cell-timeout=60",
-            str(folder / "copy.ipynb"),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    argv = "-m pytest -q -p no:cacheprovider --nbval-lax --nbval-current-env".split()
+    argv = [sys.executable, *argv, "--nbval-cell-timeout=60", str(folder / "copy.ipynb")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    how = {"cwd": folder, "capture_output": True, "text": True, "env": env}
+    done = subprocess.run(argv, check=False, **how)
     return done.returncode, done.stdout
 
 
@@ -233,16 +184,12 @@ def test_notebooks_about_a_box_answer_on_other_boxes_than_their_own(tmp_path):
     plan = yaml.safe_load((ROOT / "notebooks" / "plans" / "boxes.yaml").read_text())
     some = ["cpu-only", "cuda-24gb-tuning", "strix-halo-1-found", "cuda-healthy"]
     about = [run for run in plan["runs"] if set(run["grid"]["box"]) == set(recorded_names())]
-    plan["runs"] = [
-        {"notebook": run["notebook"], "grid": {"box": [box]}}
-        for run, box in zip(about, some, strict=True)
-    ]
+    pairs = zip(about, some, strict=True)
+    plan["runs"] = [{"notebook": run["notebook"], "grid": {"box": [box]}} for run, box in pairs]
     (tmp_path / "some.yaml").write_text(yaml.safe_dump(plan))
     result = run_plan(tmp_path / "some.yaml", tmp_path / "out")
     assert sorted(run.box for run in result.runs) == sorted(some)
-    assert [
-        (run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"
-    ] == []
+    assert [(run.run_id, run.cause) for run in result.runs if run.state != "answered"] == []
     assert all(run.figures and run.verdict for run in result.runs)
 
 
@@ -261,7 +208,5 @@ def test_every_notebook_answers_on_every_recorded_box(tmp_path):
         for box in not_about_the_box.get(path.name, recorded_names())
     }
     assert {(run.notebook, run.box) for run in result.runs} == expected
-    assert [
-        (run.run_id, run.state, run.cause) for run in result.runs if run.state != "answered"
-    ] == []
+    assert [(run.run_id, run.cause) for run in result.runs if run.state != "answered"] == []
     assert all(run.figures and run.verdict for run in result.runs)

@@ -20,8 +20,7 @@ QUERY = Path(__file__).parent / "samples" / "nvidia-smi-460" / "query.xml"
 
 
 def listed(words: str) -> list[str]:
-    listing = nvidia.parse_xml(Text(words, "ok", "", "nvidia-smi -q -x", "item"))
-    return [gpu.pci for gpu in listing.gpus]
+    return list(nvidia.parse_xml(Text(words, "ok", "", "nvidia-smi -q -x", "item")).gpus)
 
 
 def test_deep_and_wide_xml_is_read_without_harm() -> None:
@@ -43,26 +42,22 @@ def test_an_empty_process_table_is_a_true_zero() -> None:
     assert nvidia.holder_count(box({nvidia.XML: words})).value == 0
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
+def test_structures_are_those_of_nvidias_own_package() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    pairs = (
         (nvml.Memory, "c_nvmlMemory_t"),
         (nvml.MemoryV2, "c_nvmlMemory_v2_t"),
         (nvml.Pci, "nvmlPciInfo_t"),
         (nvml.ProcessV2, "c_nvmlProcessInfo_v2_t"),
         (nvml.ProcessV2, "c_nvmlProcessInfo_v3_t"),
-    ],
-)
-def test_structures_are_those_of_nvidias_own_package(
-    ours: type[ctypes.Structure], theirs: str
-) -> None:
-    pynvml = pytest.importorskip("pynvml")
+    )
 
     def layout(shape: type[ctypes.Structure]) -> list[tuple[str, int, int]]:
         places = ((name, getattr(shape, name)) for name, *_ in shape._fields_)
         return [(name, place.offset, place.size) for name, place in places]
 
-    assert layout(ours) == layout(getattr(pynvml, theirs))
+    for ours, theirs in pairs:
+        assert layout(ours) == layout(getattr(pynvml, theirs)), theirs
 
 
 def test_numbers_are_those_of_nvidias_own_package() -> None:
@@ -72,51 +67,7 @@ def test_numbers_are_those_of_nvidias_own_package() -> None:
     assert ctypes.sizeof(nvml.MemoryV2) | 2 << 24 == pynvml.nvmlMemory_v2
 
 
-LIBRARY = r"""
-#include <stdio.h>
-#include <string.h>
-#include <stdlib.h>
-#include <unistd.h>
-typedef unsigned long long u64;
-static int mode(const char *word) { const char *m = getenv("FAKE_NVML"); return m && strstr(m, word) != NULL; }
-const char *nvmlErrorString(int code) {
-  return code == 3 ? "Not Supported" : code == 4 ? "Insufficient Permissions" : code == 18 ? "Driver/library version mismatch"
-       : "Unknown Error"; }
-int nvmlInit_v2(void) { if (mode("hang")) sleep(60); if (mode("crash")) abort(); return mode("mismatch") ? 18 : 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = mode("none") ? 0 : 2; return 0; }
-int nvmlSystemGetDriverVersion(char *out, unsigned n) { snprintf(out, n, "580.95.05"); return 0; }
-int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 13000; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
-  if (mode("lost") && i) return 15;
-  *h = (void *)(long)(i + 1); return 0; }
-int nvmlDeviceGetUUID(void *h, char *out, unsigned n) { snprintf(out, n, "GPU-%ld", (long)h); return 0; }
-int nvmlDeviceGetName(void *h, char *out, unsigned n) { snprintf(out, n, "Card %ld", (long)h); return 0; }
-struct pci { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; };
-int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p) {
-  snprintf(p->bus_id, 32, "00000000:%02lX:00.0", 0xA0 + (long)h); return 0; }
-#ifdef OLD
-struct memory { u64 total, free, used; };
-int nvmlDeviceGetMemoryInfo(void *h, struct memory *m) { m->total = 100; m->free = 30; m->used = 70; return 0; }
-struct process { unsigned pid; u64 used; };
-#define COMPUTE nvmlDeviceGetComputeRunningProcesses
-#define GRAPHICS nvmlDeviceGetGraphicsRunningProcesses
-#else
-struct memory { unsigned version; u64 total, reserved, free, used; };
-int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory *m) {
-  if ((long)h == 2 && mode("refuse")) return 4;
-  if (m->version != (sizeof *m | 2 << 24)) return 25;
-  m->total = 1000; m->reserved = 7; m->free = 3; m->used = 990; return 0; }
-struct process { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; };
-#define COMPUTE nvmlDeviceGetComputeRunningProcesses_v3
-#define GRAPHICS nvmlDeviceGetGraphicsRunningProcesses_v3
-#endif
-int COMPUTE(void *h, unsigned *count, struct process *p) {
-  unsigned many = mode("many") ? 100 : 2;
-  if (*count < many) { *count = many; return 7; }
-  for (unsigned i = 0; i < many; i++) { memset(&p[i], 0, sizeof p[i]); p[i].pid = 500 + i; p[i].used = i == 1 ? ~0ULL : 64; }
-  *count = many; return 0; }
-int GRAPHICS(void *h, unsigned *count, struct process *p) { return (long)h == 2 ? 3 : (*count = 0, 0); }
-"""
+LIBRARY = Path(__file__).parent / "programs" / "nvml.c"
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +78,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {}
     for name, options in (("new", []), ("old", ["-DOLD"])):
         folder = tmp_path_factory.mktemp(name)
-        (folder / "nvml.c").write_text(LIBRARY)
-        argv = [compiler, "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", *options, "nvml.c"]
+        argv = [compiler, "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", *options, str(LIBRARY)]
         subprocess.run(argv, cwd=folder, check=True, capture_output=True)
         folders[name] = folder
     return folders
@@ -154,10 +104,8 @@ def test_nvml_is_read_in_a_child(ask) -> None:
     first, second = ask("new", "refuse")
     assert (first["pci"], first["name"]) == ("00000000:A1:00.0", "Card 1")
     assert sizes(first) == [1000, 7, 3, 990]
-    assert [(one["pid"], one["gpu_instance"], one["used_bytes"]) for one in first["compute"]] == [
-        (500, 0, 64),
-        (501, 0, None),
-    ]
+    held = [(one["pid"], one["gpu_instance"], one["used_bytes"]) for one in first["compute"]]
+    assert held == [(500, 0, 64), (501, 0, None)]
     assert (first["graphics"], first["cuda_driver"]) == ([], "13.0")
     gpus = nvidia.gpus(box(nvml=[first, second]))
     assert [gpu.used.status for gpu in gpus] == ["ok", NOT_ALLOWED]

@@ -21,8 +21,7 @@ from helpers.run.kernel import MARK
 from helpers.tell import message, ttm
 from helpers.tell.panels import allocator, frame, monitor
 from helpers.tell.panels.questions import Planner, Reader, Reserve, ceilings, chunks, reader
-from helpers.tell.panels.tables import Browser, Runs, Sorter, ledger, remedies, runs
-from helpers.tell.shown import size
+from helpers.tell.panels.tables import Browser, Remedies, Runs, ledger, remedies, runs
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
 QUICK = "20260102T030405Z-quick"
@@ -71,7 +70,7 @@ def state_of(name, tmp_path):
         "message": lambda: Reader(made.MESSAGE),
         "small": lambda: allocator.Bench(made.small_study()),
         "planner": lambda: PLANNER,
-        "fixes": lambda: Sorter(made.fix_study()),
+        "fixes": lambda: Remedies(made.fix_study()),
         "batches": lambda: Runs(made.batches(tmp_path), QUICK),
         "nothing": lambda: Runs(tmp_path / "nothing"),
         "cuda-24gb-tuning": lambda: Browser(message.gathered("", "cuda-24gb-tuning")[1]),
@@ -96,19 +95,16 @@ def test_a_panel_answers_its_controls_and_says_in_its_line_what_is_wrong(play, t
         assert [words for words in absent if words in said] == [], (label, value)
 
 
-def test_ledger_rows_are_filtered_and_accounts_are_not_added_up(books):
-    every = Browser(books)
-    assert len(every.rows()) == sum(len(book.rows) for book in books)
-    assert every.says().count("rows shown make") == len(books) == 2
-    sizes = [size(row.bytes) for _, row in Browser(books, order="largest first").rows()]
-    known = [one for one in sizes if one is not None]
-    assert known == sorted(known, reverse=True) and set(sizes[len(known) :]) <= {None}
-    names = [row.words for _, row in Browser(books, order="name").rows()]
-    assert names == sorted(names, key=str.casefold)
-    rest = Browser(books, kind="unattributed").view().rows
+def test_rows_are_chosen_by_code_and_word_and_accounts_are_not_added_up(books):
+    every = Browser(books).rows()
+    assert len(every.chosen()) == sum(len(book.rows) for book in books)
+    assert every.says(every.chosen()).count("rows shown make") == len(books) == 2
+    rest = every.view(every.chosen(kind="unattributed")).rows
     assert {row["kind"] for row in rest} == {"unattributed"}
-    only = Browser(books, account=rest[0]["account"]).view().rows
-    assert {row["account"] for row in only} == {rest[0]["account"]}
+    account = rest[0]["account"]
+    only = every.chosen(account=account)
+    assert {row["account"] for row in every.view(only).rows} == {account}
+    assert every.chosen("XORG", account=account) < only and every.says([]) == "No row is shown."
 
 
 def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
@@ -116,11 +112,11 @@ def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
     before = says()
     controls["Reserve, GiB"].value = 32
     assert "A reserve of 32.00 GiB leaves a limit of 93.08 GiB" in says() and says() != before
-    limits = [
-        Reserve(reserve.stack, reserve.what_if, gib).planned().row("ttm").pending_bytes
-        for gib in (4, 8, 32)
-    ]
-    assert limits == sorted(limits, reverse=True) and len(set(limits)) == 3
+    for layer in ("ttm", "hip_total"):
+        planned = [Reserve(reserve.stack, reserve.what_if, gib).planned() for gib in (4, 8, 32)]
+        limits = [stack.row(layer).pending_bytes for stack in planned]
+        assert limits == sorted(limits, reverse=True) and len(set(limits)) == 3
+    assert "torch total would be 93.08 of 125.08 GiB, now 62.54 GiB" in says()
 
 
 def test_the_allocator_panel_starts_at_the_failure_and_steps_over_events():
@@ -152,17 +148,33 @@ def test_the_longest_session_grows_with_the_mean_one():
     assert PLANNER.asked(2_560_000, 128, 1000, "20GiB", True).free is PLANNER.free
 
 
-@pytest.mark.parametrize(
-    ("order", "first"),
-    [
-        ("memory, best first", ["big-help", "small-help", "argued-one", "harm"]),
-        ("time, best first", ["argued-one", "small-help", "big-help", "harm"]),
-        ("remedy", ["harm", "small-help", "big-help", "argued-one"]),
-        ("verdict", ["small-help", "big-help", "harm", "argued-one"]),
-    ],
-)
-def test_fixes_are_ordered_by_effect_with_the_unmeasured_last(order, first):
-    assert [row.remedy for row in Sorter(made.fix_study(), order=order).rows()] == first
+def test_of_remedies_what_helps_stands_first_and_each_is_told_in_full():
+    rows = Remedies(made.fix_study()).rows()
+    shown = rows.view(rows.chosen()).rows
+    assert [row["verdict"] for row in shown[:3]] == ["helps", "helps", "harmful"]
+    assert "argued: no trial decides it" in rows.detail(3)
+
+
+def test_releases_and_builds_are_chosen_from_lists():
+    _, controls, _ = opened(allocator.PANEL, allocator.Bench(made.small_study()))
+    assert {"cuda", "rocm7.2"} <= set(controls["Build"].options)
+    assert {"2.14.1", "2.4.0"} <= set(controls["torch"].options)
+
+
+def test_the_segments_of_the_map_have_sizes_and_say_on_hover_what_keeps_them():
+    bench = allocator.Bench(made.small_study())
+    view = bench.map(bench.moment)
+    assert [row["segment"] >> 20 for row in view.rows] == [2, 30, 30]
+    assert [row["kept by"] for row in view.rows] == ["operation 4", "", ""]
+    drawing = view.draw().svg(view.alt)
+    assert "<title>segment of 30.00 MiB: 30.00 MiB in use, 0 B stranded</title>" in drawing
+    assert "kept from the card by operation 4</title>" in drawing and "currentColor" in drawing
+    assert "fill: #ffffff" not in drawing
+
+
+def test_on_another_box_the_monitor_is_one_sentence():
+    line, controls, says = opened(monitor.PANEL, monitor.Watch(open_box("strix-halo-1-found")))
+    assert not controls and says().count("this machine is not strix-halo-1-found") == 1
 
 
 def test_opening_a_panel_again_closes_the_one_before():
@@ -190,7 +202,7 @@ def states(tmp_path):
         "batches",
     )
     several = [state_of(name, tmp_path) for name in names]
-    several.append(monitor.Watch(open_box("strix-halo-1-found")))
+    several.append(monitor.Watch())
     return zip(PANELS, several, strict=True)
 
 
@@ -219,7 +231,7 @@ def test_with_somebody_there_the_panel_stands_beside_its_words(monkeypatch, rese
     ceilings.show(reserve.stack, reserve.what_if)
     words, view = shown
     assert "A reserve of 8.00 GiB" in words["text/plain"]
-    assert words["application/javascript"] == frame.OWN_KEYS
+    assert words["application/javascript"].startswith(f"{frame.OWN_KEYS};")
     assert "application/vnd.jupyter.widget-view+json" in view
 
 

@@ -1,7 +1,6 @@
 """A plan is checked whole before anything runs, and what is wrong with it fits on one line."""
 
 import ast
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_stand_in import NOTEBOOKS
+from run_stand_in import NOTEBOOKS, table
 
 from helpers.run.notebook import NotebookError, check_parameters, open_notebook, parameters
 from helpers.run.plan import NOTEBOOKS as COMMITTED
@@ -24,15 +23,6 @@ from helpers.run.plan import (
 )
 from helpers.run.plan_file import PlanError
 from helpers.run.shapes import DANGERS
-
-DATA = Path(__file__).parent / "data"
-
-
-def table(name):
-    """The rows of a table of tests/data; a backslash and n stand for the end of a line."""
-    with open(DATA / f"{name}.tsv", encoding="utf-8") as file:
-        rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return [[cell.replace("\\n", "\n") for cell in row] for row in rows][1:]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from data_rows import read_rows
 
 from helpers.load.claims import claims
 from helpers.settings import presets
@@ -63,12 +64,7 @@ def test_a_shell_and_the_trial_read_the_same_from_every_preset():
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("HSA_XNACX=1", "HSA_XNACX=1.*nearest is HSA_XNACK.*correct it"),
-        ("PYTORCH_HIP_ALLOC_CONF=max_split_size:128", "nearest is max_split_size_mb"),
-        ("MALLOC_ARENA_MAX=one", "MALLOC_ARENA_MAX=one"),
-    ],
+    "line, says", read_rows("a misspelt variable option or value is refused with the right")
 )
 def test_a_misspelt_variable_option_or_value_is_refused_with_the_right_one(tmp_path, line, says):
     path = tmp_path / "mine.env"
@@ -114,14 +110,7 @@ def test_no_preset_is_the_control():
 
 
 @pytest.mark.parametrize(
-    ("status", "line", "said"),
-    [
-        ("use", "HSA_XNACK=1", "is unsupported there, and the status is use"),
-        ("use", "AMD_SERIALIZE_KERNEL=3", "is debug_only there"),
-        ("inert", "PYTORCH_HIP_ALLOC_CONF=max_split_size_mb:8", "is dangerous there"),
-        ("harmful", "HIP_FORCE_DEV_KERNARG=1", "the audit finds no harm"),
-        ("good", "HSA_XNACK=1", "status 'good'"),
-    ],
+    "status, line, said", read_rows("a status that the audit does not bear out is told")
 )
 def test_a_status_that_the_audit_does_not_bear_out_is_told(status, line, said):
     assert any(said in one for one in lint(parse(f"{HEAD.format(status)}export {line}\n", "mine")))

@@ -26,6 +26,11 @@ def collect_device_files(root: Path) -> list[dict[str, Any]]:
     return list(walk_device_files(str(root)))
 
 
+def first_of_dri(tree: Tree) -> dict[str, Any]:
+    rows = collect_device_files(tree.root)
+    return next(row for row in rows if row["target"].startswith("/dev/dri"))
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     return make_tree(tmp_path / "tree", processes=20, device_files=8, amd=1, nvidia=1)
@@ -34,9 +39,8 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """A tree that no test changes."""
-    return make_tree(
-        tmp_path_factory.mktemp("still"), processes=20, device_files=8, amd=1, nvidia=1
-    )
+    place = tmp_path_factory.mktemp("still")
+    return make_tree(place, processes=20, device_files=8, amd=1, nvidia=1)
 
 
 def test_every_process_of_a_tree_is_read(still: Tree) -> None:
@@ -51,10 +55,9 @@ def test_a_zombie_has_no_memory_which_is_not_zero_memory(still: Tree) -> None:
     found = processes(box(processes=collect_processes(still.root, False)))
     zombies = [p for p in found if p.state == "Z"]
     assert len(zombies) == 2 and sum(p.state == "D" for p in found) == 2
-    assert all(
-        p.rss_anon_bytes.value is None and p.rss_anon_bytes.status == "not_available"
-        for p in zombies
-    )
+    assert {(p.rss_anon_bytes.value, p.rss_anon_bytes.status) for p in zombies} == {
+        (None, "not_available")
+    }
 
 
 def test_arguments_are_kept_only_where_asked_for(still: Tree) -> None:
@@ -69,10 +72,8 @@ def test_a_process_that_ends_while_it_is_looked_at_says_so(
     shutil.rmtree(tree.root / "proc" / str(tree.pids[3]))
     (tree.root / "proc" / str(tree.pids[3])).mkdir()
     rows = {row["pid"]: row for row in collect_processes(tree.root, False)}
-    assert (rows[tree.pids[3]]["status"], rows[tree.pids[3]]["why"]) == (
-        "not_available",
-        "ended while it was looked at",
-    )
+    ended = rows[tree.pids[3]]
+    assert (ended["status"], ended["why"]) == ("not_available", "ended while it was looked at")
     assert sum(row["status"] == "ok" for row in rows.values()) == 19
     held = [row["pid"] for row in collect_device_files(tree.root)]
     assert tree.pids[3] not in held
@@ -86,12 +87,8 @@ def test_a_tree_without_proc_is_an_error_of_the_caller(tmp_path: Path) -> None:
 def test_only_gpu_files_are_listed_with_their_fdinfo(still: Tree) -> None:
     found = collect_device_files(still.root)
     assert len(found) == still.fds == 8
-    assert {row["target"] for row in found} == {
-        "/dev/kfd",
-        "/dev/dri/renderD128",
-        "/dev/nvidiactl",
-        "/dev/nvidia0",
-    }
+    nodes = {f"/dev/{name}" for name in ("kfd", "dri/renderD128", "nvidiactl", "nvidia0")}
+    assert {row["target"] for row in found} == nodes
     drm = [row for row in found if row["target"].startswith("/dev/dri")]
     assert all(f"drm-pdev:\t{still.amd[0]}" in row["fdinfo"] for row in drm)
 
@@ -107,9 +104,7 @@ def test_odd_entries_in_proc_change_nothing(tree: Tree) -> None:
 
 
 def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree: Tree) -> None:
-    first = next(
-        row for row in collect_device_files(tree.root) if row["target"].startswith("/dev/dri")
-    )
+    first = first_of_dri(tree)
     info = tree.root / f"proc/{first['pid']}/fdinfo/{first['fd']}"
     info.unlink()
     os.mkfifo(info)
@@ -123,9 +118,8 @@ def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree: Tree) -> None:
 def test_a_name_that_is_no_utf8_is_kept_readable(tree: Tree) -> None:
     path = tree.root / f"proc/{tree.pids[0]}/status"
     path.write_bytes(path.read_bytes().replace(b"Name:\t", b"Name:\t\xff\xfe"))
-    assert processes(box(processes=collect_processes(tree.root, False)))[0].name.startswith(
-        "\ufffd\ufffd"
-    )
+    first = processes(box(processes=collect_processes(tree.root, False)))[0]
+    assert first.name.startswith("\ufffd\ufffd")
 
 
 def hangs(root: str, source: str, limit: int = 0, at: str = "", real: Any = files.read) -> Any:
@@ -138,17 +132,12 @@ def test_a_read_that_hangs_costs_its_row_and_its_limit(
     still: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "READ_LIMIT_S", 0.3)
-    first = next(
-        row for row in collect_device_files(still.root) if row["target"].startswith("/dev/dri")
-    )
-    monkeypatch.setattr(
-        files, "read", partial(hangs, at=f"/proc/{first['pid']}/fdinfo/{first['fd']}")
-    )
+    first = first_of_dri(still)
+    at = f"/proc/{first['pid']}/fdinfo/{first['fd']}"
+    monkeypatch.setattr(files, "read", partial(hangs, at=at))
     rows = collect_device_files(still.root)
-    assert [(row["target"], row["why"]) for row in rows if row["status"] != "ok"] == [
-        (first["target"], "hung for 0.3 s")
-    ]
-    assert len(rows) == 8
+    odd = [(row["target"], row["why"]) for row in rows if row["status"] != "ok"]
+    assert odd == [(first["target"], "hung for 0.3 s")] and len(rows) == 8
     monkeypatch.setattr(files, "read", partial(hangs, at=f"/proc/{still.pids[2]}/status"))
     states = [row["status"] for row in collect_processes(still.root, False)]
     assert states.count("ok") == 19 and states[2] == "not_available"

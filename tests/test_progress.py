@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.run import progress
-from helpers.run.progress import Live, Memory, Plain, Tally, for_terminal, into_file, short_time
+from helpers.run.progress import Live, Plain, for_terminal, into_file
+from helpers.run.record import short_time, time_left_s
 from helpers.run.shapes import STATES, Run
 
 SKIPPED = {"state": "skipped", "cause": "interrupted (SIGINT)"}
@@ -97,7 +97,7 @@ def test_a_terminal_that_goes_away_in_the_middle_ends_nothing(tmp_path, kind):
     play(told, planned, tmp_path)
     with pytest.raises(OSError):
         os.write(theirs, b"gone")
-    assert told.tally.counts() == {"answered": 2, "died": 1, "skipped": 1}
+    assert told.counts() == {"answered": 2, "died": 1, "skipped": 1}
     os.dup2(os.open(os.devnull, os.O_WRONLY), theirs)
     stream.close()
 
@@ -125,17 +125,15 @@ def test_a_full_disk_under_the_log_ends_nothing(tmp_path):
 
 
 def test_the_time_left_comes_from_runs_like_it_then_from_the_plan_then_from_any_run():
-    tally = Tally()
-    tally.begin(runs(4))
-    assert tally.left_s() is None
-    tally.begin(runs(4, estimate_s=60.0))
-    assert tally.left_s() == 240
-    tally.end(0, ended(tally.runs[0], seconds=10.0))
-    assert tally.left_s() == 10 + 60 + 60  # the third has the notebook of the first
-    tally.at(2, 1, 2, 4.0)
-    assert tally.left_s() == 6 + 120
-    tally.at(1, 1, 2, 100.0)  # over its time: nothing is left, never less; two side by side
-    assert tally.left_s() == (6 + 0 + 60) / 2
+    assert time_left_s(runs(4)) is None
+    planned = runs(4, estimate_s=60.0)
+    assert time_left_s(planned) == 240
+    planned[0] = ended(planned[0], seconds=10.0)
+    assert time_left_s(planned) == 10 + 60 + 60  # the third has the notebook of the first
+    assert time_left_s(planned, {2: 4.0}) == 6 + 120
+    # over its time: nothing is left, never less; two side by side
+    assert time_left_s(planned, {2: 4.0, 1: 100.0}) == (6 + 0 + 60) / 2
+    assert time_left_s([ended(runs(1)[0], seconds=8.0), runs(2)[1]]) == 8
 
 
 CALLS = st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sampled_from(STATES))
@@ -144,78 +142,16 @@ CALLS = st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sa
 @given(st.lists(CALLS, max_size=30))
 @settings(max_examples=50)
 def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
-    tally = Tally()
-    tally.begin(runs(6))
+    plain, six = Plain(io.StringIO()), runs(6)
+    plain.started("/out", six)
     for number, what, state in told:
         if what == "go":
-            tally.go(number, tally.runs[number])
+            plain.run_started(number, six[number])
         elif what == "at":
-            tally.at(number, 1, 3, 2.0)
+            plain.tick(number, 1, 3, 2.0)
         else:
-            tally.end(number, ended(tally.runs[number], state))
-        assert sum(tally.counts().values()) == 6 and (tally.left_s() or 0) >= 0
-
-
-def test_memory_is_that_of_the_cards_that_sysfs_shows_else_of_the_host(tmp_path):
-    device = tmp_path / "drm" / "card1" / "device"
-    device.mkdir(parents=True)
-    meminfo = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n"
-    (tmp_path / "meminfo").write_text(meminfo)
-    memory = Memory(tmp_path / "drm", tmp_path / "meminfo", smi="")
-    assert memory.line() == "host memory 6.0 of 8.0 GiB"
-    for name, count in (("vram_used", 3 << 30), ("vram_total", 20 << 30), ("gtt_used", 1 << 29)):
-        (device / f"mem_info_{name}").write_text(f"{count}\n")
-    assert memory.line() == "card1 VRAM 3.0 of 20.0 GiB"
-    (device / "mem_info_vram_total").write_text("?")
-    (tmp_path / "meminfo").write_text("odd\n")
-    assert memory.line() == ""
-
-
-@pytest.mark.parametrize(
-    ("says", "shown"),
-    [
-        ("echo '0, 3072, 143771'; echo '1, [N/A], 143771'", "GPU 0 3.0 of 140.4 GiB"),
-        ("echo 'No devices were found'; exit 6", ""),
-        ("exec sleep 60", ""),
-    ],
-)
-def test_nvidia_smi_is_asked_in_a_child_and_never_waited_for(tmp_path, says, shown):
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(f"#!/bin/sh\n{says}\n")
-    smi.chmod(0o755)
-    memory = Memory(tmp_path, tmp_path / "meminfo", smi=str(smi))
-    first = memory.line()
-    child = memory.child
-    if "sleep" not in says:
-        child.wait(20)
-    try:
-        assert (first, memory.line()) == ("", shown)
-        assert (memory.child is child) == ("sleep" in says)
-    finally:
-        for one in {child, memory.child}:
-            one.kill()
-            one.wait()
-            one.stdout.close()
-
-
-@pytest.mark.parametrize(
-    ("danger", "asked"), [("looks", True), ("loads", False), ("provokes", False), ("", False)]
-)
-def test_nvidia_smi_is_started_only_beside_runs_that_look(tmp_path, monkeypatch, danger, asked):
-    """A run that loads a card is measured: nothing else may start a driver's tool meanwhile."""
-    smi, called = tmp_path / "nvidia-smi", tmp_path / "called"
-    smi.write_text(f"#!/bin/sh\ntouch {called}\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(progress, "MEMORY_S", 0.0)
-    live, batch = Live(io.StringIO()), runs(1, danger=danger)
-    live.started(tmp_path, batch)
-    live.run_started(0, batch[0])
-    live.tick(0, 1, 3, 1.0)
-    if live.memory.child:
-        live.memory.child.communicate(timeout=20)
-    live.ended()
-    assert called.exists() == asked
+            plain.run_ended(number, ended(six[number], state))
+        assert sum(plain.counts().values()) == 6 and plain.summary()
 
 
 @pytest.mark.parametrize(
@@ -223,4 +159,4 @@ def test_nvidia_smi_is_started_only_beside_runs_that_look(tmp_path, monkeypatch,
     [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5300, "88 min"), (11400, "3 h 10 min")],
 )
 def test_a_time_is_said_as_roughly_as_it_is_known(seconds, words):
-    assert short_time(seconds) == words and progress.REFRESH_S < 1
+    assert short_time(seconds) == words

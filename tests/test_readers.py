@@ -47,9 +47,8 @@ def texts(row: dict[str, Any]) -> dict[str, tuple[Any, str, str]]:
         return {row.get("source", "tool"): whole}
     held = {}
     for source, given_ in row["of"].items():
-        status, why, words = ([*given_, None] if isinstance(given_, list) else ["ok", "", given_])[
-            :3
-        ]
+        row_ = [*given_, None] if isinstance(given_, list) else ["ok", "", given_]
+        status, why, words = row_[:3]
         held[source] = (None if words is None else content(words), status, why)
     return held
 
@@ -60,9 +59,8 @@ def answer(row: dict[str, Any], name: str, held: dict[str, tuple[Any, str, str]]
     if "text" in row:
         ((source, (words, status, why)),) = held.items()
         bare = name in OF_WORDS or module == "ttm"
-        return read(
-            words if bare else Text(words, status, why, source, "item"), *row.get("more", ())
-        )
+        text = words if bare else Text(words, status, why, source, "item")
+        return read(text, *row.get("more", ()))
     writer = BundleWriter("b", "constructed", "0", "2026-01-01T00:00:00Z")
     for source, (words, status, why) in held.items():
         writer.add("file", source, words, status=status, why=why)
@@ -83,37 +81,14 @@ def test_every_posted_sample_of_a_tool_or_the_kernel_is_read_here() -> None:
     if not PLACES["shared"].is_dir():
         pytest.skip("no shared samples beside this checkout")
     whole = (HERE / "data" / "readers.jsonl").read_text()
-    ours = (
-        "rocm-smi_",
-        "amd-smi_",
-        "rocminfo_",
-        "nvidia-smi_q_x",
-        "dmesg",
-        "fdinfo",
-        "kfd",
-        "lsmod",
-    )
+    ours = tuple("rocm-smi_ amd-smi_ rocminfo_ nvidia-smi_q_x dmesg fdinfo kfd lsmod".split())
     names = [path.name for path in PLACES["shared"].iterdir() if path.name.startswith(ours)]
     assert [name for name in names if f"shared:{name}" not in whole and name not in UNREAD] == []
 
 
 UNREAD = ("amd-smi_default_table_2gpu.txt", "rocm-smi_showpids.json")
 JUNK = st.text(max_size=8) | st.sampled_from(
-    [
-        "-1",
-        "9" * 30,
-        "null",
-        "{",
-        "[",
-        '"',
-        "\x00",
-        "<a>",
-        "&x;",
-        "\x1b[31m",
-        "N/A",
-        "\n",
-        "0:01:00.0",
-    ]
+    ["-1", "9" * 30, *'null { [ " \x00 <a> &x; \x1b[31m N/A 0:01:00.0'.split(), "\n"]
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats() | JUNK,

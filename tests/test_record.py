@@ -91,6 +91,7 @@ ASKS = (
     "import importlib.util, sys\nassert importlib.util.find_spec('torch')\nassert 'torch' not in sys.modules\n"
     "assert not [name for name in sys.modules if 'casebook' in name]\n"
 )
+CPU_BUILD = "because this torch is a CPU build.*--cpu-profile"
 NOT_LOADED = "python -I, -E and -S .*helpers.torchside.recording"
 CUDA_ASYNC = "not available because RuntimeError: cudaMallocAsync does not yet support"
 
@@ -103,12 +104,7 @@ CUDA_ASYNC = "not available because RuntimeError: cudaMallocAsync does not yet s
         ("print('ran')", {}, ["-S"], NOT_LOADED),
         ("print('ran')", {}, ["-E"], NOT_LOADED),
         ("import torch", {}, [], "the program never used the GPU"),
-        (
-            "import torch",
-            {"CPU_TORCH": "1"},
-            [],
-            "because this torch is a CPU build.*--cpu-profile",
-        ),
+        ("import torch", {"CPU_TORCH": "1"}, [], CPU_BUILD),
         (USES_GPU, {"SICK_HISTORY": "1"}, [], CUDA_ASYNC),
     ],
 )
@@ -143,11 +139,8 @@ def test_the_history_starts_with_the_programs_own_first_use_and_is_kept_at_the_e
         "import torch\nassert not torch.cuda._initialized and torch.cuda.memory.history is None\n"
         "torch.cuda.init()\nassert torch.cuda.memory.history == 'all'\n" + USES_GPU
     )
-    assert (
-        recording.exit_code == 0
-        and kept(recording) == ["exit"]
-        and events(recording.trace) == ["alloc"]
-    )
+    assert recording.exit_code == 0 and kept(recording) == ["exit"]
+    assert events(recording.trace) == ["alloc"]
     row = json.loads((recording.folder / "record.json").read_text())["processes"][0]
     assert row["torch"]["version"] == "2.7.0+standin" and row["ended"] == "exit"
     stats = {"allocation.all.allocated": 1, "allocated_bytes.all.peak": 512, "num_ooms": 0}
@@ -156,17 +149,13 @@ def test_the_history_starts_with_the_programs_own_first_use_and_is_kept_at_the_e
 
 
 def test_an_out_of_memory_that_the_program_catches_is_the_trace_and_the_first_alone_counts(run):
-    text = (
-        USES_GPU
-        + """
-for size in (2 << 20, 3 << 20):
+    text = f"""{USES_GPU}for size in (2 << 20, 3 << 20):
     try:
         torch.cuda.allocate(size)
     except torch.cuda.OutOfMemoryError:
         pass
 torch.cuda.allocate(512)
 """
-    )
     recording = run(text)
     assert recording.exit_code == 0 and kept(recording) == ["exit", "oom"]
     assert events(recording.trace) == ["alloc", "oom"] and recording.processes[0]["ooms"] == 2
@@ -218,16 +207,12 @@ def test_handlers_of_the_program_are_its_own_and_a_snapshot_is_kept_beside_them(
 
 def test_sigusr1_to_the_recording_reaches_the_program(run, tmp_path):
     ready, done = tmp_path / "ready", tmp_path / "done"
-    text = (
-        USES_GPU
-        + f"""
-import pathlib, time
+    text = f"""{USES_GPU}import pathlib, time
 pathlib.Path({str(ready)!r}).touch()
 until = time.time() + 20
 while not pathlib.Path({str(done)!r}).exists() and time.time() < until:
     time.sleep(0.02)
 """
-    )
 
     def person():
         wait_for(ready.exists)
@@ -251,25 +236,18 @@ def wait_for(ready, limit_s=20):
 
 
 def test_a_forked_child_that_leaves_by_os_exit_leaves_its_parents_record_alone(run):
-    text = (
-        USES_GPU
-        + """
-import os
+    text = f"""{USES_GPU}import os
 for _ in range(2):
     if not os.fork():
         os._exit(0)
     os.wait()
 """
-    )
     recording = run(text)
     assert len(recording.processes) == 1 and kept(recording) == ["exit"]
 
 
 def test_a_forked_child_that_is_terminated_dies_alone(run):
-    text = (
-        USES_GPU
-        + """
-import os, signal, sys, time
+    text = f"""{USES_GPU}import os, signal, sys, time
 child = os.fork()
 if not child:
     time.sleep(30)
@@ -277,7 +255,6 @@ time.sleep(0.1)
 os.kill(child, 15)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) + 20)
 """
-    )
     assert run(text).exit_code == 5
 
 
@@ -303,23 +280,18 @@ def test_each_process_that_uses_the_gpu_has_its_own_files(run, method):
 
 
 def test_a_program_that_spins_leaves_stacks_a_snapshot_and_a_sentence(run):
-    text = (
-        USES_GPU
-        + """
-import time
+    text = f"""{USES_GPU}import time
 def spins():
     until = time.monotonic() + 1.2
     while time.monotonic() < until:
         pass
 spins()
 """
-    )
     recording = run(text, hang_after_s=0.4)
     assert recording.exit_code == 0 and kept(recording) == ["exit", "hang"]
     (hang,) = recording.processes[0]["hangs"]
-    assert hang["says"].startswith(
-        "no allocation on the GPU and no output for 0."
-    ) and "in spins" in stacks(recording, hang)
+    assert hang["says"].startswith("no allocation on the GPU and no output for 0.")
+    assert "in spins" in (recording.folder / hang["stacks"]).read_text()
     assert any("its stacks are in" in note for note in recording.notes)
 
 
@@ -333,23 +305,15 @@ def test_a_program_that_allocates_or_writes_is_not_hung(run, life):
 
 
 def test_a_call_that_holds_the_interpreter_leaves_stacks_too(run):
-    text = (
-        USES_GPU
-        + """
-import ctypes
+    text = f"""{USES_GPU}import ctypes
 def in_a_driver():
     ctypes.PyDLL(None).usleep(900_000)
 in_a_driver()
 """
-    )
     recording = run(text, hang_after_s=0.2)
     assert recording.exit_code == 0
     assert "in_a_driver" in next(recording.folder.glob("*-stuck.stacks")).read_text()
     assert any("one call held the interpreter" in note for note in recording.notes)
-
-
-def stacks(recording, hang):
-    return (recording.folder / hang["stacks"]).read_text()
 
 
 # Wrong use, and what is shown.

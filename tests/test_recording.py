@@ -162,6 +162,10 @@ def test_a_trace_is_what_the_allocator_reads(inside):
     found = load.read(inside[0][0])
     header, rows = read(inside[0][0])
     assert len(found) == len(rows) and found.header["label"] == LABEL
+    # One that was made when the label had other words.
+    older = load.read(ROOT / "env" / "traces" / "cpu-training-step.parquet")
+    assert older.header["label"] != LABEL and len(older) > 1000
+    assert older.header["device"] == found.header["device"] == "cpu"
 
 
 def test_asking_for_a_recording_imports_no_torch_and_a_gpu_gets_its_history(tmp_path):

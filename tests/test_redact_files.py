@@ -1,13 +1,11 @@
 """Bundles and folders without what must not leave: names, contents, manifest; what cannot be read for sure is refused."""
 
-import io
 import json
-import pickle
 import sqlite3
 from pathlib import Path
 
 import pytest
-from redact_plants import jpeg, known_besides, png, secrets, told, told_again, tree
+from redact_plants import known_besides, png, secrets, told, told_again, tree
 
 from helpers.look.archive import BundleError, read_files
 from helpers.look.bundle import BundleWriter, open_bundle
@@ -116,6 +114,9 @@ def test_binary_members_are_refused_by_name_in_one_line_unless_told(known, tmp_p
         "study.db": database(tmp_path),
         "core.bin": bytes(range(256)) * 9,
         "x.gz": b"\x1f\x8b\x08\0abc",
+        "snapshot.pickle": b"\x80\x04\x95\x02\0\0\0\0\0\0\0}.",
+        "photo.jpg": b"\xff\xd8\xff\xe1" + bytes(range(99)),
+        "trace.parquet": b"PAR1\0\0PAR1",
     }
     files = {"a.txt": b"hello", **binary}
     with pytest.raises(RedactError) as error:
@@ -123,7 +124,7 @@ def test_binary_members_are_refused_by_name_in_one_line_unless_told(known, tmp_p
     assert all(name in str(error.value) for name in ("study.db (SQLite)", "core.bin", "x.gz"))
     assert "\n" not in str(error.value) and "a.txt" not in str(error.value)
     clean, replaced = redact_files(files, known, allow_binary=True)
-    assert clean == files and len(replaced.notes) == 3
+    assert clean == files and len(replaced.notes) == 6
 
 
 def test_nothing_is_written_where_a_member_is_refused_and_links_are(known, tmp_path):
@@ -138,49 +139,11 @@ def test_nothing_is_written_where_a_member_is_refused_and_links_are(known, tmp_p
     assert not (tmp_path / "out.tar.gz").exists()
 
 
-def parquet(pa, columns, meta=None):
-    out = io.BytesIO()
-    table = pa.table(columns).replace_schema_metadata(meta)
-    pytest.importorskip("pyarrow.parquet").write_table(table, out)
-    return out.getvalue()
-
-
-def test_a_snapshot_and_a_table_lose_their_paths(known):
-    pa = pytest.importorskip("pyarrow")
-    user = MADE["user"][2]
-    frames = [{"filename": f"/home/{user}/a.py", "line": 3}]
-    snapshot = {"segments": [{"address": 1 << 40, "frames": frames}], "device_traces": [[]]}
-    columns = {
-        "frame": [f"/home/{user}/a.py", None],
-        f"of {user}": [1, 2],
-        "tree": [{"who": user}, {"who": "x"}],
-        "rows": [[user], []],
-        "often": pa.array([user, user]).dictionary_encode(),
-    }
-    table = parquet(pa, columns, {"by": user})
-    raw = {"s.pickle": pickle.dumps(snapshot, protocol=4), "t.parquet": table}
-    clean, _ = redact_files(raw, known)
-    path = f"/home/{redact_text(user, known)}/a.py"
-    segment = pickle.loads(clean["s.pickle"])["segments"][0]
-    assert segment == {"frames": [{"filename": path, "line": 3}], "address": 1 << 40}
-    seen = pytest.importorskip("pyarrow.parquet").read_table(io.BytesIO(clean["t.parquet"]))
-    assert user not in str(seen.to_pylist()) + str(seen.schema)
-    assert seen.column(0).to_pylist() == [path, None] and seen.column(1).to_pylist() == [1, 2]
-    assert user.encode() not in clean["t.parquet"] + clean["s.pickle"]
-
-
-def test_a_pickle_that_runs_code_and_a_table_of_bytes_are_refused(known):
-    table = parquet(pytest.importorskip("pyarrow"), {"a": [b"x"]})
-    with pytest.raises(RedactError, match=r"p\.pickle.*t\.parquet"):
-        redact_files({"p.pickle": pickle.dumps(Path("x")), "t.parquet": table}, known)
-
-
 def test_pictures_lose_their_words_and_keep_their_pixels(known):
     words = MADE["email"][0]
-    clean, replaced = redact_files({"a.png": png(words), "b.jpg": jpeg(words)}, known)
-    assert words.encode() not in clean["a.png"] + clean["b.jpg"] and len(replaced.notes) == 2
-    assert b"IDAT" in clean["a.png"] and b"JFIF" in clean["b.jpg"]
-    assert clean["b.jpg"].endswith(b"\x12\x34\xff\x00\xff\xd9")
+    clean, replaced = redact_files({"a.png": png(words)}, known)
+    assert words.encode() not in clean["a.png"] and len(replaced.notes) == 1
+    assert b"IDAT" in clean["a.png"]
     with pytest.raises(RedactError):
         redact_files({"a.png": png(words)[:60]}, known)
 
@@ -241,11 +204,12 @@ def test_a_live_box_tells_its_people_keys_disks_and_nets_but_no_password(tmp_pat
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     known = Known()
-    learn_live(known, tmp_path, {"JOB_TOKEN": "abcdefghij12", "HF_TOKEN": "short", "A_KEY": "/etc"})
+    environment = {"JOB_TOKEN": "abcdefghij12", "HF_TOKEN": "short", "A_KEY": "/etc"}
+    learn_live(known, tmp_path, {**environment, "USER": "pkowal", "HOME": "/cluster/of/pkowalski"})
     values = [
         *("vexo", "Qwix Fen", "/data/people/vexo2", "Jor Lumvek", "jor@fen"),
         *("AAAAC3NzaC1lZDI1NTE5AAAA", "PKX0471123", "9803:9b03:0012:3456", "vexo.example"),
-        *("nas-fen", "Kip Upstairs", "secret-of-wyz", "abcdefghij12"),
+        *("nas-fen", "Kip Upstairs", "secret-of-wyz", "abcdefghij12", "pkowal", "pkowalski"),
     ]
     for value in values:
         assert value not in redact_text(f"of {value} here", known), value

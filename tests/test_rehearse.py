@@ -1,6 +1,5 @@
 """Rehearsals, as far as they go without a CUDA build of torch: cards, arguments, what a program told of itself, the C file."""
 
-import argparse
 import json
 import os
 import shutil
@@ -14,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import cli
 from helpers.commands import rehearse as command
-from helpers.commands.use import WrongUse
 from helpers.load.record import INJECT
 from helpers.load.rehearse import build, devices, rehearse, study
 from helpers.load.rehearse.rehearse import Oom, Rehearsal, environment
@@ -266,17 +265,9 @@ def test_the_answer_names_card_torch_failure_and_trust():
 @pytest.fixture
 def run(tmp_path):
     """The command, with a cache of its own."""
-    verbs = {}
-
-    def verb(name, run, says):
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--json", action="store_true")
-        verbs[name] = parser, run
-        return parser
-
-    command.register(verb)
-    parser, start = verbs["rehearse"]
-    return lambda *words: start(parser.parse_args(["--cache", str(tmp_path / "cache"), *words]))
+    parser, verbs = cli.parsers("rehearse")
+    own = ["rehearse", "--cache", str(tmp_path / "cache")]
+    return lambda *words: verbs["rehearse"](parser.parse_args([*own, *words]))
 
 
 def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(run, tmp_path):
@@ -284,7 +275,7 @@ def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(run, tmp_p
     bare.parent.mkdir()
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    with refused(WrongUse, "(--setup.*GB|GB.*--setup|is missing)"):
+    with refused(ValueError, "(--setup.*GB|GB.*--setup|is missing)"):
         run("--gpu", "t4", "--", str(bare), "-c", "1")
     assert not (tmp_path / "cache").exists()
 
@@ -293,7 +284,7 @@ def test_without_a_cuda_torch_one_line_names_the_command_and_the_size(run, tmp_p
     ("words", "says"), [("", "no command"), ("--torch-python /no/python -- python x", "")]
 )
 def test_wrong_use_is_one_line(run, words, says):
-    with refused(WrongUse, says):
+    with refused(ValueError, says):
         run(*words.split())
 
 
@@ -307,7 +298,7 @@ def test_everything_is_taken_away_by_one_command_and_only_what_rehearsals_put_th
     assert "3 MiB removed" in capsys.readouterr().out
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "thesis.tex").write_text("years of work")
-    with refused(WrongUse, "not of a rehearsal"):
+    with refused(ValueError, "not of a rehearsal"):
         run("--remove")
     assert (tmp_path / "cache" / "thesis.tex").exists()
 

@@ -1,29 +1,19 @@
 """record, replay and whatif at the command line: what they print, what they refuse, and with which exit code."""
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import verb as run
 
-from helpers import cli
 from helpers.shapes import Replay, WhatIf, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "env" / "traces"
 ONLY = ["--only", "--conf", "expandable_segments:True"]
 LOOP = TRACES / "growing-loop.parquet"
-
-
-def run(*argv):
-    """The verb in this process: its exit code, its answer, and its complaint."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([*map(str, argv)])
-    return code, out.getvalue(), err.getvalue()
 
 
 def small_trace(folder, *ops):

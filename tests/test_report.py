@@ -16,15 +16,18 @@ from page_audit import Audit, check, in_order
 from redact_plants import png
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
+from helpers.look.boxes import open_box
+from helpers.look.bundle import BundleWriter
 from helpers.look.reading import seen
 from helpers.run.notebook import VERDICT as MIME
 from helpers.run.record import boot_id
 from helpers.run.shapes import STATES
 from helpers.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, as_dict
+from helpers.tell import box as words_of_box
 from helpers.tell import page, report
 from helpers.tell.page import Prose, Room, cells, notebook_html, png_size
 from helpers.tell.tables import plain
-from helpers.tell.verdict import CAUSE_WORDS
+from helpers.tell.verdict import CAUSE_WORDS, headline
 
 ROOM = 10_000
 new_notebook, output = nbformat.v4.new_notebook, nbformat.v4.new_output
@@ -63,10 +66,13 @@ def test_verdict_machine_runs_notebooks_and_where_it_came_from_stand_in_this_ord
         "The kernel's TTM or GTT limit is below",
         "sudo update-initramfs -u",
         "strix-halo: Ubuntu 24.04",
-        "Cells done",
+        "What needs a person",
+        "5 runs",
+        "06-torn/run.json",
         "What is this box?",
         "Does the allocator fragment?",
         "Which limit binds?",
+        "How to read this",
         "Plan (SHA-256)",
     )
     for said in (
@@ -79,7 +85,7 @@ def test_verdict_machine_runs_notebooks_and_where_it_came_from_stand_in_this_ord
         "passed the limit of 120 s of cell 4",
         "06-torn/run.json: no whole JSON",
     ):
-        assert said in text
+        assert said in text, said
     assert set(report.STATE_WORDS) == set(STATES)
 
 
@@ -91,10 +97,56 @@ def test_last_words_stand_beneath_the_failed_cell_and_where_there_is_no_notebook
     assert "No executed notebook was written." in stopped and "Thread 0x7f" in stopped
 
 
-def test_code_is_folded_away_and_pictures_have_their_words(whole):
+def test_the_only_script_of_a_page_is_its_own(whole):
+    folder = Path(report.__file__).parent / "templates"
+    assert check(whole).script == (folder / "page.js").read_text()
+    assert Audit(whole).style == (folder / "casebook.css").read_text()
+
+
+def test_code_is_shown_where_a_cell_did_not_run_well_and_pictures_have_their_words(whole):
     audit = Audit(whole)
-    assert [attrs for tag, attrs in audit.tags if tag == "details"].count({"class": "code"}) > 5
+    folded = [attrs for tag, attrs in audit.tags if tag == "details"].count({"class": "code"})
+    assert folded == 4 and "This cell failed" in audit.text and "Not run" in audit.text
     assert len(audit.all("img", "alt")) == 3 and "No description" not in audit.all("img", "alt")
+
+
+def test_a_page_shows_each_thing_once(whole):
+    """The verdict, a figure or its table, what a panel repeats, and what an earlier notebook of the page has shown."""
+    text = Audit(whole).text
+    assert text.count(headline(VERDICT)) == 2 and "the answer above" in text  # with the title
+    assert "print(machine_line" not in text and text.count("strix-halo: Ubuntu") == 1
+    view = code("x", printed("a    b\n---  -\n1  2\nnote\n"))
+    panel = code("from helpers.tell.panels import monitor\nmonitor.show()", printed("One moment"))
+    said = [markdown("## Verdict"), code("print(v)", printed("the verdict in words"))]
+    notebook = new_notebook(
+        cells=[markdown("Who. And why."), view, markdown("By hand."), panel, *said]
+    )
+    known = set()
+    html = str(notebook_html(notebook, Room(ROOM), known=known))
+    assert re.findall("<summary>(.*?)</summary>", html) == ['Who. <span class="hint">1 row</span>']
+    assert (
+        "<td>1</td><td>2</td>" in html
+        and '<pre tabindex="0">note</pre>' in html
+        and "And why." in html
+    )
+    assert notebook_html(notebook, Room(ROOM), known=known).strip() == ""
+    everything = str(notebook_html(notebook, Room(ROOM)))
+    assert "One moment" in everything and "the verdict in words" in everything
+
+
+def test_a_figure_and_the_table_that_says_the_same_are_two_views_of_one_section():
+    drawing = data(image__png=base64.b64encode(png("x")).decode())
+    drawing.data["text/plain"] = "Pools: VRAM 2.00 GiB; GTT 1.50 GiB."
+    rows = "pool  size\n----  ----\nVRAM  2.00 GiB\nGTT  1.50 GiB\n"
+    cells_ = [
+        markdown("Pools."),
+        code("p", drawing),
+        markdown("As a table."),
+        code("t", printed(rows)),
+    ]
+    html = str(notebook_html(new_notebook(cells=cells_), Room(ROOM), known=set()))
+    assert html.count('class="fold"') == 1 and "figure, 2 rows" in html
+    assert html.count('name="view-0-1"') == 2 and html.count("open>") == 1
 
 
 def test_the_same_batch_gives_the_same_page_wherever_it_lies(example_batch, whole, tmp_path):
@@ -191,7 +243,7 @@ def test_nothing_that_a_box_or_a_notebook_says_can_act(tmp_path):
     assert plain(HOSTILE)[:30] in audit.text and "<script>alert(1)</script>" in audit.text
     assert "[image/jpeg is not shown here: 4 bytes]" in audit.text
     assert not re.search(r"alert\((4|5|31|90)\)", audit.text)
-    assert [level for level, title in audit.headings if title in ("deep", "shallow")] == [4, 3]
+    assert [level for level, title in audit.headings if title == "shallow"] == [3]
 
 
 def test_markdown_cannot_lead_away_or_point_at_files_beside_it():
@@ -252,7 +304,9 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         report.write_index(folder)
     assert (folder / "index.html").read_bytes() == before
-    assert sorted(path.name for path in folder.iterdir()) == ["01-run", "index.html"]
+    name = "strix-halo-2026-11-21-ttm-gtt-cap-likely.html"
+    assert sorted(path.name for path in folder.iterdir()) == ["01-run", "index.html", name]
+    assert (folder / name).read_bytes() == before
 
 
 def test_a_page_stays_below_3_mb_and_says_what_it_left_out(tmp_path):
@@ -286,9 +340,9 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
         run = run_record(name[:2], f"{name}.ipynb", "answered", verdict=said)
         put(tmp_path, run.model_copy(update={"box": box}))
     audit = check(report.page(tmp_path))
-    first = [title for level, title in audit.headings if level == 2][:2]
-    assert first == [CAUSE_WORDS["user-leak"], CAUSE_WORDS["ttm-gtt-cap"]]
-    assert "Box strix-halo" in audit.text and "Box other" in audit.text
+    table = audit.text[audit.text.index("Every box") :]
+    assert in_order(table, "What was found", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
+    assert in_order(table, "other", CAUSE_WORDS["ttm-gtt-cap"], "driver-leak (weak)")
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -310,7 +364,16 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
     missing = [Missing(reading="the log", how="look")]
     html = page.verdict_html(verdict("user-leak", evidence=[other, *sums], missing=missing))
     text = Audit(html).text
-    assert in_order(text, "Evidence", "a reading", "The sums of the message", "line 1", "Against")
+    assert in_order(
+        text,
+        "Why",
+        "a reading",
+        "Next step",
+        "Evidence",
+        "The sums of the message",
+        "line 1",
+        "Against",
+    )
     assert text.count("line 2") == 1 and "the log: look" in text and "Still open" not in text
 
 
@@ -355,15 +418,15 @@ def test_a_night_counts_first_then_says_what_needs_a_person_then_the_answers(lon
     assert in_order(
         check(text, pages_of(folder)).text,
         "60 runs",
+        "What needs a person",
         "44 answered",
         "need a person",
-        "What needs a person",
-        "died by SIGKILL",
+        "by SIGKILL",
         "9998-torn/run.json: no",
-        "What was found",
-        "Median time",
         "Nodes",
         "attempt 1: died",
+        "What was found",
+        "44 runs answered",
         "Plan (SHA-256)",
     )
 
@@ -372,12 +435,12 @@ def test_each_trouble_has_its_evidence_and_stands_once_for_all_that_are_alike(lo
     folder, html = long_night
     text = Audit(html).text
     assert "the kernel was killed by SIGKILL; the kernel log says out of memory" in text
-    assert "cell 7" in text and "1 strike; beside it: kernel.stderr, stacks.txt" in text
+    assert "stopped in cell 7" in text and "1 strike, beside it: kernel.stderr, stacks.txt" in text
     assert "GPU memory access fault" in text
     fine = ("answered", "planned", "skipped")
     runs = [run for run in records(folder).values() if run["state"] not in fine]
     kinds = {(run["notebook"], run["state"]) for run in runs}
-    assert html.count('<div class="ending">') == len(kinds) < len(runs)
+    assert len(re.findall('<details class="run"[^>]* open>', html)) == len(kinds) < len(runs)
 
 
 def test_every_run_of_a_night_that_ran_has_a_page_and_it_leads_back(long_night):
@@ -414,9 +477,9 @@ def test_a_gate_a_quarantine_and_a_run_whose_process_is_gone_need_a_person(tmp_p
     text = check(report.page(folder), {f"{p.name}/index.html" for p in folder.iterdir()}).text
     for words in (
         "Afterwards the box was not clean: VRAM 3.10 GiB above before; closed since then: gpu 0000:03:00.0.",
-        "started: started, and its process is gone",
-        "started: started under another boot",
-        "What kept a box or a GPU from being clean after a run.",
+        "started, and its process is gone",
+        "started under another boot",
+        "What kept a box or a GPU from being clean after a run",
         "gpu 0000:03:00.0: VRAM 3.10 GiB above before",
     ):
         assert words in text
@@ -429,4 +492,52 @@ def test_the_page_of_a_thousand_runs_stays_below_6_mb_with_the_longest_last_word
             run["cause"] = "".join(chr(97 + int(digit)) for digit in str(number))
             path.write_text(json.dumps({**run, "last_words": "<&>" * 1000}))
     html = report.page(folder)
-    assert len(html.encode()) < 6_000_000 and "1000 runs" in html and html.count("<tr ") == 1000
+    assert (
+        len(html.encode()) < 6_000_000
+        and "1000 runs" in html
+        and html.count('<details class="run"') == 1000
+    )
+
+
+def test_a_night_says_what_is_new_since_the_batch_before(tmp_path):
+    for name in ("1-n", "2-n"):
+        night(tmp_path / name, 14)
+    path, run = next(iter(records(tmp_path / "2-n").items()))
+    path.write_text(json.dumps({**run, "state": "failed", "verdict": None, "cause": "KeyError"}))
+    text = Audit(report.write_index(tmp_path / "2-n").read_text()).text
+    since = text[text.index("New since 1-n") :]
+    assert in_order(
+        since, "Before", "ttm-gtt-cap (likely)", "failed", f"{Path(run['notebook']).stem} on"
+    )
+    assert "New since" not in report.write_index(tmp_path / "1-n").read_text()
+    assert "Every run came to what it came to then." not in text
+    shutil.copytree(tmp_path / "2-n", tmp_path / "3-n")
+    assert "Every run came to what it came to then." in report.page(tmp_path / "3-n")
+
+
+def test_a_run_that_a_restart_ended_shows_what_the_kernel_said_before_it(tmp_path):
+    folder = one_run(tmp_path / "night", state="rebooted", last_words="step 41")
+    writer = BundleWriter("live", "live", "0", "2026-11-21T03:00:00Z")
+    source = "journalctl -k --no-pager --no-hostname -o short-monotonic -b -1"
+    writer.add("command", source, "[ 4021.700000] kernel: amdgpu 0000:c5:00.0: GPU reset begin!\n")
+    writer.write(folder / "box")
+    text = check(report.page(folder)).text
+    assert in_order(
+        text, "the machine restarted", "Last words", "step 41", "Last lines of the kernel"
+    )
+    assert "GPU reset begin!" in text
+
+
+@pytest.mark.parametrize(
+    ("box", "fine", "not_said"),
+    [
+        ("cuda-healthy", "device nodes; kernel log; every process; PCIe link", "control group"),
+        ("rx7900xt-container", "device nodes; 7 memory settings", "kernel log; every process"),
+        ("cpu-only", "kernel log", "device nodes; every process; PCIe link; settings"),
+    ],
+)
+def test_what_was_checked_and_is_fine_is_said_and_what_was_not_seen_is_not(box, fine, not_said):
+    said = "\n".join(words_of_box.fine(open_box(box)))
+    assert all(words in said for words in fine.split("; "))
+    assert not any(words in said for words in not_said.split("; "))
+    assert "filled in)" in words_of_box.machine_line(open_box(box))

@@ -6,13 +6,12 @@ import importlib.metadata
 import itertools
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from bare_checkout import ROOT
+from bare_checkout import ROOT, ran
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from setup import pip, stamp
@@ -33,31 +32,19 @@ GPU_PACKAGES = re.compile(
 
 def held(lock: str, python: str = "3.11.9", processor: str = "x86_64") -> list[tuple[str, str]]:
     """(name, version) of every pin that holds on Linux under a Python and processor."""
-    around = {
-        "python_version": ".".join(python.split(".")[:2]),
-        "python_full_version": python,
-        "platform_machine": processor,
-        "sys_platform": "linux",
-        "os_name": "posix",
-        "platform_system": "Linux",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-    }
+    around = {"python_version": ".".join(python.split(".")[:2]), "python_full_version": python}
+    around |= {"platform_machine": processor, "sys_platform": "linux", "os_name": "posix"}
+    around |= {"platform_system": "Linux", "implementation_name": "cpython"}
+    around["platform_python_implementation"] = "CPython"
     wanted = [Requirement(line) for line in pip.pins(ENV / lock)]
-    return [
-        (canonicalize_name(one.name), str(one.specifier).removeprefix("=="))
-        for one in wanted
-        if one.marker is None or one.marker.evaluate(around)
-    ]
+    held = [one for one in wanted if one.marker is None or one.marker.evaluate(around)]
+    return [(canonicalize_name(one.name), str(one.specifier)[2:]) for one in held]
 
 
 def direct(source: str) -> list[str]:
     lines = [line.strip() for line in (ENV / source).read_text().splitlines()]
-    return [
-        canonicalize_name(Requirement(line).name)
-        for line in lines
-        if line and not line.startswith(("#", "-"))
-    ]
+    named = [line for line in lines if line and not line.startswith(("#", "-"))]
+    return [canonicalize_name(Requirement(line).name) for line in named]
 
 
 @pytest.mark.parametrize(
@@ -86,17 +73,13 @@ def test_no_pin_is_or_brings_a_gpu_build(lock: str) -> None:
     for line in pip.pins(ENV / lock):
         name = canonicalize_name(Requirement(line).name)
         assert not GPU_PACKAGES.match(name), line
-        assert name != "torch" or (
-            lock == "torch.txt" and re.fullmatch(r"torch==[0-9.]+\+cpu", line)
-        ), line
+        cpu = lock == "torch.txt" and re.fullmatch(r"torch==[0-9.]+\+cpu", line)
+        assert name != "torch" or cpu, line
 
 
 def test_every_lock_belongs_to_a_set_and_the_other_way_round() -> None:
-    assert (
-        sorted(itertools.chain(*stamp.SETS.values()))
-        == sorted(LOCKS)
-        == sorted(path.name for path in ENV.glob("*.txt"))
-    )
+    there = sorted(path.name for path in ENV.glob("*.txt"))
+    assert sorted(itertools.chain(*stamp.SETS.values())) == sorted(LOCKS) == there
 
 
 def test_torch_brings_what_its_own_record_asks_for() -> None:
@@ -105,9 +88,8 @@ def test_torch_brings_what_its_own_record_asks_for() -> None:
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("no torch in .venv")
     here = {name for name, _ in held("torch.txt")}
-    assert {
-        canonicalize_name(one.name) for one in map(Requirement, wanted) if one.marker is None
-    } <= here
+    always = [one for one in map(Requirement, wanted) if one.marker is None]
+    assert {canonicalize_name(one.name) for one in always} <= here
 
 
 def test_what_is_installed_here_is_what_the_locks_pin() -> None:
@@ -115,23 +97,15 @@ def test_what_is_installed_here_is_what_the_locks_pin() -> None:
         pytest.skip("these tests do not run in the .venv of set-up")
     for lock in LOCKS[:2]:
         wanted = held(lock, platform.python_version(), platform.machine())
-        wrong = {
-            name: version for name, version in wanted if importlib.metadata.version(name) != version
-        }
-        assert not wrong, lock
+        here = {(name, importlib.metadata.version(name)) for name, _ in wanted}
+        assert not set(wanted) - here, lock
 
 
 def test_environment_yml_agrees_with_the_locks() -> None:
     said = yaml.safe_load((ROOT / "environment.yml").read_text())
     assert said["channels"][0] == "conda-forge"
-    python = (
-        next(
-            item
-            for item in said["dependencies"]
-            if isinstance(item, str) and item.startswith("python=")
-        )[7:]
-        + ".9"
-    )
+    (python,) = [item for item in said["dependencies"] if str(item).startswith("python=")]
+    python = f"{python.removeprefix('python=')}.9"
     pinned = dict(held("requirements.txt", python) + held("torch.txt", python))
     lines = said["dependencies"][-1]["pip"]
     named = [pip.checked(line).split("==") for line in lines if not line.startswith("-")]
@@ -147,21 +121,13 @@ def test_environment_yml_agrees_with_the_locks() -> None:
 
 
 def test_check_pins_says_what_it_expected() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ENV / "check_pins.py"), "frob"],
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert (
-        done.returncode == 2
-        and done.stderr == "check_pins: frob seen, expected one of lock, check\n"
-    )
+    done = ran([sys.executable, ENV / "check_pins.py", "frob"])
+    assert done.returncode == 2
+    assert done.stderr == "check_pins: frob seen, expected one of lock, check\n"
 
 
 def test_every_direct_requirement_earns_its_place_in_a_line() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text().split("## What it depends on")[1]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")][1:]
-    assert sorted(name.strip() for row in rows for name in row.split(",")) == direct(
-        "requirements.in"
-    )
+    named = sorted(name.strip() for row in rows for name in row.split(","))
+    assert named == direct("requirements.in")

@@ -1,6 +1,7 @@
 """Module parameters on a kernel command line: spelt right, in the right module, in the right unit."""
 
 import pytest
+from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,23 +17,8 @@ def found(word, ram=None):
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("amdgpu.gtt_size=122880", "amdgpu.gttsize was meant"),
-        ("ttm.page_limit=31457280", "ttm.pages_limit was meant"),
-        ("amdgpu.pages_limit=31457280", "ttm.pages_limit was meant"),
-        ("ttm.gttsize=122880", "amdgpu.gttsize was meant"),
-        ("amdgpu.vmsize=8", "amdgpu.vm_size was meant"),
-        ("ttm.page-pool-sizes=31457280", "ttm.page_pool_size was meant"),
-        ("amdttm.pages_limits=31457280", "amdttm.pages_limit was meant"),
-        ("ttm.page_limits=31457280", "ttm.pages_limit was meant"),
-        ("ttm.pages_limit=128849018880", "which is 31457280 pages"),
-        ("ttm.pages_limit=122880", "which is 31457280 pages"),
-        ("ttm.pages_limit=120", "which is 31457280 pages"),
-        ("amdgpu.gttsize=128849018880", "which is 122880 MiB"),
-        ("amdgpu.gttsize=120", "which is 122880 MiB"),
-        ("ttm.pages_limit=120G", "no whole number of pages"),
-    ],
+    "word, meant",
+    read_rows("a misspelt parameter or a size in another unit is told with"),
 )
 def test_a_misspelt_parameter_or_a_size_in_another_unit_is_told_with_what_was_meant(word, meant):
     (one,) = found(word, 125 * GIB)
@@ -40,18 +26,7 @@ def test_a_misspelt_parameter_or_a_size_in_another_unit_is_told_with_what_was_me
 
 
 @pytest.mark.parametrize(
-    ("word", "verdict"),
-    [
-        ("ttm.pages_limit=31457280", "effective"),
-        ("ttm.pages_limit=0x1e00000", "effective"),
-        ("amdgpu.gttsize=122880", "ineffective"),
-        ("amdgpu.gttsize=-1", "ineffective"),
-        ("amdgpu.vm_size=128", "ineffective"),
-        ("ttm.page_pool_size=31457280", "ineffective"),
-        ("amdgpu.no_system_mem_limit=1", "dangerous"),
-        ("amdgpu.no_system_mem_limit=0", "ineffective"),
-        ("amdgpu.brand_new_thing=1", "unknown"),
-    ],
+    "word, verdict", read_rows("a parameter that is written well is judged by what it does")
 )
 def test_a_parameter_that_is_written_well_is_judged_by_what_it_does(word, verdict):
     (one,) = found(word, 125 * GIB)
@@ -87,21 +62,7 @@ def test_every_row_is_whole_and_its_unit_is_the_one_that_a_capture_uses():
     assert not {row.name for row in PARAMETERS} & set(OTHER_PARAMETERS["amdgpu"])
 
 
-PIECES = [
-    "ttm.",
-    "amdgpu.",
-    "pages_limit",
-    "gttsize",
-    "=",
-    "0x",
-    "99",
-    "-",
-    " ",
-    "\n",
-    "options ",
-    '"',
-    "G",
-]
+PIECES = read_rows("settings_kernel pieces")
 
 
 @settings(max_examples=150, deadline=None)

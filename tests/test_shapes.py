@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from data_rows import read_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -19,12 +20,10 @@ from helpers.shapes import (
     FirstOom,
     NextStep,
     Replay,
-    Ttm,
     Verdict,
     WhatIf,
     as_dict,
     from_json,
-    json_schema,
     one_line,
     to_json,
 )
@@ -97,30 +96,9 @@ def test_keys_stand_in_the_order_of_the_contract():
     assert list(as_dict(VERDICT)) == [*keys.split(), "missing", "next_step"]
 
 
-@pytest.mark.parametrize("shape", [Verdict, Ttm, Reading, Replay, WhatIf])
-def test_the_schema_of_a_dataclass_is_what_pydantic_makes_of_it(shape):
-    assert json_schema(shape) == TypeAdapter(shape).json_schema()
-
-
 GOOD = {"cause": "permission", "confidence": "confirmed", "next_step": STEP}
 NO_VALUE = {"id": "e", "says": "x", "reading": {**READING, "value": None}}
-WRONG = [  # what is changed, how the line begins
-    ({"cuase": "x"}, "verdict: cuase: unknown key; expected cause, "),
-    ({"cause": "gremlins"}, "verdict: cause: seen 'gremlins'; expected one of 'external-holder'"),
-    ({"confidence": "certain"}, "verdict: confidence: seen 'certain'; expected one of"),
-    ({"next_step": None}, "verdict: next_step: seen None; expected an object"),
-    ({"schema_version": 2}, "verdict: schema_version 2: this workbook reads 1; update"),
-    ({"next_step": {"what": 3}}, "verdict: next_step.what: seen 3; expected text"),
-    ({"missing": [{"how": "y"}]}, "verdict: missing.0.reading: nothing seen; expected text"),
-    (
-        {"next_step": {**STEP, "sudo": "x"}},
-        "verdict: next_step.sudo: unknown key; expected what, command",
-    ),
-    (
-        {"evidence": [NO_VALUE]},
-        "verdict: evidence.0.reading: status 'ok' does not go with value None",
-    ),
-]
+WRONG = read_rows("shapes wrong")
 
 
 @pytest.mark.parametrize(("change", "line"), WRONG)

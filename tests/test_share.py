@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 
 import nbformat
@@ -15,11 +14,12 @@ from night_runs import night
 from page_audit import Audit, check, in_order
 from tell_boxes import code, markdown, printed
 
+from helpers import cli
 from helpers.commands import share as command
-from helpers.commands.use import WrongUse
 from helpers.look.boxes import RECORDED
 from helpers.run.shapes import Run
 from helpers.tell import redact, share
+from helpers.tell.issue_text import TABLE
 from helpers.tell.redact_known import Known
 
 FOLDER = Path(__file__).parent / "notebooks"
@@ -80,10 +80,61 @@ def test_nothing_that_was_planted_leaves_and_the_story_still_reads(shared):
     for value in PLANTED.values():
         assert value not in "\n".join([shared.html, shared.name, *lines])
     assert re.search(r"user-\d+@host-\d+:~\$ python", text) and "61.27 GiB at 0000:c5:00.0" in text
-    marks = ("TTM or GTT limit is below", "Evidence", "Cells done", "Plan (SHA-256)")
-    assert in_order(text, *marks, "What was replaced")
+    cover = (
+        "Which computer",
+        "In the words of",
+        "How sure",
+        "What is asked of you",
+        "Words",
+        "Next step",
+    )
+    marks = ("Evidence", "What was replaced", "Appendix", "What needs a person", "Plan (SHA-256)")
+    assert in_order(text, *cover, *marks)
     assert {"host", "user"} <= set(kinds) and f"{kinds['host']} host" in lines[0]
     assert shared.scan in ([], NO_SCAN) and any("second scan" in line for line in lines)
+
+
+def visible(page):
+    """What a person reads before anything is unfolded."""
+    html, folded = page.html, 1
+    while folded:  # the innermost first
+        html, folded = re.subn("<details(?:(?!<details).)*?</details>", "", html, flags=re.S)
+    return Audit(html).text
+
+
+def test_the_cover_says_to_a_stranger_what_this_is_which_box_why_how_sure_and_what_is_asked(shared):
+    cover = visible(shared)
+    row = TABLE["causes"]["ttm-gtt-cap"]
+    assert row["plain"] in cover and row["ask"] in cover and row["instead"] in cover
+    assert "21 November 2026" in cover and "In the words of the field: The kernel's TTM" in cover
+    assert "need not install or run anything" in cover and "TTMthe part" in cover.replace("\n", "")
+    assert "Cells done" not in cover and "What is this box?" not in cover
+
+
+@pytest.mark.parametrize(
+    ("box", "says"),
+    [("rx7900xt-container", "51 of its 54 readings were printed by no machine"), ("", "")],
+)
+def test_the_cover_names_how_many_readings_of_a_recorded_box_were_filled_in(tmp_path, box, says):
+    cell = code(f'box: str = "{box}"', tags=("parameters",))
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "case.ipynb")
+    cover = visible(made(tmp_path / "case.ipynb"))
+    assert says in cover and ("recorded example" in cover) is bool(box)
+    assert "not known yet" in cover and TABLE["causes"]["cannot-tell"]["ask"] in cover
+
+
+def test_a_host_that_is_called_like_a_word_of_the_verdict_costs_the_cover_and_not_the_page(planted):
+    known = Known()
+    known.add("host", "ttm-gtt-cap")
+    page = share.page(share.subject(planted / "01-probe"), known)
+    assert "no run came to an answer" in visible(page) and "run.json: " in page.html
+
+
+def test_a_print_leaves_the_appendix_out_and_cuts_no_card(shared):
+    rules = "".join(re.findall(r"@media print \{(.*?)\n\}", Audit(shared.html).style, re.S))
+    assert re.search(r"\.appendix[^{}]*\{ display: none; \}", rules)
+    for kept in (".next", ".evidence li", "figure", "table"):
+        assert re.search(re.escape(kept) + r"[^{}]*\{ break-inside: avoid; \}", rules), kept
 
 
 def test_as_it_is_only_where_asked_and_then_it_says_so(planted):
@@ -112,7 +163,7 @@ def test_a_hostile_notebook_becomes_a_page_that_cannot_act():
     assert not re.search(r"alert\((?:4|5|10|31|32)\)", audit.text)
     assert "tracker.example/s.js" not in page.html
     assert "[application/javascript is not shown here: 8 bytes]" in audit.text
-    assert [source[:18] for source in audit.all("img", "src")] == ["data:image/svg+xml"]
+    assert {source[:18] for source in audit.all("img", "src")} == {"data:image/svg+xml"}
 
 
 @pytest.mark.parametrize(
@@ -198,18 +249,11 @@ def test_text_has_the_contrast_that_wcag_asks_for(scheme):
 def run(monkeypatch, capsys, known):
     """The command: its exit code, what it printed and what it said on stderr. This box was read before."""
     monkeypatch.setattr(share, "known_of", lambda about: known)
-    parser = ArgumentParser()
-    parser.set_defaults(json=False)
-
-    def verb(name, runs, says):
-        parser.set_defaults(runs=runs)
-        return parser
-
-    command.register(verb)
+    parser, verbs = cli.parsers("share")
 
     def call(*words):
-        arguments = parser.parse_args([str(word) for word in words])
-        return arguments.runs(arguments), *capsys.readouterr()
+        arguments = parser.parse_args(["share", *(str(word) for word in words)])
+        return verbs["share"](arguments), *capsys.readouterr()
 
     return call
 
@@ -222,7 +266,7 @@ def test_the_command_writes_the_page_tells_what_it_replaced_and_never_overwrites
     assert status == 0 and said == f"Open: {out}\n"
     assert "replaced: " in told and "second scan" in told
     before = out.read_bytes()
-    with pytest.raises(WrongUse, match="already there; choose another --out or add --force"):
+    with pytest.raises(ValueError, match="already there; choose another --out or add --force"):
         run(FOLDER / "raises.ipynb", "--out", out)
     assert out.read_bytes() == before
     assert run(FOLDER / "raises.ipynb", "--out", out, "--force")[0] == 0
@@ -238,7 +282,7 @@ def test_the_command_writes_the_page_tells_what_it_replaced_and_never_overwrites
     ],
 )
 def test_wrong_use_is_one_line(run, words, says):
-    with pytest.raises(WrongUse, match=re.escape(says)):
+    with pytest.raises(ValueError, match=re.escape(says)):
         run(*words)
 
 
@@ -246,7 +290,7 @@ def test_a_find_of_the_second_scan_keeps_the_page_from_being_written(tmp_path, m
     monkeypatch.setattr(share, "second_scan", lambda texts: ["page line 3: Secret Keyword"])
     words = (FOLDER / "raises.ipynb", "--out", tmp_path / "x.html")
     says = "the second scan found 1: page line 3: Secret Keyword; nothing was written"
-    with pytest.raises(WrongUse, match=says):
+    with pytest.raises(ValueError, match=says):
         run(*words)
     assert not list(tmp_path.iterdir())
     assert run(*words, "--allow-found")[0] == 0
@@ -295,11 +339,16 @@ def test_the_bundle_that_a_batch_captured_is_the_one_it_is_about_and_a_broken_on
 
 
 @pytest.mark.skipif(not share.browser(), reason="no Chromium here")
-def test_a_page_is_printed_to_pdf_without_a_network_and_leaves_nothing_behind(tmp_path):
+def test_a_page_is_printed_on_few_sheets_without_a_network_and_leaves_nothing_behind(
+    tmp_path, shared
+):
     source, out = tmp_path / "page.html", tmp_path / "page.pdf"
-    source.write_text("<!DOCTYPE html><title>t</title><p>w<img src='https://example.org/x.png'>")
+    outside = "<img src='https://example.org/x.png'></main>"
+    source.write_text(shared.html.replace("</main>", outside))
     assert share.write_pdf(source, out) == ""
-    assert out.read_bytes().startswith(b"%PDF-") and len(list(tmp_path.iterdir())) == 2
+    sheets = re.findall(rb"/Type\s*/Page\b", out.read_bytes())
+    assert out.read_bytes().startswith(b"%PDF-") and 1 <= len(sheets) <= 8
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

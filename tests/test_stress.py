@@ -13,8 +13,8 @@ import pytest
 from helpers import child
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Op, Trace
-from helpers.load.patterns import PATTERNS, generate, ops
+from helpers.allocator.trace import Op, Trace, program_lines
+from helpers.load.patterns import PATTERNS, generate
 from helpers.load.study import stress
 from helpers.torchside.stress import limit, oom_path
 
@@ -118,7 +118,7 @@ def test_a_limit_is_never_the_whole_card_for_that_means_none_to_torch():
 
 
 def test_a_pattern_is_carried_out_whole(tiny):
-    trace = generate("tuning_trials", 3, 0.05, trials=3)
+    trace = generate("key_value_cache", 3, requests=2, kv_width=64)
     result = stress(sys.executable, trace, 900 * MIB, 30)
     assert (result.status, result.done, result.ooms) == ("ok", len(trace), 0)
     made = [int(call[1]) for call in tiny() if call[0] == "empty"]
@@ -126,7 +126,7 @@ def test_a_pattern_is_carried_out_whole(tiny):
 
 
 def test_the_time_ends_it_between_two_operations(tiny):
-    trace = generate("tuning_trials", 3, 0.01)
+    trace = generate("key_value_cache", 3, kv_width=64)
     result = stress(sys.executable, trace, 900 * MIB, 1e-3)
     assert (result.status, result.why) == ("time", "") and result.done < len(trace) and result.stats
 
@@ -187,7 +187,7 @@ def test_a_limit_or_time_that_cannot_be_is_refused(wrong):
 
 
 def test_the_program_runs_alone_and_reads_its_lines_from_stdin(tiny, tmp_path):
-    rows = ops(trace_of(alloc(0, 2 * MIB), alloc(1, 2 * MIB), free(0)))
+    rows = program_lines(trace_of(alloc(0, 2 * MIB), alloc(1, 2 * MIB), free(0)))
     spec = {"limit_bytes": 3 * MIB, "seconds": 9}
     ran = subprocess.run(
         child.program(sys.executable, "helpers.torchside.stress", json.dumps(spec)),

@@ -55,7 +55,7 @@ def test_a_run_that_passes_is_left_alone():
 def test_fragmentation_is_confirmed_where_a_gpu_recorded_it_and_another_setting_passes(
     seen, answer, recorded, confidence
 ):
-    assert seen.outcome.first_oom is not None and seen.metrics.all.stranded_bytes > 4 << 30
+    assert seen.outcome.first_oom is not None and seen.metrics.stranded_bytes > 4 << 30
     found = replays.verdict(answer, views.row_of(answer, ""), seen.metrics, recorded=recorded)
     assert (found.cause, found.confidence) == ("allocator-fragmentation", confidence)
     assert found.next_step.command == f"export PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
@@ -69,7 +69,7 @@ def test_every_figure_is_drawn_and_has_words(seen, answer):
         views.memory(seen),
         views.segments(seen),
         views.league(answer),
-        views.before_after(both),
+        views.memory(*both),
     ):
         data, width, height = png(view.draw())
         assert data.startswith(b"\x89PNG") and width > 300 and height > 100 and len(view.alt) > 40
@@ -80,8 +80,8 @@ def test_the_words_of_the_segment_map_add_up_to_what_is_reserved(seen):
     blocks = seen.at.blocks
     kinds = views.kinds_of(blocks)
     in_use = int(blocks[(kinds == 0) | (kinds == 1)][:, 4].sum())
-    assert in_use == seen.metrics.all.allocated_bytes
-    assert int(blocks[kinds == 3][:, 4].sum()) == seen.metrics.all.stranded_bytes
+    assert in_use == seen.metrics.allocated_bytes
+    assert int(blocks[kinds == 3][:, 4].sum()) == seen.metrics.stranded_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tell_boxes import APU, BLIND, CARDS, EVENTS, HOST_POOLS, at, event, read
 
+from helpers.grammar import lines as log_lines
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
-from helpers.look import kernel_log
 from helpers.look.boxes import open_box
-from helpers.look.gpus import Holder
 from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
 from helpers.shapes import CAUSES
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
+from helpers.tell.sanitise import clean_html
 from helpers.tell.shown import Column, Shown, columns_of, cut, plain, table, uncoloured, words
 
 NOT_THERE = not_available("no such file", "bytes", "/sys/x")
@@ -144,10 +144,30 @@ def test_on_a_terminal_it_is_as_wide_as_the_terminal(monkeypatch):
 
 def test_the_html_holds_every_cell_whole_and_nothing_of_a_box_is_markup():
     evil = Shown("<i>'", ["<b>", "pid"], [["<script>alert(1)</script>" * 4, "12"]], ["<u>"])
-    html = evil._repr_html_()
+    html = evil.html()
     assert html.count("&lt;script&gt;") == 4 and not re.search("<(script|b|i|u)>", html)
-    assert "text-align:right;white-space:nowrap'>12<" in html
+    assert "<td class=number>12</td>" in html
     assert "not available (a)" in LONG._repr_html_() and "no such file" in LONG._repr_html_()
+
+
+def test_a_view_is_a_table_in_a_notebook_and_a_frame_to_go_on_with(monkeypatch):
+    data, more = LONG._repr_mimebundle_()
+    assert data["text/plain"] == str(LONG) and not more
+    assert "<script>" in data["text/html"] and "position:sticky" in data["text/html"]
+    assert "src=" not in data["text/html"] and "http" not in shown.script()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no pandas
+    rows = LONG.frame().to_pylist()
+    assert [row["held"] for row in rows] == [3 * GIB, None] and rows[1]["name"] == "b"
+    mixed = Shown("", ["x", "y"], [[1, True], ["many", False]]).frame().to_pydict()
+    assert mixed == {"x": ["1", "many"], "y": [True, False]}
+    assert Shown("", ["x"], []).frame().column_names == ["x"]
+
+
+def test_a_page_drops_the_script_of_a_table_and_nothing_else():
+    clean = clean_html(LONG._repr_html_())
+    assert "script" not in clean and "sticky" not in clean
+    assert clean == clean_html(LONG.html()) and clean.count("<td") == 6 and "a note" in clean
+    assert '<td class="number">3.00 GiB</td>' in clean
 
 
 def test_the_alt_text_names_numbers_where_there_are_several_and_leaves_out_sources():
@@ -190,7 +210,7 @@ def test_events_stand_with_their_time_and_the_log_they_are_from():
 
 def test_every_code_that_is_shown_has_its_own_words():
     kinds = tables.kind_words()
-    assert {rule.kind for rule in kernel_log.rules()} <= set(kinds)
+    assert {rule.kind for rule in log_lines(True)} <= set(kinds)
     assert all(row.keys() <= {"kind", "words", "harmless"} for row in words("events"))
     assert set(words("causes")) == set(CAUSES) and len({*words("causes").values()}) == len(CAUSES)
     layers = {
@@ -225,17 +245,6 @@ def test_every_code_that_is_shown_has_its_own_words():
 )
 def test_a_moment_reads_as_a_person_says_it(when, said):
     assert tables.since_boot(when) == said
-
-
-def test_a_process_that_several_sources_saw_counts_once_with_the_most_that_was_seen():
-    def holder(pid, memory, source):
-        return Holder("0000:03:00.0", pid, "python", 0, "S", memory, source, "")
-
-    zero = seen(0, "bytes", "x")
-    rows = [(1, NOT_THERE, "kfd"), (2, read(MIB, "kfd"), "kfd"), (1, read(GIB, "x"), "fdinfo")]
-    rows += [(2, read(3 * GIB, "x"), "fdinfo"), (3, zero, "fdinfo"), (2, read(GIB, "x"), "late")]
-    chosen = tables.one_each(holder(*row) for row in rows)
-    assert [(h.pid, h.source) for h in chosen] == [(2, "fdinfo"), (1, "fdinfo"), (3, "fdinfo")]
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,7 @@ def second_processes(folder):
     [
         ("ddp", signal.SIGKILL, "the other process died"),
         ("ddp", signal.SIGSTOP, "does not answer"),
-        ("averaged", signal.SIGSTOP, "it did not end in time, and was stopped"),
+        ("averaged", signal.SIGSTOP, "it did not end in time"),
     ],
 )
 def test_a_second_process_that_dies_or_stops_is_an_outcome_and_leaves_nothing_behind(

@@ -62,12 +62,7 @@ OOM = (
 @pytest.mark.parametrize(
     ("what", "outcome", "exit_code", "message"),
     [
-        (
-            "import nowhere",
-            "crashed",
-            1,
-            "exit code 1: ModuleNotFoundError: No module named 'nowhere'",
-        ),
+        ("import nowhere", "crashed", 1, "exit code 1: ModuleNotFoundError: No module named"),
         (["no-such-program"], "crashed", 127, "exit code 127: no-such-program: cannot be run"),
         ("import os; os.kill(os.getpid(), 11)", "crashed", None, "ended by SIGSEGV"),
         (f"import sys; sys.exit({OOM!r})", "oom", 1, OOM[:70]),
@@ -95,13 +90,6 @@ def test_a_hang_is_told_from_slowness_and_keeps_the_stacks(made):
     slow = made(code, limits=Limits(seconds=1.5, silent_s=1), step="step")
     assert (slow.outcome, slow.complete) == ("ok", False) and slow.steps > 3
     assert "slow, not hung" in slow.message
-
-
-def test_a_program_of_which_no_word_is_expected_may_be_silent(made):
-    limits = Limits(seconds=0.7, silent_s=None, start_s=0.1)
-    found = made("import time; time.sleep(30)", limits=limits)
-    assert (found.outcome, found.complete) == ("ok", False)
-    assert "progress was not watched" in found.message
 
 
 def test_running_into_the_host_memory_limit_is_an_out_of_memory(made):

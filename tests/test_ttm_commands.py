@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from data_rows import read_rows
 from ttm_boxes import DKMS, GIB, apu
 
-from helpers.judge.ttm_commands import CONF, SYSTEMS, commands, stale_settings, systems
-from helpers.judge.ttm_plan import ttm
+from helpers.judge.ttm_plan import CONF, SYSTEMS, commands, stale_settings, systems, ttm
 from helpers.look.boxes import open_box
 from helpers.shapes import TtmPlan
 
@@ -80,19 +80,7 @@ def test_pages_limit_alone_is_set():
 
 
 @pytest.mark.parametrize(
-    ("release", "cmdline", "first"),
-    [
-        ("ID=fedora\n", "", "grubby"),
-        ('ID=rocky\nID_LIKE="rhel centos fedora"\n', "", "grubby"),
-        ("ID=fedora\n", "ostree=/ostree/boot.1/x", "rpm-ostree"),
-        ("ID=bazzite\nID_LIKE=fedora\nOSTREE_VERSION='43'\n", "", "rpm-ostree"),
-        ("ID=ubuntu\nID_LIKE=debian\n", "", "update-grub"),
-        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "", "update-grub"),
-        ('ID=pop\nID_LIKE="ubuntu debian"\n', "", "kernelstub"),
-        ("ID=nixos\n", "", "NixOS"),
-        ("ID=cachyos\nID_LIKE=arch\n", "", "modprobe.d with mkinitcpio"),
-        ('ID=opensuse-tumbleweed\nID_LIKE="opensuse suse"\n', "", "modprobe.d with dracut"),
-    ],
+    "release, cmdline, first", read_rows("the boot system goes by the distribution")
 )
 def test_the_boot_system_goes_by_the_distribution(release, cmdline, first):
     assert systems(apu(release=release, cmdline=cmdline))[0] == first

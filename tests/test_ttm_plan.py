@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import DKMS, GIB, MIB, apu
@@ -129,20 +130,7 @@ SPACE = Room(134299025408, 4096, (6, 17))
 
 
 @pytest.mark.parametrize(
-    ("reserve", "target", "words"),
-    [
-        (None, 126 * GIB, "expected at most KFD's limit, 121.62 GiB"),
-        (None, 122 * GIB, "KFD lets programs take 121.62 GiB"),
-        (-1, None, "expected a size above 0"),
-        (None, -5, "expected a size above 0"),
-        (None, 0, "expected a size above 0"),
-        (200 * GIB, None, "the box has 125.08 GiB of RAM"),
-        (8, None, "probably GiB (8.00 GiB)"),
-        (None, 31457280, "probably pages (120.00 GiB)"),
-        (None, 122880, "probably MiB (120.00 GiB)"),
-        (None, 120, "probably GiB (120.00 GiB)"),
-        (None, 3, "probably GiB (3.00 GiB)"),
-    ],
+    "reserve, target, words", read_rows("a wish that cannot be meant is refused in one line")
 )
 def test_a_wish_that_cannot_be_meant_is_refused_in_one_line(reserve, target, words):
     with pytest.raises(ValueError) as refused:

@@ -2,15 +2,9 @@
 
 import json
 import os
-import random
-import signal
 import sqlite3
-import subprocess
 import sys
-import threading
-import time
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 
 import kill_study
@@ -34,7 +28,6 @@ def plain(p):
     print("noise on stdout")
     with open(os.environ["DONE"], "a") as file:
         file.write(repr(p["x"]) + chr(10))
-    time.sleep(float(os.environ.get("NAP", "0")))
     return (p["x"] - 0.3) ** 2
 def fails(p):
     seen.append(1)
@@ -58,22 +51,6 @@ def slow(p):
     time.sleep(30 if p["x"] > 0.5 else 0)
     return p["x"]
 """
-SUPERVISOR = """
-import sys, json, os, signal, optuna, sqlalchemy
-from pathlib import Path
-from helpers.load.tuning import Settings, tune, worker
-at, seen = int(os.environ.get("KILL_AT_COMMIT", "0")), []
-@sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "commit")
-def committing(connection):
-    seen.append(1)
-    if len(seen) == at:
-        os.kill(os.getpid(), signal.SIGKILL)
-folder = Path(sys.argv[1])
-space = {"x": optuna.distributions.FloatDistribution(0, 1)}
-argv = worker(sys.executable, str(folder / "objective.py") + ":plain")
-done = tune(folder / "s.db", argv, space, 12, Settings(parallel=1, recycle_after=5, seed=3, limit_s=20))
-print(json.dumps([done.best, [[one["slot"], one["params"]["x"], one["value"]] for one in done.results]]))
-"""
 
 
 @pytest.fixture
@@ -86,9 +63,8 @@ def storage(tmp_path):
 def tuned(storage, tmp_path):
     """Runs a study of an objective of OBJECTIVE; gives what came of it and the lines that it said."""
 
-    def run(function, trials, space=X, nap_s=0.0, sampler=None, **settings):
-        lines = []
-        env = {**ENV, "DONE": str(tmp_path / "done"), "NAP": str(nap_s)}
+    def run(function, trials, space=X, sampler=None, **settings):
+        lines, env = [], {**ENV, "DONE": str(tmp_path / "done")}
         argv = worker(sys.executable, f"{tmp_path / 'objective.py'}:{function}")
         of = Settings(**{"backoff_s": 0.01, **settings})
         given = {"env": env, "on_line": lines.append, "sampler": sampler}
@@ -217,35 +193,7 @@ def test_what_is_no_storage_is_refused(storage):
 
 
 @pytest.mark.slow
-def test_workers_killed_at_random_moments_cost_no_trial(tuned, storage, tmp_path, monkeypatch):
-    rng, pids, killed, wrote, watch = random.Random(5), [], [], tmp_path / "done", tuning.watch
-
-    def watched(*given, **more):
-        return watch(*given, **more, on_start=pids.append)
-
-    def kill():
-        begun = set()  # no trial loses more than one worker, so that none uses up its tries
-        while len(killed) < 5:
-            time.sleep(rng.uniform(0.0, 0.5))
-            now = set(wrote.read_text().split()) if wrote.exists() else set()
-            if now > begun and pids[-1] not in killed:
-                begun = now
-                killed.append(pids[-1])
-                os.kill(pids[-1], signal.SIGKILL)
-
-    monkeypatch.setattr(tuning, "watch", watched)
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    done, _ = tuned("plain", 20, nap_s=0.25, restarts=9)
-    thread.join(20)
-    assert len(killed) == 5 and done.restarts in (4, 5)  # one may have been idle, at its end
-    rows = [(one["slot"], one["number"], one["outcome"]) for one in done.results]
-    assert rows == [(slot, slot, "ok") for slot in range(20)] and done.gave_up == ""
-    assert {one["number"]: one["value"] for one in done.results} == finished_in(storage)
-
-
-@pytest.mark.slow
-def test_a_study_killed_before_more_writes_and_with_whole_processes_loses_nothing():
+def test_a_study_killed_before_any_write_or_with_a_worker_or_supervisor_loses_and_repeats_nothing():
     pytest.importorskip("psutil")
     found = kill_study.failpoint_kills(30)
     assert found["kills"] >= 30 and found["boundaries_killed_at"] == 30 < 300 < found["boundaries"]
@@ -254,72 +202,3 @@ def test_a_study_killed_before_more_writes_and_with_whole_processes_loses_nothin
     whole = kill_study.process_kills(4)
     assert whole["kills"] == 4 and whole["identical"] == whole["studies"]
     assert (whole["lost"], whole["repeated"]) == (0, 0)
-
-
-@pytest.fixture
-def two(tmp_path):
-    """A folder for the undisturbed study, and one for that which is killed."""
-    for name in ("plain", "killed"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "objective.py").write_text(OBJECTIVE)
-    return tmp_path / "plain", tmp_path / "killed"
-
-
-def lived(folder, kill_after_s=60.0, nap_s=0.0, commit=0):
-    """A supervisor's life: what it printed at its end, or None where it was killed before."""
-    more = {"DONE": str(folder / "done"), "NAP": str(nap_s), "KILL_AT_COMMIT": str(commit)}
-    argv = [sys.executable, "-c", SUPERVISOR, str(folder)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(argv, env={**ENV, **more}, **pipes) as process:
-        try:
-            out, _ = process.communicate(timeout=kill_after_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            return None
-    assert process.returncode in (0, -signal.SIGKILL)
-    return json.loads(out) if process.returncode == 0 else None
-
-
-def check_nothing_lost_or_repeated(folder, ended, undisturbed, kills):
-    assert ended == undisturbed  # the same parameters and value in every slot, and so the same best
-    assert [slot for slot, _, _ in ended[1]] == list(range(12))
-    assert len(finished_in(folder / "s.db")) == 12
-    evaluated = (folder / "done").read_text().splitlines()
-    # Each kill redoes at most the one trial in hand.
-    assert len(set(evaluated)) == 12 and len(evaluated) <= 12 + kills
-    assert read_study(str(folder / "s.db")).running == 0
-
-
-@pytest.mark.slow
-def test_a_supervisor_killed_at_random_moments_loses_and_repeats_nothing(two):
-    plain, killed = two
-    began = datetime.now()
-    undisturbed = lived(plain, nap_s=0.2)
-    with closing(sqlite3.connect(plain / "s.db")) as database:
-        ((first,),) = database.execute("SELECT MIN(datetime_complete) FROM trials").fetchall()
-    start_s = (datetime.fromisoformat(first) - began).total_seconds() - 0.2
-    rng, finished = random.Random(11), {}
-    for _ in range(5):
-        # Up to two trials a life, so that five lives never finish the twelve.
-        assert lived(killed, rng.uniform(0.3 * start_s, start_s + 2 * 0.2), 0.2) is None
-        now = finished_in(killed / "s.db")
-        assert finished.items() <= now.items()  # what was finished stays, with its value
-        finished = now
-    ended = lived(killed)
-    assert finished.items() <= finished_in(killed / "s.db").items()
-    check_nothing_lost_or_repeated(killed, ended, undisturbed, 5)
-
-
-@pytest.mark.slow
-def test_a_supervisor_killed_before_each_commit_in_turn_loses_and_repeats_nothing(two):
-    plain, killed = two
-    undisturbed, kills, finished, ended = lived(plain), 0, {}, None
-    while ended is None:
-        # Its first lives die while they make the storage, the later ones between any two writes of a trial.
-        ended = lived(killed, commit=kills + 1)
-        kills += ended is None
-        now = finished_in(killed / "s.db")
-        assert finished.items() <= now.items()
-        finished = now
-    assert kills >= 12
-    check_nothing_lost_or_repeated(killed, ended, undisturbed, kills)

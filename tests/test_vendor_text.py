@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.look import rocm
 from helpers.look.bundle import Text
+from helpers.look.files import sources
 from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE
 from helpers.look.vendor_text import (
     count,
@@ -59,9 +59,10 @@ def test_what_was_not_measured_or_makes_no_sense_is_not_zero(raw: object) -> Non
         assert (reading.status, reading.value) == (NOT_AVAILABLE, None) and reading.why
 
 
-@pytest.mark.parametrize(
-    "raw", ["[Insufficient Permissions]", "Insufficient Permissions", "permission denied"]
-)
+REFUSED = ("[Insufficient Permissions]", "Insufficient Permissions", "permission denied")
+
+
+@pytest.mark.parametrize("raw", REFUSED)
 def test_a_refusal_reads_as_not_allowed(raw: str) -> None:
     assert {read(raw, TOOL).status for read in (size, count, word)} == {NOT_ALLOWED}
 
@@ -83,10 +84,8 @@ def test_a_number_of_a_million_digits_costs_no_minutes() -> None:
 
 
 def test_a_failure_quotes_the_tool_and_keeps_a_refusal_apart() -> None:
-    refused, member = (
-        "Unable to open /dev/kfd read-write: Permission denied",
-        "mira is not member of render",
-    )
+    refused = "Unable to open /dev/kfd read-write: Permission denied"
+    member = "mira is not member of render"
     failure = why_nothing(text(f"\x1b[31m{refused}\x1b[0m\n{member}\n"), "rocminfo", "agent")
     assert (failure.status, failure.why) == (NOT_ALLOWED, f"{refused}; {member}")
 
@@ -124,7 +123,7 @@ def test_stdout_ends_where_stderr_begins() -> None:
 
 def test_no_command_of_ours_can_write() -> None:
     words = {tool: set() for tool in ("rocm-smi", "amd-smi", "amd-ttm", "rocminfo")}
-    for tool, *rest in rocm.COMMANDS:
+    for tool, *rest in map(str.split, sources("command", "rocm")):
         words[tool].update(rest)
     reads = "version list static metric process node"
     assert all(word in ("all", "--json") or word[:6] == "--show" for word in words["rocm-smi"])
@@ -132,14 +131,14 @@ def test_no_command_of_ours_can_write() -> None:
     assert words["amd-ttm"] == words["rocminfo"] == set(), "without arguments they only print"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: (
-        st.dictionaries(st.sampled_from(["value", "unit", "x"]), inner)
-        | st.lists(inner, max_size=3)
-    ),
-    max_leaves=6,
-)
+def nested(inner: st.SearchStrategy) -> st.SearchStrategy:
+    return st.dictionaries(st.sampled_from(["value", "unit", "x"]), inner) | st.lists(
+        inner, max_size=3
+    )
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+JSON = st.recursive(PLAIN, nested, max_leaves=6)
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from tell_boxes import HOSTILE, VERDICT
 
-from helpers.look.reading import not_allowed
+from helpers.look.reading import not_allowed, seen
 from helpers.run.notebook import VERDICT as MIME
 from helpers.shapes import Confidence, Evidence, NextStep, Verdict, from_json, to_json
 from helpers.tell import verdict as words
@@ -139,3 +139,24 @@ def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monke
 def test_outside_a_notebook_the_text_is_printed(capsys):
     words.show(BARE)
     assert capsys.readouterr().out == words.as_text(BARE) + "\n"
+
+
+def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_undone():
+    step = NextStep("Raise it.", "sudo a", reboot=True, check="cat b", undo="sudo c")
+    listed = words.steps(replace(BARE, next_step=step))
+    assert [title for title, _, _ in listed] == ["Do", "Reboot", "Check", "Undo"]
+    assert [typed for _, _, typed in listed] == ["sudo a", "", "cat b", "sudo c"]
+    assert words.steps(BARE) == [("Do", "Run make diagnose as root.", "")]
+
+
+def test_why_is_at_most_three_pieces_of_evidence_and_no_size_stands_there_twice():
+    sizes = [seen(size, "bytes", "s") for size in (5, 5, 7)]
+    told = [
+        Evidence(f"e{n}", r, f"says {n}") for n, r in enumerate([seen("w", "text", "s"), *sizes])
+    ]
+    assert [row.says for row in words.why(replace(BARE, evidence=told))] == [
+        "says 1",
+        "says 3",
+        "says 0",
+    ]
+    assert words.why(BARE) == []

@@ -5,6 +5,7 @@ Same arguments, same tree. The forms are those of Linux 6.8 with amdgpu and of t
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 GIB = 1 << 30
 FIRST_PID = 100
+TEXTS = json.loads(Path(__file__).with_name("data").joinpath("tree.json").read_text())
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def make_tree(
             if kind == "amd":
                 used[pci] += held[pid]
                 by_kfd[pid] = (pci, held[pid])
-    _machine(root)
+    write_all(root, "", TEXTS["machine"])
     for index, pci in enumerate(amd_pci):
         _amd_card(root, index, pci, used[pci])
     for index, pci in enumerate(nvidia_pci):
@@ -93,20 +95,9 @@ def _process(root: Path, pid: int, holds: bool, dice: random.Random) -> None:
     memory = "" if state.startswith("Z") else memory
     uid = dice.choice([0, 1000, 1001])
     name = dice.choice(["trainer", "shell (1)", "render server", "python3"])
-    write(
-        root,
-        f"{folder}/status",
-        f"Name:\t{name}\nUmask:\t0022\nState:\t{state}\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t1\n"
-        f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\t{pid - 90}\n"
-        f"{memory}Threads:\t3\n",
-    )
-    ticks = 1000 + pid
-    write(
-        root,
-        f"{folder}/stat",
-        f"{pid} ({name}) {state[0]} 1 {pid} {pid} 0 -1 4194304 9 0 0 0 1 1 0 0 20 0 3 0 {ticks} "
-        "8192 25 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
-    )
+    words = {"name": name, "state": state, "pid": pid, "uid": uid, "memory": memory}
+    write(root, f"{folder}/status", TEXTS["status"].format(inner=pid - 90, **words))
+    write(root, f"{folder}/stat", TEXTS["stat"].format(letter=state[0], ticks=1000 + pid, **words))
     write(root, f"{folder}/cmdline", f"{name}\0--pid\0{pid}\0")
     link(root, f"{folder}/fd/0", f"socket:[{pid * 10}]")
     write(root, f"{folder}/fdinfo/0", "pos:\t0\nflags:\t02\nmnt_id:\t9\nino:\t77\n")
@@ -117,48 +108,15 @@ def _device_files(
 ) -> None:
     for number in range(count):
         fd = 3 + number
-        text = "pos:\t0\nflags:\t02100002\nmnt_id:\t27\nino:\t412\n"
+        text = TEXTS["file"]
         target = "/dev/nvidiactl" if number == 0 else f"/dev/nvidia{index}"
         if kind == "amd":
             target = "/dev/kfd" if number == 0 and count > 1 else f"/dev/dri/renderD{128 + index}"
             if target != "/dev/kfd":
-                kib = size >> 10
-                text += (
-                    f"drm-driver:\tamdgpu\ndrm-client-id:\t{pid}\ndrm-pdev:\t{pci}\npasid:\t{32768 + pid}\n"
-                    "drm-total-cpu:\t0\ndrm-total-gtt:\t2048 KiB\ndrm-resident-gtt:\t2048 KiB\n"
-                    f"drm-total-vram:\t{kib} KiB\n"
-                    f"drm-shared-vram:\t0\ndrm-active-vram:\t0\ndrm-resident-vram:\t{kib} KiB\ndrm-purgeable-vram:\t0\n"
-                    f"drm-memory-vram:\t{kib} KiB\ndrm-memory-gtt: \t2048 KiB\ndrm-memory-cpu: \t0 KiB\n"
-                    f"amd-evicted-vram:\t0 KiB\namd-requested-vram:\t{kib} KiB\ndrm-engine-gfx:\t81200345 ns\n"
-                )
+                own = {"pid": pid, "pci": pci, "pasid": 32768 + pid, "kib": size >> 10}
+                text += TEXTS["client"].format(**own)
         link(root, f"/proc/{pid}/fd/{fd}", target)
         write(root, f"/proc/{pid}/fdinfo/{fd}", text)
-
-
-def _machine(root: Path) -> None:
-    memory = {"MemTotal": 65536000, "MemFree": 30000000, "MemAvailable": 50000000}
-    memory.update(SwapTotal=8388608, SwapFree=8388608, Hugetlb=0)
-    modules = (
-        "amdgpu 17500000 4 - Live 0x0000000000000000\namdttm 110592 1 amdgpu, Live 0x0000000000000000\n"
-        "ttm 106496 0 - Live 0x0000000000000000"
-    )
-    files: dict[str, object] = {
-        "proc/meminfo": "\n".join(f"{name}: {kib} kB" for name, kib in memory.items()),
-        "proc/cmdline": "BOOT_IMAGE=/vmlinuz-6.8.0-invented root=/dev/nvme0n1p2 ro quiet",
-        "proc/modules": modules,
-        "proc/version": "Linux version 6.8.0-invented (nobody@nowhere) (gcc 13) #1 SMP PREEMPT_DYNAMIC",
-        "proc/cpuinfo": "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: An Invented CPU\n",
-        "proc/sys/kernel/osrelease": "6.8.0-invented",
-        "proc/sys/kernel/random/boot_id": "5f2b7f1e-0000-4000-8000-1a2b3c4d5e6f",
-        "etc/os-release": 'PRETTY_NAME="Invented Linux 24"\nID=invented',
-        "etc/machine-id": "0123456789abcdef0123456789abcdef",
-        "etc/modprobe.d/ttm.conf": "options ttm pages_limit=8388608",
-    }
-    write_all(root, "", files)
-    pages = {"pages_limit": 8192000, "page_pool_size": 8192000, "dma32_pages_limit": 524288}
-    write_all(root, "/sys/module/ttm/parameters", pages)
-    driver = {"gttsize": -1, "vm_size": -1, "no_system_mem_limit": "N", "gpu_recovery": -1}
-    write_all(root, "/sys/module/amdgpu/parameters", driver)
 
 
 def _pci(root: Path, pci: str, vendor: str, device: str, driver: str) -> str:
@@ -198,27 +156,21 @@ def _amd_card(root: Path, index: int, pci: str, used: int) -> None:
 
 def _nvidia_card(root: Path, index: int, pci: str) -> None:
     _pci(root, pci, "0x10de", "0x2684", "nvidia")
-    release = (
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.99.07  Mon Jan  1 00:00:00 UTC 2024"
-    )
-    lines = f"Model: \t\t NVIDIA Invented 24\nIRQ:   \t\t {100 + index}\nBus Location: \t {pci}\nDevice Minor: \t {index}"
-    write_all(root, "/proc/driver/nvidia", {"version": release, f"gpus/{pci}/information": lines})
+    lines = TEXTS["nvidia information"].format(irq=100 + index, pci=pci, index=index)
+    files = {"version": TEXTS["nvidia version"], f"gpus/{pci}/information": lines}
+    write_all(root, "/proc/driver/nvidia", files)
 
 
 def _kfd(root: Path, amd: tuple[str, ...], held: dict[int, tuple[str, int]]) -> None:
     if not amd:
         return
     top = "/sys/devices/virtual/kfd/kfd"
-    cpu = "cpu_cores_count 32\nsimd_count 0\nmem_banks_count 1"
     write_all(root, f"{top}/topology", {"generation_id": 2, "nodes/0/gpu_id": 0})
-    write_all(root, f"{top}/topology/nodes/0", {"properties": cpu})
+    write_all(root, f"{top}/topology/nodes/0", {"properties": TEXTS["cpu node"]})
     ids = {pci: 41_000 + number for number, pci in enumerate(amd)}
     for number, pci in enumerate(amd):
-        properties = (
-            "cpu_cores_count 0\nsimd_count 168\nmem_banks_count 1\nvendor_id 4098\ndevice_id 29772\n"
-            f"location_id {int(pci[5:7], 16) << 8}\ndomain 0\ndrm_render_minor {128 + number}\n"
-            "gfx_target_version 110000"
-        )
+        places = {"location": int(pci[5:7], 16) << 8, "minor": 128 + number}
+        properties = TEXTS["gpu node"].format(**places)
         bank = f"heap_type 1\nsize_in_bytes {20 * GIB}\nwidth 320"
         files = {"gpu_id": ids[pci], "name": "ip discovery", "properties": properties}
         node = f"{top}/topology/nodes/{number + 1}"

@@ -72,36 +72,15 @@ def apu(
     )
     if "rocminfo" not in leave_out:
         writer.add("command", "rocminfo", rocminfo)
-    device = {
-        "index": 0,
-        "pci": PCI,
-        "name": "An APU",
-        "gfx": "gfx1151",
-        "total_bytes": torch,
-        "integrated": 1,
-    }
-    device.update({"free_bytes": free} if free is not None else {})
+    device = {"index": 0, "pci": PCI, "name": "An APU", "gfx": "gfx1151", "integrated": 1}
+    device.update({"total_bytes": torch}, **({} if free is None else {"free_bytes": free}))
+    build = {"status": "ok", "torch": "2.11.0", "hip": "7.2", "devices_taken": True}
+    display = {"pci": PCI, "class": "0x030000", "vendor": "0x1002", "device": "0x1586"}
+    display.update(driver="amdgpu", path=f"/sys/devices/pci0000:00/{PCI}")
     tabled = {
         "host": [{"release": kernel, "page_size": page, "boot_id": boot}],
-        "torch": [
-            {
-                "status": "ok",
-                "torch": "2.11.0",
-                "hip": "7.2",
-                "devices_taken": True,
-                "devices": [device],
-            }
-        ],
-        "pci_devices": [
-            {
-                "pci": PCI,
-                "class": "0x030000",
-                "vendor": "0x1002",
-                "device": "0x1586",
-                "driver": "amdgpu",
-                "path": f"/sys/devices/pci0000:00/{PCI}",
-            }
-        ],
+        "torch": [{**build, "devices": [device]}],
+        "pci_devices": [display],
         **(tables or {}),
     }
     for name, rows in tabled.items():

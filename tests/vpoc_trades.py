@@ -5,36 +5,35 @@ from dataclasses import replace
 import numpy as np
 
 from helpers.load.vpoc import sample
-from helpers.load.vpoc.trades import from_sessions, ticks_of
+from helpers.load.vpoc.trades import from_sessions
 
-TYPES = ("int32", "float32", "float64")
+VOLUMES = ("int32", "int64", "float64")
 CHICAGO = "America/Chicago"
 
 
-def as_type(trades, kind, tick=0.25):
-    """The same trades with prices in points and volumes of a type; int32 stays ticks and whole volumes."""
-    if kind == "int32":
-        return replace(trades, tick=tick)
-    price, volume = (trades.price * tick).astype(kind), trades.volume.astype(kind)
-    return replace(trades, price=price, volume=volume, tick=tick)
+def with_volumes(trades, kind):
+    """The same trades with volumes of a type."""
+    return replace(trades, volume=trades.volume.astype(kind))
 
 
 def slow_profiles(trades, layout):
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
     for s in range(trades.sessions):
         part = slice(trades.starts[s], trades.starts[s + 1])
-        ticks = ticks_of(trades.price[part], trades.tick).tolist()
+        ticks = trades.price[part].tolist()
         for tick, volume in zip(ticks, trades.volume[part].tolist(), strict=True):
             out[s, tick - layout.lows[s]] += volume
     return out
 
 
-def parquet_of(trades, path):
+def parquet_of(trades, path, points=False):
+    """A Parquet file of the trades, their prices in ticks or in points."""
     import pyarrow as pa
     from pyarrow import parquet
 
     keys = np.repeat(np.array(trades.labels), np.diff(trades.starts))
-    columns = {"session": keys, "price": trades.price, "volume": trades.volume}
+    price = trades.price * trades.tick if points else trades.price
+    columns = {"session": keys, "price": price, "volume": trades.volume}
     parquet.write_table(pa.table(columns), path)
     return path
 

@@ -32,17 +32,13 @@ class Call:
         """Turn this process into the command, so that signals and the exit code are the command's own."""
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(
-            self.python,
-            [self.python, *argv],
-            child_environment(self.root, self.environ),
-        )
+        env = child_environment(self.root, self.environ)
+        os.execve(self.python, [self.python, *argv], env)
 
     def call(self, *argv: str) -> int:
         """Run one command of several and return its exit code; an interrupt is left to the child to answer."""
-        child = subprocess.Popen(
-            [self.python, *argv], env=child_environment(self.root, self.environ)
-        )
+        env = child_environment(self.root, self.environ)
+        child = subprocess.Popen([self.python, *argv], env=env)
         while True:
             try:
                 return child.wait()
@@ -58,12 +54,7 @@ def child_environment(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
     if not os.access(env.get("HOME") or "/nonexistent", os.W_OK):
         # A container started with a bare uid: HOME is / or missing, and Jupyter, IPython and matplotlib must write.
         own = os.path.join(tempfile.gettempdir(), f"casebook-{os.getuid()}")
-        names = (
-            "JUPYTER_RUNTIME_DIR",
-            "JUPYTER_DATA_DIR",
-            "JUPYTER_CONFIG_DIR",
-            "IPYTHONDIR",
-            "MPLCONFIGDIR",
-        )
+        names = [f"JUPYTER_{what}_DIR" for what in ("RUNTIME", "DATA", "CONFIG")]
+        names += ["IPYTHONDIR", "MPLCONFIGDIR"]
         env = {name: f"{own}/{name.lower()}" for name in names} | env
     return env

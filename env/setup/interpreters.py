@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from .pip import QUIET
 
 PROBE_LIMIT_S = 20
 MARK = "casebook-probe:"
@@ -37,6 +39,11 @@ try:
 except Exception as error:
     said["why"] = "%s: %s" % (type(error).__name__, error)
 print("casebook-probe:" + json.dumps(said))
+"""
+STARTER = """#!/bin/sh
+# Restores what {one.path} finds its torch through: the {one.through}.
+unset PYTHONNOUSERSITE
+PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{theirs} exec {python} "$@"
 """
 
 
@@ -67,16 +74,11 @@ class Interpreter:
         says = [f"torch {self.torch}{kind}" if self.torch else "", self.why]
         return f"{self.path} ({self.how_found}): " + "; ".join(filter(None, says))
 
-    def record(self) -> dict[str, object]:
-        return asdict(self)
-
 
 def stated(text: str, name: str) -> str | None:
     """What torch/version.py assigns to a name, as text; None for None or no such line."""
-    found = re.search(
-        rf"^{name}\s*(?::[^=\n]+)?=\s*(?:'([^'\n]*)'|\"([^\"\n]*)\")", text, re.MULTILINE
-    )
-    return (found[1] or found[2] or None) if found else None
+    found = re.search(rf"^{name}\s*(?::[^=\n]+)?=\s*(['\"])(.*?)\1", text, re.MULTILINE)
+    return found[2] or None if found else None
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -93,16 +95,9 @@ def probe(
     path: str, how_found: str, environ: Mapping[str, str], limit_s: float = PROBE_LIMIT_S
 ) -> Interpreter:
     """Look at one interpreter in a child with a time limit; a broken or silent one is answered with the reason."""
+    pipes = {**QUIET, "stderr": subprocess.PIPE, "env": user_environment(environ)}
     try:
-        child = subprocess.Popen(
-            [path, "-c", PROBE],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            env=user_environment(environ),
-            start_new_session=True,
-        )
+        child = subprocess.Popen([path, "-c", PROBE], cwd="/", start_new_session=True, **pipes)
     except OSError as error:
         return Interpreter(path, how_found, why=f"does not start: {error.strerror or error}")
     try:
@@ -113,10 +108,9 @@ def probe(
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    answer = [line for line in out.decode(errors="replace").splitlines() if line.startswith(MARK)]
+    answer = [line for line in out.splitlines() if line.startswith(MARK)]
     if child.returncode or not answer:
-        words = err.decode(errors="replace").strip().splitlines()
-        last = words[-1] if words else "nothing printed"
+        last = (err.strip().splitlines() or ["nothing printed"])[-1]
         return Interpreter(path, how_found, why=f"exit {child.returncode}: {last}")
     return judged(path, how_found, json.loads(answer[-1][len(MARK) :]), environ)
 
@@ -177,9 +171,8 @@ def find(
     paths, prefixes = set(), {str(venv), os.path.realpath(venv)}
     first = [(asked, "--torch-python")] if asked else []
     for path, how in [*first, *candidates(environ, venv, system)]:
-        if path in paths or path.startswith(f"{venv}{os.sep}"):
-            continue
-        if not os.path.lexists(path) and path != asked:
+        there = os.path.lexists(path) or path == asked
+        if not there or path in paths or path.startswith(f"{venv}{os.sep}"):
             continue
         paths.add(path)
         seen = probe(path, how, environ, limit_s)
@@ -195,11 +188,4 @@ def starter(one: Interpreter, environ: Mapping[str, str]) -> str:
     The workbook's own children run with PYTHONNOUSERSITE and a PYTHONPATH of their own.
     """
     theirs = shlex.quote(environ.get("PYTHONPATH", "")) if one.through == "PYTHONPATH" else ""
-    lines = [
-        "#!/bin/sh",
-        f"# Restores what {one.path} finds its torch through: the {one.through}.",
-        "unset PYTHONNOUSERSITE",
-        f'PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{theirs} exec {shlex.quote(one.path)} "$@"',
-        "",
-    ]
-    return "\n".join(lines)
+    return STARTER.format(one=one, theirs=theirs, python=shlex.quote(one.path))

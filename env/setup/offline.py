@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import zipapp
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import SetupError, pip, stamp, torch_build, venv
@@ -35,34 +36,33 @@ def wheelhouse(call: Call) -> int:
     try:
         own = venv.pip_of_host(host, root, "", call.environ)
     except venv.Lacks as lack:
-        raise SetupError(
-            f"wheelhouse: {host} has no pip ({lack}): use a Python that has one, PYTHON=.."
-        ) from lack
-    folder = root / "wheelhouse"
-    part = root / "wheelhouse.part"
+        do = "use a Python that has one, PYTHON=.."
+        raise SetupError(f"wheelhouse: {host} has no pip ({lack}): {do}") from lack
+    folder, part = root / "wheelhouse", root / "wheelhouse.part"
     part.mkdir(exist_ok=True)
     log = part / "download.log"
     kept = pip.settings(own, call.environ)
     env = pip.environment(call.environ, kept, root / "no wheelhouse")
     locks = [root / "env" / stamp.SETS[name][0] for name in ("base", "test")]
     progress = pip.Progress("wheels", sum(len(pip.pins(lock)) for lock in locks))
-    # One call a lock: pip refuses a pin that two locks name.
-    for lock in locks:
-        outcome = pip.run(
-            pip.command(own, "download", [lock], options=("--dest", str(part))), env, progress, log
-        )
+
+    def download(
+        locks: Sequence[Path], torch: str | None = None, options: Sequence[str] = ()
+    ) -> pip.Outcome:
+        argv = pip.command(own, "download", locks, torch, ("--dest", str(part), *options))
+        return pip.run(argv, env, progress, log)
+
+    for lock in locks:  # one call each: pip refuses a pin that two locks name
+        outcome = download([lock])
         if outcome.code:
             raise SetupError(f"wheelhouse: pip stopped ({outcome.said}); see {log}")
-    name = f"{torch_build.version(root)}+cpu"
+    name, progress = f"{torch_build.version(root)}+cpu", pip.Progress("torch", 1)
+    env["PIP_RETRIES"] = "1"
     for options in ((), ("--extra-index-url", f"{torch_build.TORCH_INDEX}/cpu")):
-        argv = pip.command(own, "download", torch=name, options=("--dest", str(part), *options))
-        outcome = pip.run(argv, env | {"PIP_RETRIES": "1"}, pip.Progress(f"torch {name}", 1), log)
+        outcome = download((), name, options)
         if outcome.code == 0:
-            env |= {"PIP_FIND_LINKS": f"{kept.get('PIP_FIND_LINKS', '')} {part}"}
-            argv = pip.command(
-                own, "download", [root / "env/torch.txt"], options=("--dest", str(part))
-            )
-            outcome = pip.run(argv, env, progress, log)
+            env["PIP_FIND_LINKS"] = f"{kept.get('PIP_FIND_LINKS', '')} {part}"
+            outcome = download([root / "env/torch.txt"])
             break
     if outcome.code:
         print(f"without torch {name}: {outcome.said}", file=sys.stderr)
@@ -72,11 +72,10 @@ def wheelhouse(call: Call) -> int:
     if folder.exists():
         shutil.rmtree(folder)
     os.replace(part, folder)
-    wheels = list(folder.glob("*.whl"))
-    print(
-        f"{folder}: {len(wheels)} wheels, {sum(wheel.stat().st_size for wheel in wheels) / 2**20:.0f} MiB, for Python "
-        f"{sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}; copy it beside env/ on the other box"
-    )
+    sizes = [wheel.stat().st_size for wheel in folder.glob("*.whl")]
+    size = f"{len(sizes)} wheels, {sum(sizes) / 2**20:.0f} MiB"
+    python = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}"
+    print(f"{folder}: {size}, for {python}; copy it beside env/ on the other box")
     return 0
 
 
@@ -96,13 +95,10 @@ def capture_pyz(call: Call) -> int:
         for name in GROUND:
             if (call.root / "helpers" / name).is_file():
                 shutil.copy2(call.root / "helpers" / name, package)
+        left_out = shutil.ignore_patterns("__pycache__")
         for name in ("look", "torchside"):
             if (call.root / "helpers" / name).is_dir():
-                shutil.copytree(
-                    call.root / "helpers" / name,
-                    package / name,
-                    ignore=shutil.ignore_patterns("__pycache__"),
-                )
+                shutil.copytree(call.root / "helpers" / name, package / name, ignore=left_out)
         Path(work, "__main__.py").write_text(CAPTURE_MAIN, encoding="utf-8")
         whole = target.with_suffix(".part")
         zipapp.create_archive(work, whole, interpreter="/usr/bin/env python3", compressed=True)

@@ -28,6 +28,12 @@ KEPT_SETTINGS = (
     "index-url extra-index-url find-links no-index trusted-host proxy cert client-cert timeout "
     "default-timeout retries cache-dir no-cache-dir keyring-provider use-feature use-deprecated"
 ).split()
+FIXED = {
+    **{"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"},
+    **{"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"},
+    **{"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"},
+}
+"""What every installing pip runs with."""
 INDEX_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX")
 NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|name resolution|Name or service not known|Connection refused"
@@ -37,6 +43,9 @@ NO_NETWORK = re.compile(
 PACKAGE = re.compile(
     r"^(?:Collecting|Processing|Requirement already satisfied:) (\S+)", re.MULTILINE
 )
+QUIET: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+"""How a child is started whose words are read; what is no text is replaced."""
+QUIET |= {"stderr": subprocess.STDOUT, "errors": "replace"}
 NO_SPACE = re.compile(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
 
 
@@ -68,10 +77,9 @@ def settings(pip: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     # What bends the pip that reads the file (PIP_PYTHON, PIP_REQUIRE_VIRTUALENV) would lose its sources.
     env = {name: value for name, value in clean(environ).items() if name not in own}
     env |= {name: value for name, value in own.items() if name == "PIP_CONFIG_FILE"}
-    argv = [*pip, "config", "list"]
-    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
+    apart = {**QUIET, "stderr": subprocess.DEVNULL, "timeout": 60, "env": env}
     try:
-        listed = subprocess.run(argv, text=True, timeout=60, env=env, check=True, **quiet).stdout
+        listed = subprocess.run([*pip, "config", "list"], check=True, **apart).stdout
     except (OSError, subprocess.SubprocessError):
         listed = ""
     for name, value in own.items():
@@ -81,34 +89,25 @@ def settings(pip: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
         shape = re.fullmatch(r"(global|install|:env:)\.([a-z-]+)=(.*)", line)
         if shape and shape[2] in KEPT_SETTINGS:
             place = ("global", "install", ":env:").index(shape[1])
-            found[place, shape[2]] = str(ast.literal_eval(shape[3]))
-    return {
-        f"PIP_{name.upper().replace('-', '_')}": value
-        for (_, name), value in sorted(found.items())
-        if value
-    }
+            name = f"PIP_{shape[2].upper().replace('-', '_')}"
+            found[place, name] = str(ast.literal_eval(shape[3]))
+    return {name: value for (_, name), value in sorted(found.items()) if value}
 
 
 def environment(
     environ: Mapping[str, str], kept: Mapping[str, str], wheelhouse: Path
 ) -> dict[str, str]:
     """What an installing pip runs with; where there is a wheelhouse folder, it is the only source."""
-    bare = {name: value for name, value in clean(environ).items() if not name.startswith("PIP_")}
-    fixed = {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_NO_INPUT": "1",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PYTHONUNBUFFERED": "1",
-        "PIP_ROOT_USER_ACTION": "ignore",
-        "PIP_PROGRESS_BAR": "off",
-        "PYTHONNOUSERSITE": "1",
-    }
     kept = {"PIP_RETRIES": "2", **kept}
     if wheelhouse.is_dir():
-        kept = {name: value for name, value in kept.items() if name not in INDEX_SETTINGS} | {
-            "PIP_NO_INDEX": "1"
-        }
-    return bare | kept | fixed
+        own = {name: value for name, value in kept.items() if name not in INDEX_SETTINGS}
+        kept = {**own, "PIP_NO_INDEX": "1"}
+    return unbent(environ) | kept | FIXED
+
+
+def unbent(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what would bend another Python or another pip than the user's own."""
+    return {name: value for name, value in clean(environ).items() if not name.startswith("PIP_")}
 
 
 def checked(line: str) -> str:
@@ -154,11 +153,6 @@ def command(
     return argv if torch is None else [*argv, checked(f"torch=={torch}")]
 
 
-def source(wheelhouse: Path) -> list[str]:
-    """Where packages come from where there is a wheelhouse folder, as options of `pip install`."""
-    return ["--find-links", str(wheelhouse)] if wheelhouse.is_dir() else []
-
-
 class Progress:
     """N of M packages, on standard error: in place on a terminal, else a line every ten seconds."""
 
@@ -197,9 +191,7 @@ def run(
         kept.write(f"$ pip {' '.join(argv[argv.index('--only-binary=:all:') - 1 :])}\n")
         kept.flush()
         began, before = kept.tell(), arrived(site)
-        child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT, env=env
-        )
+        child = subprocess.Popen(argv, env=env, **{**QUIET, "stdout": kept})
     try:
         while child.poll() is None:
             progress.show(printed(log, began), arrived(site) - before)
@@ -219,7 +211,7 @@ def printed(log: Path, began: int) -> str:
     return log.read_bytes()[began:].decode(errors="replace")
 
 
-def stop(child: subprocess.Popen[bytes]) -> None:
+def stop(child: subprocess.Popen[str]) -> None:
     if child.poll() is None:
         child.terminate()
         try:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import SetupError, pip, stamp, torch_build, venv
-from .stamp import Made, Stamp
+from .stamp import Stamp
 from .venv import WORKS_NOW
 
 OS_RELEASE = Path("/etc/os-release")
@@ -107,19 +107,19 @@ def set_up(
         show(f"  made with {made.way}, Python {made.version}")
         found = None
     now = found or Stamp(made, os.path.realpath(made.python))
-    kept = pip.settings(made.pip, environ)
+    filler = venv.Filler(root, made, environ, pip.settings(made.pip, environ))
     missing = now.missing(root, needs)
     for name in missing:
-        fill(root, made, name, environ, kept)
+        fill(filler, name)
         if name == "base":
             quiet_lab(folder)
             venv.link_checkout(root)
-            now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
+            now = replace(now, torch=torch_build.settle(filler, asked))
         now = replace(now, sets={**now.sets, name: stamp.fingerprint(root, name, made.version)})
         stamp.write(folder, now)
     stale = again or asked != now.torch.asked or torch_gone(now)
     if stale and "base" in needs and "base" not in missing:
-        now = replace(now, torch=torch_build.settle(root, made, asked, environ, kept))
+        now = replace(now, torch=torch_build.settle(filler, asked))
         stamp.write(folder, now)
     return now
 
@@ -130,30 +130,24 @@ def host_python(folder: Path) -> str:
     return str(getattr(sys, "_base_executable", sys.executable)) if inside else sys.executable
 
 
-def fill(
-    root: Path, made: Made, name: str, environ: Mapping[str, str], kept: Mapping[str, str]
-) -> None:
+def fill(filler: venv.Filler, name: str) -> None:
     """Install the first lock of a set into .venv; SetupError says in one line why it could not be."""
     # What maintainers need wants the network anyway, and is in no wheelhouse.
-    wheelhouse = root / ("wheelhouse" if name != "maintain" else "no wheelhouse")
-    lock = root / "env" / stamp.SETS[name][0]
-    progress = pip.Progress(f"{name} packages", len(pip.pins(lock)))
-    argv = pip.command(made.pip, "install", [lock], options=pip.source(wheelhouse))
-    env = pip.environment(environ, kept, wheelhouse)
-    site = venv.packages_folder(root / ".venv")
-    outcome = pip.run(argv, env, progress, root / ".venv/setup.log", site)
+    house = filler.root / ("wheelhouse" if name != "maintain" else "no wheelhouse")
+    lock = filler.root / "env" / stamp.SETS[name][0]
+    outcome = filler.install(f"{name} packages", [lock], wheelhouse=house)
     if outcome.code == 0:
-        progress.show(final=True)
         return
     if outcome.no_space:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    here = f"Python {'.'.join(made.version.split('.')[:2])} on {platform.machine()}"
-    if wheelhouse.is_dir():
-        do = f"fill {wheelhouse} anew with `make wheelhouse` under {here} on a machine with a network, or move it away"
+    python = ".".join(filler.made.version.split(".")[:2])
+    elsewhere = f"`make wheelhouse` under Python {python} on {platform.machine()} on a machine"
+    if house.is_dir():
+        do = f"fill {house} anew with {elsewhere} with a network, or move it away"
     elif outcome.no_network:
-        do = f"no index that is reached has it: `make wheelhouse` under {here} on a machine with a network, bring the folder"
+        do = f"no index that is reached has it: {elsewhere} with a network, bring the folder"
     else:
-        do = f"see {root / '.venv/setup.log'}"
+        do = f"see {filler.log}"
     raise SetupError(f"set-up: pip stopped ({outcome.said}); {do}\n{WORKS_NOW}")
 
 
@@ -166,15 +160,13 @@ def quiet_lab(folder: Path) -> None:
 
 def explained(error: OSError, folder: Path) -> str:
     """One line for an error of the file system."""
+    why = str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(folder if folder.exists() else folder.parent).free / 2**30
-        return (
-            f"set-up: no space left for {folder} or the temporary folder ({free:.1f} GiB free seen, 2 GiB expected with "
-            f"the CPU build of torch, 0.8 without): make room, set TMPDIR or link .venv to another disk\n{WORKS_NOW}"
-        )
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return (
-            f"set-up: {error.filename or folder} cannot be written ({error.strerror}): copy the checkout to a folder of "
-            f"your own and run this there\n{WORKS_NOW}"
-        )
-    return f"set-up: {error}\n{WORKS_NOW}"
+        seen = f"{free:.1f} GiB free seen, 2 GiB expected with the CPU build of torch, 0.8 without"
+        why = f"no space left for {folder} or the temporary folder ({seen}): "
+        why += "make room, set TMPDIR or link .venv to another disk"
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        why = f"{error.filename or folder} cannot be written ({error.strerror}): "
+        why += "copy the checkout to a folder of your own and run this there"
+    return f"set-up: {why}\n{WORKS_NOW}"

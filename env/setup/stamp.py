@@ -58,18 +58,13 @@ class Stamp:
 
     def stands(self) -> bool:
         """Whether the Python under .venv is still the one it was made with (a distribution's upgrade may change it)."""
-        return (
-            os.path.exists(self.made.python)
-            and os.path.realpath(self.made.python) == self.python_real
-        )
+        python = self.made.python
+        return os.path.exists(python) and os.path.realpath(python) == self.python_real
 
     def missing(self, root: Path, needs: tuple[str, ...]) -> list[str]:
         """The sets that are not installed as this checkout asks for; no child process, four small files read."""
-        return [
-            name
-            for name in needs
-            if self.sets.get(name) != fingerprint(root, name, self.made.version)
-        ]
+        wanted = {name: fingerprint(root, name, self.made.version) for name in needs}
+        return [name for name, digest in wanted.items() if self.sets.get(name) != digest]
 
 
 def made_from(said: dict[str, Any]) -> Made:
@@ -99,14 +94,8 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write(venv: Path, stamp: Stamp) -> None:
-    torch = asdict(stamp.torch)
-    text = {
-        "schema_version": SCHEMA_VERSION,
-        **torch,
-        "made": asdict(stamp.made),
-        "python_real": stamp.python_real,
-        "sets": stamp.sets,
-    }
+    whole = asdict(stamp)
+    text = {"schema_version": SCHEMA_VERSION, **whole.pop("torch"), **whole}
     write_whole(venv / "casebook.json", json.dumps(text, indent=1) + "\n")
 
 
@@ -116,9 +105,8 @@ def read(venv: Path) -> Stamp | None:
         said = json.loads((venv / "casebook.json").read_text(encoding="utf-8"))
         if said.pop("schema_version") != SCHEMA_VERSION:
             return None
-        made = made_from(said.pop("made"))
-        rest = {name: said.pop(name) for name in ("python_real", "sets")}
-        stamp = Stamp(made=made, torch=Torch(**said), **rest)
+        made, python, sets = (said.pop(name) for name in ("made", "python_real", "sets"))
+        stamp = Stamp(made_from(made), python, sets, Torch(**said))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     # A checkout that was moved or copied: the record speaks of another place.

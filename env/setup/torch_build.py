@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from . import WrongUse, interpreters, pip
 from .interpreters import Interpreter
-from .stamp import Made, Torch, write_whole
-from .venv import packages_folder
+from .stamp import Torch, write_whole
+from .venv import Filler
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 # kind: (local version, rough size). The builds of torch 2.13.0: its release notes name rocm7.2, cu130 is the default CUDA.
@@ -46,10 +46,9 @@ def check(asked: str | None, environ: Mapping[str, str], venv: Path) -> None:
         raise WrongUse(f"--torch-python {asked}: {why}; {expected}")
 
 
-def settle(
-    root: Path, made: Made, asked: str | None, environ: Mapping[str, str], kept: Mapping[str, str]
-) -> Torch:
+def settle(filler: Filler, asked: str | None) -> Torch:
     """Find the interpreter that owns torch, or put a build into .venv, and say which it is."""
+    root, made, environ = filler.root, filler.made, filler.environ
     found = interpreters.find(environ, root / ".venv", asked if asked not in KINDS else None)
     one = chosen(found, asked)
     if one:
@@ -65,10 +64,10 @@ def settle(
     else:
         name = f"{version(root)}+{BUILDS[asked or 'cpu'][0]}"
         own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
-        why = "" if own.torch == name else install(root, made, asked or "cpu", environ, kept)
+        why = "" if own.torch == name else install(filler, asked or "cpu")
         own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
         torch = Torch(why=why) if why else recorded(own, made.python)
-    torch = replace(torch, asked=asked, all=[one.record() for one in found])
+    torch = replace(torch, asked=asked, all=list(map(asdict, found)))
     print("\n".join(report(torch)), file=sys.stderr, flush=True)
     return torch
 
@@ -80,37 +79,26 @@ def recorded(one: Interpreter, python: str) -> Torch:
 def report(torch: Torch) -> list[str]:
     """The choice and every interpreter that was looked at, a line each."""
     others = [Interpreter(**one) for one in torch.all]
-    head = (
-        f"  torch {torch.torch} of {torch.owner} ({torch.how_found}) is used"
-        if torch.torch_python
-        else f"  no torch: {torch.why}. What needs it is left out; `make setup TORCH=cpu` tries again"
-    )
+    head = f"  torch {torch.torch} of {torch.owner} ({torch.how_found}) is used"
+    if not torch.torch_python:
+        again = "`make setup TORCH=cpu` tries again"
+        head = f"  no torch: {torch.why}. What needs it is left out; {again}"
     return [head, *(f"    seen: {one.line()}" for one in others if one.path != torch.owner)]
 
 
-def install(
-    root: Path, made: Made, kind: str, environ: Mapping[str, str], kept: Mapping[str, str]
-) -> str:
+def install(filler: Filler, kind: str) -> str:
     """Put a build of torch into .venv. The answer is empty, or why nothing served it; set-up goes on either way."""
     local, size = BUILDS[kind]
-    name, index = f"{version(root)}+{local}", f"{TORCH_INDEX}/{local}"
-    wheelhouse, log = root / "wheelhouse", root / ".venv/setup.log"
-    where = str(wheelhouse) if wheelhouse.is_dir() else f"pip's own sources, else {index}"
+    name, index = f"{version(filler.root)}+{local}", f"{TORCH_INDEX}/{local}"
+    house = filler.wheelhouse.is_dir()
+    where = str(filler.wheelhouse) if house else f"pip's own sources, else {index}"
     print(f"  torch {name}: {size}; from {where}", file=sys.stderr, flush=True)
     # A box without a network must learn it soon; a slow line still gets its download, for these limit only the waiting.
-    env = pip.environment(environ, kept, wheelhouse) | {"PIP_RETRIES": "1", "PIP_TIMEOUT": "15"}
-    env.pop("PIP_DEFAULT_TIMEOUT", None)
-    source = pip.source(wheelhouse)
-    site = packages_folder(root / ".venv")
-    for index_options in ((),) if wheelhouse.is_dir() else ((), ("--extra-index-url", index)):
-        progress = pip.Progress(f"torch {name}", 1)
-        argv = pip.command(made.pip, "install", torch=name, options=(*source, *index_options))
-        outcome = pip.run(argv, env, progress, log, site)
+    limits = {"PIP_RETRIES": "1", "PIP_TIMEOUT": "15"}
+    for options in ((),) if house else ((), ("--extra-index-url", index)):
+        outcome = filler.install(f"torch {name}", torch=name, options=options, limits=limits)
         if outcome.code == 0:
-            progress.show(final=True)
             break
     if outcome.code == 0 and kind == "cpu":
-        argv = pip.command(made.pip, "install", [root / "env/torch.txt"], options=source)
-        env = pip.environment(environ, kept, wheelhouse)
-        outcome = pip.run(argv, env, pip.Progress("what torch needs", 12), log, site)
+        outcome = filler.install("what torch needs", [filler.root / "env/torch.txt"])
     return "" if outcome.code == 0 else f"nothing serves torch {name} ({outcome.said})"

@@ -8,12 +8,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from . import SetupError
-from .pip import NO_SPACE, clean
+from . import SetupError, pip
 from .stamp import Made, made_from, write_whole
 
 STEP_LIMIT_S = 600
@@ -46,21 +46,12 @@ def package_to_install(os_release: str) -> str:
 
 def step(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     """Run one step of making .venv and return what it printed; raise Lacks with its last line where it fails."""
+    env = pip.unbent(environ)
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=quiet(environ),
-            timeout=STEP_LIMIT_S,
-            check=False,
-        )
+        done = subprocess.run(argv, env=env, timeout=STEP_LIMIT_S, check=False, **pip.QUIET)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Lacks(str(error)) from error
-    if NO_SPACE.search(done.stdout):
+    if pip.NO_SPACE.search(done.stdout):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if done.returncode:
         raise Lacks(last_words(done.stdout))
@@ -73,16 +64,12 @@ def last_words(text: str) -> str:
     return (telling[:1] or lines[-1:] or ["no word of why"])[0]
 
 
-def quiet(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in clean(environ).items() if not name.startswith("PIP_")}
-
-
 def pip_of_host(host: str, root: Path, python: str, environ: Mapping[str, str]) -> list[str]:
     """A pip that fills another Python's folder (pip 22.3 or newer): the host's own, or the wheel of pip in wheelhouse/."""
     wheels = sorted((root / "wheelhouse").glob("pip-*.whl"))
     words = []
-    for pip in [[host, "-m", "pip"], *([host, str(wheel / "pip")] for wheel in wheels)]:
-        command = [*pip, *(["--python", python] if python else [])]
+    for own in [[host, "-m", "pip"], *([host, str(wheel / "pip")] for wheel in wheels)]:
+        command = [*own, *(["--python", python] if python else [])]
         try:
             step([*command, "--version"], environ)
             return command
@@ -92,30 +79,12 @@ def pip_of_host(host: str, root: Path, python: str, environ: Mapping[str, str]) 
 
 
 def version_of(python: str, environ: Mapping[str, str]) -> str:
-    return step(
-        [python, "-c", "import platform; print(platform.python_version())"], environ
-    ).strip()
+    ask = "import platform; print(platform.python_version())"
+    return step([python, "-c", ask], environ).strip()
 
 
-def by_venv(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
-    python = str(venv / "bin/python")
-    step([host, "-m", "venv", str(venv)], environ)
-    step([python, "-m", "pip", "--version"], environ)
-    return Made("venv", python, version_of(python, environ), (python, "-m", "pip"))
-
-
-def by_pip_of_host(host: str, root: Path, venv: Path, environ: Mapping[str, str]) -> Made:
-    """For a host without ensurepip (Debian without python3-venv)."""
-    python = str(venv / "bin/python")
-    step([host, "-m", "venv", "--without-pip", str(venv)], environ)
-    pip = tuple(pip_of_host(host, root, python, environ))
-    return Made("venv --without-pip, the host's pip", python, version_of(python, environ), pip)
-
-
-WAYS: tuple[tuple[str, Callable[[str, Path, Path, Mapping[str, str]], Made]], ...] = (
-    ("python -m venv", by_venv),
-    ("venv --without-pip with the host's pip", by_pip_of_host),
-)
+WAYS = ("venv", "venv --without-pip, the host's pip")
+"""How .venv can be made; the second is for a host without ensurepip (Debian without python3-venv)."""
 
 
 def empty(venv: Path) -> None:
@@ -130,10 +99,18 @@ def empty(venv: Path) -> None:
 
 
 def own(venv: Path) -> None:
-    """Make the folder .venv, or refuse one that somebody else filled."""
+    """Make the folder .venv, or refuse one that somebody else filled, or that is a link to another checkout's."""
     if venv.is_dir() and not (venv / MARK).exists() and any(venv.iterdir()):
+        seen = "was not made by env/bootstrap.py and is left as it is"
+        raise SetupError(f"set-up: {venv} {seen}: move it away, run this again")
+    try:
+        home = Path(json.loads((venv / MARK).read_text(encoding="utf-8"))["python"]).parents[1]
+        shared = home != venv and home.samefile(venv)
+    except (OSError, ValueError, LookupError, TypeError):
+        shared = False
+    if shared:
         raise SetupError(
-            f"set-up: {venv} was not made by env/bootstrap.py and is left as it is: move it away, run this again"
+            f"set-up: {venv} is a link to {home}, which it serves: remove the link, run this again"
         )
     venv.mkdir(exist_ok=True)
     if not (venv / MARK).exists():
@@ -145,9 +122,8 @@ def resume(venv: Path, environ: Mapping[str, str]) -> Made | None:
     try:
         made = made_from(json.loads((venv / MARK).read_text(encoding="utf-8")))
         step([*made.pip, "--version"], environ)
-        if version_of(made.python, environ) != made.version or not made.python.startswith(
-            f"{venv}{os.sep}"
-        ):
+        inside = made.python.startswith(f"{venv}{os.sep}")
+        if not inside or version_of(made.python, environ) != made.version:
             return None
     except (OSError, ValueError, KeyError, TypeError, Lacks):
         return None
@@ -170,16 +146,62 @@ def link_checkout(root: Path) -> None:
 def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> Made:
     """Make an empty .venv in the first way that this host allows; SetupError names the package that is lacking."""
     venv, lacks = root / ".venv", []
-    for name, way in WAYS:
+    python = str(venv / "bin/python")
+    for way in WAYS:
         empty(venv)
         try:
-            made = way(host, root, venv, environ)
+            step([host, "-m", *way.partition(",")[0].split(), str(venv)], environ)
+            own = [python, "-m", "pip"]
+            if way == WAYS[0]:
+                step([*own, "--version"], environ)
+            else:
+                own = pip_of_host(host, root, python, environ)
+            made = Made(way, python, version_of(python, environ), tuple(own))
         except Lacks as lack:
-            lacks.append(f"{name}: {lack}")
+            lacks.append(f"{way}: {lack}")
             continue
         write_whole(venv / MARK, json.dumps(asdict(made)))
         return made
     empty(venv)
-    raise SetupError(
-        f"set-up: cannot make .venv ({'; '.join(lacks)}). Do: {package_to_install(os_release)}\n{WORKS_NOW}"
-    )
+    why, do = "; ".join(lacks), package_to_install(os_release)
+    raise SetupError(f"set-up: cannot make .venv ({why}). Do: {do}\n{WORKS_NOW}")
+
+
+@dataclass(frozen=True)
+class Filler:
+    """Installs into .venv with the pip it was made with. ``kept``: the user's own sources, as ``pip.settings`` reads them."""
+
+    root: Path
+    made: Made
+    environ: Mapping[str, str]
+    kept: Mapping[str, str]
+
+    @property
+    def wheelhouse(self) -> Path:
+        return self.root / "wheelhouse"
+
+    @property
+    def log(self) -> Path:
+        return self.root / ".venv/setup.log"
+
+    def install(
+        self,
+        label: str,
+        locks: Sequence[Path] = (),
+        torch: str | None = None,
+        options: Sequence[str] = (),
+        wheelhouse: Path | None = None,
+        limits: Mapping[str, str] = MappingProxyType({}),
+    ) -> pip.Outcome:
+        """Install locks or a build of torch, shown under ``label``; a wheelhouse folder is the only source where there is one."""
+        house = wheelhouse or self.wheelhouse
+        own = ["--find-links", str(house)] if house.is_dir() else []
+        argv = pip.command(self.made.pip, "install", locks, torch, (*own, *options))
+        env = pip.environment(self.environ, self.kept, house) | dict(limits)
+        if limits:
+            env.pop("PIP_DEFAULT_TIMEOUT", None)
+        progress = pip.Progress(label, sum(len(pip.pins(lock)) for lock in locks) or 1)
+        outcome = pip.run(argv, env, progress, self.log, packages_folder(self.root / ".venv"))
+        if outcome.code == 0:
+            progress.show(final=True)
+        return outcome

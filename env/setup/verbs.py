@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,7 +17,7 @@ from . import SetupError, WrongUse, offline, torch_build
 from .call import Call
 from .ready import ready
 
-NOTEBOOKS = ("notebooks/00_start_here.ipynb", "notebooks/01_hardware_probe.ipynb")
+COPIES = "outputs/lab"
 CLOSE_TESTS = ("tests/test_layers.py", "tests/test_docs.py")
 LAB_PORTS = range(8888, 8988)
 QUIET_LAB = (
@@ -47,10 +49,35 @@ def check(call: Call) -> int:
     return 1 if failed else 0
 
 
+def working_copies(root: Path) -> list[Path]:
+    """Copies of the notebooks that look at this machine, for exploring; one that is there already is yours and stays.
+
+    So an autosave changes none of the committed notebooks, which hold what was found on recorded boxes.
+    """
+    copies = []
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        copies.append(root / COPIES / path.name)
+        if copies[-1].exists():
+            continue
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"], cell["execution_count"] = [], None
+            if "parameters" in cell["metadata"].get("tags", ()):
+                cell["source"] = re.sub(
+                    r'(?m)^(box: str = )"[^"]*"', r'\1"live"', "".join(cell["source"])
+                )
+        copies[-1].parent.mkdir(parents=True, exist_ok=True)
+        copies[-1].write_text(json.dumps(notebook, indent=1) + "\n", encoding="utf-8")
+    return copies
+
+
 def lab(call: Call) -> int:
-    notebook = next((path for path in NOTEBOOKS if (call.root / path).exists()), "")
-    port = free_port()
-    server = {"ip": "127.0.0.1", "port": port, "port_retries": 0, "root_dir": call.root}
+    notebook = next((path.relative_to(call.root) for path in working_copies(call.root)), "")
+    asked = [one for one in call.arguments if re.match(r"--(port|ServerApp\.port)\b", one)]
+    port = int("".join(re.findall(r"=(\d+)$", asked[-1])) or 0) if asked else free_port()
+    server = {"ip": "127.0.0.1", "port_retries": 0, "root_dir": call.root}
+    server |= {} if asked else {"port": port}
     argv = ["-m", "jupyterlab", *(f"--ServerApp.{name}={value}" for name, value in server.items())]
     argv += [f"--LabApp.default_url=/lab/tree/{notebook}", *QUIET_LAB]
     if os.getuid() == 0:
@@ -132,6 +159,8 @@ def programs() -> dict[str, Verb]:
     }
 
 
+WHEELS = "downloads every package to wheelhouse/, for a box without a network"
+PYZ = "packs capture into one file for Python 3.8 or newer"
 VERBS: dict[str, Verb] = {
     "help": Verb("this list", help_text, takes_arguments=False),
     "capture": Verb("writes an evidence bundle of this box; needs nothing installed", help_text),
@@ -139,16 +168,8 @@ VERBS: dict[str, Verb] = {
     "lab": Verb("opens the notebooks in JupyterLab on this machine", lab, ("base",)),
     "check": Verb("ruff, mypy, layers, docs", check, ("base", "test"), takes_arguments=False),
     "setup": Verb("sets up .venv and says which torch is used", set_up, ("base",), False),
-    "wheelhouse": Verb(
-        "downloads every package to wheelhouse/, for a box without a network",
-        offline.wheelhouse,
-        takes_arguments=False,
-    ),
-    "capture.pyz": Verb(
-        "packs capture into one file for Python 3.8 or newer",
-        offline.capture_pyz,
-        takes_arguments=False,
-    ),
+    "wheelhouse": Verb(WHEELS, offline.wheelhouse, takes_arguments=False),
+    "capture.pyz": Verb(PYZ, offline.capture_pyz, takes_arguments=False),
 }
 
 

@@ -24,6 +24,7 @@ from helpers.units import halved
 
 Progress = Callable[[int, int], None]
 BY_ADDRESS = ("firstfit", "topdown", "monotonic")
+NEIGHBOURS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,25 +77,6 @@ class Runs:
             pool.shutdown(cancel_futures=True)
 
 
-@dataclass(frozen=True)
-class Smallest:
-    """The trace passes under `settings` at capacity_bytes and fails one granule of 2 MiB below, both replayed.
-
-    tried_below: how many further granules failed too. A pass below those is not excluded (garbage collection and fractions
-    make such cases), but below floor_bytes it is, by arithmetic or because it was known.
-    """
-
-    settings: str
-    capacity_bytes: int
-    tried_below: int
-    floor_bytes: int
-
-    @property
-    def proved(self) -> bool:
-        """Whether every smaller capacity is excluded."""
-        return self.capacity_bytes - (self.tried_below + 2) * GRANULE_BYTES < self.floor_bytes
-
-
 def live_bytes(trace: Trace) -> np.ndarray:
     """Bytes that must be on the card after each operation, whatever the settings: live requests, each rounded to 512."""
     rounded = -(-np.maximum(trace.size, 0) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
@@ -123,28 +105,24 @@ def lower_bound(trace: Trace, card: Card) -> tuple[int, int]:
     return int(need[worst]), worst
 
 
-def smallest(
-    runs: Runs, conf: str, *, above: int = 0, below: int | None = None, neighbours: int = 4
-) -> Smallest:
-    """The smallest card, to 2 MiB, on which the trace passes under one setting.
+def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None) -> int:
+    """The smallest card in bytes, to 2 MiB, on which the trace passes under one setting; one granule below it fails.
 
-    By bisection from the peak of a replay with room to spare, then as many granules below as `neighbours` says. `above` is a
-    capacity known to fail: only larger ones are looked at; `below` one known to pass. ValueError where no capacity passes.
+    By bisection from the peak of a replay with room to spare, then NEIGHBOURS granules further down: a pass below those is not
+    excluded (garbage collection and fractions make such cases). ``above`` is a capacity known to fail: only larger ones are
+    looked at; ``below`` one known to pass. ValueError where no capacity passes.
     """
     held, trace = runs.card.held_bytes, runs.of(conf)
     floor = max(lower_bound(trace, runs.card)[0], held + start_bytes(trace.start), above + 1)
     under = held + round_up(floor - held, GRANULE_BYTES) - GRANULE_BYTES
-    low, high = under, held + round_up((below or _enough(runs, conf, floor)) - held, GRANULE_BYTES)
+    high, low = held + round_up((below or _enough(runs, conf, floor)) - held, GRANULE_BYTES), under
     while True:
-        high, low = halved(partial(runs.passes, conf), high, low, GRANULE_BYTES)
-        tried = 0
-        while tried < neighbours and (at := high - (tried + 2) * GRANULE_BYTES) >= floor:
-            if runs.passes(conf, at):
-                low, high = under, at
-                break
-            tried += 1
-        else:
-            return Smallest(conf, high, tried, floor)
+        high, _ = halved(partial(runs.passes, conf), high, low, GRANULE_BYTES)
+        tried = (high - (more + 2) * GRANULE_BYTES for more in range(NEIGHBOURS))
+        lower = next((at for at in tried if at >= floor and runs.passes(conf, at)), None)
+        if lower is None:
+            return high
+        high = lower
 
 
 def _enough(runs: Runs, conf: str, floor: int) -> int:
@@ -165,15 +143,17 @@ def _passes(capacity_bytes: int, runs: Runs, conf: str) -> bool:
     return runs.passes(conf, capacity_bytes)
 
 
-def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> Smallest:
-    """The smallest card over several settings; every other one fails one granule below the answer."""
-    best, left = smallest(runs, confs[0], above=above), list(confs[1:])
-    while left and (target := best.capacity_bytes - GRANULE_BYTES) > above:
+def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> tuple[str, int]:
+    """The setting of several that passes on the smallest card, and that card; the others fail one granule below it."""
+    conf, *left = confs
+    size = smallest(runs, conf, above=above)
+    while left and (target := size - GRANULE_BYTES) > above:
         passed = runs.map(partial(_passes, target), left)
         left = [conf for conf, ok in zip(left, passed, strict=True) if ok]
         if left:
-            best = smallest(runs, left.pop(0), above=above, below=target)
-    return best
+            conf = left.pop(0)
+            size = smallest(runs, conf, above=above, below=target)
+    return conf, size
 
 
 # The requests of a recording as a what-if asks them, and what was there before the first of them.

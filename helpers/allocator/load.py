@@ -68,7 +68,7 @@ def _kind(name: str, head: bytes) -> str:
         return "lines"
     raise TraceError(
         f"{name} begins with {head[:8]!r}: expected a torch memory snapshot (.pickle), the oracle's JSON lines "
-        "(.jsonl, .jsonl.xz) or a Parquet trace; record one with: casebook record -- COMMAND"
+        "(.jsonl, .jsonl.xz) or a Parquet trace; record one: python -m helpers record -- COMMAND"
     )
 
 
@@ -164,7 +164,7 @@ def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
             raise TraceError(f"{name} has {what}: expected whole numbers")
         return numbers.astype(np.int64)
 
-    def told(key: str) -> np.ndarray | None:
+    def optional(key: str) -> np.ndarray | None:
         column = columns[key]
         missing = column.null_count or not len(table)
         return None if missing else column.to_numpy(zero_copy_only=False)
@@ -181,12 +181,12 @@ def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
         stream=whole("stream"),
         pool=whole("pool").astype(np.int32),
         values=tuple(rest["values"]),
-        time_ns=told("time_ns"),
+        time_ns=optional("time_ns"),
         start=tuple(
             StartSegment(*(*segment, tuple(StartBlock(*block) for block in blocks)))
             for *segment, blocks in rest["start"]
         ),
-        address=told("address"),
+        address=optional("address"),
         driver=tuple(DriverCall(*call) for call in rest["driver"]),
         frame=places("frames", -1).astype(np.int32) if stacks else None,
         frames=tuple(tuple(text.split("\n")) for text in stacks),

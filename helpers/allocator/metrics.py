@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator.blocks import round_size
-from helpers.allocator.driver import Card, round_up
+from helpers.allocator.driver import Card
 from helpers.allocator.engine import UNMAPPED, run
 from helpers.allocator.outcome import STATES, Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings, parse
+from helpers.units import halved
 
 MISLEADS = (
     "1 - allocated/reserved misleads: it is the same for cached segments, which the allocator gives back before it "
@@ -29,95 +30,52 @@ MAX_SAMPLES = 60
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a part of the reserved memory is made of. active = allocated + awaiting free; requested and internal waste (block
-    sizes less requests) are over active. releasable: whole free cudaMalloc segments and whole free pages of the default pools.
-    stranded: free, yet neither; that is fragmentation, under expandable segments too. unmapped: addresses without memory."""
+class Metrics:
+    """What the reserved memory is made of. active = allocated + awaiting free; requested and internal waste (block sizes less
+    requests) are over active. releasable: whole free cudaMalloc segments and whole free pages of the default pools. stranded:
+    free, yet neither; that is fragmentation, under expandable segments too."""
 
     reserved_bytes: int
     allocated_bytes: int
     active_bytes: int
-    awaiting_free_bytes: int
     requested_bytes: int
-    internal_waste_bytes: int
     releasable_bytes: int
-    stranded_bytes: int
-    unmapped_bytes: int
-    largest_free_bytes: int
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """All together, and per (stream, private pool, small). largest_requests: (stream, private pool, bytes); device_free_bytes:
-    what the card still has; misleading_ratio: 1 - allocated/reserved, for the reason in MISLEADS."""
-
-    all: Share
-    parts: dict[tuple[int, int, bool], Share]
-    largest_requests: tuple[tuple[int, int, int], ...]
-    device_free_bytes: int
-    misleading_ratio: float
 
     @property
-    def largest_request_bytes(self) -> int:
-        """The largest request that would succeed now on any stream, outside private pools."""
-        return max((size for _, private, size in self.largest_requests if not private), default=0)
+    def awaiting_free_bytes(self) -> int:
+        return self.active_bytes - self.allocated_bytes
+
+    @property
+    def internal_waste_bytes(self) -> int:
+        return self.active_bytes - self.requested_bytes
+
+    @property
+    def stranded_bytes(self) -> int:
+        return self.reserved_bytes - self.active_bytes - self.releasable_bytes
+
+    @property
+    def misleading_ratio(self) -> float:
+        """1 - allocated/reserved, for the reason in MISLEADS."""
+        return 1 - self.allocated_bytes / self.reserved_bytes if self.reserved_bytes else 0.0
 
 
-def metrics(
-    blocks: np.ndarray,
-    settings: Settings,
-    card: Card,
-    rules: Behaviour,
-    *,
-    fraction: float | None = None,
-    largest: bool = True,
-) -> Metrics:
-    """The figures of a block table. largest=False leaves the search for the largest requests out."""
-    kind, ordinal, _, offset, size, requested, state, stream, small, private, mapped = blocks.T
-    is_mapped = mapped == 1
-    free = is_mapped & (state == STATES.index("I"))
-    active = is_mapped & ~free
-    releasable = np.zeros(len(blocks), np.int64)
+def metrics(blocks: np.ndarray, settings: Settings) -> Metrics:
+    """The figures of a block table."""
+    kind, ordinal, _, offset, size, requested, state, _, small, private, mapped = blocks.T
+    free = (mapped == 1) & (state == STATES.index("I"))
+    active = (mapped == 1) & ~free
     _, at, count = np.unique(ordinal * 2 + kind, return_inverse=True, return_counts=True)
     whole = free & (kind == 0) & (private == 0) & (count[at.reshape(-1)] == 1)
-    releasable[whole] = size[whole]
     pages = free & (kind == 1) & (private == 0)
     page = np.where(small == 1, 2 << 20, settings.large_segment_bytes)
-    inside = (offset + size) // page * page - -(-offset // page) * page
-    releasable[pages] = np.maximum(inside, 0)[pages]
-
-    def share(rows: np.ndarray) -> Share:
-        def total(which: np.ndarray, of: np.ndarray = size) -> int:
-            return int(of[rows & which].sum())
-
-        reserved, in_use, given = total(is_mapped), total(active), total(is_mapped, releasable)
-        return Share(
-            reserved_bytes=reserved,
-            allocated_bytes=total(state == STATES.index("A")),
-            active_bytes=in_use,
-            awaiting_free_bytes=total(state == STATES.index("P")),
-            requested_bytes=total(active, requested),
-            internal_waste_bytes=in_use - total(active, requested),
-            releasable_bytes=given,
-            stranded_bytes=reserved - in_use - given,
-            unmapped_bytes=total(~is_mapped),
-            largest_free_bytes=int(size[rows & free].max(initial=0)),
-        )
-
-    keys = sorted(set(zip(stream.tolist(), private.tolist(), (small == 1).tolist(), strict=True)))
-    parts = {
-        key: share((stream == key[0]) & (private == key[1]) & (small == key[2])) for key in keys
-    }
-    everything = share(np.ones(len(blocks), bool))
-    pools = sorted({(a, b) for a, b, _ in keys}) or [(0, 0)]
-    now = State(state_of(blocks), settings, card, rules, fraction)
-    requests = tuple((a, b, now.largest_request(a, b)) for a, b in pools) if largest else ()
-    used = int(size[is_mapped & (kind == 1)].sum())
-    used += sum(round_up(one.size, card.granule_bytes) for one in now.start if not one.expandable)
-    left = max(card.capacity_bytes - card.held_bytes - used, 0)
-    reserved = everything.reserved_bytes
-    ratio = 1 - everything.allocated_bytes / reserved if reserved else 0.0
-    return Metrics(everything, parts, requests, left, ratio)
+    inside = np.maximum((offset + size) // page * page - -(-offset // page) * page, 0)
+    return Metrics(
+        reserved_bytes=int(size[mapped == 1].sum()),
+        allocated_bytes=int(size[state == STATES.index("A")].sum()),
+        active_bytes=int(size[active].sum()),
+        requested_bytes=int(requested[active].sum()),
+        releasable_bytes=int(size[whole].sum() + inside[pages].sum()),
+    )
 
 
 def state_of(blocks: np.ndarray) -> tuple[StartSegment, ...]:
@@ -146,21 +104,25 @@ class State:
     rules: Behaviour
     fraction: float | None = None
 
-    def after(self, op: Op, size: int = 0, stream: int = 0, private: int = 0) -> Outcome:
+    def after(self, op: Op, size: int = 0, stream: int = 0) -> Outcome:
         """What one operation more makes of it."""
         ids = max((block.id for segment in self.start for block in segment.blocks), default=-1)
-        columns = np.array([[op], [ids + 1], [size], [stream], [private]], np.int64)
-        ops, ident, sizes, streams, pools = columns
+        ops, ident, sizes, streams, pools = np.array([[op, ids + 1, size, stream, 0]], np.int64).T
         trace = Trace(ops, ident, sizes, streams, pools, start=self.start)
         card = replace(self.card, policy="monotonic")
         return run(trace, [self.settings], {}, self.rules, card, fraction=self.fraction)
 
-    def succeeds(self, request_bytes: int, stream: int = 0, private: int = 0) -> bool:
+    def succeeds(self, request_bytes: int, stream: int = 0) -> bool:
         """Whether the allocator would serve this request now, with all that it does before it gives up."""
-        return not self.after(Op.ALLOC, request_bytes, stream, private).ooms
+        return not self.after(Op.ALLOC, request_bytes, stream).ooms
 
-    def largest_request(self, stream: int = 0, private: int = 0) -> int:
-        """The largest request in bytes, in steps of 512, that would succeed now; 0 where none would.
+    def largest_request_of_any(self) -> int:
+        """The largest request that would succeed now on any stream in use."""
+        streams = {one.stream for one in self.start if not one.pool} or {0}
+        return max(map(self.largest_request, sorted(streams)))
+
+    def largest_request(self, stream: int = 0) -> int:
+        """The largest request in bytes, in steps of 512, that would succeed now outside private pools; 0 where none would.
 
         The allocator itself is asked. Between two neighbouring marks (sizes of free blocks, lengths of free and unmapped runs,
         thresholds) success is either had at the top or lost at one point, so a search from the highest mark down is exact.
@@ -176,19 +138,17 @@ class State:
         # As it stands, and after everything cached was given back.
         for start in (self.start, state_of(self.after(Op.EMPTY_CACHE).blocks)):
             for segment in start:
-                if (segment.stream, segment.pool) == (stream, private):
+                if (segment.stream, segment.pool) == (stream, 0):
                     marks |= _room_in(segment)
         tops = sorted({_most(self.settings, mark, limit) for mark in marks})
         for below, top in zip(reversed([0, *tops[:-1]]), reversed(tops), strict=True):
-            if top and self.succeeds(top, stream, private):
+            if top and self.succeeds(top, stream):
                 return top
-            low, high = below + MIN_BLOCK_BYTES, top
-            if low < high and self.succeeds(low, stream, private):
-                while high - low > MIN_BLOCK_BYTES:
-                    middle = (low + high) // 2 // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
-                    passes = self.succeeds(middle, stream, private)
-                    low, high = (middle, high) if passes else (low, middle)
-                return low
+            low = below + MIN_BLOCK_BYTES
+            if low < top and self.succeeds(low, stream):
+                return halved(lambda size: self.succeeds(size, stream), low, top, MIN_BLOCK_BYTES)[
+                    0
+                ]
         return 0
 
 
@@ -214,7 +174,7 @@ def _most(settings: Settings, rounded: int, limit: int) -> int:
 
 def stranded_over_time(
     trace: Trace, conf: str, card: Card, *, samples: int = 40, **how: Any
-) -> list[tuple[int, Share]]:
+) -> list[tuple[int, Metrics]]:
     """(operation, figures after it) at evenly spaced points, the last operation among them; `how` goes to replay.
 
     Each point is a replay of its own, so this costs half of samples replays of the whole; more than MAX_SAMPLES are not taken.
@@ -224,5 +184,5 @@ def stranded_over_time(
     settings, found = parse(conf, rules), []
     for stop in points.tolist():
         blocks = replay(trace, conf, card, stop=stop, **how).blocks
-        found.append((stop - 1, metrics(blocks, settings, card, rules, largest=False).all))
+        found.append((stop - 1, metrics(blocks, settings)))
     return found

@@ -88,17 +88,11 @@ class Outcome:
 
 def _call(call: int, ordinal: int, address: int, size: int) -> list:
     """A row of the driver log in the oracle's words."""
-    return [
-        driver.CALLS[call],
-        *{
-            driver.MALLOC: (ordinal, address - driver.MALLOC_BASE, size),
-            driver.RESERVE: (ordinal, address - driver.RESERVE_BASE, size),
-            driver.MAP: (ordinal, address, size),
-            driver.UNMAP: (ordinal, address, size),
-            driver.CREATE_FAIL: (ordinal, size),
-            driver.MALLOC_FAIL: (size,),
-        }.get(call, (ordinal,)),
-    ]
+    words = {driver.CREATE_FAIL: [ordinal, size], driver.MALLOC_FAIL: [size]}
+    bases = {driver.MALLOC: driver.MALLOC_BASE, driver.RESERVE: driver.RESERVE_BASE}
+    for placed in (driver.MALLOC, driver.RESERVE, driver.MAP, driver.UNMAP):
+        words[placed] = [ordinal, address - bases.get(placed, 0), size]
+    return [driver.CALLS[call], *words.get(call, [ordinal])]
 
 
 def _segment(kind: int, ordinal: int) -> str:
@@ -109,21 +103,8 @@ def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     """The block table in the oracle's words: one entry per segment, or per contiguous mapped range of an expandable one."""
     entries: list[dict[str, Any]] = []
     last: tuple[int, int, int] | None = None
-    for (
-        kind,
-        ordinal,
-        _,
-        offset,
-        size,
-        requested,
-        state,
-        stream,
-        small,
-        _,
-        mapped,
-    ) in blocks.tolist():
-        if not mapped:
-            continue
+    for row in blocks[blocks[:, BLOCK_COLUMNS.index("mapped")] == 1].tolist():
+        kind, ordinal, _, offset, size, requested, state, stream, small, *_ = row
         if last != (kind, ordinal, offset):
             home = {"stream": stream // STREAM_STEP, "pool": "small" if small else "large"}
             place = {"seg": _segment(kind, ordinal), "off": offset, "size": 0}
@@ -135,13 +116,8 @@ def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
     return entries
 
 
-_LINE = {
-    "alloc": "allocated",
-    "res": "reserved",
-    "act": "active",
-    "req": "requested",
-    "isplit": "inactive_split",
-}
+_FIGURES = "allocated reserved active requested inactive_split".split()
+_LINE = tuple(zip("alloc res act req isplit".split(), _FIGURES, strict=True))
 
 
 def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str, Any]]:
@@ -156,10 +132,12 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
         of = dict(zip(COLUMNS, row, strict=True))
         out = f"error: {errors[index]}" if of["out"] == ERROR else OUTCOMES[of["out"]]
         line = {**op, "i": index, "out": out}
+        if "n" in op:
+            line["count"] = op["n"]  # of fail_next: a result's own "n" is below
         if of["kind"] >= 0:
             place = _segment(of["kind"], of["ordinal"])
             line.update(seg=place, off=of["offset"], bsize=of["size"])
-        line |= {word: of[name] for word, name in _LINE.items()}
+        line |= {word: of[name] for word, name in _LINE}
         line |= {"n": row[first:counters], "c": row[counters:]}
         if index in called:
             line["drv"] = called[index]
@@ -169,12 +147,7 @@ def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str,
 
 def final(outcome: Outcome) -> dict[str, Any]:
     """Every statistic in the oracle's words."""
-    figures = {
-        name: {pool: outcome.figures[i, j].tolist() for j, pool in enumerate(POOLS)}
-        for i, name in enumerate(NAMES)
-    }
-    counters = dict(zip(COUNTERS, outcome.counters.tolist(), strict=True))
-    oversize = zip(
-        ("oversize_allocations", "oversize_segments"), outcome.oversize.tolist(), strict=True
-    )
-    return {**counters, **figures, **dict(oversize)}
+    figures = [dict(zip(POOLS, rows, strict=True)) for rows in outcome.figures.tolist()]
+    words = (*COUNTERS, *NAMES, "oversize_allocations", "oversize_segments")
+    values = [*outcome.counters.tolist(), *figures, *outcome.oversize.tolist()]
+    return dict(zip(words, values, strict=True))

@@ -6,12 +6,12 @@ import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from helpers.allocator.driver import CALLS, FREE, MALLOC, MAP, UNMAP, Card
 from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import STREAM_STEP, Op, Trace, start_bytes
+from helpers.allocator.trace import Op, Trace, start_bytes
 
 NEWEST_CHECKED = "2.14.1"
 CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.4 to 2.11", "2.12.1": "2.12"}
@@ -152,29 +152,3 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
         reserved_bytes=outcome.figure("reserved_bytes"),
         recorded_reserved_bytes=trace.header.get("final_reserved_bytes"),
     )
-
-
-_NAMED = (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM)
-
-
-def op_lines(trace: Trace) -> list[dict[str, Any]]:
-    """The trace's operations as the oracle's lines; what the oracle has no word for keeps its own name."""
-    lines = []
-    columns = (trace.op, trace.id, trace.size, trace.stream)
-    for op, ident, size, stream in zip(*(column.tolist() for column in columns), strict=True):
-        kind = Op(op)
-        line: dict[str, Any] = {"op": kind.name.lower()}
-        if kind in _NAMED:
-            line["id"] = ident
-        if kind == Op.ALLOC:
-            line["size"] = size
-        if stream or kind == Op.RECORD_STREAM:
-            line["stream"] = stream // STREAM_STEP if stream % STREAM_STEP == 0 else stream
-        if kind in (Op.SET_FRACTION, Op.SET_CONF):
-            line["fraction" if kind == Op.SET_FRACTION else "conf"] = trace.values[size]
-        elif kind == Op.EVENTS_HOLD:
-            line["on"] = bool(size)
-        elif kind in (Op.FOREIGN, Op.FAIL_NEXT):
-            line["bytes" if kind == Op.FOREIGN else "count"] = size
-        lines.append(line)
-    return lines

@@ -70,7 +70,7 @@ def rewind(snapshot: Snapshot) -> Trace:
     return requests.trace(snapshot, kinds, start, state.pool_of, (*snapshot.notes, *notes))
 
 
-def _held(snapshot: Snapshot) -> Settings:
+def _settings_of(snapshot: Snapshot) -> Settings:
     """The settings of the recording: its string as the newest release reads it, and what the snapshot lists by name."""
     rules = behaviour(".".join(map(str, NEWEST)))
     try:
@@ -89,7 +89,7 @@ class _State:
     """The segments and live blocks at one moment, moved back event by event."""
 
     def __init__(self, snapshot: Snapshot, kinds: set[str]) -> None:
-        self.snapshot, self.kinds, self.settings = snapshot, kinds, _held(snapshot)
+        self.snapshot, self.kinds, self.settings = snapshot, kinds, _settings_of(snapshot)
         self.ranges: dict[int, _Range] = {}
         self.starts: list[int] = []  # addresses of the ranges, sorted
         self.live: dict[int, _Live] = {}

@@ -19,7 +19,7 @@ FRAMES_KEPT, FRAMES_SEEN = 8, 256
 ACTIONS = (
     "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom"
 ).split()
-_SAID_NOTHING_OF = {"snapshot", "annotate", "user_defined"}
+_NO_REQUEST = {"snapshot", "annotate", "user_defined"}
 """A snapshot was taken; a note of the program (2.14): neither is asked of the allocator."""
 _STATES = {
     "active_allocated": "A",
@@ -109,7 +109,7 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
     entries = enumerate(traces[device] if device < len(traces) else [])
     events = tuple(filter(None, (reader.event(index, entry) for index, entry in entries)))
     for action, count in sorted(reader.left_out.items()):
-        if action not in _SAID_NOTHING_OF:
+        if action not in _NO_REQUEST:
             notes.append(f"{count} events of the unknown kind {action!r} are left out")
     settings = content.get("allocator_settings")
     settings = settings if type(settings) is dict else {}

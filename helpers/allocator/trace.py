@@ -199,15 +199,15 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
                 live.discard(name)
             else:
                 stream = _whole(row, "stream", number)
-        elif kind in _SIZE_KEYS:
-            # A result line holds its counts under "n", and how many calls fail under "count".
-            counted = kind == "fail_next" and "count" in row
-            size = _whole(row, "count" if counted else _SIZE_KEYS[kind], number)
         elif kind == "events_hold":
             size = 1 if row.get("on", True) else 0
         elif kind in ("set_fraction", "set_conf"):
             size = len(values)
             values.append(_value(row, kind, number))
+        elif OP_NAMES[kind] in WORDS:
+            # A result line holds its counts under "n", and how many calls fail under "count".
+            counted = kind == "fail_next" and "count" in row
+            size = _whole(row, "count" if counted else WORDS[OP_NAMES[kind]], number)
         time, names, stack = row.get("time_ns"), row.get("frames"), -1
         time = time if type(time) is int else -1
         if type(names) is list:
@@ -231,9 +231,16 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
     )
 
 
-OP_NAMES = {op.name.lower(): int(op) for op in Op}
+OP_NAMES = {op.name.lower(): op for op in Op}
 _ASKED = {*OP_NAMES} - {"free_requested", "free_completed"}
-_SIZE_KEYS = {"foreign": "bytes", "fail_next": "n"}
+WORDS = {
+    Op.SET_FRACTION: "fraction",
+    Op.SET_CONF: "conf",
+    Op.EVENTS_HOLD: "on",
+    Op.FOREIGN: "bytes",
+    Op.FAIL_NEXT: "n",
+}
+"""What the oracle's operation lines call the one value of an operation that names no block."""
 _HEAD = ("torch", "trace", "build", "label", "notes", "live_before")
 
 
@@ -261,6 +268,35 @@ def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
     expected = "a text" if kind == "set_conf" else "a number"
     what = f"line {number} ({kind}) has {kind[4:]} {str(value)[:40]}"
     raise TraceError(f"{what}: expected {expected}")
+
+
+def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
+    """One line an operation, as the oracle reads them; what it has no word for keeps its own name."""
+    columns = (trace.op, trace.id, trace.size, trace.stream)
+    for op, ident, size, stream in zip(*(column.tolist() for column in columns), strict=True):
+        line: dict[str, Any] = {"op": Op(op).name.lower()}
+        if ident >= 0:
+            line["id"] = ident
+        if op == Op.ALLOC:
+            line["size"] = size
+        if stream or op == Op.RECORD_STREAM:
+            line["stream"] = stream // STREAM_STEP if stream % STREAM_STEP == 0 else stream
+        if op in (Op.SET_FRACTION, Op.SET_CONF):
+            line[WORDS[op]] = trace.values[size]
+        elif op in WORDS:
+            line[WORDS[op]] = bool(size) if op == Op.EVENTS_HOLD else size
+        yield line
+
+
+def program_lines(trace: Trace) -> Iterator[dict[str, Any]]:
+    """The lines as a program asks: a free is one, where it was requested. Raises ValueError where the trace begins in the
+    middle of a program: what was there first cannot be asked for again."""
+    if trace.start:
+        used = f"the trace begins with {len(trace.start)} segments in use"
+        raise ValueError(f"{used}: only a program's whole trace can be run")
+    for line in op_lines(trace):
+        if line["op"] != "free_completed":
+            yield {**line, "op": "free"} if line["op"] == "free_requested" else line
 
 
 def possible(trace: Trace) -> Trace:

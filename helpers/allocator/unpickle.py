@@ -53,16 +53,8 @@ _PLAIN = {
 _TABLE = [_PLAIN.get(_CODES[byte].name) if byte in _CODES else None for byte in range(256)]
 
 
-_BROKEN = (
-    pickle.UnpicklingError,
-    EOFError,
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-)
+_WRONG = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
+_BROKEN = (pickle.UnpicklingError, EOFError, MemoryError, *_WRONG)
 
 
 def load(path: Path, max_opcodes: int = MAX_OPCODES) -> Any:
@@ -169,27 +161,22 @@ def _refuse(name: str, data: bytes, at: int) -> NoReturn:
     """Raises, naming the opcode or, where it or a later one runs code, what it asks for."""
     code = _CODES.get(data[at])
     what = code.name if code else f"0x{data[at]:02x}"
-    asks: TraceError | None = None
+    later: Any = None
+    # Where what follows is no pickle, the opcode itself is named.
     with contextlib.suppress(ValueError, IndexError, OverflowError):
-        # Where what follows is no pickle, the opcode itself is named.
-        for later, arg, offset in pickletools.genops(data[at : at + _LOOK_AHEAD_BYTES]):
-            if later.name in _RUNS_CODE:
-                asks = _runs_code(name, data, later.name, arg, at + (offset or 0))
-                break
-    if asks:
-        raise asks
-    expected = "expected a torch memory snapshot, a pickle (2 to 5) of plain data"
-    raise TraceError(f"{name} holds {what} at byte {at:,}: {expected}")
-
-
-def _runs_code(name: str, data: bytes, what: str, arg: Any, place: int) -> TraceError:
-    if what in ("GLOBAL", "INST"):
-        what += f" ({str(arg)[:200].replace(' ', '.')})"
-    elif what == "STACK_GLOBAL":
+        ahead = pickletools.genops(data[at : at + _LOOK_AHEAD_BYTES])
+        later = next((one for one in ahead if one[0].name in _RUNS_CODE), None)
+    if later is None:
+        expected = "expected a torch memory snapshot, a pickle (2 to 5) of plain data"
+        raise TraceError(f"{name} holds {what} at byte {at:,}: {expected}")
+    asks, place, texts = later[0].name, at + (later[2] or 0), []
+    if asks in ("GLOBAL", "INST"):
+        texts = str(later[1]).split(" ")
+    elif asks == "STACK_GLOBAL":
         before = pickletools.genops(data[:place] + b".")
-        texts = [text for _, text, _ in before if isinstance(text, str)]
-        what += f" ({'.'.join(texts[-2:])[:200]})"
-    return TraceError(
-        f"{name} asks for code to be run: {what} at byte {place:,}; it is refused and nothing of it "
+        texts = [text for _, text, _ in before if isinstance(text, str)][-2:]
+    asks += f" ({'.'.join(texts)[:200]})" if texts else ""
+    raise TraceError(
+        f"{name} asks for code to be run: {asks} at byte {place:,}; it is refused and nothing of it "
         "was run. A memory snapshot holds plain data only; do not open this file with pickle.load"
     )

@@ -154,8 +154,8 @@ def whatif(
         if not allowed:
             none = f"none of the settings given may be recommended ({rows[0].flags[0]})"
             raise ValueError(f"{none}: add the default, ''")
-        best = smallest_of(runs, allowed, above=card.capacity_bytes)
-        needs, needs_settings = best.capacity_bytes - card.capacity_bytes, best.settings
+        needs_settings, enough = smallest_of(runs, allowed, above=card.capacity_bytes)
+        needs = enough - card.capacity_bytes
         failed = next(one.first_oom for one in tried[needs_settings] if one.first_oom is not None)
         live, groups = live_at(runs.of(needs_settings), origins[needs_settings], failed)
         why = f"it needs {needs:,} more bytes, and then {needs_settings or 'the default settings'}"

@@ -5,15 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from helpers.commands.use import ROOT, Verb, WrongUse, described, print_json
+from helpers.commands.use import ROOT, WrongUse, print_json
 
 OUTPUTS = ROOT / "outputs"
-
-
-def register(verb: Verb) -> None:
-    """run, status, report, compare, collect and history."""
-    for one in (run, status, report, compare, collect, history):
-        described(verb, one)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,45 +21,44 @@ def run(arguments: argparse.Namespace) -> int:
     --again RUN ...: with --resume: repeat this run whatever it did; may be given more than once
     --scheduler ADDRESS: carry the runs out on the workers of a dask scheduler (tcp://host:8786; see env/FLEET.md)
     --print-service: with --resume: print how to go on by itself after a logout or a reboot; run nothing
+    Example: run notebooks/plans/quick.yaml --dry-run
     """
     from helpers.run import gate
     from helpers.run.batch import run_plan
     from helpers.run.plan import dry_run, dry_run_text, load_plan
-    from helpers.run.plan_file import PlanError
     from helpers.run.progress import for_terminal
     from helpers.run.record import read_batch, status_json, status_text
     from helpers.run.runner import Stop
+    from helpers.run.service import resume_texts
     from helpers.tell.report import write_index
 
     plan, stop, carrier = Path(arguments.plan), Stop(), None
-    try:
-        if arguments.dry_run:
-            checked = load_plan(plan, arguments.box)
-            print_json(dry_run(checked)) if arguments.json else print(dry_run_text(checked))
-            return 0
-        outputs = _outputs(arguments.out)
-        resume = _resumed(arguments, outputs)
-        if arguments.print_service and resume:
-            load_plan(plan, arguments.box)
-            return _print_service(plan, resume)
-        if arguments.scheduler:
-            from helpers.run.fleet import Fleet
+    if arguments.dry_run:
+        checked = load_plan(plan, arguments.box)
+        print_json(dry_run(checked)) if arguments.json else print(dry_run_text(checked))
+        return 0
+    outputs = _outputs(arguments.out)
+    resume = _resumed(arguments, outputs)
+    if arguments.print_service and resume:
+        load_plan(plan, arguments.box)
+        print("\n".join(resume_texts(plan, ROOT, resume)))
+        return 0
+    if arguments.scheduler:
+        from helpers.run.fleet import Fleet
 
-            carrier = Fleet(arguments.scheduler, stop=stop)
-        result = run_plan(
-            plan,
-            outputs,
-            box=arguments.box,
-            capture=_capture_into,
-            progress=for_terminal(),
-            gate=gate,
-            carrier=carrier,
-            resume=resume,
-            again=arguments.again,
-            stop=stop,
-        )
-    except PlanError as error:
-        raise WrongUse(str(error)) from error
+        carrier = Fleet(arguments.scheduler, stop=stop)
+    result = run_plan(
+        plan,
+        outputs,
+        box=arguments.box,
+        capture=_capture_into,
+        progress=for_terminal(),
+        gate=gate,
+        carrier=carrier,
+        resume=resume,
+        again=arguments.again,
+        stop=stop,
+    )
     view = read_batch(result.folder)
     try:
         page = str(write_index(result.folder))
@@ -97,18 +90,6 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
         seen = f"no batch of {plan} as it stands below {outputs}"
         raise WrongUse(f"--resume: {seen}; name the batch, or run without")
     return same[-1]
-
-
-def _print_service(plan: Path, batch: Path) -> int:
-    """Print the texts that have the batch resumed by itself."""
-    from helpers.run import service
-
-    try:
-        for text in (service.user_unit, service.at_reboot_line, service.detached_lines):
-            print(text(plan, ROOT, batch))
-    except ValueError as error:
-        raise WrongUse(str(error)) from error
-    return 0
 
 
 def _outputs(out: str) -> Path:
@@ -149,6 +130,7 @@ def status(arguments: argparse.Namespace) -> int:
     """The state of every run of a batch, read from its records alone.
 
     [batch]: a batch folder (default: the newest below outputs)
+    Example: status
     """
     from helpers.run.record import read_batch, status_json, status_text
 
@@ -161,6 +143,7 @@ def report(arguments: argparse.Namespace) -> int:
     """Write the page of a batch, partial batches included.
 
     [batch]: a batch folder (default: the newest below outputs)
+    Example: report outputs/20260301T210000Z-overnight
     """
     from helpers.tell.report import write_index
 
@@ -174,13 +157,11 @@ def compare(arguments: argparse.Namespace) -> int:
 
     before: a batch, the folder of a run, or a bundle
     after: another of the same kind
+    Example: compare env/boxes/strix-halo-3-gttsize env/boxes/strix-halo-4-ttm
     """
     from helpers.tell import compare
 
-    try:
-        moved = compare.compare(Path(arguments.before), Path(arguments.after))
-    except compare.CompareError as error:
-        raise WrongUse(str(error)) from error
+    moved = compare.compare(Path(arguments.before), Path(arguments.after))
     print_json(compare.as_json(moved)) if arguments.json else print(compare.as_text(moved))
     return 0
 
@@ -190,16 +171,14 @@ def collect(arguments: argparse.Namespace) -> int:
 
     folders DIR ...: batch folders, or folders that hold some
     --out FOLDER !: where the merge goes; may hold an earlier one
+    Example: collect nights/oak nights/elm --out outputs/all-boxes
     """
     from helpers.run import collect
     from helpers.run.record import read_batch, status_json, status_text
     from helpers.tell.report import write_index
 
-    try:
-        folders = [Path(folder) for folder in arguments.folders]
-        merged = collect.collect(folders, Path(arguments.out))
-    except collect.CollectError as error:
-        raise WrongUse(str(error)) from error
+    folders = [Path(folder) for folder in arguments.folders]
+    merged = collect.collect(folders, Path(arguments.out))
     view, page = read_batch(merged.folder), write_index(merged.folder)
     if arguments.json:
         print_json({**status_json(view), "same": merged.same, "page": str(page)})
@@ -212,20 +191,19 @@ def collect(arguments: argparse.Namespace) -> int:
 def history(arguments: argparse.Namespace) -> int:
     """Questions over the records of many nights (DuckDB).
 
-    [question]: the name of a question, or SQL (default: the names)
+    [question]: the name of a question, or SQL (default: the names, and what each answers)
     --out FOLDER: the folder that holds the batches (default: outputs)
+    Example: history verdicts
     """
-    from helpers.run.history import QUESTIONS, HistoryError, open_history
+    from helpers.run.history import MEANING, QUESTIONS, open_history
     from helpers.tell.tables import table
 
     if not arguments.question:
-        print_json(list(QUESTIONS)) if arguments.json else print("\n".join(QUESTIONS))
+        lines = [f"{name:<9} {MEANING[name]}" for name in QUESTIONS]
+        print_json(list(QUESTIONS)) if arguments.json else print("\n".join(lines))
         return 0
-    try:
-        nights = open_history(Path(arguments.out) if arguments.out else OUTPUTS)
-        answer = nights.ask(arguments.question)
-    except HistoryError as error:
-        raise WrongUse(str(error)) from error
+    nights = open_history(Path(arguments.out) if arguments.out else OUTPUTS)
+    answer = nights.ask(arguments.question)
     if arguments.json:
         rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
         unreadable = list(nights.unreadable)
@@ -236,3 +214,6 @@ def history(arguments: argparse.Namespace) -> int:
     lines = [f"not readable: {line}" for line in nights.unreadable]
     print("\n".join([*lines, f"{nights.read} records read"]))
     return 0
+
+
+VERBS = (run, status, report, compare, collect, history)

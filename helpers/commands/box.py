@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import Verb, WrongUse, described, open_named_box, print_json
+from helpers.commands.use import WrongUse, print_json, waits_for
+from helpers.look.archive import BundleError
+from helpers.look.boxes import RECORDED, open_box, recorded_names
 from helpers.shapes import to_json
 
 if TYPE_CHECKING:
@@ -16,17 +18,16 @@ if TYPE_CHECKING:
     from helpers.look.bundle import Bundle
 
 
-def register(verb: Verb) -> None:
-    """diagnose, ttm, boxes and check."""
-    for one in (diagnose, ttm, boxes, check):
-        described(verb, one)
-
-
 def boxes(arguments: argparse.Namespace) -> int:
-    """The recorded boxes."""
-    from helpers.look.boxes import recorded_names
+    """The recorded boxes, each with its story.
 
-    print(json.dumps(recorded_names()) if arguments.json else "\n".join(recorded_names()))
+    Example: boxes
+    """
+    names = recorded_names()
+    stories = json.loads((RECORDED / "stories.json").read_text(encoding="utf-8"))
+    width = max(map(len, names), default=0)
+    lines = [f"{name:<{width}}  {stories[name]}" for name in names]
+    print(json.dumps(names) if arguments.json else "\n".join(lines))
     return 0
 
 
@@ -36,18 +37,20 @@ def diagnose(arguments: argparse.Namespace) -> int:
     [box]: live (default), a bundle, a name from env/boxes, or a snapshot
     --message FILE: an error text or a log; - reads standard input
     --case FILE: a posted case as JSON, in place of a box
-    --wide: below the verdict the tables that it stands on
+    --wide: all the evidence, and the tables that it stands on
+    Example: diagnose rx7900xt-container --wide
     """
     from helpers.judge import diagnosis
     from helpers.tell import verdict
     from helpers.tell.message import not_used
 
-    evidence = _evidence(arguments)
-    answer = diagnosis.diagnose(evidence)
+    with waits_for("reading and weighing what is there"):
+        evidence = _evidence(arguments)
+        answer = diagnosis.diagnose(evidence)
     if arguments.json:
         print(to_json(answer, indent=1))
         return 0
-    print(verdict.as_text(answer))
+    print(verdict.as_text(answer) if arguments.wide else verdict.brief(answer))
     if evidence.not_text:
         snapshot = "; a memory snapshot is read by: python -m helpers diagnose FILE"
         other = snapshot if "pickle" in evidence.not_text else ""
@@ -58,7 +61,8 @@ def diagnose(arguments: argparse.Namespace) -> int:
         if number == 1:
             print("\nIf it comes to that, mildest first (printed, never run)")
         print(f"  {number}. {step.what}: {step.command}")
-        print(f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
+        if arguments.wide:
+            print(f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
     if arguments.wide:
         print("\n" + "\n\n".join(map(str, _tables(evidence))))
     return 0
@@ -95,15 +99,14 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
     if arguments.case and (arguments.box or arguments.message):
         raise WrongUse("--case: expected alone, without a box or --message")
     if arguments.case:
-        try:
-            return evidence_from_case(arguments.case)
-        except ValueError as error:
-            raise WrongUse(str(error)) from error
+        return evidence_from_case(arguments.case)
     pasted = _pasted(arguments.message) if arguments.message else None
     if pasted is not None and not arguments.box:
         return pasted
     if _is_pickle(arguments.box):
-        box = _snapshot(arguments.box)
+        from helpers.judge.snapshot import evidence_from_snapshot
+
+        box = evidence_from_snapshot(arguments.box)
         return box if pasted is None else replace(pasted, snapshot=box.snapshot)
     bundle = _bundle(arguments.box or "live")
     return evidence_from_bundle(bundle) if pasted is None else replace(pasted, bundle=bundle)
@@ -113,8 +116,8 @@ def _bundle(name: str) -> Bundle:
     from helpers.judge.evidence import not_text
 
     try:
-        return open_named_box(name)
-    except WrongUse as error:
+        return open_box(name)
+    except BundleError as error:
         if os.path.isfile(name):
             with open(name, "rb") as file:
                 if not not_text(file.read(4096)):
@@ -155,16 +158,6 @@ def _is_pickle(name: str) -> bool:
         return False
 
 
-def _snapshot(name: str) -> CaseEvidence:
-    from helpers.allocator.trace import TraceError
-    from helpers.judge.snapshot import evidence_from_snapshot
-
-    try:
-        return evidence_from_snapshot(name)
-    except TraceError as error:
-        raise WrongUse(str(error)) from error
-
-
 def ttm(arguments: argparse.Namespace) -> int:
     """Every ceiling between the RAM and torch, the one that binds, and a safe way to raise it.
 
@@ -172,6 +165,7 @@ def ttm(arguments: argparse.Namespace) -> int:
     --reserve SIZE: RAM to keep for the system, such as 8GiB
     --target SIZE: the limit itself, such as 120GiB
     --verify EARLIER: a bundle from before the change: did it take?
+    Example: ttm strix-halo-3-gttsize --target 120GiB
     """
     from dataclasses import asdict
 
@@ -179,17 +173,14 @@ def ttm(arguments: argparse.Namespace) -> int:
     from helpers.judge.ttm_verify import verify
     from helpers.tell.ttm import as_text, verify_text
 
-    now = open_named_box(arguments.box or "live")
-    try:
-        reserve = ttm_plan.wanted_bytes(arguments.reserve)
-        target = ttm_plan.wanted_bytes(arguments.target)
-        if arguments.verify:
-            result = verify(open_named_box(arguments.verify), now, reserve, target)
-            print(json.dumps(asdict(result), indent=1) if arguments.json else verify_text(result))
-            return 0 if result.took else 1
-        answer = ttm_plan.ttm(now, reserve, target)
-    except ValueError as error:
-        raise WrongUse(str(error)) from error
+    now = open_box(arguments.box or "live")
+    reserve = ttm_plan.wanted_bytes(arguments.reserve)
+    target = ttm_plan.wanted_bytes(arguments.target)
+    if arguments.verify:
+        result = verify(open_box(arguments.verify), now, reserve, target)
+        print(json.dumps(asdict(result), indent=1) if arguments.json else verify_text(result))
+        return 0 if result.took else 1
+    answer = ttm_plan.ttm(now, reserve, target)
     print(to_json(answer, indent=1) if arguments.json else as_text(answer))
     return 0
 
@@ -202,6 +193,7 @@ def check(arguments: argparse.Namespace) -> int:
     --pairs: peer access, copies, all-reduce and DataParallel per pair of GPUs
     --to-the-limit: let the ladder go beyond half of the free memory
     --torch-python PATH: the interpreter that owns torch
+    Example: check --gpu 0000:03:00.0 --ladder
     """
     from dataclasses import asdict
 
@@ -209,24 +201,19 @@ def check(arguments: argparse.Namespace) -> int:
     from helpers.look.capture import Options, capture
     from helpers.tell.tables import table
 
+    def on_result(result: Any) -> None:
+        print(f"{result.pci} {result.check}: {result.state}", file=sys.stderr)
+
     bundle = capture(Options(torch=False, torch_python=arguments.torch_python))
-    try:
-        results = check_box(
-            bundle,
-            gpu=arguments.gpu,
-            ladder=arguments.ladder,
-            pairs=arguments.pairs,
-            to_the_limit=arguments.to_the_limit,
-            torch_python=arguments.torch_python,
-            on_result=lambda result: print(
-                f"{result.pci} {result.check}: {result.state}", file=sys.stderr
-            ),
-        )
-    except ValueError as error:
-        raise WrongUse(str(error)) from error
+    names = ("gpu", "ladder", "pairs", "to_the_limit", "torch_python")
+    how = {name: getattr(arguments, name) for name in names}
+    results = check_box(bundle, on_result=on_result, **how)
     if arguments.json:
         print_json([asdict(result) for result in results])
     else:
         rows = as_rows(results, people=True)
         print(table(rows[1:], rows[0], widest=None))
     return int(any(result.state not in ("passed", "not_run") for result in results))
+
+
+VERBS = (diagnose, ttm, boxes, check)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import pkgutil
-from dataclasses import is_dataclass
 
-from helpers.commands.use import ROOT, Verb, WrongUse, described, print_json
+from helpers.commands.use import ROOT, WrongUse, print_json
 
 SHAPES = {
     "reading": "helpers.shapes:Reading",
@@ -22,31 +22,28 @@ SHAPES = {
 }
 
 
-def register(verb: Verb) -> None:
-    """schema and bench."""
-    described(verb, schema)
-    described(verb, bench)
-
-
 def schema_text(name: str) -> str:
     """The JSON Schema of one of SHAPES (draft 2020-12), as text."""
     from pydantic import TypeAdapter
 
-    from helpers.shapes import json_schema
-
-    shape = pkgutil.resolve_name(SHAPES[name])
-    content = json_schema(shape) if is_dataclass(shape) else TypeAdapter(shape).json_schema()
+    content = TypeAdapter(pkgutil.resolve_name(SHAPES[name])).json_schema()
     return json.dumps(content, indent=1, sort_keys=True)
 
 
 def schema(arguments: argparse.Namespace) -> int:
     """The JSON Schema of a shape that commands print and files hold.
 
-    [shape]: one shape (default: their names)
+    [shape]: one shape (default: their names, and what each is)
+    Example: schema run
     """
     if arguments.shape and arguments.shape not in SHAPES:
         raise WrongUse(f"schema {arguments.shape!r}: expected one of {', '.join(SHAPES)}")
-    print(schema_text(arguments.shape) if arguments.shape else "\n".join(SHAPES))
+    if arguments.shape:
+        print(schema_text(arguments.shape))
+        return 0
+    for name, place in SHAPES.items():
+        says = inspect.getdoc(pkgutil.resolve_name(place)) or ""
+        print(f"{name:<9} {says.splitlines()[0]}")
     return 0
 
 
@@ -54,6 +51,7 @@ def bench(arguments: argparse.Namespace) -> int:
     """Figures as ratios within one run.
 
     [what ...]: which: capture, imports, judge, batch, replay, vpoc, monitor (default: all)
+    Example: bench replay
     """
     import runpy
 
@@ -72,3 +70,6 @@ def bench(arguments: argparse.Namespace) -> int:
     rows = [[row[name] for name in columns] for row in measured]
     print_json(measured) if arguments.json else print(table(rows, columns, widest=None))
     return 0
+
+
+VERBS = (schema, bench)

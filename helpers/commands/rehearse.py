@@ -15,63 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import ROOT, Verb, WrongUse, open_named_box
+from helpers.commands.use import ROOT, WrongUse
 
 if TYPE_CHECKING:
     from helpers.load.rehearse.build import Torch
     from helpers.load.rehearse.devices import Device
     from helpers.load.rehearse.rehearse import Rehearsal
 
-BOTH = (
-    ("--out", "TRACE", "the trace file (default: in outputs)"),
-    ("--torch-python", "PATH", "in place of a leading `python` of COMMAND"),
-)
-CARD = (
-    ("--gpu", "NAME", "the card, such as 4090 or a100-40; `--gpu list` names all"),
-    ("--capacity", "SIZE", "its memory, such as 20GiB"),
-    ("--box", "B", "the largest card of that box or bundle, and what others hold on it"),
-    ("--held", "SIZE", "what the context and others hold, such as 500MiB"),
-    ("--torch", "VER", "its release (default: your own CUDA torch, else 2.14.1)"),
-    ("--cudnn-workspace", "SIZE", "what each cuDNN call takes, unknown here (default: 0)"),
-    ("--cache", "FOLDER", "where that is (default: vram-casebook in XDG_CACHE_HOME)"),
-)
-HANG = "keep stacks and a snapshot when no allocation and no output came for S seconds"
-
-
-def register(verb: Verb) -> None:
-    """record and rehearse."""
-    says = "run a program unchanged and keep what it asked of the allocator"
-    parser = verb("record", _record, says)
-    add, events = parser.add_argument, "how many events to keep, the last ones"
-    add("--max-events", type=int, default=200_000, metavar="N", help=events)
-    add("--hang-after", type=float, default=0.0, metavar="S", help=HANG)
-    profile = "for a torch without a GPU: trace by its profiler"
-    add("--cpu-profile", action="store_true", help=profile)
-    _texts(parser, BOTH)
-
-    says = "run your program on a card that is not there: does it fit, and with which settings?"
-    parser = verb("rehearse", _rehearse, says)
-    add, conf = parser.add_argument, "PYTORCH_CUDA_ALLOC_CONF (default: the program's own)"
-    add("--conf", default=None, metavar="STR", help=conf)
-    how = parser.add_mutually_exclusive_group()
-    smallest = "the smallest card that it finishes on"
-    how.add_argument("--find-capacity", action="store_true", help=smallest)
-    largest = "the largest value of an argument that fits: batch"
-    how.add_argument("--find-batch", default="", metavar="ARG", help=largest)
-    each = "once for each preset of env/presets"
-    how.add_argument("--against", nargs="+", default=[], metavar="PRESET", help=each)
-    add("--setup", action="store_true", help="install what is missing without asking")
-    away = "take away everything that was installed for rehearsals"
-    add("--remove", action="store_true", help=away)
-    _texts(parser, BOTH + CARD)
-
-
-def _texts(parser: argparse.ArgumentParser, options: tuple[tuple[str, str, str], ...]) -> None:
-    """Options that take a text, and the program behind ``--``."""
-    for name, metavar, says in options:
-        parser.add_argument(name, default="", metavar=metavar, help=says)
-    program: Any = {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND"}
-    parser.add_argument("command", help="the program and its arguments", **program)
+SHARED = """
+--out TRACE: the trace file (default: in outputs)
+--torch-python PATH: in place of a leading `python` of COMMAND
+command -- COMMAND: the program and its arguments
+"""
 
 
 def _program(given: argparse.Namespace) -> list[str]:
@@ -90,23 +45,27 @@ def _tell(lines: list[str], file: Any) -> None:
     print("\n".join(f"casebook: {line}" for line in lines), file=file)
 
 
-def _record(given: argparse.Namespace) -> int:
-    from helpers.load.record import RecordError, record
+def record(given: argparse.Namespace) -> int:
+    """Run a program unchanged and keep what it asked of the allocator.
+
+    --max-events N <int> = 200000: how many events to keep, the last ones
+    --hang-after S <float>: keep stacks and a snapshot when no allocation and no output came for S seconds
+    --cpu-profile: for a torch without a GPU: trace by its profiler
+    Example: record --out run.pickle -- python train.py
+    """
+    from helpers.load import record
 
     command = _program(given)
     if not command:
         raise WrongUse("record: no command; expected: record [OPTIONS] -- python train.py")
-    try:
-        done = record(
-            command,
-            _out(given, "trace"),
-            max_events=given.max_events,
-            hang_after_s=given.hang_after or None,
-            cpu_profile=given.cpu_profile,
-            python=given.torch_python,
-        )
-    except RecordError as error:
-        raise WrongUse(str(error)) from error
+    done = record.record(
+        command,
+        _out(given, "trace"),
+        max_events=given.max_events,
+        hang_after_s=given.hang_after or None,
+        cpu_profile=given.cpu_profile,
+        python=given.torch_python,
+    )
     ask = f"next: python -m helpers whatif {done.trace} --capacity 20GiB"
     end = f"{done.kind}: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}"
     if given.json:
@@ -116,25 +75,38 @@ def _record(given: argparse.Namespace) -> int:
     return done.exit_code
 
 
-def _rehearse(given: argparse.Namespace) -> int:
-    from helpers.load.record import RecordError
+def rehearse(given: argparse.Namespace) -> int:
+    """Run your program on a card that is not there: does it fit, and with which settings?
+
+    --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: the program's own)
+    --find-capacity: the smallest card that it finishes on
+    --find-batch ARG: the largest value of an argument that fits: batch
+    --against PRESET +: once for each preset of env/presets
+    --setup: install what is missing without asking
+    --remove: take away everything that was installed for rehearsals
+    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all
+    --capacity SIZE: its memory, such as 20GiB
+    --box B: the largest card of that box or bundle, and what others hold on it
+    --held SIZE: what the context and others hold, such as 500MiB
+    --torch VER: its release (default: your own CUDA torch, else 2.14.1)
+    --cudnn-workspace SIZE: what each cuDNN call takes, unknown here (default: 0)
+    --cache FOLDER: where that is (default: vram-casebook in XDG_CACHE_HOME)
+    Example: rehearse --gpu 4090 -- python train.py
+    """
     from helpers.load.rehearse import build
-    from helpers.load.rehearse.devices import DeviceError
-    from helpers.load.rehearse.study import SearchError
-    from helpers.settings.presets import PresetError
 
     place, command = build.cache(given.cache), _program(given)
-    try:
-        if given.remove:
-            print(f"{build.remove(place) >> 20} MiB removed from {place}")
-        elif given.gpu == "list":
-            print(_cards())
-        elif not command and not given.setup:
-            raise WrongUse("rehearse: no command; expected: rehearse --gpu 4090 -- python train.py")
-        else:
-            return _answer(given, command, place, _torch(given, command or ["python"], place))
-    except (DeviceError, build.NotReady, RecordError, SearchError, PresetError) as error:
-        raise WrongUse(f"rehearse: {error}") from error
+    if sum(map(bool, (given.find_capacity, given.find_batch, given.against))) > 1:
+        three = "--find-capacity, --find-batch and --against"
+        raise WrongUse(f"rehearse: seen several of {three}; expected one of them")
+    if given.remove:
+        print(f"{build.remove(place) >> 20} MiB removed from {place}")
+    elif given.gpu == "list":
+        print(_cards())
+    elif not command and not given.setup:
+        raise WrongUse("rehearse: no command; expected: rehearse --gpu 4090 -- python train.py")
+    else:
+        return _answer(given, command, place, _torch(given, command or ["python"], place))
     return 0
 
 
@@ -183,18 +155,16 @@ def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: T
     from helpers.load.rehearse.devices import device
     from helpers.load.rehearse.rehearse import rehearse
     from helpers.load.rehearse.study import AMPLE_BYTES
-    from helpers.look.reading import parse_size
+    from helpers.look.boxes import open_box
+    from helpers.units import parse_size
 
     if not command:
         print(f"ready: torch {torch.version}; {place}")
         return 0
     ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
-    bundle = open_named_box(given.box) if given.box else None
+    bundle = open_box(given.box) if given.box else None
     card = device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
-    try:
-        workspace = parse_size(given.cudnn_workspace or "0")
-    except ValueError as error:
-        raise WrongUse(f"--cudnn-workspace: {error}") from error
+    workspace = parse_size(given.cudnn_workspace or "0")
     run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
     run = partial(run, cudnn_workspace_bytes=workspace)
     if given.find_capacity or given.find_batch or given.against:
@@ -297,3 +267,6 @@ def told(done: Rehearsal) -> list[str]:
     ask = f"next: python -m helpers whatif {done.trace}"
     lines.append(f"trace: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}")
     return [*lines, *done.notes, *done.trust]
+
+
+VERBS = (record, rehearse)

@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.batch import named_batch
-from helpers.commands.use import ROOT, Verb, WrongUse, described, print_json
+from helpers.commands.use import ROOT, WrongUse, print_json
 
 if TYPE_CHECKING:
     from helpers.tell.redact_known import Known
     from helpers.tell.share import Subject
-
-
-def register(verb: Verb) -> None:
-    """share."""
-    described(verb, share)
 
 
 def share(arguments: argparse.Namespace) -> int:
@@ -32,8 +27,8 @@ def share(arguments: argparse.Namespace) -> int:
     --allow-binary: keep what cannot be read for sure
     --allow-found: write it although the second scan found something
     --force: replace files that are there
+    Example: share outputs/20260301T210000Z-overnight --issue pytorch
     """
-    from helpers.look.archive import BundleError
     from helpers.look.files import write_atomic
     from helpers.tell import share
     from helpers.tell.issue_text import TRACKERS
@@ -50,9 +45,8 @@ def share(arguments: argparse.Namespace) -> int:
         made = share.page(about, known, arguments.allow_binary)
         out = page if arguments.out else _place(made.name)
         pdf = [out.with_suffix(".pdf")] if arguments.pdf else []
-        there = [
-            path for path in [out, *pdf, *_issue_files(out, arguments.issue)] if _is_there(path)
-        ]
+        files = [out, *pdf, *_issue_files(out, arguments.issue)]
+        there = [path for path in files if path.exists() or path.is_symlink()]
         if there and not arguments.force:
             raise WrongUse(f"{there[0]}: already there; choose another --out or add --force")
         if known is not None:
@@ -65,8 +59,6 @@ def share(arguments: argparse.Namespace) -> int:
             answer["pdf"] = f"not available because {why}" if why else str(pdf[0])
         if arguments.issue:
             answer["issue"], answer["bundle"] = _issue(arguments, about, known, out)
-    except (share.ShareError, BundleError) as error:
-        raise WrongUse(str(error)) from error
     except OSError as error:
         expected = "expected a place to write to; choose another --out"
         raise WrongUse(f"{error.filename}: {error.strerror}; {expected}") from error
@@ -85,10 +77,6 @@ def _refuse_found(arguments: argparse.Namespace, scan: Any, what: str) -> None:
     if isinstance(scan, list) and scan and not arguments.allow_found:
         advice = "look at it, then --allow-found"
         raise WrongUse(f"the second scan found {len(scan)}: {scan[0]}; {what}; {advice}")
-
-
-def _is_there(path: Path) -> bool:
-    return path.exists() or path.is_symlink()
 
 
 def _target(name: str) -> Path:
@@ -123,14 +111,8 @@ def _issue(
     evidence, where = "", f"not available because {about.no_bundle}"
     if about.bundle and known is not None:
         try:
-            redact_bundle(
-                about.bundle,
-                bundle_file,
-                known,
-                arguments.allow_binary,
-                arguments.allow_found,
-                arguments.force,
-            )
+            allowed = (arguments.allow_binary, arguments.allow_found, arguments.force)
+            redact_bundle(about.bundle, bundle_file, known, *allowed)
             digest = hashlib.sha256(bundle_file.read_bytes()).hexdigest()
             evidence = f"Evidence bundle: `{bundle_file.name}`, redacted, SHA-256 `{digest}`"
             where = str(bundle_file)
@@ -141,10 +123,13 @@ def _issue(
     elif about.bundle:
         where = evidence = "not available because --as-is makes no copy of a bundle"
     bundle = open_bundle(about.bundle) if about.bundle else None
-    case = Case(about.verdict, bundle, about.no_bundle, about.steps, evidence)
+    case = Case(about.verdict, bundle, about.no_bundle, about.steps, evidence, about.error)
     text = issue_text(arguments.issue, case)
     if known is not None:
         text = redact_text(text, known)
         _refuse_found(arguments, second_scan({"issue": text}), "the report was not written")
     write_atomic(text_file, text)
     return str(text_file), where
+
+
+VERBS = (share,)

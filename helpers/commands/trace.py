@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from helpers.commands.use import Verb, WrongUse, described, print_json
+from helpers.commands.use import WrongUse, print_json
 
-TRACE = """
+SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
 --capacity SIZE: the card's memory, such as 20GiB; whatif takes several, with commas
 --held SIZE: what others hold of it
@@ -20,12 +21,6 @@ trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet
 --device N <int>: which device of a snapshot of several
 --max-bytes SIZE: read larger trace files than 1 GiB
 """
-
-
-def register(verb: Verb) -> None:
-    """replay and whatif."""
-    described(verb, replay, TRACE)
-    described(verb, whatif, TRACE)
 
 
 def _size(text: str, what: str) -> int:
@@ -44,9 +39,7 @@ class _Subject:
         from helpers.allocator.driver import Card
         from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
-        from helpers.allocator.trace import TraceError
-        from helpers.settings.releases import VersionError, behaviour
-        from helpers.settings.text import SettingsError
+        from helpers.settings.releases import behaviour
 
         most = arguments.max_bytes
         limit = {"max_bytes": _size(most, "max-bytes")} if most else {}
@@ -57,8 +50,6 @@ class _Subject:
             self.torch = arguments.torch or known.torch
             self.build = arguments.build or known.build
             behaviour(self.torch, self.build)
-        except (TraceError, VersionError, SettingsError) as error:
-            raise WrongUse(str(error)) from error
         except OSError as error:
             raise WrongUse(f"{arguments.trace}: {error.strerror}; expected a trace file") from error
         self.notes = [*self.trace.notes, *known.notes]
@@ -93,11 +84,12 @@ def replay(arguments: argparse.Namespace) -> int:
     --results OUT: write one JSON line an operation; - prints them
     --force: write over results that are there
     --engine {auto,compiled,plain} = auto: hidden
+    Example: replay run.pickle --capacity 20GiB --conf expandable_segments:True
     """
     from helpers.allocator import replay as allocator
-    from helpers.allocator.outcome import ReplayError, lines
-    from helpers.allocator.recorded import agreement, op_lines
-    from helpers.settings.text import SettingsError
+    from helpers.allocator.outcome import lines
+    from helpers.allocator.recorded import agreement
+    from helpers.allocator.trace import op_lines
     from helpers.tell import replays
 
     subject = _Subject(arguments)
@@ -105,19 +97,16 @@ def replay(arguments: argparse.Namespace) -> int:
     if out is not None and out.exists() and not arguments.force:
         raise WrongUse(f"{out}: is there already; expected a new file, or --force")
     wanted = bool(arguments.results) or subject.trace.address is not None
-    try:
-        outcome = allocator.replay(
-            subject.trace,
-            subject.conf,
-            subject.card,
-            torch=subject.torch,
-            build=subject.build,
-            fraction=subject.fraction,
-            timeline=wanted,
-            engine=arguments.engine,
-        )
-    except (SettingsError, ReplayError, ImportError) as error:
-        raise WrongUse(str(error)) from error
+    outcome = allocator.replay(
+        subject.trace,
+        subject.conf,
+        subject.card,
+        torch=subject.torch,
+        build=subject.build,
+        fraction=subject.fraction,
+        timeline=wanted,
+        engine=arguments.engine,
+    )
     if arguments.results:
         rows = lines(op_lines(subject.trace), outcome)
         card = subject.card
@@ -145,49 +134,33 @@ def whatif(arguments: argparse.Namespace) -> int:
     --conf STR ...: try this one too; may be given again
     --only: try only the default settings and what --conf names
     --smallest: the smallest card that is enough, setting by setting
+    Example: whatif run.pickle --capacity 20GiB
     """
     from dataclasses import replace
 
     from helpers.allocator import whatif
-    from helpers.allocator.trace import TraceError
-    from helpers.settings.releases import VersionError
-    from helpers.settings.text import SettingsError
     from helpers.tell import replays
 
     capacities, releases = arguments.capacity.split(","), arguments.torch.split(",")
     arguments.capacity, arguments.torch = capacities[0], releases[0]
     subject = _Subject(arguments)
     answers = []
-    try:
-        for release in releases:
-            for capacity in capacities:
-                torch, card = release or subject.torch, subject.card
-                if capacity:
-                    card = replace(card, capacity_bytes=_size(capacity, "capacity"))
-                with replays.progress(f"settings on torch {torch}", quiet=arguments.json) as tick:
-                    answers.append(
-                        whatif.whatif(
-                            subject.trace,
-                            card,
-                            torch=torch,
-                            build=subject.build,
-                            progress=tick,
-                            confs=_tried(arguments, torch, subject.build),
-                            fraction=subject.fraction,
-                        )
-                    )
-        smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
-    except (SettingsError, TraceError, VersionError, ValueError) as error:
-        raise WrongUse(str(error)) from error
+    for release, capacity in itertools.product(releases, capacities):
+        torch, card = release or subject.torch, subject.card
+        if capacity:
+            card = replace(card, capacity_bytes=_size(capacity, "capacity"))
+        how: dict[str, Any] = {"torch": torch, "build": subject.build}
+        how.update(confs=_tried(arguments, torch, subject.build), fraction=subject.fraction)
+        with replays.progress(f"settings on torch {torch}", quiet=arguments.json) as tick:
+            answers.append(whatif.whatif(subject.trace, card, progress=tick, **how))
+    smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
     if arguments.json:
         shapes = [{**whatif.to_shapes(answer), "notes": subject.notes} for answer in answers]
         print_json(smallest or (shapes if len(shapes) > 1 else shapes[0]))
     elif smallest:
         print(replays.smallest_table(smallest))
     else:
-        print(
-            replays.league_text(answers[0]) if len(answers) == 1 else replays.sweep_table(answers)
-        )
+        print(replays.league(answers[0]) if len(answers) == 1 else replays.sweep_table(answers))
         print("\n".join("note: " + note for note in subject.notes))
     return 0
 
@@ -211,4 +184,7 @@ def _smallest(subject: _Subject, answer: Any) -> dict[str, int]:
     runs = Runs(stream, subject.card, subject.torch, subject.build, subject.fraction)
     others = [row.settings for row in answer.rows if not row.flags][:8]
     named = ["", answer.use or answer.needs_settings, *others]
-    return {conf: smallest(runs, conf).capacity_bytes for conf in dict.fromkeys(named)}
+    return {conf: smallest(runs, conf) for conf in dict.fromkeys(named)}
+
+
+VERBS = (replay, whatif)

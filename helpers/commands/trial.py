@@ -8,61 +8,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import ROOT, Verb, WrongUse, print_json
+from helpers.commands.use import ROOT, WrongUse, print_json
 
 if TYPE_CHECKING:
     from helpers.load.workloads import Workload
 
-TORCH_PYTHON = "the interpreter that owns torch"
 
+def trial(arguments: argparse.Namespace) -> int:
+    """A workload under presets, each trial a process beside a control: does it help here?
 
-def register(verb: Verb) -> None:
-    """trial, tune and criteria."""
-    says = "the success criteria of the case studies, from a log and an Optuna study"
-    add = verb("criteria", _criteria, says).add_argument
-    add("--log", default="", metavar="FILE", help="a run's log, of any size")
-    storage = "an Optuna storage, only read: sqlite:///FILE"
-    add("--study", default="", metavar="URL", help=storage)
-
-    says = "a workload under presets, each trial a process beside a control: does it help here?"
-    add = verb("trial", _trial, says).add_argument
-    add("workload", nargs="*", help="a built-in, such as training:batch=8, or -- and a command")
-    presets = "of env/presets, or a .env file"
-    add("--preset", action="append", default=[], metavar="P", help=presets)
-    add("--repeats", type=int, default=5, metavar="N", help="trials of each (default: 5)")
-    goals = "what it should save (default: memory)"
-    add("--goal", default="memory", choices=("memory", "time"), help=goals)
-    most = "the most that one trial may take"
-    add("--seconds", type=float, default=120.0, metavar="S", help=most)
-    add("--host-memory", default="", metavar="SIZE", help="the most memory of a trial's processes")
-    step = "marks a step in a command's output; a group is its loss"
-    add("--step", default="", metavar="REGEX", help=step)
-    add("--torch-python", default="", metavar="PATH", help=TORCH_PYTHON)
-    kept = "where records are kept (default: outputs/trials)"
-    add("--out", default="", metavar="FOLDER", help=kept)
-    add("--seed", type=int, default=0, help="of the order and the data")
-
-    says = "a tuning study in worker processes that loses and repeats no finished trial"
-    add = verb("tune", _tune, says).add_argument
-    objective = "takes a dict of parameters, gives a number"
-    add("objective", metavar="FILE.py:FUNCTION", help=objective)
-    storage = "the Optuna storage, in SQLite; one that is there goes on"
-    add("--study", required=True, metavar="FILE", help=storage)
-    ranges = "or NAME=A..B:log, or NAME=this,that"
-    add("--param", action="append", default=[], metavar="NAME=A..B", help=ranges)
-    trials = "of the whole study (default: 20)"
-    add("--trials", type=int, default=20, metavar="N", help=trials)
-    at_once = "trials at once, each in a process (default: 1)"
-    add("--parallel", type=int, default=1, metavar="N", help=at_once)
-    add("--seconds", type=float, default=3600.0, metavar="S", help=most)
-    recycle = "trials after which a worker is replaced"
-    add("--recycle", type=int, default=50, metavar="N", help=recycle)
-    add("--maximize", action="store_true", help="the largest value is the best")
-    add("--torch-python", default="", metavar="PATH", help="the interpreter of the objective")
-    add("--seed", type=int, default=0, help="of the sampler")
-
-
-def _trial(arguments: argparse.Namespace) -> int:
+    [workload ...]: a built-in, such as training:batch=8, or -- and a command
+    --preset P ...: of env/presets, or a .env file; may be given again
+    --repeats N <int> = 5: trials of each (default: 5)
+    --goal {memory,time} = memory: what it should save (default: memory)
+    --seconds S <float> = 120: the most that one trial may take
+    --host-memory SIZE: the most memory of a trial's processes
+    --step REGEX: marks a step in a command's output; a group is its loss
+    --torch-python PATH: the interpreter that owns torch
+    --out FOLDER: where records are kept (default: outputs/trials)
+    --seed N <int> = 0: of the order and the data
+    Example: trial training:batch=8 --preset cuda-expandable
+    """
     from helpers.load.remedies import preset_trials
     from helpers.load.targets import torch_interpreter
     from helpers.load.trial import Limits
@@ -74,24 +40,16 @@ def _trial(arguments: argparse.Namespace) -> int:
         outcome = record.outcome if record else "refused"
         print(f"{planned.arm.name}, repeat {planned.repeat}: {outcome}", file=sys.stderr)
 
-    try:
-        wanted = _workload(arguments)
-        if not arguments.preset:
-            raise WrongUse("trial: no --preset; expected one or more to try beside the control")
-        host = parse_size(arguments.host_memory) if arguments.host_memory else None
-        rows, remarks = preset_trials(
-            wanted,
-            [load(name) for name in arguments.preset],
-            goal=arguments.goal,
-            repeats=arguments.repeats,
-            seed=arguments.seed,
-            python=arguments.torch_python or torch_interpreter(),
-            limits=Limits(seconds=arguments.seconds, host_bytes=host),
-            out=Path(arguments.out) if arguments.out else ROOT / "outputs" / "trials",
-            on_trial=on_trial,
-        )
-    except ValueError as error:
-        raise WrongUse(str(error)) from error
+    wanted = _workload(arguments)
+    if not arguments.preset:
+        raise WrongUse("trial: no --preset; expected one or more to try beside the control")
+    host = parse_size(arguments.host_memory) if arguments.host_memory else None
+    how = {name: getattr(arguments, name) for name in ("goal", "repeats", "seed")}
+    how["limits"] = Limits(seconds=arguments.seconds, host_bytes=host)
+    how["python"] = arguments.torch_python or torch_interpreter()
+    how["out"] = Path(arguments.out) if arguments.out else ROOT / "outputs" / "trials"
+    presets = [load(name) for name in arguments.preset]
+    rows, remarks = preset_trials(wanted, presets, on_trial=on_trial, **how)
     if arguments.json:
         print_json(rows)
     else:
@@ -126,9 +84,24 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     return workload(name, **parameters)
 
 
-def _tune(arguments: argparse.Namespace) -> int:
+def tune(arguments: argparse.Namespace) -> int:
+    """A tuning study in worker processes that loses and repeats no finished trial.
+
+    objective FILE.py:FUNCTION: takes a dict of parameters, gives a number
+    --study FILE !: the Optuna storage, in SQLite; one that is there goes on
+    --param NAME=A..B ...: or NAME=A..B:log, or NAME=this,that; may be given again
+    --trials N <int> = 20: of the whole study (default: 20)
+    --parallel N <int> = 1: trials at once, each in a process (default: 1)
+    --seconds S <float> = 3600: the most that one trial may take
+    --recycle N <int> = 50: trials after which a worker is replaced
+    --maximize: the largest value is the best
+    --torch-python PATH: the interpreter of the objective
+    --seed N <int> = 0: of the sampler
+    Example: tune objective.py:train --study study.db --param lr=1e-5..1e-1:log
+    """
     from helpers.load.targets import environment, torch_interpreter
-    from helpers.load.tuning import Settings, tune, worker
+    from helpers.load.tuning import Settings, worker
+    from helpers.load.tuning import tune as study
     from helpers.tell.tables import table
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
@@ -141,30 +114,25 @@ def _tune(arguments: argparse.Namespace) -> int:
         direction="maximize" if arguments.maximize else "minimize",
         seed=arguments.seed,
     )
-    how: dict[str, Any] = {"env": environment(), "on_line": _on_stderr}
+
+    def on_line(line: str) -> None:
+        print(line, file=sys.stderr)
+
     argv = worker(arguments.torch_python or torch_interpreter(), arguments.objective)
-    try:
-        space = dict(map(_range, arguments.param))
-        done = tune(Path(arguments.study), argv, space, arguments.trials, settings, **how)
-    except ValueError as error:
-        raise WrongUse(str(error)) from error
+    what = (Path(arguments.study), argv, dict(map(_range, arguments.param)), arguments.trials)
+    done = study(*what, settings, env=environment(), on_line=on_line)
     if arguments.json:
         print_json(asdict(done))
         return 0
     rows = []
     for row in done.results:
         parameters = ", ".join(f"{name}={value}" for name, value in row["params"].items())
-        rows.append(
-            [str(row["slot"]), row["outcome"], row["value"], parameters, row.get("message")]
-        )
+        own = [row[name] for name in ("slot", "outcome", "value")]
+        rows.append([*own, parameters, row.get("message")])
     print(table(rows, ["trial", "outcome", "value", "parameters", "message"]))
     gave_up = f"; gave up: {done.gave_up}" * bool(done.gave_up)
     print(f"best {done.best}; {done.restarts} restarts, {done.recycled} workers recycled{gave_up}")
     return 0
-
-
-def _on_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _range(text: str) -> tuple[str, Any]:
@@ -185,18 +153,24 @@ def _range(text: str) -> tuple[str, Any]:
         return name, FloatDistribution(float(low), float(high), log)
 
 
-def _criteria(arguments: argparse.Namespace) -> int:
-    from helpers.load.criteria import criteria
+def criteria(arguments: argparse.Namespace) -> int:
+    """The success criteria of the case studies, from a log and an Optuna study.
+
+    --log FILE: a run's log, of any size
+    --study URL: an Optuna storage, only read: sqlite:///FILE
+    Example: criteria --log train.log
+    """
+    from helpers.load import criteria
     from helpers.tell.training import criteria_table
 
     log, study = arguments.log, arguments.study
     if not log and not study:
         raise WrongUse("criteria: nothing to read; expected --log FILE, --study URL, or both")
-    try:
-        if arguments.json:
-            print_json(asdict(criteria(Path(log) if log else None, study or None)))
-        else:
-            print(criteria_table(log, study))
-    except ValueError as error:
-        raise WrongUse(str(error)) from error
+    if arguments.json:
+        print_json(asdict(criteria.criteria(Path(log) if log else None, study or None)))
+    else:
+        print(criteria_table(log, study))
     return 0
+
+
+VERBS = (trial, tune, criteria)

@@ -10,37 +10,65 @@ as ``--help`` shows it, with a colon before its help (an indented line goes on w
     --conf STR ...: may be given again         --resume [BATCH]: "" where no word follows it
     --policy {a,b}: one of these words         --out FOLDER !: must be given
     command -- COMMAND: all that follows       --engine {a,b} = a: hidden
+    --against P +: one word or more            Example: what follows `python -m helpers`
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
 import re
+import sys
+import threading
 from pathlib import Path
-from typing import Any, Callable  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
+from typing import Any, Callable, Iterator  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
 
+PROGRAM = "python -m helpers"
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"<int>": int, "<float>": float}
 
 Run = Callable[[argparse.Namespace], int]
-Verb = Callable[[str, Run, str], argparse.ArgumentParser]
-"""Registers a verb (name, what runs it, what it says in the help) and gives its parser for more arguments."""
 
 
-class WrongUse(Exception):
-    """Bad input: one line with what was seen, what was expected and what to do. Exit 2."""
+class WrongUse(ValueError):
+    """Bad input: one line with what was seen, what was expected and what to do. Exit 2, as for every ValueError of a verb."""
 
 
-def described(verb: Verb, run: Run, before: str = "") -> None:
-    """Register the function of a verb as its docstring describes it; ``before`` are option lines that come first."""
-    says, _, own = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
-    says = re.sub(r"\s+", " ", says).rstrip(".")
-    parser = verb(run.__name__, run, says[0].lower() + says[1:])
-    for line in re.sub(r"\n\s+", " ", f"{inspect.cleandoc(before)}\n{own}").splitlines():
+@contextlib.contextmanager
+def waits_for(what: str) -> Iterator[None]:
+    """Says on a terminal what is being done when that takes more than a second, and takes the line back at its end."""
+
+    def tell() -> None:
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(1, tell)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.finished.is_set() and sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def says(run: Run) -> str:
+    """What a verb does, as the first sentence of its docstring has it."""
+    first = re.sub(r"\s+", " ", inspect.cleandoc(run.__doc__ or "").partition("\n\n")[0])
+    return first[0].lower() + first[1:].rstrip(".")
+
+
+def described(parser: argparse.ArgumentParser, run: Run, shared: str = "") -> None:
+    """Give a verb's parser the options of its docstring; ``shared`` are option lines that come first."""
+    own = inspect.cleandoc(run.__doc__ or "").partition("\n\n")[2]
+    for line in re.sub(r"\n\s+", " ", f"{inspect.cleandoc(shared)}\n{own}").splitlines():
         head, _, words = line.partition(": ")
-        if head:
+        if head == "Example":
+            parser.epilog = f"example: {PROGRAM} {words}"
+        elif head:
             optional = head[0] == "["
             name, *rest = head[1:-1].split() if optional else head.split()
             options = _option(rest) if name[0] == "-" else _positional(optional, rest)
@@ -59,6 +87,8 @@ def _option(rest: list[str]) -> dict[str, Any]:
         options["default"] = None if default == "None" else (kind or str)(default)
     if "..." in rest:
         options.update(action="append", default=[])
+    if "+" in rest:
+        options.update(nargs="+", default=[])
     if "!" in rest:
         options["required"] = True
     if word[0] == "{":
@@ -80,14 +110,3 @@ def _positional(optional: bool, rest: list[str]) -> dict[str, Any]:
 def print_json(value: Any) -> None:
     """One JSON value, for people who read it too."""
     print(json.dumps(value, indent=1, ensure_ascii=False))
-
-
-def open_named_box(name: str) -> Any:
-    """live, a bundle, or a name from env/boxes; WrongUse where it is none."""
-    from helpers.look.archive import BundleError
-    from helpers.look.boxes import open_box
-
-    try:
-        return open_box(name)
-    except BundleError as error:
-        raise WrongUse(str(error)) from error

@@ -74,13 +74,13 @@ def account(message: Message) -> Account:
         stranded = minus(m.reserved_total, m.allocated)
     by_parts = plus(m.allocated, stranded) if m.allocated and stranded else None
     held = by_parts or m.reserved_total or m.allocated
-    at, own_pid = _own(m, held), None
+    at, own_pid = None if m.process else _itself(m, held), None
     if at is not None:
         own_pid = m.pids[at] if at < len(m.pids) else None
         m = replace(_without(m, at), process=m.others[at])
     elif m.process is None and held and m.non_torch:
         m = replace(m, process=plus(held, m.non_torch))
-    m = _without(m, _repeated(m))
+    m = _without(m, _itself(m, held) if m.process else None)
     whole = m.process
     if whole and m.capacity and above(whole, m.capacity):
         m = replace(m, process=None)  # such as NVML's "not available" printed as a size
@@ -89,7 +89,9 @@ def account(message: Message) -> Account:
     if used and mine and used.bytes >= -used.precision_bytes:
         unaccounted = minus(used, plus(mine, *m.others))
     pids = list(m.pids) + [None] * (len(m.others) - len(m.pids))
-    outside = _outside(m, unaccounted)
+    outside, fits_alone = _outside(m, unaccounted), None
+    if m.requested and m.free and outside:
+        fits_alone = not above(m.requested, plus(m.free, outside))
     made = Account(
         message,
         used=used,
@@ -103,10 +105,7 @@ def account(message: Message) -> Account:
         outside=outside,
         limit=_limit(m),
         beyond_limit=_beyond(m),
-        # The request would have fitted had nobody else held memory: free + outside hold it.
-        fits_alone=not above(m.requested, plus(m.free, outside))
-        if m.requested and m.free and outside
-        else None,
+        fits_alone=fits_alone,
     )
     sizes = {**vars(m), **{key: value for key, value in vars(made).items() if key != "message"}}
     texts = {key: words(size) for key, size in sizes.items() if isinstance(size, Quantity)}
@@ -142,26 +141,21 @@ def above(size: Quantity, other: Quantity) -> bool:
     return size.bytes - other.bytes > size.precision_bytes + other.precision_bytes
 
 
-def _own(m: Message, held: Quantity | None) -> int | None:
-    """The named process that must be this one: what PyTorch holds does not fit beside all of them.
+def _itself(m: Message, held: Quantity | None) -> int | None:
+    """The named process that must be this one: what it holds does not fit beside all of them.
 
-    NVML names host numbers, so in a container torch does not know its own and lists itself among the others.
+    NVML names host numbers, so in a container torch does not know its own and lists itself among the others, where the
+    driver's figure of this process is given a second time.
     """
-    if m.process or not (held and m.capacity and m.free and m.others):
+    own = m.process or held
+    if not (own and m.capacity and m.free and m.others):
         return None
-    if not above(plus(held, *m.others), minus(m.capacity, m.free)):
+    if not above(plus(own, *m.others), minus(m.capacity, m.free)):
         return None
-    fits = [(size.bytes, at) for at, size in enumerate(m.others) if not above(held, size)]
+    if m.process:
+        return next((at for at, size in enumerate(m.others) if size.text == own.text), None)
+    fits = [(size.bytes, at) for at, size in enumerate(m.others) if not above(own, size)]
     return min(fits)[1] if fits else None
-
-
-def _repeated(m: Message) -> int | None:
-    """The one named process that is this one under its host number, listed beside itself."""
-    if not (m.process and m.capacity and m.free):
-        return None
-    if not above(plus(m.process, *m.others), minus(m.capacity, m.free)):
-        return None
-    return next((at for at, size in enumerate(m.others) if size.text == m.process.text), None)
 
 
 def _without(m: Message, at: int | None) -> Message:

@@ -3,14 +3,19 @@
 The same total has several causes, so no one number decides. Which of carve-out and TTM the pool is
 goes by the kernel: the carve-out alone before Linux 6.10; TTM's limit, even where the carve-out is
 larger, until 6.14 (89773b85599a); from 6.15 on TTM's limit where the GTT is larger than the
-carve-out, else the carve-out (759e764f7d58; amd-gfx, 2025-01-30). The words of each row, its cause
-and its source are in ceilings.json; the rules that find the row are here.
+carve-out, else the carve-out (759e764f7d58; amd-gfx, 2025-01-30).
+
+The table is ceilings.json. ``decisions`` has the words, the cause and the source of each answer. ``rules`` find the answer:
+groups in the order in which they are asked, of each the first rule that holds; a rule without an answer ends its group. A
+condition is a fact of ``_facts``, a figure that is known, ``no`` and one of these, or one of COMPARISONS between two figures.
+``size`` is the figure that binds, ``words`` are figures that a sentence names by another word, and the confidence ``read`` is
+``confirmed`` where the driver's own pool was read, else ``likely``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +122,23 @@ def far(left: int | None, right: float | None) -> bool:
     return left is not None and right is not None and left > FAR * right
 
 
+def _below(size: int | None, other: int | None) -> bool:
+    """Whether both are known, and the first is the smaller by more than two layers' rounding."""
+    return size is not None and other is not None and size < other and not near(size, other)
+
+
+def _less(size: int | None, other: int | None) -> bool:
+    return size is not None and other is not None and size < other
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    " far above ": far,
+    " below ": _below,
+    " less than ": _less,
+    " near ": near,
+}
+
+
 def decide(n: Numbers) -> Decision:
     """The binding layer by the decision table, of a bundle's readings and of posted numbers alike.
 
@@ -124,24 +146,25 @@ def decide(n: Numbers) -> Decision:
     ``confirmed`` needs two layers that a machine printed and that agree; a reading that was filled in counts towards
     ``likely`` only, and what was retold alone is ``weak``.
     """
-    if n.kind == UNIFIED:
-        return _graded(_unified(n), n)
-    if n.kind == CARD:
-        return row("card", n, None, "confirmed", vram_words=_known(n.vram or None))
-    pool = n.kfd if n.kfd is not None else n.hsa
-    below = n.torch if pool is None else pool
-    found = (
-        _above_the_driver(n, pool)
-        or _in_the_driver(n, below, pool is not None)
-        or (_posted(n, n.torch) if n.torch and pool is None else None)
-        or (_heap(n, n.vulkan) if n.vulkan and below is None else None)
-        or _without_a_total(n)
-        or _undecided(n)
-    )
+    sizes, beside = _sizes(n), _beside(n)
+    rule = _first_rule({**_facts(n, sizes), "small beside the rest": bool(beside)}, sizes)
+    if rule is None:
+        return _graded(_undecided(n), n)
+    shown = {name: show_bytes(size or 0) for name, size in sizes.items()}
+    words = {"beside": beside, "gtt_half": "said to be", "pool": shown["low"]}
+    words.update(vram_words=_known(n.vram or None), available_words=_known(n.available))
+    words["release"] = ".".join(map(str, n.kernel or ()))
+    words["pool_words"] = f": they have {shown['total']}" if sizes["total"] else ""
+    words.update({word: shown[figure] for word, figure in rule.get("words", {}).items()})
+    sure = rule["sure"]
+    if sure == "read":
+        sure = "likely" if sizes["pool"] is None else "confirmed"
+    found = row(rule["row"], n, sizes.get(rule.get("size", "")), sure, **words)
+    missing = tuple(rule.get("missing", ()))
     # By default a capture does not ask torch; without its total a faulty HIP build above the kernel stays unseen.
-    if n.torch is None and not found.missing:
-        found = replace(found, missing=("torch total",))
-    return _graded(found, n)
+    if n.torch is None and not missing and n.kind not in (UNIFIED, CARD):
+        missing = ("torch total",)
+    return _graded(replace(found, missing=missing), n)
 
 
 def row(
@@ -150,21 +173,111 @@ def row(
     """The decision that a row of the table words, with the readings put in. ``size`` is what binds, in bytes."""
     data, either = decisions()[pattern], table("ceilings")["either"]
     values = {k: show_bytes(v) for k, v in vars(n).items() if type(v) is int}
-    values.update(pool=show_bytes(size or 0), ram_any=show_bytes(_ram(n) or 0), **words)
+    says = data["says"].format(**{**values, "ram_any": show_bytes(_ram(n) or 0), **words})
     rests = []
     for name in data["rests"]:
         fields = either.get(name, [name])
         rests.append(next((f for f in fields if getattr(n, f) is not None), fields[0]))
-    return Decision(
-        pattern,
-        binding=data["layer"],
-        binding_bytes=size if data["layer"] else None,
-        cause=data["cause"],
-        confidence=confidence,
-        says=data["says"].format(**values),
-        step=data["step"],
-        rests=tuple(rests),
-    )
+    layer, step = data["layer"], data["step"]
+    bound = size if layer else None
+    answer = (pattern, layer, bound, data["cause"], confidence, says, step)
+    return Decision(*answer, rests=tuple(rests))
+
+
+def _first_rule(facts: dict[str, bool], sizes: dict[str, int | None]) -> dict[str, Any] | None:
+    """The first rule that holds, of the first group that has one."""
+
+    def holds(condition: str) -> bool:
+        if condition.startswith("no "):
+            return not holds(condition[3:])
+        for sign, compare in COMPARISONS.items():
+            left, found, right = condition.partition(sign)
+            if found:
+                return compare(sizes[left], sizes[right])
+        return facts[condition] if condition in facts else sizes[condition] is not None
+
+    for group in table("ceilings")["rules"]:
+        if all(map(holds, group["when"])):
+            rule: dict[str, Any] = next(
+                (one for one in group["rules"] if all(map(holds, one["when"]))), {}
+            )
+            if rule.get("row"):
+                return dict(rule)
+    return None
+
+
+def _sizes(n: Numbers) -> dict[str, int | None]:
+    """The figures that rules compare, by name: those of Numbers and what follows from them, in bytes.
+
+    ``pool`` is what the driver gives, ``low`` torch's total where that is not known, ``ram_any`` the RAM by the best reading.
+    """
+    found = {name: value for name, value in vars(n).items() if value is None or type(value) is int}
+    ram, pool = _ram(n), n.kfd if n.kfd is not None else n.hsa
+    free = n.free if n.free is not None else n.bare_free
+    found.update(ram_any=ram, pool=pool, low=n.torch if pool is None else pool, free_any=free)
+    found.update(total=n.kfd or n.hsa or n.torch or None, half=None if ram is None else ram // 2)
+    found["kfd_limit"] = None if n.ram is None else kfd_limit(n.ram, n.kernel)
+    found["twice_torch"] = None if n.torch is None else 2 * n.torch
+    return found
+
+
+def _facts(n: Numbers, sizes: dict[str, int | None]) -> dict[str, bool]:
+    """What rules ask beside comparing two figures."""
+    pool, low, total, heap = sizes["pool"], sizes["low"] or 0, sizes["total"], n.vulkan or 0
+    torch, gtt, vram, kernel = n.torch or 0, n.gtt or 0, n.vram or 0, n.kernel or (0, 0)
+    is_ttm, is_carveout = near(sizes["low"], n.pages_limit), near(sizes["low"], n.vram)
+    older = n.out_of_tree or kernel < GTT_IF_LARGER
+    if is_ttm and is_carveout:
+        # Both would give this number; Linux 6.15 and later take GTT only where it is larger than the carve-out.
+        known = n.kernel is not None and n.gtt is not None
+        is_ttm = known and kernel >= GTT_AS_VRAM and (kernel < GTT_IF_LARGER or vram < gtt)
+        is_carveout = known and not is_ttm
+    asked = n.kind == UNKNOWN and n.hip and not is_card_size(torch)
+    whole = int((n.ram + vram) / (1 - INSTALLED_SHARE)) if n.ram else 0
+    available, free = n.available or 0, sizes["free_any"]
+    free = available if free is None else free
+    largest = max(gtt, total or 0, sizes["ram_any"] or 0)
+    given = (gtt, n.gtt_wanted or 0, n.wanted or 0, gtt + vram)
+    return {
+        **{kind: n.kind == kind for kind in (APU, CARD, UNIFIED)},
+        "failed": n.failed,
+        "asked": asked,
+        "posted": bool(torch) and pool is None and (asked or n.kind != UNKNOWN),
+        "page cache": available > FAR * 1.15 * free and available - free > 2 * GIB,
+        "TTM": is_ttm,
+        "carve-out": is_carveout,
+        "before 6.10": (0, 0) < kernel < GTT_AS_VRAM,
+        "older rule": older,
+        "another wanted": n.wanted is not None and not near(n.wanted, n.pages_limit, 0.0001),
+        "is half": _is_half(n, low),
+        "sum": vram > 0.01 * gtt > 0 and near(torch, vram + gtt, 0.005),
+        "above the RAM": torch > 1.02 * (n.installed or whole or torch),
+        "as the carve-out": near(n.torch, n.vram, 0.05 if "vram" in n.hearsay else 0.005),
+        "of a menu": n.kind == APU and any(abs(torch - s) <= n.precision for s in CARVE_OUTS),
+        "small": _is_small(n, torch),
+        "half of the rest": _is_half_of_rest(n, torch),
+        "half of Linux's": n.ram is not None and _is_half(n, torch),
+        "heap alone": heap > 0 and sizes["low"] is None,
+        "two thirds": any(near(heap, 2 * size // 3, 0.02) for size in given),
+        "carve-out is small": 0 < 4 * vram < largest and not near(total, n.vram),
+        "GTT is half": gtt > 0 and _is_half(n, gtt),
+        "GTT said to be half": "gtt" in n.halves,
+    }
+
+
+def _is_small(n: Numbers, size: int) -> bool:
+    """Whether a total is a carve-out of a size that no RAM has. ROCm runs on no card of so little memory (parts.json)."""
+    return size in SMALL_CARVE_OUTS and (n.kind == APU or size <= GIB)
+
+
+def _beside(n: Numbers) -> str:
+    """What a total stands far below, in words; empty where nothing is known to be far above it."""
+    torch = n.torch or 0
+    if far(_ram(n), 3 * torch):
+        return f"the RAM of {show_bytes(_ram(n) or 0)}"
+    if far(n.vulkan, torch):
+        return f"what Vulkan is given, {show_bytes(n.vulkan or 0)}"
+    return "the RAM of any system with a desktop" if _is_small(n, torch) else ""
 
 
 def _known(size: int | None) -> str:
@@ -197,153 +310,6 @@ def _is_half_of_rest(n: Numbers, size: int) -> bool:
     """Whether a size is half of what a larger carve-out leaves of the RAM."""
     rest = ((n.installed or 0) - (n.vram or 0)) // 2
     return rest > 0 and (1 - 2 * INSTALLED_SHARE) * rest <= size <= rest
-
-
-def _above_the_driver(n: Numbers, pool: int | None) -> Decision | None:
-    """Whether a layer above the kernel lowers the total."""
-    if _below(n.hsa, n.kfd):
-        return row("hsa_below_kfd", n, n.hsa, "confirmed")
-    if _below(n.torch, pool):
-        return replace(row("hip_total", n, pool, "confirmed"), binding_bytes=n.torch)
-    if pool is None and _below(n.torch, n.free):
-        found = row("free_above_total", n, n.torch, "likely")
-        return replace(found, missing=("KFD memory bank",))
-    return None
-
-
-def _below(size: int | None, other: int | None) -> bool:
-    """Whether both are known, and the first is the smaller by more than two layers' rounding."""
-    return size is not None and other is not None and size < other and not near(size, other)
-
-
-def _in_the_driver(n: Numbers, pool: int | None, is_driver: bool) -> Decision | None:
-    """Which of carve-out and TTM the pool is, and whether that is as low as it is by default."""
-    if pool is None or (n.pages_limit is None and n.vram is None):
-        return None
-    sure: Confidence = "confirmed" if is_driver else "likely"
-    is_ttm, is_carveout = near(pool, n.pages_limit), near(pool, n.vram)
-    if is_ttm and is_carveout:
-        # Both would give this number; Linux 6.15 and later take GTT only where it is larger than the carve-out.
-        if n.kernel is None or n.gtt is None:
-            return None
-        is_ttm = GTT_AS_VRAM <= n.kernel and (n.kernel < GTT_IF_LARGER or (n.vram or 0) < n.gtt)
-        is_carveout = not is_ttm
-    if is_carveout:
-        return _carveout(n, pool, sure) if is_driver else None
-    if not is_ttm:
-        return None
-    if _below(pool, n.vram):
-        old = n.out_of_tree or n.kernel is None or n.kernel < GTT_IF_LARGER
-        if not old and (n.gtt or 0) > (n.vram or 0):
-            return row("gtt_flip", n, pool, sure)
-        return row("old_kernel_half", n, pool, sure if old else "likely")
-    if n.wanted is not None and not near(n.wanted, n.pages_limit, 0.0001):
-        return row("not_taken", n, pool, sure)
-    by_default = _is_half(n, pool)
-    if by_default and _below(pool, n.gtt):
-        return row("gttsize_only", n, pool, sure, gtt_any=show_bytes(n.gtt or 0))
-    if by_default:
-        return row("ttm_default", n, pool, sure)
-    ram = _ram(n)
-    if ram is not None and pool < ram // 2:
-        return row("ttm_lowered", n, pool, sure, half=show_bytes(ram // 2))
-    if n.ram is not None and pool > kfd_limit(n.ram, n.kernel):
-        limit = kfd_limit(n.ram, n.kernel)
-        found = row("beyond_kfd", n, pool, "likely", kfd_limit=show_bytes(limit))
-        return replace(found, binding_bytes=limit)
-    return row("raised", n, pool, sure if ram is not None else "weak")
-
-
-def _carveout(n: Numbers, pool: int, sure: Confidence) -> Decision:
-    if n.kernel is not None and n.kernel < GTT_AS_VRAM:
-        release = f"{n.kernel[0]}.{n.kernel[1]}"
-        return row("old_kernel_carveout", n, pool, sure, release=release)
-    if _below(pool, n.pages_limit) and (n.gtt is None or n.gtt > pool):
-        return row("carveout_odd", n, pool, "likely")
-    return row("carveout", n, pool, sure)
-
-
-def _posted(n: Numbers, torch: int) -> Decision | None:
-    """What a program's total says beside other layers, where nobody read the driver's own pool."""
-    ram = _ram(n)
-    asked = n.kind == UNKNOWN and n.hip and not is_card_size(torch)
-    if n.kind == UNKNOWN and not asked:
-        return None
-    if n.vram and n.gtt and n.vram > 0.01 * n.gtt and near(torch, n.vram + n.gtt, 0.005):
-        return row("sum_of_both", n, torch, "likely")
-    whole = int((n.ram + (n.vram or 0)) / (1 - INSTALLED_SHARE)) if n.ram else 0
-    if torch > 1.02 * (n.installed or whole or torch):
-        return row("above_ram", n, torch, "likely")
-    menu = any(abs(torch - size) <= n.precision for size in CARVE_OUTS)
-    if near(torch, n.vram, 0.05 if "vram" in n.hearsay else 0.005):
-        beside = any(far(size, torch) for size in (n.gtt, n.pages_limit, n.vulkan))
-        return row("carveout_seen", n, torch, "likely") if beside or far(ram, 2 * torch) else None
-    if far(n.other_total, torch):
-        return row("builds_differ", n, torch, "likely")
-    large = f"the RAM of {show_bytes(ram or 0)}" if far(ram, 3 * torch) else ""
-    large = large or (
-        f"what Vulkan is given, {show_bytes(n.vulkan or 0)}" if far(n.vulkan, torch) else ""
-    )
-    # ROCm runs on no card of so little memory (parts.json).
-    small = torch in SMALL_CARVE_OUTS and (n.kind == APU or torch <= GIB)
-    large = large or ("the RAM of any system with a desktop" if small else "")
-    if (small or (n.kind == APU and menu)) and n.vram is None and large:
-        return row("carveout_size", n, torch, "likely", beside=large)
-    if far(n.vulkan, torch):
-        return row("vulkan_above", n, torch, "weak")
-    if far(n.vram, torch):
-        half = _is_half_of_rest(n, torch) or (n.ram is not None and _is_half(n, torch))
-        return row("old_kernel_half" if half else "below_carveout", n, torch, "likely")
-    if far(n.pages_limit, torch):
-        return row("below_driver", n, torch, "likely", driver=show_bytes(n.pages_limit or 0))
-    if far(n.gtt, torch):
-        if n.gtt_wanted is not None and n.wanted is None:
-            return row("gttsize_only", n, torch, "likely", gtt_any=show_bytes(n.gtt or 0))
-        if near(n.wanted, n.gtt):
-            return row("below_driver", n, torch, "likely", driver=show_bytes(n.gtt or 0))
-        return row("gtt_above_half" if _is_half(n, torch) else "below_gtt", n, torch, "weak")
-    if far(n.wanted, torch):
-        return row("wanted_above", n, torch, "weak")
-    if _is_half(n, torch):
-        if far(n.gtt_wanted, torch):
-            return row("gttsize_only", n, torch, "likely", gtt_any=show_bytes(n.gtt_wanted or 0))
-        if n.kind == APU:
-            return row("half_of_ram", n, torch, "weak")
-    return row("ask_apu", n, None, "weak") if asked else None
-
-
-def _heap(n: Numbers, heap: int) -> Decision | None:
-    """What Vulkan's largest heap says beside the driver's layers, where no other program's total is known."""
-    whole = (n.gtt, n.gtt_wanted, n.wanted, (n.gtt or 0) + (n.vram or 0))
-    if any(near(heap, 2 * (size or 0) // 3, 0.02) for size in whole):
-        return row("two_thirds", n, heap, "weak")
-    return row("heap_below_carveout", n, heap, "likely") if far(n.vram, heap) else None
-
-
-def _without_a_total(n: Numbers) -> Decision | None:
-    """What GTT, or a tool's figure of the carve-out, says of an APU where no program's total is known."""
-    if n.kind != APU:
-        return None
-    pool = n.kfd or n.hsa or n.torch
-    sizes = (n.gtt or 0, pool or 0, _ram(n) or 0)
-    if n.vram and not n.failed and max(sizes) > 4 * n.vram and not near(pool, n.vram):
-        words = f": they have {show_bytes(pool)}" if pool else ""
-        return row("tool_shows_carveout", n, None, "likely" if pool else "weak", pool_words=words)
-    if pool is None and n.gtt and _is_half(n, n.gtt):
-        sure: Confidence = "likely" if n.failed else "weak"
-        return row("gtt_default", n, n.gtt, sure, gtt_half=show_bytes(n.gtt))
-    if pool is None and "gtt" in n.halves:
-        return row("gtt_default", n, None, "weak", gtt_half="said to be")
-    return None
-
-
-def _unified(n: Numbers) -> Decision:
-    """NVIDIA's shared memory: whether "free" counts the page cache as used (cudaMemGetInfo reads MemFree)."""
-    free = n.free if n.free is not None else n.bare_free
-    if n.available is not None and free is not None and far(n.available, 1.15 * free):
-        if n.available - free > 2 << 30:
-            return row("page_cache", n, free, "likely", free_any=show_bytes(free))
-    return row("unified", n, None, "likely", available_words=_known(n.available))
 
 
 def _undecided(n: Numbers) -> Decision:

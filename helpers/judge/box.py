@@ -154,8 +154,8 @@ def _kernel(bundle: Bundle) -> Iterator[Observation]:
         name, times = observation_name(rule.side, rule.event), sum(e.count for e in events)
         if name:
             words = seen(last.text[:160] or last.kind, "text", last.source)
-            often = f" {times} times, the last time as shown" if times > 1 else ""
-            says, proof = f"The kernel log has it{often}", name in ("killed", "kernel-leak")
+            often = f"{times} lines of this kind; this is the last" if times > 1 else "this line"
+            says, proof = f"The kernel log holds {often}", name in ("killed", "kernel-leak")
             yield _row(name, words, says, proof)
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0:

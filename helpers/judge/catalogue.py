@@ -24,8 +24,12 @@ BASES = ("plain", "hint")
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
 HOST_SIDES = ("host", "pinned", "shm", "cgroup", "commit")
 UNKNOWN = {
-    "pid": "PID", "device": "N", "capacity": "SIZE", "unset": "unset NAME", "visible": "HIP_VISIBLE_DEVICES=N",
-}  # fmt: skip
+    "pid": "PID",
+    "device": "N",
+    "capacity": "SIZE",
+    "unset": "unset NAME",
+    "visible": "HIP_VISIBLE_DEVICES=N",
+}
 """What stands in a command where the evidence has no such number or name; in a sentence its [part] is left out."""
 
 

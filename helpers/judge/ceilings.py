@@ -103,13 +103,13 @@ def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
     found += _process_rows(bundle)
     order = list(table("ceilings")["layers"])  # from the RAM upwards; what limits nothing is last
     found.sort(key=lambda row: order.index(row.layer) if row.layer else len(order))
+    name = gpu.name.show() if gpu and gpu.name.ok else ""
     unified = gpu is not None and _is_unified(bundle, gpu)
     of = UNIFIED if unified else APU if kind == "apu" else ""
     numbers, who = replace(_numbers(bundle, found), kind=of), identity(bundle)
     if who is not None and who.wsl:
         kind = "wsl"
     decision = decide(numbers) if kind == "apu" or unified else _not_an_apu(kind, gpu, numbers)
-    name = gpu.name.show() if gpu and gpu.name.ok else ""
     stack = Stack(gpu.pci if gpu else "", name, kind, tuple(found), numbers, decision)
     share = stack.row("fraction")
     if share is None or not share.value.ok or share.value.bytes >= (decision.binding_bytes or 0):

@@ -22,11 +22,14 @@ from helpers.look.reading import seen
 from helpers.shapes import Alternative, Confidence, Evidence, Missing, NextStep, Verdict
 
 MEASURED, SAID, HINT = 2.0, 1.0, 0.7
-STRONG, WEAK, PROOF, SUFFICIENT = 1.0, 0.5, 3.0, 1.0
+SUFFICIENT, PROOF, NEAR = 1.0, 3.0, 1.0
 KIND = {"contrast": 0.5, "symptom": 0.0, "oddity": -0.75}
+POINTS = {"strong": 1, "weak": 0.5, "refuted_by": -2, "strong_against": -1.5, "weak_against": -0.5}
 LEAST, MARGIN = 0.8, 0.2
-"""What words weigh: a measured need 2, a said one 1, a hint 0.7; support 1 or a half, half of that where it is only said."""
+"""What words weigh: a measured need 2, a said one 1, a hint 0.7; an observation its POINTS, half of them where it is only
+said. A cause that weighs less than LEAST is none, one that is not MARGIN above the next leaves it open."""
 SUMS = "the numbers of the error text"
+APART = ("assert", "fault", "wrong-index", "option-refused")
 HELD = ("external-holder", "stale-holder", "driver-leak")
 _say = partial(sentence, "diagnosis", "says")
 NO_EVIDENCE = CaseEvidence()
@@ -62,61 +65,42 @@ def weigh(found: Iterable[Observation]) -> list[Weighed]:
 
 
 def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed | None:
-    def there(names: Iterable[str]) -> list[Observation]:
+    def there(*columns: str) -> list[Observation]:
+        names = (name for column in columns for name in getattr(failure, column))
         return [one for name in names for one in by_name.get(name, ())]
 
-    needed: list[Observation] = []
-    measured = True
-    for group in failure.needs:
-        met = there(group)
-        if not met:
-            return None
-        needed += met
-        measured = measured and any(one.hard for one in met)
-    against = there(failure.refuted_by)
-    if any(one.hard for one in against):
+    def points(column: str, each: float) -> float:
+        names = [name for name in dict.fromkeys(getattr(failure, column)) if name in by_name]
+        hard = [any(one.hard for one in by_name[name]) for name in names]
+        return sum(each if measured else each / 2 for measured in hard)
+
+    groups = [[one for name in group for one in by_name.get(name, ())] for group in failure.needs]
+    if not all(groups) or any(one.hard for one in there("refuted_by")):
         return None
-
-    def weight(names: Iterable[str], points: float) -> float:
-        here = [name for name in dict.fromkeys(names) if name in by_name]
-        return sum(
-            points if any(one.hard for one in by_name[name]) else points / 2 for name in here
-        )
-
-    supports = there((*failure.strong, *failure.weak))
-    against += there((*failure.strong_against, *failure.weak_against))
-    sufficient = [one for one in there(failure.sufficient) if one.hard]
-    proofs = [one for one in there(failure.proof) if one.proof and one.hard]
+    needed, measured = sum(groups, []), all(any(one.hard for one in group) for group in groups)
+    supports, against = (
+        there("strong", "weak"),
+        there("refuted_by", "strong_against", "weak_against"),
+    )
+    sufficient = [one for one in there("sufficient") if one.hard]
+    proofs = [one for one in there("proof") if one.proof and one.hard]
     total = MEASURED if measured else SAID
     if failure.base == "hint":
         total = HINT if measured else HINT / 2
-    total += weight(failure.strong, STRONG) + weight(failure.weak, WEAK)
+    total += sum(points(column, each) for column, each in POINTS.items())
     total += (SUFFICIENT if sufficient else 0) + (PROOF if proofs else 0) + KIND[failure.kind]
-    total -= weight(failure.refuted_by, 2 * STRONG)
-    total -= weight(failure.strong_against, 1.5 * STRONG) + weight(failure.weak_against, WEAK)
     speaking = needed + [one for one in supports if one not in needed]
+    # DESIGN rule 6: proof for confirmed; two measured observations, or an exclusion by arithmetic, for likely.
+    confidence: Confidence = "weak"
     hard_against = [one for one in against if one.hard]
-    confidence = _confidence(failure, measured, sufficient, proofs, speaking, hard_against)
+    independent = {one.name for one in speaking if one.hard}
+    two = len(independent) >= 2 and failure.base != "hint"
+    strong = any(one.name in failure.strong_against for one in hard_against)
+    if proofs and not hard_against and not any(one.filled for one in proofs):
+        confidence = "confirmed"
+    elif measured and (sufficient or two) and not strong:
+        confidence = "likely"
     return Weighed(failure, round(total, 4), confidence, tuple(speaking), tuple(against))
-
-
-def _confidence(
-    failure: Failure,
-    measured: bool,
-    sufficient: list[Observation],
-    proofs: list[Observation],
-    speaking: list[Observation],
-    against: list[Observation],
-) -> Confidence:
-    """DESIGN rule 6: proof for confirmed; two measured observations, or an exclusion by arithmetic, for likely."""
-    if proofs and not against and not any(one.filled for one in proofs):
-        return "confirmed"
-    independent = {(one.name, one.reading.source) for one in speaking if one.hard}
-    two = len({name for name, _ in independent}) >= 2 and failure.base != "hint"
-    strong = [one for one in against if one.name in failure.strong_against]
-    if measured and (sufficient or two) and not strong:
-        return "likely"
-    return "weak"
 
 
 def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDENCE) -> Verdict:
@@ -127,36 +111,37 @@ def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDE
     order = sorted(best.values(), key=lambda row: (-row.weight, row.failure.cause))
     top = order[0] if order else None
     others = [row for row in order[1:] if top and row.weight >= max(LEAST, top.weight / 3)]
-    if top is None or top.weight < LEAST:
+    gap = top.weight - others[0].weight if top and others else NEAR
+    if top is None or top.weight < LEAST or gap < MARGIN:
         return _open(order, found, evidence)
-    if others and top.weight - others[0].weight < MARGIN:
-        return _open(order, found, evidence)
-    near = others and top.weight - others[0].weight < STRONG and others[0].confidence != "weak"
-    confidence: Confidence = "likely" if top.confidence == "confirmed" and near else top.confidence
+    confidence = top.confidence
+    if confidence == "confirmed" and gap < NEAR and others[0].confidence != "weak":
+        confidence = "likely"
     asked = [top.failure.decides] + [row.failure.decides for row in others[:2]]
     behind = [row for row in order[1:] if row.weight >= LEAST / 2]
     if not others:
         asked += [row.failure.decides for row in behind[:1]]
     missing = [] if confidence == "confirmed" else _missing(asked, evidence)
     shown = behind if missing else others
-    rows = _evidence((*top.speaks_for, *_beside(found, top))) + _sums(evidence)
+    # A second fault in the same text: an assertion or a wrong index is no consequence of memory.
+    apart = [one for one in found if one.name in APART and one.hard and one not in top.speaks_for]
+    summary = f"{top.failure.title.rstrip('.')}. {top.failure.mechanism}"
     return Verdict(
         cause=top.failure.cause,
         confidence=confidence,
         title=top.failure.title,
-        summary=_summary(top, found),
-        alternatives=_alternatives(shown[:4], top),
-        evidence=_unique(rows),
+        summary=summary + (_say("beside", says=_listed(apart)) if apart else ""),
+        alternatives=[_alternative(row, top) for row in shown[:4]],
+        evidence=_unique(_evidence((*top.speaks_for, *apart)) + _sums(evidence)),
         against=_unique(_evidence(top.against), "against-"),
         missing=missing,
         next_step=next_step(top.failure, names_of(evidence, found), evidence),
     )
 
 
-def _alternatives(rows: list[Weighed], top: Weighed) -> list[Alternative]:
-    near = [row.confidence != "weak" and top.weight - row.weight < STRONG for row in rows]
-    sure: list[Confidence] = ["likely" if one else "weak" for one in near]
-    return [Alternative(cause=row.failure.cause, confidence=one) for row, one in zip(rows, sure)]
+def _alternative(row: Weighed, top: Weighed | None = None) -> Alternative:
+    near = top is not None and row.confidence != "weak" and top.weight - row.weight < NEAR
+    return Alternative(row.failure.cause, "likely" if near else "weak")
 
 
 def _missing(asked: Iterable[tuple[str, str]], evidence: CaseEvidence) -> list[Missing]:
@@ -201,14 +186,18 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
         summary = _say("nothing")
     if evidence.unused and not found:
         summary += f" {evidence.unused[:1].upper()}{evidence.unused[1:200].rstrip('.')}."
+    if not rows:  # how much text was read, where nothing of it could be used
+        length = sum(len(text) for _, _, text in texts(evidence))
+        reading = seen(f"{length} characters", "text", "the text handed over")
+        rows = [Evidence("read", reading, _say("unused"))]
     what = _say("decides", reading=missing[0].reading)
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
         title=_say("open title"),
         summary=summary,
-        alternatives=[Alternative(cause=row.failure.cause, confidence="weak") for row in near],
-        evidence=_unique(rows) or [_characters(evidence)],
+        alternatives=[_alternative(row) for row in near],
+        evidence=_unique(rows),
         against=_unique(_evidence(one for row in near for one in row.against), "against-"),
         missing=missing,
         next_step=NextStep(what, missing[0].how, _say("decides when")),
@@ -240,19 +229,6 @@ def _healthy(found: tuple[Observation, ...]) -> Verdict:
     )
 
 
-APART = ("assert", "fault", "wrong-index", "option-refused")
-
-
-def _beside(found: Iterable[Observation], top: Weighed) -> list[Observation]:
-    """A second fault in the same text: an assertion or a wrong index is no consequence of memory."""
-    return [one for one in found if one.name in APART and one.hard and one not in top.speaks_for]
-
-
-def _summary(top: Weighed, found: Iterable[Observation]) -> str:
-    words, beside = f"{top.failure.title.rstrip('.')}. {top.failure.mechanism}", _beside(found, top)
-    return words + (_say("beside", says=_listed(beside)) if beside else "")
-
-
 def _sums(evidence: CaseEvidence) -> list[Evidence]:
     """The account of the first message with numbers, line by line, as it is shown."""
     for message in evidence.messages:
@@ -275,13 +251,6 @@ def _evidence(found: Iterable[Observation]) -> list[Evidence]:
         return " (filled in)" if one.filled else "" if one.hard else " (said, not measured)"
 
     return [Evidence(id=one.name, reading=one.reading, says=one.says + mark(one)) for one in found]
-
-
-def _characters(evidence: CaseEvidence) -> Evidence:
-    """How much text was read, where nothing of it could be used."""
-    length = sum(len(text) for _, _, text in texts(evidence))
-    reading = seen(f"{length} characters", "text", "the text handed over")
-    return Evidence(id="read", reading=reading, says=_say("unused"))
 
 
 def _unique(rows: list[Evidence], prefix: str = "") -> list[Evidence]:

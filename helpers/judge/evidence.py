@@ -73,8 +73,14 @@ class CaseEvidence:
 
 
 SIDES = ("host", "pinned", "cgroup", "shm", "on-chip", "commit", "disk")
-NAMES = {"refused-by-limit": "limit-refused", "workspace": "workspace-refused", "collective": "collective-refused",
-         "leak": "kernel-leak", "reset": "gpu-reset", "busy": "device-busy"}  # fmt: skip
+NAMES = {
+    "refused-by-limit": "limit-refused",
+    "workspace": "workspace-refused",
+    "collective": "collective-refused",
+    "leak": "kernel-leak",
+    "reset": "gpu-reset",
+    "busy": "device-busy",
+}
 HOSTED = ("refused", "no-room-at-start", "workspace", "collective", "driver-refused")
 SILENT = ("sizes", "note", "footer")
 

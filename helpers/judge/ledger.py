@@ -239,12 +239,11 @@ def _of_message(message: Message, gpu: Gpu | None) -> GpuLedger | None:
     used = not_available(_say("no capacity"), "bytes", SAID)
     if a.used:
         used = seen(max(0, a.used.bytes), "bytes", f"{SAID}: capacity less what is free")
-    rows = _own_rows(a)
-    for pid, other in a.others:
-        words = _say("another") + (f": {pid}" if pid is not None else "")
-        rows.append(LedgerRow("other_process", words, _said(other, ""), SAID))
-    sums = (_said(m.capacity, "capacity"), used, tuple(rows), a.tolerance_bytes, a.contradictions)
-    book = GpuLedger(gpu.pci if gpu else "", MESSAGE, *sums)
+    names = [(_say("another") + (f": {pid}" if pid is not None else ""), n) for pid, n in a.others]
+    others = [LedgerRow("other_process", words, _said(size, ""), SAID) for words, size in names]
+    total, rows = _said(m.capacity, "capacity"), (*_own_rows(a), *others)
+    pci = gpu.pci if gpu else ""
+    book = GpuLedger(pci, MESSAGE, total, used, rows, a.tolerance_bytes, a.contradictions)
     return with_rest(book, _say("others" if a.own else "others or own"))
 
 
@@ -337,28 +336,19 @@ def _said(quantity: Quantity | None, what: str) -> Reading:
 def contradictions(gpu: Gpu) -> Iterator[str]:
     """Each contradiction in a sentence, with both figures; none where the layers agree."""
     pools = _by_layer(gpu)
-
-    def apart(says: str, layer: str, beside: str, most: int = TOTALS_AGREE) -> Iterator[str]:
-        """The sentence about two layers' totals where both were read and are further apart than ``most`` bytes."""
-        one, other = (pools[name].total if name in pools else None for name in (layer, beside))
-        if one and other and one.ok and other.ok and abs(one.bytes - other.bytes) > most:
-            yield _say(says, layer=layer, beside=beside, one=one.show(), other=other.show())
-
     for pool in gpu.pools:
         total, source = pool.total, pool.total.source
         for what, part in (("used", pool.used), ("free", pool.free)):
             if part.ok and total.ok and part.bytes > total.bytes:
                 words = {"layer": pool.layer, "what": what, "part": part.show()}
                 yield _say("above total", **words, total=total.show(), source=source)
-    for layer in ("torch", "HSA pool"):
-        yield from apart("above the kernel", layer, "KFD bank")
-    torch, nvidia = pools.get("torch"), pools.get("nvidia-smi")
-    if torch and nvidia and torch.total.bytes > nvidia.total.bytes + TOTALS_AGREE:
-        yield from apart("torch above nvidia-smi", "torch", "nvidia-smi")
-    for tool in ("rocm-smi", "amd-smi"):
-        for place in ("VRAM", "GTT"):
-            yield from apart("tool and sysfs", f"sysfs {place}", f"{tool} {place}", MIB)
-    sysfs = pools.get("sysfs VRAM")
+    for says, layer, beside, least, most in table("ledger")["totals"]:
+        one, other = (pools[name].total if name in pools else None for name in (layer, beside))
+        if one and other and one.ok and other.ok:
+            if not least <= one.bytes - other.bytes <= most:
+                names = {"layer": layer, "beside": beside}
+                yield _say(says, **names, one=one.show(), other=other.show())
+    torch, nvidia, sysfs = (pools.get(name) for name in ("torch", "nvidia-smi", "sysfs VRAM"))
     if torch and sysfs and not gpu.integrated and torch.free.ok and sysfs.free.ok:
         if torch.free.bytes - sysfs.free.bytes > TOTALS_AGREE + KFD_BLOCK:
             yield _say("hip and sysfs", hip=torch.free.show(), sysfs=sysfs.free.show())

@@ -25,7 +25,7 @@ from helpers.judge.evidence import (
     observation_name,
     texts,
 )
-from helpers.judge.stack import stack_observations
+from helpers.judge.posted import figure_observations, posted_observations
 from helpers.look.messages import Message, read_message
 from helpers.look.parts import APU, CARD, device_list
 from helpers.look.reading import GIB, MIB, show_bytes
@@ -49,11 +49,7 @@ Say = Callable[..., Observation]
 def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     """Everything that the evidence shows, from all its parts; one observation can stand there from several sources."""
     found = message_observations(evidence)
-    if evidence.tools:
-        from helpers.judge.posted import figure_observations, process_observations
-
-        found += process_observations(evidence)
-    found += stack_observations(evidence)
+    found += posted_observations(evidence)
     found += statement_observations(evidence)
     if evidence.bundle is not None:
         from helpers.judge.box import box_observations
@@ -68,9 +64,7 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     found += mark_observations(evidence)
     if not failed and (evidence.tools or evidence.narrative):
         found.append(note("nothing-failed", "no error text", SOURCE, "message", hard=False))
-    if evidence.tools:
-        found += figure_observations(evidence)
-    return tuple([*found, *_of_programs(evidence)])
+    return (*found, *figure_observations(evidence), *_of_programs(evidence))
 
 
 def message_observations(evidence: CaseEvidence) -> list[Observation]:

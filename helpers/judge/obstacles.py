@@ -38,11 +38,18 @@ class Obstacle:
     item: str
 
 
-def _obstacle(reason: str, path: str, item: str, inside: bool = False, **words: str) -> Obstacle:
-    data = table("obstacles")["causes"][reason]
+def _obstacle(
+    reason: str, path: str, item: str, who: Identity | None, vendor: str = "AMD", **words: str
+) -> Obstacle:
+    """A row of ``causes``, its words filled in for this vendor, and its line for the host or for a container."""
+    data, of = table("obstacles")["causes"][reason], VENDORS[vendor]
+    inside = who.container if who is not None and who.container != "none" else ""
+    words.update(path=path, vendor=vendor, driver=of["driver"], log=of["log"])
+    words.update(start=of["start"].get(inside, of["start"][""]))
+    words["where"] = f"this {inside} container has" if inside else "there is"
+    words["engine"] = "podman" if inside == "podman" else "docker"
     fix = data.get("fix_inside", data["fix"]) if inside else data["fix"]
-    cause = "refused" if reason in ("module", "mode") else reason
-    words["path"] = path
+    cause = data.get("cause", reason)
     return Obstacle(path, cause, data["says"].format(**words), fix.format(**words), item)
 
 
@@ -71,10 +78,17 @@ def obstacles(bundle: Bundle, vendor: str = "") -> tuple[Obstacle, ...]:
             if node.opened.status == "not_allowed" and not node.path.startswith("/dev/dri/card"):
                 found.append(_refused(node, who))
             elif node.opened.status == "not_available" and not node.missing:
-                found.append(_obstacle("no_device", node.path, item, why=why))
+                found.append(_obstacle("no_device", node.path, item, who, why=why))
     if pci.ok and not drivers and not _is_there(nodes, "/dev/dxg"):
-        found.append(_obstacle("no_gpu", "", pci.item))
-    return tuple(found + _hidden(bundle, nodes, meant))
+        found.append(_obstacle("no_gpu", "", pci.item, who))
+    for v in variables(bundle):
+        hides = any(v.value.strip() in VENDORS[name]["hiding"].get(v.name, ()) for name in meant)
+        # The container runtime reads NVIDIA's, and itself sets void after it has put the nodes in.
+        runtimes = v.name == "NVIDIA_VISIBLE_DEVICES"
+        if hides and not (runtimes and _is_there(nodes, "/dev/nvidiactl")):
+            reason = "container_variable" if runtimes else "variable"
+            found.append(_obstacle(reason, v.name, v.item, who, value=repr(v.value)))
+    return tuple(found)
 
 
 def _is_there(nodes: tuple[Node, ...], form: str) -> bool:
@@ -103,31 +117,22 @@ def _missing(
     lacks = _lacks(vendor, nodes)
     if not lacks:
         return []
-    item, data = nodes[0].opened.item if nodes else "", VENDORS[vendor]
-    words = {"vendor": vendor, "driver": data["driver"], "names": " and ".join(lacks)}
-    if data["driver"] not in drivers:
-        bound = ", ".join(drivers) or "none"
-        made = _obstacle("no_driver", lacks[0], item, bound=bound, **words)
-        # A driver that somebody bound on purpose (vfio-pci, nouveau) is not ours to replace.
-        return [replace(made, fix="") if drivers else made]
-    inside = who.container if who is not None and who.container != "none" else ""
-    words["where"] = f"this {inside} container has" if inside else "there is"
-    words.update(log=data["log"], start=data["start"].get(inside, data["start"][""]))
-    return [_obstacle("no_node", lacks[0], item, bool(inside), **words)]
+    item, names = nodes[0].opened.item if nodes else "", " and ".join(lacks)
+    if VENDORS[vendor]["driver"] in drivers:
+        return [_obstacle("no_node", lacks[0], item, who, vendor, names=names)]
+    bound = ", ".join(drivers) or "none"
+    made = _obstacle("no_driver", lacks[0], item, who, vendor, names=names, bound=bound)
+    # A driver that somebody bound on purpose (vfio-pci, nouveau) is not ours to replace.
+    return [replace(made, fix="") if drivers else made]
 
 
 def _refused(node: Node, who: Identity | None) -> Obstacle:
-    inside = who.container if who is not None and who.container != "none" else ""
     vendor = "NVIDIA" if node.path.startswith("/dev/nvidia") else "AMD"
-    start = VENDORS[vendor]["start"]
-    booleans = table("obstacles")["booleans"]
     words = {"why": node.opened.why, "mode": node.mode, "gid": str(node.gid)}
     words.update(group=node.group or str(node.gid), context=who.selinux_context if who else "")
-    words.update(
-        engine="podman" if inside == "podman" else "docker", start=start.get(inside, start[""])
-    )
-    words["boolean"] = next(b for path, b in booleans.items() if node.path.startswith(path))
-    return _obstacle(_reason(node, who), node.path, node.opened.item, bool(inside), **words)
+    booleans = table("obstacles")["booleans"].items()
+    words["boolean"] = next(name for path, name in booleans if node.path.startswith(path))
+    return _obstacle(_reason(node, who), node.path, node.opened.item, who, vendor, **words)
 
 
 def _reason(node: Node, who: Identity | None) -> str:
@@ -137,7 +142,11 @@ def _reason(node: Node, who: Identity | None) -> str:
     if who is None or node.gid is None or node.mode == "":
         return "refused"
     bits = int(node.mode, 8) if re.fullmatch("[0-7]{1,6}", node.mode) else 0
-    if _mode_allows(node, who, bits):
+    # Root may always, except where the node's group has no number in its user namespace.
+    always = who.uid == 0 and node.gid != OVERFLOW_GID
+    mine = 0o060 if node.gid in [gid for gid, _ in who.groups] else 0o006
+    needed = 0o600 if node.uid == who.uid else mine
+    if always or bits & needed == needed:
         enforcing = who.selinux_context and who.selinux_mode != "permissive"
         return "selinux" if enforcing else "module"
     if node.gid == OVERFLOW_GID and who.gid_map and not who.gid_map.endswith("4294967295"):
@@ -145,31 +154,6 @@ def _reason(node: Node, who: Identity | None) -> str:
     if node.group and node.group in who.groups_in_database:
         return "group_not_in_session"
     return "group" if bits & 0o060 == 0o060 else "mode"
-
-
-def _mode_allows(node: Node, who: Identity, bits: int) -> bool:
-    # Root may always, except where the node's group has no number in its user namespace.
-    if who.uid == 0 and node.gid != OVERFLOW_GID:
-        return True
-    if node.uid == who.uid:
-        return bits & 0o600 == 0o600
-    needed = 0o060 if node.gid in [gid for gid, _ in who.groups] else 0o006
-    return bits & needed == needed
-
-
-def _hidden(bundle: Bundle, nodes: tuple[Node, ...], meant: tuple[str, ...]) -> list[Obstacle]:
-    found = []
-    for v in variables(bundle):
-        if not any(v.value.strip() in VENDORS[n]["hiding"].get(v.name, ()) for n in meant):
-            continue
-        made = _obstacle("variable", v.name, v.item, value=repr(v.value))
-        if v.name == "NVIDIA_VISIBLE_DEVICES":
-            # The container runtime reads this one, and itself sets void after it has put the nodes in.
-            if _is_there(nodes, "/dev/nvidiactl"):
-                continue
-            made = replace(made, fix="docker run -e NVIDIA_VISIBLE_DEVICES=all ...")
-        found.append(made)
-    return found
 
 
 def visible_devices(bundle: Bundle | None = None, listing: str = "") -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from helpers.judge import sentence
 from helpers.judge.ceilings import Stack, ceilings
-from helpers.judge.ttm_commands import is_built_in
+from helpers.judge.ttm_plan import is_built_in
 from helpers.judge.ttm_plan import ttm as ttm_answer
 from helpers.look import ttm
 from helpers.look.bundle import Bundle
@@ -59,21 +59,12 @@ def verify(
         says = _say("nothing", says=is_now.decision.says)
         return VerifyResult(True, None, "", (), says, unlike)
     wanted, source = _intended(earlier, now, reserve_bytes, target_bytes)
-    if wanted is None:
-        intended = not_available("nothing", "bytes", source)
-    else:
+    intended = not_available("nothing", "bytes", source)
+    if wanted is not None:
         intended = seen(wanted, "bytes", source)
-    none = not_available("this layer was not found", "bytes", "")
-    found = {layer: is_now.row(layer) for layer in LAYERS}
-    values = {layer: row.value if row else none for layer, row in found.items()}
-    took = {layer: _took(layer, value, wanted) for layer, value in values.items()}
-    why, rows = _why_not(earlier, now, is_now, took), []
-    if wanted is not None and values["gtt"].ok and took["gtt"] is None:
-        why["gtt"] = _say("own gtt")
-    for layer, row in found.items():
-        before = was.row(layer)
-        names = (layer, row.name if row else layer, before.value if before else none)
-        rows.append(Layered(*names, intended, values[layer], took[layer], why.get(layer, "")))
+    rows = [_layered(layer, was, is_now, intended) for layer in LAYERS]
+    why = _why_not(earlier, now, is_now, {row.layer: row for row in rows})
+    rows = [replace(row, why=why.get(row.layer, "")) for row in rows]
     failed = next((row for row in rows if row.took is False), None)
     if wanted is None:
         says = _say("not intended")
@@ -111,27 +102,34 @@ def _intended(
     return None, ""
 
 
-def _took(layer: str, now: Reading, wanted: int | None) -> bool | None:
-    if wanted is None or not now.ok:
-        return None
-    if layer == "gtt" and now.bytes > wanted and not near(now, wanted):
-        return None  # amdgpu.gttsize sets it by itself
-    return now.bytes == wanted if layer == "ttm" else near(now, wanted)
+def _layered(layer: str, was: Stack, is_now: Stack, intended: Reading) -> Layered:
+    """A layer of both stacks, and whether it is what was intended."""
+    none = not_available("this layer was not found", "bytes", "")
+    row, wanted, took = is_now.row(layer), intended.bytes, None
+    before, now = (one.value if one else none for one in (was.row(layer), row))
+    if intended.ok and now.ok:
+        took = now.bytes == wanted if layer == "ttm" else near(now, wanted)
+        if layer == "gtt" and now.bytes > wanted and not took:
+            took = None  # amdgpu.gttsize sets it by itself
+    return Layered(layer, row.name if row else layer, before, intended, now, took, "")
 
 
 def _why_not(
-    earlier: Bundle, now: Bundle, stack: Stack, took: dict[str, bool | None]
+    earlier: Bundle, now: Bundle, stack: Stack, rows: dict[str, Layered]
 ) -> dict[str, str]:
     """The reason of each layer that is not what was intended: the first that the evidence supports."""
-    failed = [layer for layer in LAYERS if took[layer] is False]
+    failed, gtt = [layer for layer in LAYERS if rows[layer].took is False], rows["gtt"]
     if "ttm" in failed:
         why = {layer: _say("follows ttm") for layer in failed}
         why["ttm"] = _why_not_live(earlier, now, stack)
     else:
-        above = {True: "build", False: "follows bank", None: "bank unread"}[took["kfd_bank"]]
+        bank = rows["kfd_bank"].took
+        above = {True: "build", False: "follows bank", None: "bank unread"}[bank]
         why = {layer: _say("low gtt" if layer == "gtt" else above) for layer in failed}
         if "kfd_bank" in failed:
             why["kfd_bank"] = stack.decision.says.rstrip(".")
+    if gtt.intended.ok and gtt.now.ok and gtt.took is None:
+        why["gtt"] = _say("own gtt")
     return why
 
 
@@ -141,9 +139,17 @@ def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
     if booted[0] and booted[0] == booted[1]:
         return _say("not rebooted")
     written = [s for s in sum(ttm.settings(now), ()) if s.name == "pages_limit"]
-    used = ttm.ttm_module(now)
+    used, odd = ttm.ttm_module(now), [u.setting for u in ttm.unknown(now)]
     if not written:
-        return _why_not_written(earlier, now)
+        odd = [setting for setting in odd if setting.module in ttm.MODULES[:3]]
+        if odd:
+            return _say("misspelt", **asdict(odd[0]))
+        if any(s.name == "gttsize" for s in sum(ttm.settings(now), ())):
+            return _say("gttsize")
+        before, kernel = (str(machine(bundle).kernel.value or "") for bundle in (earlier, now))
+        changed = before and kernel and before != kernel
+        other = f", and Linux {kernel} was booted instead of {before}" if changed else ""
+        return _say("not written", booted=other)
     mine = [s for s in written if not used.ok or s.module == used.value]
     if not mine:
         return _say("another module", module=written[-1].module, used=used.value)
@@ -161,18 +167,6 @@ def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
     else:
         reason = "old initramfs" if _image_is_older(now, last.source) else "initramfs"
     return _say(reason, **{**asdict(last), "live": live // size})
-
-
-def _why_not_written(earlier: Bundle, now: Bundle) -> str:
-    odd = [u.setting for u in ttm.unknown(now) if u.setting.module in ttm.MODULES[:3]]
-    if odd:
-        return _say("misspelt", **asdict(odd[0]))
-    if any(s.name == "gttsize" for s in sum(ttm.settings(now), ())):
-        return _say("gttsize")
-    before, kernel = (str(machine(bundle).kernel.value or "") for bundle in (earlier, now))
-    changed = before and kernel and before != kernel
-    other = f", and Linux {kernel} was booted instead of {before}" if changed else ""
-    return _say("not written", booted=other)
 
 
 def _image_is_older(now: Bundle, source: str) -> bool:

@@ -46,14 +46,8 @@ TURN_S = 20.0
 # With the first two, torch's memory limit does not hold (raw driver allocations); the third makes fp32 products TF32.
 DROPPED = (*NO_CACHE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 # Few threads, and the second process of a pair over the loopback alone.
-SET = {
-    "OMP_NUM_THREADS": "2",
-    "MKL_NUM_THREADS": "2",
-    "OPENBLAS_NUM_THREADS": "2",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_IB_DISABLE": "1",
-}
+SET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
+SET |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
 @dataclass(frozen=True)
@@ -216,17 +210,15 @@ class _Run:
                 pids = ", ".join(map(str, ended.left_pids))
                 held = f"a child that waits in the kernel still holds this GPU (pid {pids})"
                 self.stuck = f"not run because {held}"
-            if self.current:
-                self._spend()
-                self._bad(self.current, ended)
-            elif left and not self.ready:
+            if left and not (self.current or self.ready):
                 self._torch_did_not_start(left, ended)
-            elif len(self.done) == known:
-                self._bad(left[0], ended)
+            elif self.current or len(self.done) == known:
+                self._spend()
+                self._bad(self.current or left[0], ended)
             elif ended.how != "exited":
                 name, last = list(self.done.items())[-1]
-                afterwards = f"afterwards the child {_fate(ended, self.limit_s)}"
-                last = replace(last, message=afterwards, last_words=ended.last_words)
+                after = f"afterwards the child {ended.fate}"
+                last = replace(last, message=after, last_words=ended.last_words)
                 self.done[name] = replace(last, stacks=ended.stacks)
             if self.stuck:
                 self.refuse(left, self.stuck)
@@ -234,16 +226,17 @@ class _Run:
                 self.refuse([name for name in left if name in LOADS], self.used_up)
 
     def _child(self, names: Sequence[str]) -> Ended:
-        """One child for these checks. Of it: is torch up or why not, the check under way, since when, for how long at most."""
-        self.ready, self.current = False, ""
+        """One child for these checks. Of it: is torch up or why not, the check under way, and since when."""
+        self.ready, self.current, self.began = False, "", time.monotonic()
         self.no_torch: dict[str, Any] = {}
-        self.began, self.limit_s = time.monotonic(), self.limits.start_s
-        argv = program(self.torch_python, PROGRAM, json.dumps(self._spec(names)))
-        grace_s = self.limits.grace_s
+        of_target = {key: getattr(self.target, key) for key in ("device", "pci", "peer", "several")}
+        spec = {**of_target, **asdict(self.limits), "gpu_s": min(self.left_s, 1e9)}
+        spec |= {"names": names, "least_s": LEAST_S, "used_up": self.used_up}
+        argv = program(self.torch_python, PROGRAM, json.dumps(spec))
         with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
             env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
-            how: dict[str, Any] = {"cwd": scratch, "env": env, "grace_s": grace_s}
-            return watch(argv, self.limit_s, on_line=self._line, **how)
+            how: dict[str, Any] = {"cwd": scratch, "env": env, "grace_s": self.limits.grace_s}
+            return watch(argv, self.limits.start_s, on_line=self._line, **how)
 
     def refuse(self, names: Sequence[str], says: str) -> None:
         """Those of these checks that have no result are not run, and why."""
@@ -253,111 +246,73 @@ class _Run:
     def _undone(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self.done]
 
-    def _spec(self, names: Sequence[str]) -> dict[str, Any]:
-        of_target = {key: getattr(self.target, key) for key in ("device", "pci", "peer", "several")}
-        limits = asdict(self.limits) | {"gpu_s": min(self.left_s, 1e9)}
-        said = {"names": names, "least_s": LEAST_S, "used_up": self.used_up}
-        return {**of_target, **limits, **said}
-
     def _line(self, text: str) -> float | None:
         """Take one line of the child; returns how long the child has from now on."""
         message = json_row(text)
         if not message:
             return None
         event, name = message.get("event"), str(message.get("check"))
-        self.limit_s = TURN_S
         if event == "start" and name in self._undone(CHECKS):
-            self.current, self.began, self.limit_s = name, time.monotonic(), self._limit(name)
-        elif event == "end" and name == self.current:
+            self.current, self.began = name, time.monotonic()
+            if name in LOADS:
+                return min(self.limits.check_s, max(LEAST_S, self.left_s))
+            return self.limits.start_s if name in LOOKS else self.limits.opt_in_s
+        if event == "end" and name == self.current:
             self._spend()
             self.current = ""
             self._add(name, message["state"], message["says"], message)
-        elif event == "ready":
-            self.ready = True
         elif event == "no_torch":
             self.no_torch = message
-        return self.limit_s
-
-    def _limit(self, name: str) -> float:
-        if name in LOADS:
-            return min(self.limits.check_s, max(LEAST_S, self.left_s))
-        return self.limits.start_s if name in LOOKS else self.limits.opt_in_s
+        self.ready = self.ready or event == "ready"
+        return TURN_S
 
     def _spend(self) -> None:
         if self.current in LOADS:
             self.left_s -= time.monotonic() - self.began
 
     def _torch_did_not_start(self, left: list[str], ended: Ended) -> None:
+        why = "torch did not start"
         if self.no_torch.get("missing"):
-            self.refuse(left, "not run because this Python has no torch")
+            why = "this Python has no torch"
         elif self.no_torch:
-            self._add(left[0], "failed", "torch cannot be imported", self.no_torch)
-            self.refuse(left, "not run because torch cannot be imported")
+            why = "torch cannot be imported"
+            self._add(left[0], "failed", why, self.no_torch)
         elif self.done:
-            self.refuse(left, "not run because torch did not start again")
+            why = "torch did not start again"
         else:
             self._bad(left[0], ended, "torch did not start: ")
-            self.refuse(left, "not run because torch did not start")
+        self.refuse(left, f"not run because {why}")
 
     def _bad(self, name: str, ended: Ended, prefix: str = "") -> None:
         """The result of a check whose child ended before the check did."""
         state = "timed_out" if ended.how in ("timed_out", "stuck") else "crashed"
         seconds = round(time.monotonic() - self.began, 3)
         told = {"message": _last_message(ended.last_words), "seconds": seconds}
-        says = f"{prefix}the child {_fate(ended, self.limit_s)}"
-        self._add(name, state, says, told, ended.last_words, ended.stacks)
+        told |= {"last_words": ended.last_words, "stacks": ended.stacks}
+        self._add(name, state, f"{prefix}the child {ended.fate}", told)
 
     def _add(
-        self,
-        name: str,
-        state: str,
-        says: str,
-        told: Mapping[str, Any] = MappingProxyType({}),
-        last_words: str = "",
-        stacks: str = "",
+        self, name: str, state: str, says: str, told: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        why = "the check did not end"
-        if self.target.device == "cpu":
+        why = "not run" if state == "not_run" else "the check did not end"
+        if self.target.device == "cpu" and state != "not_run":
             why = "memory of the CPU is not counted"
-        if state == "not_run":
-            why = "not run"
-        peaks = {}
-        for kind in ("reserved", "allocated"):
-            size = told.get(f"{kind}_bytes")
-            if size is None:
-                peaks[kind] = not_available(why, "bytes", "torch.cuda.memory_stats")
-            else:
-                peaks[kind] = seen(size, "bytes", f"torch.cuda.max_memory_{kind}")
-        target = self.target
-        self.done[name] = CheckResult(
-            check=name,
-            pci=target.pci,
-            peer=target.peer,
-            device=target.device,
-            state=state,
-            says=says,
-            seconds=told.get("seconds", 0.0),
-            peak_bytes=peaks["reserved"],
-            peak_allocated_bytes=peaks["allocated"],
-            max_error=told.get("max_error"),
-            message=told.get("message", ""),
-            last_words=last_words,
-            stacks=stacks,
-            figures=told.get("figures") or {},
-        )
-        self.on_result(self.done[name])
 
+        def peak(kind: str) -> Reading:
+            if (size := told.get(f"{kind}_bytes")) is None:
+                return not_available(why, "bytes", "torch.cuda.memory_stats")
+            return seen(size, "bytes", f"torch.cuda.max_memory_{kind}")
 
-def _fate(ended: Ended, limit_s: float) -> str:
-    """How the child ended, in words that go on after "the child"."""
-    late = f"did not end within {limit_s:.3g} s"
-    if ended.how == "stuck":
-        return f"{late} and cannot be killed: it waits in the kernel"
-    if ended.how == "timed_out":
-        return late
-    if ended.signal:
-        return f"died of {ended.signal}"
-    return f"ended without a result, with exit code {ended.exit_code}"
+        target, peaks = self.target, (peak("reserved"), peak("allocated"))
+        about = (name, target.pci, target.peer, target.device, state, says)
+        texts: dict[str, Any] = {
+            key: told.get(key, "") for key in ("message", "last_words", "stacks")
+        }
+        measured = told.get("seconds", 0.0), *peaks, told.get("max_error")
+        figures = told.get("figures") or {}
+        result = CheckResult(*about, *measured, **texts, figures=figures)
+        self.done[name] = result
+        self.on_result(result)
 
 
 def _last_message(last_words: str) -> str:

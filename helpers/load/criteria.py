@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import statistics
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -58,11 +58,7 @@ def _anchors() -> Iterator[tuple[bytes, bool]]:
 
 _ANCHORS = tuple(_anchors())
 _LINES = tuple(
-    (
-        row["counts"],
-        re.compile(row["text"].encode()),
-        re.compile(row.get("unless", "(?!)").encode()),
-    )
+    (row["counts"], *(re.compile(row.get(key, "(?!)").encode()) for key in ("text", "unless")))
     for row in _DATA["lines"]
 )
 # A line with one of these begins a message; another that the judge's anchors hit goes on with the one before it.
@@ -153,9 +149,8 @@ def count_log(path: Path) -> LogCounts:
                 for counts, text, unless in _LINES if own else ():
                     messages.counts[counts] += bool(text.search(line) and not unless.search(line))
     except OSError as error:
-        raise ValueError(
-            f"{path}: this log cannot be read ({error.strerror}); give a file of text"
-        ) from None
+        why = f"this log cannot be read ({error.strerror}); give a file of text"
+        raise ValueError(f"{path}: {why}") from None
     messages.close()
     at, of = epoch if epoch[1] else (None, None)
     counted = {name: messages.counts[name] for name in _COUNTED}
@@ -230,15 +225,14 @@ def read_study(url: str) -> StudyCounts:
     an Optuna storage, several studies and none named.
     """
     where, _, name = url.partition("#")
+    path, expected = (
+        Path(where.removeprefix("sqlite:///")).absolute(),
+        "expected sqlite:///FILE or a path",
+    )
     if "://" in where and not where.startswith("sqlite:///"):
-        kind = where.partition(":")[0]
-        raise ValueError(
-            f"{kind}: only Optuna storages in SQLite are read; give sqlite:///FILE or a path"
-        )
-    path = Path(where.removeprefix("sqlite:///")).absolute()
+        raise ValueError(f"{url}: {expected}: only Optuna storages in SQLite are read")
     if not path.is_file():
-        expected = "give an Optuna storage, as a path or sqlite:///FILE"
-        raise ValueError(f"{path}: there is no such file; {expected}")
+        raise ValueError(f"{path}: there is no such file; {expected} of an Optuna storage")
     try:
         try:
             return _read(path, name)
@@ -252,42 +246,35 @@ def read_study(url: str) -> StudyCounts:
                     shutil.copy2(one, folder)
             return _read(Path(folder) / path.name, name, "rw")
     except (sqlite3.Error, OSError) as error:
-        raise ValueError(
-            f"{path}: no Optuna storage that can be read ({error}); expected a SQLite file with trials"
-        ) from None
+        why = f"no Optuna storage that can be read ({error})"
+        raise ValueError(f"{path}: {why}; expected a SQLite file with trials") from None
+
+
+ATTRIBUTES = f"""SELECT trial_id, key, value_json FROM trial_user_attributes
+WHERE key IN {("outcome", *MEMORY_KEYS)}"""
 
 
 def _read(path: Path, name: str, mode: str = "ro") -> StudyCounts:
-    address, wanted = f"{path.as_uri()}?mode={mode}", ("outcome", *MEMORY_KEYS)
+    address = f"{path.as_uri()}?mode={mode}"
     with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as database:
         studies = dict(database.execute("SELECT study_name, study_id FROM studies").fetchall())
         if name not in studies and (name or len(studies) != 1):
-            known, expected = (
-                ", ".join(sorted(studies)[:8]),
-                f"study {name}" if name else "one study",
-            )
-            raise ValueError(
-                f"{path}: expected {expected}, seen {known or 'none'}; give {path}#NAME"
-            )
+            seen = ", ".join(sorted(studies)[:8]) or "none"
+            expected = f"study {name}" if name else "one study"
+            raise ValueError(f"{path}: expected {expected}, seen {seen}; give {path}#NAME")
         name = name or next(iter(studies))
-        trials = database.execute(
-            "SELECT trial_id, state, number FROM trials WHERE study_id = ? ORDER BY number",
-            (studies[name],),
-        ).fetchall()
-        attributes: dict[int, dict[str, Any]] = {trial: {} for trial, *_ in trials}
-        for trial, key, value in database.execute(
-            "SELECT trial_id, key, value_json FROM trial_user_attributes "
-            f"WHERE key IN ({','.join('?' * len(wanted))})",
-            wanted,
-        ):
-            attributes.setdefault(trial, {})[key] = json.loads(value)
+        of = "SELECT trial_id, state, number FROM trials WHERE study_id = ? ORDER BY number"
+        trials = database.execute(of, (studies[name],)).fetchall()
+        attributes: dict[int, dict[str, Any]] = defaultdict(dict)
+        for trial, key, value in database.execute(ATTRIBUTES):
+            attributes[trial][key] = json.loads(value)
     states = Counter(state for _, state, _ in trials)
     done = ("COMPLETE", "FAIL", "PRUNED")
     ended = [(number, attributes[trial]) for trial, state, number in trials if state in done]
-    by_key = [
+    by_key = (
         tuple((at, int(has[key])) for at, has in ended if isinstance(has.get(key), (int, float)))
         for key in MEMORY_KEYS
-    ]
+    )
     outcomes = tuple(str(has["outcome"]) for _, has in ended if "outcome" in has)
     complete, failed, pruned = (states[state] for state in done)
     running, waiting = states["RUNNING"], states["WAITING"]
@@ -369,9 +356,11 @@ def with_runs(rows: Sequence[Row], results: Sequence[PathResult]) -> tuple[Row, 
     ran = [one for one in results if one.state != "not_run"]
     failed = [one.name for one in ran if one.state == "failed"]
     resumed = [one for one in ran if one.name.startswith("resume")]
-    shown = {}
-    if ran:
-        shown["ended"] = (f"{len(failed)} of {len(ran)} training paths failed here", not failed)
+    shown = (
+        {"ended": (f"{len(failed)} of {len(ran)} training paths failed here", not failed)}
+        if ran
+        else {}
+    )
     if resumed:
         alike = all(one.equal_to_single == "bitwise" for one in resumed)
         shown["resumed"] = (f"{resumed[0].name}, small model: {resumed[0].equal_to_single}", alike)
@@ -431,10 +420,8 @@ class _Found:
             of = f"(user attribute {MEMORY_KEYS[0]}), expected {FEWEST_TRIALS}"
             return "", f"{said} trials say their memory {of}"
         low, slope, high = (size / 1024 for size in (found.low, found.slope, found.high))
-        interval, over = (
-            f"({low:+.1f} to {high:+.1f})",
-            f"{found.total:+.1%} over {found.trials} trials",
-        )
+        interval = f"({low:+.1f} to {high:+.1f})"
+        over = f"{found.total:+.1%} over {found.trials} trials"
         met = {"grows": False, "stable": True}.get(found.says, "the interval is too wide")
         return f"{slope:+.1f} KiB a trial {interval}, {over}", met
 

@@ -35,12 +35,17 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A remedy beside its control. ``tells``: 2 where the outcome is open, 1 where a replay or the audit has predicted it."""
+    """A remedy beside its control. ``tells``: 2 where the outcome is open, 1 where a replay or the audit has predicted it.
+
+    ``goal`` (memory or time) and ``answer`` as of effect.compare.
+    """
 
     name: str
     control: Arm
     treated: Arm
     tells: float = 1.0
+    goal: str = "memory"
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,6 @@ class FixPlan:
     seconds: float
     pairs: tuple[Pair, ...]
     left_out: Mapping[str, str]
-    repeats: int
     seed: int
 
     def then(self, more: FixPlan) -> FixPlan:
@@ -67,7 +71,7 @@ class FixPlan:
         taken_up = {pair.name for pair in more.pairs}
         left_out = {name: why for name, why in self.left_out.items() if name not in taken_up}
         trials, seconds = self.trials + more.trials, self.seconds + more.seconds
-        return FixPlan(trials, seconds, self.pairs + more.pairs, left_out, self.repeats, self.seed)
+        return FixPlan(trials, seconds, self.pairs + more.pairs, left_out, self.seed)
 
 
 @dataclass(frozen=True)
@@ -121,10 +125,8 @@ def plan(
         if needed <= budget_s:
             chosen.append(pair)
         else:
-            rest = f"{budget_s - so_far:.0f} s of {budget_s:.0f} are left"
-            left_out[pair.name] = (
-                f"not tried because it takes {needed - so_far:.0f} s more, and {rest}"
-            )
+            rest = f"{needed - so_far:.0f} s more, and {budget_s - so_far:.0f} s of {budget_s:.0f}"
+            left_out[pair.name] = f"not tried because it takes {rest} are left"
     if pairs and not chosen:
         cheapest = min(_seconds([pair], repeats) for pair in pairs)
         takes = f"the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at {repeats} repeats"
@@ -134,7 +136,7 @@ def plan(
     for control in dict.fromkeys(pair.control.name for pair in chosen):
         arms = _arms(pair for pair in chosen if pair.control.name == control)
         trials += _interleaved(arms, repeats, random.Random(f"{seed}/{control}"))
-    return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, repeats, seed)
+    return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, seed)
 
 
 def _worth(pair: Pair) -> tuple[float, str]:
@@ -181,11 +183,8 @@ def within(
     ran = run(made)
     while made.left_out and len(ran.records) == len(made.trials):
         controls = {pair.control.name for pair in made.pairs}
-        rest = [
-            pair
-            for pair in pairs
-            if pair.name in made.left_out and pair.control.name not in controls
-        ]
+        rest = [one for one in pairs if one.name in made.left_out]
+        rest = [one for one in rest if one.control.name not in controls]
         if not rest:
             break
         left_s = budget_s - (clock() - began)

@@ -7,8 +7,7 @@ The traces are seeded, and the same on every machine.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,43 +16,34 @@ from helpers.allocator.trace import STREAM_STEP, Op, Trace
 from helpers.look.reading import GIB, MIB
 
 
-class Full(Exception):
-    """The trace has as many events as were asked for."""
-
-
 class Tape:
     """The requests of one program as it makes them. ``round`` is the batch, trial, chunk or step that it is at.
 
     Of the random generator only ``random()`` is used and no logarithm is taken, so that every machine and Python gets the same.
     """
 
-    def __init__(self, name: str, seed: int, scale: float, events: int | None = None):
-        self.name, self.scale, self.events = name, scale, events
-        self.rng = random.Random(
-            f"{name}/{seed}"
-        )  # a text seeds by SHA-512, the same in every Python since 3.2
+    def __init__(self, name: str, seed: int):
+        self.name = name
+        # A text seeds by SHA-512, the same in every Python since 3.2.
+        self.rng = random.Random(f"{name}/{seed}")
         self.round = 0
-        self.live: dict[int, int] = {}
+        self._streams: list[int] = []
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._frames: dict[str, int] = {}
-        self._next = 0
 
     def alloc(self, what: str, size_bytes: float, stream: int = 0) -> int:
-        """One tensor: its id. ``size_bytes`` is before ``scale``; at least one element of 4 bytes is asked for."""
-        size = max(4, int(size_bytes * self.scale))
+        """One tensor: its id. At least one element of 4 bytes is asked for."""
         frame = self._frames.setdefault(f"{self.name}:{self.round} {what}", len(self._frames))
-        self._row(Op.ALLOC, self._next, size, stream, frame)
-        self.live[self._next] = stream
-        self._next += 1
-        return self._next - 1
+        self._streams.append(stream * STREAM_STEP)
+        made = len(self._streams) - 1
+        self._rows.append((Op.ALLOC, made, max(4, int(size_bytes)), self._streams[made], frame))
+        return made
 
     def free(self, *ids: int) -> None:
-        for i in ids:
-            self._row(Op.FREE, i, 0, self.live[i], -1)
-            del self.live[i]
+        self._rows += [(Op.FREE, i, 0, self._streams[i], -1) for i in ids]
 
     def empty_cache(self) -> None:
-        self._row(Op.EMPTY_CACHE, -1, 0, 0, -1)
+        self._rows.append((Op.EMPTY_CACHE, -1, 0, 0, -1))
 
     def below(self, count: int) -> int:
         """A whole number from 0 to ``count`` - 1."""
@@ -66,17 +56,11 @@ class Tape:
     def octave(self, low_bytes: int, high_bytes: int) -> int:
         """A size from ``low_bytes`` to below ``high_bytes`` whose powers of two are equally likely."""
         octaves = max(1, (high_bytes // low_bytes).bit_length() - 1)
-        return min(
-            high_bytes - 1, int((low_bytes << self.below(octaves)) * (1 + self.rng.random()))
-        )
+        low_bytes <<= self.below(octaves)
+        return min(high_bytes - 1, int(low_bytes * (1 + self.rng.random())))
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
-
-    def _row(self, op: Op, i: int, size: int, stream: int, frame: int) -> None:
-        if self.events is not None and len(self._rows) >= self.events:
-            raise Full
-        self._rows.append((int(op), i, size, stream * STREAM_STEP, frame))
 
     def trace(self, header: dict[str, Any]) -> Trace:
         op, ids, sizes, streams, frames = zip(*self._rows, strict=True)
@@ -333,116 +317,23 @@ def key_value_cache(
 # The table of patterns, and a trace of one.
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """A program's shape. ``shows`` is one line; ``parameters`` are its defaults; ``card_bytes`` the card it is made for."""
-
-    name: str
-    shows: str
-    parameters: Mapping[str, int | float]
-    card_bytes: int
-    write: Callable[..., None]
-
-    def check(self, name: str, value: Any) -> None:
-        """Raises ValueError where it has no such parameter, or the number cannot be."""
-        own = {"scale": 1.0, "events": 1, **self.parameters}
-        if name not in own:
-            known = ", ".join(self.parameters)
-            raise ValueError(f"parameter {name!r} of {self.name}: expected one of {known}")
-        whole, share = not isinstance(own[name], float), name.endswith("_share")
-        possible = isinstance(value, int if whole else (int, float))
-        if not possible or not (0 <= value <= 1 if share else 0 < value < 1 << 50):
-            wanted = f"{'whole ' * whole}number {'from 0 to 1' if share else 'above 0'}"
-            raise ValueError(f"{name} of {self.name} is {value!r}: expected a {wanted}")
-
-
-CARDS: Mapping[Callable[..., None], int] = {
-    volume_profiles: 1280 * MIB,
-    growing_batches: 20 * GIB,
-    tuning_trials: 2560 * MIB,
-    mixed_survivors: 8 * GIB,
-    key_value_cache: 3 * GIB,
+PATTERNS: Mapping[str, tuple[Callable[..., None], int]] = {
+    "volume_profiles": (volume_profiles, 1280 * MIB),
+    "growing_batches": (growing_batches, 20 * GIB),
+    "tuning_trials": (tuning_trials, 2560 * MIB),
+    "mixed_survivors": (mixed_survivors, 8 * GIB),
+    "key_value_cache": (key_value_cache, 3 * GIB),
 }
-"""The programs, and the card that each is made for."""
+"""The programs by name, each with the bytes of the card that it is made for."""
 
 
-def _pattern(write: Callable[..., None], card_bytes: int) -> Pattern:
-    shows = (write.__doc__ or "").split("\n", 1)[0]
-    return Pattern(write.__name__, shows, write.__kwdefaults__ or {}, card_bytes, write)
-
-
-PATTERNS: dict[str, Pattern] = {
-    write.__name__: _pattern(write, card_bytes) for write, card_bytes in CARDS.items()
-}
-
-
-def generate(
-    name: str,
-    seed: int = 0,
-    scale: float = 1.0,
-    events: int | None = None,
-    **parameters: int | float,
-) -> Trace:
+def generate(name: str, seed: int = 0, **parameters: int | float) -> Trace:
     """The trace of a pattern: what it asks for in order, each request with the frame "pattern:round what".
 
-    ``scale`` multiplies every size, and with it the card that the pattern is made for (``vram`` in the header); counts stay.
-    With ``events`` the trace has just so many: it is cut there, or the program ends, frees all and runs again. ``parameters``
-    replace defaults of the pattern. Raises ValueError for an unknown name or parameter, and for a number that cannot be.
+    ``parameters`` replace defaults of the pattern.
     """
-    if name not in PATTERNS:
-        raise ValueError(f"pattern {name!r}: expected one of {', '.join(PATTERNS)}")
-    pattern = PATTERNS[name]
-    counted = {} if events is None else {"events": events}
-    for key, value in {**parameters, "scale": scale, **counted}.items():
-        pattern.check(key, value)
-    tape = Tape(name, seed, scale, events)
-    chosen = {**pattern.parameters, **parameters}
-    try:
-        pattern.write(tape, **chosen)
-        while events is not None:
-            tape.free(*list(tape.live))
-            pattern.write(tape, **chosen)
-    except Full:
-        pass
-    header = {"label": "generated", "pattern": name, "seed": seed, "scale": scale}
-    vram = int(pattern.card_bytes * scale)
-    return tape.trace({**header, "parameters": chosen, "conf": "", "vram": vram})
-
-
-def ops(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The operations as the oracle's JSON lines: what a live replay and the oracle read. Stream handles become numbers again.
-
-    Raises ValueError where the trace begins in the middle of a program: what was there first cannot be asked for again.
-    """
-    if trace.start:
-        used = f"the trace begins with {len(trace.start)} segments in use"
-        raise ValueError(f"{used}: only a program's whole trace can be run")
-    columns = (trace.op.tolist(), trace.id.tolist(), trace.size.tolist(), trace.stream.tolist())
-    for op, i, size, handle in zip(*columns, strict=True):
-        stream = handle // STREAM_STEP
-        if op == Op.ALLOC:
-            yield {"op": "alloc", "id": i, "size": size, "stream": stream}
-        elif op in (Op.FREE, Op.FREE_REQUESTED):
-            yield {"op": "free", "id": i}
-        elif op == Op.RECORD_STREAM:
-            yield {"op": "record_stream", "id": i, "stream": stream}
-        elif op in _VALUES:
-            yield {"op": Op(op).name.lower(), _VALUES[op]: _value(trace, op, size)}
-        elif op != Op.FREE_COMPLETED:
-            yield {"op": Op(op).name.lower()}
-
-
-def _value(trace: Trace, op: int, size: int) -> Any:
-    """What an operation sets: a row of the trace's values, a switch, or a number."""
-    if op in (Op.SET_FRACTION, Op.SET_CONF):
-        return trace.values[size]
-    return bool(size) if op == Op.EVENTS_HOLD else size
-
-
-_VALUES = {
-    Op.SET_FRACTION: "fraction",
-    Op.SET_CONF: "conf",
-    Op.EVENTS_HOLD: "on",
-    Op.FOREIGN: "bytes",
-    Op.FAIL_NEXT: "n",
-}
+    write, card_bytes = PATTERNS[name]
+    tape, chosen = Tape(name, seed), {**(write.__kwdefaults__ or {}), **parameters}
+    write(tape, **chosen)
+    header = {"label": "generated", "pattern": name, "seed": seed, "scale": 1.0}
+    return tape.trace({**header, "parameters": chosen, "conf": "", "vram": card_bytes})

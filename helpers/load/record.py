@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import run_here, signal_name
-from helpers.look.environment import sounds_secret
+from helpers.look.environment import looks_secret, sounds_secret
 
 INJECT = Path(__file__).resolve().parents[1] / "torchside" / "inject"
 DEFAULT_EVENTS = 200_000
 # Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
 ORDER = ("oom", "exit", "os._exit", "SIGTERM", "hang", "SIGUSR1")
-LOOKS_SECRET = re.compile(r"^(hf_|sk-|ghp_|gho_|github_pat_|xox[a-z]-|AKIA)\w+|^[0-9a-f]{32,}$")
 NOT_LOADED = (
     "no Python of it loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize out, and other programs "
     "know neither; the program itself can record with helpers.torchside.recording"
@@ -113,19 +112,9 @@ def record(
             shutil.copyfile(folder / best, trace)  # a file system without hard links
     else:
         why = _why_no_trace(processes, notes, cpu_profile)
-    recording = Recording(
-        command=tuple(redacted(argv)),
-        exit_code=128 - code if code < 0 else code,
-        signal=signal_name(-code) if code < 0 else "",
-        seconds=seconds,
-        trace=trace,
-        kind=kind,
-        why_no_trace=why,
-        folder=folder,
-        settings=settings,
-        processes=tuple(processes),
-        notes=tuple(notes),
-    )
+    ended = 128 - code if code < 0 else code, signal_name(-code) if code < 0 else "", seconds
+    of = tuple(redacted(argv)), *ended, trace, kind, why, folder, settings
+    recording = Recording(*of, tuple(processes), tuple(notes))
     text = json.dumps({"schema_version": 1, **asdict(recording)}, indent=1, default=str)
     (folder / "record.json").write_text(text)
     return recording
@@ -179,16 +168,13 @@ def collect(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         says += [f"the snapshot at {one['reason']} failed: {one['why_not']}" for one in failed]
         notes += [f"process {row['pid']}: {one}" for one in says]
     for path in folder.glob("*-stuck.stacks"):
-        if path.stat().st_size:
-            notes.append(
-                f"process {_pid(path)}: one call held the interpreter for too long, so no snapshot could be taken then; "
-                f"its stacks are in {path.name}"
-            )
-        else:
+        if not path.stat().st_size:
             path.unlink()
-    broken, reached, old = (
-        list(folder.glob("*." + end)) for end in ("failed", "reached", "too-old")
-    )
+            continue
+        held = "one call held the interpreter for too long, so no snapshot could be taken then"
+        notes.append(f"process {_pid(path)}: {held}; its stacks are in {path.name}")
+    ends = ("failed", "reached", "too-old")
+    broken, reached, old = (list(folder.glob(f"*.{end}")) for end in ends)
     for path in broken:
         notes.append(f"process {_pid(path)}: the recorder could not start: {path.read_text()}")
     if old:
@@ -239,10 +225,10 @@ def redacted(words: Sequence[str]) -> list[str]:
     for word in words:
         name, equals, value = word.partition("=")
         secret = not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
-        if equals and (LOOKS_SECRET.match(value) or secret and not LOOKS_SECRET.match(word)):
+        if equals and (looks_secret(value) or secret and not looks_secret(word)):
             text = f"{name}=***"
         else:
-            text = "***" if hide or LOOKS_SECRET.match(word) else word
+            text = "***" if hide or looks_secret(word) else word
         text = re.sub(r"://[^/@\s]+@", "://***@", text)
         if home != "/":
             text = re.sub(rf"(^|=){re.escape(home)}(?=/|$)", r"\1~", text)

@@ -22,13 +22,7 @@ from helpers.load.claims import claims
 from helpers.load.effect import LEAST, Comparison, Effect, compare
 from helpers.load.fixplan import Arm, FixPlan, Pair, Ran
 from helpers.load.study import study
-from helpers.load.targets import (
-    CPU,
-    free_targets,
-    is_this_box,
-    largest_pool,
-    torch_interpreter,
-)
+from helpers.load.targets import CPU, free_targets, is_this_box, largest_pool, torch_interpreter
 from helpers.load.trial import TrialRecord
 from helpers.load.workloads import SECONDS, Workload, workload
 from helpers.look.bundle import Bundle
@@ -43,7 +37,6 @@ from helpers.settings.text import SettingsError
 PATH = Path(__file__).resolve().parents[2] / "env" / "remedies.yaml"
 OUT = Path(__file__).resolve().parents[2] / "outputs" / "trials"
 CPU_BYTES = 20 << 30
-HOW = ("measured", "predicted", "argued")
 OPEN = ("depends", "unsupported")
 RECORDED = "not available because recorded"
 NO_GPU = "not available because this box has no GPU"
@@ -77,20 +70,19 @@ class Remedy:
         treated = workload(self.workload, **{**self.control, **self.change})
         under = f" under {preset.name}" if preset.environ else ""
         with_it = Arm(treated.words + under, treated, preset, seconds)
-        return Pair(self.id, Arm(control.words, control, seconds=seconds), with_it, tells)
+        without = Arm(control.words, control, seconds=seconds)
+        return Pair(self.id, without, with_it, tells, self.goal, self.answer)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a remedy is expected to do. ``verdict`` is one of the fix verdicts; the rows are the replays it rests on, if any.
+    """What a remedy is expected to do. ``verdict`` is one of the fix verdicts.
 
     ``audited``: the audit of the settings alone decided, so no trial is needed to know it.
     """
 
     verdict: str
     why: str
-    control: Row | None = None
-    treated: Row | None = None
     audited: bool = False
 
 
@@ -111,30 +103,11 @@ class FixRow:
 
 @lru_cache(maxsize=1)
 def remedies() -> tuple[Remedy, ...]:
-    """Every remedy, in the order of the file. Raises ValueError where a row is not as it should be."""
+    """Every remedy, in the order of the file."""
     import yaml
 
-    found: list[Remedy] = []
-    for row in yaml.safe_load(PATH.read_text(encoding="utf-8"))["remedies"]:
-        try:
-            found.append(Remedy(**{**row, "claims": tuple(row["claims"])}))
-            _check(found[-1])
-        except (TypeError, ValueError, KeyError) as error:
-            raise ValueError(f"{PATH.name}: remedy {row.get('id')!r}: {error}") from error
-    return tuple(found)
-
-
-def _check(one: Remedy) -> None:
-    """Raises ValueError where a row is not as the head of the file says."""
-    known = {claim.id for claim in claims()}
-    words = one.how in HOW and one.goal in LEAST and one.needs in ("", "cpu", "gpu")
-    if not words or not set(one.claims) <= known:
-        expected = "how, goal and needs as the head of the file says, and claims of env/claims.yaml"
-        raise ValueError(f"expected {expected}")
-    if one.how != "argued":
-        one.pair()
-    elif one.verdict not in effect.VERDICTS or not one.why:
-        raise ValueError(f"an argued remedy has a verdict ({', '.join(effect.VERDICTS)}) and a why")
+    rows = yaml.safe_load(PATH.read_text(encoding="utf-8"))["remedies"]
+    return tuple(Remedy(**{**row, "claims": tuple(row["claims"])}) for row in rows)
 
 
 def chosen(names: str) -> tuple[Remedy, ...]:
@@ -254,78 +227,67 @@ def _replayed(control: Row, treated: Row, capacity_bytes: int, needs_bytes: int)
     with_it, without = show_bytes(peaks[1]), show_bytes(peaks[0])
     both = f"peak reserved {with_it}, with default settings {without}"
     told = f"{why}: on {show_bytes(capacity_bytes)} {both}"
-    return Prediction(verdict, told, control, treated)
+    return Prediction(verdict, told)
 
 
 # Measured.
 
 
-def comparison(pair: Pair, remedy: Remedy, ran: Ran) -> Comparison:
-    """The verdict of the trials of a pair: only repeats that both arms have count."""
+def comparison(pair: Pair, ran: Ran) -> Comparison:
+    """What the trials of a pair decide: only repeats that both arms have count. A refused remedy is not supported."""
     control, treated = (arm_of(arm, pair.control.workload.measure) for arm in ran.arms(pair))
-    return compare(control, treated, goal=remedy.goal, answer=remedy.answer)
+    told = compare(control, treated, goal=pair.goal, answer=pair.answer)
+    refused = ran.refused.get(pair.treated.name)
+    return replace(told, verdict="not_supported", why=refused) if refused else told
 
 
 def preset_trials(
-    wanted: Workload,
-    presets: Sequence[Preset],
-    *,
-    goal: str,
-    repeats: int,
-    seed: int,
-    **how: Any,
+    wanted: Workload, presets: Sequence[Preset], *, goal: str, repeats: int, seed: int, **how: Any
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """A workload under each preset beside itself without: a row a preset, and what a reader of them must know, a line each.
 
     ``how`` as of fixplan.run. Raises ValueError in one line where nothing can be tried.
     """
-    control = Arm(wanted.words, wanted)
-    tried = [
-        Pair(preset.name, control, Arm(f"{wanted.words} under {preset.name}", wanted, preset))
-        for preset in presets
-    ]
-    plan = fixplan.plan(tried, repeats=repeats, budget_s=math.inf, seed=seed)
-    ran = fixplan.run(plan, **how)
+    control, tried = Arm(wanted.words, wanted), []
+    for preset in presets:
+        treated = Arm(f"{wanted.words} under {preset.name}", wanted, preset)
+        tried.append(Pair(preset.name, control, treated, goal=goal))
+    ran = fixplan.run(fixplan.plan(tried, repeats=repeats, budget_s=math.inf, seed=seed), **how)
+    both = {"troubles": list(ran.troubles), "kept": list(ran.kept)}
     rows = []
     for pair in tried:
-        told = comparison(pair, Remedy(pair.name, pair.name, "measured", goal=goal), ran)
-        refused = ran.refused.get(pair.treated.name)
-        row: dict[str, Any] = {
-            "preset": pair.name,
-            "workload": wanted.words,
-            "verdict": told.verdict,
-        }
-        row |= {"why": told.why, "memory": asdict(told.memory), "time": asdict(told.time)}
-        row |= {"verdict": "not_supported", "why": refused} if refused else {}
-        rows.append(row | {"troubles": list(ran.troubles), "kept": list(ran.kept)})
+        told = comparison(pair, ran)
+        row = {"preset": pair.name, "workload": wanted.words, "verdict": told.verdict}
+        effects = {"memory": asdict(told.memory), "time": asdict(told.time)}
+        rows.append({**row, "why": told.why, **effects, **both})
     return rows, ran.remarks
 
 
 def arm_of(records: Sequence[TrialRecord], measure: str) -> effect.Arm:
-    """The trials of one arm as they are compared: on a GPU what torch reserved, on the CPU resident memory."""
-    whole = [record if record.outcome == "ok" else None for record in records]
+    """The trials of one arm as they are compared: on a GPU what torch reserved, on the CPU resident memory.
+
+    Fresh processes pay for their start; within one process (``measure`` work) it is the same for both and only blurs.
+    """
+
+    def memory(one: TrialRecord) -> float | None:
+        if one.device == "cpu":
+            return one.work_bytes if measure == "work" else one.rss_anon_bytes
+        of_session = one.driver_used_bytes if measure == "session" else None
+        return of_session or one.peak_reserved_bytes or one.driver_used_bytes
+
+    def seconds(one: TrialRecord) -> float | None:
+        of_session = one.seconds if one.complete else None
+        return one.step_seconds if measure == "work" else of_session
+
+    measures = {"memory": memory, "time": seconds}
     return effect.Arm(
-        tuple(record.outcome for record in records),
-        tuple(tuple(record.loss) for record in records),
+        tuple(one.outcome for one in records),
+        tuple(tuple(one.loss) for one in records),
         {
-            "memory": tuple(_memory(one, measure) if one else None for one in whole),
-            "time": tuple(_seconds(one, measure) if one else None for one in whole),
+            what: tuple(of(one) if one.outcome == "ok" else None for one in records)
+            for what, of in measures.items()
         },
     )
-
-
-def _memory(record: TrialRecord, measure: str) -> float | None:
-    if record.device == "cpu":
-        return record.work_bytes if measure == "work" else record.rss_anon_bytes
-    of_session = record.driver_used_bytes if measure == "session" else None
-    return of_session or record.peak_reserved_bytes or record.driver_used_bytes
-
-
-def _seconds(record: TrialRecord, measure: str) -> float | None:
-    """Fresh processes pay for their start; within one process the start is the same for both and only blurs."""
-    if measure == "work":
-        return record.step_seconds
-    return record.seconds if record.complete else None
 
 
 # The table.
@@ -346,9 +308,7 @@ def fix_table(
     nothing is measured, and no verdict is more than ``predicted``. What the claims' ledger says stands among the arguments.
     """
     by_name = {pair.name: pair for pair in tried}
-    ledger = {
-        claim.id: f"claim {claim.id} is {claim.verdict}: {claim.reason}" for claim in claims()
-    }
+    ledger = {one.id: f"claim {one.id} is {one.verdict}: {one.reason}" for one in claims()}
     rows: list[FixRow] = []
     for one in wanted:
         guess, pair = predictions.get(one.id), by_name.get(one.id)
@@ -359,21 +319,17 @@ def fix_table(
         nothing = guess.verdict == "not_enough_evidence" if guess else not argued
         verdict = "not_enough_evidence" if nothing else "predicted"
         row = FixRow(one.id, one.says, one.claims, predicted, RECORDED, noted, verdict)
-        if recorded:
-            rows.append(row)
-            continue
-        row = replace(row, measured=(not_tried or {}).get(one.id, "not tried"))
-        if pair and ran and pair.treated.name in ran.refused:
-            why = f"not available because {ran.refused[pair.treated.name]}"
-            row = replace(row, measured=why, verdict="not_supported")
-        elif pair and ran:
-            told = comparison(pair, one, ran)
-            row = replace(row, measured=told.why, verdict=told.verdict)
-            row = replace(row, memory=told.memory, time=told.time)
-        settled = guess and guess.audited and guess.verdict in ("ineffective", "not_supported")
-        if guess and settled and row.verdict not in ("helps", "harmful"):
-            # The build or the chip settles it: trials that show nothing, or none, only agree.
-            row = replace(row, verdict=guess.verdict)
+        if not recorded:
+            row = replace(row, measured=(not_tried or {}).get(one.id, "not tried"))
+            if pair and ran:
+                told = comparison(pair, ran)
+                row = replace(row, verdict=told.verdict, memory=told.memory, time=told.time)
+                refused = "not available because " * (told.verdict == "not_supported")
+                row = replace(row, measured=refused + told.why)
+            settled = guess and guess.audited and guess.verdict in ("ineffective", "not_supported")
+            if guess and settled and row.verdict not in ("helps", "harmful"):
+                # The build or the chip settles it: trials that show nothing, or none, only agree.
+                row = replace(row, verdict=guess.verdict)
         rows.append(row)
     return rows
 

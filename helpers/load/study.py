@@ -18,9 +18,9 @@ from helpers.allocator.load import read
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Trace
+from helpers.allocator.trace import Trace, program_lines
 from helpers.child import Transcript, program, transcript
-from helpers.load.patterns import PATTERNS, generate, ops
+from helpers.load.patterns import PATTERNS, generate
 from helpers.load.targets import CPU, environment, free_targets, is_this_box, torch_interpreter
 from helpers.look.bundle import Bundle
 from helpers.look.reading import parse_size, show_bytes
@@ -80,9 +80,7 @@ def study(
     elif Path(source).is_file():
         trace = with_record(read(source), Path(source))
     else:
-        names = (
-            f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled) or 'none'})"
-        )
+        names = f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled)})"
         raise ValueError(f"trace {source!r}: expected a file, {names}")
     known = circumstances(trace)
     size = parse_size(capacity) if capacity else known.capacity_bytes
@@ -151,7 +149,7 @@ class StressResult:
     ``oom_stats`` are torch.cuda.memory_stats at the end and at the first failed allocation (``first_oom``: index and size).
     ``rows``: [index, ok|oom|skipped|left_out, allocated, reserved] where wanted. ``fraction`` is the limit as torch got it:
     a replay that is to be compared takes ``total_bytes`` and this. ``streams``: the handle of each stream's number. ``build``:
-    cuda or rocm. ``history``: why no memory history was kept, or empty.
+    cuda or rocm.
     """
 
     status: str
@@ -159,7 +157,6 @@ class StressResult:
     done: int = 0
     ooms: int = 0
     skipped: int = 0
-    seconds: float = 0.0
     first_oom: tuple[int, int] | None = None
     oom_message: str = ""
     stats: Mapping[str, int] = field(default_factory=dict)
@@ -173,7 +170,6 @@ class StressResult:
     total_bytes: int = 0
     limit_bytes: int = 0
     fraction: float = 0.0
-    history: str = ""
     snapshot: Path | None = None
     oom_snapshot: Path | None = None
 
@@ -209,7 +205,7 @@ def stress(
     with tempfile.TemporaryDirectory(prefix="casebook-stress-") as scratch:
         operations = Path(scratch) / "operations.jsonl"
         with operations.open("w") as file:
-            file.writelines(json.dumps(op) + "\n" for op in ops(trace))
+            file.writelines(json.dumps(op) + "\n" for op in program_lines(trace))
         spec = {"operations": str(operations), "seconds": seconds, "limit_bytes": limit_bytes}
         spec |= {"snapshot": str(snapshot.resolve()) if snapshot else "", "rows": rows}
         argv = program(python, PROGRAM, json.dumps(spec))
@@ -227,7 +223,7 @@ def _result(told: Transcript) -> StressResult:
     if not end:
         status = {"exited": "failed", "signalled": "crashed"}.get(ended.how, ended.how)
         how = f"the child did not tell its end ({ended.signal or ended.exit_code})"
-        values |= {"status": status, "why": f"{how}: {ended.last_line}", "seconds": ended.seconds}
+        values |= {"status": status, "why": f"{how}: {ended.last_line}"}
     elif ended.how != "exited":
         how = ended.signal or ended.how
         values["why"] = f"afterwards the child ended otherwise than by itself ({how})"

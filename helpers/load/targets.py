@@ -131,26 +131,23 @@ def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
     holders = [one for one in gpu.holders if not (one.memory.ok and one.memory.value == 0)]
     if holders:
         first, more = max(holders, key=_held_bytes), len({one.pid for one in holders}) - 1
-        what = f"memory ({first.memory.show()})"
-        if first.memory.ok:
-            what = show_bytes(_held_bytes(first))
+        size = show_bytes(_held_bytes(first))
+        what = size if first.memory.ok else f"memory ({first.memory.show()})"
         others = f", and {more} other{'s hold' if more > 1 else ' holds'} some" if more else ""
         return f"not run because {first.name or 'a process'} ({first.pid}) holds {what}{others}"
-    hidden = gpu.unattributed
-    if not hidden.ok:
-        used = [pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok]
-        hidden = max(used, key=lambda reading: int(reading.value or 0), default=hidden)
-    size = int(hidden.value or 0) if hidden.ok else 0
-    if size > UNEXPLAINED_BYTES:
+    used = [pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok]
+    hidden = [gpu.unattributed] if gpu.unattributed.ok else used
+    size_bytes = max((int(one.value or 0) for one in hidden), default=0)
+    if size_bytes > UNEXPLAINED_BYTES:
         nobody = "by no process that can be seen from here"
-        return f"not run because {show_bytes(size)} is used, {nobody}"
+        return f"not run because {show_bytes(size_bytes)} is used, {nobody}"
     faults = [e for e in events if e.kind in FAULTS and e.pci in ("", gpu.pci) and e.boot == 0]
-    if faults:
-        kind, when, time = faults[-1].kind.replace("_", " "), faults[-1].when, ""
-        if when.ok:
-            time = f" at {when.value}" if when.unit == "text" else f" {when.value} s after boot"
-        return f"not run because the kernel log shows {kind}{time}"
-    return ""
+    if not faults:
+        return ""
+    kind, when, time = faults[-1].kind.replace("_", " "), faults[-1].when, ""
+    if when.ok:
+        time = f" at {when.value}" if when.unit == "text" else f" {when.value} s after boot"
+    return f"not run because the kernel log shows {kind}{time}"
 
 
 def _held_bytes(holder: Holder) -> int:
@@ -198,17 +195,13 @@ def gpu_targets(
         seen = f"GPU {only!r}: this box has {', '.join(here) or 'no GPU'}"
         raise ValueError(f"{seen}; give a PCI address such as 0000:03:00.0")
     found = []
-    for gpu in gpus:
-        if only and gpu.pci != only.lower():
-            continue
+    for gpu in (gpu for gpu in gpus if only.lower() in ("", gpu.pci)):
         variable = VISIBLE.get(gpu.driver, "")
-        value = hidden = ""
+        value, hidden = "", f"torch has no use for its driver {gpu.driver or '(none)'}"
         if variable:
             value, hidden = _visible_value(gpu, gpus, environ)
-        else:
-            hidden = f"not run because torch has no use for its driver {gpu.driver or '(none)'}"
         several = sum(other.driver == gpu.driver for other in gpus) > 1
-        refused = hidden or gate(gpu, events, force)
+        refused = f"not run because {hidden}" if hidden else gate(gpu, events, force)
         found.append(Target(gpu.pci, variable, value, "cuda:0", "", several, refused))
     return found if any(target.visible_variable for target in found) else [*found, Target()]
 
@@ -230,9 +223,9 @@ def _visible_value(gpu: Gpu, gpus: Sequence[Gpu], environ: Mapping[str, str]) ->
         listed = [word.strip() for word in now.split(",") if word.strip()]
         if known.get(gpu.pci, len(listed)) < len(listed):
             return listed[known[gpu.pci]], ""
-        return "", f"not run because torch does not see this GPU ({variable} is set to {now!r})"
+        return "", f"torch does not see this GPU ({variable} is set to {now!r})"
     if known and gpu.pci not in known:
-        return "", "not run because torch does not see this GPU"
+        return "", "torch does not see this GPU"
     if gpu.driver == "nvidia":
         return str(sorted(known or numbers).index(gpu.pci)), ""
     number = known.get(gpu.pci, _number(gpu.indices.get("HIP")))

@@ -1,7 +1,7 @@
 """Which way to train finishes here, at what memory, and is it the same training? And how many batches until it dies?
 
 Each way is really run, in a child process: helpers/torchside/training.py under the user's torch. Every child has a time limit
-and ends with its group; its second process talks over the loopback only. On the CPU memory is counted as anonymous memory of
+and ends with its group; its second process talks over the loopback only. On the CPU memory is counted as resident memory of
 the process (the larger of two), with glibc told to give every block of 64 KiB or more back when it is freed.
 """
 
@@ -48,7 +48,7 @@ class PathResult:
     """One way to train. ``state``: ran, not_run or failed; ``why`` says why not. ``seconds``: all of it once torch is there,
     the start of a second process and the comparison included.
 
-    ``peak_bytes`` is the process's anonymous memory at its highest, or what torch took of the GPU; ``start_bytes`` the same
+    ``peak_bytes`` is the process's resident memory at its highest, or what torch took of the GPU; ``start_bytes`` the same
     before the model was made (on the CPU mostly torch itself). ``equal_to_single``: bitwise, within tolerance, no, or not
     applicable; for the two that resume it compares with the same training undisturbed. ``stacks`` is where it stood when it was
     stopped. ``cause`` reads a failure back.
@@ -127,16 +127,10 @@ def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Transcript:
 def result_of(name: str, told: Transcript) -> PathResult:
     """What one child told, as a row."""
     end, ended, step = told.last("end"), told.ended, told.last("step")
-    row = PathResult(
-        name,
-        "failed",
-        "",
-        seconds=float(end.get("seconds", ended.seconds)),
-        steps=step.get("step", 0),
-        peak_bytes=end.get("peak_bytes"),
-        start_bytes=end.get("start_bytes"),
-        final_loss=step.get("loss"),
-    )
+    sizes: dict[str, Any] = {key: end.get(key) for key in ("peak_bytes", "start_bytes")}
+    made = {"steps": step.get("step", 0), "final_loss": step.get("loss")}
+    seconds = float(end.get("seconds", ended.seconds))
+    row = PathResult(name, "failed", "", seconds, **sizes, **made)
     if end.get("state") == "ran":
         row = replace(row, equal_to_single=end["equal"], says=end["says"])
         if end["equal"] == "no":
@@ -146,12 +140,8 @@ def result_of(name: str, told: Transcript) -> PathResult:
         return PathResult(name, "not_run", end["why"])
     if "No module named 'torch'" in ended.last_words:
         return PathResult(name, "not_run", "there is no torch in that Python")
-    ends = {
-        "timed_out": "it did not end in time, and was stopped",
-        "stuck": "it is stuck in the kernel, and was left behind",
-        "signalled": f"it was ended by {ended.signal}",
-    }
-    why = end.get("why") or ends.get(ended.how, ended.last_line)
+    how = ended.last_line if ended.how == "exited" else f"it {ended.fate}"
+    why = end.get("why") or how
     stopped = ended.how in ("timed_out", "stuck")
     stacks = "\n".join(filter(None, [ended.last_words, ended.stacks])) if stopped else ""
     cause = read_failure(end.get("message") or ended.last_words)
@@ -272,7 +262,7 @@ def _ran_out(told: Transcript) -> bool:
     if end.get("state") == "ran" or end.get("oom"):
         return bool(end.get("oom"))
     steps, last = told.last("step").get("step", 0), end.get("why") or told.ended.last_line
-    raise EnduranceError(
-        f"the training child {told.ended.how} after {steps} steps ({last}); expected it to finish or to "
-        "run out of memory; try a longer limit, or more memory than torch alone needs"
-    )
+    expected = "expected it to finish or to run out of memory"
+    again = "try a longer limit, or more memory than torch alone needs"
+    seen = f"the training child {told.ended.how} after {steps} steps ({last})"
+    raise EnduranceError(f"{seen}; {expected}; {again}")

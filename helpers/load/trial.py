@@ -14,6 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -63,7 +64,7 @@ class RecordNotKept(TrialError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: of the whole trial, until its first word (``start_s``), and between two words of it (``silent_s``; None: any).
+    """Seconds: of the whole trial, until its first word (``start_s``), and between two words of it (``silent_s``).
 
     ``host_bytes`` is the memory of each process, and of all together where a cgroup can be made; ``device_bytes`` what
     torch's allocator may take of the GPU. ``clean_s``: how long the box has to be clean again.
@@ -71,7 +72,7 @@ class Limits:
 
     seconds: float = 120.0
     start_s: float = 90.0
-    silent_s: float | None = 30.0
+    silent_s: float = 30.0
     host_bytes: int | None = None
     device_bytes: int | None = None
     clean_s: float = 10.0
@@ -313,14 +314,12 @@ class _Run:
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
     loss: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
+    steps: int = 0
     tail: str = ""
     sampler: Sampler | None = None
     ready: float | None = None
-
-    def __post_init__(self) -> None:
-        limits = self.limits
-        self.silent_s = limits.seconds if limits.silent_s is None else limits.silent_s
-        self.start_s = limits.seconds if limits.silent_s is None else limits.start_s
+    began: float = 0.0
+    heard: float = 0.0
 
     @property
     def key(self) -> str:
@@ -334,36 +333,29 @@ class _Run:
 
     def _started(self, pid: int) -> None:
         self.sampler = Sampler(pid, 0.0, lambda: _driver_bytes(self.target.pci))
-        self._allow(time.monotonic(), self.start_s)
+        self._allow(time.monotonic(), self.limits.start_s)
         self.sampler.start()
 
     def take(self, line: str) -> float | None:
         """A line of its stdout; the seconds that it has from now on."""
         now = time.monotonic()
         self.tail = (self.tail + line + "\n")[-LAST_BYTES:]
-        if self.workload.command:
-            if not self._marked(line, now):
+        if step := self.workload.step:
+            if not (marked := re.search(step, line)):
                 return None
-        elif isinstance(event := json_row(line).get("event"), str):
-            told = self.told[event] = json_row(line)
-            if event == "step":
+            self.steps += 1
+            self.step_s += [now - self.heard] if self.ready else []
+            with suppress(ValueError):
+                self.loss.append(float(next(filter(None, marked.groups()), "")))
+        elif not self.workload.command and "event" in (told := json_row(line)):
+            self.told[str(told["event"])] = told
+            if told["event"] == "step":
+                self.steps += 1
                 self.loss.append(float(told["loss"]))
                 self.step_s.append(float(told["seconds"]))
         self.heard = now
         self.ready = self.ready or now
-        return self._allow(now, self.silent_s)
-
-    def _marked(self, line: str, now: float) -> bool:
-        marked = re.search(self.workload.step, line) if self.workload.step else None
-        if marked:
-            if self.ready:
-                self.step_s.append(now - self.heard)
-            number = next((text for text in marked.groups() if text), "")
-            try:
-                self.loss.append(float(number))
-            except ValueError:
-                self.loss.append(float("nan"))
-        return marked is not None or not self.workload.step
+        return self._allow(now, self.limits.silent_s)
 
     def _allow(self, now: float, silent_s: float) -> float:
         """The seconds that it may be silent now. The stacks are taken a little before, while it still waits where it waits."""
@@ -381,25 +373,17 @@ class _Run:
         command = argv(self.workload, self.python, self.seed, self.target, limits.device_bytes)
         more = {**self.preset.environ, "PYTHONUNBUFFERED": "1"}
         env = environment(self.target, DROPPED, more, own=not self.workload.command)
+        how: dict[str, Any] = {"on_line": self.take, "on_start": self._started, "env": env}
+        how |= {"data_bytes": limits.host_bytes or 0, "group": group.path}
         try:
-            ended = watch(
-                command,
-                min(self.start_s, limits.seconds),
-                env=env,
-                on_line=self.take,
-                on_start=self._started,
-                data_bytes=limits.host_bytes or 0,
-                group=group.path,
-            )
+            ended = watch(command, min(limits.start_s, limits.seconds), **how)
         except BaseException:  # also an interrupt: the group must not stay
             group.remove()
             raise
         finally:
             if self.sampler is not None:
                 self.sampler.stop()
-            after = group.kills()
-            killed = None if kills is None or after is None else after - kills
-            pids = sorted(self.sampler.pids) if self.sampler else []
+        after, pids = group.kills(), sorted(self.sampler.pids) if self.sampler else []
         if "refused" in self.told:
             group.remove()
             raise TrialRefused(f"{self.workload.words}: {self.told['refused']['why']}")
@@ -407,51 +391,44 @@ class _Run:
         if ended.how != "stuck":
             clean = leftovers(pids, before, self.target.pci, limits.clean_s) or group.remove()
         notes = list(self._notes("" if group.path else group.why))
+        killed = None if kills is None or after is None else after - kills
         known = {"key": key, "started_at": at, "clean": clean, "notes": notes}
         return self._record(ended, killed, known)
 
     def _record(self, ended: Ended, killed: int | None, known: Mapping[str, Any]) -> TrialRecord:
         outcome, message, complete = self._outcome(ended, killed)
-        told: dict[str, Any] = {}
-        for event in ("ready", "oom", "end"):
-            told |= self.told.get(event, {})
+        events = (self.told.get(event, {}) for event in ("ready", "oom", "end"))
+        told: dict[str, Any] = {key: value for event in events for key, value in event.items()}
         rss, start = told.get("peak_rss_bytes"), told.get("start_rss_bytes")
         sampler, torch, overhead_s = self.sampler, str(told.get("torch", "")), None
         if "alive_s" in told:
             overhead_s = round(time.monotonic() - self.began - told["alive_s"], 3)
         stacks = filter(None, [sampler.stacks if sampler else "", ended.stacks])
+        names = ("peak_allocated_bytes", "peak_reserved_bytes", "work_s")
+        figures: dict[str, Any] = {name: told.get(name) for name in names}
+        sampled = {name: getattr(sampler, name, 0) for name in ("rss_anon_bytes", "rss_file_bytes")}
+        figures |= {name: size or None for name, size in sampled.items()}
+        own = {name: getattr(self, name) for name in ("steps", "loss", "step_s", "seed", "repeat")}
         return TrialRecord(
-            **known,
+            **{**known, **figures, **own, "complete": complete, "overhead_s": overhead_s},
             workload=self.workload.words,
             preset=self.preset.name,
             build=_build(torch),
             outcome=outcome,
-            peak_allocated_bytes=told.get("peak_allocated_bytes"),
-            peak_reserved_bytes=told.get("peak_reserved_bytes"),
             driver_used_bytes=sampler.device_bytes if sampler else None,
-            rss_anon_bytes=(sampler.rss_anon_bytes or None) if sampler else None,
-            rss_file_bytes=(sampler.rss_file_bytes or None) if sampler else None,
             seconds=ended.seconds,
-            steps=max(len(self.step_s), len(self.loss)),
-            loss=[x for x in self.loss if x == x],
             message=message,
             evidence=list(self._evidence(ended, outcome, message, killed)),
-            seed=self.seed,
-            repeat=self.repeat,
             python=self.python,
             torch=torch,
             device=str(told.get("gpu") or self.target.device),
             settings=dict(self.preset.environ),
             limits=asdict(self.limits),
-            complete=complete,
             exit_code=ended.exit_code,
             signal=ended.signal,
             work_bytes=rss - start if rss and start else None,
-            work_s=told.get("work_s"),
-            step_s=self.step_s,
             started_s=round(self.ready - self.began, 3) if self.ready else None,
             stacks="\n".join(stacks)[-STACK_CHARACTERS:] if outcome in ("hung", "stuck") else "",
-            overhead_s=overhead_s,
             left_pids=list(ended.left_pids),
         )
 
@@ -475,7 +452,7 @@ class _Run:
         finished = "end" in self.told or bool(self.workload.command)
         if ended.how == "exited" and ended.exit_code == 0 and finished:
             return "ok", "", True
-        if killed and killed > 0 and (ended.signal == "SIGKILL" or ended.exit_code):
+        if killed and (ended.signal == "SIGKILL" or ended.exit_code):
             return "host_oom", f"the kernel's OOM killer ended {killed} of its processes", False
         if message := _ran_out(f"{self.tail}\n{ended.last_words}"):
             return "oom", message, False
@@ -489,13 +466,11 @@ class _Run:
 
     def _late(self) -> tuple[Outcome, str]:
         """What a trial is that was stopped: slow where it made progress, else hung."""
-        whole_s = self.limits.seconds
-        stopped = f"stopped at its limit of {whole_s:g} s"
-        if self.limits.silent_s is None:
-            return "ok", f"{stopped}; progress was not watched"
-        if self.ready and self.heard + self.silent_s > self.began + whole_s:
+        limits, ready = self.limits, self.ready is not None
+        if ready and self.heard + limits.silent_s > self.began + limits.seconds:
+            stopped = f"stopped at its limit of {limits.seconds:g} s"
             return "ok", f"{stopped} while it made progress: slow, not hung"
-        silent_s = min(self.silent_s if self.ready else self.start_s, whole_s)
+        silent_s = min(limits.silent_s if ready else limits.start_s, limits.seconds)
         return "hung", f"no word for {silent_s:g} s, after {len(self.step_s)} steps"
 
     def _evidence(
@@ -518,9 +493,8 @@ class _Run:
             count = seen(killed, "count", "oom_kill of the cgroup")
             yield Evidence(id="oom_kill", reading=count, says=says)
         if outcome == "crashed":
-            text = not_available("it wrote nothing", "text", "stderr")
-            if ended.last_words:
-                text = seen(ended.last_words[-2000:], "text", "stderr")
+            words, text = ended.last_words, not_available("it wrote nothing", "text", "stderr")
+            text = seen(words[-2000:], "text", "stderr") if words else text
             yield Evidence(id="last_words", reading=text, says="the end of its stderr")
 
 

@@ -72,9 +72,8 @@ class Workload:
 def workload(name: str, **parameters: Any) -> Workload:
     """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
     if name not in BUILT_IN:
-        raise WorkloadError(
-            f"workload {name!r}: expected one of {', '.join(BUILT_IN)}, or -- and a command"
-        )
+        names = ", ".join(BUILT_IN)
+        raise WorkloadError(f"workload {name!r}: expected one of {names}, or -- and a command")
     known = BUILT_IN[name]
     for key, value in parameters.items():
         if key not in known.parameters:
@@ -101,9 +100,8 @@ def command(argv: Sequence[str], step: str = "") -> Workload:
     try:
         re.compile(step)
     except re.error as error:
-        raise WorkloadError(
-            f"step marker {step!r}: {error}; expected a regular expression such as 'loss=([0-9.]+)'"
-        ) from error
+        such = "expected a regular expression such as 'loss=([0-9.]+)'"
+        raise WorkloadError(f"step marker {step!r}: {error}; {such}") from error
     return Workload("command", command=tuple(argv), step=step)
 
 
@@ -113,14 +111,8 @@ def argv(
     """The command line that runs it. A command of the user runs as it stands."""
     if wanted.command:
         return list(wanted.command)
-    spec = {
-        "workload": wanted.name,
-        "device": target.device,
-        "pci": "" if target.pci == "cpu" else target.pci,
-        "several": target.several,
-        "seed": seed,
-        "threads": 1,
-        "device_bytes": device_bytes,
-        "parameters": dict(wanted.parameters),
-    }
+    pci = "" if target.pci == "cpu" else target.pci
+    spec = {"workload": wanted.name, "parameters": dict(wanted.parameters), "seed": seed}
+    spec |= {"device": target.device, "pci": pci, "several": target.several}
+    spec |= {"threads": 1, "device_bytes": device_bytes}
     return program(python, PROGRAM, json.dumps(spec))

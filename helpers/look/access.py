@@ -1,7 +1,7 @@
 """What this process may do: which GPU device nodes it can open, as whom it runs, and what stands in the way.
 
 Sources: open(2) for the errors; Documentation/admin-guide/cgroup-v1/devices.rst (a device cgroup refuses with EPERM, mode bits
-and security modules with EACCES); include/linux/proc_ns.h for the numbers of the initial namespaces.
+and security modules with EACCES). Which nodes are opened and what tells a container are data: access.json.
 """
 
 from __future__ import annotations
@@ -14,30 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.grammar import data
+
 from . import files, guard
-from .bundle import Bundle, Row, Text, rows
+from .bundle import Bundle, rows
 from .reading import OK, Reading
 
-NODES = tuple(
-    "/dev/" + name
-    for name in "kfd dri/renderD* dri/card* nvidiactl nvidia[0-9]* nvidia-uvm dxg".split()
-)
+_SIGNS = data("look/access")
+NODES = tuple(_SIGNS["nodes"])
 OPEN_LIMIT_S = 10.0
-INIT_NAMESPACES = {"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]", "uts": "uts:[4026531838]"}
-PATH_SIGNS = {
-    "/var/run/secrets/kubernetes.io/serviceaccount": "kubernetes",
-    "/run/.containerenv": "podman",
-    "/.dockerenv": "docker",
-    "/.singularity.d": "apptainer",
-}
-CGROUP_SIGNS = {
-    "kubepods": "kubernetes",
-    "docker": "docker",
-    "libpod": "podman",
-    "lxc": "lxc",
-    "containerd": "containerd",
-    "machine.slice/machine-": "systemd-nspawn",
-}
+INIT_NAMESPACES: dict[str, str] = _SIGNS["namespaces"]
 
 
 @dataclass(frozen=True)
@@ -167,12 +153,12 @@ def _link(path: str) -> str:
 
 def _container() -> tuple[str, list[str]]:
     """The kind of container and every sign of one; the first sign in this order names the kind."""
-    found = [(kind, path) for path, kind in PATH_SIGNS.items() if os.path.lexists(path)]
+    found = [(kind, path) for path, kind in _SIGNS["paths"].items() if os.path.lexists(path)]
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         found.append(("kubernetes", "KUBERNETES_SERVICE_HOST is set"))
     for source in ("/proc/self/cgroup", "/proc/1/cgroup"):
         text = _text(source)
-        signs = [(kind, word) for word, kind in CGROUP_SIGNS.items() if word in text]
+        signs = [(kind, word) for word, kind in _SIGNS["cgroups"].items() if word in text]
         found += [(kind, f"{source} names {word}") for kind, word in signs]
     manager = _text("/run/systemd/container") or os.environ.get("container", "")
     found += [(manager, f"systemd says {manager}")] if manager else []
@@ -189,19 +175,18 @@ def _container() -> tuple[str, list[str]]:
 
 def access(bundle: Bundle) -> tuple[Node, ...]:
     """Every device node that was looked for, by path."""
-    text = bundle.read("access")
-    found = [row for row in bundle.table("access") if row.text("path")]
-    return tuple(_as_node(row, text) for row in sorted(found, key=lambda row: row["path"]))
-
-
-def _as_node(row: Row, text: Text) -> Node:
-    path, name, why = row.text("path"), row.text("errno"), row.text("why")
-    words = [why, f"({name})" if name and name not in why else ""]
-    why = " ".join(filter(None, words)) or "no reason given"
-    at = text.of(path)
-    opened = at.seen("yes") if row.get("status") == OK else at.refused(row.get("status"), why)
-    ids = row.number("uid"), row.number("gid")
-    return Node(path, opened, name, row.text("mode"), *ids, row.text("group"))
+    text, found = bundle.read("access"), {}
+    for row in bundle.table("access"):
+        path, name, why = row.text("path"), row.text("errno"), row.text("why")
+        named = [why, f"({name})" if name and name not in why else ""]
+        why = " ".join(filter(None, named)) or "no reason given"
+        at = text.of(path)
+        ok = row.get("status") == OK
+        opened = at.seen("yes") if ok else at.refused(row.get("status"), why)
+        ids = row.number("uid"), row.number("gid")
+        if path:
+            found[path] = Node(path, opened, name, row.text("mode"), *ids, row.text("group"))
+    return tuple(found[path] for path in sorted(found))
 
 
 def identity(bundle: Bundle) -> Identity | None:
@@ -211,16 +196,14 @@ def identity(bundle: Bundle) -> Identity | None:
         return None
     init = row.get("init_pid_ns")
     groups = ((group.number("gid"), group.text("name")) for group in rows(row.many("groups")))
+    texts = ("gid_map", "selinux_mode", "selinux_context", "hidepid")
     return Identity(
         uid=row.number("uid"),
         groups=tuple((gid, name) for gid, name in groups if gid is not None),
         groups_in_database=tuple(str(name) for name in row.many("groups_in_database")),
-        gid_map=row.text("gid_map"),
-        selinux_mode=row.text("selinux_mode"),
-        selinux_context=row.text("selinux_context"),
         container=row.text("container") or "none",
         init_pid_ns=init if isinstance(init, bool) else None,
-        hidepid=row.text("hidepid"),
         wsl=row.get("wsl") is True,
         item=bundle.read("identity").item,
+        **{name: row.text(name) for name in texts},
     )

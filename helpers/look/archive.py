@@ -2,12 +2,6 @@
 
 An archive is read into memory member by member and never extracted, so a path in it can point nowhere; links, devices,
 absolute or climbing paths, oversized members and bombs are refused before anything is believed.
-
-    BundleError(ValueError)
-    ├── BundleMissing    no such path, or not readable
-    ├── BundleBroken     not a bundle, or not the one that was captured (a digest differs, a file is missing)
-    ├── BundleHostile    an archive that could harm its reader
-    └── BundleTooNew     written under a newer schema than this reader knows
 """
 
 from __future__ import annotations
@@ -25,26 +19,15 @@ MEMBER_LIMIT_BYTES = 64 << 20
 BUNDLE_LIMIT_BYTES = 256 << 20
 MEMBER_LIMIT_COUNT = 100_000
 HEADER_LIMIT_BYTES = 64 << 10
+_ODD = (OverflowError, ValueError, RecursionError)
 
 
 class BundleError(ValueError):
     """A bundle that cannot be used: what was seen, what was expected, what to do, in one line."""
 
 
-class BundleMissing(BundleError):
-    """There is nothing to read at that path."""
-
-
-class BundleBroken(BundleError):
-    """It is no bundle, or its content is not what its manifest says."""
-
-
 class BundleHostile(BundleError):
     """An archive built, or damaged, so that reading it could do harm."""
-
-
-class BundleTooNew(BundleError):
-    """The manifest names a newer schema version."""
 
 
 def read_files(path: Path) -> dict[str, bytes]:
@@ -56,14 +39,14 @@ def read_files(path: Path) -> dict[str, bytes]:
             return _read_archive(path)
     except BundleHostile as error:
         raise BundleHostile(f"{path}: {error}; do not use this bundle") from error
-    except BundleBroken as error:
-        raise BundleBroken(f"{path}: {error}") from error
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from error
     except OSError as error:
         advice = "expected a readable bundle; check its owner and mode"
         name = str(error.filename or path)[:200]
-        raise BundleMissing(f"{name}: {error.strerror}; {advice}") from error
+        raise BundleError(f"{name}: {error.strerror}; {advice}") from error
     expected = "expected an evidence bundle (python -m helpers capture)"
-    raise BundleMissing(f"{path}: no such file or folder; {expected}")
+    raise BundleError(f"{path}: no such file or folder; {expected}")
 
 
 def check_target(out: Path, force: bool = False) -> None:
@@ -131,44 +114,50 @@ def _read_folder(path: Path) -> dict[str, bytes]:
     def refuse(error: OSError) -> None:
         raise error
 
-    files: dict[str, bytes] = {}
-    total = 0
+    files, limits = {}, _Limits()
     for folder, subfolders, names in os.walk(path, onerror=refuse, followlinks=False):
         for full in (Path(folder, name) for name in subfolders + names):
             state = full.lstat()
-            if stat.S_ISDIR(state.st_mode):
-                continue
-            name = full.relative_to(path).as_posix()
-            if not stat.S_ISREG(state.st_mode):
-                raise BundleHostile(f"{name[:80]!r} is a link or special file")
-            total += state.st_size
-            _check_limits(state.st_size, total, len(files) + 1, name)
-            files[name] = full.read_bytes()
+            if not stat.S_ISDIR(state.st_mode):
+                name = full.relative_to(path).as_posix()
+                limits.check(name, state.st_size, stat.S_ISREG(state.st_mode))
+                files[name] = full.read_bytes()
     return files
 
 
-def _check_limits(size: int, total: int, count: int, name: str) -> None:
-    if size > MEMBER_LIMIT_BYTES:
-        raise BundleHostile(f"{name[:80]!r} is larger than {MEMBER_LIMIT_BYTES >> 20} MiB")
-    if total > BUNDLE_LIMIT_BYTES:
-        raise BundleHostile(f"more than {BUNDLE_LIMIT_BYTES >> 20} MiB unpacked")
-    if count > MEMBER_LIMIT_COUNT:
-        raise BundleHostile(f"more than {MEMBER_LIMIT_COUNT} files")
+class _Limits:
+    """Refuses what is more than a bundle may hold, member by member."""
+
+    def __init__(self) -> None:
+        self.bytes = self.count = 0
+
+    def check(self, name: str, size: int, plain: bool) -> None:
+        self.bytes += size
+        self.count += 1
+        if not plain:
+            raise BundleHostile(f"{name[:80]!r} is a link or special file")
+        if size > MEMBER_LIMIT_BYTES:
+            raise BundleHostile(f"{name[:80]!r} is larger than {MEMBER_LIMIT_BYTES >> 20} MiB")
+        if self.bytes > BUNDLE_LIMIT_BYTES:
+            raise BundleHostile(f"more than {BUNDLE_LIMIT_BYTES >> 20} MiB unpacked")
+        if self.count > MEMBER_LIMIT_COUNT:
+            raise BundleHostile(f"more than {MEMBER_LIMIT_COUNT} files")
 
 
 def _read_archive(path: Path) -> dict[str, bytes]:
     with open(path, "rb") as raw:
         if raw.read(2) != b"\x1f\x8b":
-            raise BundleBroken("no .tar.gz; expected an evidence bundle")
+            raise BundleError("no .tar.gz; expected an evidence bundle")
         raw.seek(0)
         try:
             with gzip.GzipFile(fileobj=raw) as plain:
                 files = _read_tar(plain)
         except BundleError:
             raise
-        except _DAMAGE as error:
+        # ValueError and OverflowError: numbers of a header; RecursionError: headers nested in headers.
+        except (tarfile.TarError, EOFError, OSError, zlib.error, *_ODD) as error:
             why = f"the archive ends early or is damaged ({type(error).__name__}); copy it again"
-            raise BundleBroken(why) from error
+            raise BundleError(why) from error
     tops = {name.split("/", 1)[0] for name in files}
     if "manifest.json" in files or len(tops) != 1 or not all("/" in name for name in files):
         return files
@@ -188,15 +177,11 @@ class _Member(tarfile.TarInfo):
 
 def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    total = 0
+    limits = _Limits()
     with tarfile.open(fileobj=_Capped(stream), mode="r|", tarinfo=_Member) as tar:
-        for count, member in enumerate(tar, 1):
-            name = _safe(member.name)
-            if not member.isdir() and (not member.isreg() or member.issparse()):
-                raise BundleHostile(f"member {name[:80]!r} is a link or special file")
-            size = 0 if member.isdir() else member.size
-            total += size
-            _check_limits(size, total, count, name)
+        for member in tar:
+            name, size = _safe(member.name), 0 if member.isdir() else member.size
+            limits.check(name, size, member.isdir() or (member.isreg() and not member.issparse()))
             if member.isdir():
                 continue
             if name in files:
@@ -204,20 +189,8 @@ def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
             content = tar.extractfile(member)
             files[name] = content.read() if content else b""
             if len(files[name]) != size:
-                raise BundleBroken(f"{name[:80]!r} ends early; copy the archive again")
+                raise BundleError(f"{name[:80]!r} ends early; copy the archive again")
     return files
-
-
-# ValueError and OverflowError: numbers of a header; RecursionError: headers nested in headers.
-_DAMAGE = (
-    tarfile.TarError,
-    EOFError,
-    OSError,
-    zlib.error,
-    OverflowError,
-    ValueError,
-    RecursionError,
-)
 
 
 class _Capped(io.RawIOBase):

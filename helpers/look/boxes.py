@@ -6,8 +6,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from .archive import BundleError, BundleMissing
+from .archive import BundleError
 from .bundle import Bundle, open_bundle
 
 RECORDED = Path(__file__).resolve().parents[2] / "env" / "boxes"
@@ -28,9 +29,8 @@ def open_box(box: str) -> Bundle:
     if (RECORDED / box / "manifest.json").is_file():
         return open_bundle(RECORDED / box)
     if "/" not in box and not Path(box).exists():
-        raise BundleMissing(
-            f"box {box!r}: expected live, a bundle's path, or one of {', '.join(recorded_names())}"
-        )
+        names = ", ".join(recorded_names())
+        raise BundleError(f"box {box!r}: expected live, a bundle's path, or one of {names}")
     return open_bundle(box)
 
 
@@ -38,17 +38,12 @@ def _captured_now() -> Bundle:
     # In a child: the caller may be a kernel with threads, where the forks of a capture are not safe.
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         out = Path(folder, "box")
-        done = subprocess.run(
-            [sys.executable, "-m", "helpers", "capture", "--out", str(out)],
-            cwd=RECORDED.parents[1],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+        argv = [sys.executable, "-m", "helpers", "capture", "--out", str(out)]
+        pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        pipes["stderr"] = subprocess.STDOUT
+        done = subprocess.run(argv, cwd=RECORDED.parents[1], check=False, **pipes)
         if not out.exists():
-            words = done.stdout.decode("utf-8", "replace").strip().splitlines()
-            raise BundleError(
-                f"capture of this box ended with exit code {done.returncode}: {(words or ['no words'])[-1]}"
-            )
+            words = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no words"]
+            how = f"ended with exit code {done.returncode}: {words[-1]}"
+            raise BundleError(f"capture of this box {how}")
         return open_bundle(out)

@@ -17,7 +17,7 @@ from typing import Any, List, Literal, Optional
 from helpers.shapes import SCHEMA_VERSION as SCHEMA_VERSION
 from helpers.shapes import as_dict, from_json
 
-from .archive import BundleBroken, BundleTooNew, read_files, write_files
+from .archive import BundleError, read_files, write_files
 from .reading import NOT_ALLOWED, Reading, absent, seen
 
 
@@ -47,6 +47,8 @@ class Item:
 @dataclass(frozen=True)
 class Manifest:
     """manifest.json of an evidence bundle."""
+
+    __pydantic_config__ = {"extra": "forbid"}
 
     box: str
     captured_at: str
@@ -287,7 +289,7 @@ def open_bundle(path: str | Path) -> Bundle:
     files = read_files(path)
     if "manifest.json" not in files:
         expected = "expected an evidence bundle (python -m helpers capture)"
-        raise BundleBroken(f"{path}: no manifest.json; {expected}")
+        raise BundleError(f"{path}: no manifest.json; {expected}")
     manifest = _manifest(files.pop("manifest.json"), path)
     digests = {item.path: item.sha256 for item in manifest.items if item.path}
     for name in {**digests, **files}:
@@ -299,7 +301,7 @@ def open_bundle(path: str | Path) -> Bundle:
             why = "is not what was captured (sha256 differs); copy the bundle again"
         else:
             continue
-        raise BundleBroken(f"{path}: {name[:80]!r} {why}")
+        raise BundleError(f"{path}: {name[:80]!r} {why}")
     head = manifest.box, manifest.captured_at, manifest.kind, manifest.tool_version
     return Bundle(*head, tuple(manifest.items), files)
 
@@ -314,6 +316,6 @@ def _manifest(content: bytes, path: Path) -> Manifest:
             return from_json(Manifest, data, "manifest.json")
     except (ValueError, RecursionError) as error:
         why = " ".join((str(error) or type(error).__name__).split())[:300]
-        raise BundleBroken(f"{path}: {why}; capture again") from error
+        raise BundleError(f"{path}: {why}; capture again") from error
     known = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
-    raise BundleTooNew(f"{path}: schema_version {version}; {known}")
+    raise BundleError(f"{path}: schema_version {version}; {known}")

@@ -21,22 +21,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from helpers.grammar import data
+
 from .. import __version__
 from . import (
     access,
     commands,
-    drm,
     environment,
     files,
     framework,
     guard,
     kernel_log,
-    kfd,
     machine,
     nvidia,
     pci,
     processes,
-    rocm,
     ttm,
 )
 from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
@@ -45,23 +44,19 @@ from .reading import show_bytes
 
 if TYPE_CHECKING:
     Rows = Iterable[dict[str, Any]]
+    Tables = dict[str, tuple[Callable[[], Rows], str]]
 
-# The one place that names the readers of files and commands: what each needs is in its FILES and COMMANDS.
-READERS = (machine, drm, kfd, ttm, rocm, nvidia)
 KERNEL_LOG_LIMIT_BYTES = 20 << 20
 NVML_LIMIT_S = 20.0
 TORCH_LIMIT_S = 90.0
 HANGS_LIMIT = 2
+ANSWERS = ("nvml", "torch")
+"""Tables of which one row without a value speaks for the whole."""
 TABLE_LIMIT_BYTES = MEMBER_LIMIT_BYTES - (4 << 20)
 COLLECTION_LIMIT_BYTES = BUNDLE_LIMIT_BYTES - (16 << 20)
 PRODUCER_LIMIT_S = 15.0
-WORDS = {
-    "ok": "read",
-    "truncated": "cut",
-    "timeout": "hung",
-    "not_available": "not there",
-    "not_allowed": "not allowed",
-}
+_KNOWN = data("look/capture")
+WORDS: dict[str, str] = _KNOWN["words"]
 FEW = 5
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -86,20 +81,6 @@ class Options:
     @property
     def no_commands(self) -> str:
         return self.not_this_box or ("" if self.commands else "--no-commands given")
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table to fill. It is recorded as not available where ``unless`` says why, or the folder it ``needs`` is not there.
-
-    ``answer``: a table of one row without a value, which then speaks for the whole table (NVML, torch).
-    """
-
-    name: str
-    rows: Callable[[], Rows]
-    needs: str = ""
-    unless: str = ""
-    answer: bool = False
 
 
 class NoRows(Exception):
@@ -160,16 +141,14 @@ class Collection:
             if kind:
                 self.add(source, None, "not_available", why, kind=kind)
 
-    def table(self, table: Table, root: str) -> None:
-        """Fill a table row by row; what it has is kept when it is interrupted."""
+    def table(self, name: str, rows: Callable[[], Rows], unless: str = "") -> None:
+        """Fill a table row by row, or say why not; what it has is kept when it is interrupted."""
         began, lines, size, status, why = time.monotonic(), [], 0, "ok", ""
         try:
-            if table.unless:
-                raise NoRows(table.unless)
-            if table.needs:
-                os.listdir(root.rstrip("/") + table.needs)
+            if unless:
+                raise NoRows(unless)
             row: dict[str, Any] = {}
-            for row in table.rows():
+            for row in rows():
                 lines.append(json.dumps(row, sort_keys=True).encode() + b"\n")
                 size += len(lines[-1])
                 if size > TABLE_LIMIT_BYTES:
@@ -178,7 +157,7 @@ class Collection:
                     status, why = "truncated", f"cut after {len(lines)} rows ({most})"
                     break
             nothing = row.get("status") in ("not_available", "not_allowed")
-            if table.answer and len(lines) == 1 and nothing:
+            if name in ANSWERS and len(lines) == 1 and nothing:
                 status, why = row["status"], str(row.get("why") or "no reason given")
         except OSError as error:
             status, why = files.fault(error)
@@ -187,10 +166,10 @@ class Collection:
         except KeyboardInterrupt:
             if lines:
                 why = f"interrupted after {len(lines)} rows"
-                self.add(table.name, b"".join(lines), "truncated", why, time.monotonic() - began)
+                self.add(name, b"".join(lines), "truncated", why, time.monotonic() - began)
             raise
         content = b"".join(lines) if lines or status == "ok" else None
-        self.add(table.name, content, status, why, time.monotonic() - began)
+        self.add(name, content, status, why, time.monotonic() - began)
 
     def counts(self) -> dict[str, int]:
         """How many sources of each status, commonest first."""
@@ -234,16 +213,18 @@ def measure(options: Options, say: Callable[[str], None] = lambda line: None) ->
     name = options.box or box_name(options.root)
     collection = Collection(BundleWriter(name, kind, __version__, stamp))
     tables = _tables(options)
+    nvml, torch = tables.pop("NVML"), tables.pop("torch")
+    # What may open a device comes after what only reads, torch's own child last.
     steps: dict[str, Callable[[], None]] = {
         "kernel and driver files": partial(_files, collection, options),
-        **{name: partial(_fill, collection, tables[name], options.root) for name in tables},
+        **{name: partial(_fill, collection, some) for name, some in tables.items()},
         "kernel log": partial(_kernel_log, collection, options),
         "vendor tools": partial(_commands, collection, options),
+        "NVML": partial(_fill, collection, nvml),
+        "torch": partial(_fill, collection, torch),
     }
-    # What may open a device comes after what only reads, torch's own child last.
-    steps.update({name: steps.pop(name) for name in ("NVML", "torch")})
-    collection.plan("file", (table.name for some in tables.values() for table in some))
-    collection.plan("command", (" ".join(argv) for argv in _argvs()))
+    collection.plan("file", (name for some in (*tables.values(), nvml, torch) for name in some))
+    collection.plan("command", files.sources("command"))
     try:
         for name, step in steps.items():
             before, began = len(collection.items), time.monotonic()
@@ -251,56 +232,55 @@ def measure(options: Options, say: Callable[[str], None] = lambda line: None) ->
                 step()
             except Exception as error:  # noqa: BLE001 - a fault in one reader must not lose the evidence of the others
                 collection.faults.append(f"{name}: {type(error).__name__}: {error}")
-            say(
-                f"{name}: {len(collection.items) - before} sources in {time.monotonic() - began:.1f} s"
-            )
-        collection.rest(
-            "not captured: a fault in this program (" + "; ".join(collection.faults) + ")"
-        )
+            count, seconds = len(collection.items) - before, time.monotonic() - began
+            say(f"{name}: {count} sources in {seconds:.1f} s")
+        faults = "; ".join(collection.faults)
+        collection.rest(f"not captured: a fault in this program ({faults})")
     except KeyboardInterrupt:
         collection.interrupted = True
         collection.rest("not captured: interrupted")
     return collection
 
 
-def _fill(collection: Collection, tables: Iterable[Table], root: str) -> None:
-    for table in tables:
-        collection.table(table, root)
+def _fill(collection: Collection, tables: Tables) -> None:
+    for name, (rows, unless) in tables.items():
+        collection.table(name, rows, unless)
 
 
-def _tables(options: Options) -> dict[str, tuple[Table, ...]]:
-    """The tables of each step, in the order in which they are filled."""
+def _tables(options: Options) -> dict[str, Tables]:
+    """The tables of each step in their order: by name, what makes the rows, and why it shall not, or empty."""
     own, root = options.not_this_box, options.root
     no_torch = own or ("" if options.torch else "--no-torch given")
+    no_pci = "" if os.path.isdir(root.rstrip("/") + pci.DEVICES) else "no such file"
 
-    def child(read: Callable[[Path], Rows]) -> Any:
+    def child(read: Callable[[Path], Rows]) -> Callable[[], Rows]:
         return partial(in_child, partial(read, Path(root)))
 
-    listed = partial(processes.walk_processes, root, options.with_args)
-    held = partial(processes.walk_device_files, root)
-    nvml = partial(nvidia.collect_nvml, NVML_LIMIT_S)
     return {
-        "this box": (
-            Table("host", child(machine.collect_host)),
-            Table("pci_devices", child(pci.collect_pci), "/sys/bus/pci/devices"),
-            Table("initramfs", child(ttm.collect_initramfs)),
-        ),
-        "processes": (Table("processes", listed, "/proc"), Table("device_files", held, "/proc")),
-        "access": (
-            Table("identity", child(access.collect_identity), unless=own),
-            Table("limits", environment.collect_limits, unless=own),
-            Table("environment", environment.collect_environment, unless=own),
-            Table("access", access.walk_access, unless=own),
-        ),
-        "NVML": (Table("nvml", nvml, unless=options.no_commands, answer=True),),
-        "torch": (Table("torch", partial(_torch, options), unless=no_torch, answer=True),),
+        "this box": {
+            "host": (child(machine.collect_host), ""),
+            "pci_devices": (child(pci.collect_pci), no_pci),
+            "initramfs": (child(ttm.collect_initramfs), ""),
+        },
+        "processes": {
+            "processes": (partial(processes.walk_processes, root, options.with_args), ""),
+            "device_files": (partial(processes.walk_device_files, root), ""),
+        },
+        "access": {
+            "identity": (child(access.collect_identity), own),
+            "limits": (environment.collect_limits, own),
+            "environment": (environment.collect_environment, own),
+            "access": (access.walk_access, own),
+        },
+        "NVML": {"nvml": (partial(nvidia.collect_nvml, NVML_LIMIT_S), options.no_commands)},
+        "torch": {"torch": (partial(_torch, options), no_torch)},
     }
 
 
 def _files(collection: Collection, options: Options) -> None:
     found: dict[str, files.Found] = {}
-    patterns = {pattern for reader in READERS for pattern in getattr(reader, "FILES", ())}
-    for pattern in sorted(patterns.union(machine.cgroup_files(Path(options.root)))):
+    groups = machine.cgroup_files(Path(options.root))
+    for pattern in sorted({*files.sources("files"), *groups}):
         for item in files.find(options.root, pattern):
             found.setdefault(item.source, item)
     there = [item.source for item in found.values() if item.status == "ok"]
@@ -316,15 +296,10 @@ def _files(collection: Collection, options: Options) -> None:
         began = time.monotonic()
 
 
-def _argvs() -> list[tuple[str, ...]]:
-    argvs = (argv for reader in READERS for argv in getattr(reader, "COMMANDS", ()))
-    return list(dict.fromkeys(argvs))
-
-
 def _commands(collection: Collection, options: Options) -> None:
     hangs: Counter[str] = Counter()
-    for argv in _argvs():
-        source, unless = " ".join(argv), options.no_commands
+    for source in files.sources("command"):
+        argv, unless = source.split(), options.no_commands
         if not unless and hangs[argv[0]] == HANGS_LIMIT:
             unless = f"not run: {argv[0]} hung {HANGS_LIMIT} times before"
         if unless:
@@ -380,24 +355,10 @@ class _Parser(argparse.ArgumentParser):
         raise BundleError(f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}")
 
 
-_OPTIONS = {
-    "--out PATH": "a .tar.gz or a folder (default: outputs/captures/BOX-TIME.tar.gz in a checkout, else BOX-TIME.tar.gz here)",
-    "--root DIR": "look at a tree with proc, sys and etc instead of this box",
-    "--box NAME": "name of the box (default: made from its machine id)",
-    "--with-args": "keep the arguments of every process; they may hold secrets",
-    "--force": "replace what is at --out",
-    "--no-commands": "run no program but torch's interpreter",
-    "--no-torch": "do not ask torch",
-    "--torch-devices": "also ask torch for its devices: takes a GPU context on each, in a child, for a moment",
-    "--torch-python PATH": "the interpreter that has torch",
-    "--json": "print the summary as JSON",
-}
-
-
 def _options(argv: list[str] | None) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
     parser = _Parser("capture", description=__doc__, formatter_class=form, allow_abbrev=False)
-    for option, words in _OPTIONS.items():
+    for option, words in _KNOWN["options"].items():
         flag, _, value = option.partition(" ")
         more: Any = {"metavar": value, "default": ""} if value else {"action": "store_true"}
         parser.add_argument(flag, help=words, **more)
@@ -417,13 +378,13 @@ def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
         expected = "expected up to 64 letters, digits, dots and dashes"
         raise BundleError(f"--box {given.box!r}: {expected}")
     options = Options(
-        "/" if os.path.samefile(root, "/") else os.path.abspath(root),
-        given.with_args,
-        not given.no_commands,
-        not given.no_torch,
-        given.torch_devices,
-        os.path.abspath(shutil.which(python) or "") if python else "",
-        given.box,
+        root="/" if os.path.samefile(root, "/") else os.path.abspath(root),
+        torch_python=os.path.abspath(shutil.which(python) or "") if python else "",
+        with_args=given.with_args,
+        commands=not given.no_commands,
+        torch=not given.no_torch,
+        torch_devices=given.torch_devices,
+        box=given.box,
     )
     out = Path(given.out) if given.out else _default_out(options)
     if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):

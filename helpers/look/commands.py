@@ -65,10 +65,11 @@ def run(
     limit_s, path, out = limit_s or COMMAND_LIMIT_S, search_path(), bytearray()
     program = shutil.which(argv[0], path=path)
     if program is None:
-        if shutil.which(argv[0], mode=os.F_OK, path=path):
-            why = "the program is there, and this user may not execute it"
-            return Outcome(b"", "", "not_allowed", None, 0.0, why)
-        return Outcome(b"", "", "not_available", None, 0.0, "no such program")
+        there = shutil.which(argv[0], mode=os.F_OK, path=path)
+        why = (
+            "the program is there, and this user may not execute it" if there else "no such program"
+        )
+        return Outcome(b"", "", "not_allowed" if there else "not_available", None, 0.0, why)
 
     def keep(data: bytes) -> float | None:
         if feed:
@@ -106,17 +107,14 @@ def ask(
     A program that died after it answered is not believed: the row then holds its end, its signal and its last words.
     """
     ended = run([python, "-c", program.decode("utf-8"), *options], limit_s)
-    rows = list(
-        filter(None, map(child.json_row, ended.stdout.decode("utf-8", "replace").split("\n")))
-    )
+    printed = ended.stdout.decode("utf-8", "replace").split("\n")
+    rows = list(filter(None, map(child.json_row, printed)))
     if rows and ended.status == "ok" and ended.exit == 0:
         return rows
     how = ended.why
     if ended.status == "ok" and ended.exit is not None:
         how = f"ended with exit status {ended.exit} and no answer"
-    lines = [
-        line for line in (" ".join(line.split()) for line in ended.stderr.splitlines()) if line
-    ]
+    lines = [" ".join(line.split()) for line in ended.stderr.splitlines() if line.strip()]
     words = " / ".join(lines[-LAST_WORDS_LINES:])[-300:]
     why = f"{python}: {how}" + (f"; its last words: {words}" if words else "")
     status = "not_allowed" if ended.status == "not_allowed" else "not_available"

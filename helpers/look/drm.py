@@ -12,19 +12,14 @@ from dataclasses import dataclass
 from helpers.units import pci_address, printed_size
 
 from .bundle import Bundle, Text, natural
+from .files import sources
 from .reading import Reading
 
 POOLS = ("vram_total", "vram_used", "gtt_total", "gtt_used")
-# card0-DP-1 is a connector and has a device folder too: one or two digits and nothing after them is a card.
-_CARDS = ("/sys/class/drm/card[0-9]", "/sys/class/drm/card[0-9][0-9]")
+FILES = sources("files", "drm")
+_CARDS = [path for path in FILES if path.endswith("]/device/uevent") and "card" in path]
 _RENDER = "/sys/class/drm/renderD[0-9][0-9][0-9]/device/uevent"
-_NAMES = (
-    "uevent vendor device subsystem_vendor subsystem_device revision product_name mem_info_vram_vendor "
-    "mem_info_vis_vram_total mem_info_vis_vram_used mem_info_preempt_used"
-).split() + ["mem_info_" + pool for pool in POOLS]
-FILES: tuple[str, ...] = (*(f"{card}/device/{name}" for name in _NAMES for card in _CARDS), _RENDER)
-
-_KINDS = ("total", "shared", "active", "resident", "purgeable", "memory")
+_KINDS = ("resident", "memory", "total")
 _FIRST = {"vram mem": "vram", "gtt mem": "gtt", "cpu mem": "cpu"}
 _DEVICE_MEMORY = re.compile(r"(?:vram|local)[0-9]+")
 _NO_MEMORY = "the driver prints no memory for this client"
@@ -49,19 +44,13 @@ class Card:
 
 @dataclass(frozen=True)
 class Fdinfo:
-    """One fdinfo text. ``regions`` maps region -> kind -> bytes, for what was printed only."""
+    """One fdinfo text. ``held`` are the bytes in each region: resident, else memory (its deprecated name), else total."""
 
     driver: str
     pci: str
     client_id: str
     pasid: str
-    regions: dict[str, dict[str, int]]
-
-    def held(self, region: str) -> int | None:
-        """Bytes in a region: resident, else memory (its deprecated name), else total; None where none is printed."""
-        sizes = self.regions.get(region, {})
-        kinds = ("resident", "memory", "total")
-        return next((sizes[kind] for kind in kinds if kind in sizes), None)
+    held: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -93,25 +82,18 @@ def cards(bundle: Bundle) -> tuple[Card, ...]:
         pci = pci_address(_uevent(bundle, source).get("PCI_SLOT_NAME", ""))
         if pci:
             renders[pci] = source.split("/")[4]
-    sources = (s for pattern in _CARDS for s in bundle.sources(pattern + "/device/uevent"))
-    return tuple(_card(bundle, s[: -len("/uevent")], renders) for s in sources)
+    found = (source for pattern in _CARDS for source in bundle.sources(pattern))
+    return tuple(_card(bundle, source[: -len("/uevent")], renders) for source in found)
 
 
 def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> Card:
     uevent = _uevent(bundle, folder + "/uevent")
     pci = pci_address(uevent.get("PCI_SLOT_NAME", ""))
     vendor, device = (bundle.read(f"{folder}/{name}").text.strip() for name in ("vendor", "device"))
+    name, driver = folder.split("/")[4], uevent.get("DRIVER", "")
     pools = (bundle.number(f"{folder}/mem_info_{pool}") for pool in POOLS)
-    return Card(
-        pci,
-        folder.split("/")[4],
-        renders.get(pci, ""),
-        uevent.get("DRIVER", ""),
-        vendor,
-        device,
-        bundle.word(folder + "/product_name"),
-        *pools,
-    )
+    product = bundle.word(folder + "/product_name")
+    return Card(pci, name, renders.get(pci, ""), driver, vendor, device, product, *pools)
 
 
 def _uevent(bundle: Bundle, source: str) -> dict[str, str]:
@@ -138,7 +120,11 @@ def parse_fdinfo(text: str) -> Fdinfo:
                 continue  # a size that nobody can read is no zero: the region stays without that kind
     driver = words.get("drm-driver", "amdgpu" if "pdev" in words and regions else "")
     address = pci_address(words.get("drm-pdev", words.get("pdev", "")))
-    return Fdinfo(driver, address, words.get("drm-client-id", ""), words.get("pasid", ""), regions)
+    best = (
+        (name, [sizes[kind] for kind in _KINDS if kind in sizes]) for name, sizes in regions.items()
+    )
+    held = {name: sizes[0] for name, sizes in sorted(best) if sizes}
+    return Fdinfo(driver, address, words.get("drm-client-id", ""), words.get("pasid", ""), held)
 
 
 def _place(key: str) -> tuple[str, str] | None:
@@ -162,7 +148,7 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
     for row in bundle.table("device_files"):
         pid, fd = row.number("pid"), row.number("fd")
         info = parse_fdinfo(row.text("fdinfo"))
-        if pid is None or not (info.driver or info.regions):
+        if pid is None or not (info.driver or info.held):
             continue
         own = ("client", info.client_id) if info.client_id else ("pasid", info.pasid)
         key = (info.pci, *(own if own[1] else ("fd", f"{pid} {fd}")))
@@ -172,17 +158,9 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
 
 
 def _client(sightings: list[tuple[int, int, Fdinfo]], text: Text) -> Client:
-    def weight(sighting: tuple[int, int, Fdinfo]) -> tuple[int, int, int]:
-        return sum(_held(sighting[2]).values()), -sighting[0], -sighting[1]
-
-    pid, fd, info = max(sightings, key=weight)
+    pid, fd, info = max(sightings, key=lambda s: (sum(s[2].held.values()), -s[0], -s[1]))
     pids = tuple(sorted({sighting[0] for sighting in sightings}))
-    return Client(info.pci, pids, _held(info), text.of(f"/proc/{pid}/fdinfo/{fd}"))
-
-
-def _held(info: Fdinfo) -> dict[str, int]:
-    sizes = {name: info.held(name) for name in sorted(info.regions)}
-    return {name: size for name, size in sizes.items() if size is not None}
+    return Client(info.pci, pids, info.held, text.of(f"/proc/{pid}/fdinfo/{fd}"))
 
 
 def refused_pids(bundle: Bundle) -> tuple[int, ...]:

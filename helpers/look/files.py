@@ -9,17 +9,21 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.grammar import data
+
 from .bundle import natural
 
 FILE_LIMIT_BYTES = 1 << 20
 TEXT_LIMIT_BYTES = 64 << 10
 MATCH_LIMIT = 5000
+_WILD = re.compile(r"[*?[]")
 
 _WORDS = {
     errno.ENOENT: "no such file",
@@ -33,6 +37,23 @@ _SPECIAL = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def sources(kind: str, reader: str = "") -> tuple[str, ...]:
+    """What a capture takes, in its order (helpers/look/sources.json): the patterns of ``files``, or each ``command`` line.
+
+    ``reader``: those that one module of this folder reads. ``{a,b}`` in a row stands for either.
+    """
+    rows = (row for row in data("look/sources") if reader in ("", row["reader"]))
+    return tuple(one for row in rows if kind in row for one in _expanded(row[kind]))
+
+
+def _expanded(pattern: str) -> list[str]:
+    head, brace, rest = pattern.partition("{")
+    if not brace:
+        return [head]
+    names, _, tail = rest.partition("}")
+    return [head + name + end for name in names.split(",") for end in _expanded(tail)]
 
 
 @dataclass(frozen=True)
@@ -57,11 +78,13 @@ def find(root: str, pattern: str) -> Iterator[Found]:
 
     A pattern that matches nothing is itself found as not available; one that meets a folder it may not list, as not allowed.
     """
-    plain, parts = _split(pattern)
-    if not parts:
-        yield Found(pattern, "ok", "")
-        return
-    found = list(_descend(_top(root), plain, parts))
+    parts, found = pattern.strip("/").split("/"), [Found("", "ok", "")]
+    if not _WILD.search(pattern):
+        parts, found = [], [Found(pattern, "ok", "")]
+    for number, part in enumerate(parts):
+        rest = "".join("/" + more for more in parts[number:])
+        below = (_below(root.rstrip("/"), one, part, rest) for one in found)
+        found = [one for some in below for one in some]
     if not found:
         found.append(Found(pattern, "not_available", "no such path"))
     found.sort(key=lambda item: natural(item.source))
@@ -71,48 +94,26 @@ def find(root: str, pattern: str) -> Iterator[Found]:
         yield Found(pattern, "not_available", why)
 
 
-def _top(root: str) -> str:
-    return root.rstrip("/")
-
-
-def _split(pattern: str) -> tuple[str, list[str]]:
-    """The leading part of a pattern without wildcards, and the rest by component; no rest where there is no wildcard."""
-    parts = pattern.strip("/").split("/")
-    for number, part in enumerate(parts):
-        if any(char in part for char in "*?["):
-            return "".join("/" + p for p in parts[:number]), parts[number:]
-    return "/" + "/".join(parts), []
-
-
-def _descend(top: str, base: str, parts: list[str]) -> Iterator[Found]:
-    rest = "".join("/" + part for part in parts)
+def _below(top: str, folder: Found, part: str, rest: str) -> list[Found]:
+    """What in a folder one component of a pattern matches, or why that is not known; ``rest``: it and what follows it."""
+    base = folder.source
+    if folder.status != "ok":
+        return [folder]
     try:
-        if not any(char in parts[0] for char in "*?["):
-            names = [parts[0]]
+        if not _WILD.search(part):
             # Only the error matters: a folder that may not be searched is refused, not empty.
-            os.stat(top + base + "/" + parts[0])
-        elif not _inside(top, base):
-            yield Found(base + rest, "not_available", "a link leads outside --root")
-            return
-        else:
-            with os.scandir(top + base if top + base else "/") as entries:
-                names = [
-                    e.name
-                    for e in entries
-                    if fnmatch.fnmatchcase(e.name, parts[0])
-                    and (parts[0].startswith(".") or not e.name.startswith("."))
-                ]
+            os.stat(f"{top}{base}/{part}")
+            return [Found(f"{base}/{part}", "ok", "")]
+        if not _inside(top, base):
+            return [Found(base + rest, "not_available", "a link leads outside --root")]
+        with os.scandir(top + base or "/") as entries:
+            names = [entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, part)]
     except OSError as error:
         status, why = fault(error)
-        if status == "not_allowed" or error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            yield Found(base + rest, status, why)
-        return
-    for name in names:
-        path = f"{base}/{name}"
-        if len(parts) == 1:
-            yield Found(path, "ok", "")
-        else:
-            yield from _descend(top, path, parts[1:])
+        gone = status != "not_allowed" and error.errno in (errno.ENOENT, errno.ENOTDIR)
+        return [] if gone else [Found(base + rest, status, why)]
+    seen = (name for name in names if part.startswith(".") or not name.startswith("."))
+    return [Found(f"{base}/{name}", "ok", "") for name in seen]
 
 
 def _inside(top: str, source: str) -> bool:
@@ -126,7 +127,7 @@ def read(
     root: str, source: str, limit_bytes: int = FILE_LIMIT_BYTES
 ) -> tuple[bytes | None, str, str]:
     """Content, status and reason of one file; content is None exactly where there is none, and cut at ``limit_bytes``."""
-    top = _top(root)
+    top = root.rstrip("/")
     path = top + source
     try:
         if not _inside(top, source):
@@ -135,28 +136,25 @@ def read(
         if not stat.S_ISREG(mode):
             kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
             return None, "not_available", f"{kind}, not a regular file"
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        try:
-            return _drain(opened, limit_bytes)
-        finally:
-            os.close(opened)
+        with open(path, "rb", buffering=0, opener=_opener) as file:
+            content = bytearray()
+            while len(content) <= limit_bytes:
+                more = file.read(min(1 << 16, limit_bytes + 1 - len(content)))
+                if not more:
+                    return bytes(content), "ok", ""
+                content += more
+        return bytes(content[:limit_bytes]), "truncated", f"cut after {limit_bytes >> 10} KiB"
     except OSError as error:
         return (None, *fault(error))
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
     """The text of one small file without the white space around it; empty where there is none."""
     return (read(root, source, limit_bytes)[0] or b"").decode("utf-8", "replace").strip()
-
-
-def _drain(opened: int, limit_bytes: int) -> tuple[bytes, str, str]:
-    content = bytearray()
-    while len(content) <= limit_bytes:
-        more = os.read(opened, min(1 << 16, limit_bytes + 1 - len(content)))
-        if not more:
-            return bytes(content), "ok", ""
-        content += more
-    return bytes(content[:limit_bytes]), "truncated", f"cut after {limit_bytes >> 10} KiB"
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -71,23 +71,20 @@ def framework(bundle: Bundle) -> Framework:
         if row.get(name) is None:
             why = "not part of this build" if name in ("cuda", "hip") else "no such field"
             return text.missing(str(row.inner("unread").get(name) or why))
-        return word(row.get(name), text)
-
-    settings = reading("allocator_settings")
-    if row.get("allocator_settings") == "" and not settings.ok:
         # An empty text is an answer here: the allocator runs with its defaults.
-        settings = text.seen("defaults")
-    build = "rocm" if row.get("hip") else "cuda" if row.get("cuda") else "cpu"
-    devices = [one for one in rows(row.get("devices")) if one.number("index") is not None]
+        default = name == "allocator_settings" and row[name] == ""
+        return text.seen("defaults") if default else word(row[name], text)
+
+    listed = [] if failed else rows(row.get("devices"))
     return Framework(
         word(row.get("python_version"), text) if row else reading("python_version"),
         reading("torch"),
-        "" if failed else build,
+        "" if failed else "rocm" if row.get("hip") else "cuda" if row.get("cuda") else "cpu",
         reading("cuda"),
         reading("hip"),
-        tuple(str(name) for name in row.many("archs")),
-        settings,
-        tuple(_device(one, text) for one in devices if not failed),
+        tuple(map(str, row.many("archs"))),
+        reading("allocator_settings"),
+        tuple(_device(one, text) for one in listed if one.number("index") is not None),
     )
 
 
@@ -111,21 +108,12 @@ def _answer(bundle: Bundle) -> tuple[Text, Row, str]:
 
 
 def _device(row: Row, text: Text) -> TorchDevice:
-    unread = row.inner("unread")
-
     def memory(name: str, asked: str) -> Reading:
-        why = unread.get(asked)
-        if why and row.get(name) is None:
-            return text.missing(str(why), "bytes")
-        return size(row.get(name), text, "B")
+        why = row.inner("unread").get(asked) if row.get(name) is None else None
+        return text.missing(str(why), "bytes") if why else size(row.get(name), text, "B")
 
+    whole, driver = memory("total_bytes", "properties"), memory("driver_total_bytes", "memory")
     integrated = row.get("integrated")
-    return TorchDevice(
-        row["index"],
-        pci_address(row.get("pci")),
-        word(row.get("name"), text),
-        None if integrated is None else str(integrated) in ("1", "True"),
-        memory("total_bytes", "properties"),
-        memory("driver_total_bytes", "memory"),
-        memory("free_bytes", "memory"),
-    )
+    shared = None if integrated is None else str(integrated) in ("1", "True")
+    names = row["index"], pci_address(row.get("pci")), word(row.get("name"), text)
+    return TorchDevice(*names, shared, whole, driver, memory("free_bytes", "memory"))

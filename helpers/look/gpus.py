@@ -11,7 +11,7 @@ from . import drm, framework, kfd, nvidia, pci, processes, rocm, ttm
 from .access import identity
 from .bundle import Bundle
 from .machine import machine
-from .reading import Reading, not_available, seen
+from .reading import Reading, not_available, seen, sum_of
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA", "0x8086": "Intel"}
 
@@ -118,14 +118,15 @@ def _gpu(bundle: Bundle, address: str, vendor: str, layers: dict[str, Any]) -> G
     integrated = _integrated(layers)
     holders = _holders(bundle, address, layers, integrated)
     drivers = [layers[name].driver for name in ("device", "card") if name in layers]
-    indices = {space: _index(layers, place) for space, place in _INDICES.items()}
+    numbers = {space: _field(layers, place) for space, place in _INDICES.items()}
+    indices = {k: n.value if isinstance(n, Reading) else n for k, n in numbers.items()}
     return Gpu(
         address,
         vendor,
         _name(layers),
         next(filter(None, drivers), "nvidia" if "nvidia" in layers else ""),
         integrated,
-        {space: name for space, name in indices.items() if name},
+        {space: str(name) for space, name in indices.items() if name not in (None, "")},
         _pools(bundle, address, layers, vendor),
         holders,
         _unattributed(bundle, layers, integrated, holders),
@@ -164,12 +165,6 @@ def _field(layers: dict[str, Any], place: str) -> Any:
     return getattr(layers.get(layer), field, None)
 
 
-def _index(layers: dict[str, Any], place: str) -> str:
-    value = _field(layers, place)
-    value = value.value if isinstance(value, Reading) else value
-    return "" if value is None else str(value)
-
-
 def _pool(
     pci: str, layer: str, total: Reading, used: Reading | None = None, free: Reading | None = None
 ) -> Pool:
@@ -182,21 +177,18 @@ def _pool(
 
 def _pools(bundle: Bundle, pci: str, layers: dict[str, Any], vendor: str) -> tuple[Pool, ...]:
     found: list[tuple[Any, ...]] = []
-    card, green, torch = (layers.get(name) for name in ("card", "nvidia", "torch"))
+    names = ("card", "node", "agent", "nvidia", "torch")
+    card, node, agent, green, torch = map(layers.get, names)
     if card and card.driver == "amdgpu":
         found.append(("sysfs VRAM", card.vram_total, card.vram_used))
         found.append(("sysfs GTT", card.gtt_total, card.gtt_used))
-    if "node" in layers:
-        found.append(("KFD bank", layers["node"].framebuffer))
-    if "agent" in layers:
-        found.append(("HSA pool", layers["agent"].memory))
-    elif vendor == "AMD":
-        found.append(("HSA pool", rocm.agent_count(bundle)))
-    tools = [(name, layers.get(name.replace("-", "_"))) for name in ("rocm-smi", "amd-smi")]
-    for name, tool in tools:
-        for pool in ("vram", "gtt"):
-            if tool is None:
-                continue
+    if node:
+        found.append(("KFD bank", node.framebuffer))
+    if agent or vendor == "AMD":
+        found.append(("HSA pool", agent.memory if agent else rocm.agent_count(bundle)))
+    for name in ("rocm-smi", "amd-smi"):
+        tool: Any = layers.get(name.replace("-", "_"))
+        for pool in ("vram", "gtt") if tool else ():
             total, used = (tool.pools[f"{pool} {part}"] for part in ("total", "used"))
             if total.ok or used.ok:
                 found.append((f"{name} {pool.upper()}", total, used))
@@ -215,11 +207,6 @@ def _less(total: Reading, used: Reading) -> Reading:
         return seen(left, "bytes", f"{total.source} - {used.source}", total.item)
     missing = used if total.ok else total
     return not_available(missing.why, "bytes", missing.source, missing.item)
-
-
-def _plus(one: Reading, other: Reading) -> Reading:
-    source = one.source if one.source == other.source else f"{one.source} + {other.source}"
-    return seen(one.bytes + other.bytes, "bytes", source, one.item)
 
 
 def host_pools(bundle: Bundle) -> tuple[Pool, ...]:
@@ -255,7 +242,7 @@ def _holders(
         process = None if host and outside else known.get(pid)
         earlier = held.get((pid, source))
         if earlier and earlier.memory.ok and memory.ok:
-            memory = _plus(earlier.memory, memory)
+            memory = sum_of([earlier.memory, memory])
         name = name.rsplit("/", 1)[-1] or (process.name if process else "")
         uid, state = (process.uid, process.state) if process else (None, "")
         note = "; ".join(["a host PID"] * (host and outside) + [note for note in notes if note])
@@ -265,7 +252,7 @@ def _holders(
         if client.pci == address:
             memory, gtt = client.region("vram"), client.region("gtt")
             if integrated and memory.ok and gtt.ok:
-                memory = _plus(memory, gtt)
+                memory = sum_of([memory, gtt])
             others = ", ".join(str(pid) for pid in client.pids[1:])
             note = f"the same client is open in pid {others}" if others else ""
             source = "DRM fdinfo" + (" (VRAM and GTT)" if integrated else "")
@@ -302,7 +289,7 @@ def _unattributed(
     used = green.used if green else not_available("no layer says how much is in use", "bytes", "")
     if card and card.vram_used.ok:
         both = integrated and card.gtt_used.ok
-        used = _plus(card.vram_used, card.gtt_used) if both else card.vram_used
+        used = sum_of([card.vram_used, card.gtt_used][: 1 + bool(both)])
     if not used.ok:
         return used
     measured = [holder for holder in holders if holder.memory.ok]

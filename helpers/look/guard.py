@@ -44,9 +44,8 @@ def each(
     at = 0
 
     def shut(key: Key) -> bool:
-        return sum(lost.values()) >= LOST_LIMIT or (
-            group(key) is not None and lost[group(key)] >= GROUP_LIMIT
-        )
+        own = 0 if group(key) is None else lost[group(key)]
+        return own >= GROUP_LIMIT or sum(lost.values()) >= LOST_LIMIT
 
     while at < len(keys):
         pid, pipe = _fork([key for key in keys[at:] if not shut(key)], read)
@@ -67,11 +66,8 @@ def each(
             os.close(pipe)
             _end(pid)
         lost[group(keys[at])] += 1
-        yield (
-            keys[at],
-            None,
-            f"hung for {limit_s:g} s" if end == "hung" else "the process that read it died",
-        )
+        hung = f"hung for {limit_s:g} s"
+        yield keys[at], None, hung if end == "hung" else "the process that read it died"
         at += 1
 
 

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, Optional
 
 from helpers.grammar import Line, data, lines
 from helpers.units import pci_address
@@ -27,22 +26,12 @@ from . import commands, files
 from .bundle import Bundle, Text
 from .reading import GIB, KIB, MIB, Reading, not_available, seen
 
-LINE_LIMIT = 2048
-EVENTS_LIMIT = 20_000
-_FOLLOWING_LINES = 16
+LINE_LIMIT, EVENTS_LIMIT, _FOLLOWING_LINES = 2048, 20_000, 16
+_KNOWN = data("look/kernel_log")
 _LEVEL = re.compile(r"(?:<[0-9]{1,3}>|[a-z]{3,8} {1,3}:[a-z]{3,7} {0,3}: )")
 _MONOTONIC = re.compile(r"\[ {0,8}([0-9]{1,10}\.[0-9]{1,9})\](?:\[ {0,6}[TC][0-9]{1,9}\])? ?")
 _KMSG = re.compile(r"[0-9]{1,4},[0-9]{1,10},([0-9]{1,17}),[^;]{1,40};")
-_WALL = tuple(
-    re.compile(form)
-    for form in (
-        r"\[([^\[\]]{4,30} [0-9]{1,2}:[0-9]{2}:[0-9]{2} [0-9]{4})\] ?",
-        r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?) {1,2}",
-        r"(\S{1,12} {1,2}[0-9]{1,2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?) {1,2}",
-        r"([0-9]{9,11}\.[0-9]{3,6}) ",
-        r"([0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?) {1,2}",
-    )
-)
+_WALL = tuple(map(re.compile, _KNOWN["wall clock"]))
 _HOST = re.compile(r"(?:[^\s:]{1,64} )?kernel: ?")
 
 
@@ -84,38 +73,26 @@ def xids() -> dict[str, str]:
     return meaning
 
 
-def rules() -> tuple[Line, ...]:
-    """The rows of the table of messages that are of the kernel's log, the more telling first.
+@lru_cache(1)
+def _rules() -> dict[str, Line]:
+    """The rows of the table of messages that are of the kernel's log, by id, the more telling first.
 
     Groups of a pattern named *_mib, *_gib and *_kib become *_bytes; others than detail, pid, process and pci are facts.
     """
-    return lines(True)
-
-
-@lru_cache(1)
-def _by_id() -> dict[str, Line]:
-    return {line.id: line for line in rules()}
+    return {line.id: line for line in lines(True)}
 
 
 def rule(row: str) -> Line:
     """The rule of an event by its ``row``. Raises KeyError for another name."""
-    return _by_id()[row]
+    return _rules()[row]
 
 
 _LOG_FILES = ("kmsg", "kern.log", "syslog", "messages", "kernel log")
-_STORMS = frozenset(
-    "vm_fault cs_enomem kfd_enomem pin_failed nonzero_when_fini page_allocation_failure "
-    "pcie_aer xid mes_hang gpu_reset".split()
-)
+_STORMS = frozenset(_KNOWN["storms"].split())
 # In "process information: process NAME pid N" the name is behind the second of the two.
 _NAMES_PROCESS = re.compile(
     r"(?i)(?:process information: )?process (?P<process>.{0,32}?) ?\bpid (?P<pid>[0-9]{1,9})"
 )
-_FOLLOWING = {
-    "address": r"(?:starting at address|PROTECTION_FAULT_ADDR) {0,4}(0x[0-9a-f]{1,16})",
-    "status": r"PROTECTION_FAULT_STATUS[: ] {0,4}(0x[0-9a-f]{1,16})",
-    "client": r"Faulty UTCL2 client ID: (\w{1,16} \(0x[0-9a-f]{1,8}\))",
-}
 _ANON_RSS = re.compile(r"total-vm:([0-9]{1,15})kB, anon-rss:([0-9]{1,15})kB")
 _KILLED = re.compile(r"Killed process ([0-9]{1,9}) ")
 _MEMCG = re.compile(r"oom-kill:constraint=(\w{1,32}).{0,200}?oom_memcg=([^,]{1,400})")
@@ -134,11 +111,9 @@ def split_time(line: str) -> tuple[float | str | None, str]:
     if raw:
         return int(raw.group(1)) / 1e6, rest[raw.end() :].strip()
     when: float | str | None = None
-    for form in _WALL:
-        match = form.match(rest)
-        if match:
-            when, rest = match.group(1), rest[match.end() :]
-            break
+    match = next(filter(None, (form.match(rest) for form in _WALL)), None)
+    if match:
+        when, rest = match.group(1), rest[match.end() :]
     for form in (_MONOTONIC, _HOST, _MONOTONIC):
         match = form.match(rest)
         if match:
@@ -219,7 +194,9 @@ def _when(when: float | str | None, source: str, item: str) -> Reading:
 def _event(
     message: str, lower: str, when: Reading, boot: int, source: str, number: int
 ) -> Event | None:
-    hits = ((line, line.pattern.search(message)) for line in rules() if line.literal in lower)
+    hits = (
+        (line, line.pattern.search(message)) for line in _rules().values() if line.literal in lower
+    )
     line, match = next((hit for hit in hits if hit[1]), (None, None))
     if line is None or match is None:
         return None
@@ -236,22 +213,8 @@ def _event(
         fact = name[:-4] + "_bytes" if scale > 1 else name
         facts[fact] = int(value) * scale if re.fullmatch(r"-?[0-9]{1,20}", value) else value
     facts.update(_killed_bytes(message) if kind == "oom_killer" else {})
-    return Event(
-        kind,
-        when,
-        boot,
-        pci,
-        pid,
-        process,
-        detail,
-        facts,
-        message,
-        source,
-        number,
-        1,
-        when,
-        line.id,
-    )
+    head = kind, when, boot, pci, pid, process, detail, facts
+    return Event(*head, message, source, number, 1, when, line.id)
 
 
 def _detail(kind: str, detail: str, got: dict[str, str]) -> str:
@@ -294,7 +257,7 @@ def _follow(
             process = match.group("process").strip()
             event = replace(event, pid=int(match.group("pid")) or None, process=process)
     if event.kind == "vm_fault" and ("fault" in lower or "address" in lower or "utcl2" in lower):
-        for name, pattern in _FOLLOWING.items():
+        for name, pattern in _KNOWN["of a fault"].items():
             match = None if name in event.facts else re.search(pattern, message, re.IGNORECASE)
             if match:
                 event = replace(event, facts={**event.facts, name: match.group(1)})
@@ -334,16 +297,9 @@ def readable(bundle: Bundle) -> Reading:
 
 # -- where the log comes from
 
-LIMIT_BYTES = 20 << 20
 LIMIT_S = 15.0
-LINE_LIMIT_BYTES = 2048
 _JOURNAL = ("journalctl", "-k", "--no-pager", "--no-hostname", "-o", "short-monotonic", "-b")
-_WORDS = (
-    b"amdgpu|[drm|kfd|ttm|radeon|nvidia|nvrm|nouveau|i915| xe |gpu|out of memory|oom-kill|oom_|killed process|"
-    b"memory cgroup|page allocation failure|aer: |pcie bus error|dpc: |linux version|command line:|memory: |"
-    b"iommu|dmar|amd-vi|thermal|hardware error|blocked for more than|soft lockup|unknown parameter|dxgk|"
-    b"vmalloc|memory.oom.group|no killable"
-).split(b"|")
+_WORDS = [word.encode() for word in _KNOWN["kept"]]
 # Priority and facility in one number: 0 to 7 is the kernel; sequence, microseconds.
 _RECORD = re.compile(rb"[0-7],[^,;]*,([0-9]{1,17})(?:,[^;]*)?;([^\n]*)")
 _REFUSED = re.compile(
@@ -351,19 +307,10 @@ _REFUSED = re.compile(
 )
 
 
-class LogItem(NamedTuple):
-    """One source of log lines, in the words of BundleWriter.add. ``content`` None means there is no text; ``why`` says why."""
-
-    source: str
-    content: Optional[bytes]  # noqa: UP045 - evaluated when the class is made, also on Python 3.8
-    status: str
-    why: str
-
-
 class Sieve:
     """Keeps the lines that matter out of a stream, ``limit_bytes`` of them: a quarter from its start, the rest from its end.
 
-    A line is cut at LINE_LIMIT_BYTES, so that a line of any length costs no memory.
+    A line is cut at LINE_LIMIT, so that a line of any length costs no memory.
     """
 
     def __init__(self, limit_bytes: int):
@@ -381,8 +328,8 @@ class Sieve:
         self._grow(rest)
 
     def _grow(self, part: bytes) -> None:
-        if len(self._line) < LINE_LIMIT_BYTES:
-            self._line += part[: LINE_LIMIT_BYTES - len(self._line)]
+        if len(self._line) < LINE_LIMIT:
+            self._line += part[: LINE_LIMIT - len(self._line)]
 
     def _end(self) -> None:
         line = bytes(self._line)
@@ -411,61 +358,69 @@ class Sieve:
         return b"".join(line + b"\n" for line in [*self._head, *gap, *self._tail])
 
 
-def collect(limit_bytes: int = LIMIT_BYTES) -> list[LogItem]:
-    """The running kernel's log as items for a bundle, ``limit_bytes`` at most in all; never raises for what is refused."""
-    now, before = (_command((*_JOURNAL, boot), limit_bytes // 2) for boot in ("0", "-1"))
-    items = [now, before]
-    if not now.content:
-        items.append(_command(("dmesg",), limit_bytes // 2))
-        if not items[-1].content:
-            items.append(_kmsg(limit_bytes // 2))
-    return items
+def collect(limit_bytes: int) -> list[tuple[str, bytes | None, str, str]]:
+    """The running kernel's log, ``limit_bytes`` at most: source, text or None, status and why of each place that was tried.
+
+    Never raises for what is refused.
+    """
+    tried = [_command(" ".join((*_JOURNAL, boot)), limit_bytes // 2) for boot in ("0", "-1")]
+    if not tried[0][1]:
+        tried.append(_command("dmesg", limit_bytes // 2))
+        if not tried[-1][1]:
+            tried.append(_kmsg("/dev/kmsg", limit_bytes // 2))
+    return tried
 
 
-def _command(argv: tuple[str, ...], limit_bytes: int) -> LogItem:
+def _command(source: str, limit_bytes: int) -> tuple[str, bytes | None, str, str]:
     sieve = Sieve(limit_bytes)
-    ended = commands.run(argv, LIMIT_S, feed=sieve.feed)
+    ended = commands.run(source.split(), LIMIT_S, feed=sieve.feed)
     if ended.status in ("not_available", "not_allowed"):
-        return LogItem(" ".join(argv), None, ended.status, ended.why)
-    return _item(
-        " ".join(argv), sieve, ended.stderr, ended.why if ended.status == "timeout" else ""
-    )
+        return source, None, ended.status, ended.why
+    return _kept(source, sieve, ended.stderr, ended.why if ended.status == "timeout" else "")
 
 
-def _item(source: str, sieve: Sieve, words: str = "", cut: str = "") -> LogItem:
+def _kept(source: str, sieve: Sieve, words: str, cut: str) -> tuple[str, bytes | None, str, str]:
     kept = sieve.text()
     if sieve.lines == 0:
         # journalctl leaves with 0 and nothing but a hint when it may not read the system's journal.
         status = "not_allowed" if _REFUSED.search(words) else "not_available"
         last = "".join(words.strip().splitlines()[-1:])
-        return LogItem(source, None, status, cut or last[:200] or "no lines")
-    if sieve.left_out:
-        left_out = f"{sieve.left_out} lines left out of its middle"
-        cut = f"{cut}; {left_out}" if cut else left_out
-    return LogItem(source, kept, "truncated" if cut else "ok", cut)
+        return source, None, status, cut or last[:200] or "no lines"
+    left_out = f"{sieve.left_out} lines left out of its middle" if sieve.left_out else ""
+    cut = "; ".join(filter(None, (cut, left_out)))
+    return source, kept, "truncated" if cut else "ok", cut
 
 
-def _kmsg(limit_bytes: int) -> LogItem:
-    """The kernel's buffer by /dev/kmsg, without waiting for new lines (Documentation/ABI/testing/dev-kmsg)."""
-    source, deadline = "/dev/kmsg", time.monotonic() + LIMIT_S
+def _kmsg(source: str, limit_bytes: int) -> tuple[str, bytes | None, str, str]:
     sieve = Sieve(limit_bytes)
     try:
-        opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            while time.monotonic() < deadline:
-                try:
-                    record = os.read(opened, 1 << 13)
-                except BlockingIOError:
-                    break
-                except BrokenPipeError:
-                    # Records were overwritten while we read; the next read goes on behind them.
-                    continue
-                sieve.feed(kmsg_line(record))
-        finally:
-            os.close(opened)
+        for record in kmsg_records(source, LIMIT_S):
+            sieve.feed(kmsg_line(record))
     except OSError as error:
-        return LogItem(source, None, *files.fault(error))
-    return _item(source, sieve)
+        return (source, None, *files.fault(error))
+    return _kept(source, sieve, "", "")
+
+
+def kmsg_records(path: str, limit_s: float) -> Iterator[bytes]:
+    """The records of /dev/kmsg, or of a copy of it, for so long at most and without waiting for new ones. Raises OSError.
+
+    Source: Documentation/ABI/testing/dev-kmsg.
+    """
+    until = time.monotonic() + limit_s
+    log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while time.monotonic() < until:
+            try:
+                data = os.read(log, 1 << 13)  # one record of the device; more of a copy of it
+            except BrokenPipeError:
+                continue  # overwritten while we read: the next read goes on behind it
+            except BlockingIOError:
+                return  # the end of the log
+            if not data:
+                return
+            yield from data.split(b"\n")
+    finally:
+        os.close(log)
 
 
 def kmsg_line(record: bytes) -> bytes:

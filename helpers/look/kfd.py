@@ -13,17 +13,12 @@ from helpers.units import pci_address
 
 from .bundle import Bundle, natural
 from .drm import cards
-from .reading import Reading, not_available, seen
+from .files import sources
+from .reading import Reading, not_available, sum_of
 
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
 _PROC = "/sys/class/kfd/kfd/proc"
-_OF_PROCESS = "pasid vram_* sdma_* queues/*/gpuid context_*/vram_* context_*/sdma_*".split()
-FILES: tuple[str, ...] = (
-    *(f"{_NODES}/*/{name}" for name in "gpu_id name properties mem_banks/*/properties".split()),
-    *(f"{_PROC}/*/{name}" for name in _OF_PROCESS),
-    *("/sys/class/kfd/kfd/topology/" + name for name in ("generation_id", "system_properties")),
-    "/sys/module/amdgpu/version",
-)
+FILES = sources("files", "kfd")
 # kfd_crat.h: heap types 1 and 2 are the framebuffer, public and private.
 _FRAMEBUFFER = (1, 2)
 
@@ -113,31 +108,22 @@ def _framebuffer(bundle: Bundle, folder: str) -> Reading:
             odd = "no size_in_bytes line"
             sizes.append(got.missing(odd, "bytes") if size is None else got.seen(size, "bytes"))
     none = not_available("no framebuffer bank", "bytes", folder + "/mem_banks")
-    return _sum(sizes) if sizes else none
+    return sum_of(sizes) if sizes else none
 
 
 def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
     """Every process KFD knows, by PID. Bytes of its further contexts (context_N, in amdkfd since late 2025) are added."""
     found: dict[int, dict[int, list[Reading]]] = {}
-    for source in (one for name in _OF_PROCESS for one in bundle.sources(f"{_PROC}/*/{name}")):
+    for source in (one for path in FILES if path.startswith(_PROC) for one in bundle.sources(path)):
         pid, (kind, _, gpu) = source.split("/")[6], source.rsplit("/", 1)[-1].partition("_")
         if re.fullmatch(r"[0-9]{1,10}", pid):
             parts = found.setdefault(int(pid), {})
             if kind == "vram" and re.fullmatch(r"[0-9]{1,10}", gpu):
                 parts.setdefault(int(gpu), []).append(bundle.number(source))
     return tuple(
-        KfdProcess(pid, {gpu: _sum(parts) for gpu, parts in sorted(by_gpu.items())})
+        KfdProcess(pid, {gpu: sum_of(parts) for gpu, parts in sorted(by_gpu.items())})
         for pid, by_gpu in sorted(found.items())
     )
-
-
-def _sum(parts: list[Reading]) -> Reading:
-    """The parts together; one part without a value leaves the whole without one."""
-    missing = [part for part in parts if not part.ok]
-    if missing or len(parts) == 1:
-        return (missing or parts)[0]
-    source = " + ".join(part.source for part in parts)
-    return seen(sum(part.bytes for part in parts), "bytes", source, parts[0].item)
 
 
 def driver_version(bundle: Bundle) -> Reading:

@@ -15,25 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from .bundle import Bundle
-from .files import text
+from .files import sources, text
 from .reading import KIB, Reading
 
-_V2 = [f"memory.{name}" for name in "max high current peak events swap.max swap.current".split()]
-_V1 = "limit_in_bytes usage_in_bytes max_usage_in_bytes failcnt oom_control stat".split()
-_GROUPS = {1: [f"memory.{name}" for name in _V1], 2: _V2}
-_FILES = {
-    "/proc/": "meminfo cpuinfo version cmdline swaps self/cgroup spl/kstat/zfs/arcstats",
-    "/etc/": "os-release",
-    "/proc/sys/vm/": "overcommit_memory overcommit_ratio swappiness max_map_count",
-    "/sys/class/dmi/id/": "sys_vendor product_name board_name bios_version bios_date",
-    "/sys/fs/cgroup/": " ".join(_GROUPS[2]),
-    "/sys/fs/cgroup/memory/": " ".join(_GROUPS[1]),
+FILES = sources("files", "machine")
+_TOPS = {1: "/sys/fs/cgroup/memory/", 2: "/sys/fs/cgroup/"}
+_GROUPS = {
+    version: [path[len(top) :] for path in FILES if path.startswith(top + "memory.")]
+    for version, top in _TOPS.items()
 }
-FILES = tuple(folder + name for folder, names in _FILES.items() for name in names.split())
-"""Of control groups the mount's root only, which is a container's own group; ``cgroup_files`` finds the others."""
 # v1 writes "no limit" as the largest page count in bytes, a little below 2**63.
 _NO_LIMIT_BYTES = 1 << 60
 _DEPTH = 32
+_MEMINFO = "MemTotal MemAvailable SwapTotal SwapFree Hugetlb".split()
 _CPU = r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"
 
 
@@ -65,23 +59,24 @@ class Machine:
 
 def machine(bundle: Bundle) -> Machine:
     """What the captured files say of the machine. Never raises; what is missing says why."""
-    group = _Group(bundle)
+    group, read = _Group(bundle), bundle.read
     v2 = group.version == 2
     limit = ("memory.max", "") if v2 else ("memory.limit_in_bytes", "hierarchical_memory_limit")
     no_high = "control groups v1 have no such limit"
-    arcstats = bundle.read("/proc/spl/kstat/zfs/arcstats")
+    arcstats = r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$"
+    ram, available, swap, swap_free, huge = (_meminfo(bundle, name) for name in _MEMINFO)
     return Machine(
-        bundle.read("/proc/version").find(r"Linux version (\S{1,100})"),
-        bundle.read("/etc/os-release").find(r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"),
-        bundle.read("/proc/cpuinfo").find(_CPU),
+        read("/proc/version").find(r"Linux version (\S{1,100})"),
+        read("/etc/os-release").find(r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"),
+        read("/proc/cpuinfo").find(_CPU),
         bundle.word("/proc/cmdline"),
-        _meminfo(bundle, "MemTotal"),
-        _meminfo(bundle, "MemAvailable"),
-        _meminfo(bundle, "SwapTotal"),
-        _meminfo(bundle, "SwapFree"),
-        _meminfo(bundle, "Hugetlb"),
+        ram,
+        available,
+        swap,
+        swap_free,
+        huge,
         _zram(bundle),
-        arcstats.find(r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1),
+        read("/proc/spl/kstat/zfs/arcstats").find(arcstats, unit="bytes", scale=1),
         group.lowest(*limit),
         group.lowest("memory.high") if v2 else group.absent(no_high),
         group.own("memory.current" if v2 else "memory.usage_in_bytes"),
@@ -191,22 +186,18 @@ def cgroup_files(root: Path) -> list[str]:
 
 def collect_host(root: Path) -> list[dict[str, Any]]:
     """The one row of the table host. Under another ``root`` the kernel's names come from its files, the rest from here."""
-    here = os.uname()
-    live = str(root) == "/"
-
-    def kernel(name: str) -> str:
-        return text(str(root), "/proc/sys/kernel/" + name)
-
+    here, top = os.uname(), str(root)
+    own = (here.release, here.version) if top == "/" else ("", "")
     return [
         {
             "system": here.sysname,
-            "release": kernel("osrelease") or (here.release if live else ""),
-            "version": kernel("version") or (here.version if live else ""),
+            "release": text(top, "/proc/sys/kernel/osrelease") or own[0],
+            "version": text(top, "/proc/sys/kernel/version") or own[1],
             "machine": here.machine,
             "python": platform.python_version(),
             "page_size": os.sysconf("SC_PAGE_SIZE"),
             "clock_ticks": os.sysconf("SC_CLK_TCK"),
-            "boot_id": kernel("random/boot_id"),
+            "boot_id": text(top, "/proc/sys/kernel/random/boot_id"),
             "now": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
     ]

@@ -36,24 +36,10 @@ _SPAN, _REACH, _ADVICE = 1600, 320, 420
 _AGAIN = 120
 """Squeezed characters: what a message may take, from one of its clauses to the next, behind it to the advice on it, and to
 the same thing in other words."""
-_ELEMENT_BYTES = {
-    **{f"{kind}{8 << n}": 1 << n for kind in ("float", "int", "uint", "complex") for n in range(5)},
-    **{"float": 4, "half": 2, "bfloat16": 2, "double": 8, "bool": 1},
-}
-_BACKENDS = {
-    "hip": grammar.lazy(
-        r"hip(?:blas|error|solver|sparse|fft|graph|outof|malloc|gpu|failure|_)|rocm|rocblas|hsa_|miopen|rccl|amd|kfd|tensile"
-    ),
-    "cuda": grammar.lazy("cuda|cublas|cudnn|cufft|cusolver|cusparse|nvml|nvidia|nccl"),
-}
-_FACTS = {
-    "anon_rss": "process",
-    "size": "capacity",
-    "gtt": "capacity",
-    "ttm": "allowed",
-    "limit": "allowed",
-    "usage": "used",
-}
+_KNOWN = grammar.data("look/message_words")
+_BACKENDS = {name: grammar.lazy(form) for name, form in _KNOWN["backends"].items()}
+_ELEMENT_BYTES: dict[str, int] = _KNOWN["element bytes"]
+_FACTS: dict[str, str] = _KNOWN["sizes of the kernel's log"]
 """What a message calls a size that the reader of the kernel's log gives."""
 _FILLER = "\x1f"
 _LINE = 2048
@@ -318,62 +304,74 @@ def without_footers(text: str) -> str:
 # -- any text
 
 
-class _Notes:
-    """What could not be used of a text, counted while it is read."""
-
-    def __init__(self) -> None:
-        self.not_text = self.repeats = self.over = self.bare = self.characters = 0
-        self.unread: dict[str, None] = {}
-        self.stopped = ""
-        self.cut = False
-
-    def line(self, found: bool) -> str:
-        shown = ", ".join(list(self.unread)[:4])
-        nothing = NOTHING_KNOWN if self.characters else "the text is empty"
-        says = (
-            (self.stopped, f"stopped reading: {self.stopped}"),
-            (self.not_text, f"{self.not_text} characters are not text"),
-            (shown, f'{len(self.unread)} sizes are ambiguous or say "not measured": {shown}'),
-            (self.bare, f"{self.bare} more mentions of out of memory without a number"),
-            (self.repeats, f"{self.repeats} repeats of the same message"),
-            (self.over, f"{self.over} more messages after the first {MESSAGES_LIMIT}"),
-            (self.cut, "the text ends inside a message"),
-            (not found, nothing),
-        )
-        return "; ".join(words for so, words in says if so)
-
-
 def read_message(text: str | bytes | Iterable[str]) -> MessageReading:
     """Every failure that a text names, each distinct one once. Never raises; ``text`` may be a stream of lines."""
-    notes = _Notes()
-    reader = _Reader(notes)
-    blocks = _blocks(text, notes)
+    reader = _Reader()
+    blocks = reader.blocks(text)
     block = next(blocks, "")
     while block:
         following = next(blocks, "")
         reader.feed(block, not following)
         block = following
-    messages = tuple(reader.kept.values())
-    numbered = {message.row for message in messages if message.numbers}
+    numbered = {message.row for message in reader.kept.values() if message.numbers}
 
     def bare(one: Message) -> bool:
         refused = one.event == "refused" and one.side == "device"
         return refused and one.row in numbered and not one.numbers
 
-    notes.bare = sum(map(bare, messages))
-    messages = tuple(sorted((m for m in messages if not bare(m)), key=lambda one: one.start))
-    broken = bool(notes.stopped or notes.over or notes.cut)
-    return MessageReading(messages, notes.line(bool(messages)), broken)
+    told = [message for message in reader.kept.values() if not bare(message)]
+    messages = tuple(sorted(told, key=lambda one: one.start))
+    broken = bool(reader.stopped or reader.over or reader.cut)
+    return MessageReading(messages, reader.unused(len(messages)), broken)
 
 
 class _Reader:
-    """Reads block by block. A message may reach over two blocks: the end of each is read again with the next."""
+    """Reads block by block, and counts what cannot be used.
 
-    def __init__(self, notes: _Notes):
-        self.notes = notes
+    A message may reach over two blocks: the end of each is read again with the next.
+    """
+
+    def __init__(self) -> None:
         self.kept: dict[str, Message] = {}
-        self.buffer = ""
-        self.base = self.covered = 0
+        self.buffer = self.stopped = ""
+        self.base = self.covered = self.not_text = self.repeats = self.over = self.characters = 0
+        self.unread: dict[str, None] = {}
+        self.cut = False
+
+    def unused(self, count: int) -> str:
+        """What could not be used, in one line, where ``count`` messages are given."""
+        shown, bare = ", ".join(list(self.unread)[:4]), len(self.kept) - count
+        nothing = NOTHING_KNOWN if self.characters else "the text is empty"
+        says = (
+            (self.stopped, f"stopped reading: {self.stopped}"),
+            (self.not_text, f"{self.not_text} characters are not text"),
+            (shown, f'{len(self.unread)} sizes are ambiguous or say "not measured": {shown}'),
+            (bare, f"{bare} more mentions of out of memory without a number"),
+            (self.repeats, f"{self.repeats} repeats of the same message"),
+            (self.over, f"{self.over} more messages after the first {MESSAGES_LIMIT}"),
+            (self.cut, "the text ends inside a message"),
+            (not count, nothing),
+        )
+        return "; ".join(words for so, words in says if so)
+
+    def blocks(self, source: object) -> Iterator[str]:
+        """The text in pieces of about a MiB, whatever it came as."""
+        pending: list[str] = []
+        size = 0
+        try:
+            for piece in pieces_of(source, _BLOCK):
+                self.not_text += piece.count("\ufffd") + piece.count("\x00")
+                pending.append(piece)
+                size += len(piece)
+                if size >= _BLOCK:
+                    yield "".join(pending)
+                    self.characters += size
+                    pending, size = [], 0
+        except Exception as error:  # noqa: BLE001 - the source is the caller's, a file or a generator; what it gave so far counts
+            self.stopped = f"{type(error).__name__}: {str(error)[:120]}"
+        self.characters += size
+        if pending:
+            yield "".join(pending)
 
     def feed(self, block: str, last: bool) -> None:
         self.buffer += block
@@ -390,7 +388,7 @@ class _Reader:
         whole = last and not self.base and len(buffer) <= _WHOLE
         for start, stop in [(0, len(buffer))] if whole else _regions(lowered(buffer)):
             squeezed = Squeezed(buffer, start, stop)
-            events = list(_events(buffer[start:stop], start, self.notes))
+            events = list(self._events(buffer[start:stop], start))
             spans = sorted((begin, end) for begin, end, _ in events)
             read = [(*squeezed.span(one.start, one.end), one) for one in messages_in(squeezed.flat)]
             read = [one for one in read if _free(spans, one[0], one[0] + 1)]
@@ -408,14 +406,13 @@ class _Reader:
                         self._note_cut(message, squeezed.flat)
 
     def _keep(self, begin: int, end: int, values: dict[str, Any], unread: tuple[str, ...]) -> None:
-        notes = self.notes
-        if len(notes.unread) < 50:
-            notes.unread.update(dict.fromkeys(unread[:50]))
+        if len(self.unread) < 50:
+            self.unread.update(dict.fromkeys(unread[:50]))
         key = repr(sorted(pair for pair in values.items() if pair[1] not in (None, (), "")))
         if key in self.kept:
-            notes.repeats += 1
+            self.repeats += 1
         elif len(self.kept) >= MESSAGES_LIMIT:
-            notes.over += 1
+            self.over += 1
         else:
             words = _words(self.buffer[begin : min(end, begin + 4 * WORDS_LIMIT)])
             self.kept[key] = Message(start=begin + self.base, words=words, **values)
@@ -423,7 +420,27 @@ class _Reader:
     def _note_cut(self, one: Found, flat: str) -> None:
         rest, values = flat[one.end :], one.values
         open_end = one.row.clauses and "capacity" in values and "allocated" not in values
-        self.notes.cut = bool(open_end and 0 < len(rest.strip(".")) < 60 and rest[-1:] not in ".)")
+        self.cut = bool(open_end and 0 < len(rest.strip(".")) < 60 and rest[-1:] not in ".)")
+
+    def _events(self, text: str, base: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """The lines of a kernel, read by the reader of its log."""
+        lower = lowered(text)
+        if not any(line.literal in lower for line in grammar.lines(True)):
+            return
+        # It takes longer to load than a message to read, and few texts need it.
+        from helpers.look import kernel_log
+
+        places = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
+        lines = [line[prefix(line) :] for line in text.split("\n")]
+        # A terminal wraps the kernel's long lines anywhere: else each line is read with the next one behind it.
+        wrapped = map("".join, zip(lines, [*lines[1:], ""]))
+        for event in kernel_log.parse("\n".join(lines)) or kernel_log.parse("\n".join(wrapped)):
+            row = kernel_log.rule(event.row)
+            if row.event != "note":
+                self.repeats += event.count - 1
+                at = min(event.line, len(places) - 1)
+                end = min(places[at] - 1, len(text))
+                yield base + places[at - 1], base + end, _of_event(event, row)
 
 
 def _head(row: Row | grammar.Line) -> dict[str, Any]:
@@ -445,27 +462,6 @@ def _lines(text: str, base: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
             at = lower.find(line.literal, end)
 
 
-def _events(text: str, base: int, notes: _Notes) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """The lines of a kernel, read by the reader of its log."""
-    lower = lowered(text)
-    if not any(line.literal in lower for line in grammar.lines(True)):
-        return
-    # It takes longer to load than a message to read, and few texts need it.
-    from helpers.look import kernel_log
-
-    places = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
-    lines = [line[prefix(line) :] for line in text.split("\n")]
-    # A terminal wraps the kernel's long lines anywhere: else each line is read with the next one behind it.
-    wrapped = map("".join, zip(lines, [*lines[1:], ""]))
-    for event in kernel_log.parse("\n".join(lines)) or kernel_log.parse("\n".join(wrapped)):
-        row = kernel_log.rule(event.row)
-        if row.event != "note":
-            notes.repeats += event.count - 1
-            at = min(event.line, len(places) - 1)
-            end = min(places[at] - 1, len(text))
-            yield base + places[at - 1], base + end, _of_event(event, row)
-
-
 def _of_event(event: Event, row: grammar.Line) -> dict[str, Any]:
     values = _head(row)
     for fact, size in event.facts.items():
@@ -479,26 +475,6 @@ def _of_event(event: Event, row: grammar.Line) -> dict[str, Any]:
     values["name"] = event.process or event.detail
     values["backend"] = "cuda" if event.kind == "xid" else backend_of(event.text.lower())
     return values
-
-
-def _blocks(source: object, notes: _Notes) -> Iterator[str]:
-    """The text in pieces of about a MiB, whatever it came as."""
-    pending: list[str] = []
-    size = 0
-    try:
-        for piece in pieces_of(source, _BLOCK):
-            notes.not_text += piece.count("\ufffd") + piece.count("\x00")
-            pending.append(piece)
-            size += len(piece)
-            if size >= _BLOCK:
-                yield "".join(pending)
-                notes.characters += size
-                pending, size = [], 0
-    except Exception as error:  # noqa: BLE001 - the source is the caller's, a file or a generator; what it gave so far counts
-        notes.stopped = f"{type(error).__name__}: {str(error)[:120]}"
-    notes.characters += size
-    if pending:
-        yield "".join(pending)
 
 
 def _regions(lower: str) -> Spans:

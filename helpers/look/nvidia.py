@@ -21,21 +21,10 @@ from .bundle import Bundle, Row, Text, rows
 from .reading import NOT_ALLOWED, Reading
 from .vendor_text import count, find_object, size, stdout_of, why_nothing, word
 
-XML = "nvidia-smi -q -x"
-GPU_CSV = (
-    "nvidia-smi --query-gpu=index,pci.bus_id,name,uuid,memory.total,memory.reserved,memory.used,memory.free,"
-    "driver_version,compute_cap,compute_mode,mig.mode.current --format=csv"
-)
-APPS_CSV = (
-    "nvidia-smi --query-compute-apps=gpu_bus_id,pid,process_name,used_gpu_memory --format=csv"
-)
-NVCC = "nvcc --version"
-COMMANDS = tuple(tuple(line.split()) for line in (XML, GPU_CSV, APPS_CSV, NVCC))
+XML, NVCC, TABLE = "nvidia-smi -q -x", "nvcc --version", "nvml"
 VERSION = "/proc/driver/nvidia/version"
 INFORMATION = "/proc/driver/nvidia/gpus/*/information"
 TOOLKIT = "/usr/local/cuda/version.json"
-FILES: tuple[str, ...] = (VERSION, INFORMATION, TOOLKIT)
-TABLE = "nvml"
 SIZES = ("total", "reserved", "used", "free")
 _NO_INSTANCE = (None, 0xFFFFFFFF)
 _PID = re.compile("[0-9]{1,10}")
@@ -71,12 +60,11 @@ class NvidiaHolder:
 
 @dataclass(frozen=True)
 class Listing:
-    """GPUs and processes of one answer. ``lists_processes`` tells an empty process table from none at all."""
+    """One source's answer: readings by field of each GPU, by PCI address, and the processes, None where it has no table of them."""
 
-    gpus: tuple[NvidiaGpu, ...]
-    holders: tuple[NvidiaHolder, ...]
-    lists_processes: bool
     text: Text
+    gpus: dict[str, dict[str, Reading]]
+    holders: tuple[NvidiaHolder, ...] | None
 
 
 def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
@@ -90,23 +78,24 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
 
     A GPU that only the kernel driver knows says in its memory fields why nvidia-smi gave nothing.
     """
-    found: dict[str, NvidiaGpu] = {}
-    listed = [gpu for listing in _listings(bundle) for gpu in listing.gpus]
-    for gpu in [*listed, *_driver_gpus(bundle)]:
-        if gpu.pci:
-            found[gpu.pci] = _merged(found[gpu.pci], gpu) if gpu.pci in found else gpu
-    return tuple(found.values())
+    found: dict[str, dict[str, Reading]] = {}
+    for listing in (*_listings(bundle), _of_driver(bundle)):
+        for pci, readings in listing.gpus.items():
+            best = found.setdefault(pci, readings)
+            better = ((name, one) for name, one in readings.items() if one.ok)
+            found[pci] = {**best, **{name: one for name, one in better if not best[name].ok}}
+    return tuple(NvidiaGpu(pci, **readings) for pci, readings in found.items())
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
     """Processes on every GPU, from the first source with a process table; empty may mean that none gave one (``holder_count``)."""
-    return next((listing.holders for listing in _listings(bundle) if listing.lists_processes), ())
+    return next((one.holders for one in _listings(bundle) if one.holders is not None), ())
 
 
 def holder_count(bundle: Bundle) -> Reading:
     """How many processes are on the GPUs. 0 is an empty process table: a container may be shown one while others compute."""
     for listing in _listings(bundle):
-        if listing.lists_processes:
+        if listing.holders is not None:
             return listing.text.seen(len({holder.pid for holder in listing.holders}), "count")
     return _failure(bundle).missing("", "count")
 
@@ -130,26 +119,34 @@ def toolkit(bundle: Bundle) -> Reading:
     return next((one for one in (version, found) if one.ok), nothing)
 
 
-def _gpu(pci: str, raw: dict[str, Any], text: Text, unit: str = "MiB") -> NvidiaGpu:
-    """A GPU from raw values or readings by field name; a field that is not there reads as not available."""
+def _listings(bundle: Bundle) -> tuple[Listing, ...]:
+    """The answers with a process table, in the order in which they are believed."""
+    return parse_xml(bundle.read(XML)), _of_nvml(bundle)
+
+
+def _readings(raw: dict[str, Any], text: Text, unit: str = "MiB") -> dict[str, Reading]:
+    """Each field from its raw value, or a reading as it is; a field that is not there reads as not available."""
     read: dict[str, Any] = {**dict.fromkeys(SIZES, partial(size, unit=unit)), "index": count}
-    names = [one.name for one in fields(NvidiaGpu)[1:]]
-    values = ((raw.get(name), read.get(name, word)) for name in names)
-    return NvidiaGpu(pci, *(v if isinstance(v, Reading) else made(v, text) for v, made in values))
+    known = ((one.name, raw.get(one.name)) for one in fields(NvidiaGpu)[1:])
+    return {
+        name: value if isinstance(value, Reading) else read.get(name, word)(value, text)
+        for name, value in known
+    }
 
 
 def parse_xml(text: Text) -> Listing:
     """The listing of ``nvidia-smi -q -x``; of a text that was cut, the GPUs that are whole."""
     root, elements = _elements(stdout_of(text))
-    found, running, listed = [], [], False
+    found: dict[str, dict[str, Reading]] = {}
+    running: list[NvidiaHolder] = []
+    listed = False
     for index, gpu in enumerate(elements):
         address = pci_address(gpu.get("id")) or pci_address(gpu.findtext("pci/pci_bus_id"))
         if not address or root is None:
             continue
         raw: dict[str, Any] = {part: gpu.findtext("fb_memory_usage/" + part) for part in SIZES}
-        cuda = root.findtext("cuda_version")
-        raw.update(index=index, name=gpu.findtext("product_name"), cuda=cuda)
-        found.append(_gpu(address, raw, text))
+        raw.update(index=index, name=gpu.findtext("product_name"))
+        found[address] = _readings({**raw, "cuda": root.findtext("cuda_version")}, text)
         listed = listed or gpu.find("processes") is not None
         for process in gpu.iterfind("processes/process_info"):
             tags = ("pid", "process_name", "gpu_instance_id")
@@ -158,7 +155,7 @@ def parse_xml(text: Text) -> Listing:
                 memory = size(process.findtext("used_memory"), text, "MiB")
                 instance = "" if instance == "N/A" else instance
                 running.append(NvidiaHolder(address, int(pid), name, memory, instance))
-    return Listing(tuple(found), tuple(running), listed, text)
+    return Listing(text, found, tuple(running) if listed else None)
 
 
 def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
@@ -182,10 +179,11 @@ def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.
     return root, found
 
 
-def nvml_listing(bundle: Bundle) -> Listing:
-    """The table ``nvml`` as a listing, in bytes; NVML gives no names of processes."""
-    text = bundle.read(TABLE)
-    found, running, listed = [], [], False
+def _of_nvml(bundle: Bundle) -> Listing:
+    """The table ``nvml``, in bytes; NVML gives no names of processes."""
+    text, listed = bundle.read(TABLE), False
+    found: dict[str, dict[str, Reading]] = {}
+    running: list[NvidiaHolder] = []
     for row in bundle.table(TABLE):
         address = pci_address(row.get("pci"))
         if not address:
@@ -194,44 +192,35 @@ def nvml_listing(bundle: Bundle) -> Listing:
         raw["cuda"] = row.get("cuda_driver")
         for field in row.inner("unread"):
             name, reason = field.replace("_bytes", ""), row.inner("unread").inner(field)
-            why = str(reason.get("why") or "not read")
             unit = "bytes" if name in SIZES else "text"
+            why = str(reason.get("why") or "not read")
             raw[name] = text.refused(reason.get("status"), why, unit)
-        found.append(_gpu(address, raw, text, "B"))
+        found[address] = _readings(raw, text, "B")
         listed = listed or isinstance(row.get("compute"), list)
-        running += _nvml_holders(address, row, text)
-    return Listing(tuple(found), tuple(running), listed, text)
+        memory: dict[tuple[int, str], Any] = {}
+        for process in rows(row.get("compute")) + rows(row.get("graphics")):
+            pid, instance = process.number("pid"), process.get("gpu_instance")
+            if pid is not None and pid >= 0:
+                instance = "" if instance in _NO_INSTANCE else str(instance)
+                memory.setdefault((pid, instance), process.get("used_bytes"))
+        for (pid, instance), used in memory.items():
+            held = size("N/A" if used is None else used, text, "B")
+            running.append(NvidiaHolder(address, pid, "", held, instance))
+    return Listing(text, found, tuple(running) if listed else None)
 
 
-def _nvml_holders(address: str, row: Row, text: Text) -> list[NvidiaHolder]:
-    memory: dict[tuple[int, str], Any] = {}
-    for process in rows(row.get("compute")) + rows(row.get("graphics")):
-        pid, instance = process.number("pid"), process.get("gpu_instance")
-        if pid is not None and pid >= 0:
-            instance = "" if instance in _NO_INSTANCE else str(instance)
-            memory.setdefault((pid, instance), process.get("used_bytes"))
-    return [
-        NvidiaHolder(address, pid, "", size("N/A" if used is None else used, text, "B"), instance)
-        for (pid, instance), used in memory.items()
-    ]
-
-
-def _listings(bundle: Bundle) -> tuple[Listing, ...]:
-    """The answers in the order in which they are believed."""
-    return parse_xml(bundle.read(XML)), nvml_listing(bundle)
-
-
-def _driver_gpus(bundle: Bundle) -> list[NvidiaGpu]:
-    found = []
-    unread = dict.fromkeys(SIZES, _failure(bundle).missing("", "bytes"))
+def _of_driver(bundle: Bundle) -> Listing:
+    """What the kernel driver lists: names alone."""
+    nothing, found = _failure(bundle), {}
+    unread = dict.fromkeys(SIZES, nothing.missing("", "bytes"))
     for source in bundle.sources(INFORMATION):
         text = bundle.read(source)
         address = pci_address(source.split("/")[-2])
         model = re.search(r"(?m)^\s*Model\s*:([^\n]*)", text.text)
         if address:
             name = model.group(1).strip() if model else None
-            found.append(_gpu(address, {**unread, "name": name}, text))
-    return found
+            found[address] = _readings({**unread, "name": name}, text)
+    return Listing(nothing, found, None)
 
 
 def _failure(bundle: Bundle) -> Text:
@@ -244,9 +233,3 @@ def _failure(bundle: Bundle) -> Text:
         words = f"nvidia-smi: {nothing.why}; NVML: {why}"
         return replace(nothing, status=status, why=words[:400])
     return nothing
-
-
-def _merged(first: NvidiaGpu, other: NvidiaGpu) -> NvidiaGpu:
-    names = (field.name for field in fields(first)[1:] if not getattr(first, field.name).ok)
-    better: dict[str, Any] = {name: getattr(other, name) for name in names}
-    return replace(first, **{name: value for name, value in better.items() if value.ok})

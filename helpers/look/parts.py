@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from helpers.grammar import data, lazy
 from helpers.look.bundle import Bundle
@@ -61,10 +60,11 @@ class Listed:
 def parts() -> tuple[Part, ...]:
     """Every known part, in the file's order."""
 
-    def plain(value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-    return tuple(Part(**{k: plain(v) for k, v in row.items()}) for row in data("parts"))
+    found = []
+    for row in data("parts"):
+        lists = {name: tuple(row[name]) for name in ("names", "gfx", "gib") if name in row}
+        found.append(Part(**{**row, **lists}))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1)
@@ -103,12 +103,6 @@ def mentions(text: str) -> list[Mention]:
     return found
 
 
-def _captured(bundle: Bundle) -> tuple[Any, ...]:
-    from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
-
-    return gpus(bundle)
-
-
 def gpu_kind(
     names: Iterable[str] = (),
     gfx: Iterable[str] = (),
@@ -125,20 +119,20 @@ def gpu_kind(
     named = [m for m in found if not m.words.lower().startswith("gfx")]
     own = [m.part for m in named or found]
     kinds = {part.kind for part in own}
-    for gpu in _captured(bundle) if bundle is not None else ():
-        unified = gpu.vendor == "NVIDIA" and _is_unified(gpu.name.show(), gpu.integrated)
-        if unified or gpu.integrated is not None:
-            kinds.add(UNIFIED if unified else APU if gpu.integrated else CARD)
+    if bundle is not None:
+        from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
+
+        for gpu in gpus(bundle):
+            known = {mention.part.kind for mention in mentions(gpu.name.show())}
+            unified = gpu.vendor == "NVIDIA" and (gpu.integrated or UNIFIED in known)
+            if unified or gpu.integrated is not None:
+                kinds.add(UNIFIED if unified else APU if gpu.integrated else CARD)
     if UNIFIED in kinds:
         return UNIFIED
     if {APU, CARD} <= kinds and total_bytes:
         sizes = [size for part in own if part.kind == CARD for size in part.gib]
         return CARD if is_card_size(total_bytes, "", sizes) or not sizes else APU
     return CARD if CARD in kinds else APU if APU in kinds else UNKNOWN
-
-
-def _is_unified(name: str, integrated: bool | None) -> bool:
-    return bool(integrated) or any(m.part.kind == UNIFIED for m in mentions(name))
 
 
 def is_card_size(total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | None = None) -> bool:
@@ -158,9 +152,8 @@ def is_unified_size(total_bytes: int) -> bool:
 
 def card_sizes(names: Iterable[str]) -> tuple[int, ...]:
     """The memory sizes, in GiB, that the cards named can have; empty where none is known."""
-    return tuple(
-        sorted({s for t in names for m in mentions(t) for s in m.part.gib if m.part.kind == CARD})
-    )
+    known = {m.part for text in names for m in mentions(text) if m.part.kind == CARD}
+    return tuple(sorted({size for part in known for size in part.gib}))
 
 
 _INDEX = lazy(

@@ -18,6 +18,7 @@ from .bundle import Bundle, Row, Text
 from .files import find, text
 from .reading import Reading
 
+DEVICES = "/sys/bus/pci/devices"
 CLASSES = ("0x03", "0x0604", "0x12")
 """Displays, PCI bridges and processing accelerators. A GPU without outputs is 0x0380 or 0x0302 or 0x1200."""
 
@@ -42,7 +43,8 @@ class Link:
 
 @dataclass(frozen=True)
 class PciDevice:
-    """One device. ``bars_bytes`` are the sizes of its six BARs, 0 where unused.
+    """One device. ``bars_bytes`` are the sizes of its six BARs, 0 where unused; ``iommu`` is "off", "identity" (passed through)
+    or "DMA" / "DMA-FQ" (translated).
 
     ``link`` is the narrowest step between the device and the root: cards carry a bridge of their own, so the device's own
     link is the one inside the card. ``integrated`` is None where PCI does not tell.
@@ -80,7 +82,7 @@ def collect_pci(root: Path) -> list[dict[str, Any]]:
     for name, code in functions.items():
         if not code.startswith(CLASSES) or not pci_address(name):
             continue
-        folder = f"/sys/bus/pci/devices/{name}"
+        folder = f"{DEVICES}/{name}"
         row: dict[str, Any] = {word: text(top, f"{folder}/{word}") for word in _WORDS}
         row["pci"] = pci_address(name)
         row["driver"] = _target(top, f"{folder}/driver").rsplit("/", 1)[-1]
@@ -100,7 +102,7 @@ def collect_pci(root: Path) -> list[dict[str, Any]]:
 
 
 def _functions(top: str) -> dict[str, str]:
-    found = [f.source for f in find(top, "/sys/bus/pci/devices/*/class") if f.status == "ok"]
+    found = [f.source for f in find(top, f"{DEVICES}/*/class") if f.status == "ok"]
     return {source.split("/")[-2]: text(top, source) for source in found}
 
 
@@ -132,17 +134,23 @@ def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
 
 
 def _device(pci: str, row: Row, rows: dict[str, Row], table: Text) -> PciDevice:
-    parents = [a for a in map(pci_address, row.text("path").split("/")) if a and a != pci]
-    links = [link for link in (_link(rows[a]) for a in (*parents, pci) if a in rows) if link]
+    above = [a for a in map(pci_address, row.text("path").split("/")) if a and a != pci]
+    links = [link for link in (_link(rows[a]) for a in (*above, pci) if a in rows) if link]
     # Both ends of one link report it; the end that could do more tells that it is held back.
     links.sort(key=lambda k: (k.speed_gts * k.width, -k.max_speed_gts * k.max_width))
-    slowest = links[0] if links else None
     bars = tuple(bar for bar in row.many("resource") if isinstance(bar, int) and bar >= 0)
-    above = [rows.get(a, Row()) for a in parents]
-    folder = table.of(f"/sys/bus/pci/devices/{pci}")
-    kind, vendor, device, driver = (row.text(k) for k in ("class", "vendor", "device", "driver"))
-    iommu, numa, integrated = _iommu(row, folder), _numa(row, folder), _integrated(pci, row, above)
-    return PciDevice(pci, kind, vendor, device, driver, slowest, bars, iommu, numa, integrated)
+    folder = table.of(f"{DEVICES}/{pci}")
+    kind_of, vendor, device, driver = map(row.text, ("class", "vendor", "device", "driver"))
+    integrated = _integrated(pci, row, [rows.get(address, Row()) for address in above])
+    group, kind = folder.of(folder.source + "/iommu_group"), row.text("iommu_type")
+    kind = kind if row.text("iommu_group") else "off"
+    iommu = group.seen(kind) if kind else group.missing("its IOMMU group has no type file")
+    at, node = folder.of(folder.source + "/numa_node"), row.text("numa_node")
+    why = "the firmware names no node" if node == "-1" else "no such file"
+    known = re.fullmatch(r"[0-9]{1,5}", node)
+    numa = at.seen(int(node), "count") if known else at.missing(why, "count")
+    link = next(iter(links), None)
+    return PciDevice(pci, kind_of, vendor, device, driver, link, bars, iommu, numa, integrated)
 
 
 def _link(row: Row) -> Link | None:
@@ -154,20 +162,6 @@ def _link(row: Row) -> Link | None:
         return None
     now, best = (float(match.group(1)) for match in speeds if match)
     return Link(now, lanes[0], best, lanes[1])
-
-
-def _iommu(row: Row, folder: Text) -> Reading:
-    """ "off", "identity" (passed through) or "DMA" / "DMA-FQ" (translated)."""
-    at = folder.of(folder.source + "/iommu_group")
-    kind = row.text("iommu_type") if row.text("iommu_group") else "off"
-    return at.seen(kind) if kind else at.missing("its IOMMU group has no type file")
-
-
-def _numa(row: Row, folder: Text) -> Reading:
-    at, node = folder.of(folder.source + "/numa_node"), row.text("numa_node")
-    if re.fullmatch(r"[0-9]{1,5}", node):
-        return at.seen(int(node), "count")
-    return at.missing("the firmware names no node" if node == "-1" else "no such file", "count")
 
 
 def _integrated(pci: str, row: Row, parents: list[Row]) -> bool | None:

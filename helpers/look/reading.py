@@ -7,6 +7,8 @@ the last two into 0 or None without its reason.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from helpers.shapes import NOT_ALLOWED as NOT_ALLOWED
 from helpers.shapes import NOT_AVAILABLE as NOT_AVAILABLE
 from helpers.shapes import OK as OK
@@ -39,3 +41,12 @@ def absent(status: object, why: str, unit: str, source: str, item: str = "") -> 
     """No value: not allowed where ``status`` says so, whatever wrote it; else not available."""
     make = not_allowed if status == NOT_ALLOWED else not_available
     return make(why, unit, source, item)
+
+
+def sum_of(parts: Sequence[Reading]) -> Reading:
+    """The sizes together, in bytes; one part without a value leaves the whole without one."""
+    missing = [part for part in parts if not part.ok]
+    if missing or len(parts) == 1:
+        return (missing or parts)[0]
+    source = " + ".join(dict.fromkeys(part.source for part in parts))
+    return seen(sum(part.bytes for part in parts), "bytes", source, parts[0].item)

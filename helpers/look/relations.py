@@ -80,10 +80,7 @@ def _b(figure: Figure) -> int:
 
 
 def relations(
-    figures: Iterable[Figure],
-    kind: str = UNKNOWN,
-    sizes: Iterable[int] = (),
-    hip: bool = False,
+    figures: Iterable[Figure], kind: str = UNKNOWN, sizes: Iterable[int] = (), hip: bool = False
 ) -> list[Relation]:
     """Every relation between the figures, each name at most once for one set of sources.
 
@@ -133,9 +130,8 @@ def _shares_of_ram(book: _Book) -> Found:
         if book.kind != APU and (total.pool in ("ttm", "gtt") or not book.hip):
             continue
         half = _b(ram) // 2
-        if near(total, half, HALF_SHARE) or (
-            ram.pool == "ram-installed" and (1 - INSTALLED_SHARE) * half <= _b(total) <= half
-        ):
+        bought = ram.pool == "ram-installed" and _b(total) <= half
+        if near(total, half, HALF_SHARE) or (bought and _b(total) >= (1 - INSTALLED_SHARE) * half):
             yield "half-of-ram", (total, ram)
         for block in book.totals("carveout", "vram"):
             rest = (installed - _b(block)) // 2
@@ -269,10 +265,8 @@ def _cards(book: _Book) -> Found:
             continue
         uses, sizes = [_b(u) for u, _ in busy], [_b(t) for _, t in busy]
         shares = [_b(u) / _b(t) for u, t in busy]
-        alike, same = (
-            max(shares) - min(shares) < 0.02,
-            max(uses) // 500 + 2 * busy[0][0].precision_bytes,
-        )
+        alike = max(shares) - min(shares) < 0.02
+        same = max(uses) // 500 + 2 * busy[0][0].precision_bytes
         first = tuple(used for used, _ in busy[:4])
         if max(sizes) > 1.1 * min(sizes) and alike and min(shares) > 0.3:
             yield "equal-fractions", first

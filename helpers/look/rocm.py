@@ -20,6 +20,7 @@ from typing import Any
 from helpers.units import pci_address
 
 from .bundle import Bundle, Row, Text, rows
+from .files import sources
 from .reading import Reading, not_available
 from .vendor_text import count, find_json, find_object, size, stdout_of, why_nothing, word
 
@@ -33,31 +34,9 @@ USAGE = "amd-smi metric --mem-usage --json"
 PROCESS = "amd-smi process --json"
 VERSION = "amd-smi version --json"
 ROCMINFO = "rocminfo"
-COMMANDS: tuple[tuple[str, ...], ...] = tuple(
-    tuple(line.split())
-    for line in (
-        BUS,
-        MEMORY_JSON,
-        MEMORY,
-        "rocm-smi --showpids",
-        "rocm-smi --showpids --json",
-        "rocm-smi --showdriverversion --json",
-        "amd-ttm",  # without arguments it only prints (amd-debug-tools, amd_debug/ttm.py, get())
-        VERSION,
-        LIST,
-        LIST_ALL,  # with the HIP index; since amd-smi 25 (ROCm 6.4)
-        STATIC,
-        USAGE,
-        PROCESS,
-        "amd-smi",  # a table since ROCm 7.0, help before
-        "amd-smi node --gtt --json",  # only reads (subcommands/node.py); since amd-smi 26.5
-        ROCMINFO,
-    )
-)
-FILES: tuple[str, ...] = ("/opt/rocm/.info/version*", "/opt/rocm*/.info/version*")
+FILES = sources("files", "rocm")
 POSTED = "rocm-smi --showmeminfo vram"
 POOLS = ("vram total", "vram used", "gtt total", "gtt used")
-_GROUPS_WARNING = "missing the following required groups"
 _CARD_LINE = re.compile(r"GPU\[([0-9]{1,4})\](?:\s+XCP\[[0-9]+\])?\s*:?")
 _CARD_KEY = re.compile(r"card[0-9]{1,4}")
 _POOL = re.compile(r"(vram|gtt)\s+total\s+(used\s+)?memory \(b\)")
@@ -112,8 +91,8 @@ class Agent:
 
 def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
     """Releases of the system's ROCm trees, one per version file. A pip or conda ROCm has no such file."""
-    sources = sorted({source for pattern in FILES for source in bundle.sources(pattern)})
-    texts = [text for text in map(bundle.read, sources) if text.ok and text.text.strip()]
+    found = sorted({source for pattern in FILES for source in bundle.sources(pattern)})
+    texts = [text for text in map(bundle.read, found) if text.ok and text.text.strip()]
     none = not_available("no ROCm tree with a version file", "text", FILES[1])
     return tuple(word(text.text, text) for text in texts) or (none,)
 
@@ -161,40 +140,29 @@ def _address(*places: tuple[Text, object]) -> Reading:
 
 def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
     """Card index -> pool readings from ``--showmeminfo``, text or JSON. A pool that rocm-smi could not read is named so."""
-    words = stdout_of(text)
+    words, data = stdout_of(text), find_json(stdout_of(text))
     found: dict[int, dict[str, Reading]] = {}
-    for index, label, value in _json_values(words) or _text_values(words):
-        match = _POOL.fullmatch(label.lower())
-        if match:
-            pool = f"{match.group(1)} {'used' if match.group(2) else 'total'}"
-            found.setdefault(index, {})[pool] = size(value, text)
-    return found
-
-
-def _json_values(words: str) -> list[tuple[int, str, Any]]:
-    data = find_json(words)
-    listed = data.items() if isinstance(data, Row) else ()
-    inner = [(key, data.inner(key)) for key, _ in listed if _CARD_KEY.fullmatch(key)]
-    return [(int(key[4:]), label, value) for key, one in inner for label, value in one.items()]
-
-
-def _text_values(words: str) -> list[tuple[int, str, Any]]:
-    found = []
-    for line in map(str.strip, words.splitlines()):
+    cards = data if isinstance(data, Row) else Row()
+    inner = [(key[4:], cards.inner(key)) for key in cards if _CARD_KEY.fullmatch(key)]
+    printed: list[tuple[str, str, Any]] = [(at, k, v) for at, one in inner for k, v in one.items()]
+    for line in map(str.strip, () if printed else words.splitlines()):
         card = _CARD_LINE.match(line)
         if card:
             label, colon, value = line[card.end() :].rpartition(":")
             # rocm_smi.py, printLog: a pool that could not be read is printed without colon and value.
-            found.append((int(card.group(1)), (label or value).strip(), value if colon else "N/A"))
+            printed.append((card.group(1), (label or value).strip(), value if colon else "N/A"))
+    for index, label, value in printed:
+        match = _POOL.fullmatch(label.lower())
+        if match:
+            pool = f"{match.group(1)} {'used' if match.group(2) else 'total'}"
+            found.setdefault(int(index), {})[pool] = size(value, text)
     return found
 
 
-def parse_pids(text: Text) -> tuple[tuple[SmiProcess, ...], Reading]:
-    """KFD processes and their number from ``--showpids``; the number is no zero where it gave none."""
-    words = stdout_of(text)
-    found = []
-    values = 0
-    for line in words.splitlines():
+def parse_pids(text: Text) -> tuple[SmiProcess, ...]:
+    """KFD processes from ``--showpids``; none may also mean that it gave no list."""
+    found, values = [], 0
+    for line in stdout_of(text).splitlines():
         tokens = line.split()
         if "PROCESS NAME" in line and tokens[0] == "PID":
             values = len(_PID_LABELS.findall(line)) - 2
@@ -205,11 +173,7 @@ def parse_pids(text: Text) -> tuple[tuple[SmiProcess, ...], Reading]:
             name, rest = " ".join(tokens[1:-values]), [*tokens[-values:], ""]
             name = "" if name.upper() == "UNKNOWN" else name
             found.append(SmiProcess("", int(tokens[0]), name, size(rest[1], text)))
-    # In JSON mode a run without processes prints no JSON at all (rocm_smi.py, main: "No JSON data to report").
-    none = "No KFD PIDs" in words or "No JSON data to report" in text.text
-    if found or (text.ok and none):
-        return tuple(found), text.seen(len(found), "count")
-    return (), why_nothing(text, "rocm-smi", "list of KFD processes").missing("", "count")
+    return tuple(found)
 
 
 def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
@@ -248,31 +212,20 @@ def _by_gpu(text: Text) -> dict[int, Row]:
 def processes(bundle: Bundle) -> tuple[SmiProcess, ...]:
     """Processes that amd-smi sees on every GPU; empty may also mean that it gave none."""
     addresses = {gpu.index: str(gpu.pci.value) for gpu in gpus(bundle) if gpu.pci.ok}
-    return parse_processes(bundle.read(PROCESS), addresses)[0]
+    return parse_processes(bundle.read(PROCESS), addresses)
 
 
-def parse_processes(
-    text: Text, addresses: dict[int, str]
-) -> tuple[tuple[SmiProcess, ...], Reading]:
-    """Processes and their number from ``amd-smi process --json``; ``addresses`` maps indices to PCI.
-
-    None seen by a user who, it says, lacks a group is no zero but not allowed.
-    """
-    found: list[SmiProcess] = []
-    answered = False
+def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, ...]:
+    """Processes from ``amd-smi process --json``; ``addresses`` maps indices to PCI."""
+    found = []
     for index, row in _by_gpu(text).items():
-        for entry in rows(row.get("process_list")):
-            info = entry.inner("process_info")
+        for info in (entry.inner("process_info") for entry in rows(row.get("process_list"))):
             pid, name = info.number("pid"), info.text("name")
-            answered = answered or isinstance(entry.get("process_info"), (dict, str))
             if pid is not None and pid > 0:
                 vram = size(info.inner("memory_usage").get("vram_mem"), text, "B")
                 name = "" if name == "N/A" else name
                 found.append(SmiProcess(addresses.get(index, ""), pid, name, vram))
-    blind = not found and _GROUPS_WARNING in text.text
-    if answered and not blind:
-        return tuple(found), text.seen(len({process.pid for process in found}), "count")
-    return (), why_nothing(text, "amd-smi", "list of processes").missing("", "count")
+    return tuple(found)
 
 
 def agents(bundle: Bundle) -> tuple[Agent, ...]:

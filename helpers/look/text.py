@@ -15,6 +15,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
+from helpers.grammar import data
 from helpers.units import MIB, show_bytes
 
 MOST_BYTES, MOST_S, SILENT_S = 512 * MIB, 120.0, 20.0
@@ -23,20 +24,7 @@ END_BYTES = 32 * MIB
 """Of a file that is too long its last 32 MiB are read too: a failure stands at the end."""
 START_BYTES, BLOCK, LONGEST_LINE = 4096, 64 * 1024, 16 * 1024
 COLOUR = re.compile(r"(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;?]{0,24}[A-Za-z]|\[[0-9;]{1,12}m|\\[nrt]")
-_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-_PREFIX = re.compile(
-    r"[ \t>|#│┃]{1,80}"
-    r"|\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}"
-    r"(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?\]?[:,]?"
-    r"|\[?[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?\]?"
-    r"|\[ {0,12}[0-9]{1,9}\.[0-9]{1,9}\]"
-    r"|\[[Rr]ank ?[0-9]{1,5}\]:?|\[[0-9]{1,5}(?:,[0-9]{1,5})?\](?:<std[a-z]{3}>)?:|\[[0-9]{1,5}\](?: |$)"
-    r"|[Rr]ank ?[0-9]{1,5} ?[:|]|\([A-Za-z][\w .=-]{0,60}pid=[0-9]{1,10}[^)\n]{0,60}\)"
-    r"|\[?(?:ERROR|INFO|WARNING|WARN|CRITICAL|FATAL|DEBUG)\]?(?=[ :|\]])[:|]?"
-    r"|[EWIF][0-9]{4} [0-9:.]{8,18} {1,8}[0-9]{1,9} [\w./-]{1,80}:[0-9]{1,6}\]"
-    r"|std(?:err|out) [FP](?= )|[A-Za-z][\w.-]{0,40} {1,8}\|"
-    rf"|(?:{_MONTHS}) {{1,2}}[0-9]{{1,2}} [0-9:]{{8}} [\w.-]{{1,64}} [\w./-]{{1,64}}(?:\[[0-9]{{1,10}}\])?:"
-)
+_PREFIX = re.compile("|".join(data("look/text")["prefixes"]))
 _PIECE = re.compile("[^\\s|│┃`*\u200b\ufeff]+")
 _ASCII_LOWER = {code: code + 32 for code in range(65, 91)}
 
@@ -83,8 +71,7 @@ class TextFile:
     def _block(self, most: int) -> bytes:
         """The next bytes, empty at the end or where patience ends. Never blocks beyond ``SILENT_S``."""
         while True:
-            ready, _, _ = select.select([self._fd], [], [], self._silent_s)
-            if not ready:
+            if not select.select([self._fd], [], [], self._silent_s)[0]:
                 self.note = f"nothing came for {SILENT_S:.0f} s: what came until then was read"
                 return b""
             try:
@@ -95,17 +82,17 @@ class TextFile:
             return block
 
     def _blocks(self) -> Iterator[bytes]:
-        yield self.start
-        while len(self.start) == START_BYTES:
-            over = self._over()
+        block, whole = self.start, len(self.start) == START_BYTES
+        while block:
+            yield block
+            over = self._over() if whole else ""
             if over:
                 self.note = f"only the first {show_bytes(self._read)} were read{over}"
-                yield from self._end()
-                return
-            block = self._block(BLOCK)
-            if not block:
-                return
-            yield block
+            if over and self._size is not None:
+                os.lseek(self._fd, max(self._read, self._size - END_BYTES), os.SEEK_SET)
+                self.note += f", and the last {show_bytes(END_BYTES)}"
+                self._read = self._size - END_BYTES
+            block = b"" if not whole or over and self._size is None else self._block(BLOCK)
 
     def _over(self) -> str:
         """Why reading stops here, empty where it goes on."""
@@ -115,19 +102,6 @@ class TextFile:
             return ", which is the most of one text"
         late = self._until is not None and time.monotonic() > self._until
         return f": after that {MOST_S:.0f} s were over" if late else ""
-
-    def _end(self) -> Iterator[bytes]:
-        if self._size is None:
-            return
-        os.lseek(self._fd, max(self._read, self._size - END_BYTES), os.SEEK_SET)
-        self.note += f", and the last {show_bytes(END_BYTES)}"
-        left = END_BYTES
-        while left > 0:
-            block = self._block(min(BLOCK, left))
-            if not block:
-                return
-            left -= len(block)
-            yield block
 
     def lines(self) -> Iterator[str]:
         """The text line by line, a line of more than 16 KiB in pieces; what is no text becomes replacement characters."""

@@ -23,12 +23,6 @@ from .reading import GIB, MIB, Reading, not_available, seen
 MODULES = ("amdttm", "amd_ttm", "ttm", "amdgpu")
 _CONFIG = tuple(f"{top}/modprobe.d" for top in "/etc /run /usr/local/lib /usr/lib /lib".split())
 _IMAGES = ("/boot/initr*", "/boot/EFI/Linux/*.efi", "/efi/EFI/Linux/*.efi")
-FILES: tuple[str, ...] = (
-    *(f"/sys/module/{module}/parameters/*" for module in MODULES),
-    *(f"{folder}/*.conf" for folder in _CONFIG),
-    *("/proc/cmdline", "/proc/modules", "/etc/dracut.conf", "/etc/dracut.conf.d/*.conf"),
-    *("/etc/initramfs-tools/modules", "/etc/mkinitcpio.conf", "/etc/mkinitcpio.conf.d/*.conf"),
-)
 _PAGES = ("pages_limit", "page_pool_size", "dma32_pages_limit")
 UNITS = {
     **{(module, name): "pages" for module in MODULES[:3] for name in _PAGES},

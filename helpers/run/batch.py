@@ -21,7 +21,7 @@ from .journal import Journal
 from .plan import Step, load_plan
 from .plan_file import PlanError
 from .progress import Quiet, into_file
-from .record import boot_id, move, node, strikes_by_node
+from .record import boot_id, in_words, move, node, replaced, strikes_by_node
 from .runner import TICK_S, Job, Local, Stop, mark_of
 from .shapes import Run, StoppedBy
 
@@ -35,14 +35,12 @@ class BatchResult:
     """Every run of a batch in order. ``interrupted`` is the signal that stopped it, or empty.
 
     ``unrecorded`` names each run whose record could not be written, with the reason: what is said here of it is nowhere else.
-    ``unreadable`` holds a line for each record that could not be read when the batch was resumed.
     """
 
     folder: Path
     runs: tuple[Run, ...]
     interrupted: str = ""
     unrecorded: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -126,14 +124,9 @@ class _Batch:
         finally:
             self.journal.retry()
             self.progress.ended()
-        held = self.journal.held.items()
-        return BatchResult(
-            self.journal.folder,
-            tuple(self.journal.runs),
-            self.stop.signal,
-            tuple(f"{run_id}: not recorded: {why}" for run_id, why in held),
-            tuple(self.journal.unreadable),
-        )
+        held = [f"{name}: not recorded: {why}" for name, why in self.journal.held.items()]
+        runs = tuple(self.journal.runs)
+        return BatchResult(self.journal.folder, runs, self.stop.signal, tuple(held))
 
     def _start_what_may(self) -> None:
         while self.waiting:
@@ -208,7 +201,9 @@ class _Batch:
             "preset": step.preset,
         }
         given = {name: value for name, value in offered.items() if name in step.takes and value}
-        own = {name: _filled(value, str(batch)) for name, value in step.parameters.items()}
+        own = {
+            name: replaced(value, "{batch}", str(batch)) for name, value in step.parameters.items()
+        }
         return {
             "source": str(step.source),
             "parameters": {**given, **own},
@@ -291,16 +286,9 @@ class _Batch:
         except KeyboardInterrupt:
             self.no_live = "interrupted"
         except Exception as error:  # noqa: BLE001  a box that cannot be captured must not cost the runs on recorded ones
-            why = f"this box could not be captured: {type(error).__name__}: {error}"
-            self.no_live = why.splitlines()[0]
+            self.no_live = f"this box could not be captured: {in_words(error)}"
         finally:
             self.stop.raises = False
-
-
-def _filled(value: Any, batch: str) -> Any:
-    if isinstance(value, list):
-        return [_filled(one, batch) for one in value]
-    return value.replace("{batch}", batch) if isinstance(value, str) else value
 
 
 def _wants_live(step: Step) -> bool:

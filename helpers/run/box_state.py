@@ -1,7 +1,7 @@
 """What a box is like between two runs: memory, holders and heat of its GPUs, host memory, disk, and what the kernel logged.
 
 A look costs a fraction of a second and takes no GPU context: sysfs, procfs, KFD, and NVML in a child that can be left behind.
-What cannot be read is no trouble, but ``not_watched`` says so.
+What cannot be read is no trouble.
 
 Positions in the kernel log are record numbers of /dev/kmsg (Documentation/ABI/testing/dev-kmsg), else a cursor of the
 journal: times would not do, since the log's clock drifts from every clock that a program can read.
@@ -16,6 +16,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.commands import search_path
 from helpers.look.gpus import Gpu
 from helpers.look.gpus import gpus as gpus_of
-from helpers.look.kernel_log import Event, kmsg_line, parse
+from helpers.look.kernel_log import Event, kmsg_line, kmsg_records, parse
 from helpers.units import pci_address
 
 # A driver that does not answer a read so long is sick; NVML alone may have to start its driver.
@@ -94,10 +95,10 @@ class GpuState:
 
 @dataclass(frozen=True)
 class BoxState:
-    """One look at a box. None stands for what could not be read; ``not_watched`` says why, a sentence each.
+    """One look at a box. None stands for what could not be read.
 
     ``log`` is the position in the kernel log, ``errors`` what happened since the look that was given as ``since``, ``seconds``
-    how long this look took. ``asked``, ``root`` and ``folder`` are what it was asked to look at.
+    how long this look took. ``folder`` is the one whose disk was looked at.
     """
 
     boot_id: str = ""
@@ -109,9 +110,6 @@ class BoxState:
     oom_kills: int | None = None
     log: str = ""
     errors: tuple[Trouble, ...] = ()
-    not_watched: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
-    root: str = ""
     folder: str = "."
     seconds: float = 0.0
 
@@ -128,37 +126,26 @@ def measure(
     ``folder`` is where results go: its disk is looked at. ``since`` is the look from which on the kernel log counts; without it
     only the log's position is taken. Never raises for what cannot be read.
     """
-    began, unread = time.monotonic(), list[str]()
+    began = time.monotonic()
     bundle, sick = _bundle(root)
-    asked = tuple(pci_address(gpu) or gpu for gpu in gpus)
+    asked = [pci_address(gpu) or gpu for gpu in gpus]
     wanted = [gpu for gpu in gpus_of(bundle) if not asked or gpu.pci in asked]
-    states = tuple(gpu_state(gpu, bundle, root, unread) for gpu in wanted)
-    missing = sorted(set(asked) - {gpu.pci for gpu in states}) or ([] if states else ["any GPU"])
-    why = "because no layer of this box shows it"
-    unread += [f"memory of {gpu} is not watched {why}" for gpu in missing]
     meminfo = f"{root}/proc/meminfo"
     total, available = (field(meminfo, name) for name in ("MemTotal:", "MemAvailable:"))
-    if total is None or available is None:
-        unread.append("host memory is not watched because /proc/meminfo has no MemAvailable")
     free, read_only = None, False
-    try:
+    with suppress(OSError):
         disk = os.statvfs(folder)
         free, read_only = disk.f_bavail * disk.f_frsize, bool(disk.f_flag & os.ST_RDONLY)
-    except OSError as error:
-        why = f"because it cannot be asked: {error.strerror}"
-        unread.append(f"the disk of {folder} is not watched {why}")
     boot = files.text(root, "/proc/sys/kernel/random/boot_id")
     last = since if since and since.boot_id == boot else BoxState()
-    log, errors, why = new_errors(root, last.log)
-    kills = field(f"{root}/proc/vmstat", "oom_kill")
-    if why:
-        unread.append(f"the kernel log is not watched because {why}")
-        more = kills - last.oom_kills if kills is not None and last.oom_kills is not None else 0
+    log, errors, whole = new_errors(root, last.log)
+    kills, before = field(f"{root}/proc/vmstat", "oom_kill"), last.oom_kills
+    if not whole and kills is not None and before is not None and kills > before:
         ended = "more process(es) that the kernel's OOM killer ended, expected none"
-        errors += (Trouble("box", f"/proc/vmstat counts {more} {ended}"),) * (more > 0)
+        errors += (Trouble("box", f"/proc/vmstat counts {kills - before} {ended}"),)
     return BoxState(
         boot_id=boot,
-        gpus=states,
+        gpus=tuple(gpu_state(gpu, bundle, root) for gpu in wanted),
         total_bytes=None if total is None else total << 10,
         available_bytes=None if available is None else available << 10,
         disk_free_bytes=free,
@@ -166,9 +153,6 @@ def measure(
         oom_kills=kills,
         log=log,
         errors=(*sick, *errors),
-        not_watched=tuple(dict.fromkeys(unread)),
-        asked=asked,
-        root=root,
         folder=str(folder),
         seconds=round(time.monotonic() - began, 3),
     )
@@ -244,22 +228,13 @@ def _scope(root: str, source: str) -> str:
     return f"gpu {name}" if name else "box"
 
 
-def gpu_state(gpu: Gpu, bundle: Bundle, root: str, unread: list[str]) -> GpuState:
-    """The state of one GPU of a bundle; what of it cannot be seen is added to ``unread``, a sentence each."""
-    own = [pool for pool in gpu.pools if pool.layer in _POOLS]
-    pools = [
+def gpu_state(gpu: Gpu, bundle: Bundle, root: str) -> GpuState:
+    """The state of one GPU of a bundle."""
+    pools = tuple(
         (pool.layer, int(pool.used.value or 0), int(pool.total.value or 0))
-        for pool in own
-        if pool.used.ok and pool.total.ok
-    ]
-    if not pools:
-        whys = [pool.used.why for pool in own if not pool.used.ok]
-        why = (whys or ["its driver gives no such count"])[0]
-        unread.append(f"memory of GPU {gpu.pci} is not watched because {why}")
-    # An idle GPU has no process in KFD's list, which is then empty and yet was read.
-    idle = os.access(root + "/sys/class/kfd/kfd/proc", os.R_OK | os.X_OK)
-    spots = [spot for spot in gpu.blind_spots if not (idle and spot.startswith("KFD"))]
-    unread += [f"some holders of GPU {gpu.pci} are not watched because {spot}" for spot in spots]
+        for pool in gpu.pools
+        if pool.layer in _POOLS and pool.used.ok and pool.total.ok
+    )
     sizes: dict[int, int | None] = {}
     outside = {holder.pid for holder in gpu.holders if "a host PID" in holder.note}
     for holder in gpu.holders:
@@ -270,11 +245,7 @@ def gpu_state(gpu: Gpu, bundle: Bundle, root: str, unread: list[str]) -> GpuStat
     for pid, size in sizes.items():
         process = process_of(-1 if pid in outside else pid, root)  # a number of another namespace
         holders.append(Held(pid, process.name, process.state, process.start_ticks, size))
-    celsius = tuple(_celsius(gpu, bundle))
-    if not celsius:
-        why = "neither hwmon nor NVML tells it"
-        unread.append(f"the temperature of GPU {gpu.pci} is not watched because {why}")
-    return GpuState(gpu.pci, tuple(pools), tuple(holders), celsius)
+    return GpuState(gpu.pci, pools, tuple(holders), tuple(_celsius(gpu, bundle)))
 
 
 def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | None]]:
@@ -296,17 +267,17 @@ def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | Non
 # What the kernel logged since a position in its log that says a box is not well: faults of a GPU, of memory, of the hardware.
 
 
-def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], str]:
-    """(position of the log's end, errors after the position ``since``, why the log could not be read or read whole).
+def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], bool]:
+    """(position of the log's end, errors after the position ``since``, whether all of the log since then was read).
 
     With an empty ``since`` nothing is judged. The journal is asked only where /dev/kmsg is refused and ``root`` is this box.
     """
-    position, lines, why = kmsg(root + "/dev/kmsg", since)
+    position, lines, whole = kmsg(root + "/dev/kmsg", since)
     if not position and not root:
-        position, lines, refused = _journal(since)
-        why = f"/dev/kmsg: {why}; journalctl: {refused}" if refused else ""
+        position, lines, whole = _journal(since)
     # A position of one source says nothing of the other.
-    return position, judged("\n".join(lines)) if since[:4] == position[:4] else (), why
+    errors = judged("\n".join(lines)) if since[:4] == position[:4] else ()
+    return position, errors, whole
 
 
 def judged(text: str) -> tuple[Trouble, ...]:
@@ -338,44 +309,26 @@ def _why(kind: str, count: int, text: str) -> str:
     return f"the kernel logged {kind}{often}, expected no error: {text.strip()[:TEXT_LIMIT]}"
 
 
-def kmsg(path: str, since: str) -> tuple[str, list[str], str]:
-    """(position, the lines after ``since``, why not or not all) of /dev/kmsg or of a copy of it."""
+def kmsg(path: str, since: str) -> tuple[str, list[str], bool]:
+    """(position, the lines after ``since``, whether none is missing) of /dev/kmsg or of a copy of it; no position: refused."""
     after = int(since.split()[1]) if since.startswith("kmsg ") else -1
-    last, first, lines, until = -1, -1, list[str](), time.monotonic() + LOG_S
+    last, first, lines = -1, -1, list[str]()
     try:
-        for record in _records(path, until):
+        for record in kmsg_records(path, LOG_S):
             words = record.split(b",", 2)
             if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
                 last = int(words[1])
                 first = last if first < 0 else first
                 if last > after:
                     lines.append(kmsg_line(record).decode("utf-8", "replace").rstrip())
-    except OSError as error:
-        return "", [], files.fault(error)[1]
-    count = first - after - 1
-    lost = f"{count} of its lines were overwritten before they were read"
-    return f"kmsg {max(last, after)}", lines, lost if since and count > 0 else ""
+    except OSError:
+        return "", [], False
+    # Of those between, the ring buffer was overwritten before they were read.
+    return f"kmsg {max(last, after)}", lines, not since or first <= after + 1
 
 
-def _records(path: str, until: float) -> Iterator[bytes]:
-    """The records of a kernel log that is not waited for. Raises OSError."""
-    log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        while time.monotonic() < until:
-            try:
-                data = os.read(log, 1 << 13)  # one record of the device; more of a copy of it
-            except BrokenPipeError:
-                continue  # overwritten while we read: the next read goes on behind it
-            except BlockingIOError:
-                return  # the end of the log
-            if not data:
-                return
-            yield from data.split(b"\n")
-    finally:
-        os.close(log)
-
-
-def _journal(since: str) -> tuple[str, list[str], str]:
+def _journal(since: str) -> tuple[str, list[str], bool]:
+    """As ``kmsg``, from the journal; a position is a cursor of it."""
     cursor = since.removeprefix("journal ") if since.startswith("journal ") else ""
     part = ["--after-cursor", cursor] if cursor else ["-n", "1"]
     options: dict[str, Any] = {"text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
@@ -383,13 +336,9 @@ def _journal(since: str) -> tuple[str, list[str], str]:
     argv = [*_JOURNAL, "--show-cursor", *part]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=LOG_S, check=False, **options)
-    except subprocess.TimeoutExpired:
-        return "", [], f"no answer in {LOG_S:g} s"
-    except OSError as error:
-        return "", [], files.fault(error)[1]
+    except (OSError, subprocess.TimeoutExpired):
+        return "", [], False
     lines = done.stdout.splitlines()
-    ends = [line.removeprefix(CURSOR) for line in lines if line.startswith(CURSOR)]
-    if not ends and not cursor:
-        words = done.stderr.strip() or done.stdout.strip() or "no lines"
-        return "", [], words.splitlines()[-1][:TEXT_LIMIT]
-    return f"journal {(ends or [cursor])[-1]}", [one for one in lines if one[:3] != "-- "], ""
+    ends = [line.removeprefix(CURSOR) for line in lines if line.startswith(CURSOR)] or [cursor]
+    position = f"journal {ends[-1]}" if ends[-1] else ""
+    return position, [one for one in lines if one[:3] != "-- "] if position else [], bool(position)

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from helpers.look.files import write_atomic
 
 from . import kernel
 from .notebook import INJECTED
+from .record import in_words
 
 NAME = "casebook"
 WHOLE = "casebook://"
@@ -49,27 +50,20 @@ LANGUAGE = {"name": "python", "version": sys.version.split()[0]}
 LANGUAGE |= {"mimetype": "text/x-python", "file_extension": ".py"}
 
 
-class RunFault(Exception):
-    """A notebook that did not come to its end.
+@dataclass(frozen=True)
+class RunFault:
+    """Why a notebook did not come to its end.
 
     ``state`` is failed (its own exception), died, timed_out, interrupted or stuck (not even SIGKILL ends it); ``cause`` is
     one line; ``signal`` names what killed the kernel or interrupted us; ``cell`` is the index in the source notebook, None
-    outside of all cells; ``last_words`` is what the kernel last wrote to fd 1 and 2; ``left_behind`` names the processes that
-    had to be ended.
+    outside of all cells; ``last_words`` is what the kernel last wrote to fd 1 and 2.
     """
 
-    def __init__(
-        self,
-        state: str,
-        cause: str,
-        signal: str = "",
-        cell: int | None = None,
-        last_words: str = "",
-    ):
-        super().__init__(cause)
-        self.state, self.cause, self.signal = state, cause, signal
-        self.cell, self.last_words = cell, last_words
-        self.left_behind: tuple[str, ...] = ()
+    state: str
+    cause: str
+    signal: str = ""
+    cell: int | None = None
+    last_words: str = ""
 
 
 @dataclass
@@ -78,15 +72,17 @@ class Execution:
 
     A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the environment of the kernel, by which
     its processes are recognised; ``adopted`` as of ``kernel.sweep``. ``on_cell`` hears which cell of how many begins.
-    ``fault`` says why it stopped early; ``left_behind`` which processes of the kernel had to be ended.
+    ``nb`` is the executed notebook, ``fault`` why it stopped early; ``left_behind`` names the processes of the kernel that had
+    to be ended.
     """
 
     folder: Path
-    cell_s: float = 3600
-    run_s: float = 86400
+    cell_s: float = 120
+    run_s: float = 600
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     adopted: bool = False
     on_cell: Callable[[int, int], None] = lambda cell, cells: None
+    nb: Any = None
     fault: RunFault | None = None
     left_behind: tuple[str, ...] = ()
 
@@ -99,7 +95,7 @@ class AtomicFiles(LocalHandler):
 
 
 class CasebookEngine(NBClientEngine):
-    """The engine ``casebook``. Takes ``execution``, an Execution; without one it has the limits of papermill."""
+    """The engine ``casebook``. Takes ``execution``, an Execution; without one it has the usual limits."""
 
     @classmethod
     def execute_notebook(
@@ -114,19 +110,11 @@ class CasebookEngine(NBClientEngine):
         cls,
         nb_man: Any,
         kernel_name: str,
-        log_output: bool = False,
-        stdout_file: Any = None,
-        stderr_file: Any = None,
-        start_timeout: int = START_S,
-        execution_timeout: float | None = None,
         execution: Execution | None = None,
         **kwargs: Any,
     ) -> None:
-        if execution is None:
-            folder = Path(nb_man.output_path or ".").resolve().parent
-            execution = Execution(folder, cell_s=execution_timeout or 3600)
-        files = {"log_output": log_output, "stdout_file": stdout_file, "stderr_file": stderr_file}
-        CasebookClient(nb_man, execution, **files).execute()
+        folder = Path(nb_man.output_path or ".").resolve().parent
+        CasebookClient(nb_man, execution or Execution(folder)).execute()
 
     @classmethod
     def nb_kernel_name(cls, nb: Any, name: str | None = None) -> str:
@@ -142,47 +130,32 @@ papermill_io.register(WHOLE, AtomicFiles())
 
 
 def execute(
-    source: Path,
-    out: Path,
-    parameters: dict[str, Any] | None = None,
-    *,
-    cell_s: float = 120,
-    run_s: float = 600,
-    **options: Any,
-) -> tuple[Any, tuple[str, ...]]:
+    source: Path, out: Path, parameters: dict[str, Any] | None = None, **options: Any
+) -> Execution:
     """Run the notebook ``source`` in a kernel of its own and keep it at ``out``, saved whole at every step.
 
     A cell may run for ``metadata.timeout`` seconds, else ``cell_s``; all of them together for ``run_s``. The kernel works in
-    the folder of ``out`` and its fd 1 and 2 go to kernel.stderr there. ``options``: those of Execution.
-    Returns the executed notebook and the processes that it left behind (ended by now). Raises RunFault.
+    the folder of ``out`` and its fd 1 and 2 go to kernel.stderr there. ``options``: those of Execution. Its fault is returned,
+    not raised.
     """
     out = out.resolve()
-    execution = Execution(out.parent, cell_s, run_s, **options)
+    execution = Execution(out.parent, **options)
     # papermill formats paths with the parameters.
     paths = [
         path.replace("{", "{{").replace("}", "}}")
         for path in (str(source.resolve()), f"{WHOLE}{out}")
     ]
-    nb, error = None, None
+    how: dict[str, Any] = {"engine_name": NAME, "progress_bar": False, "execution": execution}
+    how.update(kernel_name="python3", language="python", autosave_cell_every=AUTOSAVE_S)
+    fault = None
     try:
-        nb = papermill.execute_notebook(
-            *paths,
-            parameters or None,
-            engine_name=NAME,
-            progress_bar=False,
-            kernel_name="python3",
-            language="python",
-            autosave_cell_every=AUTOSAVE_S,
-            execution=execution,
-        )
+        execution.nb = papermill.execute_notebook(*paths, parameters or None, **how)
     except PapermillExecutionError as raised:
-        error = RunFault("failed", named(raised))
+        fault = RunFault("failed", in_words(raised))
     except OSError as raised:
-        error = RunFault("failed", f"the notebook cannot be saved: {raised.strerror or raised}")
-    if fault := execution.fault or error:
-        fault.left_behind = execution.left_behind
-        raise fault from None
-    return nb, execution.left_behind
+        fault = RunFault("failed", f"the notebook cannot be saved: {raised.strerror or raised}")
+    execution.fault = execution.fault or fault
+    return execution
 
 
 class OwnKernels(KernelSpecManager):
@@ -196,17 +169,11 @@ class OwnKernels(KernelSpecManager):
 class CasebookClient(PapermillNotebookClient):
     """Runs the cells of an Execution, and writes into it what came of them."""
 
-    def __init__(self, nb_man: Any, execution: Execution, **options: Any):
-        super().__init__(
-            nb_man,
-            timeout_func=self._limit,
-            startup_timeout=START_S,
-            iopub_timeout=OUTPUTS_S,
-            coalesce_streams=True,
-            kernel_name="python3",
-            extra_arguments=["--IPKernelApp.capture_fd_output=False"],
-            **options,
-        )
+    def __init__(self, nb_man: Any, execution: Execution):
+        limits = {"timeout_func": self._limit, "startup_timeout": START_S}
+        own: dict[str, Any] = {"extra_arguments": ["--IPKernelApp.capture_fd_output=False"]}
+        own.update(kernel_name="python3", coalesce_streams=True, iopub_timeout=OUTPUTS_S)
+        super().__init__(nb_man, **limits, **own)
         self.run, self.deadline = execution, time.monotonic() + execution.run_s
         self.stderr, self.stacks = execution.folder / STDERR, execution.folder / STACKS
         self.process: Any = None
@@ -219,13 +186,9 @@ class CasebookClient(PapermillNotebookClient):
     def create_kernel_manager(self) -> AsyncKernelManager:
         """A manager of this interpreter's kernel over unix sockets: no TCP port to race for, nothing under the home folder."""
         self.sockets = kernel.short_folder(self.run.mark)
-        self.km = AsyncKernelManager(
-            kernel_name="python3",
-            transport="ipc",
-            connection_file=str(self.sockets / "k.json"),
-            kernel_spec_manager=OwnKernels(),
-            shutdown_wait_time=STOP_S,
-        )
+        where = {"transport": "ipc", "connection_file": str(self.sockets / "k.json")}
+        own = {"kernel_spec_manager": OwnKernels(), "shutdown_wait_time": STOP_S}
+        self.km = AsyncKernelManager(kernel_name="python3", **where, **own)
         return self.km
 
     def start_new_kernel(self, **kwargs: Any) -> None:
@@ -276,7 +239,7 @@ class CasebookClient(PapermillNotebookClient):
             why = "interrupted by SIGINT in"
             lost = self._lost(cell, cell_index, "interrupted", why, "SIGINT")
         except Exception as error:  # whatever breaks here, the cell must not read as completed
-            why = f"the runner broke ({named(error)}) in"
+            why = f"the runner broke ({in_words(error)}) in"
             raise self._lost(cell, cell_index, "failed", why) from error
         finally:
             self._append_tail(cell)
@@ -331,9 +294,7 @@ class CasebookClient(PapermillNotebookClient):
         tags = [cell.metadata.get("tags", []) for cell in self.nb.cells[: index + 1]]
         return max(0, index - sum(INJECTED in one for one in tags))
 
-    def _lost(
-        self, cell: Any, index: int, state: str, cause: str, name: str = ""
-    ) -> CellExecutionError:
+    def _lost(self, cell: Any, index: int, state: str, cause: str, name: str = "") -> Exception:
         """Write the fault of a cell into the notebook, and return what papermill records it by."""
         first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
         first = first if len(first) <= 60 else first[:57] + "..."
@@ -354,7 +315,7 @@ class CasebookClient(PapermillNotebookClient):
         statuses = {cell.metadata.papermill.get("status") for cell in self.nb.cells}
         if not codes or statuses != {"pending"}:
             raise error
-        state, how, name = "failed", f"the kernel was not ready: {named(error)}", ""
+        state, how, name = "failed", f"the kernel was not ready: {in_words(error)}", ""
         if self.process is not None and self.process.poll() is not None:
             state, (how, name) = "died", self._how_it_ended()
         state = "interrupted" if self.stopped else state
@@ -370,7 +331,7 @@ class CasebookClient(PapermillNotebookClient):
         if there:
             was = self.run.fault or RunFault("stuck", "every cell completed")
             cause = f"{was.cause}; SIGKILL does not end {', '.join(there)}"
-            self.run.fault = RunFault("stuck", cause, was.signal, was.cell, was.last_words)
+            self.run.fault = replace(was, state="stuck", cause=cause)
         if self.sockets:
             shutil.rmtree(self.sockets, ignore_errors=True)
         if self.stacks.exists() and not self.stacks.stat().st_size:
@@ -424,8 +385,3 @@ class CasebookClient(PapermillNotebookClient):
 def _raised(error: CellExecutionError) -> str:
     value = next((line.strip() for line in str(error.evalue).splitlines() if line.strip()), "")
     return f"{error.ename}: {value[:300]}" if value else str(error.ename)
-
-
-def named(error: Exception) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"

@@ -1,7 +1,7 @@
 """A fleet: the runs of a batch carried out by the workers of a dask.distributed scheduler, which is transport and no more.
 
 The batch itself decides which worker gets which run, one at a time; nothing is ever repeated by the scheduler. How workers
-are started is in env/FLEET.md. The package distributed is optional and imported here alone, when a fleet is asked for.
+are started is in env/FLEET.md. The package distributed is imported here alone, when a fleet is asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from helpers.look.files import write_atomic
 from .fleet_worker import ASK_S, LOST, Board, carry, forget, unfit
 from .plan import CheckedPlan
 from .plan_file import PlanError
-from .record import BLAMED, files_below, move, node, now
+from .record import BLAMED, files_below, in_words, move, node, now
 from .runner import Job, Local, Stop, Tick, kept, run_one
 from .shapes import Gates, Run
 
@@ -186,7 +186,7 @@ class Fleet(Local):
             try:
                 back = task.result(timeout=self.silent_s)
             except Exception as error:  # noqa: BLE001  whatever the worker, or the way to it, raised
-                trouble = f"its result is lost: {_line(error)}"
+                trouble = f"its result is lost: {in_words(error)}"
         if "run" in back:
             ended = _brought(folder, _started(folder, run, back), back)
             if not back["left"] and ended.notes == Run.model_validate_json(back["run"]).notes:
@@ -209,17 +209,14 @@ class Fleet(Local):
         if word.get("cells"):
             at = f"cell {word['cell']} of {word['cells']} after {word['seconds']:.0f} s"
         last = f"its last word, {time.monotonic() - heard:.0f} s before: {at}"
-        return move(
-            _started(folder, run, word),
-            "node_lost",
-            ended_at=now(),
-            cause=f"the node of worker {trouble}; {last}",
-            files=files_below(folder),
-            notes=[f"what it wrote lies on {word['node']} in {word['there']}"],
-        )
+        cause, files = f"the node of worker {trouble}; {last}", files_below(folder)
+        notes = [f"what it wrote lies on {word['node']} in {word['there']}"]
+        changes: dict[str, Any] = {"cause": cause, "files": files, "notes": notes}
+        return move(_started(folder, run, word), "node_lost", ended_at=now(), **changes)
 
     def _order(self, worker: str, key: str, folder: Path, run: Run, job: Job) -> dict[str, Any]:
         """What a worker gets, the notebook included. A node with several workers is watched by their named GPUs alone."""
+        order: dict[str, Any]
         token, source = folder.parent / f".fleet-{self.key[:8]}", Path(job["source"])
         with self.changed:  # one of the runs that start at once
             if not token.exists():
@@ -227,25 +224,14 @@ class Fleet(Local):
             self.tokens.add(token)
         gpus = [name for name in self.workers[worker]["resources"] if ":" in name]
         alone = len(self._beside(worker)) == 1
-        return {
-            "fleet": self.key,
-            "key": key,
-            "version": __version__,
-            "lease_s": self.lease_s,
-            "limit_bytes": self.limit_bytes,
-            "box": node(),
-            "batch": folder.parent.name,
-            "home": str(folder),
-            "token": str(token),
-            "token_text": self.token,
-            "run": run.model_dump_json(),
-            "job": job,
-            "name": source.name,
-            "notebook": source.read_bytes(),
-            "gpus": gpus,
-            "gates": self.gates.model_dump(),
-            "watched": "box" if alone else "gpus" if gpus else "",
-        }
+        watched = "box" if alone else "gpus" if gpus else ""
+        order = {"fleet": self.key, "key": key, "version": __version__, "box": node()}
+        order |= {"lease_s": self.lease_s, "limit_bytes": self.limit_bytes}
+        order |= {"home": str(folder), "batch": folder.parent.name}
+        order |= {"token": str(token), "token_text": self.token}
+        order |= {"run": run.model_dump_json(), "job": job}
+        order |= {"name": source.name, "notebook": source.read_bytes()}
+        return {**order, "gpus": gpus, "gates": self.gates.model_dump(), "watched": watched}
 
     def _trouble(self, worker: str, task: Any, heard: float, began: bool) -> str:
         """Why a run that has not come back is not waited for any longer."""
@@ -254,7 +240,7 @@ class Fleet(Local):
         if task.status == "error":
             error = task.exception(timeout=ASK_S)
             if type(error).__name__ != "KilledWorker":
-                return _line(error)
+                return in_words(error)
         if self._is_gone():
             return self.gone
         if worker not in self.workers or task.status != "pending":
@@ -295,7 +281,7 @@ class Fleet(Local):
                 answered = time.monotonic()
             except CUT_OFF as error:
                 if time.monotonic() - answered > self.silent_s:
-                    why = f"no answer for {self.silent_s:g} s ({_line(error)})"
+                    why = f"no answer for {self.silent_s:g} s ({in_words(error)})"
                     self.gone = f"the scheduler {self.address} is gone: {why}"
             with self.changed:
                 self.changed.notify_all()
@@ -324,10 +310,9 @@ class Fleet(Local):
         setting = "distributed.scheduler.allowed-failures"
         allowed = self.client.run_on_scheduler(dask.config.get, setting)
         if allowed != 0:
-            raise FleetError(
-                f"{self.address}: seen allowed-failures {allowed}; expected 0, or what kills a node goes to more; "
-                "start the scheduler with DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=0"
-            )
+            expected = "expected 0, or what kills a node goes to more; start the scheduler with"
+            do = f"{expected} DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=0"
+            raise FleetError(f"{self.address}: seen allowed-failures {allowed}; {do}")
         try:
             why = self.client.run_on_scheduler(unfit, __version__)
         except ImportError as error:
@@ -345,14 +330,12 @@ class Fleet(Local):
         """The workers that may get a run that wants these resources."""
         if self._is_gone():
             return []
-        usable = []
-        for one, about in self.workers.items():
-            has = about["resources"]
-            if one not in self.out and all(
-                has.get(name, 0) >= n for name, n in (wanted or {}).items()
-            ):
-                usable.append(one)
-        return usable
+
+        def has(about: dict[str, Any]) -> bool:
+            own, needs = about["resources"], (wanted or {}).items()
+            return all(own.get(name, 0) >= count for name, count in needs)
+
+        return [one for one, about in self.workers.items() if one not in self.out and has(about)]
 
     def _name(self, worker: str) -> str:
         name = self.workers.get(worker, {}).get("name") or worker
@@ -360,11 +343,8 @@ class Fleet(Local):
 
 
 def _connect(address: str, first_s: float) -> Any:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        expected = "expected it on every box of a fleet; see env/FLEET.md"
-        raise FleetError(f"seen no package distributed; {expected}") from error
+    from distributed import Client
+
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # records say what is lost
     try:
         return Client(address, timeout=first_s, set_as_default=False, name="casebook")
@@ -379,10 +359,6 @@ def _reads_home(folder: Path, run: Run, job: Job) -> bool:
     words = str([value for name, value in given.items() if name != "box"]).replace(own, "")
     bundle = run.box != "live" and os.path.isabs(str(given.get("box", "")))
     return bundle or str(folder.parent) in words
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _started(folder: Path, run: Run, word: dict[str, Any]) -> Run:

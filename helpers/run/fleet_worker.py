@@ -22,7 +22,7 @@ from helpers import __version__
 
 from . import gate, kernel
 from .journal import LOCK
-from .record import boot_id, move, node, now
+from .record import boot_id, in_words, move, node, now, replaced
 from .runner import Stop
 from .shapes import Gates, Run
 
@@ -156,12 +156,12 @@ def _carried(
         _OF_BATCH.clear()
         _OF_BATCH[order["fleet"]] = look()
     given = job["parameters"].items()
-    parameters = {name: _here(value, order["home"], str(folder)) for name, value in given}
+    parameters = {name: replaced(value, order["home"], str(folder)) for name, value in given}
     try:
         if run.box == "live":
             parameters["box"] = str(_captured(folder / "box.tar.gz"))
     except (OSError, subprocess.SubprocessError) as error:
-        why = f"this node could not be captured: {type(error).__name__}: {error}".splitlines()[0]
+        why = f"this node could not be captured: {in_words(error)}"
         run = move(run, "started", started_at=now(), boot_id=boot_id())
         return move(run, "failed", ended_at=now(), stopped_by="box", cause=why)
     job = {**job, "source": str(source), "parameters": parameters}
@@ -172,16 +172,7 @@ def _carried(
     troubles = gate.settle(_OF_BATCH[order["fleet"]], gates, look)
     if order["watched"] == "gpus":
         troubles = tuple(one for one in troubles if one.scope != "box")
-    why = "; ".join(f"{one.scope}: {one.why}" for one in troubles)
-    closed = ", ".join(dict.fromkeys(one.scope for one in troubles))
-    return run.model_copy(update={"gate": why, "quarantined": closed})
-
-
-def _here(value: Any, home: str, folder: str) -> Any:
-    """A parameter that names the run's folder at home, as the folder it has here."""
-    if isinstance(value, list):
-        return [_here(one, home, folder) for one in value]
-    return value.replace(home, folder) if isinstance(value, str) else value
+    return gate.marked(run, troubles)
 
 
 def _captured(path: Path) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from helpers.load.targets import SLACK_BYTES
 from helpers.units import pci_address, show_bytes
 
 from .box_state import BoxState, GpuState, Held, Trouble, measure
-from .record import boot_id
+from .record import boot_id, in_words
 from .shapes import Gates, Run
 
-__all__ = ["Between", "BoxState", "GpuState", "Held", "Quarantine", "Trouble"]
-__all__ += ["measure", "settle", "unclean"]
+__all__ = ["BoxState", "GpuState", "Held", "Trouble", "measure"]
 FIRST_PAUSE_S, LONGEST_PAUSE_S, TICK_S = 0.1, 2.0, 0.2
 FOR_GOOD = " (for good)"
 
@@ -89,16 +87,14 @@ def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
 def settle(
     before: BoxState,
     gates: Gates,
-    measure: Callable[[], BoxState] | None = None,
+    look: Callable[[], BoxState],
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Trouble, ...]:
     """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong, or nothing.
 
-    What happened is not waited for, only what may pass: memory, holders, heat. ``measure`` is by default the same look as
-    ``before``. Give the batch's first look as ``before``, so that many small leaks add up, and a ``measure`` with
-    ``since=`` the latest look, so that one fault counts once.
+    What happened is not waited for, only what may pass: memory, holders, heat. Give the batch's first look as ``before``, so
+    that many small leaks add up, and a ``look`` since the latest one, so that one fault counts once.
     """
-    look = measure or partial(_same_look, before)
     happened: tuple[Trouble, ...] = ()
     waited, pause = 0.0, FIRST_PAUSE_S
     while True:
@@ -111,10 +107,6 @@ def settle(
             return troubles
         sleep(pause)
         waited, pause = waited + pause + state.seconds, min(2 * pause, LONGEST_PAUSE_S)
-
-
-def _same_look(before: BoxState) -> BoxState:
-    return measure(before.asked, before.root, folder=before.folder, since=before)
 
 
 class Quarantine:
@@ -198,10 +190,10 @@ class Between:
         new = self._judge(self._look())
         if not new and not self.blind:
             return []
+        if self.blind:
+            return [run.model_copy(update={"gate": self.blind}) for run in runs]
         beside = f" (after {len(runs)} runs side by side)" if len(runs) > 1 else ""
-        why = self.blind or "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in new) + beside
-        scopes = [trouble.scope + FOR_GOOD * (not trouble.passes) for trouble in new]
-        return [_marked(run, why, scopes) for run in runs]
+        return [marked(run, new, beside) for run in runs]
 
     def _judge(self, seen: tuple[Trouble, ...]) -> list[Trouble]:
         """Open what a look found clean, close what is new, and return that."""
@@ -224,7 +216,7 @@ class Between:
         except _Interrupted:
             return ()
         except Exception as error:  # noqa: BLE001  a fault of the look must not cost the night; the records say it was blind
-            self.blind = f"not looked at: {type(error).__name__}: {error}".splitlines()[0]
+            self.blind = f"not looked at: {in_words(error)}"
             return ()
 
     def _measure(self) -> Any:
@@ -239,7 +231,11 @@ class Between:
             time.sleep(min(TICK_S, left_s))
 
 
-def _marked(run: Run, why: str, scopes: Sequence[str]) -> Run:
-    """The record of a run that left the box unclean: ``gate`` and what is closed since then."""
-    closed = dict.fromkeys([*([run.quarantined] if run.quarantined else []), *scopes])
-    return run.model_copy(update={"gate": why, "quarantined": ", ".join(closed)})
+def marked(run: Run, troubles: Sequence[Trouble], beside: str = "") -> Run:
+    """The record of a run that left the box unclean, if it did: ``gate`` says why, ``quarantined`` what is closed since then."""
+    if not troubles:
+        return run
+    why = "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in troubles) + beside
+    closed = [run.quarantined] if run.quarantined else []
+    closed += [trouble.scope + FOR_GOOD * (not trouble.passes) for trouble in troubles]
+    return run.model_copy(update={"gate": why, "quarantined": ", ".join(dict.fromkeys(closed))})

@@ -1,8 +1,8 @@
 """Questions over many nights: every run.json below outputs as tables that DuckDB asks.
 
 Each record is read and checked by this project first, because one torn file makes DuckDB give up on all of them (seen with
-1.5 and 2.0). What cannot be believed is named and left out; what an older version wrote is read as it is understood now.
-DuckDB is optional and imported when asked. Tables: ``runs``, one row a run; ``readings``, one row for each reading in bytes
+1.5 and 2.0). What cannot be believed is named and left out.
+DuckDB is imported when asked. Tables: ``runs``, one row a run; ``readings``, one row for each reading in bytes
 that a verdict stands on. The ready questions are in questions.sql.
 """
 
@@ -26,20 +26,19 @@ READINGS = "batch run_id same notebook box started_at:TIMESTAMP reading source b
 MOST_BYTES = 1 << 62
 
 
-def _questions() -> dict[str, str]:
+def _questions() -> tuple[dict[str, str], dict[str, str]]:
+    """(SQL, what it answers) of each question in questions.sql, by its name."""
     text = Path(__file__).with_name("questions.sql").read_text(encoding="utf-8")
-    parts = re.split(r"^-- ([a-z]+): .*\n", text, flags=re.MULTILINE)[1:]
-    lost = str(BLAMED)
-    return {
-        name: sql.replace("LOST", lost) for name, sql in zip(parts[::2], parts[1::2], strict=True)
-    }
+    parts = re.split(r"^-- ([a-z]+): (.*)\n", text.replace("LOST", str(BLAMED)), flags=re.MULTILINE)
+    names, meaning, sql = (parts[first::3] for first in (1, 2, 3))
+    return dict(zip(names, sql, strict=True)), dict(zip(names, meaning, strict=True))
 
 
-QUESTIONS = _questions()
+QUESTIONS, MEANING = _questions()
 
 
 class HistoryError(ValueError):
-    """A question that cannot be asked: no DuckDB, no folder, or no such question. One line."""
+    """A question that cannot be asked: no folder, or no such question. One line."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,8 @@ class History:
 
     def ask(self, question: str) -> Answer:
         """The answer to a name in QUESTIONS or to SQL over ``runs`` and ``readings``. Raises HistoryError."""
+        import duckdb
+
         if " " not in question.strip() and question not in QUESTIONS:
             names = ", ".join(QUESTIONS)
             raise HistoryError(f"question {question!r}: expected SQL or one of {names}")
@@ -67,21 +68,15 @@ class History:
             asked = self.database.execute(QUESTIONS.get(question, question))
             rows = [tuple(map(_plain, row)) for row in asked.fetchall()]
             return Answer(tuple(column[0] for column in asked.description), rows)
-        except Exception as error:
-            # DuckDB's errors are of its own module, which may be absent; anything else is not ours to hide.
-            if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb"):
-                raise
+        except duckdb.Error as error:
             why = f"{str(error).splitlines()[0]}; expected SQL over runs and readings"
             raise HistoryError(f"DuckDB: {why}") from error
 
 
 def open_history(outputs: Path) -> History:
-    """The history of every batch below a folder. Raises HistoryError where there is no DuckDB or no folder."""
-    try:
-        import duckdb
-    except ImportError as error:
-        why = "expected for questions over many nights; install it by pip"
-        raise HistoryError(f"duckdb is not installed; {why}") from error
+    """The history of every batch below a folder. Raises HistoryError where there is no folder."""
+    import duckdb
+
     if not outputs.is_dir():
         raise HistoryError(f"{outputs}: no such folder; expected the one that holds the batches")
     runs: dict[tuple[str, ...], dict[str, Any]] = {}

@@ -52,7 +52,6 @@ class Journal:
         self.runs = [_planned(step, folder.name, checked.sha256) for step in checked.steps]
         self._number = {run.run_id: number for number, run in enumerate(self.runs)}
         self.held: dict[str, str] = {}
-        self.unreadable: list[str] = []
 
     @classmethod
     def begin(cls, out_root: Path, checked: CheckedPlan) -> Journal:
@@ -136,7 +135,6 @@ class Journal:
                     why = f"is the record of {record.run_id}; its run counts as unknown"
                     raise RecordUnreadable(f"{here / 'run.json'}: {why}")
             except RecordUnreadable as error:
-                self.unreadable.append(str(error))
                 why = f"{error}; not started again"
                 self.runs[number] = move(run, "skipped", stopped_by="record", cause=why)
         boxes = {(run.box, record.box) for run, record in zip(planned, self.runs, strict=True)}

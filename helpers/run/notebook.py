@@ -54,14 +54,10 @@ class VerdictError(ValueError):
 
 
 def open_notebook(path: Path) -> Any:
-    """The notebook at ``path`` as nbformat 4. Raises NotebookError."""
-    try:
-        nb = _nbformat_4(path)
-    except OSError as error:
-        why = f"cannot be read: {error.strerror}; expected a notebook"
-        raise NotebookError(f"{path}: {why}") from error
-    except NotebookError as error:
-        raise NotebookError(f"{path}: {error}") from error
+    """The notebook at ``path`` as nbformat 4, whole and for Python, as a run needs it. Raises NotebookError."""
+    nb, faults = read_notebook(path)
+    if faults:
+        raise NotebookError(f"{path}: {faults[0]}")
     spec = nb.metadata.get("kernelspec", {}).get("language")
     language = spec or nb.metadata.get("language_info", {}).get("name") or "python"
     if language != "python":
@@ -69,36 +65,68 @@ def open_notebook(path: Path) -> Any:
     for index, cell in enumerate(nb.cells):
         limit = cell.metadata.get("timeout", 1)
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
-            wrong = f"metadata.timeout: seen {limit!r}; expected seconds above 0"
-            raise NotebookError(f"{path}: cell {index}: {wrong}")
+            seen = f"metadata.timeout: seen {limit!r}; expected seconds above 0"
+            raise NotebookError(f"{path}: cell {index}: {seen}")
     return nb
 
 
-def _nbformat_4(path: Path) -> Any:
+def read_notebook(path: Path) -> tuple[Any, list[str]]:
+    """The notebook at ``path`` as nbformat 4, and what is wrong with it; a cell that cannot be read says so in its place.
+
+    Raises NotebookError where nothing of it can be read.
+    """
     import nbformat
 
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_bytes().decode("utf-8", "replace"))
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}; expected a notebook"
+        raise NotebookError(f"{path}: {why}") from error
     except (ValueError, RecursionError) as error:
-        raise NotebookError(
-            f"no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
-        ) from error
+        why = f"no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
+        raise NotebookError(f"{path}: {why}") from error
     version = raw.get("nbformat") if isinstance(raw, dict) else None
     if not isinstance(version, int) or not isinstance(raw.get("metadata", {}), dict):
-        raise NotebookError("no nbformat number; expected a notebook (.ipynb)")
-    if version > NBFORMAT:
+        wrong = "no nbformat number; expected a notebook (.ipynb)"
+    elif version > NBFORMAT:
         known = f"this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
-        raise NotebookError(f"nbformat {version}; {known}")
-    try:
-        nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
-        nbformat.validate(nb)
-    except (
-        Exception
-    ) as error:  # nbformat's readers raise whatever a broken file makes them stumble over
-        raise NotebookError(
-            f"broken notebook: {str(error).strip().splitlines()[0][:200]}"
-        ) from error
-    return nb
+        wrong = f"nbformat {version}; {known}"
+    else:
+        try:
+            nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
+            nbformat.validate(nb)
+            return nb, []
+        # nbformat's readers raise whatever a broken file makes them stumble over.
+        except Exception as error:  # noqa: BLE001
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            wrong = f"broken notebook: {first[:200]}"
+    if not isinstance(raw, dict) or not isinstance(raw.get("cells"), list):
+        raise NotebookError(f"{path}: {wrong}")
+    metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
+    nb, lines = nbformat.v4.new_notebook(metadata=metadata), [wrong]
+    for number, cell in enumerate(raw["cells"]):
+        try:
+            nb.cells.append(_whole(cell, number))
+        except Exception as error:  # noqa: BLE001  as above
+            lines.append(f"cell {number} cannot be read ({type(error).__name__})")
+            words = f"*Cell {number} of this notebook cannot be read.*"
+            nb.cells.append(nbformat.v4.new_markdown_cell(words))
+    return nb, lines
+
+
+def _whole(cell: Any, number: int) -> Any:
+    """One cell of a broken notebook, valid by itself. Raises whatever it makes nbformat stumble over."""
+    import nbformat
+
+    whole = nbformat.from_dict({**cell, "id": f"cell-{number}"})
+    whole.source = "".join(whole.get("source", ""))
+    for output in whole.get("outputs", []):
+        if "text" in output:
+            output.text = "".join(output.text)
+        for kind, content in output.get("data", {}).items():
+            output.data[kind] = "".join(content) if isinstance(content, list) else content
+    nbformat.validate(nbformat.v4.new_notebook(cells=[whole]))
+    return whole
 
 
 def parameters(nb: Any) -> dict[str, ast.expr | None]:

@@ -102,9 +102,9 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
         raise PlanError(f"{where}: {why}") from error
     steps = in_order(steps) if plan.order == "danger" else steps
     width = max(3, len(str(len(steps) - 1)))  # ids sort as the runs do
+    numbers = [f"{number:0{width}d}" for number in range(len(steps))]
     named = [
-        replace(step, run_id=f"{number:0{width}d}-{step.run_id}")
-        for number, step in enumerate(steps)
+        replace(one, run_id=f"{at}-{one.run_id}") for at, one in zip(numbers, steps, strict=True)
     ]
     total_s = plan.limits.total_s or DEFAULT_LIMITS.total_s or 0
     return CheckedPlan(plan, text, _digest(text), tuple(named), total_s)
@@ -178,10 +178,10 @@ class _Reader:
                     wrong = f"{planned.notebook} has no parameter {name!r}"
                     raise PlanError(f"{wrong}; seen {name}: {text}; leave it out")
             place, box_name = self._box(box)
-            key = json.dumps(
-                [planned.notebook, box, preset, own, *([gpu] if gpu else [])], sort_keys=True
-            )
+            what = [planned.notebook, box, preset, own, *([gpu] if gpu else [])]
+            key = json.dumps(what, sort_keys=True)
             name = f"{source.stem}-{_digest(key)[:8]}"
+            seconds, source_of = self.estimates.of(planned.notebook, name, facts.seconds, run_s)
             step = Step(
                 run_id=name,
                 notebook=planned.notebook,
@@ -196,9 +196,9 @@ class _Reader:
                 danger=danger,
                 gpu=gpu,
                 waits="{batch}" in key,
+                estimate_s=seconds,
+                estimate_from=source_of,
             )
-            seconds, source_of = self.estimates.of(planned.notebook, name, facts.seconds, run_s)
-            step = replace(step, estimate_s=seconds, estimate_from=source_of)
             yield from itertools.repeat(step, planned.repeats)
 
     def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any]]:
@@ -339,18 +339,16 @@ def dry_run_text(checked: CheckedPlan) -> str:
         f"a node after {stop.node_strikes} strikes" if stop.node_strikes else "",
         f"after a run that ends as {' or '.join(stop.on_states)}" if stop.on_states else "",
     ]
-    return "\n".join(
-        [
-            *lines,
-            f"{len(rows)} runs ({counts}); of those that only look, {plan.jobs} at once.",
-            f"Estimated: {timedelta(seconds=round(total_s))}, {guesses} runs of it at their limit for want of earlier ones"
-            f"{over * (total_s > checked.total_s)}.",
-            f"Limits: a cell {cell_s:g} s, a run {run_s:g} s, all of it {checked.total_s:g} s.",
-            f"Gate after each run: {show_bytes(gates.disk_free_bytes)} free on the disk, memory back to within "
-            f"{gates.memory_back_fraction:.0%}, no holder left on its GPU, no new error in the kernel log"
-            f"{heat}; else a quarantine after {gates.settle_s:g} s.",
-            f"Stops: {'; '.join(filter(None, stops)) or 'only at its limit'}.",
-            f"Resume is refused once this file changes (now {checked.sha256[:12]}); a run that ended keeps its record, and",
-            "one that died, hung, timed out or took its box down is never repeated by itself.",
-        ]
-    )
+    gate = f"{show_bytes(gates.disk_free_bytes)} free on the disk, memory back to within "
+    gate += f"{gates.memory_back_fraction:.0%}, no holder left on its GPU, no new error in the kernel log"
+    lines += [
+        f"{len(rows)} runs ({counts}); of those that only look, {plan.jobs} at once.",
+        f"Estimated: {timedelta(seconds=round(total_s))}, {guesses} runs of it at their limit for want of earlier ones"
+        f"{over * (total_s > checked.total_s)}.",
+        f"Limits: a cell {cell_s:g} s, a run {run_s:g} s, all of it {checked.total_s:g} s.",
+        f"Gate after each run: {gate}{heat}; else a quarantine after {gates.settle_s:g} s.",
+        f"Stops: {'; '.join(filter(None, stops)) or 'only at its limit'}.",
+        f"Resume is refused once this file changes (now {checked.sha256[:12]}); a run that ended keeps its record, and",
+        "one that died, hung, timed out or took its box down is never repeated by itself.",
+    ]
+    return "\n".join(lines)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,6 +31,7 @@ PLANNED = {
 }
 """What the record of another attempt keeps."""
 SHOWN = ("attempt", "strikes", "node", "gpu", "gate", "quarantined", "seconds")
+CELLS = ("run_id", "box", "state")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -83,41 +84,15 @@ def write_run(folder: Path, run: Run) -> None:
     write_atomic(folder / "run.json", run.model_dump_json(indent=1) + "\n")
 
 
-def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 said only in words what had stopped a run."""
-    words = {
-        ("skipped", "interrupted"): "interrupt",
-        ("skipped", "the plan's limit"): "limit",
-        ("skipped", "this box could not"): "box",
-        ("failed", "interrupted by"): "interrupt",
-    }
-    state, cause = raw.get("state"), str(raw.get("cause"))
-    kinds = [kind for (of, start), kind in words.items() if of == state and cause.startswith(start)]
-    return {**raw, "schema_version": 2, "stopped_by": (kinds or [""])[0]}
-
-
-MIGRATIONS = {1: _from_1}
-"""Each lifts a record from its version to the next."""
-
-
 def read_run(path: Path) -> Run:
-    """Read one run.json, also of an earlier version. Raises RecordUnreadable."""
+    """Read one run.json. Raises RecordUnreadable."""
     try:
-        text = path.read_bytes()
-        try:
-            return Run.model_validate_json(text)
-        except ValidationError:  # the slow way: it says what is wrong, and lifts
-            raw = json.loads(text)
-            while isinstance(raw, dict) and type(version := raw.get("schema_version")) is int:
-                if version not in MIGRATIONS:
-                    break
-                raw = MIGRATIONS[version](raw)
-            return Run.model_validate(raw)
+        return Run.model_validate_json(path.read_bytes())
     except OSError as error:
         raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise RecordUnreadable(one_line(error, str(path))) from error
-    except (ValueError, RecursionError) as error:
+        if error.errors()[0]["type"] != "json_invalid":
+            raise RecordUnreadable(one_line(error, str(path))) from error
         why = "no whole JSON; expected a record; its run counts as unknown"
         raise RecordUnreadable(f"{path}: {why}") from error
 
@@ -182,16 +157,36 @@ def strikes_by_node(runs: Iterable[Run]) -> Counter[str]:
     return counts
 
 
-def time_left_s(runs: Sequence[Run]) -> float | None:
-    """Seconds that what is left should take one after the other, by the runs' own estimates; None where one has none."""
-    left = 0.0
+def time_left_s(runs: Sequence[Run], going: Mapping[int, float] | None = None) -> float | None:
+    """Seconds until the end if the rest goes like the runs before; None while nothing is known of some run.
+
+    What a run should take is the median of its notebook's runs so far, else the plan's estimate, else the median of all runs.
+    ``going``: seconds that runs have taken, by their number; without it the records say when a run has started.
+    """
+    known: dict[str, list[float]] = defaultdict(list)
     for run in runs:
+        if run.seconds is not None and run.state not in ("planned", "started", "skipped"):
+            for name in (run.notebook, ""):
+                known[name].append(run.seconds)
+    usual = {name: median(seconds) for name, seconds in known.items()}
+    left_s = 0.0
+    for number, run in enumerate(runs):
         if run.state in ("planned", "started"):
-            if run.estimate_s is None:
+            expected_s = usual.get(run.notebook, run.estimate_s)
+            expected_s = usual.get("") if expected_s is None else expected_s
+            if expected_s is None:
                 return None
-            spent_s = _seconds_since(run.started_at) if run.state == "started" else 0.0
-            left += max(0.0, run.estimate_s - spent_s)
-    return left
+            since_s = _seconds_since(run.started_at) if run.state == "started" else 0.0
+            left_s += max(0.0, expected_s - (going or {}).get(number, since_s))
+    return left_s / max(1, len(going or {}))
+
+
+def short_time(seconds: float) -> str:
+    """A time that is only about right: ``40 s``, ``12 min``, ``3 h 10 min``."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def status_json(view: BatchView) -> dict[str, Any]:
@@ -216,11 +211,9 @@ def status_json(view: BatchView) -> dict[str, Any]:
 
 def status_text(view: BatchView) -> str:
     """The state of a batch for a terminal: one line a run, read from its records alone."""
-    width = max((len(run.run_id) for run in view.runs), default=0)
-    left_s, left = time_left_s(view.runs) or 0.0, ""
-    if left_s:
-        time = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
-        left = f"; about {time} left"
+    wide = {name: max((len(getattr(run, name)) for run in view.runs), default=0) for name in CELLS}
+    left_s = time_left_s(view.runs)
+    left = f"; about {short_time(left_s)} left" if left_s else ""
     counts = ", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs"
     lines = [f"{view.folder.name}: {counts}{left}"]
     nodes = len({run.node for run in view.runs if run.node}) > 1
@@ -236,9 +229,21 @@ def status_text(view: BatchView) -> str:
             *run.notes,
         ]
         seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
-        about = "; ".join(filter(None, words))
-        lines.append(f"  {run.run_id:<{width}}  {run.state:<9} {seconds}  {about}".rstrip())
+        cells = "  ".join(f"{getattr(run, name):<{width}}" for name, width in wide.items())
+        lines.append(f"  {cells}  {seconds}  {'; '.join(filter(None, words))}".rstrip())
     return "\n".join([*lines, *(f"  not readable: {line}" for line in view.unreadable)])
+
+
+def in_words(error: BaseException) -> str:
+    """An exception in one line: its kind and what it says."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+
+
+def replaced(value: Any, old: str, new: str) -> Any:
+    """A parameter with ``new`` for ``old`` in its text, also in lists of texts."""
+    if isinstance(value, list):
+        return [replaced(one, old, new) for one in value]
+    return value.replace(old, new) if isinstance(value, str) else value
 
 
 def node() -> str:
@@ -267,8 +272,9 @@ def _seconds_since(started_at: str) -> float:
     return max(0.0, (datetime.now(timezone.utc) - began).total_seconds())
 
 
-def files_below(folder: Path, skip: Iterable[str] = ("run.json", "runner.log")) -> list[str]:
-    """Files of a run, relative to its folder, without empty ones and those of earlier attempts."""
+def files_below(folder: Path) -> list[str]:
+    """Files of a run, relative to its folder, without its record, empty ones and those of earlier attempts."""
+    skip = ("run.json", "runner.log")
     own = [path for path in folder.rglob("*") if path.name not in skip and path.name[0] != "."]
     files = [path.relative_to(folder) for path in own if path.is_file() and path.stat().st_size]
     return sorted(str(path) for path in files if path.parts[0] != EARLIER)

@@ -37,7 +37,17 @@ from .notebook import (
     verdict_of,
     without,
 )
-from .record import RecordUnreadable, boot_id, files_below, move, node, now, read_run, write_run
+from .record import (
+    RecordUnreadable,
+    boot_id,
+    files_below,
+    in_words,
+    move,
+    node,
+    now,
+    read_run,
+    write_run,
+)
 from .shapes import Run
 
 GRACE_S = 90.0  # for what a runner does outside its notebook: imports, a kernel's start (60 s at most) and its end
@@ -166,18 +176,11 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
         code, ooms = process.returncode, kernel.oom_kills()
         how, name = kernel.how_it_ended(code, run.ooms_before, ooms, words)
         state, cause = "died", f"its runner {'was ' if name else ''}{how}"
-    return move(
-        run,
-        state,
-        cause=cause,
-        signal=name,
-        ended_at=now(),
-        left_behind=ended,
-        **salvaged(folder),
-        stopped_by="interrupt" if state == "failed" else "",
-        last_words=words[-LAST_WORDS:],
-        seconds=round(time.monotonic() - watched.began, 2),
-    )
+    changes: dict[str, Any] = {"signal": name, "left_behind": ended, **salvaged(folder)}
+    changes.update(last_words=words[-LAST_WORDS:], ended_at=now())
+    changes["stopped_by"] = "interrupt" if state == "failed" else ""
+    changes["seconds"] = round(time.monotonic() - watched.began, 2)
+    return move(run, state, cause=cause, **changes)
 
 
 def not_started(run: Run, error: OSError) -> Run:
@@ -348,7 +351,7 @@ class Local:
             future.set_result(self.carry(folder, run, job, tick))
         except BaseException as error:  # noqa: BLE001  a fault of ours is this run's record, not the end of the batch
             started = run if run.state == "started" else move(run, "started")
-            why = f"its supervisor broke: {type(error).__name__}: {error}"[:300]
+            why = f"its supervisor broke: {in_words(error)}"
             future.set_result(move(started, "failed", cause=why))
 
 
@@ -391,25 +394,21 @@ def one(folder: Path, job: Job) -> Run:
     state, cause = "answered", ""
     try:
         with without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
-            from .engine import RunFault, execute
+            from .engine import execute
 
         options = {name: job[name] for name in ("cell_s", "run_s", "mark")}
-        source, parameters = Path(job["source"]), job["parameters"]
-        try:
-            _, left_behind = execute(
-                source, folder / NOTEBOOK, parameters, adopted=True, on_cell=_say_cell, **options
-            )
-        except RunFault as fault:
-            interrupted, left_behind = fault.state == "interrupted", fault.left_behind
+        what = (Path(job["source"]), folder / NOTEBOOK, job["parameters"])
+        done = execute(*what, adopted=True, on_cell=_say_cell, **options)
+        changes["left_behind"] = list(done.left_behind)
+        if fault := done.fault:
+            interrupted = fault.state == "interrupted"
             state, cause = "failed" if interrupted else fault.state, fault.cause
             changes.update(signal=fault.signal, failing_cell=fault.cell)
             changes["last_words"] = fault.last_words[-LAST_WORDS:]
             changes["stopped_by"] = "interrupt" if interrupted else ""
-        changes["left_behind"] = list(left_behind)
     except Exception as error:  # noqa: BLE001  whatever breaks here is this run's record, not the batch's end
         traceback.print_exc()
-        why = f"its runner broke: {type(error).__name__}: {error}"
-        state, cause = "failed", why.splitlines()[0]
+        state, cause = "failed", f"its runner broke: {in_words(error)}"
     answer, why_not = read_back(folder)
     if state == "answered" and why_not:
         state, cause = "failed", why_not

@@ -60,34 +60,24 @@ def resume_argv(plan: Path, checkout: Path, folder: Path) -> list[str]:
 
 def unit_name(folder: Path) -> str:
     """The name of the batch's unit: letters, digits and ".-_" alone."""
-    return f"casebook-{_batch_name(folder)}.service"
+    return f"casebook-{re.sub(r'[^A-Za-z0-9._-]', '_', folder.resolve().name)}.service"
 
 
-def user_unit(plan: Path, checkout: Path, folder: Path) -> str:
-    """A systemd user unit that resumes the batch at every login, or at every boot where the user lingers (loginctl)."""
+def resume_texts(plan: Path, checkout: Path, folder: Path) -> tuple[str, str, str]:
+    """Three ways to have a batch resumed, as ``resume_argv`` does it: a unit, a line of a crontab, lines for a shell.
+
+    The systemd user unit resumes it at every login, or at every boot where the user lingers (loginctl). The crontab is for a box
+    without either. The lines for a shell go on after the terminal is closed, but not after a reboot.
+    """
+    argv, name = resume_argv(plan, checkout, folder), unit_name(folder)
+    here, log = str(checkout.resolve()), shlex.quote(str(folder.resolve() / "resumed.log"))
     # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
-    quoted = [re.sub(r'(["\\])', r"\\\1", word) for word in resume_argv(plan, checkout, folder)]
+    quoted = [re.sub(r'(["\\])', r"\\\1", word) for word in argv]
     words = " ".join(f'"{word}"' for word in quoted).replace("%", "%%").replace("$", "$$")
-    here, name = str(checkout.resolve()).replace("%", "%%"), unit_name(folder)
-    return UNIT.format(name=name, batch=_batch_name(folder), here=here, words=words)
-
-
-def at_reboot_line(plan: Path, checkout: Path, folder: Path) -> str:
-    """The same as a line of a crontab, for a box without systemd or without lingering. crontab(5): a % is escaped there."""
-    command, log = shlex.join(resume_argv(plan, checkout, folder)), _log(folder)
-    line = f"cd {shlex.quote(str(checkout.resolve()))} && exec {command} >> {log} 2>&1"
-    return CRONTAB.format(line=line.replace("%", "\\%"))
-
-
-def detached_lines(plan: Path, checkout: Path, folder: Path) -> str:
-    """Command lines that go on after the terminal is closed, but not after a reboot."""
-    command = shlex.join(resume_argv(plan, checkout, folder))
-    return DETACHED.format(command=command, log=_log(folder), word=shlex.quote(command))
-
-
-def _batch_name(folder: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "_", folder.resolve().name)
-
-
-def _log(folder: Path) -> str:
-    return shlex.quote(str(folder.resolve() / "resumed.log"))
+    batch = name[len("casebook-") : -len(".service")]
+    unit = UNIT.format(name=name, batch=batch, here=here.replace("%", "%%"), words=words)
+    command = shlex.join(argv)
+    line = f"cd {shlex.quote(here)} && exec {command} >> {log} 2>&1"
+    at_reboot = CRONTAB.format(line=line.replace("%", "\\%"))  # crontab(5): a % ends the command
+    detached = DETACHED.format(command=command, log=log, word=shlex.quote(command))
+    return unit, at_reboot, detached

@@ -199,7 +199,7 @@ class Conf:
         self.error: SettingsError | None = None
         # The older parser drops blanks only, the one since 2.10 all white space.
         bare = "".join(conf.split()) if behaviour.unified_parser else conf.replace(" ", "")
-        self.tokens = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare)
+        self.tokens, self.at = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare), 0
         self.named: dict[str, Any] = {}
         self.divisions = [0] * INTERVALS
         self.smallest = large_bytes // MIB
@@ -211,39 +211,40 @@ class Conf:
     def _read(self, large_bytes: int) -> None:
         large = "large_segment_size_mb"
         if large in self.rules.keys:  # torch reads it first: the others may not be smaller
-            for at, token in enumerate(self.tokens):
-                if token == large:
-                    self._value(at, token)
+            for place in [at for at, token in enumerate(self.tokens, 1) if token == large]:
+                self.at = place
+                self._value(large)
             self.smallest = self.named.get(large, large_bytes) // MIB
-        at = 0
-        while at < len(self.tokens):
-            key = self.tokens[at]
+        self.at = 0
+        while self.at < len(self.tokens):
+            key = self._token()
             if key not in self.rules.keys:
                 raise self._refusal(f"unrecognized key {key!r}")
-            at = self._value(at, key) + 1
-            if at < len(self.tokens):
-                self._separator(at, ",")
-                at += 1
+            self._value(key)
+            if self.at < len(self.tokens):
+                self._separator(",")
 
     def _refusal(self, why: str) -> SettingsError:
         return SettingsError(f"torch {self.rules.torch} refuses the settings: {why}")
 
-    def _token(self, at: int, key: str) -> str:
-        if at >= len(self.tokens):
+    def _token(self, key: str = "a key") -> str:
+        """The next token; ``key`` is whose value it belongs to."""
+        self.at += 1
+        if self.at > len(self.tokens):
             raise self._refusal(f"{key} has no value, or its list no end")
-        return self.tokens[at]
+        return self.tokens[self.at - 1]
 
-    def _separator(self, at: int, expected: str) -> None:
-        if self._token(at, "a key") != expected and not self.rules.unified_parser:
-            raise self._refusal(f"expected {expected!r}, found {self.tokens[at]!r}")
+    def _separator(self, expected: str, key: str = "a key") -> None:
+        sign = self._token(key)
+        if sign != expected and not self.rules.unified_parser:
+            raise self._refusal(f"expected {expected!r}, found {sign!r}")
 
-    def _value(self, at: int, key: str) -> int:
-        """Read the value of the key at this place; returns the place where it ends."""
-        self._separator(at + 1, ":")
-        at += 2
-        text, kind = self._token(at, key), OPTIONS[key].kind
+    def _value(self, key: str) -> None:
+        self._separator(":")
+        text, kind = self._token(key), OPTIONS[key].kind
         if kind == "divisions":
-            return self._roundup(at)
+            self._roundup(text)
+            return
         value: Any = text  # of a text torch warns where it is bad, and keeps its default
         wants = KINDS.get(kind, "")
         if kind == "flag":
@@ -260,7 +261,8 @@ class Conf:
         if value is None:
             raise self._refusal(f"{key} wants {wants}, found {text!r}")
         self.named[key] = value
-        return self._list_end(at) if kind == "list" else at
+        while kind == "list" and text == "[" and self._token() != "]":
+            continue
 
     def _sized(self, key: str, value: int) -> int:
         least = OPTIONS[key].least
@@ -281,12 +283,6 @@ class Conf:
             raise self._refusal(f"{key} wants a whole number, found {text[:LONGEST]!r}")
         return int(match[1]) % WORD
 
-    def _list_end(self, at: int) -> int:
-        if self.tokens[at] == "[":
-            while self._token(at, "a key") != "]":
-                at += 1
-        return at
-
     def _divisions(self, text: str, none: str = "") -> int:
         value = self._whole(ROUNDUP, text)
         if not _power_of_two(value) and not (none and value == 0):
@@ -294,18 +290,19 @@ class Conf:
             raise self._refusal(f"{ROUNDUP}: {wants}, found {text!r}")
         return min(value, 1 << 50)  # no size is above 512 times that, so larger ones do the same
 
-    def _roundup(self, at: int) -> int:
-        """The divisions of a number, or of a list of interval:number; returns the place where it ends."""
-        if self.tokens[at] != "[":
-            self.divisions = [self._divisions(self.tokens[at])] * INTERVALS
-            return at
-        end = self._list_end(at) if self.rules.unified_parser else -1
+    def _roundup(self, text: str) -> None:
+        """The divisions of a number, or of a list of interval:number."""
+        if text != "[":
+            self.divisions = [self._divisions(text)] * INTERVALS
+            return
+        rest, place = self.tokens[self.at :], self.at
+        if self.rules.unified_parser and "]" not in rest:
+            raise self._refusal("a key has no value, or its list no end")
         first, last = True, 0
-        at += 1
-        while at < len(self.tokens) and self.tokens[at] != "]":
-            name = self.tokens[at]
-            self._separator(at + 1, ":")
-            value = self._divisions(self._token(at + 2, ROUNDUP), none=" or 0")
+        while self.at < len(self.tokens) and self.tokens[self.at] != "]":
+            name = self._token()
+            self._separator(":")
+            value = self._divisions(self._token(ROUNDUP), none=" or 0")
             if name == ">":
                 start = last if self.rules.above_fills_last_key else last + 1
                 self.divisions[start:] = [value] * (INTERVALS - start)
@@ -318,13 +315,11 @@ class Conf:
                 start = 0 if first else last
                 self.divisions[start : last + 1] = [value] * (last + 1 - start)
                 first = False
-            at += 3
-            if self._token(at, ROUNDUP) != "]":
-                self._separator(at, ",")
-                at += 1
-        if self.rules.unified_parser and at != end:
+            if self.tokens[self.at : self.at + 1] != ["]"]:
+                self._separator(",", ROUNDUP)
+        if self.rules.unified_parser and self.at != place + rest.index("]"):
             raise self._refusal(f"{ROUNDUP}: its list has no end, or ends twice")
-        return at
+        self.at += 1
 
 
 def _power_of_two(value: int) -> bool:

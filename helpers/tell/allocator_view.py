@@ -5,7 +5,7 @@ States are told apart by hatch as well as by colour.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,35 +19,29 @@ from matplotlib.patches import Patch, Rectangle
 from helpers.allocator import metrics, whatif
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
 from helpers.allocator.replay import replay
+from helpers.allocator.trace import Op, Trace
 from helpers.load.study import Study
 from helpers.look.reading import GIB, MIB, show_bytes
 from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
 
+from . import sheet
 from .replays import league as league_rows
-from .sheet import (
-    ACCENT,
-    ALARM,
-    INK,
-    MUTED,
-    PALE,
-    Bar,
-    Look,
-    Sheet,
-    annotated,
-    drawn,
-    legend,
-    titled,
-)
 from .shown import Column, Shown, wrapped
 
 ROWS = 26
 """Rows that the segment map is folded into."""
 POINTS = 1200
 """Points of a curve that are drawn."""
-LEAGUE_ROWS = 14
-LINES = ((ACCENT, "-", 1.6), ("#009e73", "-", 0.8), ("#e69f00", "-.", 1.6), (MUTED, ":", 1.0))
-FAILS = Look("#f3c9ad", ALARM, "////")
+LEAGUE_ROWS, WIDE = 14, 34
+"""Settings that are drawn, and the letters of one that find room beside its bar's value."""
+LINES = (
+    (sheet.ACCENT, "-", 1.6),
+    ("#009e73", "-", 0.8),
+    ("#e69f00", "-.", 1.6),
+    (sheet.MUTED, ":", 1.0),
+)
+FAILS = sheet.Look("#f3c9ad", sheet.ALARM, "////")
 
 
 class Kind(NamedTuple):
@@ -63,7 +57,7 @@ KINDS = (
     Kind("in use, small blocks", "#56b4e9", ""),
     Kind("freed, awaiting another stream", "#cc79a7", "...."),
     Kind("free but stranded in a segment in use", "#e69f00", "////"),
-    Kind("free, a whole segment: releasable", PALE, ""),
+    Kind("free, a whole segment: releasable", sheet.PALE, ""),
 )
 IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(5)
 
@@ -105,6 +99,7 @@ class View:
     moment: int
     at: Outcome
     metrics: metrics.Metrics
+    largest_request_bytes: int
     stranded: Line
 
     @property
@@ -143,11 +138,13 @@ def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
     at = replay(study.trace, conf, study.card, stop=moment + 1, **how)
     rules = behaviour(study.torch, study.build)
     settings = parse(conf, rules)
-    held = metrics.metrics(at.blocks, settings, study.card, rules, fraction=study.fraction)
+    held = metrics.metrics(at.blocks, settings)
+    state = metrics.State(metrics.state_of(at.blocks), settings, study.card, rules, study.fraction)
     sampled = metrics.stranded_over_time(study.trace, conf, study.card, samples=samples, **how)
     points = np.array([point for point, _ in sampled], np.int64)
-    stranded = np.array([share.stranded_bytes for _, share in sampled], np.int64)
-    return View(study, conf, outcome, moment, at, held, Line("stranded", stranded, points))
+    stranded = Line("stranded", np.array([one.stranded_bytes for _, one in sampled]), points)
+    largest = state.largest_request_of_any()
+    return View(study, conf, outcome, moment, at, held, largest, stranded)
 
 
 def words(study: Study) -> str:
@@ -155,9 +152,18 @@ def words(study: Study) -> str:
     return "\n".join(line for one in (study.words, *study.notes) for line in wrapped(one))
 
 
-def memory(seen: View) -> Shown:
-    """Reserved, allocated and stranded over the run."""
-    return _over_time("Memory over the run", [seen], 3.1)
+def memory(*views: View) -> Shown:
+    """Reserved, allocated and stranded over the run, of one setting or of several under each other on one scale."""
+    size, rows = show_bytes(views[0].study.card.capacity_bytes), []
+    for one in views:
+        first = one.outcome.first_oom
+        end = "no request fails" if first is None else f"out of memory at operation {first}"
+        rows.append([one.name, *(line.peak_bytes for line in one.lines), end])
+    peaks = [Column(f"{line.words} at most", "bytes") for line in views[0].lines]
+    title = f"On a card of {size}: " + "; ".join(f"{row[0]}, {row[-1]}" for row in rows)
+    height = 2.2 * len(views) + 0.9
+    draw = partial(sheet.drawn, partial(_draw_runs, views, title), height)
+    return Shown(title, ["settings", *peaks, ""], rows, draw=draw, widest=None)
 
 
 def pair(seen: View, answer: whatif.Answer) -> Sequence[View]:
@@ -169,36 +175,14 @@ def pair(seen: View, answer: whatif.Answer) -> Sequence[View]:
     return seen, view(seen.study, other)
 
 
-def before_after(views: Sequence[View]) -> Shown:
-    """The same requests under two settings, one above the other on one scale."""
-    title = "Memory over the run before and after"
-    return _over_time(title, views, 2.3 * len(views) + 0.3)
-
-
-def _over_time(title: str, views: Sequence[View], height: float) -> Shown:
-    """Runs of one trace under each other: the highest of each curve, and where the first request fails."""
-    size = show_bytes(views[0].study.card.capacity_bytes)
-    rows = []
-    for one in views:
-        first = one.outcome.first_oom
-        end = (
-            f"first out-of-memory at operation {first}" if first is not None else "no request fails"
-        )
-        rows.append([one.name, *(line.peak_bytes for line in one.lines), end])
-    peaks = [Column(f"{line.words} at most", "bytes") for line in views[0].lines]
-    head = ["settings", *peaks, ""]
-    draw = partial(drawn, partial(_draw_runs, views), height)
-    return Shown(f"{title} on a card of {size}", head, rows, draw=draw, widest=None)
-
-
-def _draw_runs(views: Sequence[View], figure: Figure) -> None:
+def _draw_runs(views: Sequence[View], title: str, figure: Figure) -> None:
     panels: Any = figure.subplots(len(views), 1, sharex=True, sharey=True, squeeze=False)
     for one, axes in zip(views, panels[:, 0], strict=True):
-        titled(axes, one.name)
+        sheet.titled(axes, one.name if len(views) > 1 else title)
         _draw_run(axes, one)
         axes.label_outer()
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    legend(figure, handles, labels, columns=3)
+    sheet.legend(figure, handles, labels, columns=3)
 
 
 def _draw_run(axes: Axes, seen: View) -> None:
@@ -212,73 +196,141 @@ def _draw_run(axes: Axes, seen: View) -> None:
         tops = line.values[:whole].reshape(-1, step).max(axis=1) / GIB
         look: Any = {"color": color, "linestyle": style, "linewidth": width}
         axes.plot(at[:whole:step], tops, label=line.words, **look)
-    axes.axhline(capacity / GIB, color=ALARM, linewidth=1)
-    annotated(axes, f"the card, {show_bytes(capacity)}", (0, capacity / GIB), (2, 3), ALARM)
+    axes.axhline(capacity / GIB, color=sheet.ALARM, linewidth=1)
+    sheet.annotated(
+        axes, f"the card, {show_bytes(capacity)}", (0, capacity / GIB), (2, 3), sheet.ALARM
+    )
     if first is not None:
-        axes.axvline(first, color=ALARM, linewidth=1, linestyle="--")
+        axes.axvline(first, color=sheet.ALARM, linewidth=1, linestyle="--")
         place: Any = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top"}
-        annotated(axes, "first out-of-memory", (first, 1), (-3, -3), ALARM, **place)
+        sheet.annotated(axes, "first out-of-memory", (first, 1), (-3, -3), sheet.ALARM, **place)
     tallest = max([capacity, *(line.peak_bytes for line in seen.lines)])
     axes.set(xlabel="operation", ylabel="GiB", ylim=(0, 1.12 * tallest / GIB))
 
 
 def segments(seen: View) -> Shown:
     """The map of every reserved byte at the moment."""
-    return segment_map(seen.at, seen.moment_words.capitalize())
+    return segment_map(seen.study.trace, seen.outcome, seen.at, seen.moment_words.capitalize())
 
 
-def segment_map(outcome: Outcome, title: str) -> Shown:
-    """Every reserved byte as one strip in address order, folded into rows: what is in use, and what lies between."""
-    blocks = outcome.blocks[outcome.blocks[:, BLOCK_COLUMNS.index("mapped")] == 1]
+class Segment(NamedTuple):
+    """A segment of the map: its bytes, those in use and stranded in it, and what was allocated there and strands them."""
+
+    size_bytes: int
+    used_bytes: int
+    stranded_bytes: int
+    held_by: str
+
+    @property
+    def words(self) -> str:
+        held = f", kept from the card by {self.held_by}" if self.stranded_bytes else ""
+        of = f"{show_bytes(self.used_bytes)} in use, {show_bytes(self.stranded_bytes)} stranded"
+        return f"segment of {show_bytes(self.size_bytes)}: {of}{held}"
+
+
+def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
+    """Every reserved byte ``at`` a moment as one strip in address order, folded into rows: what is in use, and what lies between.
+
+    A row a segment, the one that strands most first; where the trace has stacks, with the line that allocated what keeps it.
+    """
+    blocks = at.blocks[at.blocks[:, BLOCK_COLUMNS.index("mapped")] == 1]
     kinds, sizes = kinds_of(blocks), blocks[:, BLOCK_COLUMNS.index("size")]
-    rows = [
-        [kind.words, int(sizes[kinds == i].sum())]
-        for i, kind in enumerate(KINDS)
-        if (kinds == i).any()
-    ]
-    count, total = len(np.unique(blocks[:, :2], axis=0)), show_bytes(int(sizes.sum()))
-    head = f"{title}: {total} reserved in {count} segments"
-    draw = partial(drawn, partial(_draw_map, blocks, kinds, head), 4.6)
-    return Shown(head, ["kind", Column("bytes", "bytes")], rows, draw=draw)
+    of = dict(zip(*_segments(blocks, kinds, _owners(trace, whole, at.events)), strict=True))
+    ranked = sorted(of.values(), key=lambda one: (-one.stranded_bytes, -one.size_bytes))
+    stranded, total = int(sizes[kinds == STRANDED].sum()), show_bytes(int(sizes.sum()))
+    head = f"{title}: {show_bytes(stranded)} of {total} reserved are stranded"
+    sums = {kind.words: int(sizes[kinds == i].sum()) for i, kind in enumerate(KINDS)}
+    notes = [f"{words}: {show_bytes(size)}" for words, size in sums.items() if size]
+    columns = [Column(name, "bytes") for name in ("segment", "in use", "stranded")]
+    draw = partial(sheet.drawn, partial(_draw_map, blocks, kinds, of, head), 5.0)
+    return Shown(head, [*columns, "kept by"], ranked, notes, draw=draw, widest=90)
 
 
-def _draw_map(blocks: np.ndarray, kinds: np.ndarray, head: str, figure: Figure) -> None:
+def _owners(trace: Trace, whole: Outcome, moment: int) -> dict[tuple[int, ...], str]:
+    """Who allocated what lies at a place (kind, ordinal, offset) after so many operations: the line, else the operation."""
+    made = np.flatnonzero((trace.op[:moment] == Op.ALLOC) & (whole.column("kind")[:moment] >= 0))
+    places = np.stack([whole.column(name)[made] for name in ("kind", "ordinal", "offset")], axis=1)
+    last = dict(zip(map(tuple, places.tolist()), made.tolist(), strict=True))
+    return {place: _where(trace, event) for place, event in last.items()}
+
+
+def _where(trace: Trace, event: int) -> str:
+    stack = -1 if trace.frame is None else int(trace.frame[event])
+    return trace.frames[stack][0] if stack >= 0 and trace.frames[stack] else f"operation {event}"
+
+
+def _segments(
+    blocks: np.ndarray, kinds: np.ndarray, owners: dict[tuple[int, ...], str]
+) -> tuple[list[tuple[int, int]], list[Segment]]:
+    """The segments by kind and ordinal, each with the largest of what is in use in it."""
+    places, at = np.unique(blocks[:, :2], axis=0, return_inverse=True)
+    at, sizes, made = at.ravel(), blocks[:, BLOCK_COLUMNS.index("size")], []
+    for number in range(len(places)):
+        here = at == number
+        used = np.flatnonzero(here & (kinds < STRANDED))
+        used = used[np.argsort(-sizes[used], kind="stable")]
+        named = [owners.get(tuple(blocks[n, [0, 1, 3]].tolist()), "") for n in used.tolist()]
+        names = list(dict.fromkeys(filter(None, named)))
+        more = f" and {len(names) - 2} more" * (len(names) > 2)
+        stranded = int(sizes[here & (kinds == STRANDED)].sum())
+        held = ", ".join(names[:2]) + more if stranded else ""
+        made.append(Segment(int(sizes[here].sum()), int(sizes[used].sum()), stranded, held))
+    return list(map(tuple, places.tolist())), made
+
+
+def _draw_map(
+    blocks: np.ndarray,
+    kinds: np.ndarray,
+    of: dict[tuple[int, int], Segment],
+    head: str,
+    figure: sheet.Drawing,
+) -> None:
     order = np.lexsort((blocks[:, 3], blocks[:, 2]))
     sizes = blocks[order, BLOCK_COLUMNS.index("size")]
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 1
     row_bytes = max(-(-total // ROWS), MIB)
-    patches: list[list[Rectangle]] = [[] for _ in KINDS]
-    for size, end, kind in zip(sizes.tolist(), ends.tolist(), kinds[order].tolist(), strict=True):
-        at = end - size
+
+    def boxes(at: int, end: int) -> Iterator[Rectangle]:
         while at < end:
             row, column = divmod(at, row_bytes)
             wide = min(end - at, row_bytes - column)
-            patches[kind].append(Rectangle((column / row_bytes, -row - 0.9), wide / row_bytes, 0.8))
+            yield Rectangle((column / row_bytes, -row - 0.9), wide / row_bytes, 0.8)
             at += wide
-    axes = figure.subplots()
-    for kind, rectangles in zip(KINDS, patches, strict=True):
-        edge = INK if kind.hatch else "none"
-        look: Any = {"facecolor": kind.face, "hatch": kind.hatch or None, "edgecolor": edge}
+
+    axes, there = figure.subplots(), []
+    for number, kind in enumerate(KINDS):
+        mine = kinds[order] == number
+        pairs = zip((ends - sizes)[mine].tolist(), ends[mine].tolist(), strict=True)
+        rectangles = [box for pair in pairs for box in boxes(*pair)]
+        look: Any = {"facecolor": kind.face, "hatch": kind.hatch or None}
+        look["edgecolor"] = sheet.INK if kind.hatch else "none"
         axes.add_collection(PatchCollection(rectangles, linewidth=0, **look))
+        held = int(sizes[mine].sum())
+        if rectangles:
+            there.append(
+                (Patch(**{**look, "edgecolor": sheet.MUTED}), f"{kind.words}: {show_bytes(held)}")
+            )
     begins = np.diff(blocks[order][:, :2], axis=0, prepend=-1).any(axis=1)
-    for at in (ends - sizes)[np.flatnonzero(begins)].tolist():
-        row, column = divmod(at, row_bytes)
-        x = [column / row_bytes] * 2
-        axes.plot(x, [-row - 0.98, -row - 0.02], color=INK, linewidth=0.5)
+    starts = [*(ends - sizes)[begins].tolist(), total]
+    for number, place in enumerate(blocks[order][begins][:, :2].tolist()):
+        row, column = divmod(starts[number], row_bytes)
+        x, name = [column / row_bytes] * 2, f"segment-{number}"
+        axes.plot(x, [-row - 0.98, -row - 0.02], color=sheet.INK, linewidth=0.5)
+        area = PatchCollection(list(boxes(*starts[number : number + 2])), facecolor="#00000000")
+        area.set(gid=name, linewidth=0)
+        axes.add_collection(area)
+        figure.hovers[name] = of[tuple(place)].words
     rows = -(-total // row_bytes)
     axes.set(xlim=(0, 1), ylim=(-rows - 0.1, 0.1), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    titled(axes, f"{head}\n{show_bytes(row_bytes)} a row; a thin line begins a segment")
-    there = [kind for kind, rectangles in zip(KINDS, patches, strict=True) if rectangles]
-    look = {"edgecolor": MUTED}
-    handles = [Patch(facecolor=k.face, hatch=k.hatch or None, **look) for k in there]
-    legend(figure, handles, [kind.words for kind in there])
+    sheet.titled(axes, f"{head}\n{show_bytes(row_bytes)} a row; a thin line begins a segment")
+    sheet.legend(figure, [patch for patch, _ in there], [words for _, words in there])
 
 
 def metrics_table(seen: View) -> Shown:
     """The figures at the moment, with what the usual ratio would have said."""
-    whole, ratio = seen.metrics.all, seen.metrics.misleading_ratio
+    whole, ratio = seen.metrics, seen.metrics.misleading_ratio
     awaiting, releasable = whole.awaiting_free_bytes, whole.releasable_bytes
     rows: list[tuple[str, int, str]] = [
         ("reserved", whole.reserved_bytes, "what the allocator holds of the card"),
@@ -291,7 +343,7 @@ def metrics_table(seen: View) -> Shown:
             whole.stranded_bytes,
             "free, but beside something in use: the true fragmentation",
         ),
-        ("largest request", seen.metrics.largest_request_bytes, "that would still succeed now"),
+        ("largest request", seen.largest_request_bytes, "that would still succeed now"),
     ]
     misleads = wrapped(f"1 - allocated/reserved would say {ratio:.2f}. {metrics.MISLEADS}")
     before = [*wrapped(seen.study.words), f"{seen.moment_words}, operation {seen.moment}", ""]
@@ -305,25 +357,30 @@ def row_of(answer: whatif.Answer, conf: str) -> whatif.Row:
 
 
 def league(answer: whatif.Answer) -> Shown:
-    """Settings, best first: a bar is the peak reserved, hatched where a request fails; slow calls beside it."""
-    return replace(league_rows(answer, len(answer.rows)), draw=partial(_draw_league, answer))
+    """Settings, best first, the one to use marked: a bar is the peak reserved, hatched where a request fails."""
+    view = league_rows(answer, len(answer.rows))
+    return replace(view, draw=partial(_draw_league, answer, view.title))
 
 
-def _draw_league(answer: whatif.Answer) -> Figure:
-    rows, capacity, sheet = answer.rows, answer.capacity_bytes, Sheet()
+def _draw_league(answer: whatif.Answer, title: str) -> Figure:
+    rows, capacity, page = answer.rows, answer.capacity_bytes, sheet.Sheet(title)
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     chosen = [*rows[: LEAGUE_ROWS - len(default)], *default]
     top = max([capacity, *(row.peak_reserved_bytes for row in chosen)])
-    sheet.heading("Settings, best first", f"a card of {show_bytes(capacity)}")
-    sheet.bars([_league_bar(row, capacity) for row in chosen], top)
-    words = "Bar: most bytes reserved. Pale: the card. Hatched: a request fails."
+    page.bars([_league_bar(row, answer) for row in chosen], top)
     more = f" {len(rows) - len(chosen)} more settings were tried." * (len(rows) > len(chosen))
-    sheet.footnote(words + more)
-    return sheet.done()
+    words = (
+        "Bar: most bytes reserved. Pale: the card. Hatched: a request fails. Slow calls: those to"
+    )
+    page.footnote(f"{words} the card, which wait for it.{more}")
+    return page.done()
 
 
-def _league_bar(row: whatif.Row, capacity: int) -> Bar:
+def _league_bar(row: whatif.Row, answer: whatif.Answer) -> sheet.Bar:
     end = "passes" if row.passes else f"fails {max(row.ooms, 1)}x"
-    look = Look(ACCENT) if row.passes else FAILS
-    fills = [(capacity, Look(PALE)), (row.peak_reserved_bytes, look)]
-    return Bar(row.settings or "default settings", f"{end}, {row.slow_calls} slow calls", fills)
+    look = sheet.Look(sheet.ACCENT) if row.passes else FAILS
+    fills = [(answer.capacity_bytes, sheet.Look(sheet.PALE)), (row.peak_reserved_bytes, look)]
+    use = row.settings == answer.use and not answer.needs_bytes
+    name, weight = row.settings or "default settings", "bold" if use else "normal"
+    value, small = f"{end}, {row.slow_calls} slow calls", [name] if len(name) > WIDE else ()
+    return sheet.Bar(f"use {name}" if use else name, value, fills, small, weight)

@@ -7,36 +7,36 @@ from collections.abc import Iterable
 
 from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.judge.obstacles import obstacles
-from helpers.look import framework, kfd, nvidia, rocm
+from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices
-from helpers.look.reading import Reading, seen, show_bytes
+from helpers.look.reading import Reading, show_bytes
 from helpers.settings.audit import audit_box
 from helpers.settings.kernel import audit_kernel
 
-from .shown import Column, Shown, plain
+from .shown import Column, Shown, plain, words
 
 
 def machine_line(bundle: Bundle) -> str:
     """One line of identity: the box, how it was taken, its system, RAM and GPUs. No host name, no user, no serial number."""
     box, listed, who = machine(bundle), gpus(bundle), identity(bundle)
-    words = [
-        f"{bundle.box} ({bundle.kind})",
+    line = [
+        f"{bundle.box} ({', '.join(filter(None, [bundle.kind, _filled(bundle)]))})",
         _short(box.distribution, "unknown system"),
         "Linux " + _short(box.kernel, "unknown"),
         _short(box.ram_total, "unknown") + " RAM",
     ]
     if who is not None and who.container != "none":
-        words.append(f"inside a container ({who.container})")
+        line.append(f"inside a container ({who.container})")
     names = [gpu.name.show() if gpu.name.ok else gpu.vendor + " GPU" for gpu in listed]
     counted = [
         f"{names.count(name)} x {name}" if names.count(name) > 1 else name
         for name in dict.fromkeys(names)
     ]
-    return ", ".join([*words, " and ".join(counted) or "no GPU"])
+    return ", ".join([*line, " and ".join(counted) or "no GPU"])
 
 
 def _short(reading: Reading, otherwise: str) -> str:
@@ -120,18 +120,54 @@ def access_table(bundle: Bundle) -> Shown:
 
 
 def provenance(bundle: Bundle) -> Shown:
-    """Where the facts come from: when they were taken, how many sources answered, which were filled in by hand."""
+    """Where the facts come from: when they were taken, how many sources answered, which were filled in; and what is fine."""
     states = Counter(item.status.replace("_", " ") for item in bundle.items)
-    made = sum(item.constructed for item in bundle.items)
+    checked: list[list[object]] = [["checked and fine", line] for line in fine(bundle)]
     rows: list[list[object]] = [
+        *checked,
         ["box", bundle.box],
         ["kind", bundle.kind],
         ["captured at", bundle.captured_at],
         ["captured by", bundle.tool_version],
         ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
-        ["constructed", seen(made, "count", "manifest.json") if made else "none"],
+        ["filled in", _filled(bundle) or "none: every reading is this machine's"],
     ]
-    return Shown("Where the facts come from", ["provenance", ""], rows, widest=None)
+    return Shown("Where the facts come from", ["provenance", "what it is"], rows, widest=None)
+
+
+def _filled(bundle: Bundle) -> str:
+    """How much of a recorded box no machine printed; nothing where all of it was read."""
+    made = sum(item.constructed for item in bundle.items)
+    return f"{made} of {len(bundle.items)} readings filled in" if made else ""
+
+
+def fine(bundle: Bundle) -> list[str]:
+    """What was looked at on a box and is as it should be, a sentence each."""
+    listed, nodes = gpus(bundle), access(bundle)
+    devices = [one for one in pci_devices(bundle) if one.pci in {gpu.pci for gpu in listed}]
+    links = [one.link for one in devices if one.link]
+    harmless = {row["kind"] for row in words("events") if row.get("harmless")}
+    loud = [e for e in kernel_log.events(bundle) if e.boot == 0 and e.kind not in harmless]
+    found, kills = audit_box(bundle) + audit_kernel(bundle), machine(bundle).cgroup_oom_kills
+    wrong = [one for one in found if one.verdict in ("dangerous", "contradictory")]
+    seen_all = [gpu for gpu in listed if gpu.holders and not gpu.blind_spots]
+    dead = [holder for gpu in listed for holder in gpu.holders if holder.state == "Z"]
+    checks = {
+        f"all {len(nodes)} device nodes are open to this user": nodes and not obstacles(bundle),
+        "the kernel log of this boot has no fault, reset or refused allocation": (
+            kernel_log.readable(bundle).ok and not loud
+        ),
+        "the control group killed nothing for want of memory": kills.ok and not kills.value,
+        f"none of {len(found)} memory settings is dangerous or contradicts another": (
+            found and not wrong
+        ),
+        "every process that holds GPU memory could be looked at, and none is a zombie": (
+            seen_all and len(seen_all) == len(listed) and not dead
+        ),
+        "each PCIe link runs at its full speed and width": links
+        and all((one.speed_gts, one.width) == (one.max_speed_gts, one.max_width) for one in links),
+    }
+    return [says for says, good in checks.items() if good]
 
 
 def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:

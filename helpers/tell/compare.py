@@ -10,11 +10,10 @@ import csv
 import hashlib
 import io
 import json
-import math
 import os.path
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,24 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.look.archive import BundleError
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.gpus import gpus, host_pools
-from helpers.look.reading import Reading, show_bytes
+from helpers.look.reading import Reading, seen, show_bytes
 from helpers.run.history import same_run
 from helpers.run.record import RecordUnreadable, read_batch, read_run
 from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
+from .box import settings_table, stack_table
 from .shown import cut, duration, plain
 
-SCHEMA_VERSION = 1
 SLOWER, SLOWER_S = 1.25, 5.0
 """A run's time counts as moved beyond this ratio and by at least so many seconds; below that two equal runs differ too."""
 MOST_SAME = 8
+FIELDS = {
+    "state": ("state", "cause", "signal", "failing_cell", "gate", "quarantined"),
+    "parameter": ("box", "node", "gpu", "preset", "tool_version"),
+}
+"""Fields of a run that are compared, by the kind of change they are."""
 NOT_DATA = ("notebook.ipynb", "kernel.stderr", "runner.log", "run.json")
-
-
 BIGGEST_BYTES = 64 << 20
 """A file above this is compared by its digest alone."""
 MOST_DIFFERENCES = 12
@@ -51,12 +53,12 @@ class CompareError(ValueError):
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that moved. ``kind``: verdict, state, parameter, reading, figure, data, time or text."""
+    """One thing seen on both sides, and by how much it moved. ``kind`` is a key of TITLES."""
 
     kind: str
     what: str
-    before: str
-    after: str
+    before: Any
+    after: Any
     by: str = ""
 
 
@@ -71,7 +73,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What moved from ``a`` to ``b``. ``only_a`` and ``only_b`` have no partner; ``unreadable`` could not be believed."""
+    """What moved from ``a`` to ``b``. ``only_a`` and ``only_b`` have no partner; ``unreadable`` could not be believed.
+
+    ``boxes`` are the names of the boxes on each side.
+    """
 
     kind: str
     a: str
@@ -80,7 +85,8 @@ class Comparison:
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
-    schema_version: int = field(default=SCHEMA_VERSION, kw_only=True)
+    boxes: tuple[str, ...] = ()
+    schema_version: int = field(default=1, kw_only=True)
 
     def changes(self, *kinds: str) -> list[tuple[str, Change]]:
         """Every change of these kinds with the title of what it is in."""
@@ -110,34 +116,30 @@ def compare(a: Path, b: Path) -> Comparison:
         raise CompareError(f"{a} is a {kind} and {b} is a {other}; expected two of a kind")
     try:
         if kind == "run":
-            one, two = _record(a), _record(b)
-            pair = _runs(read_run(one), read_run(two), one.parent, two.parent)
-            return Comparison(kind, str(a), str(b), (pair,))
+            records = [path if path.is_file() else path / "run.json" for path in (a, b)]
+            runs = [read_run(record) for record in records]
+            both = _of_runs(runs[0], runs[1], records[0].parent, records[1].parent)
+            pair = _pair(_title(runs[1]), both)
+            return Comparison(kind, str(a), str(b), (pair,), boxes=tuple(run.box for run in runs))
         if kind == "bundle":
-            return Comparison(kind, str(a), str(b), (_bundles(open_bundle(a), open_bundle(b)),))
+            sides = open_bundle(a), open_bundle(b)
+            boxes = sides[0].box, sides[1].box
+            pair = _pair(", ".join(dict.fromkeys(boxes)), _of_bundles(*sides))
+            return Comparison(kind, str(a), str(b), (pair,), boxes=boxes)
     except (RecordUnreadable, BundleError) as error:
         raise CompareError(str(error)) from error
     return _batches(a, b)
 
 
 def _kind(path: Path) -> str:
-    if not path.exists():
-        raise CompareError(
-            f"{path}: no such file or folder; expected a run, a batch or an evidence bundle"
-        )
     if path.name == "run.json" or (path / "run.json").is_file():
         return "run"
     if path.is_file() or (path / "manifest.json").is_file():
         return "bundle"
     if (path / "plan.yaml").is_file() or any(path.glob("*/run.json")):
         return "batch"
-    raise CompareError(
-        f"{path}: no run.json, plan.yaml or manifest.json; expected a run, a batch or an evidence bundle"
-    )
-
-
-def _record(path: Path) -> Path:
-    return path if path.is_file() else path / "run.json"
+    lacks = "no run.json, plan.yaml or manifest.json" if path.exists() else "no such file or folder"
+    raise CompareError(f"{path}: {lacks}; expected a run, a batch or an evidence bundle")
 
 
 def _title(run: Run) -> str:
@@ -153,7 +155,9 @@ def _batches(a: Path, b: Path) -> Comparison:
     for with_box in (True, False):
         before, after = dict(_numbered(rest_a, with_box)), dict(_numbered(rest_b, with_box))
         pairs += [
-            _runs(run, after[key], a / run.run_id, b / after[key].run_id)
+            _pair(
+                _title(after[key]), _of_runs(run, after[key], a / run.run_id, b / after[key].run_id)
+            )
             for key, run in before.items()
             if key in after
         ]
@@ -161,7 +165,10 @@ def _batches(a: Path, b: Path) -> Comparison:
         rest_b = [run for key, run in after.items() if key not in before]
     alone = [tuple(map(_title, rest)) for rest in (rest_a, rest_b)]
     unread = (*left.unreadable, *right.unreadable)
-    return Comparison("batch", str(a), str(b), tuple(pairs), alone[0], alone[1], unread)
+    boxes = tuple(
+        ", ".join(sorted({run.box for run in side.runs} - {""})) for side in (left, right)
+    )
+    return Comparison("batch", str(a), str(b), tuple(pairs), alone[0], alone[1], unread, boxes)
 
 
 def _numbered(runs: Iterable[Run], with_box: bool) -> Iterator[tuple[tuple[str, int], Run]]:
@@ -173,72 +180,64 @@ def _numbered(runs: Iterable[Run], with_box: bool) -> Iterator[tuple[tuple[str, 
         seen[key] += 1
 
 
-class Sides:
-    """What was seen on two sides: what moved, and the names of what did not."""
-
-    def __init__(self) -> None:
-        self.moved: list[Change] = []
-        self.same: list[str] = []
-
-    def see(self, kind: str, what: str, before: Any, after: Any, by: str = "") -> None:
-        """Put one thing where it belongs."""
-        if before == after:
-            self.same.append(what)
+def _pair(title: str, seen: Iterable[Change]) -> Pair:
+    """What moved of all that was seen on both sides, with values as they are shown, and the names of what did not."""
+    moved, same = [], []
+    for one in seen:
+        if one.before == one.after:
+            same.append(one.what)
         else:
-            self.moved.append(Change(kind, what, *apart(before, after), by))
-
-    def readings(self, before: dict[str, Reading], after: dict[str, Reading]) -> None:
-        """Readings by name, and by how much each number moved."""
-        for name in dict.fromkeys([*before, *after]):
-            old, new = before.get(name), after.get(name)
-            self.see("reading", name, old and old.show(), new and new.show(), _by(old, new))
-
-    def verdicts(self, one: Verdict | None, two: Verdict | None) -> None:
-        """Two verdicts and the readings that each stands on."""
-        if one or two:
-            self.see("verdict", "verdict", *(v.short if v else "none" for v in (one, two)))
-        self.readings(*map(_stands_on, (one, two)))
-
-    def pair(self, title: str) -> Pair:
-        """All that was seen."""
-        return Pair(title, tuple(self.moved), tuple(self.same))
+            before, after = apart(one.before, one.after)
+            moved.append(replace(one, before=before, after=after))
+    return Pair(title, tuple(moved), tuple(same))
 
 
-def _stands_on(verdict: Verdict | None) -> dict[str, Reading]:
-    items = (*verdict.evidence, *verdict.against) if verdict else ()
-    return {item.id: item.reading for item in items}
+def _readings(
+    before: dict[str, Reading], after: dict[str, Reading], kind: str = "reading"
+) -> Iterator[Change]:
+    """Readings by name, and by how much each number moved."""
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name), after.get(name)
+        yield Change(kind, name, old and old.show(), new and new.show(), _by(old, new))
 
 
-STATE_FIELDS = ("cause", "signal", "failing_cell", "gate", "quarantined")
-GIVEN_FIELDS = ("box", "node", "gpu", "preset", "tool_version")
+def _verdicts(one: Verdict | None, two: Verdict | None) -> Iterator[Change]:
+    """Two verdicts and the readings that each stands on, by what they say; one evidence has one name on both sides."""
+    if one or two:
+        yield Change("verdict", "verdict", *(v.short if v else "none" for v in (one, two)))
+    sides = [[*v.evidence, *v.against] if v else [] for v in (one, two)]
+    named = {item.id: item.says or item.id for side in sides for item in side}
+    one_side, other = [{named[item.id]: item.reading for item in side} for side in sides]
+    yield from _readings(one_side, other)
 
 
-def _runs(one: Run, two: Run, at_one: Path, at_two: Path) -> Pair:
-    sides = Sides()
-    sides.verdicts(one.verdict, two.verdict)
-    sides.see("state", "state", one.state, two.state)
-    for kind, names in (("state", STATE_FIELDS), ("parameter", GIVEN_FIELDS)):
+def _of_runs(one: Run, two: Run, at_one: Path, at_two: Path) -> Iterator[Change]:
+    yield from _verdicts(one.verdict, two.verdict)
+    for kind, names in FIELDS.items():
         for name in names:
             before, after = getattr(one, name), getattr(two, name)
             if before or after:
-                sides.see(kind, name.replace("_", " "), before, after)
+                yield Change(kind, name.replace("_", " "), before, after)
     for name in sorted({**one.parameters, **two.parameters}):
-        sides.see("parameter", name, one.parameters.get(name), two.parameters.get(name))
-    _figures(one, two, at_one, at_two, sides)
+        yield Change("parameter", name, one.parameters.get(name), two.parameters.get(name))
+    # A figure's data is what its words say; the picture itself counts only where the words are the same.
+    words = [{figure.path: figure.alt for figure in run.figures} for run in (one, two)]
+    for path in dict.fromkeys([*words[0], *words[1]]):
+        before, after = (side.get(path) for side in words)
+        if before == after and content(at_one, path) != content(at_two, path):
+            before, after = "as it was drawn", "drawn differently, with the same words"
+        yield Change("figure", path, before, after)
     for name in sorted({*one.files, *two.files} - set(NOT_DATA)):
         if not name.startswith(("figures/", "stacks/")):
             old, new = content(at_one, name), content(at_two, name)
-            if old == new:
-                sides.same.append(name)
-            else:
-                sides.moved += [Change("data", *said) for said in differences(name, old, new)]
+            moved = differences(name, old, new) if old != new else [(name, "", "", "")]
+            yield from (Change("data", *row) for row in moved)
     if one.seconds and two.seconds:
         low, high = sorted((one.seconds, two.seconds))
         far = high - low >= SLOWER_S and high >= SLOWER * low
-        before, ratio = duration(one.seconds), two.seconds / one.seconds
-        after = duration(two.seconds) if far else before
-        sides.see("time", "time", before, after, f"{ratio:.2f} times")
-    return sides.pair(_title(two))
+        after = duration(two.seconds if far else one.seconds)
+        times = f"{two.seconds / one.seconds:.2f} times"
+        yield Change("time", "time", duration(one.seconds), after, times)
 
 
 def _by(old: Reading | None, new: Reading | None) -> str:
@@ -252,28 +251,21 @@ def _by(old: Reading | None, new: Reading | None) -> str:
     return ("+" if step > 0 else "") + words
 
 
-def _figures(one: Run, two: Run, at_one: Path, at_two: Path, sides: Sides) -> None:
-    """A figure's data is what its words say; the picture itself counts only where the words are the same."""
-    before, after = ({figure.path: figure.alt for figure in run.figures} for run in (one, two))
-    for path in dict.fromkeys([*before, *after]):
-        said = before.get(path), after.get(path)
-        if said[0] == said[1] and content(at_one, path) != content(at_two, path):
-            said = "as it was drawn", "drawn differently, with the same words"
-        sides.see("figure", path, *said)
-
-
-def _bundles(one: Bundle, two: Bundle) -> Pair:
+def _of_bundles(one: Bundle, two: Bundle) -> Iterator[Change]:
     """Two looks at a box: what they say of its memory, what the casebook concludes, and every text that differs."""
-    sides = Sides()
-    sides.verdicts(*(diagnose(CaseEvidence(bundle=side)) for side in (one, two)))
-    sides.see("parameter", "box", one.box, two.box)
-    sides.readings(_pools(one), _pools(two))
+    yield from _verdicts(*(diagnose(CaseEvidence(bundle=side)) for side in (one, two)))
+    yield Change("parameter", "box", one.box, two.box)
+    yield from _readings(_builds(one), _builds(two), "build")
+    yield from _readings(_pools(one), _pools(two))
     texts = [{item.source: side.read(item.source) for item in side.items} for side in (one, two)]
     for source in sorted({**texts[0], **texts[1]}):
         old, new = (side.get(source) for side in texts)
-        by = _lines(old.text, new.text) if old and new and old.ok and new.ok else ""
-        sides.see("text", source, _text(old), _text(new), by)
-    return sides.pair(one.box if one.box == two.box else f"{one.box}, {two.box}")
+        by = ""
+        if old and new and old.ok and new.ok:
+            lines = [Counter(side.text.splitlines()) for side in (old, new)]
+            gone, come = (lines[0] - lines[1]).total(), (lines[1] - lines[0]).total()
+            by = f"{gone} lines gone, {come} lines new"
+        yield Change("text", source, _text(old), _text(new), by)
 
 
 def _text(of: Any) -> str:
@@ -281,6 +273,13 @@ def _text(of: Any) -> str:
     if not of:
         return "not looked at"
     return of.text if of.ok else f"{of.status}: {of.why}"
+
+
+def _builds(bundle: Bundle) -> dict[str, Reading]:
+    """What could explain that a program fails on one side only: torch, runtime, driver, kernel, and the memory settings."""
+    builds = {row["layer"]: row["release"] for row in stack_table(bundle).rows}
+    settings = settings_table(bundle).rows
+    return builds | {row["variable"]: seen(row["value"], "text", "settings") for row in settings}
 
 
 def _pools(bundle: Bundle) -> dict[str, Reading]:
@@ -292,12 +291,8 @@ def _pools(bundle: Bundle) -> dict[str, Reading]:
     }
 
 
-def _lines(old: str, new: str) -> str:
-    gone, come = Counter(old.splitlines()), Counter(new.splitlines())
-    return f"{(gone - come).total()} lines gone, {(come - gone).total()} lines new"
-
-
 TITLES = {
+    "build": "What could explain a new failure",
     "verdict": "Verdicts that changed",
     "state": "States and causes",
     "parameter": "What was given",
@@ -316,14 +311,21 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def as_text(found: Comparison) -> str:
     """The comparison for a terminal: what changed most first, then what did not move and what has no partner."""
-    lines = [f"A: {found.a}", f"B: {found.b}", found.summary]
+    boxes = found.boxes or ("", "")
+    lines = [
+        f"{n}: {path}{f', box {box}' * bool(box)}"
+        for n, path, box in zip("AB", (found.a, found.b), boxes, strict=True)
+    ]
+    lines.append(found.summary)
+    if found.kind == "bundle" and not found.changes("build"):
+        lines.append("Kernel, driver, torch and memory settings are the same on both sides.")
     for kind, heading in TITLES.items():
         lines += ["", heading] * bool(found.changes(kind))
         for pair in found.pairs:
             changes = [change for change in pair.moved if change.kind == kind]
-            lines += [f"  {pair.title}"] * bool(changes)
+            lines += [f"  {pair.title}"] * bool(changes and len(found.pairs) > 1)
             lines += [
-                f"    {one.what}: {cut(one.before, 80)} -> {cut(one.after, 80)}"
+                f"    {cut(one.what, 70)}: {cut(one.before, 80)} -> {cut(one.after, 80)}"
                 + (f" ({one.by})" if one.by else "")
                 for one in changes
             ]
@@ -376,7 +378,7 @@ def differences(name: str, before: bytes | None, after: bytes | None) -> list[Mo
         return [(*whole, "")]
     try:
         moved = list(_moved(*(_columns(name, side) for side in (before, after))))
-    except (ValueError, ImportError, RecursionError):
+    except (ValueError, OSError, ImportError, RecursionError):
         return [(*whole, "")]
     rows = [(f"{name}: {one[0]}", *one[1:]) for one in moved[:MOST_DIFFERENCES]]
     if len(moved) > MOST_DIFFERENCES:
@@ -394,21 +396,16 @@ def _columns(name: str, content: bytes) -> dict[str, list[Any]]:
     """A file as columns; a JSON value that is no list of objects has one row. ValueError where it is neither."""
     end = name.rsplit(".", 1)[-1].lower()
     if end == "parquet":
-        import pyarrow
         from pyarrow import parquet
 
-        try:
-            return dict(parquet.read_table(io.BytesIO(content)).to_pydict())
-        except pyarrow.ArrowException as error:
-            raise ValueError(str(error)) from error
-    if end == "csv":
-        rows: Any = list(csv.DictReader(io.StringIO(content.decode("utf-8"))))
-    elif end == "jsonl":
-        rows = [json.loads(line) for line in content.splitlines() if line.strip()]
-    elif end == "json":
-        rows = json.loads(content)
-    else:
+        return dict(parquet.read_table(io.BytesIO(content)).to_pydict())
+    if end not in ("csv", "jsonl", "json"):
         raise ValueError(f"{name}: no table")
+    text = content.decode("utf-8")
+    rows: Any = list(csv.DictReader(io.StringIO(text))) if end == "csv" else None
+    if rows is None:
+        lines = (line for line in text.splitlines() if line.strip())
+        rows = json.loads(text if end == "json" else f"[{','.join(lines)}]")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         rows = [rows]
     flat = [dict(_flat(row)) for row in rows]
@@ -434,17 +431,13 @@ def _moved(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> Iterato
         if len(old) != len(new):
             yield name, f"{len(old)} rows", f"{len(new)} rows", ""
             continue
-        apart = [(x, y) for x, y in zip(old, new, strict=True) if not _equal(x, y)]
+        apart = [(x, y) for x, y in zip(old, new, strict=True) if x != y and (x == x or y == y)]
         if apart:
             steps = [y - x for x, y in apart if _number(x) and _number(y)]
             far = max(steps, key=abs, default=None)
             by = f"{len(apart)} of {len(old)} rows" * (len(old) > 1)
             by += (", at most " if by else "") + f"{far:+g}" if far is not None else ""
             yield name, shown(apart[0][0]), shown(apart[0][1]), by
-
-
-def _equal(x: Any, y: Any) -> bool:
-    return bool(x == y) or (_number(x) and _number(y) and math.isnan(x) and math.isnan(y))
 
 
 def _number(value: Any) -> bool:

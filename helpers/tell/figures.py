@@ -1,152 +1,109 @@
 """Figures of memory pools, holders, ledgers and the kernel log, drawn on a sheet measured in inches.
 
-Each is a ``Shown`` whose rows are what is drawn, so its alt text comes from them. What is unknown is an empty hatched stub with
-its reason, never a zero. No figure says anything by colour alone. Nothing here opens a window or keeps a figure alive.
+Each is a ``Shown`` whose rows are what is drawn, so its alt text comes from them; its title is the answer. What is unknown is a
+short hatched stub with its reason, never a zero. A process has one colour in every figure, and no figure says anything by
+colour alone. Nothing here opens a window or keeps a figure alive.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
-from helpers.look.gpus import Gpu, Holder, Pool
+from helpers.look.gpus import Gpu, Pool
 from helpers.look.kernel_log import Event
-from helpers.look.reading import MIB, Reading, not_available, seen, show_bytes
+from helpers.look.reading import Reading, show_bytes
 
+from . import sheet, tables
 from .box import ledger_table
-from .sheet import (
-    ACCENT,
-    ALARM,
-    BODY,
-    INK,
-    MARGIN,
-    MUTED,
-    PALE,
-    RIGHT,
-    RULE,
-    SERIES,
-    SMALL,
-    UNKNOWN,
-    Bar,
-    Look,
-    Piece,
-    Sheet,
-    fit,
-    inches,
-    png,
-    wrap,
-)
-from .shown import Column, Shown, cell, plain, size, words
-from .tables import (
-    NO_GPU,
-    kind_words,
-    one_each,
-    one_source,
-    pools_of,
-    pools_table,
-    since_boot,
-    who,
-)
+from .shown import Shown, cell, plain, size, words
 
 NO_POOL = "No memory pool was found."
 NO_EVENTS = "The kernel log holds no GPU or out-of-memory event."
 NO_LEDGER = "Nothing says how much memory of a GPU is in use."
-# One hue for the failing process, others beside it; hatches tell the kinds apart without colour.
 LOOKS = {
-    "process": (("#0072b2", ""), ("#56b4e9", "...."), ("#9ecae1", "")),
-    "other_process": (("#009e73", ""), ("#66c2a5", "")),
-    "outside": (("#e69f00", "\\\\\\\\"),),
-    "reserved": (("#8a949e", ""),),
-    "unattributed": (("white", "xxxx"),),
+    "outside": sheet.Look("#8a949e", "white", "\\\\\\\\"),
+    "reserved": sheet.Look("#8a949e", "white"),
+    "unattributed": sheet.Look("white", sheet.INK, "xxxx"),
 }
-NOBODY, TOO_MUCH, FREE = Look("white", INK, "xxxx"), Look("white", ALARM, "++++"), Look(PALE, MUTED)
+"""How the parts that are no process of this box look; a process has its own colour."""
+HATCHES = ("", "....", "////")
+"""Parts of one process beside each other."""
+TOO_MUCH, FREE = sheet.Look("white", sheet.ALARM, "++++"), sheet.Look(sheet.PALE, sheet.MUTED)
 ROWS = 8
 """Rows of a ledger that have a piece of their own; the smallest processes beyond are taken together."""
 SHORT_S = 0.03
 """The width of one event on the time line, in inches."""
 
 
-def show(view: Shown | Figure, alt: str = "") -> None:
-    """Show a view's figure in a notebook, with its words for those who cannot see it; elsewhere the words are printed.
-
-    ``alt`` is for a figure that is no view.
-    """
+def show(view: Shown) -> None:
+    """Show a view in a notebook, as the last line of a cell does; elsewhere its words are printed."""
     from IPython import get_ipython
     from IPython.display import display
 
-    alt = alt or (view.alt if isinstance(view, Shown) else "")
     if get_ipython() is None:
-        print(alt)
-        return
-    figure: Any = view.draw() if isinstance(view, Shown) and view.draw else view
-    data, width, height = png(figure)
-    figure.clear()
-    display(
-        {"image/png": base64.b64encode(data).decode("ascii"), "text/plain": alt},
-        raw=True,
-        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
-    )
+        print(view.alt)
+    else:
+        display(view)
 
 
 def pools(items: Iterable[Gpu | Pool]) -> Shown:
     """What each layer says of each memory pool, on one scale: the outline is the total, the filled part is in use."""
     listed = list(items)
-    view = pools_table(listed, sources=False)
-    title = "Memory pools of each layer as bars"
-    return replace(view, title=title, none=NO_POOL, draw=partial(_draw_pools, listed))
+    every = [pool for _, _, own in tables.pools_of(listed) for pool in own]
+    shares = [(used_of(pool) or 0) / (size(pool.total) or math.inf) for pool in every]
+    share, most = max(zip(shares, every, strict=True), key=lambda pair: pair[0], default=(0, None))
+    title = "No layer says how much of its memory is in use"
+    if most is not None and share > 0:
+        used = out_of(used_of(most) or 0, size(most.total) or 0)
+        title = f"{used} in use: {most.layer} is fullest"
+    draw, view = partial(_draw_pools, listed, title), tables.pools_table(listed, sources=False)
+    return replace(view, title=title, none=NO_POOL, draw=draw)
 
 
-def _draw_pools(items: list[Gpu | Pool]) -> Figure:
-    sheet, groups = Sheet(), pools_of(items)
+def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
+    groups = tables.pools_of(items)
+    page = sheet.Sheet(title if groups else "")
     amounts = [(size(pool.total), used_of(pool)) for _, _, pools in groups for pool in pools]
     top = max((amount or 0 for pair in amounts for amount in pair), default=0)
+    said = sheet.in_one_unit(top)
     for gpu, pci, listed in groups:
-        sheet.heading(_title(gpu, pci), _subtitle(gpu, pci))
+        page.heading(_title(gpu, pci), f"{pci}  {gpu.driver if gpu else ''}".strip())
         if not listed:
-            sheet.nothing("No layer gives a pool for it.")
-        sheet.bars(map(_pool_bar, listed), top)
-        sheet.y += 0.14
+            page.nothing("No layer gives a pool for it.")
+        page.bars([_pool_bar(pool, said) for pool in listed], top)
+        page.y += 0.1
     if not groups:
-        sheet.nothing(NO_POOL)
-    elif any(amount is not None for pair in amounts for amount in pair):
-        sheet.footnote(
-            f"Outline: total. Filled: in use. Hatched: not known. One scale; the longest bar is {show_bytes(top)}."
-        )
+        page.nothing(NO_POOL)
     else:
-        sheet.footnote("Hatched: not known.")
-    return sheet.done()
+        page.footnote("Outline: total. Filled: in use. Hatched stub: not known. One scale.")
+    return page.done()
 
 
-def _pool_bar(pool: Pool) -> Bar:
+def _pool_bar(pool: Pool, said: Callable[[float], str]) -> sheet.Bar:
     """A pool's bar; below it where the figures came from, and why one is missing."""
     total, used = size(pool.total), used_of(pool)
-    fills: list[tuple[float, Look]] = []
-    if total is not None:
-        fills.append((total, Look(PALE, MUTED, UNKNOWN if used is None else "")))
-    if used is not None:
-        fills.append((used, Look(ACCENT)))
+    fills: list[tuple[float | None, sheet.Look]] = [
+        (total, sheet.Look(sheet.PALE, sheet.MUTED))
+    ] * (total is not None)
+    fills.append((used, sheet.NOT_KNOWN if used is None else sheet.Look(sheet.ACCENT)))
     read = [r for r in (pool.total, pool.used) if r.ok]
-    small = [one_source(read)] if read else []
+    small = [tables.one_source(read)] if read else []
     if not pool.total.ok:
         small.append(("total " if read else "") + pool.total.show())
     if read and used is None and pool.used.show() != pool.total.show():
         small.append("used " + pool.used.show())
-    return Bar(pool.layer, _pool_words(pool), fills, small, "bold")
-
-
-def _pool_words(pool: Pool) -> str:
-    total, used = cell(pool.total).words, used_of(pool)
-    if used is None:
-        return f"{total}, used: {cell(pool.used).words}" if pool.total.ok else total
-    known = f"of {total} used" if pool.total.ok else f"used, total {total}"
-    return f"{show_bytes(used)} {known}"
+    whole = cell(pool.total).words if total is None else said(total)
+    value = whole if used is None and total is None else f"{whole}, used: {cell(pool.used).words}"
+    if used is not None:
+        value = f"{said(used)} " + (f"used, total {whole}" if total is None else f"of {whole} used")
+    return sheet.Bar(pool.layer, value, fills, small, "bold")
 
 
 def used_of(pool: Pool) -> int | None:
@@ -157,163 +114,76 @@ def used_of(pool: Pool) -> int | None:
     return total - free
 
 
-def holders(gpus: Iterable[Gpu]) -> Shown:
-    """Who holds each GPU's memory: one bar a GPU, a part for each process, one for what no process accounts for, one free."""
-    listed = [(gpu, *parts_of(gpu)) for gpu in gpus]
-    rows = [[_name(gpu), one.words, one.amount] for gpu, _, parts in listed for one in parts]
-    unseen = [f"Not seen on {gpu.pci}: {spot}" for gpu, *_ in listed for spot in gpu.blind_spots]
-    title, draw = "Holders of GPU memory as one bar a GPU", partial(_draw_holders, listed)
-    columns = ["GPU", "part", Column("bytes", "bytes")]
-    return Shown(title, columns, rows, unseen, none=NO_GPU, draw=draw)
+def out_of(part: int, whole: int) -> str:
+    """A part and its whole in one unit: ``21.13 of 23.99 GiB``."""
+    said = sheet.in_one_unit(whole)
+    return f"{said(part).split()[0]} of {said(whole)}"
 
 
-def _draw_holders(listed: list[tuple[Gpu, Pool | None, list[Piece]]]) -> Figure:
-    sheet = Sheet()
-    for gpu, pool, parts in listed:
-        sheet.heading(_title(gpu, gpu.pci), _subtitle(gpu, gpu.pci))
-        whole = max(sum(one.held or 0 for one in parts), (size(pool.total) or 0) if pool else 0)
-        total = f"of {pool.total.show()} by {pool.layer}" if pool else "the total is not available"
-        sheet.y += 0.14
-        sheet.lines("Held memory, " + total)
-        sheet.y -= 0.07
-        sheet.stacked(parts, whole)
-        for spot in gpu.blind_spots:
-            sheet.lines("Not seen: " + spot, MARGIN + 0.2)
-            sheet.y += 0.02
-        sheet.y += 0.16
-    if not listed:
-        sheet.nothing(NO_GPU)
-    return sheet.done()
+def colours(pids: Iterable[int]) -> dict[int, str]:
+    """The colour of each process, the same in every figure as long as no two of one figure share one."""
+    made: dict[int, str] = {}
+    for pid in dict.fromkeys(pids):
+        ranked = [
+            sheet.SERIES[(pid + step) % len(sheet.SERIES)] for step in range(len(sheet.SERIES))
+        ]
+        made[pid] = next((one for one in ranked if one not in made.values()), ranked[0])
+    return made
 
 
-def parts_of(gpu: Gpu) -> tuple[Pool | None, list[Piece]]:
-    """The pool whose use the holders explain best, and the parts of its bar: every byte of the pool stands in one."""
-    own = one_each(gpu.holders)
-    looks = [Look(color, "white") for color in SERIES]
-    parts = [Piece(_holder_words(h), h.memory, look) for h, look in zip(own, looks, strict=False)]
-    if own[len(SERIES) :]:
-        parts.append(_together([h.memory for h in own[len(SERIES) :]]))
-    parts.append(Piece("held, by no process seen here", gpu.unattributed, NOBODY))
-    pool = _explained(gpu, sum(part.held or 0 for part in parts))
-    return pool, [*parts, *_rest(pool, gpu, parts)] if pool else parts
+def holders(ledgers: Iterable[GpuLedger]) -> Shown:
+    """Who holds each GPU's memory as the driver counts it: of the ledgers those that are no message's."""
+    return ledger(book for book in ledgers if book.account != MESSAGE)
 
 
-def _explained(gpu: Gpu, held: int) -> Pool | None:
-    """The pool whose use is nearest to what its holders hold; the first known where the rest is not measured."""
-    known = [p for p in gpu.pools if size(p.total) is not None and used_of(p) is not None]
-    drm = [pool for pool in known if pool.layer in ("sysfs VRAM", "sysfs GTT")]
-    if gpu.integrated and len(drm) == 2:
-        known.insert(0, _both(*drm))
-    if size(gpu.unattributed) is None and known:
-        return known[0]
-    return min(known, key=lambda p: abs((used_of(p) or 0) - held), default=None)
-
-
-def _rest(pool: Pool, gpu: Gpu, parts: list[Piece]) -> Iterable[Piece]:
-    """What of the pool is left beside its holders: in use by nobody known, kept by the driver, free."""
-    total, free = size(pool.total) or 0, size(pool.free)
-    held = sum(part.held or 0 for part in parts)
-    free = max(total - max(used_of(pool) or 0, held), 0) if free is None else free
-    if (between := total - held - free) >= MIB:
-        unknown = size(gpu.unattributed) is None
-        name = "in use, by whom is not known" if unknown else "neither in use nor free"
-        yield Piece(name, between, Look("white", MUTED, "..."))
-    yield Piece("free", free, FREE)
-
-
-def _both(one: Pool, other: Pool) -> Pool:
-    """An integrated GPU takes memory from its carve-out and from the RAM alike: two pools, one use."""
-    total = seen((size(one.total) or 0) + (size(other.total) or 0), "bytes", one.total.source)
-    used = seen((used_of(one) or 0) + (used_of(other) or 0), "bytes", one.used.source)
-    free = not_available("see the parts", "bytes", one.total.source)
-    return Pool(one.pci, f"{one.layer} and {other.layer}", total, used, free)
-
-
-def _together(readings: list[Reading]) -> Piece:
+def _together(readings: list[Reading]) -> sheet.Piece:
     """The processes that have no piece of their own, as one."""
     held, unknown = sum(size(r) or 0 for r in readings), sum(size(r) is None for r in readings)
     name = f"{len(readings)} more processes" + f", {unknown} not measured" * bool(unknown)
-    return Piece(name, held, Look(MUTED, "white"))
-
-
-def _holder_words(holder: Holder) -> str:
-    odd = {"Z": "zombie", "D": "waits in the kernel"}.get(holder.state[:1], "")
-    extra = ", ".join(word for word in (odd, holder.note) if word)
-    return f"{holder.name or 'unnamed'} ({holder.pid})" + (f": {extra}" if extra else "")
+    return sheet.Piece(name, held, sheet.Look(sheet.MUTED, "white"))
 
 
 def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
     """One bar a ledger, all on one scale, whose pieces add up to what is in use, then what is free.
 
-    The mark above a bar stands at what its source says is in use.
+    The mark above a bar stands at what its source says is in use; the title is the largest piece of all.
     """
     books = list(ledgers)
-    view, draw = ledger_table(books), partial(_draw_ledgers, books)
-    title = "What is in use of GPU memory as one bar a source"
+    own = [pid for book in books for row in book.rows if row.kind == "process" for pid in _pid(row)]
+    bars = [(book, pieces_of(book, own[0] if own else 0)) for book in books]
+    held = [(p.held or 0, p.words, _whole(*bar)) for bar in bars for p in bar[1] if p.look != FREE]
+    most, what, whole = max(held, key=lambda row: row[0], default=(0, "", 0))
+    title = "Nothing is known to be in use"
+    if most > 0:
+        title = f"{out_of(most, whole)}: {what.replace(': ', ', ')}"
+    view, draw = ledger_table(books), partial(_draw_ledgers, bars, title)
     return replace(view, title=title, none=NO_LEDGER, draw=draw)
 
 
-def pieces_of(book: GpuLedger) -> list[Piece]:
-    """The pieces of one ledger's bar, in order: its rows, the smallest processes taken together, then what is free.
-
-    The pieces that are known and not negative make the bar; a negative one says how much was counted too often.
-    """
-    others = [row for row in book.rows if row.kind == "other_process"]
-    room = max(1, ROWS - (len(book.rows) - len(others)))
-    ranked = sorted(others, key=lambda row: -(size(row.bytes) or 0))
-    few = ranked[room:] if len(book.rows) > ROWS else []
-    count: dict[str, int] = {}
-    kept = [row for row in book.rows if row not in few]
-    pieces = [_row_piece(row, count) for row in kept]
-    if few:
-        after = max(n for n, row in enumerate(kept, 1) if row.kind == "other_process")
-        pieces.insert(after, _together([row.bytes for row in few]))
-    total, used = size(book.total), size(book.used)
-    if total is not None and used is not None and total > used:
-        pieces.append(Piece(book.left, total - used, FREE))
-    return pieces
-
-
-def _row_piece(row: LedgerRow, count: dict[str, int]) -> Piece:
-    """A row as a piece; ``count`` holds how many of each kind went before, so that neighbours of a kind differ."""
-    looks, held = LOOKS[row.kind], size(row.bytes)
-    if held is not None and held < 0:
-        return Piece(row.words, held, TOO_MUCH)
-    face, hatch = looks[count.get(row.kind, 0) % len(looks)]
-    if held is not None:
-        count[row.kind] = count.get(row.kind, 0) + 1
-    return Piece(row.words, row.bytes, Look(face, INK if hatch else "white", hatch))
-
-
-def _draw_ledgers(books: list[GpuLedger]) -> Figure:
-    sheet, drawn = Sheet(), [(book, pieces_of(book)) for book in books]
-    top = max((_width(*one) for one in drawn), default=0) or 1
-    for book, pieces in drawn:
-        used = size(book.used)
-        sheet.heading(
-            "In use, says the " + ("error message" if book.account == MESSAGE else "driver"),
-            book.pci,
-        )
-        sheet.y += 0.15
-        sheet.lines(_in_use(book))
+def _draw_ledgers(bars: list[tuple[GpuLedger, list[sheet.Piece]]], title: str) -> Figure:
+    page = sheet.Sheet(title if bars else "")
+    top = max((_whole(*bar) for bar in bars), default=0) or 1
+    for book, pieces in bars:
+        used, source = size(book.used), "error message" if book.account == MESSAGE else "driver"
+        page.heading(f"In use, says the {source}", book.pci)
+        page.y += 0.16
+        page.lines(_in_use(book))
         if used is not None:
-            at = MARGIN + used * (RIGHT - MARGIN) / top
-            sheet.box(at - 0.012, 0.024, 0.05, Look(INK), dy=-0.03)
-        sheet.y += 0.03
-        sheet.stacked(pieces, top, known=used is not None)
-        for line, tone in (
-            *(("Contradiction: " + line, ALARM) for line in book.contradictions),
-            *((line, MUTED) for line in book.notes),
-        ):
-            sheet.lines(line, MARGIN + 0.2, tone)
-            sheet.y += 0.03
-        sheet.y += 0.14
-    if not books:
-        sheet.nothing(NO_LEDGER)
-    return sheet.done()
+            at = sheet.MARGIN + used * (sheet.RIGHT - sheet.MARGIN) / top
+            page.box(at - 0.012, 0.024, 0.05, sheet.Look(sheet.INK), dy=-0.05)
+        page.stacked(pieces, top, known=used is not None)
+        below = [(f"Contradiction: {line}", sheet.ALARM) for line in book.contradictions]
+        for line, tone in [*below, *((line, sheet.MUTED) for line in book.notes)]:
+            page.lines(line, sheet.MARGIN + 0.2, tone)
+            page.y += 0.03
+        page.y += 0.1
+    if not bars:
+        page.nothing(NO_LEDGER)
+    return page.done()
 
 
-def _width(book: GpuLedger, pieces: list[Piece]) -> int:
+def _whole(book: GpuLedger, pieces: list[sheet.Piece]) -> int:
+    """What a bar is out of: its total, or its parts where they are more."""
     parts = sum(piece.held for piece in pieces if piece.held and piece.held > 0)
     return max(parts, size(book.used) or 0, size(book.total) or 0)
 
@@ -322,12 +192,43 @@ def _in_use(book: GpuLedger) -> str:
     if not book.used.ok:
         return f"In use: {book.used.show()}"
     total = f" of {book.total.show()}" if book.total.ok else ""
-    slack = (
-        f"give or take {show_bytes(book.tolerance_bytes)}"
-        if book.tolerance_bytes
-        else "to the byte"
-    )
-    return f"{book.used.show()}{total}, {slack}; {one_source([book.used])}"
+    far = book.tolerance_bytes
+    slack = f"give or take {show_bytes(far)}" if far else "to the byte"
+    return f"{book.used.show()}{total}, {slack}; {tables.one_source([book.used])}"
+
+
+def _pid(row: LedgerRow) -> list[int]:
+    """The process that a row names, if any."""
+    return [int(number) for number in re.findall(r"\((\d+)\)", row.words)[:1]]
+
+
+def pieces_of(book: GpuLedger, own: int = 0) -> list[sheet.Piece]:
+    """The pieces of one ledger's bar, in order: its rows, the smallest processes taken together, then what is free.
+
+    The pieces that are known and not negative make the bar; a negative one says how much was counted too often. ``own`` is the
+    process that a message calls this one.
+    """
+    others = [row for row in book.rows if row.kind == "other_process"]
+    room = max(1, ROWS - (len(book.rows) - len(others)))
+    ranked = sorted(others, key=lambda row: -(size(row.bytes) or 0))
+    few = ranked[room:] if len(book.rows) > ROWS else []
+    kept = [row for row in book.rows if row not in few]
+    pids = [(_pid(row) or [own])[0] for row in kept]
+    named = [pid for row, pid in zip(kept, pids, strict=True) if row.kind not in LOOKS]
+    of, pieces = colours(named), []
+    for at, (row, pid) in enumerate(zip(kept, pids, strict=True)):
+        look = LOOKS.get(row.kind) or sheet.Look(
+            of[pid], "white", HATCHES[pids[:at].count(pid) % 3]
+        )
+        look = look if (size(row.bytes) or 0) >= 0 else TOO_MUCH
+        pieces.append(sheet.Piece(row.words, row.bytes, look))
+    if few:
+        after = max(n for n, row in enumerate(kept, 1) if row.kind == "other_process")
+        pieces.insert(after, _together([row.bytes for row in few]))
+    total, used = size(book.total), size(book.used)
+    if total is not None and used is not None and total > used:
+        pieces.append(sheet.Piece(book.left, total - used, FREE))
+    return pieces
 
 
 def timeline(events: Iterable[Event], log: Reading | None = None) -> Shown:
@@ -345,60 +246,65 @@ def timeline(events: Iterable[Event], log: Reading | None = None) -> Shown:
             boots.append((title, here))
             rows += [[title, _kind(kind), _count(here, kind)] for kind in _kinds(here)]
             worst += [f"{title}, the first of the worst: {_about(e)}" for e in _worst(here)[:1]]
-    columns, draw = ["boot", "kind", "lines"], partial(_draw_timeline, boots, none)
-    return Shown("Kernel log events on a time line", columns, rows, worst, none=none, draw=draw)
+    bad = [(title, _kind(e.kind)) for title, here in reversed(boots) for e in _worst(here)]
+    title = "Nothing in the kernel log is an error of a GPU or of memory"
+    if bad:
+        title = f"{bad[0][0]}: {bad[0][1]}" + f", and {len(bad) - 1} more kinds" * (len(bad) > 1)
+    columns, draw = ["boot", "kind", "lines"], partial(_draw_timeline, boots, none, title)
+    return Shown(title, columns, rows, worst, none=none, draw=draw)
 
 
-def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str) -> Figure:
-    sheet, left = Sheet(), 2.0
+def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str, title: str) -> Figure:
+    page, left = sheet.Sheet(title if boots else ""), 2.0
     for title, here in boots:
         moments = [_seconds(when) for e in here for when in (e.when, e.until)]
         end = max((at for at in moments if at is not None), default=0) or 1.0
         alarms, count = _worst(here), _count(here)
-        sheet.heading(title, f"{count} line{'s' * (count != 1)}")
+        page.heading(title, f"{count} line{'s' * (count != 1)}")
         for kind in _kinds(here):
-            sheet.y += 0.2
+            page.y += 0.2
             many = str(_count(here, kind))
-            sheet.text(left - 0.14, many, ha="right")
-            sheet.text(MARGIN, fit(_kind(kind), left - MARGIN - 0.3 - inches(many, BODY), BODY))
+            page.text(left - 0.14, many, ha="right")
+            page.text(
+                sheet.MARGIN,
+                sheet.fit(
+                    _kind(kind),
+                    left - sheet.MARGIN - 0.3 - sheet.inches(many, sheet.BODY),
+                    sheet.BODY,
+                ),
+            )
             marks = [(_seconds(e.when), e) for e in here if e.kind == kind]
             if all(at is None for at, _ in marks):
-                sheet.text(left, "the log gives no seconds since boot", SMALL, MUTED)
+                page.text(left, "the log gives no seconds since boot", sheet.SMALL, sheet.MUTED)
                 continue
-            sheet.box(left, RIGHT - left, 0.008, Look(RULE), dy=-0.035)
+            page.box(left, sheet.RIGHT - left, 0.008, sheet.Look(sheet.RULE), dy=-0.035)
             for at, e in marks:
                 if at is not None:
-                    scale = (RIGHT - left - SHORT_S) / end
+                    scale = (sheet.RIGHT - left - SHORT_S) / end
                     wide = (max(_seconds(e.until) or at, at) - at) * scale + SHORT_S
-                    look = Look(ALARM if any(e is alarm for alarm in alarms) else ACCENT)
-                    sheet.box(left + at * scale, wide, 0.15, look, dy=-0.11)
+                    look = sheet.Look(
+                        sheet.ALARM if any(e is alarm for alarm in alarms) else sheet.ACCENT
+                    )
+                    page.box(left + at * scale, wide, 0.15, look, dy=-0.11)
         if any(at is not None for at in moments):
-            sheet.time_axis(left, RIGHT - SHORT_S, end)
-        sheet.y += 0.3
+            page.time_axis(left, sheet.RIGHT - SHORT_S, end)
+        page.y += 0.3
         for e in alarms:
-            sheet.box(MARGIN, 0.03, 0.15, Look(ALARM), dy=-0.11)
-            text = f"{since_boot(e.when)}  {_kind(e.kind)}: {_about(e)}"
-            lines = wrap(text, RIGHT - MARGIN - 0.2, SMALL)
+            page.box(sheet.MARGIN, 0.03, 0.15, sheet.Look(sheet.ALARM), dy=-0.11)
+            text = f"{tables.since_boot(e.when)}  {_kind(e.kind)}: {_about(e)}"
+            lines = sheet.wrap(text, sheet.RIGHT - sheet.MARGIN - 0.2, sheet.SMALL)
             for line in lines if len(lines) <= 3 else [*lines[:2], lines[2] + "…"]:
-                sheet.text(MARGIN + 0.14, line, SMALL)
-                sheet.y += 0.15
-            sheet.y += 0.03
-        sheet.y += 0.12
+                page.text(sheet.MARGIN + 0.14, line, sheet.SMALL)
+                page.y += 0.16
+            page.y += 0.03
+        page.y += 0.12
     if not boots:
-        sheet.nothing(none)
-    return sheet.done()
+        page.nothing(none)
+    return page.done()
 
 
 def _title(gpu: Gpu | None, pci: str) -> str:
     return plain(gpu.name.show()) if gpu and gpu.name.ok else "GPU" if pci else "Host"
-
-
-def _subtitle(gpu: Gpu | None, pci: str) -> str:
-    return "  ".join(part for part in (pci, gpu.driver if gpu else "") if part)
-
-
-def _name(gpu: Gpu) -> str:
-    return f"{_title(gpu, gpu.pci)} ({gpu.pci})"
 
 
 def _seconds(when: Reading) -> float | None:
@@ -410,7 +316,7 @@ def _seconds(when: Reading) -> float | None:
 
 def _kinds(events: list[Event]) -> list[str]:
     """The kinds of the events, worst first; one that has no words is last."""
-    order = list(kind_words())
+    order = list(tables.kind_words())
     return sorted(
         {e.kind for e in events},
         key=lambda kind: (order.index(kind) if kind in order else len(order), kind),
@@ -430,10 +336,10 @@ def _worst(events: list[Event]) -> list[Event]:
 
 
 def _kind(kind: str) -> str:
-    return kind_words().get(kind) or plain(kind).replace("_", " ")
+    return tables.kind_words().get(kind) or plain(kind).replace("_", " ")
 
 
 def _about(event: Event) -> str:
-    named = who(event)
+    named = tables.who(event)
     text = (f"{named}: " if named else "") + " ".join(event.text[:600].split())
     return plain(f"{text} ({event.meaning})" if event.meaning else text)

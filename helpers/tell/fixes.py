@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,8 @@ from helpers.shapes import Evidence, Missing, NextStep, Verdict
 from .sheet import ACCENT, ALARM, MUTED, SMALL, drawn, titled
 from .shown import Shown
 
-ORDER = (
-    "helps",
-    "harmful",
-    "ineffective",
-    "not_supported",
-    "no_effect",
-    "predicted",
-    "not_enough_evidence",
-)
+ORDER = "helps harmful ineffective not_supported no_effect predicted not_enough_evidence".split()
+"""Verdicts on a remedy, in the order in which they are shown."""
 NOTHING_HELPS = (
     "Nothing here is known to help this box: record the failing run and ask what is missing"
 )
@@ -51,15 +45,33 @@ def fixes_table(study: FixStudy) -> Shown:
             row.measured,
             row.verdict.replace("_", " "),
         ]
-        for row in sorted(study.rows, key=lambda row: ORDER.index(row.verdict))
+        for row in ranked(study)
     ]
     columns = ["remedy", "claims", "predicted or argued", "measured", "verdict"]
     return Shown("Remedies on this box", columns, rows, widest=60)
 
 
+def ranked(study: FixStudy) -> list[FixRow]:
+    """The remedies by their verdict, those that help first."""
+    return sorted(study.rows, key=lambda row: ORDER.index(row.verdict))
+
+
 def expected(row: FixRow) -> str:
     """What a remedy is expected to do: as predicted, else as argued."""
     return row.argued if row.predicted == "not predicted" else row.predicted
+
+
+def in_full(row: FixRow) -> str:
+    """All that is known of one remedy."""
+    said = {
+        "verdict": row.verdict.replace("_", " "),
+        "predicted": row.predicted,
+        "measured": row.measured,
+        "argued": row.argued,
+        "claims": ", ".join(row.claims),
+    }
+    lines = (textwrap.indent(f"{name}: {words}", "  ") for name, words in said.items() if words)
+    return "\n".join([row.says, *lines])
 
 
 def forest_plot(study: FixStudy) -> Shown:
@@ -73,11 +85,15 @@ def forest_plot(study: FixStudy) -> Shown:
         for one in effects
     ]
     none = f"No effect was measured on this box: {study.why or 'no pair had enough trials'}."
-    draw = partial(drawn, partial(_draw_forest, effects), max(1.6, 0.24 * len(effects) + 0.9))
-    return Shown("Measured effects", ["effect", "of the control"], rows, none=none, draw=draw)
+    title, high = none, max(1.6, 0.24 * len(effects) + 1.1)
+    if effects:
+        best = min(effects, key=lambda one: one["ratio"])
+        title = f"{best['remedy']} helps most: {best['what']} x {best['ratio']:.2f} of the control"
+    draw = partial(drawn, partial(_draw_forest, effects, title), high)
+    return Shown(title, ["effect", "of the control"], rows, none=none, draw=draw)
 
 
-def _draw_forest(effects: list[dict[str, Any]], figure: Figure) -> None:
+def _draw_forest(effects: list[dict[str, Any]], title: str, figure: Figure) -> None:
     axes = figure.subplots()
     names = [f"{one['remedy']}, {one['what']}" for one in reversed(effects)]
     for at, one in enumerate(reversed(effects)):
@@ -90,9 +106,8 @@ def _draw_forest(effects: list[dict[str, Any]], figure: Figure) -> None:
     axes.set_xticks(RATIOS, [f"{ratio:g}" for ratio in RATIOS])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yticks(range(len(effects)), names, fontsize=SMALL)
-    axes.set(xlabel="treated over control (circles memory, squares time)")
-    measured = "Measured on this box, with 99 % intervals"
-    titled(axes, measured if effects else "Nothing was measured on this box")
+    axes.set(xlabel="treated over control, with 99 % intervals (circles memory, squares time)")
+    titled(axes, title)
 
 
 def preset_text(study: FixStudy) -> str:

@@ -1,6 +1,7 @@
 """A report in the form that a tracker asks for (issue.yaml), filled from a bundle and a verdict; what is not known says why.
 
-Every value from the box stands in code, so none can format, link or call anybody.
+It begins with the error text and the GPU, or with who should be asked where the tracker's project is not at fault. Every value
+from the box stands in code, so none can format, link or call anybody.
 """
 
 from __future__ import annotations
@@ -14,33 +15,54 @@ import yaml
 
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import gpus, host_pools
+from helpers.look.gpus import Gpu, Pool, gpus, host_pools
 from helpers.look.machine import machine
 from helpers.look.reading import Reading
-from helpers.shapes import Verdict
+from helpers.shapes import Evidence, Verdict
 
 from .tables import cut, one_source, plain, pools_table
-from .verdict import alternatives, headline, label, rows, summary, sums
+from .verdict import alternatives, headline, label, named, rows, summary, sums
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("issue.yaml").read_text("utf-8"))
-"""The trackers, their forms, and the words for each cause."""
+"""The trackers, their forms, and each cause in words for those who were not there."""
 TRACKERS = tuple(TABLE["trackers"])
 MOST_LINES, WIDE = 120, 160
-MOST_EVENTS, MOST_POOLS = 8, 24
+MOST_EVENTS, MOST_POOLS, MOST_ERROR = 8, 24, 24
 QUIET_EVENTS = ("boot", "vram_ready", "gtt_ready")
 UNTOLD = "Out of GPU memory, cause not told by the evidence"
 NO_STEPS = "not available because no program was recorded; put the smallest one that shows it here"
+FILLED = "(filled in)"
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a report is about. ``evidence`` names the file that goes with it and its digest; ``steps`` how it was seen."""
+    """What a report is about. ``evidence`` names the file that goes with it and its digest; ``steps`` how it was seen;
+    ``error`` is the text of the failure, where the bundle holds none."""
 
     verdict: Verdict | None
     bundle: Bundle | None
     no_bundle: str = ""
     steps: tuple[str, ...] = ()
     evidence: str = ""
+    error: str = ""
+
+
+def about_cause(verdict: Verdict | None) -> dict[str, Any]:
+    """The row of issue.yaml for a verdict's cause; one without a verdict is undecided."""
+    if verdict and verdict.state == "aside" and verdict.cause == "other":
+        return TABLE["causes"]["aside"]
+    return TABLE["causes"][named(verdict) if verdict else "cannot-tell"]
+
+
+def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
+    """The evidence whose reading no machine printed: it was filled in for a recorded box."""
+    items = bundle.items if bundle else ()
+    made = {word for item in items if item.constructed for word in (item.id, item.source)}
+    return [e for e in (*verdict.evidence, *verdict.against) if made & set(_sources(e.reading))]
+
+
+def _sources(reading: Reading) -> list[str]:
+    return [reading.item, *re.split(r"; | [-+] ", reading.source)]
 
 
 def issue_text(tracker: str, case: Case) -> str:
@@ -48,13 +70,13 @@ def issue_text(tracker: str, case: Case) -> str:
     if tracker not in TRACKERS:
         raise ValueError(f"tracker {tracker!r}: expected one of {', '.join(TRACKERS)}")
     where, form = TABLE["trackers"][tracker].values()
-    body = TABLE["forms"][form].format_map({**_of_verdict(case), **_of_bundle(case)})
+    fields = {**_of_verdict(case), **_of_bundle(case), "error": _error(tracker, case)}
     title = plain(headline(case.verdict) if case.verdict else UNTOLD)
     lines = [
         f"<!-- For {where}. Title: {re.sub('[-<>]{2,}|[<>]', '-', title)}",
         "Read it before you send it. -->",
         "",
-        *re.sub("\n{3,}", "\n\n", body).splitlines(),
+        *re.sub("\n{3,}", "\n\n", TABLE["forms"][form].format_map(fields)).splitlines(),
     ]
     if len(lines) > MOST_LINES:
         left_out = len(lines) - MOST_LINES + 4
@@ -65,33 +87,55 @@ def issue_text(tracker: str, case: Case) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _error(tracker: str, case: Case) -> str:
+    """What a report begins with: whose fault it is not, the error text, the GPUs."""
+    parts, cause = [], about_cause(case.verdict)
+    if tracker not in cause["to"]:
+        parts = [f"**Not a fault of this tracker's project:** ask {cause['instead']}."]
+    text = case.bundle.read("message").text if case.bundle else ""
+    lines = (text or case.error).strip().splitlines()[-MOST_ERROR:]
+    error = f"**Error:** {_missing('no error text was handed over')}"
+    names = "; ".join(_gpus(case.bundle)) if case.bundle else _missing(case.no_bundle)
+    parts += [f"**Error:**\n{_fence(lines)}" if lines else error, f"**GPU:** {names}"]
+    if case.bundle and case.bundle.kind != "live":
+        made = sum(item.constructed for item in case.bundle.items)
+        box = f"The box is a {case.bundle.kind} one"
+        parts.append(
+            f"{box}: {made} of its {len(case.bundle.items)} readings were printed by no machine; they are marked {FILLED}."
+        )
+    return "\n\n".join(parts)
+
+
 def _of_verdict(case: Case) -> dict[str, str]:
     """The fields that a verdict fills."""
-    verdict = case.verdict
-    cause = verdict.cause if verdict else ""
-    steps = [NO_STEPS, *(f"It was seen with VRAM Casebook: {_short(step)}" for step in case.steps)]
+    verdict, cause = case.verdict, about_cause(case.verdict)
+    steps = (
+        [] if not case.steps else [f"Seen with VRAM Casebook: {', '.join(map(_short, case.steps))}"]
+    )
+    nowhere = _missing("the evidence does not point to one component")
     fields = {
         "seen": f"Seen: {_missing('no run came to a verdict')}",
-        "expected": f"**Expected:** {TABLE['expected'].get(cause, TABLE['expected'][''])}",
-        "component": TABLE["components"].get(cause, TABLE["components"][""]),
-        "steps": "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1)),
+        "expected": f"**Expected:** {cause['expected']}",
+        "component": cause.get("component", nowhere),
+        "steps": "\n".join(f"{at}. {step}" for at, step in enumerate([NO_STEPS, *steps], 1)),
         "evidence": "",
         "attached": case.evidence or f"Evidence bundle: {_missing(case.no_bundle)}",
     }
     if verdict:
-        words = headline(verdict)
-        words = _code(words) if cause == "other" else words
-        seen = f"**Seen:** {words} (`{cause}`, {label(verdict)})."
+        words = _code(headline(verdict)) if verdict.cause == "other" else headline(verdict)
+        seen = f"**Seen:** {words} (`{named(verdict)}`, {label(verdict)})."
         fields["seen"] = "\n".join(filter(None, [seen, _code(cut(summary(verdict), 600), "")]))
-        fields["evidence"] = "\n".join(["Evidence:", *(f"- {line}" for line in _evidence(verdict))])
+        lines = [f"- {line}" for line in _evidence(verdict, case.bundle)]
+        fields["evidence"] = "\n".join(["Evidence:", *lines])
     return fields
 
 
-def _evidence(verdict: Verdict) -> list[str]:
-    lines = []
+def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
+    lines, made = [], filled_in(verdict, bundle)
     for title, items in (("", rows(verdict)[:10]), ("against it: ", verdict.against[:4])):
         for e in items:
-            source = _short(one_source([e.reading]))
+            mark = f" {FILLED}" if e in made and FILLED not in e.says else ""
+            source = _short(one_source([e.reading])) + mark
             lines.append(f"{title}{_short(e.says)} {_short(e.reading.show())} from {source}")
     lines += [f"by the message's numbers: {_short(row.says)}" for row in sums(verdict)]
     lines += [f"not read: {_short(missing.reading)}" for missing in verdict.missing[:4]]
@@ -101,62 +145,62 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 def _of_bundle(case: Case) -> dict[str, str]:
     """The fields that a bundle fills; without one each says why it is empty."""
-    bundle = case.bundle
-    no_log = _missing("no such line was captured")
+    bundle, no_log = case.bundle, _missing("no such line was captured")
+    fields = {"memory": "", "log": "", "no_log": no_log, "rocminfo": _missing("it was not run")}
     if bundle is None:
-        names = "os cpu gpus ram kernel cmdline".split()
         why = _missing(case.no_bundle)
-        fields = dict.fromkeys(names, why)
-        fields |= {"gpu_items": f" - GPU: {why}", "rocm": _code(why), "versions": _fence([why])}
-        fields |= {"driver": f"N/A (in-tree driver), {why}", "memory": "", "log": ""}
-        return {**fields, "no_log": no_log, "rocminfo": _missing("it was not run")}
+        fields |= dict.fromkeys("os cpu gpus ram kernel cmdline rocm".split(), why)
+        fields |= {"gpu_items": f" - GPU: {why}", "versions": _fence([why])}
+        return {**fields, "driver": f"N/A (in-tree driver), {why}"}
     box, torch, driver = machine(bundle), framework.framework(bundle), kfd.driver_version(bundle)
-    releases = rocm.rocm_versions(bundle)
-    named = _gpus(bundle)
-    agents = [agent for agent in rocm.agents(bundle) if agent.kind == "gpu"]
+    releases, listed = rocm.rocm_versions(bundle), _gpus(bundle)
+    agents = (agent for agent in rocm.agents(bundle) if agent.kind == "gpu")
     kinds = ", ".join(f"{a.name.show()} {a.marketing_name.show()}" for a in agents)
-    versions = [
-        ("PyTorch version", torch.version),
-        ("ROCM used to build PyTorch", torch.hip),
-        ("CUDA used to build PyTorch", torch.cuda),
-        ("OS", box.distribution),
-        ("Kernel", box.kernel),
-        ("Python version", torch.python),
-        ("CPU", box.cpu),
-        ("RAM", box.ram_total),
-        ("amdgpu out of tree", driver),
-        ("NVIDIA driver", nvidia.driver(bundle)),
-        ("Allocator settings", torch.settings),
-        *(("ROCm of the system", reading) for reading in releases),
+    read = {"os": box.distribution, "cpu": box.cpu, "ram": box.ram_total}
+    read |= {"kernel": box.kernel, "cmdline": box.cmdline}
+    versions = {
+        "PyTorch version": torch.version,
+        "ROCM used to build PyTorch": torch.hip,
+        "CUDA used to build PyTorch": torch.cuda,
+        "OS": box.distribution,
+        "Kernel": box.kernel,
+        "Python version": torch.python,
+        "CPU": box.cpu,
+        "RAM": box.ram_total,
+        "amdgpu out of tree": driver,
+        "NVIDIA driver": nvidia.driver(bundle),
+        "Allocator settings": torch.settings,
+    }
+    made = {item.id for item in bundle.items if item.constructed}
+    shown = [
+        f"{name}: {_value(one) or '(defaults)'}{' ' + FILLED if one.ok and one.item in made else ''}"
+        for name, one in [*versions.items(), *(("ROCm of the system", one) for one in releases)]
     ]
-    pools = str(pools_table([*gpus(bundle), *host_pools(bundle)], sources=False)).splitlines()
+    models = f"GPU models and configuration: {'; '.join(line.strip('`') for line in listed)}"
+    items: list[Gpu | Pool] = [*gpus(bundle), *host_pools(bundle)]
+    pools = str(pools_table(items, sources=False)).splitlines()
+    layers = [pool for item in items for pool in getattr(item, "pools", [item])]
+    mark = " " + FILLED if {pool.total.item for pool in layers} & made else ""
     events = [e for e in kernel_log.events(bundle) if e.kind not in QUIET_EVENTS][-MOST_EVENTS:]
     log = [f"{e.text} ({e.count} lines)" if e.count > 1 else e.text for e in events]
-    built = f"torch built for HIP: {_value(torch.hip)}"
     return {
-        "os": _shown(box.distribution),
-        "cpu": _shown(box.cpu),
-        "ram": _shown(box.ram_total),
-        "kernel": _shown(box.kernel),
-        "cmdline": _shown(box.cmdline),
-        "gpus": "\n".join(named),
-        "gpu_items": "\n".join(f" - GPU: {line}" for line in named),
+        **fields,
+        **{name: _shown(reading) for name, reading in read.items()},
+        "gpus": "\n".join(listed),
+        "gpu_items": "\n".join(f" - GPU: {line}" for line in listed),
         "driver": ("" if driver.ok else "N/A (in-tree driver), ") + _shown(driver),
-        "rocm": _code("; ".join([*map(_value, releases), built])),
-        "rocminfo": _missing("it was not run") + (f"; rocminfo names {_code(kinds)}" * bool(kinds)),
-        "versions": _fence(
-            [f"{name}: {_value(value) or '(defaults)'}" for name, value in versions]
-        ),
-        "memory": f"Memory as each layer reports it:\n{_fence(pools[:MOST_POOLS])}",
+        "rocm": _code("; ".join([*map(_value, releases), f"torch for HIP {_value(torch.hip)}"])),
+        "rocminfo": fields["rocminfo"] + (f"; rocminfo names {_code(kinds)}" if kinds else ""),
+        "versions": _fence([*shown, models]),
+        "memory": f"Memory as each layer reports it{mark}:\n{_fence(pools[:MOST_POOLS])}",
         "log": f"Kernel log:\n{_fence(log)}" if log else "",
         "no_log": "" if log else no_log,
     }
 
 
 def _gpus(bundle: Bundle) -> list[str]:
-    names = []
-    for gpu in gpus(bundle):
-        names.append(f"{gpu.vendor} {_value(gpu.name).removeprefix(gpu.vendor + ' ')}")
+    vendors = [(gpu.vendor, _value(gpu.name)) for gpu in gpus(bundle)]
+    names = [f"{vendor} {name.removeprefix(vendor + ' ')}" for vendor, name in vendors]
     counts = {name: names.count(name) for name in names}
     shown = [_code(f"{count} x {name}" if count > 1 else name) for name, count in counts.items()]
     return shown or [_missing("the bundle shows no GPU")]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,9 @@ from helpers.run.notebook import INJECTED, PARAMETERS, VERDICT
 from helpers.shapes import Verdict, as_dict, from_json
 
 from . import verdict as words_of
-from .batches import about
 from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
-from .tables import one_source, plain, uncoloured
+from .shown import NONE, words
+from .tables import cut, one_source, plain, uncoloured
 
 BANNER_TAG = "papermill-error-cell-tag"
 LABELS = {INJECTED: "Parameters of this run", PARAMETERS: "Parameters"}
@@ -39,6 +41,13 @@ UNFINISHED = {
     "pending": "Not run",
     "running": "Running when it ended",
 }
+SAID_ABOVE = ("Machine", "Against", "Verdict", "Next step")
+"""Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
+PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
+REPEATS = ("helpers.tell.panels", "batches.runs_table(", "batches.answers_table(")
+"""In the source of a cell: it shows again, for somebody at a keyboard or without a page, what the page has."""
+LONGEST_LINE = 140
+_SIZE = re.compile(r"[\d.]+ [KMGT]iB")
 NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
 
 
@@ -76,11 +85,22 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=harmless,
     )
-    environment.filters.update(headline=words_of.headline, about=about)
+    environment.filters.update(headline=words_of.headline)
+    environment.globals.update(asset=asset, glossary=words("glossary"))
+    environment.filters["card"] = verdict_html
     environment.filters["hero"] = lambda verdict: verdict_html(verdict, hero=True)
     environment.filters["source"] = lambda reading: one_source([reading])
     environment.filters["shown"] = lambda reading: reading.show()
     return environment
+
+
+@cache
+def asset(*names: str) -> tuple[Markup, str]:
+    """The style or the script of a page, and the hash by which the page's policy allows it and nothing else."""
+    folder = Path(__file__).with_name("templates")
+    text = "".join((folder / name).read_text(encoding="utf-8") for name in names)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Markup(text), f"'sha256-{digest}'"
 
 
 def verdict_html(verdict: Verdict, hero: bool = False) -> Markup:
@@ -96,10 +116,144 @@ def verdict_html(verdict: Verdict, hero: bool = False) -> Markup:
 
 
 def notebook_html(
-    notebook: Any, room: Room, last_words: str = "", failing_cell: int | None = None
+    notebook: Any,
+    room: Room,
+    last_words: str = "",
+    failing_cell: int | None = None,
+    known: set[str] | None = None,
 ) -> Markup:
-    """The notebook as HTML without a page around it; headings start at level 3."""
-    return render("cells.html.j2", cells=cells(notebook, room, last_words, failing_cell))
+    """The notebook as folded sections, without a page around them.
+
+    ``known`` is what the page around it shows already (digests of outputs, and what is added here): it is not shown again, and
+    neither are code that ran well, panels and the parts that the head of that page holds. None shows all of it.
+    """
+    mark, pieces = len(known or ()), cells(notebook, room, last_words, failing_cell)
+    return render("folds.html.j2", folds=folds(pieces, known), mark=mark)
+
+
+@dataclass
+class Fold:
+    """A section of a page: one line, under it the outputs of some cells; ``code`` is shown of cells that need it."""
+
+    title: str = ""
+    prose: Markup = Markup("")
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """What became of it where it did not run to its end."""
+        return next((cell["state"] for cell in self.cells if cell["state"]), "")
+
+    @property
+    def open(self) -> bool:
+        """Whether it is shown at once: somebody has to look at it."""
+        ended = (UNFINISHED["failed"], UNFINISHED["running"])
+        return any(cell["state"] in ended or cell["last_words"] for cell in self.cells)
+
+    @property
+    def views(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Its outputs, those of a figure and of its twin in words apart: a reader sees one of the two."""
+        pictures = [out for out in self.outputs if "picture" in out]
+        rest = [out for out in self.outputs if "picture" not in out]
+        return (
+            [("Figure", pictures), ("Table", rest)] if pictures and rest else [("", self.outputs)]
+        )
+
+    @property
+    def hint(self) -> str:
+        """What it holds, in a few words."""
+        tables = [len(out["rows"]) for out in self.outputs if "rows" in out]
+        holds = ["figure"] * any("picture" in out for out in self.outputs)
+        holds += [f"{sum(tables)} row{'s' * (sum(tables) != 1)}"] * bool(tables)
+        return ", ".join(holds)
+
+
+def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
+    """The cells under the lines that go before them: see ``notebook_html``."""
+    listed, now, part = [], Fold(), ""
+    for piece in pieces:
+        if "prose" in piece:
+            own = piece["heading"] if known is None else ""
+            if now.outputs or now.cells or own:
+                listed.append(now)
+                now = Fold()
+            part = piece["heading"] or part
+            name = PARTS.get(piece["heading"], piece["heading"])
+            now.prose += piece["whole"] if now.title or own else piece["prose"]
+            now.title = now.title or own or piece["lead"] or name
+            continue
+        wanted = known is None or piece["state"] or piece["last_words"]
+        outputs = _tabled(piece["outputs"])
+        if known is not None and not piece["state"]:
+            said = part in SAID_ABOVE or any(name in piece["source"] for name in REPEATS)
+            outputs = [] if said else [out for out in outputs if _is_new(out, known)]
+            if piece["outputs"] and not outputs and not now.outputs:
+                now = Fold()
+        if listed and not wanted and not now.outputs and _twins(listed[-1].outputs, outputs):
+            listed[-1].outputs += outputs
+            now = Fold()
+            continue
+        if outputs or wanted:
+            now.title = now.title or piece["label"]
+        now.outputs += outputs
+        now.cells += [piece] * bool(wanted)
+    listed.append(now)
+    return [one for one in listed if one.outputs or one.cells or (known is None and one.title)]
+
+
+def _twins(figures: list[dict[str, Any]], tables: list[dict[str, Any]]) -> bool:
+    """Whether most sizes of tables stand in the words of the figure before them, which then shows the same."""
+    said = {size for out in figures for size in _SIZE.findall(out.get("alt", ""))}
+    rows = [" ".join(row) for out in tables for row in out.get("rows", ())]
+    sizes = set(_SIZE.findall("\n".join(rows)))
+    bare = all("picture" in out for out in figures)
+    return bare and len(rows) > 1 and len(sizes & said) * 2 > len(sizes)
+
+
+def _is_new(output: dict[str, Any], known: set[str]) -> bool:
+    """Whether the page shows nothing that is equal to it; then it does from now on."""
+    digest = hashlib.sha256(repr(sorted(output.items())).encode("utf-8", "replace")).hexdigest()
+    new = digest not in known
+    known.add(digest)
+    return new
+
+
+def _tabled(outputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The outputs, with the aligned tables among printed lines as rows of cells."""
+    pieces: list[dict[str, Any]] = []
+    for output in outputs:
+        if output.get("kind") != "stdout":
+            pieces.append(output)
+            continue
+        lines: list[str] = []
+        rows: list[list[str]] = []
+        for line in output["text"].splitlines():
+            row = re.split(" {2,}", line.strip())
+            if rows and len(row) == len(rows[0]):
+                rows.append(row)
+                continue
+            if len(row) > 1 and lines and not "".join(row).strip("-"):
+                head = re.split(" {2,}", lines[-1].strip())
+                head += [""] * (len(row) - len(head) == 1)  # a last column without a name
+                if len(head) == len(row):
+                    pieces += _printed(lines[:-1])
+                    lines, rows = [], [head]
+                    pieces.append({"head": head, "rows": rows})
+                    continue
+            if rows:
+                rows = []
+            lines.append(line)
+        pieces += _printed(lines)
+    for piece in pieces:
+        if "rows" in piece:
+            piece["rows"] = piece["rows"][1:]
+    return pieces
+
+
+def _printed(lines: list[str]) -> list[dict[str, Any]]:
+    text = "\n".join(lines[1:] if lines[1:] == [NONE] else lines).strip("\n")
+    return [{"kind": "stdout", "text": text}] if text.strip() else []
 
 
 def cells(
@@ -119,7 +273,7 @@ def cells(
             continue
         number += INJECTED not in tags
         if cell.cell_type == "markdown":
-            pieces.append({"prose": prose.html(_clipped(uncoloured(cell.source), room))})
+            pieces.append(_headed(_clipped(uncoloured(cell.source), room), prose))
         elif cell.cell_type == "code":
             status = cell.metadata.get("papermill", {}).get("status", "")
             one = _code_cell(_clipped(uncoloured(cell.source), room), UNFINISHED.get(status, ""))
@@ -142,12 +296,26 @@ def cells(
     return pieces
 
 
+def _headed(source: str, prose: Prose) -> dict[str, Any]:
+    """A cell of Markdown: its heading, its first sentence as plain words, and the rest as HTML."""
+    match = re.match(
+        r"\s*(?:#{1,6} +([^\n]*)\s*)?(?:(?![-#|>`*\d])(.*?[.?!](?=\s|$)))?(.*)", source, re.DOTALL
+    )
+    heading, lead, rest = match.groups(default="") if match else ("", "", source)
+    line = re.sub(r"\[([^]]*)\]\([^)]*\)|[*`]", r"\1", " ".join(lead.split()))
+    whole = prose.html(lead + rest)
+    rest = prose.html(rest) if len(line) <= LONGEST_LINE else whole
+    shown = {"prose": rest, "whole": whole, "lead": cut(line, LONGEST_LINE)}
+    return {"heading": heading.strip(), **shown}
+
+
 def _code_cell(source: str, state: str) -> dict[str, Any]:
     coloured = pygments.highlight(
         source, PythonLexer(stripall=True), HtmlFormatter(cssclass="highlight")
     )
     code = Markup(coloured) if source else ""
-    return {"code": code, "state": state, "label": "Code", "outputs": [], "last_words": ""}
+    about = {"code": code, "source": source, "state": state, "label": "Code"}
+    return {**about, "outputs": [], "last_words": ""}
 
 
 def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] | None:

@@ -8,17 +8,13 @@ sizes, digests, times. Words drawn in a picture's pixels are not read. ``second_
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import pickle
 import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from helpers.allocator.trace import TraceError
-from helpers.allocator.unpickle import load
 from helpers.look.archive import BundleError, check_target, read_files, write_files
 
 from .redact_box import learn_bundle_files
@@ -53,7 +49,7 @@ def redact_bundle(
 ) -> Replaced:
     """Write the bundle or folder at ``path`` to ``out`` (folder, .tar.gz) with pseudonyms, and say what was replaced.
 
-    Raises RedactError, with nothing written, where a member is binary and not a PNG, JPEG, torch memory snapshot or Parquet
+    Raises RedactError, with nothing written, where a member is binary and no PNG
     (``allow_binary`` lets such members pass as they are), and where the second scan finds something in what would be written
     (``allow_found`` lets it). Raises BundleError as open_bundle does, also for links.
     """
@@ -108,10 +104,6 @@ def _content(
     if picture is not None:
         replaced.notes.append(f"{clean}: words drawn in it were not read")
         return picture
-    if raw.startswith(b"PAR1"):
-        return _parquet(raw, known, replaced, clean)
-    if raw[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-        return _pickle(raw, known, replaced, clean)
     text, encoding = _text(raw)
     if text is None:
         raise RedactError("SQLite" if raw.startswith(b"SQLite") else "binary")
@@ -192,54 +184,6 @@ def _manifest(
     else:
         clean = redacted(data)
     return json.dumps(clean, indent=1).encode() + b"\n"
-
-
-def _pickle(raw: bytes, known: Known, replaced: Replaced, where: str) -> bytes:
-    """A torch memory snapshot: plain data, read without running it."""
-    with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
-        file.write(raw)
-        file.flush()
-        try:
-            data = load(Path(file.name))
-        except TraceError:
-            raise RedactError("a pickle that is no plain data") from None
-    return pickle.dumps(redact_data(data, known, replaced, where), protocol=4)
-
-
-def _parquet(raw: bytes, known: Known, replaced: Replaced, where: str) -> bytes:
-    """Texts of all columns, their names and the metadata of the schema. A column of bytes cannot be read for sure."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    def clean(data: Any) -> Any:
-        return redact_data(data, known, replaced, where)
-
-    try:
-        table = pq.read_table(io.BytesIO(raw))
-    except (pa.ArrowException, OSError):
-        raise RedactError("a Parquet file that cannot be read") from None
-    columns, fields = [], []
-    for column, each in zip(table.columns, table.schema, strict=True):
-        kind = str(each.type)
-        if "binary" in kind:
-            raise RedactError("Parquet with a column of bytes")
-        if "string" in kind or "struct" in kind or "map" in kind:
-            rows = column.to_pylist()
-            words = kind in ("string", "large_string")
-            clean_rows = {row: clean(row) for row in set(rows)} if words else {}
-            plain = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
-            rows = [clean_rows[row] if words else clean(row) for row in rows]
-            column = pa.array(rows, type=plain).cast(each.type)
-        columns.append(column)
-        fields.append(each.with_name(clean(each.name)).with_metadata(None))
-    meta = {
-        key: replace(value.decode("utf-8", "replace"), known, replaced, where).encode()
-        for key, value in (table.schema.metadata or {}).items()
-        if key != b"ARROW:schema"
-    }
-    out = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=pa.schema(fields, metadata=meta or None)), out)
-    return out.getvalue()
 
 
 def second_scan(texts: Mapping[str, str]) -> list[str] | str:

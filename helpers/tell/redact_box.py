@@ -112,6 +112,9 @@ def learn_live(
         _home(root / home.lstrip("/"), known)
     for path in _paths(root, "etc/NetworkManager/system-connections/*.nmconnection"):
         known.add("wifi", path.stem)  # its name alone: inside stands the password
+    # A cluster's accounts stand in no file of the box: LDAP, SSSD.
+    for name in ("USER", "LOGNAME", "HOME"):
+        known.add("user", environment.get(name, "").rpartition("/")[2])
     for name, value in environment.items():
         if len(value) >= 6 and sounds_secret(name) and not os.path.exists(value):
             known.add("token", value)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+from helpers.grammar import data
 
 from .redact_known import ACCOUNTS, COMMON, TABLE, Known, Span, lower, occurrences
 
@@ -33,60 +35,37 @@ _WRAP = re.compile(
     re.IGNORECASE,
 )
 _HINT = re.compile(r"[\x1b\\%&]")
-_NOTHING = re.compile(r"(?!)")
 _PIECE, _NEAR, _BEYOND = 2048, 256, 2048
 """A text is read in pieces of so many characters: a detector is tried only in those that hold one of its words, or nearly."""
 _LONGEST_SHORT, _LONGEST = 5, 2000
 """A secret up to the first length may be a word, one beyond the second is no name: both go here, and stay elsewhere."""
 
 
-class View:
-    """A text in which every match of ``pattern`` reads as ``read`` says; ``place`` leads back into the first text."""
+class View(NamedTuple):
+    """A text as it reads in one way: each character stands for ``starts`` to before ``ends`` of the text as it is written."""
 
-    def __init__(
-        self,
-        text: str,
-        pattern: re.Pattern[str] = _NOTHING,
-        read: Callable[[re.Match[str]], str] = str,
-        under: View | None = None,
-    ):
-        self.under = under
-        self._from: list[int] = []
-        self._pieces: list[tuple[int, int, int]] = []
-        parts, at, length = [], 0, 0
-        for match in pattern.finditer(text):
-            words = read(match)
-            length += match.start() - at
-            self._from.append(length)
-            self._pieces.append((match.start(), match.end(), len(words)))
-            parts += [text[at : match.start()], words]
-            at, length = match.end(), length + len(words)
-        self.text = "".join([*parts, text[at:]]) if parts else text
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
 
-    def __bool__(self) -> bool:
-        return bool(self._pieces)
+    def reread(self, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> View:
+        """The view in which every match of ``pattern`` reads as ``read`` says, which is shorter."""
+        parts, starts, ends, at = [], array("q"), array("q"), 0
+        for match in pattern.finditer(self.text):
+            words, start, end = read(match), *match.span()
+            parts += [self.text[at:start], words]
+            starts += array("q", [*self.starts[at:start], *[self.starts[start]] * len(words)])
+            ends += array("q", [*self.ends[at:start], *[self.ends[end - 1]] * len(words)])
+            at = end
+        if not parts:
+            return self
+        starts += array("q", self.starts[at:])
+        return View("".join([*parts, self.text[at:]]), starts, ends + array("q", self.ends[at:]))
 
     def differs(self, start: int, end: int) -> bool:
-        """Whether anything between two places reads other than in the text; the plain view is all new."""
-        if not self._pieces or bisect_left(self._from, start - 1) < bisect_right(self._from, end):
-            return True
-        last = min(end, len(self.text)) - 1
-        return bool(self.under and self.under.differs(self._at(start)[0], self._at(last)[1]))
-
-    def place(self, start: int, end: int) -> tuple[int, int]:
-        """The piece of the first text that reads as ``start`` to ``end`` here."""
-        first, last = self._at(start)[0], self._at(end - 1)[1]
-        return self.under.place(first, last) if self.under else (first, last)
-
-    def _at(self, index: int) -> tuple[int, int]:
-        number = bisect_right(self._from, index) - 1
-        if number < 0:
-            return index, index + 1
-        (start, end, length), first = self._pieces[number], self._from[number]
-        if index < first + length:
-            return start, end
-        place = end + index - first - length
-        return place, place + 1
+        """Whether anything between two places reads other than in the text; the text as it is written is all new."""
+        last, before = min(end, len(self.text)), self.ends[start - 1] if start else 0
+        return isinstance(self.starts, range) or self.ends[last - 1] - before != last - start
 
 
 def views(text: str) -> Iterator[tuple[str, View]]:
@@ -95,22 +74,20 @@ def views(text: str) -> Iterator[tuple[str, View]]:
     ``decoded``: without the escapes of JSON, URLs and HTML, up to three deep; a colour reads as a separator. ``uncoloured``:
     also without colours and tags inside a line. ``joined``: and with every line joined to the next.
     """
-    yield "plain", View(text)
-    decoded: View | None = None
+    plain = decoded = View(text, range(len(text)), range(1, len(text) + 1))
+    yield "plain", plain
     for _ in range(3):
-        before = decoded.text if decoded else text
-        deeper = View(before, _ESCAPE, _plain, decoded) if _HINT.search(before) else None
-        if not deeper or deeper.text == before:
+        if not _HINT.search(decoded.text):
             break
-        decoded = deeper
-    if decoded:
+        decoded = decoded.reread(_ESCAPE, _plain)
+    if decoded is not plain:
         yield "decoded", decoded
     for name, pattern in (("uncoloured", _GLUE), ("joined", _WRAP)):
         # Glue first: a colour written as an escape is read here, not by the decoder.
-        inner = View(text, pattern, lambda match: "")
-        if inner:
+        inner = plain.reread(pattern, lambda match: "")
+        if inner is not plain:
             further = _HINT.search(inner.text)
-            yield name, View(inner.text, _ESCAPE, _plain, inner) if further else inner
+            yield name, inner.reread(_ESCAPE, _plain) if further else inner
 
 
 def glue(text: str, lines: bool) -> str:
@@ -189,38 +166,69 @@ def _only_here(kind: str, value: str) -> bool:
     return kind in ("token", "url-credential") and len(value) <= _LONGEST_SHORT
 
 
-def _compiled(rows: Iterable[dict[str, Any]], pieces: dict[str, str]) -> tuple[Detector, ...]:
-    """The detectors of the table; the pieces may use pieces above them."""
-    whole: dict[str, str] = {}
+WORDS = {"OF": "of secrets", "AFTER": "after a secret", "ALPHABET": "of a tokenizer"}
+"""Pieces of patterns that are words of look/environment.json."""
+
+
+def _detectors() -> tuple[Detector, ...]:
+    """The rows of redact.yaml, whose pieces may use pieces above them, and a row for each token of look/secrets.json."""
+    names = data("look/environment")
+    whole = {piece: names[name].replace(" ", "|") for piece, name in WORDS.items()}
 
     def filled(text: str) -> str:
         for name, piece in whole.items():
             text = text.replace(f"{{{name}}}", piece)
         return "".join(text.split("\n"))
 
-    for name, piece in pieces.items():
+    for name, piece in TABLE["pieces"].items():
         whole[name] = filled(piece)
     detectors = []
-    for row in rows:
+    for row in [*TABLE["detectors"], *map(_of_token, data("look/secrets")["tokens"])]:
         flags = frozenset(row.get("flags", "").split())
         how = re.MULTILINE | (re.IGNORECASE if "any-case" in flags else 0)
         patterns: dict[str, Any] = {
             name: re.compile(filled(row.get(name, none)), how)
             for name, none in (("pattern", ""), ("gate", ""), ("needs", ""), ("unless", "(?!)"))
         }
-        near = tuple(row["near"].split("|"))
+        near = tuple(filled(row["near"]).split("|"))
         about = {name: row[name] for name in ("kind", "what", "example", "source")}
         detectors.append(Detector(near=near, flags=flags, **patterns, **about))
+    for name, text in TABLE["secrets"].items():
+        _SECRETS[name] = re.compile(filled(text), re.IGNORECASE)
     return tuple(detectors)
 
 
-DETECTORS = _compiled(TABLE["detectors"], TABLE["pieces"])
+def _of_token(row: dict[str, str]) -> dict[str, str]:
+    near = "|".join(row["begins"].lower().split())
+    pattern = rf"\b(?P<v>{row['shape']})(?![A-Za-z0-9])"
+    more = {"kind": "token", "flags": "strong at-hint", "example": ""}
+    return {**row, **more, "near": near, "pattern": pattern}
 
 
-def spans(
-    view: View, known: Known, strong: bool = False, detectors: Iterable[Detector] = DETECTORS
-) -> Iterator[Span]:
-    """Every value that a detector finds; ``strong`` tries the surest alone."""
+_SECRETS: dict[str, re.Pattern[str]] = {}
+DETECTORS = _detectors()
+
+
+def detected(
+    text: str, known: Known, detectors: Iterable[Detector] = DETECTORS
+) -> tuple[list[tuple[str, View]], list[Span]]:
+    """A text in each of its views, and every value that a detector finds in them, at its place in the text."""
+    each = list(views(text))
+    return each, [
+        placed(span, view, name)
+        for name, view in each
+        for span in _spans(view, known, detectors, strong=name == "joined")
+    ]
+
+
+def placed(span: Span, view: View, name: str) -> Span:
+    """A span of a view as one of the text itself; in the ``joined`` view it may go over the ends of lines."""
+    start, end = view.starts[span.start], view.ends[span.end - 1]
+    return Span(start, end, span.kind, span.name, name == "joined")
+
+
+def _spans(view: View, known: Known, detectors: Iterable[Detector], strong: bool) -> Iterator[Span]:
+    """What detectors find in one view; ``strong`` tries the surest alone."""
     text, low = view.text, lower(view.text)
     pieces = [
         (start, low[max(0, start - 64) : start + _PIECE + _NEAR])
@@ -233,30 +241,17 @@ def spans(
                 yield from detector.spans(match, known)
 
 
-_NO_TOKEN_BEFORE = re.compile(
-    r"(?:pad|eos|bos|unk|mask|cls|sep|special|next|num|per|max|min|first|last|prompt|image|audio|new"
-    r"|stop|by|each|s)[_ -]?$",
-    re.IGNORECASE,
-)
-_NO_SECRET = re.compile(
-    r"none|null|true|false|str|int|bytes|bool|optional|any|\.\.\.|[*x•]+|os\.environ.*|getpass.*|"
-    r"(?:self|args|cfg|config|settings|kwargs)\.\w+|[$%{<].*|[\d.,eE+_-]*"
-    r"|[\d.,]+(?:[munµ]?s|[kmgt]i?b|%|x|it/s)",
-    re.IGNORECASE,
-)
-_PASSWORD, _PIN = re.compile("pass|pwd|psk", re.IGNORECASE), re.compile(r"\d{4,}")
-
-
 def _is_secret(match: re.Match[str], group: str) -> bool:
     """Whether what follows a word as "token" or "password" is one, not code, a type, a count or a placeholder."""
     text, value, begin = match.string, match[group], match.start()
     name = text[begin : match.start(group)]
     if name.lower().startswith("token") and (
-        _NO_TOKEN_BEFORE.search(text[max(0, begin - 12) : begin])
+        _SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
         or not re.search(r"[^\d.,]", value)
     ):
         return False
-    if _NO_SECRET.fullmatch(value) and not (_PASSWORD.match(name) and _PIN.fullmatch(value)):
+    pin = _SECRETS["password"].search(name) and re.fullmatch(r"\d{4,}", value)
+    if _SECRETS["no_secret"].fullmatch(value) and not pin:
         return False
     if group == "v":  # in quotes
         return not value.isspace()

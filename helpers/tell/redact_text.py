@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .redact_known import TABLE, Known, Span
-from .redact_patterns import JOINT, View, glue, spans, views
+from .redact_patterns import JOINT, detected, glue, placed
 
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 PACKED = (
     *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
     *(b"SQLite format 3", b"PAR1", b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95"),
@@ -79,25 +79,11 @@ def redact_text(
 def learn(text: str, known: Known) -> None:
     """Remember the values that a text tells: the user of a home folder, the host of a prompt, what has a shape of its own."""
     if text not in known.read:
-        known.read[text] = _read(text, known)
+        known.read[text] = detected(text, known)
         for match in _BASE64.finditer(text):
             inner = decoded_base64(match.group())
             if isinstance(inner, str):
                 learn(inner, known)
-
-
-def _read(text: str, known: Known) -> tuple[list[tuple[str, View]], list[Span]]:
-    """A text in each of its views, and what detectors find in them, as places in the text."""
-    each = list(views(text))
-    return each, [
-        _placed(span, view, name)
-        for name, view in each
-        for span in spans(view, known, strong=name == "joined")
-    ]
-
-
-def _placed(span: Span, view: View, name: str) -> Span:
-    return Span(*view.place(span.start, span.end), span.kind, span.name, name == "joined")
 
 
 def replace(
@@ -106,9 +92,9 @@ def replace(
     """The text with pseudonyms, by what is known so far and by detectors; ``learn`` all texts first."""
     replaced = Replaced() if replaced is None else replaced
     for _ in range(4):
-        each, values = known.read.pop(text, None) or _read(text, known)
+        each, values = known.read.pop(text, None) or detected(text, known)
         values = values + [
-            _placed(span, view, name)
+            placed(span, view, name)
             for name, view in each
             for span in known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
         ]
@@ -149,7 +135,7 @@ def decoded_base64(text: str) -> str | bytes | None:
     try:
         inner = raw.decode("utf-8")
     except UnicodeDecodeError:
-        return raw if raw.startswith((*PACKED, PNG[:4], b"\xff\xd8\xff")) else None
+        return raw if raw.startswith((*PACKED, PNG[:4], JPEG)) else None
     if inner and all(char.isprintable() or char in "\r\n\t\x1b" for char in inner):
         return inner
     return raw if raw.startswith(PACKED) else None
@@ -212,34 +198,22 @@ def redact_data(
 
 def learn_data(data: Any, known: Known, key: str = "") -> None:
     """Remember what texts, keys and names before values tell."""
-    if isinstance(data, dict):
-        if data.get("_model_name") == "PasswordModel" and isinstance(data.get("value"), str):
-            known.add("password", data["value"])
-        for name, value in data.items():
-            learn(str(name), known)
-            learn_data(value, known, str(name))
-    elif isinstance(data, (list, tuple)) and data and all(isinstance(one, str) for one in data):
-        learn(("" if key in _LINES else JOINT).join(data), known)
-    elif isinstance(data, (list, tuple)):
-        for one in data:
-            learn_data(one, known, key)
-    elif isinstance(data, str) and not _BINARY.match(key):
-        learn(data, known)
-        if _NAMED.search(key):
-            learn(f"{key}={data!r}" if "'" not in data else f'"{key}": "{data}"', known)
-    elif type(data) is int and _NAMED.search(key):
-        learn(f'"{key}": {data}', known)
+    _Walk(known).item(key, data, "")
 
 
 class _Walk:
-    """Goes through data and replaces; counts under the place where it is."""
+    """Goes through data, replaces, and counts under the place where it is; without ``replaced`` it only learns."""
 
-    def __init__(self, known: Known, replaced: Replaced, allow_binary: bool):
-        self.known, self.replaced, self.allow_binary = known, replaced, allow_binary
+    def __init__(self, known: Known, replaced: Replaced | None = None, allow_binary: bool = False):
+        self.known, self.learns, self.allow_binary = known, replaced is None, allow_binary
+        self.replaced = replaced or Replaced()
         self._done: dict[str, tuple[str, Replaced]] = {}
 
     def text(self, text: str, where: str) -> str:
-        """A snapshot names the same file a hundred thousand times: each text is read once."""
+        """A record names the same file a hundred thousand times: each text is read once."""
+        if self.learns:
+            learn(text, self.known)
+            return text
         if text not in self._done:
             own = Replaced()
             self._done[text] = replace(text, self.known, own, ""), own
@@ -250,9 +224,10 @@ class _Walk:
     def item(self, key: str, value: Any, where: str) -> Any:
         """One value, read with its name."""
         if _BINARY.match(key) and isinstance(value, (str, list)):
-            return self.binary(key, value, where, False) or ""
+            return value if self.learns else self.binary(key, value, where, False) or ""
         if isinstance(value, str) and _NAMED.search(key):
-            return self._named(key, value, where)
+            clean = self.text(value, where) if self.learns else value
+            return self._named(key, clean, where)
         if type(value) is int and _NAMED.search(key):
             clean = self.text(f'"{key}": {value}', where)
             return value if clean == f'"{key}": {value}' else clean.partition(": ")[2]
@@ -264,8 +239,11 @@ class _Walk:
         if isinstance(data, str):
             return self.text(data, where)
         if isinstance(data, dict):
-            if data.get("encoding") == "base64" and isinstance(data.get("data"), str):
-                data = {**data, "data": self.binary("a buffer", data["data"], where, False) or ""}
+            inside = data.get("data") if data.get("encoding") == "base64" else None
+            if isinstance(inside, str) and not self.learns:
+                data = {**data, "data": self.binary("a buffer", inside, where, False) or ""}
+            if data.get("_model_name") == "PasswordModel" and isinstance(data.get("value"), str):
+                self.known.add("password", data["value"])
             new = type(data)()
             for key, value in data.items():
                 name = self.text(key, where) if isinstance(key, str) else key
@@ -277,10 +255,11 @@ class _Walk:
                 # Read as one: a value may go on in the next text.
                 return type(data)(self.text(JOINT.join(data), where).split(JOINT))
             return type(data)(self.data(one, where) for one in data)
-        if isinstance(data, int) and (value := self.known.of_word(str(data))):
-            self.replaced.counts[value[0], where] += 1
-            return value[1]
-        return data
+        value = self.known.of_word(str(data)) if isinstance(data, int) else None
+        if value is None or self.learns:
+            return data
+        self.replaced.counts[value[0], where] += 1
+        return value[1]
 
     def output(self, output: Any, where: str, marked: bool) -> None:
         """An output of a cell, in place; ``marked``: its code held a value, which a picture may show."""
@@ -322,16 +301,12 @@ class _Walk:
 
 
 def without_words(raw: bytes) -> bytes | None:
-    """A PNG or JPEG without comments, EXIF, XMP, profiles, times and tails; None where it is no whole one of these.
+    """A PNG without comments, EXIF, XMP, profiles, times and tails; None where it is no whole one.
 
     What draws it stays as it is. Words drawn in its pixels are not read.
     """
-    if raw.startswith(PNG):
-        return _png(raw)
-    return _jpeg(raw) if raw.startswith(b"\xff\xd8\xff") else None
-
-
-def _png(raw: bytes) -> bytes | None:
+    if not raw.startswith(PNG):
+        return None
     kept, at = [PNG], len(PNG)
     while at + 12 <= len(raw):
         size, kind = struct.unpack(">I4s", raw[at : at + 8])
@@ -343,24 +318,4 @@ def _png(raw: bytes) -> bytes | None:
             kept.append(chunk)
         if kind == b"IEND":
             return b"".join(kept)
-    return None
-
-
-def _jpeg(raw: bytes) -> bytes | None:
-    """Application segments but JFIF's (APP0) and Adobe's colour transform (APP14) go, and so do comments."""
-    kept, at = [raw[:2]], 2
-    while at + 2 <= len(raw) and raw[at] == 0xFF:
-        marker = raw[at + 1]
-        if marker == 0xD9:
-            return b"".join([*kept, raw[at : at + 2]])
-        end = at + 2 + int.from_bytes(raw[at + 2 : at + 4], "big")
-        if marker == 0xDA:
-            # The picture itself: until a marker that is neither a stuffed byte nor a restart.
-            further = re.compile(rb"\xff[^\x00\xd0-\xd7]", re.DOTALL).search(raw, end)
-            end = further.start() if further else len(raw)
-        if end < at + 4 or end + 1 >= len(raw):
-            return None
-        if not (0xE1 <= marker <= 0xED or marker in (0xEF, 0xFE)):
-            kept.append(raw[at:end])
-        at = end
     return None

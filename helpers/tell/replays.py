@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from helpers import shapes
 from helpers.allocator.driver import Card
 from helpers.allocator.metrics import Metrics
 from helpers.allocator.outcome import Outcome
@@ -14,16 +15,7 @@ from helpers.allocator.recorded import AMPLE_BYTES, Agreement
 from helpers.allocator.whatif import TOP, Answer, Row
 from helpers.look.reading import seen, show_bytes
 from helpers.settings.releases import behaviour
-from helpers.shapes import (
-    Alternative,
-    Evidence,
-    FirstOom,
-    Missing,
-    NextStep,
-    Replay,
-    Verdict,
-    as_dict,
-)
+from helpers.shapes import Verdict
 
 from .shown import Column, Shown
 
@@ -32,9 +24,9 @@ def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> dict[st
     """The JSON shape of one replay."""
     first = None
     if outcome.first_oom is not None:
-        first = FirstOom(index=outcome.first_oom, size_bytes=outcome.first_oom_bytes)
+        first = shapes.FirstOom(index=outcome.first_oom, size_bytes=outcome.first_oom_bytes)
     rules = behaviour(torch, build)
-    replay = Replay(
+    replay = shapes.Replay(
         events=outcome.events,
         ooms=outcome.ooms,
         first_oom=first,
@@ -47,7 +39,7 @@ def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> dict[st
         build=build,
         proved="oracle" if rules.proved == "oracle" else "source",
     )
-    return as_dict(replay)
+    return shapes.as_dict(replay)
 
 
 def replay_text(
@@ -122,11 +114,6 @@ def _league_row(row: Row) -> list[Any]:
     return [row.settings or "default", out, peak, row.retries, row.slow_calls]
 
 
-def league_text(answer: Answer, rows: int = TOP) -> str:
-    """The league for a terminal."""
-    return str(league(answer, rows))
-
-
 def _where(frames: tuple[str, ...]) -> str:
     return " < ".join(frames[:3]) or "no stack recorded"
 
@@ -180,8 +167,8 @@ def verdict(
 def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bool) -> Verdict:
     source = f"replay under torch {answer.torch}, {answer.build}"
 
-    def held(name: str, value: int, item: str, says: str) -> Evidence:
-        return Evidence(name, seen(value, "bytes", source, item), says)
+    def held(name: str, value: int, item: str, says: str) -> shapes.Evidence:
+        return shapes.Evidence(name, seen(value, "bytes", source, item), says)
 
     peak, most = now.peak_reserved_bytes, "the most the allocator holds of the card"
     card = held("card", answer.capacity_bytes, "the card replayed on", "what there is")
@@ -192,7 +179,7 @@ def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bo
         summary=f"Every request is met under {setting} on {size}.",
         evidence=[held("peak", peak, "peak reserved", most), card],
         against=[
-            Evidence(f"note-{n}", seen(warning, "text", source), "a limit of this answer")
+            shapes.Evidence(f"note-{n}", seen(warning, "text", source), "a limit of this answer")
             for n, warning in enumerate(answer.warnings, 1)
         ],
         next_step=_use(answer, now),
@@ -208,7 +195,7 @@ def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bo
     ]
     if at_failure is not None:
         loose = "free, but in segments that are in use: it cannot be given back"
-        stranded, allocated = at_failure.all.stranded_bytes, at_failure.all.allocated_bytes
+        stranded, allocated = at_failure.stranded_bytes, at_failure.allocated_bytes
         evidence += [
             held("stranded", stranded, "stranded at the failure", loose),
             held("allocated", allocated, "allocated at the failure", "in use"),
@@ -222,7 +209,7 @@ def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bo
         confidence="confirmed" if recorded else "likely",
         summary=f"The same requests pass on this card under {_name(answer.use)}.",
         evidence=evidence,
-        missing=[] if recorded else [Missing("a trace of your program on this card", own)],
+        missing=[] if recorded else [shapes.Missing("a trace of your program on this card", own)],
     )
 
 
@@ -237,19 +224,19 @@ def _too_small(made: Verdict, answer: Answer, recorded: bool) -> Verdict:
         cause="true-capacity",
         confidence="confirmed" if recorded and above else "likely",
         summary=summary,
-        alternatives=[] if above else [Alternative("allocator-fragmentation", "weak")],
-        next_step=NextStep(f"{less}first are {_groups(answer)}"),
+        alternatives=[] if above else [shapes.Alternative("allocator-fragmentation", "weak")],
+        next_step=shapes.NextStep(f"{less}first are {_groups(answer)}"),
     )
 
 
-def _use(answer: Answer, now: Row) -> NextStep:
+def _use(answer: Answer, now: Row) -> shapes.NextStep:
     if answer.use == now.settings or (now.passes and not answer.use):
-        return NextStep(what="Leave the allocator's settings as they are")
+        return shapes.NextStep(what="Leave the allocator's settings as they are")
     if not answer.use:
         what = "Unset the allocator's variables: the default settings pass"
-        return NextStep(what, "unset PYTORCH_CUDA_ALLOC_CONF")
+        return shapes.NextStep(what, "unset PYTORCH_CUDA_ALLOC_CONF")
     name = "PYTORCH_CUDA_ALLOC_CONF" if answer.build == "cuda" else "PYTORCH_HIP_ALLOC_CONF"
-    return NextStep(
+    return shapes.NextStep(
         what=f"Set it before the program starts: {answer.why}",
         command=f"export {name}={answer.use}",
         precondition="the program is started anew; a running one keeps what it has",

@@ -1,5 +1,6 @@
-"""One page for a whole batch. Of a few runs: the verdict, the machine, every run with its true state, each notebook. Of a night
-with many: the counts, what needs a person, the answers by notebook and box, with links to pages of single runs.
+"""One page for a whole batch: the verdict and its next step, what needs a person, what each notebook came to on each box, what
+is new since the batch before, and every run with its true state. Notebooks of a few runs are on it, those of many on pages of
+their own beside it.
 
 A page needs no network and runs nothing; that of a few runs is one file that can be mailed. Pages are written for partial
 batches and torn records too, and name what could not be read.
@@ -10,23 +11,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
+from helpers.look import kernel_log
+from helpers.look.archive import BundleError
+from helpers.look.bundle import open_bundle
 from helpers.look.files import write_atomic
+from helpers.run.history import same_run
 from helpers.run.kernel import last_words
 from helpers.run.notebook import NotebookError, open_notebook
-from helpers.run.record import EARLIER, RecordUnreadable, gone, read_run
+from helpers.run.record import EARLIER, RecordUnreadable, gone, read_batch, read_run
 from helpers.run.shapes import Run
+from helpers.shapes import Verdict
 
 from .batches import leading
 from .page import Room, notebook_html, render
-from .tables import cut, duration, plain, uncoloured
+from .shown import words
+from .tables import cut, duration, plain, since_boot, uncoloured
+from .verdict import headline
 
 PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
 """Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
@@ -34,18 +42,8 @@ MOST_EMBEDDED = 12
 """A batch of more runs has a page of links: each run that is looked at first has a page of its own beside its record."""
 MOST_RUN_PAGES = 200
 MOST_TROUBLES, MOST_EARLIER, MOST_ALIKE, MOST_EVIDENCE = 150, 60, 6, 6
-STATE_WORDS = {
-    "rebooted": "the machine restarted during it",
-    "stuck": "stuck in the kernel or driver",
-    "node_lost": "its machine was lost",
-    "died": "died: its kernel was lost",
-    "timed_out": "stopped: over its time limit",
-    "started": "started, no end recorded",
-    "failed": "failed",
-    "answered": "answered",
-    "planned": "not started",
-    "skipped": "skipped",
-}
+MOST_OPEN, MOST_KERNEL, MOST_BEFORE, LAST_WORDS, LONGEST_NAME = 4, 12, 20, 700, 80
+STATE_WORDS: dict[str, str] = words("states")
 """What became of a run, in words; the worst first."""
 
 
@@ -59,9 +57,14 @@ class Section:
     gone: str
     link: str = ""
     machine: str = ""
+    question: str = ""
     html: Markup = Markup("")
     without: str = ""
     last_words: str = ""
+    before: str = ""
+    own_verdict: Verdict | None = None
+    agrees: bool = False
+    few: bool = False
 
     @property
     def title(self) -> str:
@@ -74,11 +77,6 @@ class Section:
     @property
     def cause(self) -> str:
         return self.run.cause or self.gone
-
-    @property
-    def cells(self) -> str:
-        total = sum(self.run.cells.values())
-        return f"{self.run.cells.get('completed', 0)} of {total}" if total else ""
 
     @property
     def time(self) -> str:
@@ -94,8 +92,30 @@ class Section:
         return bool(self.gone) or (self.ran and self.run.state not in ("answered", "started"))
 
     @property
+    def kind(self) -> str:
+        """How its state is marked: a lost run must not look like one that came to an answer."""
+        return "lost" if self.lost else "answered" if self.run.state == "answered" else "waiting"
+
+    @property
+    def open(self) -> bool:
+        """Whether the page shows it at once: somebody has to look at it, or there is little else."""
+        return self.few or bool(self.lost and self.html)
+
+    @property
     def answer(self) -> str:
         return self.run.verdict.short if self.run.verdict else ""
+
+    @property
+    def outcome(self) -> str:
+        """What it came to: its answer, else its state."""
+        return self.answer or self.run.state.replace("_", " ")
+
+    @property
+    def says(self) -> str:
+        """Its answer in a sentence, where the page has not said that above; or why there is none."""
+        if self.run.verdict is None:
+            return cut(self.cause, 120)
+        return "the answer above" if self.agrees else headline(self.run.verdict)
 
     @property
     def not_clean(self) -> str:
@@ -104,10 +124,19 @@ class Section:
         return f"{run.quarantined}: {run.gate}" if run.quarantined else run.gate
 
     @property
-    def evidence(self) -> list[str]:
-        """What a person reads next: texts that the run left in its folder."""
-        texts = (".txt", ".log", ".stderr")
-        return [name for name in self.run.files if name.endswith(texts)][:MOST_EVIDENCE]
+    def about(self) -> list[str]:
+        """Which run it is: its id and parameters, where it stood, and the texts it left that a person reads next."""
+        run, listed = self.run, [self.run.run_id]
+        given = run.parameters.items()
+        listed += [f"{name}={value}" for name, value in given if "{batch}" not in str(value)]
+        total = sum(run.cells.values())
+        listed += [f"{run.cells.get('completed', 0)} of {total} cells"] if total else []
+        listed += [f"stopped in cell {run.failing_cell}"] if run.failing_cell is not None else []
+        listed += [f"node {run.node}"] if run.node else []
+        listed += [f"attempt {run.attempt}"] if run.attempt > 1 else []
+        listed += [f"{run.strikes} strike{'s' * (run.strikes > 1)}"] if run.strikes else []
+        texts = [name for name in run.files if name.endswith((".txt", ".log", ".stderr"))]
+        return listed + [f"beside it: {', '.join(texts[:MOST_EVIDENCE])}"] * bool(texts)
 
     @property
     def earlier(self) -> list[str]:
@@ -141,10 +170,24 @@ def write_index(batch_folder: Path) -> Path:
         own, record = section.folder / "index.html", section.folder / "run.json"
         newer = own.exists() and own.stat().st_mtime >= record.stat().st_mtime
         if section.link and not newer:
-            opened = _opened(section, folder, Room(RUN_PAGE_BYTES))
+            opened = _opened(section, folder, Room(RUN_PAGE_BYTES), set())
             write_atomic(own, _page(folder, [opened], [], up="../index.html"))
     write_atomic(path, text)
+    _link(path, sections)
     return path
+
+
+def _link(path: Path, sections: list[Section]) -> None:
+    """A link to the page by a name that says box, day and cause: for who keeps it, or looks for it among others."""
+    answers = _answers(sections)
+    causes = [answer["verdict"].short for answer in answers if answer["verdict"]]
+    words = [_titles(path.parent, answers, [s.run for s in sections])["heading"], *causes]
+    name = re.sub(r"[^\w.]+", "-", " ".join(words if len(answers) == 1 else words[:1])).strip("-.")
+    for old in path.parent.glob("*.html"):
+        if old.is_symlink():
+            old.unlink()
+    with suppress(OSError):  # a file system without links
+        (path.parent / f"{name[:LONGEST_NAME]}.html").symlink_to(path.name)
 
 
 def page(folder: Path) -> str:
@@ -178,25 +221,36 @@ def _sections(folder: Path) -> tuple[list[Section], list[str]]:
 def _looked_at_first(sections: list[Section]) -> list[str]:
     """The anchors of the runs that get a page: the first of each trouble, one of each answer, then the rest in order."""
     first = [runs[0] for runs in _troubles(sections) if runs[0].lost]
-    for _, group in _groups(sections):
-        first += [section for box in group for _, _, section in box["answers"]]
+    first += [one for answer in _answers(sections) for cell in answer["cells"] for one, _ in cell]
     first += sorted((s for s in sections if s.ran), key=lambda section: not section.lost)
-    return list(dict.fromkeys(section.anchor for section in first))[:MOST_RUN_PAGES]
+    return list(dict.fromkeys(section.anchor for section in first if section.ran))[:MOST_RUN_PAGES]
 
 
 def _page(folder: Path, sections: list[Section], unreadable: list[str], up: str = "") -> str:
-    large, room = len(sections) > MOST_EMBEDDED, Room(PAGE_BYTES)
+    large = len(sections) > MOST_EMBEDDED
+    answers, notebooks = _answers(sections), list(dict.fromkeys(s.title for s in sections))
     if not large and not up:
-        sections = [_opened(section, folder, room) for section in sections]
+        sections = _embedded(folder, sections, answers)
+        answers = _answers(sections)
     troubles = _troubles(sections)
+    if large:
+        sections = _with_last_words(folder, sections, troubles)
     started = [runs for runs in troubles if runs[0].run.state != "skipped"]
     nodes = _by(sections, lambda section: section.run.node)
+    gates = Counter(filter(None, (section.not_clean for section in sections))).most_common()
+    repeated = [section for section in sections if section.run.attempt > 1][:MOST_EARLIER]
     html = render(
-        "night.html.j2" if large else "page.html.j2",
+        "page.html.j2",
         batch=folder.resolve().name,
+        **_titles(folder, answers, [section.run for section in sections]),
         up=up,
-        sections=sections,
-        answers=_answers(sections),
+        sections=[s for s in sections if not (large and s.kind == "answered")],
+        folded=[s for s in sections if large and s.kind == "answered"],
+        runs=len(sections),
+        many=len(answers) > 1,
+        answers=answers,
+        notebooks=notebooks,
+        since=None if up else _since(folder, sections),
         unreadable=unreadable,
         counts=_counted(sections),
         troubles=troubles[:MOST_TROUBLES],
@@ -204,13 +258,92 @@ def _page(folder: Path, sections: list[Section], unreadable: list[str], up: str 
         most_alike=MOST_ALIKE,
         alarms=len(started),
         need=sum(map(len, started)),
-        groups=_groups(sections),
         nodes=[(node or "this one", here, _counted(here)) for node, here in nodes[1:] and nodes],
-        gates=Counter(filter(None, (section.not_clean for section in sections))).most_common(),
-        repeated=[section for section in sections if section.run.attempt > 1][:MOST_EARLIER],
-        versions=sorted(filter(None, {section.run.tool_version for section in sections})),
+        gates=[f"{why}{f', {count} times' if count > 1 else ''}" for why, count in gates],
+        repeated=[f"{s.run.run_id}: {'; '.join([*s.earlier, s.state])}" for s in repeated],
     )
     return str(html)
+
+
+def _titles(folder: Path, answers: list[dict[str, Any]], runs: list[Run]) -> dict[str, Any]:
+    """What the page is about (the box, or how many runs and boxes; the day; in its title the verdict), and where it is from."""
+    start = min((run.started_at for run in runs if run.started_at), default="")
+    box, verdict = f"{len(runs)} runs on {len(answers)} boxes", None
+    if len(answers) == 1:
+        box, verdict = answers[0]["box"], answers[0]["verdict"]
+    heading = ", ".join(filter(None, [box, start[:10]]))
+    columns: dict[str, list[str]] = {
+        "Batch": [folder.resolve().name],
+        "Written with": [f"VRAM Casebook {run.tool_version}" for run in runs if run.tool_version],
+        "Plan (SHA-256)": [run.plan_sha256 for run in runs],
+        "Boots": [run.boot_id for run in runs],
+        "Started": [start],
+        "Ended": [max((run.ended_at for run in runs), default="")],
+        "Notebooks": [run.notebook for run in runs],
+        "Code and outputs": ["notebook.ipynb in the folder of each run"],
+    }
+    provenance = [(name, ", ".join(filter(None, dict.fromkeys(v)))) for name, v in columns.items()]
+    title = f"{heading}: {headline(verdict)}" if verdict else heading
+    return {"heading": heading, "title": title, "provenance": provenance}
+
+
+def _embedded(folder: Path, sections: list[Section], answers: list[dict]) -> list[Section]:
+    """Each run with its notebook; what one of them shows, and the verdict that leads the only box, no other shows again."""
+    room, known, opened = Room(PAGE_BYTES), set[str](), []
+    lead = answers[0]["verdict"] if len(answers) == 1 else None
+    few = len(sections) <= MOST_OPEN and len(answers) == 1
+    for section in sections:
+        own = section.run.verdict
+        agrees = lead is not None and own is not None and headline(own) == headline(lead)
+        section = replace(section, few=few, agrees=agrees, own_verdict=None if agrees else own)
+        opened.append(_opened(section, folder, room, known))
+    return opened
+
+
+def _with_last_words(
+    folder: Path, sections: list[Section], troubles: list[Sections]
+) -> list[Section]:
+    """Of each trouble the first run with what it said last, the others without."""
+    first = {runs[0].anchor for runs in troubles[:MOST_TROUBLES] if runs[0].lost}
+    made = []
+    for s in sections:
+        if s.anchor in first:
+            last = s.run.last_words[-LAST_WORDS:]
+            s = replace(s, few=True, last_words=last, before=_before(folder, s))
+        made.append(s)
+    return made
+
+
+def _before(folder: Path, section: Section) -> str:
+    """What the kernel of the boot before said last, by the newest look at the box that the batch took: of a restart only."""
+    captured = sorted(folder.glob("box*/manifest.json"), key=lambda path: path.stat().st_mtime)
+    if section.run.state not in ("rebooted", "node_lost") or not captured:
+        return ""
+    try:
+        listed = [e for e in kernel_log.events(open_bundle(captured[-1].parent)) if e.boot < 0]
+    except BundleError as error:
+        return _below(folder, error)
+    return uncoloured("\n".join(f"{since_boot(e.when)}  {e.text}" for e in listed[-MOST_KERNEL:]))
+
+
+def _since(folder: Path, sections: list[Section]) -> dict[str, Any] | None:
+    """The name of the batch before with the same runs, and the runs that came to something else, those that changed alike
+    together; None where no such batch lies beside this one."""
+    own, plan = {same_run(s.run): s for s in sections}, folder.resolve().name.partition("-")[2]
+    earlier = sorted(path for path in folder.resolve().parent.glob(f"*-{plan}") if plan)
+    for path in reversed(
+        [one for one in earlier if one.name < folder.resolve().name][-MOST_BEFORE:]
+    ):
+        before = {same_run(run): run for run in read_batch(path).runs}
+        if not before.keys() & own.keys():
+            continue
+        moved: dict[tuple[str, str], list[Section]] = {}
+        for key, section in own.items():
+            then = Section(before[key], "", path, "").outcome if key in before else "was not there"
+            if then != section.outcome:
+                moved.setdefault((then, section.outcome), []).append(section)
+        return {"name": path.name, "moved": list(moved.items())}
+    return None
 
 
 def _below(folder: Path, error: Exception) -> str:
@@ -218,22 +351,30 @@ def _below(folder: Path, error: Exception) -> str:
     return cut(plain(error).replace(plain(folder) + "/", ""), 300)
 
 
-def _opened(section: Section, batch: Path, room: Room) -> Section:
+def _opened(section: Section, batch: Path, room: Room, known: set[str]) -> Section:
     """The section with its executed notebook as HTML, or with why there is none."""
     run, path = section.run, section.folder / "notebook.ipynb"
     words = "" if run.state == "answered" else run.last_words
     words = words or last_words(section.folder / "kernel.stderr") * (run.state != "answered")
-    section = replace(section, link=f"#{section.anchor}")
+    section = replace(section, link="", before=_before(batch, section))
     try:
         notebook = open_notebook(path)
-        section = replace(section, machine=machine_line(notebook))
-        return replace(section, html=notebook_html(notebook, room, words, run.failing_cell))
+        section = replace(section, machine=machine_line(notebook), question=question(notebook))
+        html = notebook_html(notebook, room, words, run.failing_cell, known)
+        return replace(section, html=html)
     except NotebookError as error:
         without = _below(batch, error) if path.exists() else "No executed notebook was written."
     # One odd notebook must not cost the page of a whole night; the page names what went wrong with it.
     except Exception as error:  # noqa: BLE001
         without = f"notebook.ipynb cannot be shown: {type(error).__name__}: {_below(batch, error)}"
     return replace(section, without=without, last_words=uncoloured(words[-4000:]))
+
+
+def question(notebook: Any) -> str:
+    """The heading that a notebook begins with: the question that it answers."""
+    first = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
+    match = re.match(r"\s*# +([^\n]+)", first)
+    return uncoloured(match[1]).strip() if match else ""
 
 
 def machine_line(notebook: Any) -> str:
@@ -249,19 +390,36 @@ def machine_line(notebook: Any) -> str:
 
 def _answers(sections: list[Section]) -> list[dict[str, Any]]:
     """What the batch found out about each box, in order of first appearance: the verdict that leads (tell.batches.leading),
-    the machine, and a link; without a verdict, what came in its way."""
-    answers = []
+    the machine, a link, and what each notebook came to; without a verdict, what came in its way."""
+    answers, notebooks = [], list(dict.fromkeys(section.title for section in sections))
     for box, here in _by(sections, lambda section: section.run.box):
         lead = leading(section.run.verdict for section in here)
-        links = [s.link for s in here if lead is not None and s.run.verdict is lead]
+        first = next((s for s in here if lead is not None and s.run.verdict is lead), None)
         lost = next((section for section in here if section.lost), None)
         obstacle = "No run has a verdict yet."
         if lost:
             obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "."
-        machine = next((section.machine for section in here if section.machine), f"box {box}")
-        about = {"box": box, "machine": machine, "verdict": lead, "obstacle": obstacle}
-        answers.append({**about, "link": links[0] if links else ""})
+        by_title = dict(_by(here, lambda section: section.title))
+        answers.append(
+            {
+                "box": box,
+                "machine": next(
+                    (section.machine for section in here if section.machine), f"box {box}"
+                ),
+                "verdict": lead,
+                "sure": lead.confidence if lead and not lead.state else "",
+                "obstacle": obstacle,
+                "link": f"#{first.anchor}" if first else "",
+                "cells": [_cell(by_title.get(title, ())) for title in notebooks],
+            }
+        )
     return answers
+
+
+def _cell(runs: Iterable[Section]) -> list[tuple[Section, int]]:
+    """What a notebook came to on a box: a run of each outcome with how many there are, the most frequent first."""
+    alike = sorted(_by(runs, lambda section: section.outcome), key=lambda one: -len(one[1]))
+    return [(here[0], len(here)) for _, here in alike]
 
 
 def _counted(sections: Iterable[Section]) -> list[str]:
@@ -294,24 +452,3 @@ def _troubles(sections: list[Section]) -> list[Sections]:
     worst = list(STATE_WORDS)
     runs = [here for _, here in _by(needing, alike)]
     return sorted(runs, key=lambda here: worst.index(here[0].run.state))
-
-
-def _groups(sections: list[Section]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Notebook by notebook and box by box: the answers, each with how often it came and a run that gave it, the most frequent
-    first; what became of the runs; their median time."""
-
-    def group(box: str, runs: Sections) -> dict[str, Any]:
-        answers = Counter(section.answer for section in runs if section.answer).most_common()
-        seconds = [s.run.seconds for s in runs if s.run.seconds is not None]
-        first = {section.answer: section for section in reversed(runs)}
-        return {
-            "box": box,
-            "answers": [(answer, count, first[answer]) for answer, count in answers],
-            "states": _counted(runs),
-            "time": duration(median(seconds)) if seconds else "",
-        }
-
-    return [
-        (title, [group(*one) for one in _by(here, lambda section: section.run.box)])
-        for title, here in _by(sections, lambda section: section.title)
-    ]

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import nbformat
 import nh3
 
-from helpers.run.notebook import NBFORMAT, VERDICT
+from helpers.run.notebook import VERDICT
 
 TEXT_LIMIT = 12_000
 """Characters shown of one cell or stream; the rest is in the notebook beside the page."""
@@ -40,11 +38,19 @@ DROPPED = set(
 )
 """What goes with everything inside it; other unknown tags leave their words."""
 _SPAN = re.compile(r"[1-9][0-9]{0,2}")
+
+
+def _kept(name: str, value: str) -> str | None:
+    """The value of an attribute that stays: how far a cell spans, and that it holds a number."""
+    fits = value == "number" if name == "class" else _SPAN.fullmatch(value)
+    return value if fits else None
+
+
 CLEANER = nh3.Cleaner(
     tags=TAGS,
     clean_content_tags=DROPPED,
-    attributes={"td": {"colspan", "rowspan"}, "th": {"colspan", "rowspan"}},
-    attribute_filter=lambda tag, name, value: _SPAN.fullmatch(value) and value,
+    attributes={tag: {"colspan", "rowspan", "class"} for tag in ("td", "th")},
+    attribute_filter=lambda tag, name, value: _kept(name, value),
     url_schemes=set(),
     link_rel=None,
 )
@@ -186,66 +192,3 @@ def not_shown(kind: str, content: Any) -> str:
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
-
-
-def read_notebook(path: Path) -> tuple[Any, list[str]]:
-    """The notebook at ``path`` for showing, and what is wrong with it; cells that cannot be read are named in their place.
-
-    Raises ValueError, in one line, where nothing of it can be shown.
-    """
-    try:
-        raw = json.loads(path.read_bytes().decode("utf-8", "replace"))
-    except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-        raise ValueError(f"{path}: {why}; expected a notebook") from error
-    except (ValueError, RecursionError) as error:
-        why = f"no JSON ({type(error).__name__})"
-        raise ValueError(f"{path}: {why}; expected a notebook (.ipynb)") from error
-    if not isinstance(raw, dict) or not isinstance(raw.get("cells", raw.get("worksheets")), list):
-        raise ValueError(f"{path}: no cells; expected a notebook (.ipynb)")
-    wrong: list[str] = []
-    nb = _as_a_whole(raw, wrong) or _cell_by_cell(raw, wrong)
-    name = nb.metadata.get("kernelspec", {})
-    name = name.get("name", "") if isinstance(name, dict) else ""
-    if name and name not in _kernels():
-        wrong.append(f"kernel {name!r} is not installed here; shown is what was saved")
-    return nb, wrong
-
-
-def _as_a_whole(raw: dict[str, Any], wrong: list[str]) -> Any:
-    try:
-        nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
-        nbformat.validate(nb)
-    # nbformat's readers raise whatever a broken file makes them stumble over.
-    except Exception as error:  # noqa: BLE001
-        why = str(error).strip().splitlines() or [type(error).__name__]
-        wrong.append(f"broken notebook: {why[0][:200]}")
-        return None
-    return nb
-
-
-def _cell_by_cell(raw: dict[str, Any], wrong: list[str]) -> Any:
-    metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
-    nb = nbformat.v4.new_notebook(metadata=metadata)
-    for number, cell in enumerate(raw.get("cells") or []):
-        try:
-            whole = nbformat.from_dict({**cell, "id": f"cell-{number}"})
-            whole.source = "".join(whole.get("source", ""))
-            for output in whole.get("outputs", []):
-                if "text" in output:
-                    output.text = "".join(output.text)
-                for kind, content in output.get("data", {}).items():
-                    output.data[kind] = "".join(content) if isinstance(content, list) else content
-            nbformat.validate(nbformat.v4.new_notebook(cells=[whole]))
-        except Exception as error:  # noqa: BLE001  as above
-            wrong.append(f"cell {number} cannot be read ({type(error).__name__})")
-            words = f"*Cell {number} of this notebook cannot be read.*"
-            whole = nbformat.v4.new_markdown_cell(words)
-        nb.cells.append(whole)
-    return nb
-
-
-def _kernels() -> set[str]:
-    from jupyter_client.kernelspec import KernelSpecManager
-
-    return set(KernelSpecManager().find_kernel_specs())

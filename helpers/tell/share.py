@@ -1,11 +1,13 @@
 """A batch, one of its runs, or any notebook as one page that may leave the box: redacted, harmless, with what was replaced.
 
-What a page needs is read, cut and redacted first; the page is made from that copy alone, so nothing else can get onto it.
+What a page needs is read, cut and redacted first; the page is made from that copy alone, so nothing else can get onto it. It
+begins with a cover for somebody who was not there; all the rest is an appendix, folded, and left out of a print.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -13,34 +15,49 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from markupsafe import Markup
 
 from helpers import child
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
 from helpers.look.bundle import open_bundle
 from helpers.run.kernel import last_words
-from helpers.run.notebook import INJECTED, NBFORMAT, PARAMETERS, VerdictError, verdict_of
+from helpers.run.notebook import (
+    INJECTED,
+    NBFORMAT,
+    PARAMETERS,
+    NotebookError,
+    VerdictError,
+    read_notebook,
+    verdict_of,
+)
 from helpers.run.record import EARLIER, read_batch
 from helpers.run.shapes import Run
-from helpers.shapes import Verdict
+from helpers.shapes import Verdict, as_dict, from_json
 
 from . import report
 from .batches import about_box, leading
-from .page import Room, notebook_html, render
+from .issue_text import TABLE, about_cause, filled_in
+from .page import Room, cells, notebook_html, render
 from .redact import redact_files, second_scan
 from .redact_box import known_values
 from .redact_known import Known
-from .redact_text import Replaced, replace
-from .sanitise import cut_notebook, read_notebook
-from .tables import plain
+from .redact_text import Replaced, redact_data
+from .sanitise import cut_notebook
+from .shown import plain, words
+from .verdict import alternatives, headline, named, summary
 
-MOST_NOTES, MOST_STEPS = 8, 3
+MOST_NOTES, MOST_STEPS, MOST_CARDS = 8, 3, 3
 AS_IS = "Not redacted, as was asked for: names, addresses and paths stand here as they were seen."
+NO_ANSWER = "no run came to an answer"
+TITLE = "Why this computer runs out of graphics memory"
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
+_CARDS = re.compile(r'<section id="verdict">.*?</section>', re.DOTALL)
 BROWSERS = "chromium chromium-browser google-chrome-stable google-chrome microsoft-edge".split()
 PRINTING = (
     "--headless --disable-gpu --no-first-run --disable-extensions --disable-sync --disable-background-networking "
@@ -57,7 +74,8 @@ class ShareError(ValueError):
 class Subject:
     """What is to be shared: files by the name that they have on the way to the page, and what was wrong with them.
 
-    ``bundle`` is the folder or archive of the box that it is about, or ``no_bundle`` says why there is none.
+    ``bundle`` is the folder or archive of the box that it is about, or ``no_bundle`` says why there is none. ``lead`` is the
+    folder whose notebook gave the ``verdict``, ``when`` the moment of it, ``error`` the text that a run was given.
     """
 
     name: str
@@ -68,6 +86,9 @@ class Subject:
     no_bundle: str = ""
     verdict: Verdict | None = None
     steps: tuple[str, ...] = ()
+    lead: str = ""
+    when: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,19 +103,14 @@ class Shared:
 
     def lines(self) -> list[str]:
         """What was replaced, what the second scan found and what was wrong, for a person."""
-        lines = [AS_IS]
+        lines, scan = [AS_IS], [self.scan] if isinstance(self.scan, str) else self.scan
         if self.replaced is not None:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.replaced.kinds().items())
             lines = [f"replaced: {kinds or 'nothing to replace was found'}"]
             lines += _notes(self.replaced.notes)
-        if isinstance(self.scan, str):
-            return [*lines, self.scan, *self.wrong]
-        return [
-            *lines,
-            f"second scan (detect-secrets): {len(self.scan)} found",
-            *self.scan,
-            *self.wrong,
-        ]
+        if isinstance(self.scan, list):
+            lines.append(f"second scan (detect-secrets): {len(self.scan)} found")
+        return [*lines, *scan, *self.wrong]
 
 
 def subject(target: Path) -> Subject:
@@ -124,11 +140,18 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
 
     Raises RedactError, a BundleError, where something cannot be read for sure, unless ``allow_binary``.
     """
-    files, name, wrong, replaced = about.files, about.name, about.wrong, None
+    files, replaced = about.files, None
+    data: dict[str, Any] = {"name": about.name, "lead": about.lead, "wrong": list(about.wrong)}
+    data["verdict"] = as_dict(about.verdict) if about.verdict else None
     if known is not None:
         files, replaced = redact_files(files, known, allow_binary)
-        name = replace(name, known, replaced, "name")
-        wrong = tuple(replace(line, known, replaced, "notes") for line in wrong)
+        data = redact_data(data, known, replaced, "cover")
+    name, wrong = data["name"], tuple(data["wrong"])
+    try:
+        verdict = from_json(Verdict, data["verdict"]) if data["verdict"] else None
+    except ValueError:
+        # A host is called as one of its fixed words. What its record says is in the appendix.
+        verdict = None
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         for path, raw in files.items():
             place = Path(folder, path)
@@ -137,18 +160,73 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
         base = Path(folder) / (next(iter(files)).split("/")[0] if files else name)
         base.mkdir(exist_ok=True)
         html = report.page(base) if about.kind == "batch" else _notebook_page(base, name)
+        cover = _cover(about, verdict, next((base / data["lead"]).glob("*.ipynb"), None))
     # One file: what led to a file beside it becomes words.
     html = re.sub(r'<a href="[^#"][^"]*">(.*?)</a>', r"\1", html)
-    scan = second_scan({"page": html})
-    end = render(
+    # The hashes by which the page allows its own style and script look like secrets.
+    scan = second_scan(
+        {"page": re.sub("'sha256-[^']*'", "", html), "cover": json.dumps(data, indent=1)}
+    )
+    head, _, rest = html.partition("</h1>")[2].rpartition("</main>")[0].partition("</header>")
+    rest = head + re.sub(r"<main\b[^>]*>", "", rest)
+    cards = _CARDS.search(rest)
+    if cards and cards[0].count("verdict hero") <= MOST_CARDS:
+        cover["evidence"], rest = Markup(cards[0]), rest.replace(cards[0], "")
+    html = render(
         "shared.html.j2",
+        **cover,
+        appendix=Markup(rest),
         kinds=replaced.kinds() if replaced else {},
         notes=[*(_notes(replaced.notes) if replaced else []), *wrong],
         as_is="" if replaced else AS_IS,
         scan=scan,
     )
-    before, mark, after = html.rpartition("</main>")
-    return Shared(name, f"{before}{end}{mark}{after}", replaced, scan, wrong)
+    return Shared(name, str(html), replaced, scan, wrong)
+
+
+def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> dict[str, Any]:
+    """What the page begins with: the case for somebody who was not there, from a redacted verdict and its notebook."""
+    bundle = open_bundle(about.bundle) if about.bundle else None
+    nb = nbformat.read(notebook, NBFORMAT) if notebook else nbformat.v4.new_notebook()
+    outputs = (
+        out for cell in cells(nb, Room(report.PAGE_BYTES)) for out in cell.get("outputs", ())
+    )
+    cause, sure, machine = about_cause(verdict), "cannot-tell", report.machine_line(nb)
+    met, still_open = [cause["plain"], cause["ask"], machine], []
+    if verdict:
+        sure = named(verdict) if named(verdict) in TABLE["sure"] else verdict.confidence
+        met += [headline(verdict), summary(verdict), verdict.next_step.what]
+        met += [row.says for row in verdict.evidence]
+        still_open = [f"It may also be this: {line}" for line in alternatives(verdict)]
+    text = " ".join(met)
+    items = bundle.items if bundle else ()
+    return {
+        "title": cause.get("title", TITLE),
+        "headline": headline(verdict) if verdict else NO_ANSWER,
+        "when": _day(about.when),
+        "machine": machine,
+        "verdict": verdict,
+        "cause": cause,
+        "sure": TABLE["sure"][sure],
+        "still_open": still_open,
+        "picture": next((out for out in outputs if out.get("picture")), None),
+        "filled": sum(item.constructed for item in items),
+        "readings": len(items),
+        "rests": len(filled_in(about.verdict, bundle)) if about.verdict else 0,
+        "glossary": [
+            (term, means) for term, seen, means in words("glossary") if re.search(seen, text)
+        ],
+        "evidence": "",
+    }
+
+
+def _day(when: str) -> str:
+    """The day of a time as records have it, in words: 22 November 2026."""
+    try:
+        day = datetime.fromisoformat(when[:10])
+    except ValueError:
+        return ""
+    return f"{day.day} {day:%B %Y}"
 
 
 def _notes(notes: list[str]) -> list[str]:
@@ -177,11 +255,16 @@ def _batch(folder: Path, runs: list[Path]) -> Subject:
     records = [run for run in read_batch(folder).runs if run.run_id in here]
     bundle, why = _bundle_of([run.box for run in records], folder)
     names = about_box(open_bundle(bundle)) if bundle else set()
-    own = [run for run in records if run.box in names] or records
-    verdict = leading(run.verdict for run in own)
-    steps = [_step(run) for run in records if verdict and run.verdict == verdict][:MOST_STEPS]
+    verdict = leading(run.verdict for run in records if run.box in names)
+    verdict = verdict or leading(run.verdict for run in records)
+    leads = [run for run in records if verdict and run.verdict == verdict]
+    steps = tuple(_step(run) for run in leads[:MOST_STEPS])
+    lead, when = (leads[0].run_id, leads[0].started_at) if leads else ("", "")
+    given = (str(run.parameters.get("message") or "") for run in leads)
+    error = next(filter(None, given), "")
     name = runs[0].name if len(runs) == 1 else folder.name
-    return Subject(name, "batch", files, tuple(wrong), bundle, why, verdict, tuple(steps))
+    about = (bundle, why, verdict, steps, lead, when, error)
+    return Subject(name, "batch", files, tuple(wrong), *about)
 
 
 def _step(run: Run) -> str:
@@ -217,8 +300,9 @@ def _notebook(path: Path) -> Subject:
     boxes = [box[1] for cell in tagged if (box := _BOX.search(cell.source))]
     bundle, why = _bundle_of(boxes[-1:], None)
     files = {f"notebook/{path.name}": raw}
-    about = (tuple(wrong), bundle, why, _verdict(nb), (path.name,))
-    return Subject(path.stem, "notebook", files, *about)
+    when = str(nb.metadata.get("papermill", {}).get("start_time") or "")
+    about = (bundle, why, _verdict(nb), (path.name,), "", when)
+    return Subject(path.stem, "notebook", files, tuple(wrong), *about)
 
 
 def _verdict(nb: Any) -> Verdict | None:
@@ -230,12 +314,18 @@ def _verdict(nb: Any) -> Verdict | None:
 
 def _cut(path: Path) -> tuple[bytes, list[str]]:
     """A notebook cut to what a page shows, with what is wrong with it; nothing of one that cannot be read."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
     try:
         nb, wrong = read_notebook(path)
-        cut_notebook(nb)
-        return nbformat.writes(nb).encode("utf-8", "replace"), wrong
-    except ValueError as error:
+    except NotebookError as error:
         return b"", [plain(error)]
+    kernel = nb.metadata.get("kernelspec", {})
+    kernel = kernel.get("name", "") if isinstance(kernel, dict) else ""
+    if kernel and kernel not in KernelSpecManager().find_kernel_specs():
+        wrong.append(f"kernel {kernel!r} is not installed here; shown is what was saved")
+    cut_notebook(nb)
+    return nbformat.writes(nb).encode("utf-8", "replace"), wrong
 
 
 def _notebook_page(folder: Path, name: str) -> str:

@@ -1,16 +1,18 @@
 """A sheet of paper measured in inches on which figures are drawn, and how much room words take on it.
 
 Everything has its place and its size, so no label overlaps another and none is smaller than 8 pt. The font is DejaVu Sans,
-which comes with matplotlib; the colours are from the Okabe-Ito set, which colour-blind readers can tell apart (Wong, Nature
-Methods 8:441, 2011); what is unknown has a dashed edge and a hatch as well as its words.
+which comes with matplotlib; the colours are those of Okabe and Ito, which colour-blind readers can tell apart (Wong,
+Nature Methods 8:441, 2011), and a wine of Tol; what is unknown has a dashed edge and a hatch as well as its words.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,16 +23,18 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 
-from helpers.look.reading import Reading
+from helpers.look.reading import GIB, KIB, MIB, Reading
 
 from .shown import cell, plain, size
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
 INK, MUTED, RULE = "#1c2126", "#5c6670", "#c4cad0"
 PALE, ACCENT, ALARM = "#eef1f4", "#0072b2", "#d55e00"
-SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-WIDTH, MARGIN = 5.2, 0.12
-BODY, SMALL, TITLE = 9.0, 8.0, 11.0
+PENDING = "#9ecae1"
+SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#882255")
+WIDTH, MARGIN = 4.8, 0.1
+BODY, SMALL, TITLE = 9.5, 8.5, 10.5
+"""Inches and points: on a phone of 390 pixels the smallest words are still 8.5 pixels high."""
 UNKNOWN = "/////"
 RIGHT, BAR, STACKED, STUB = WIDTH - MARGIN, 0.15, 0.24, 0.6
 """The right edge, the height of a bar and of a stacked one, and the width of a bar that is not known, in inches."""
@@ -55,12 +59,12 @@ NOT_KNOWN = Look(edge=RULE, hatch=UNKNOWN)
 class Bar(NamedTuple):
     """A line of words with a bar below it: ``fills`` are (amount, look), each from the left edge over the one before.
 
-    Without fills it is a short hatched stub, for what is not known has no length. ``small`` are lines of words below the bar.
+    An amount of None is a short hatched stub, for what is not known has no length. ``small`` are lines below the bar.
     """
 
     words: str
     value: str
-    fills: Sequence[tuple[float, Look]]
+    fills: Sequence[tuple[float | None, Look]]
     small: Sequence[str] = ()
     weight: str = "normal"
     tone: str = INK
@@ -83,12 +87,19 @@ class Piece(NamedTuple):
 
 
 class Sheet:
-    """A page that grows downwards; ``y`` is the pen's place in inches from the top. Marks are laid on it when it is done."""
+    """A page under a title that states its answer; ``y`` is the pen's place in inches from the top, as the page grows downwards.
 
-    def __init__(self) -> None:
+    Marks are laid on it when it is done.
+    """
+
+    def __init__(self, title: str = "") -> None:
         self.y = MARGIN
         self._lowest = 0.0
         self._marks: list[Callable[[Figure, float], object]] = []
+        for line in filter(None, wrap(title, (RIGHT - MARGIN) * 0.88, TITLE)):
+            self.y += 0.17
+            self.text(MARGIN, line, TITLE, weight="bold")
+        self.y += 0.06 * bool(title)
 
     def text(
         self,
@@ -117,6 +128,7 @@ class Sheet:
             "facecolor": look.face,
             "edgecolor": look.edge,
             "hatch": look.hatch or None,
+            "hatchcolor": "white" if look.edge == "white" else "#8a929b",
             "linestyle": (0, (4, 3)) if look.hatch == UNKNOWN else "solid",
         }
 
@@ -128,11 +140,11 @@ class Sheet:
         self._marks.append(mark)
 
     def heading(self, title: str, small: str = "") -> None:
-        """A title with something small beside it and a rule below."""
-        self.y += 0.14
-        self.text(RIGHT, small, ha="right", color=MUTED)
-        room = RIGHT - MARGIN - inches(small, BODY) - 0.2
-        self.text(MARGIN, fit(title, room, TITLE, "bold"), TITLE, weight="bold")
+        """What a part of the page is about, with something small beside it and a rule below."""
+        self.y += 0.16
+        self.text(RIGHT, small, SMALL, ha="right", color=MUTED)
+        room = RIGHT - MARGIN - inches(small, SMALL) - 0.2
+        self.text(MARGIN, fit(title, room, BODY, "bold"), weight="bold")
         self.y += 0.09
         self.box(MARGIN, RIGHT - MARGIN, 0.008, Look(RULE))
         self.y += 0.06
@@ -141,7 +153,7 @@ class Sheet:
         """Small words, wrapped, down from the pen."""
         for line in wrap(words, RIGHT - x, SMALL):
             self.text(x, line, SMALL, tone)
-            self.y += 0.14
+            self.y += 0.155
 
     def nothing(self, words: str) -> None:
         """The words that stand where there is nothing to draw."""
@@ -161,17 +173,16 @@ class Sheet:
             self.text(MARGIN, words, weight=bar.weight, color=bar.tone)
             self.y += 0.06
             for amount, look in bar.fills:
-                self.box(MARGIN, max(amount * scale, 0.02 * bool(amount)), BAR, look)
-            if not bar.fills:
-                self.box(MARGIN, STUB, BAR, NOT_KNOWN)
-            self.y += BAR + 0.14 * bool(bar.small)
+                wide = STUB if amount is None else max(amount * scale, 0.02 * bool(amount))
+                self.box(MARGIN, wide, BAR, look)
+            self.y += BAR + 0.15 * bool(bar.small)
             for line in bar.small:
                 self.lines(line)
             self.y += 0.04
 
     def stacked(self, pieces: Sequence[Piece], top: float, known: bool = True) -> None:
         """One bar of pieces side by side, and a line of words for each below it; a piece not known is in the words alone."""
-        scale, x = (RIGHT - MARGIN) / (top or 1), MARGIN
+        scale, x, said = (RIGHT - MARGIN) / (top or 1), MARGIN, in_one_unit(top)
         if not known:
             self.box(MARGIN, STUB, STACKED, NOT_KNOWN)
         for piece in pieces if known else ():
@@ -181,11 +192,12 @@ class Sheet:
         self.y += STACKED + 0.18
         for piece in pieces:
             look = piece.look if piece.held is not None else NOT_KNOWN
+            value = piece.value if piece.held is None else said(piece.held)
             self.box(MARGIN, 0.11, 0.11, look, dy=-0.10)
-            self.text(RIGHT, piece.value, ha="right")
-            for line in two_lines(piece.words, RIGHT - MARGIN - 0.4 - inches(piece.value, BODY)):
+            self.text(RIGHT, value, ha="right")
+            for line in two_lines(piece.words, RIGHT - MARGIN - 0.4 - inches(value, BODY)):
                 self.text(MARGIN + 0.2, line)
-                self.y += 0.15
+                self.y += 0.16
             self.y += 0.035
 
     def footnote(self, words: str) -> None:
@@ -208,7 +220,7 @@ class Sheet:
                 self.text(start, words, SMALL, MUTED)
                 free_from = start + wide + 0.08
 
-    def done(self) -> Figure:
+    def done(self) -> Drawing:
         """The figure, as high as what was laid on it."""
         height = self._lowest + MARGIN
 
@@ -219,18 +231,71 @@ class Sheet:
         return drawn(draw, height, layout=None)
 
 
-def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrained") -> Figure:
+class Drawing(Figure):
+    """A figure that gives its picture; ``hovers`` are words of its artists by their gid, which an SVG shows under the mouse."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.hovers: dict[str, str] = {}
+
+    def picture(self) -> tuple[bytes, int, int]:
+        """It as a PNG, its width and its height on screen; it is emptied, so that nothing of it is kept."""
+        made = png(self)
+        self.clear()
+        return made
+
+    def svg(self, words: str) -> str:
+        """It as an SVG for a page that is there, in the page's own colour of text, with ``words`` for those who cannot see it."""
+        buffer = io.StringIO()
+        more: Any = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
+        with matplotlib.rc_context(more, fname=STYLE):
+            self.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        text = re.sub(r"<metadata>.*?</metadata>\s*", "", buffer.getvalue(), flags=re.S)
+        for color, own in OWN_COLOURS.items():
+            text = text.replace(color, own)
+        for name, says in self.hovers.items():
+            text = text.replace(f'<g id="{name}">', f'<g id="{name}"><title>{escape(says)}</title>')
+        self.clear()
+        about = f"<svg role='img' aria-label='{escape(words)}' style='max-width:100%;height:auto' "
+        return about + text[text.index("<svg") + 5 :]
+
+
+OWN_COLOURS = {
+    INK: "currentColor",
+    MUTED: "color-mix(in srgb, currentColor 72%, transparent)",
+    RULE: "color-mix(in srgb, currentColor 25%, transparent)",
+    PALE: "color-mix(in srgb, currentColor 8%, transparent)",
+    "#ffffff": "var(--jp-layout-color0, Canvas)",
+}
+"""The colours of paper and ink as an SVG within a page has them."""
+
+
+def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrained") -> Drawing:
     """A figure in the house's style and width that ``draw`` fills; ``height`` in inches. For axes, else see ``Sheet``."""
     with matplotlib.rc_context(fname=STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout=layout)
+        figure = Drawing(figsize=(WIDTH, height), layout=layout)
         FigureCanvasAgg(figure)
         draw(figure)
     return figure
 
 
+def in_one_unit(top: float) -> Callable[[float], str]:
+    """How the sizes of one figure are written: all in the unit of the largest, ``0.28 GiB`` beside ``15.24 GiB``."""
+    units = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+    unit, name = next((one for one in units if top >= one[0]), (1, "B"))
+
+    def words(size: float) -> str:
+        if abs(size) < 0.005 * unit:
+            return f"{'<0.01' if size else 0} {name}"
+        return f"{size / unit:.2f} {name}" if unit > 1 else f"{size:.0f} {name}"
+
+    return words
+
+
 def titled(axes: Axes, title: str) -> None:
-    """The title of axes, in the one place and size that all have."""
-    axes.set_title(title, fontsize=BODY, loc="left")
+    """The title of axes, in the one place and size that all have; a long one in several lines."""
+    lines = [line for part in title.splitlines() for line in wrap(part, WIDTH * 0.86, BODY)]
+    axes.set_title("\n".join(lines), fontsize=BODY, loc="left")
 
 
 def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 1) -> None:
@@ -248,7 +313,7 @@ def annotated(
 
 
 def png(figure: Figure) -> tuple[bytes, int, int]:
-    """The figure as a PNG at twice its size on screen, and its width and height there. 128 colours keep pages small."""
+    """The figure as a PNG at twice its size on screen, and its width and height there. 24 colours keep pages small."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -256,7 +321,7 @@ def png(figure: Figure) -> tuple[bytes, int, int]:
         figure.savefig(buffer, format="png", metadata={"Software": None})
     picture = Image.open(buffer).convert("RGB")
     small = io.BytesIO()
-    few = picture.quantize(128, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few = picture.quantize(24, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     # The quantizer averages the paper with its neighbours; without this it would be a grey card on a white page.
     few.putpalette([255 if value > 250 else value for value in few.getpalette() or []])
     few.save(small, format="PNG", optimize=True)
@@ -277,9 +342,9 @@ def _glyph(char: str) -> bool:
 def inches(words: str, points: float, weight: str = "normal") -> float:
     """How wide the words are."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
-    font.set_size(points, 72)
+    font.set_size(20 * points, 72)  # large, so that no letter is rounded to whole pixels
     font.set_text(drawable(words), 0.0)
-    return float(font.get_width_height()[0]) / 64 / 72
+    return float(font.get_width_height()[0]) / 64 / 72 / 20
 
 
 def fit(words: str, room: float, points: float, weight: str = "normal") -> str:

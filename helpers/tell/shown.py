@@ -1,14 +1,18 @@
-"""A view as data: rows whose values stay numbers, and each way to show them: aligned text, HTML, a figure, alt text.
+"""A view as data: rows whose values stay numbers, and each way to show them: aligned text, HTML, a figure, alt text, a frame.
 
-``Shown`` is what a function of this folder answers with. Printed on a terminal that is too narrow it is wrapped by rich, where
+``Shown`` is what a function of this folder answers with. As the last line of a cell it is a table that sorts and searches
+(table.js, which a page drops without loss) or its figure. Printed on a terminal that is too narrow it is wrapped by rich, where
 rich is installed; anywhere else it is the same rows as plain aligned text. A reading without a value stands as ``not
 available`` or ``not allowed`` with a letter, and its reason stands under the table. Text from the box (process names, log
-lines) is made harmless first. The standard library is enough for all but the wrapping and the figures.
+lines) is made harmless first. The standard library is enough for all but the wrapping, the frame and the figures.
 """
 
 from __future__ import annotations
 
+import base64
+import importlib.util
 import json
+import os
 import pkgutil
 import re
 import shutil
@@ -28,9 +32,21 @@ WIDEST = 48
 WIDE = 88
 """Columns of prose, so that it also fits the column of a page."""
 NONE = "(none)"
+LONGEST = 20
+"""Letters of a word of a page that is not broken; a longer path may be, after a slash."""
 MOST_SPOKEN = 24
 """Rows that an alt text names; of more it says how many."""
 SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
+TABLE = (
+    ".casebook table{border-collapse:collapse;font-size:12px;margin:0}"
+    ".casebook tr{background:var(--jp-layout-color0,Canvas)}"
+    ".casebook td,.casebook th{padding:2px 12px 2px 0;text-align:left;vertical-align:top;"
+    "max-width:36em;white-space:normal;overflow-wrap:break-word}"
+    ".casebook th{white-space:nowrap}"
+    ".casebook .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}"
+    ".casebook :is(td,th):first-child{position:sticky;left:0;background:inherit;min-width:7em}"
+)
+"""How a table looks where nobody else says so: wrapped, its first column kept in place while the others scroll."""
 MUTED = "var(--jp-ui-font-color2, #5c6670)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -39,6 +55,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 def words(name: str) -> Any:
     """What words.json of this folder holds under a name: codes in a reader's words. It is shared, so nobody changes it."""
     return json.loads(pkgutil.get_data(__name__, "words.json") or b"{}")[name]
+
+
+@lru_cache(maxsize=None)
+def script() -> str:
+    """What makes tables sort by their headings and offers a search, in JupyterLab and VS Code; it loads nothing."""
+    return (pkgutil.get_data(__name__, "table.js") or b"").decode()
 
 
 def plain(text: object, keep: str = "") -> str:
@@ -109,15 +131,16 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24:02d} h {minutes}"
 
 
-def tenths(seconds: float) -> str:
-    """Seconds to a tenth, for times that are compared."""
-    return f"{seconds:.1f} s"
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds, for short times that are compared."""
+    return f"{1e3 * seconds:.1f} ms"
 
 
 UNITS: dict[str, Callable[[Any], str]] = {
     "bytes": show_bytes,
     "s": duration,
-    "0.1 s": tenths,
+    "0.1 s": "{:.1f} s".format,
+    "ms": milliseconds,
 }
 """How a plain number of a column with that unit is written."""
 
@@ -136,6 +159,11 @@ class Cell(NamedTuple):
     words: str
     number: bool | None
     why: str = ""
+
+    @property
+    def starts(self) -> bool:
+        """Whether it is a short one that begins with a number: ``117.08 GiB``."""
+        return bool(re.match(r"-?[\d.,]+( |$)", self.words)) and len(self.words) < 28
 
 
 def cell(value: Any, unit: str = "") -> Cell:
@@ -178,23 +206,20 @@ class Shown:
         object.__setattr__(self, "columns", columns)
         for row in self.cells:
             if len(row) != len(columns):
-                names = ", ".join(column.name for column in columns)
-                raise ValueError(
-                    f"a row of {len(row)} cells: expected {len(columns)}, one for each of {names}"
-                )
+                expected = f"{len(columns)}, one for each of {', '.join(self._heads())}"
+                raise ValueError(f"a row of {len(row)} cells: expected {expected}")
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows by heading, to go on with: ``pandas.DataFrame(shown.rows)`` is one."""
-        names = [column.name for column in self.columns]
-        return [dict(zip(names, row)) for row in self.cells]
+        """The rows by heading, to go on with; values stay as they are."""
+        return [dict(zip(self._heads(), row)) for row in self.cells]
 
     def __str__(self) -> str:
         return self.text(_terminal())
 
     def text(self, columns: int | None = None) -> str:
         """The table as text, a column of numbers right; wider than ``columns`` it is wrapped where rich is installed."""
-        head = [column.name for column in self.columns]
+        head = self._heads()
         body, why = self._written()
         lines = ["  ".join(head), NONE] if self.none == NONE else [self.none]
         if body:
@@ -221,22 +246,51 @@ class Shown:
             body.append(written)
         return body, [f"{mark} {why}" for why, mark in marks.items()]
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
+        """The table as HTML that is complete without scripts."""
         body, why = self._written(whole=True)
-        titles = "".join(
-            f"<th scope='col' style='padding-right:12px;text-align:left'>{escape(column.name)}</th>"
-            for column in self.columns
+        numbers = _numbers(body) or [False] * len(self.columns)
+        titles = "".join(map(_html_cell, ["th"] * len(numbers), self._heads(), numbers))
+        lines = "".join(
+            f"<tr>{''.join(_html_cell('td', *one) for one in row)}</tr>"
+            for row in ([(one.words, one.number or one.starts) for one in row] for row in body)
         )
-        lines = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in body)
+        nothing = f"<tr><td colspan={len(numbers)}>nothing to show</td></tr>"
         caption = escape(plain(self.title))
-        below = "".join(f"<div>{escape(plain(line))}</div>" for line in [*why, *self.notes])
+        above, below = (_html_lines(some) for some in (self.before, [*why, *self.notes]))
         return (
-            f"<div style='{SHEET}'><div style='color:{MUTED}'>{caption}</div>"
-            f"<table aria-label='{caption}' style='border-collapse:collapse'>"
-            f"<thead><tr>{titles}</tr></thead>"
-            f"<tbody>{lines or '<tr><td colspan=9>nothing to show</td></tr>'}</tbody></table>"
-            f"{below}</div>"
+            f"<div class=casebook style='{SHEET}'><div style='color:{MUTED}'>{caption}</div>{above}"
+            f"<table aria-label='{caption}'><thead><tr>{titles}</tr></thead>"
+            f"<tbody>{lines or nothing}</tbody></table>{below}</div><style>{TABLE}</style>"
         )
+
+    def _repr_html_(self) -> str:
+        return f"{self.html()}<script>{script()}</script>"
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        """What a notebook shows of it: the figure with its words where it has one, else the table."""
+        if self.draw is None:
+            return {"text/html": self._repr_html_(), "text/plain": str(self)}, {}
+        data, width, height = self.draw().picture()
+        about = {"alt": self.alt, "width": width, "height": height}
+        picture = base64.b64encode(data).decode("ascii")
+        return {"image/png": picture, "text/plain": self.alt}, {"image/png": about}
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame where pandas is installed, else as a pyarrow Table; what has no value is empty.
+
+        A column of which some values are words is words throughout.
+        """
+        import pyarrow
+
+        table = pyarrow.table(
+            {name: _values(column) for name, column in zip(self._heads(), zip(*self.cells))}
+            or {name: pyarrow.array([], pyarrow.string()) for name in self._heads()}
+        )
+        return table.to_pandas() if importlib.util.find_spec("pandas") else table
+
+    def _heads(self) -> list[str]:
+        return [column.name for column in self.columns]
 
     @property
     def alt(self) -> str:
@@ -297,6 +351,12 @@ def _terminal() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def bold(text: str) -> str:
+    """The text in bold on a terminal that has it; as it is elsewhere, and where NO_COLOR is set."""
+    plainly = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return text if plainly or not sys.stdout.isatty() else f"\x1b[1m{text}\x1b[0m"
+
+
 def _wrapped_table(head: list[str], body: list[list[Cell]], columns: int) -> list[str]:
     """The lines of a table whose cells are wrapped so that it is ``columns`` wide; none where rich is not installed."""
     try:
@@ -318,12 +378,25 @@ def _wrapped_table(head: list[str], body: list[list[Cell]], columns: int) -> lis
     return [line.rstrip() for line in written.get().splitlines()]
 
 
-def _html_cell(one: Cell) -> str:
-    """A cell of a page: a number stands right, a short one is not broken."""
-    side = "right" if one.number or re.match(r"[\d.,]+( |$)", one.words) else "left"
-    breaks = "nowrap" if len(one.words) < 28 else "normal"
-    style = f"padding:2px 12px 2px 0;vertical-align:top;text-align:{side};white-space:{breaks}"
-    return f"<td style='{style}'>{escape(one.words)}</td>"
+def _html_cell(tag: str, words: str, number: bool) -> str:
+    """A cell of a page: a number stands right and is not broken."""
+    scope, said = " scope=col" * (tag == "th"), escape(words)
+    if any(len(word) > LONGEST for word in words.split()):
+        said = said.replace("/", "/<wbr>").replace("_", "_<wbr>")
+    return f"<{tag}{scope}{' class=number' * number}>{said}</{tag}>"
+
+
+def _html_lines(lines: Iterable[str]) -> str:
+    return "".join(f"<div>{escape(plain(line))}</div>" for line in lines)
+
+
+def _values(column: Sequence[Any]) -> list[Any]:
+    """The values of a column for a frame: of one kind, a reading as what was read."""
+    bare = [(one.value if one.ok else None) if isinstance(one, Reading) else one for one in column]
+    known = {type(one) for one in bare if one not in (None, "")}
+    if known <= {int, float} or known == {bool}:
+        return [None if one == "" else one for one in bare]
+    return [None if one is None else plain(one) for one in bare]
 
 
 def _letters(number: int) -> str:
@@ -331,11 +404,11 @@ def _letters(number: int) -> str:
     return last if number < 26 else _letters(number // 26 - 1) + last
 
 
-def wrapped(text: str, indent: str = "", then: str | None = None) -> list[str]:
-    """Prose in lines of WIDE columns, made plain; ``then`` is the indent of the lines after the first, if another."""
+def wrapped(text: str, indent: str = "", then: str | None = None, columns: int = WIDE) -> list[str]:
+    """Prose in lines of so many columns, made plain; ``then`` is the indent of the lines after the first, if another."""
     return textwrap.wrap(
         plain(text),
-        WIDE,
+        columns,
         initial_indent=indent,
         subsequent_indent=indent if then is None else then,
         break_long_words=False,

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.look.reading import Reading
 
-from .shown import Shown, duration, plain, size, words
+from .shown import Shown, duration, plain, words
 from .shown import cut as cut
 from .shown import table as table
 from .shown import uncoloured as uncoloured
 
 if TYPE_CHECKING:  # a verdict in words needs no reader of a box
-    from helpers.look.gpus import Gpu, Holder, Pool
+    from helpers.look.gpus import Gpu, Pool
     from helpers.look.kernel_log import Event
-
-NO_GPU = "No GPU was found."
 
 
 def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Pool]]]:
@@ -131,13 +129,3 @@ def since_boot(when: Reading) -> str:
     if not when.ok or isinstance(when.value, str) or when.value is None:
         return plain(when.show())
     return duration(float(when.value))
-
-
-def one_each(holders: Iterable[Holder]) -> list[Holder]:
-    """One row a process, largest first: where several sources saw the same process, the one that saw it hold most."""
-    best: dict[int, Holder] = {}
-    for holder in holders:
-        known = best.setdefault(holder.pid, holder)
-        if (size(holder.memory) or -1) > (size(known.memory) or -1):
-            best[holder.pid] = holder
-    return sorted(best.values(), key=lambda h: (-(size(h.memory) or 0), h.pid))

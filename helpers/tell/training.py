@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 from helpers.load.criteria import criteria, read_study, with_runs
 from helpers.load.training import Endurance, PathResult
-from helpers.look.reading import MIB, seen, show_bytes
+from helpers.look.reading import seen, show_bytes
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
-from .sheet import ACCENT, PALE, Bar, Look, Sheet
+from .sheet import ACCENT, NOT_KNOWN, Bar, Look, Sheet, in_one_unit
 from .shown import Column, Shown
 
 SAVES = (
@@ -41,7 +41,11 @@ def same_table(results: Sequence[PathResult]) -> Shown:
 
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
-    """What each path took here, and what it says of itself."""
+    """What each path took here, and what it says of itself; drawn as the memory of each, a stub where it did not run."""
+    ran = [(above_start(one) or 0, one.name) for one in results if one.state == "ran"]
+    title = "No training path ran here"
+    if ran:
+        title = f"{min(ran)[1]} takes least memory: {show_bytes(min(ran)[0])} above its start"
     rows = [
         [
             one.name,
@@ -52,33 +56,23 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
         for one in results
     ]
     head = ["path", Column("time", "0.1 s"), Column("memory above start", "bytes"), "says"]
-    return Shown("What each training path took", head, rows, widest=90)
+    return Shown(title, head, rows, draw=partial(_draw_paths, results, title), widest=90)
 
 
-def paths_bars(results: Sequence[PathResult]) -> Shown:
-    """Memory that each path took above its start, a bar each; hatched where it did not run."""
-    ran = [one for one in results if one.state == "ran"]
-    rows = [[one.name, above_start(one) or 0] for one in ran]
-    title = f"Memory above start of {len(ran)} training paths that ran"
-    head, draw = ["path", Column("memory", "bytes")], partial(_draw_paths, results)
-    return Shown(title, head, rows, none=title, draw=draw)
-
-
-def _draw_paths(results: Sequence[PathResult]) -> Figure:
-    sheet = Sheet()
+def _draw_paths(results: Sequence[PathResult], title: str) -> Figure:
+    sheet = Sheet(title)
     top = max([above_start(one) or 0 for one in results], default=0) or 1
     sheet.heading("Memory of the training itself", "above the process's start")
-    sheet.bars([_path_bar(one, top) for one in results], top)
-    sheet.footnote(f"The longest bar is {top / MIB:.1f} MiB. Hatched: it did not run here.")
+    sheet.bars([_path_bar(one, in_one_unit(top)) for one in results], top)
+    sheet.footnote("Hatched stub: it did not run here.")
     return sheet.done()
 
 
-def _path_bar(one: PathResult, top: int) -> Bar:
+def _path_bar(one: PathResult, said: Callable[[float], str]) -> Bar:
     took = above_start(one)
     if took is None or one.state != "ran":
-        return Bar(one.name, one.state.replace("_", " "), (), weight="bold")
-    fills = [(top, Look(PALE)), (took, Look(ACCENT))]
-    return Bar(one.name, show_bytes(took), fills, weight="bold")
+        return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], weight="bold")
+    return Bar(one.name, said(took), [(took, Look(ACCENT))], weight="bold")
 
 
 def criteria_table(log: str = "", study: str = "", results: Sequence[PathResult] = ()) -> Shown:

@@ -5,9 +5,10 @@ What is set by mistake again and again is listed beside it, so that it is correc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -18,8 +19,10 @@ from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import Bundle
 from helpers.look.reading import GIB, show_bytes
 from helpers.shapes import Ttm
+from helpers.units import near
 
-from .sheet import ACCENT, ALARM, INK, MARGIN, MUTED, PALE, RIGHT, UNKNOWN, Bar, Look, Sheet
+from . import sheet
+from .figures import out_of
 from .shown import Column, Shown, plain, words, wrapped
 
 STATE_LAYERS = (
@@ -31,6 +34,8 @@ STATE_LAYERS = (
 )
 KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
 """Layers drawn pale: the RAM, and what the firmware and the kernel keep of it."""
+FOLLOW = ("gtt", "kfd_bank", "hsa_pool", "hip_total")
+"""Layers that pass TTM's limit on, unless something else was set for them."""
 RESERVES_GIB = (4, 8, 12, 16, 24, 32, 48)
 BYTES_A_PARAMETER = 2
 NOT_COMPARED = """\
@@ -177,50 +182,80 @@ def four_states() -> list[Bundle]:
 
 
 def ceilings_bars(stack: Stack) -> Shown:
-    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that binds, and its name says so."""
+    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that binds, and its name says so.
+
+    What is configured, or would follow a reserve, stands in a lighter piece with its number beside the live one.
+    """
     rows = [row for row in stack.rows if _is_drawn(row)]
-    title = f"Ceilings of {stack.name or 'this box'} from the RAM upwards as bars"
-    cells = [[row.name, row.value, "which binds" if _binds(stack, row) else ""] for row in rows]
-    draw = partial(_draw_ceilings, stack, rows)
-    return Shown(title, ["layer", "value", ""], cells, draw=draw)
+    top = max((row.value.bytes for row in rows if row.value.ok), default=0) or 1
+    title, made = "No ceiling of this box is known to bind", stack.decision
+    would = next((row for row in reversed(rows) if row.pending_bytes is not None), None)
+    if would is not None and would.pending_bytes is not None:
+        title = f"{would.name} would be {out_of(would.pending_bytes, top)}"
+        title += f", now {would.value.show()}"
+    elif made.binding_bytes is not None:
+        binds = next((row.name for row in rows if _binds(stack, row)), made.binding)
+        title = f"{out_of(made.binding_bytes, top)}: {binds} binds"
+    cells = [
+        [row.name, row.value, row.pending_bytes, "which binds" if _binds(stack, row) else ""]
+        for row in rows
+    ]
+    draw = partial(_draw_ceilings, stack, rows, top, title)
+    return Shown(title, ["layer", "value", Column("would be", "bytes"), ""], cells, draw=draw)
 
 
 def _is_drawn(row: Ceiling) -> bool:
     if row.layer == "cgroup":
         return row.value.ok
-    return (
-        bool(row.layer) and row.layer != "ulimit" or row.name in ("VRAM of the card", "nvidia-smi")
-    )
+    return row.layer not in ("", None, "ulimit") or row.name in ("VRAM of the card", "nvidia-smi")
 
 
-def _draw_ceilings(stack: Stack, rows: list[Ceiling]) -> Figure:
-    top, sheet = max((row.value.bytes for row in rows if row.value.ok), default=0) or 1, Sheet()
-    sheet.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
-    started = sheet.y
-    sheet.bars([_ceiling_bar(row, _binds(stack, row), top) for row in rows], top)
+def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> Figure:
+    page = sheet.Sheet(title)
+    page.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
+    started, said = page.y, sheet.in_one_unit(top)
+    page.bars([_ceiling_bar(row, _binds(stack, row), said) for row in rows], top)
     if stack.decision.binding_bytes is not None:
-        x = MARGIN + min(stack.decision.binding_bytes, top) / top * (RIGHT - MARGIN)
-        line = min(x, RIGHT) - 0.006, 0.012, sheet.y - started
-        sheet.box(*line, Look(ALARM), dy=started - sheet.y)
-    sheet.footnote(
-        f"One scale; the longest bar is {show_bytes(top)}. Pale: the RAM and what the kernel keeps of it. "
-        "Hatched: not known, or configured and not live."
-    )
-    return sheet.done()
+        x = sheet.MARGIN + min(stack.decision.binding_bytes, top) / top * (
+            sheet.RIGHT - sheet.MARGIN
+        )
+        line = min(x, sheet.RIGHT) - 0.006, 0.012, page.y - started
+        page.box(*line, sheet.Look(sheet.ALARM), dy=started - page.y)
+    words = "Pale: the RAM and what the kernel keeps of it. Light blue: a change that is not live. "
+    page.footnote(words + "Hatched stub: not known.")
+    return page.done()
 
 
-def _ceiling_bar(row: Ceiling, binds: bool, top: int) -> Bar:
-    """A layer's bar; what is configured and not live yet is hatched over it."""
+def _ceiling_bar(row: Ceiling, binds: bool, said: Callable[[float], str]) -> sheet.Bar:
+    """A layer's bar; what is to change and is not live yet is the lighter piece at its end."""
     if not row.value.ok:
-        return Bar(row.name, "not known", (), [row.value.show()])
-    face = ALARM if binds else PALE if row.layer in KERNEL_LAYERS else ACCENT
-    fills: list[tuple[float, Look]] = [(row.value.bytes, Look(face, MUTED))]
+        return sheet.Bar(row.name, "not known", [(None, sheet.NOT_KNOWN)], [row.value.show()])
+    live, face = row.value.bytes, sheet.PALE if row.layer in KERNEL_LAYERS else sheet.ACCENT
+    look, value = sheet.Look(sheet.ALARM if binds else face, sheet.MUTED), said(live)
+    fills: list[tuple[float | None, sheet.Look]] = [(live, look)]
     if row.pending_bytes is not None:
-        fills.append((min(row.pending_bytes, top), Look(edge=MUTED, hatch=UNKNOWN)))
-    value = show_bytes(row.value.bytes)
+        value = f"{value.split()[0]} → {said(row.pending_bytes)}"
+        fills.insert(0, (max(live, row.pending_bytes), sheet.Look(sheet.PENDING, sheet.MUTED)))
+        fills[1] = (min(live, row.pending_bytes), look)
     if binds:
-        return Bar(row.name + ": this one binds", value, fills, weight="bold", tone=ALARM)
-    return Bar(row.name, value, fills, tone=INK)
+        return sheet.Bar(
+            row.name + ": this one binds", value, fills, weight="bold", tone=sheet.ALARM
+        )
+    return sheet.Bar(row.name, value, fills, tone=sheet.INK)
+
+
+def following(stack: Stack, limit_bytes: int) -> Stack:
+    """The stack under another TTM limit: every layer that passes the present one on would follow it, torch's total last."""
+    ttm = stack.row("ttm")
+    now = ttm.value.bytes if ttm and ttm.value.ok else None
+    change: Any = {"pending_bytes": limit_bytes, "pending_source": "the reserve chosen"}
+    rows = [
+        replace(row, **change)
+        if row.layer == "ttm" or row.layer in FOLLOW and row.value.ok and near(row.value.bytes, now)
+        else row
+        for row in stack.rows
+    ]
+    return replace(stack, rows=tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -238,11 +273,9 @@ class Choice:
 
     def words(self) -> str:
         """The choice in a sentence."""
-        return (
-            f"A reserve of {show_bytes(self.reserve_bytes)} leaves a limit of {show_bytes(self.limit_bytes)} "
-            f"({self.pages} pages; {self.action}): weights of at most {self.parameters_billion:.1f} billion parameters at "
-            f"{BYTES_A_PARAMETER} bytes each, before activations and caches."
-        )
+        said = f"A reserve of {show_bytes(self.reserve_bytes)} leaves a limit of "
+        said += f"{show_bytes(self.limit_bytes)}: weights of at most {self.parameters_billion:.1f} billion "
+        return f"{said}parameters at {BYTES_A_PARAMETER} bytes each, before activations and caches."
 
 
 @dataclass(frozen=True)
@@ -275,36 +308,15 @@ def what_if(stack: Stack, space: Room | None) -> WhatIf:
 
 
 def what_if_table(state: WhatIf) -> Shown:
-    """A few reserves, the limit each leaves, and the largest model; drawn as the GPU's part of the RAM and the system's."""
+    """A few reserves, the limit each leaves, and the largest model."""
+    choices = state.choices()
+    none = title = f"No reserve to choose here. {state.why}".strip()
+    if choices:
+        most = f"{choices[0].parameters_billion:.1f} billion parameters"
+        title = f"{most} with {show_bytes(choices[0].reserve_bytes)} kept for the system"
     rows = [
         [c.reserve_bytes, c.limit_bytes, c.pages, c.action, round(c.parameters_billion, 1)]
-        for c in state.choices()
+        for c in choices
     ]
     head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
-    head += ["plan", "parameters, 10^9, at 2 bytes"]
-    none = f"No reserve to choose here. {state.why}".strip()
-    title = "Reserve against the largest model as bars"
-    return Shown(title, head, rows, none=none, draw=partial(_draw_what_if, state, none))
-
-
-def _draw_what_if(state: WhatIf, none: str) -> Figure:
-    sheet, choices = Sheet(), state.choices()
-    sheet.heading("Reserve against the largest model", "2 bytes a parameter")
-    if not choices or state.space is None:
-        sheet.nothing(none)
-        return sheet.done()
-    whole = (state.space.ram_bytes, Look(PALE, MUTED))
-    bars = [
-        Bar(
-            f"reserve {show_bytes(choice.reserve_bytes)}",
-            f"{choice.parameters_billion:.1f} billion parameters",
-            [whole, (choice.limit_bytes, Look(ACCENT))],
-        )
-        for choice in choices
-    ]
-    sheet.bars(bars, state.space.ram_bytes)
-    sheet.footnote(
-        f"Whole bar: {show_bytes(state.space.ram_bytes)} of RAM. Filled: the TTM limit. The rest stays for "
-        "the system."
-    )
-    return sheet.done()
+    return Shown(title, [*head, "plan", "parameters, 10^9, at 2 bytes"], rows, none=none)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict
 
 from .shown import WIDE as WIDE
-from .shown import cut, plain, words, wrapped
+from .shown import bold, cut, plain, words, wrapped
 from .tables import one_source
 
 CAUSE_WORDS: dict[str, str] = words("causes")
@@ -23,7 +23,8 @@ SUM, SUMS = "sum-", "The sums of the message"
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
-LONGEST_HEADLINE, LONGEST_TITLE = 90, 140
+LONGEST_HEADLINE, LONGEST_TITLE, MOST_WHY = 90, 140, 3
+SCREEN, LINES = 80, 25
 
 
 def headline(verdict: Verdict) -> str:
@@ -61,13 +62,76 @@ def rows(verdict: Verdict) -> list[Evidence]:
     return [row for row in verdict.evidence if not row.id.startswith(SUM)]
 
 
+def why(verdict: Verdict) -> list[Evidence]:
+    """The three pieces of evidence to look at first: sizes, each once, then the rest in their order."""
+    sizes = {
+        row.reading.value: row for row in reversed(rows(verdict)) if row.reading.unit == "bytes"
+    }
+    first = [row for row in rows(verdict) if row in sizes.values()]
+    return [*first, *(row for row in rows(verdict) if row.reading.unit != "bytes")][:MOST_WHY]
+
+
+def steps(verdict: Verdict) -> list[tuple[str, str, str]]:
+    """The next step as what a person does one after the other: title, words, and what is typed there."""
+    step = verdict.next_step
+    listed = [("Do", _flat(step.what), step.command)]
+    if step.reboot:
+        listed.append(("Reboot", "it takes effect at the next boot", ""))
+    listed += [("Check", "", step.check)] if step.check else []
+    return listed + ([("Undo", "if it did not help", step.undo)] if step.undo else [])
+
+
 def sums(verdict: Verdict) -> list[Evidence]:
     """The evidence that is arithmetic on one message, line by line."""
     return [row for row in verdict.evidence if row.id.startswith(SUM)]
 
 
+def brief(verdict: Verdict) -> str:
+    """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the next step.
+
+    Commands are never cut or wrapped. Where they take too much room, how to check and undo is left to ``as_text``.
+    """
+    head = [bold(line) for line in wrapped(headline(verdict), columns=SCREEN)]
+    head += wrapped(f"({named(verdict)}; {label(verdict)})", columns=SCREEN)
+    reasons = (
+        ["", bold("Why")] if why(verdict) else ["", *wrapped(summary(verdict), columns=SCREEN)]
+    )
+    for row in why(verdict):
+        value, says = plain(row.reading.show()), _flat(row.says)
+        if row.reading.unit != "text":
+            says = f"{value}: {says}"
+        reasons += wrapped(says, "  ", "    ", SCREEN)
+        if row.reading.unit == "text" and " " in value and value not in says:
+            reasons.append("    " + cut(value, SCREEN - 4))  # a line of a log, not a code
+    step, listed = verdict.next_step, steps(verdict)
+    after = wrapped(f"Before it: {step.precondition}", "  ", "    ", SCREEN)
+    after = after * bool(step.precondition)
+    after += wrapped(f"What it may harm: {step.blast_radius}", "  ", "    ", SCREEN)
+    counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
+    counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
+    counts += [f"{len(verdict.alternatives)} still open"] * bool(verdict.alternatives)
+    more = f"All evidence ({', '.join(counts)}), the sums and the tables"
+    while True:
+        undo = ", and how to check and undo it" * (len(listed) < len(steps(verdict)))
+        end = ["", *wrapped(f"{more}{undo}: --wide", columns=SCREEN)]
+        out = [*head, *reasons, "", bold("Next step"), *_typed(listed)]
+        if len(out + after + end) <= LINES or len(listed) == 1:
+            return "\n".join([*out, *after, *end])
+        listed.pop()
+
+
+def _typed(listed: list[tuple[str, str, str]]) -> list[str]:
+    """Steps by number, each with its commands as they are typed."""
+    out = []
+    for number, (title, says, command) in enumerate(listed, 1):
+        words = f"{number}. {title}: {says}" if says else f"{number}. {title}:"
+        out += wrapped(words, "  ", "     ", SCREEN)
+        out += ["     " + plain(line) for line in command.splitlines()]
+    return out
+
+
 def as_text(verdict: Verdict, sources: bool = True) -> str:
-    """The verdict for a terminal; ``sources=False`` leaves out where each reading came from."""
+    """The verdict with all its evidence; ``sources=False`` leaves out where each reading came from."""
     out = [headline(verdict), f"({named(verdict)}; {label(verdict)})"]
     if summary(verdict):
         out += ["", *_prose(summary(verdict), "")]
@@ -80,9 +144,7 @@ def as_text(verdict: Verdict, sources: bool = True) -> str:
     if verdict.alternatives:
         out += ["", "Still open", *("  " + line for line in alternatives(verdict))]
     step = verdict.next_step
-    out += ["", "Next step", *_prose(step.what)]
-    if step.command:
-        out += ["", *("      " + plain(line) for line in step.command.splitlines()), ""]
+    out += ["", "Next step", *_typed(steps(verdict))]
     if step.precondition:
         out += _prose("Before it: " + step.precondition)
     out += _prose("What it may harm: " + step.blast_radius)

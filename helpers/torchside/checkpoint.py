@@ -90,7 +90,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
             "and permission; the one before it is whole: make room and start again"
         ) from error
     failpoint("folder synced")
-    for _, old in _found(folder)[KEPT:]:
+    for _, old in _checkpoints(folder)[KEPT:]:
         old.unlink()
         failpoint("older removed")
     return path
@@ -103,7 +103,7 @@ def load(folder: Path) -> tuple[int, dict[str, Any], tuple[str, ...]] | None:
     then is a decision for a person.
     """
     notes = []
-    for step, path in _found(folder):
+    for step, path in _checkpoints(folder):
         try:
             whole = _sha256(path) == path.name.split("-")[2][:64]
         except OSError as error:
@@ -123,7 +123,7 @@ def load(folder: Path) -> tuple[int, dict[str, Any], tuple[str, ...]] | None:
     return None
 
 
-def _found(folder: Path) -> list[tuple[int, Path]]:
+def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Step and path of every checkpoint, the newest step first; of one step the one written last first."""
     paths = [path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name)]
     found = [(int(path.name.split("-")[1]), path) for path in paths]

@@ -13,6 +13,9 @@ largest value of the loss and of each gradient, fp32 against float64. Copies: bi
 from __future__ import annotations
 
 import faulthandler
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,6 +32,7 @@ START_BYTES = 64 * MIB
 STEP_BYTES = 2 * MIB
 LEFT_TO_OTHERS_BYTES = 2 * GIB
 MOST_ON_CPU_BYTES = 2 * GIB
+WORDS = 1024
 Check = Callable[[Device], Row]
 
 
@@ -117,25 +121,95 @@ def data_parallel(device: Device) -> Row:
 
 
 def copies(device: Device, pinned: bool) -> Row:
-    torch = device.torch
     if pinned and not device.gpu:
         raise NotRun("not run because pinned memory is about GPUs and this is the CPU")
     for words in (1, 4097, 4 * MIB):
-        seeded: Any = {"generator": device.generator(), "dtype": torch.int32}
-        there = torch.randint(-(2**31), 2**31, (words,), **seeded)
+        there = _words(device, words)
         there = there.pin_memory() if pinned else there
         on_device = there.to(device.name, non_blocking=pinned).clone()
-        back = torch.empty_like(there, pin_memory=pinned)
+        back = device.torch.empty_like(there, pin_memory=pinned)
         back.copy_(on_device, non_blocking=pinned)
         device.wait()
-        wrong = int((back != there).sum())
-        if wrong:
-            raise Failed(
-                "what came back is not what went there",
-                message=f"{wrong} of {words} words of 4 bytes differ",
-                figures={"wrong_words": wrong, "words": words},
-            )
+        _same_words(back, there, "what came back is not what went there")
     return {"says": "16 MiB there and back are bit equal"}
+
+
+def _words(device: Device, count: int) -> Any:
+    """So many words of 4 bytes on the host, the same in every run."""
+    torch = device.torch
+    drawn: Row = {"generator": device.generator(), "dtype": torch.int32}
+    return torch.randint(-(2**31), 2**31, (count,), **drawn)
+
+
+def _same_words(here: Any, there: Any, says: str) -> None:
+    """Raises Failed where a word differs."""
+    wrong, words = int((here != there).sum()), len(there)
+    if wrong:
+        message = f"{wrong} of {words} words of 4 bytes differ"
+        raise Failed(says, message=message, figures={"wrong_words": wrong, "words": words})
+
+
+# Do two GPUs work together?
+
+
+def peer_access(device: Device) -> Row:
+    ask = device.torch.cuda.can_device_access_peer
+    there, back = bool(ask(0, 1)), bool(ask(1, 0))
+    says = {
+        (True, True): "each can reach the other's memory",
+        (False, False): "neither can reach the other's memory, so copies go through the host",
+    }.get((there, back), f"only the {'first' if there else 'second'} can reach the other's memory")
+    return {"says": says, "figures": {"first_to_second": there, "second_to_first": back}}
+
+
+def pair_copy(device: Device) -> Row:
+    sent = _words(device, 4 * MIB)
+    for here, there, name in ((0, 1, "first"), (1, 0, "second")):
+        arrived = sent.to(f"cuda:{here}").to(f"cuda:{there}")
+        device.wait()
+        _same_words(arrived.to("cpu"), sent, f"what the {name} sent is not what the other has")
+    return {"says": "16 MiB copied each way are bit equal"}
+
+
+def all_reduce(device: Device, backend: str) -> Row:
+    """The sum over two processes."""
+    torch, distributed = device.torch, device.torch.distributed
+    if not distributed.is_available():
+        raise NotRun("not run because this torch was built without torch.distributed")
+    if not getattr(distributed, f"is_{backend}_available")():
+        raise NotRun(f"not run because this torch was built without {backend}")
+    with tempfile.TemporaryDirectory() as folder:
+        job: Row = {"meet": os.path.join(folder, "meet"), "backend": backend}
+        job["devices"] = ["cuda:0", "cuda:1"] if device.gpu else ["cpu", "cpu"]
+        job["meet_s"] = device.spec["opt_in_s"] * 0.6
+        with pairs.second_process(__name__, job) as other:
+            right = sums_right(torch, job, 0)
+            code = other.wait(job["meet_s"])
+    if not right or code:
+        wrong = "the sum over two processes is wrong"
+        says = wrong if not right or code == 1 else "the second process did not end well"
+        raise Failed(says, message=f"exit code {code} of the second process")
+    where = "" if device.gpu else ", on the CPU"
+    return {"says": f"the sum over two processes is right in both{where}"}
+
+
+def sums_right(torch: Any, job: Row, rank: int) -> bool:
+    pairs.meet(torch, job, rank)
+    try:
+        ramp = torch.arange(WORDS, dtype=torch.float32)
+        values = (ramp * (rank + 1)).to(job["devices"][rank])
+        torch.distributed.all_reduce(values)
+        return bool(torch.equal(values.to("cpu"), ramp * 3))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def other_rank() -> None:
+    """The second process: exit code 0 when its sum is right, 1 when it is wrong."""
+    job, _ = pairs.second_job()
+    torch = frame.import_torch()
+    torch.set_num_threads(1)
+    sys.exit(0 if sums_right(torch, job, 1) else 1)
 
 
 # The largest single allocation: sizes are doubled, then halved in between; each is written and given back.
@@ -216,10 +290,10 @@ LOADS: dict[str, Check] = {
 }
 OPT_IN: dict[str, Check] = {
     "ladder": ladder,
-    "peer_access": pairs.peer_access,
-    "pair_copy": pairs.pair_copy,
-    "all_reduce_gloo": partial(pairs.all_reduce, backend="gloo"),
-    "all_reduce_nccl": partial(pairs.all_reduce, backend="nccl"),
+    "peer_access": peer_access,
+    "pair_copy": pair_copy,
+    "all_reduce_gloo": partial(all_reduce, backend="gloo"),
+    "all_reduce_nccl": partial(all_reduce, backend="nccl"),
     "data_parallel": data_parallel,
 }
 

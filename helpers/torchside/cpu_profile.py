@@ -1,8 +1,8 @@
 """What a training step asks of the CPU allocator: a trace of real allocations and frees, made by torch's own profiler.
 
-Order, sizes and lifetimes are those of the real step, temporaries of C++ included. It is "structure true, workspace blind":
-no cuBLAS, cuDNN or MIOpen workspace, no kernel of a GPU, no streams. The profiler sees the thread that started it and the
-backward pass of that thread, no other thread (measured, torch 2.13).
+Order, sizes and lifetimes are those of the real step, temporaries of C++ included. What only a GPU has is not in it: no
+workspace of cuBLAS, cuDNN or MIOpen, nothing that its kernels ask for, no streams. The profiler sees the thread that started
+it and the backward pass of that thread, no other thread (measured, torch 2.13).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from .frame import replacing
 
-LABEL = "structure true, workspace blind"
+LABEL = "recorded on a CPU, without any device library's workspace"
 # Later steps repeat the first ones, and the profiler keeps every event in host memory until it is stopped.
 STEPS = 5
 FRAMES = 6
@@ -33,38 +33,25 @@ class CpuProfile:
     With ``steps`` it stops itself after so many optimizer steps (torch >= 2.1 tells them; before that, it does not).
     """
 
-    def __init__(
-        self,
-        torch: Any,
-        out: str,
-        max_events: int,
-        steps: int | None = None,
-        when_stopped: Callable[[dict[str, Any]], None] = lambda result: None,
-    ):
-        self.torch, self.out, self.max_events = torch, out, max_events
-        self.steps, self.when_stopped = steps, when_stopped
+    def __init__(self, torch: Any, out: str, max_events: int, steps: int | None = None):
+        self.torch, self.out, self.max_events, self.steps = torch, out, max_events, steps
+        self.when_stopped: Callable[[dict[str, Any]], None] = lambda result: None
         self.result: dict[str, Any] | None = None
-        self._profile: Any = None
         self._step_times_ns: list[int] = []
-        self._hook: Any = None
 
     def start(self) -> None:
         """Raises RuntimeError where this torch was built without the profiler, or where one is already running."""
         self._before = live_tensors(self.torch)
-        self._hook = self._count_steps()
+        module = importlib.import_module("torch.optim.optimizer")
+        register = getattr(module, "register_optimizer_step_post_hook", None)
+        self._hook = register and register(self._after_step)
         self._profile = self.torch.autograd.profiler.profile(use_kineto=True, profile_memory=True)
         self._profile.__enter__()
 
-    def _count_steps(self) -> Any:
-        module = importlib.import_module("torch.optim.optimizer")
-
-        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-            self._step_times_ns.append(time.time_ns())
-            if self._full():
-                self.when_stopped(self.stop())
-
-        register = getattr(module, "register_optimizer_step_post_hook", lambda hook: None)
-        return register(after_step)
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._step_times_ns.append(time.time_ns())
+        if self._full():
+            self.when_stopped(self.stop())
 
     def _full(self) -> bool:
         return self.steps is not None and len(self._step_times_ns) >= self.steps

@@ -8,9 +8,9 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from helpers.torchside.frame import GIB, MIB, NotRun, one_line
+from helpers.torchside import frame
+from helpers.torchside.frame import one_line
 
-__all__ = ["GIB", "MIB", "NotRun", "one_line"]
 SEED = 20240229
 
 
@@ -47,10 +47,8 @@ class Device:
 
     def limit_memory(self, most_bytes: int) -> None:
         """Let torch's allocator take at most ``most_bytes`` of each GPU; the context and library handles come on top."""
-        cuda = self.torch.cuda
         for index in self.indices:
-            total = cuda.get_device_properties(index).total_memory
-            cuda.set_per_process_memory_fraction(min(1.0, most_bytes / total), index)
+            limit_gpu(self.torch, most_bytes, index)
 
     def reset_peaks(self) -> None:
         for index in self.indices:
@@ -76,6 +74,44 @@ class Device:
         free = min(self.torch.cuda.mem_get_info(0))
         integrated = getattr(self.torch.cuda.get_device_properties(0), "is_integrated", 0)
         return min(free, host_available_bytes()) if integrated else free
+
+
+class Peak:
+    """Memory from its making on: resident memory of this process (VmHWM, proc(5)), or what torch took of the GPU."""
+
+    def __init__(self, torch: Any, device: str):
+        self.cuda = None if device == "cpu" else torch.cuda
+        if self.cuda:
+            self.cuda.reset_peak_memory_stats()
+        self.start_bytes = self.cuda.memory_allocated() if self.cuda else frame.restart_peak()
+
+    def figures(self) -> dict[str, int]:
+        """Bytes at the start, and at most until now."""
+        most = self.cuda.max_memory_allocated() if self.cuda else frame.own_bytes("VmHWM")
+        return {"start_bytes": self.start_bytes, "peak_bytes": most}
+
+
+def limit_gpu(torch: Any, most_bytes: int, index: int = 0) -> None:
+    """Let torch's allocator take at most ``most_bytes`` of a GPU."""
+    share = most_bytes / torch.cuda.get_device_properties(index).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, share), index)
+
+
+def limit_memory(torch: Any, device: str, more_bytes: int) -> None:
+    """From now on at most ``more_bytes`` more: of private writable memory, or of the GPU by torch's own limit."""
+    if device == "cpu":
+        frame.limit_host(more_bytes)
+    else:
+        torch.cuda.empty_cache()
+        limit_gpu(torch, torch.cuda.memory_reserved() + more_bytes)
+
+
+def lift_limit(torch: Any, device: str) -> None:
+    """As much memory as there is."""
+    if device == "cpu":
+        frame.lift_host_limit()
+    else:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def gpu_trouble(torch: Any) -> tuple[str, str]:

@@ -7,7 +7,6 @@ Standard library alone; the recorder uses parts of it inside the user's own prog
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import json
 import os
@@ -36,22 +35,20 @@ class NoTorch(Exception):
 def run(program: Callable[[Any], Iterable[Row]], options: Any = None) -> None:
     """A program's main: its options are one JSON argument unless they are given, its rows go to stdout as they come.
 
-    Only rows reach the parent: what libraries print on stdout goes to stderr. So does where each thread was when the program
-    crashed or was asked to end (SIGTERM); neither needs the interpreter's lock.
+    Where each thread was when the program crashed or was asked to end (SIGTERM) goes to stderr, without the interpreter's lock.
     """
-    chosen = json.loads(sys.argv[1]) if options is None else options
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    chosen, answers = json.loads(sys.argv[1]) if options is None else options, own_stdout()
     faulthandler.enable()
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
     for row in program(chosen):
-        answers.write(json.dumps(row) + "\n")
-        answers.flush()
+        print(json.dumps(row), file=answers, flush=True)
 
 
-def die_with_parent() -> None:
-    """This process ends with the one that started it (PR_SET_PDEATHSIG, prctl(2)): it must not wait for one that was killed."""
-    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+def own_stdout() -> IO[str]:
+    """Stdout for this program's rows alone: from now on what libraries print there goes to stderr."""
+    rows = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return rows
 
 
 def import_torch() -> Any:
@@ -86,6 +83,13 @@ def own_bytes(name: str) -> int:
     with open("/proc/self/status", "rb") as lines:
         fields = (line.split() for line in lines if line.startswith(name.encode() + b":"))
         return next((int(words[1]) * 1024 for words in fields), 0)
+
+
+def restart_peak() -> int:
+    """The peak of resident memory (VmHWM) begins anew, where proc_pid_clear_refs(5) may be written; the bytes resident now."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return own_bytes("VmRSS")
 
 
 def limit_host(more_bytes: int) -> None:

@@ -1,31 +1,31 @@
 """The same training by two processes or two devices: DataParallel, DDP, fully_shard, two stages, averaged gradients.
 
-Both processes are this program's; the second dies with the first. They meet in a file and talk over the loopback only: no port
-is opened to others. Over nccl (RCCL) where this torch has it and there are two GPUs, else over gloo on the CPU.
+Over nccl (RCCL) where this torch has it and there are two GPUs, else over gloo on the CPU.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import importlib
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import distributed, nn
 
-from helpers.torchside.frame import NotRun, Row, die_with_parent
-from helpers.torchside.transformer import Answer, Peak, Run, error_words, trained, warm
+from helpers.torchside import pairs
+from helpers.torchside.frame import NotRun, Row
+from helpers.torchside.transformer import Answer, Run, in_words, trained, warm
 
-OTHER_RANK = "from helpers.torchside.parallel import other_rank; other_rank()"
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 ORDER = ("bitwise", "not applicable", "within tolerance", "no")
+
+
+class OverDevices(Run):
+    def prepared(self, model: Any) -> Any:
+        return nn.DataParallel(model, device_ids=[0, 1])
 
 
 def data_parallel(spec: Row) -> Answer:
@@ -34,10 +34,8 @@ def data_parallel(spec: Row) -> Answer:
     if count < 2:
         says = f"needs two GPUs, and torch sees {count or 'none'}"
         raise NotRun(says + "; on a CPU nn.DataParallel only calls the model")
-    peak = Peak(spec["device"])
-    run = Run(spec, lambda model: nn.DataParallel(model, device_ids=[0, 1]))
-    answer = yield from trained(run, spec, peak)
-    return {**answer, "says": "; ".join(["two GPUs in one process", *error_words(answer)])}
+    _, answer = yield from trained(spec, OverDevices)
+    return in_words(answer, "two GPUs in one process")
 
 
 def together(spec: Row, how: str) -> Answer:
@@ -50,26 +48,26 @@ def together(spec: Row, how: str) -> Answer:
     if how == "fsdp" and not hasattr(_fsdp(), "fully_shard"):
         raise NotRun(f"fully_shard came with torch 2.6, and this is {torch.__version__}")
     meet = os.path.join(spec["folder"], f"{spec['name']}-meet")
-    job = {**spec, "how": how, "meet": meet, **_backend(spec, how)}
-    with _other_process(job) as other:
-        answer = yield from _part(job, 0, other)
+    job = {**spec, "how": how, "meet": meet, "meet_s": spec["limit_s"] * 0.5, **_backend(spec, how)}
+    with pairs.second_process(__name__, job) as other:
+        answer = yield from _part(job, 0, other.stdout, other.stdin)
         theirs = json.loads(other.stdout.readline() or "{}")
         if not theirs:
             raise RuntimeError("the second process ended without an answer")
+        other.wait(10)
     held, whole_bytes, twin = (answer.pop(name) for name in ("held_bytes", "whole_bytes", "twin"))
     answer["equal"] = max(answer["equal"], theirs["equal"], key=ORDER.index)
     for name in ("peak_bytes", "worst"):
         answer[name] = max(answer[name], theirs[name])
     mine, others, alone = (size / 2**20 for size in (held, theirs["held_bytes"], whole_bytes))
-    where = f"two processes over {job['backend']}"
-    where = "two processes without torch.distributed" if how == "averaged" else where
+    over = "without torch.distributed" if how == "averaged" else f"over {job['backend']}"
     says = [
-        where + (" on the CPU" if job["devices"][0] == "cpu" else ""),
+        f"two processes {over}" + (" on the CPU" if job["devices"][0] == "cpu" else ""),
         f"they hold {mine:.1f} and {others:.1f} MiB of parameters, gradients and optimizer state, "
         f"one process alone {alone:.1f}",
     ]
     says += ["bitwise equal to accumulation of two pieces in one process"] if twin else []
-    return {**answer, "says": "; ".join(says + error_words(answer))}
+    return in_words(answer, *says)
 
 
 def _fsdp() -> Any:
@@ -89,61 +87,34 @@ def _backend(spec: Row, how: str) -> Row:
     return alone
 
 
-@contextlib.contextmanager
-def _other_process(job: Row) -> Iterator[Any]:
-    other = subprocess.Popen(
-        [sys.executable, "-c", OTHER_RANK, json.dumps(job)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **LOOPBACK},
-    )
-    try:
-        yield other
-        other.wait(10)
-    finally:
-        other.kill()
-        other.communicate()
-
-
 def other_rank() -> None:
     """The second process: one JSON line at the end."""
-    die_with_parent()
-    job = json.loads(sys.argv[1])
+    job, tell = pairs.second_job()
     torch.set_num_threads(job["threads"])
     warm({**job, "device": "cpu"})
-    part = _part(job, 1, None)
+    part = _part(job, 1, sys.stdin, tell)
     while True:
         try:
             next(part)
         except StopIteration as end:
-            print(json.dumps(end.value), flush=True)
+            print(json.dumps(end.value), file=tell, flush=True)
             return
 
 
-def _part(job: Row, rank: int, other: Any) -> Answer:
+def _part(job: Row, rank: int, hear: Any, tell: Any) -> Answer:
     """One process's part: meet, train, compare what it holds with the single device's."""
-    os.environ.update(LOOPBACK)
     device, how = job["devices"][rank], job["how"]
     if how != "averaged":
-        distributed.init_process_group(
-            job["backend"],
-            init_method="file://" + job["meet"],
-            rank=rank,
-            world_size=2,
-            timeout=datetime.timedelta(seconds=job["limit_s"] * 0.5),
-        )
+        pairs.meet(torch, job, rank)
     if device != "cpu":
-        torch.cuda.set_device(rank)
         torch.use_deterministic_algorithms(True)
     if how == "fsdp":
         _fsdp()  # before the measuring, as warm() does it
-    peak = Peak(device)
-    run = KINDS[how](job, rank, device, other)
-    answer = yield from trained(run, job, peak, rank)
+    kind = partial(KINDS[how], rank=rank, hear=hear, tell=tell)
+    run, answer = yield from trained({**job, "device": device}, kind, rank)
     if how != "averaged":
         distributed.destroy_process_group()
-    alone = 4 * _bytes(Run(job, device="cpu").model.parameters())
+    alone = 4 * _bytes(Run({**job, "device": "cpu"}).model.parameters())
     twin = rank == 0 and how != "two_stage" and _twin(run, job)
     return {**answer, "held_bytes": _held(run), "whole_bytes": alone, "twin": twin}
 
@@ -162,19 +133,16 @@ def _bytes(tensors: Iterable[Any]) -> int:
 
 def _twin(run: Run, job: Row) -> bool:
     """Whether one process with two pieces a step gets the same losses to the last bit (dividing by two rounds nothing)."""
-    alone = Run({**job, "pieces": 2}, device=run.device)
+    alone = Run({**job, "pieces": 2, "device": run.device})
     return [alone.step() for _ in run.losses] == run.losses
 
 
 class Halves(Run):
     """This process's half of each batch; the gradients are averaged by what ``call`` is (DDP or fully_shard)."""
 
-    def __init__(self, job: Row, rank: int, device: str, other: Any):
-        self.rank, self.other = rank, other
-        super().__init__(job, self.prepared, device)
-
-    def prepared(self, model: Any) -> Any:
-        raise NotImplementedError
+    def __init__(self, job: Row, rank: int, hear: Any, tell: Any):
+        self.rank, self.hear, self.tell = rank, hear, tell
+        super().__init__(job)
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
         loss = self.loss(tokens.chunk(2)[self.rank])
@@ -235,14 +203,12 @@ class TwoStage(Halves):
 class Averaged(Halves):
     """No torch.distributed: each process's gradients and loss are a row of a file that both map, and pipes say when."""
 
-    def __init__(self, job: Row, rank: int, device: str, other: Any):
-        super().__init__(job, rank, device, other)
-        numel = 1 + sum(one.numel() for one in self.model.parameters())
-        mapped = torch.from_file(job["meet"], shared=True, size=2 * numel, dtype=torch.float32)
+    def __init__(self, job: Row, rank: int, hear: Any, tell: Any):
+        super().__init__(job, rank, hear, tell)
+        self.sizes = [one.numel() for one in self.model.parameters()]
+        size = 2 * (1 + sum(self.sizes))
+        mapped = torch.from_file(job["meet"], shared=True, size=size, dtype=torch.float32)
         self.rows = mapped.view(2, -1)
-
-    def prepared(self, model: Any) -> Any:
-        return model
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
         loss = self.loss(tokens.chunk(2)[self.rank]) / 2
@@ -250,27 +216,27 @@ class Averaged(Halves):
         gradients: list[Any] = [one.grad for one in self.model.parameters()]
         flat = [loss.detach().view(1), *(one.flatten() for one in gradients)]
         self.rows[self.rank].copy_(torch.cat(flat))
-        # The first takes the mean of both rows; the second says when its row is there and when it has read the mean.
-        heard, tell = (self.other.stdout, self.other.stdin) if self.other else (sys.stdin, None)
+        # The first takes the mean of both rows once the second's is there, and goes on once the second has read it.
         if self.rank == 0:
-            self._wait(heard)
+            self._wait()
             self.rows[0] += self.rows[1]
-            print("mean is there", file=tell, flush=True)
-            self._wait(heard)
+            self._say("mean is there")
+            self._wait()
         else:
-            print("mine are there", flush=True)
-            self._wait(heard)
-        means = self.rows[0, 1:].split([one.numel() for one in gradients])
-        for at, gradient in enumerate(gradients):
-            gradient.copy_(means[at].view_as(gradient))
+            self._say("mine are there")
+            self._wait()
+        for mean, gradient in zip(self.rows[0, 1:].split(self.sizes), gradients):  # noqa: B905 -- Python 3.9 has no strict
+            gradient.copy_(mean.view_as(gradient))
         total = float(self.rows[0, 0])
         if self.rank == 1:
-            print("taken", flush=True)
+            self._say("read")
         return total
 
-    @staticmethod
-    def _wait(pipe: Any) -> None:
-        if not pipe.readline():
+    def _say(self, words: str) -> None:
+        print(words, file=self.tell, flush=True)
+
+    def _wait(self) -> None:
+        if not self.hear.readline():
             raise RuntimeError("the other process ended in the middle of a step")
 
 

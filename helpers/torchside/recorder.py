@@ -71,20 +71,8 @@ class Recorder:
         self.base, self.max_events, self.whole_program = base, max_events, whole_program
         self.torch: Any = None
         self.open, self.history, self._is_fork = True, False, False
-        self.facts: dict[str, Any] = {
-            "pid": os.getpid(),
-            "parent_pid": os.getppid(),
-            "python": sys.executable,
-            "ended": "",
-            "torch": {},
-            "devices": [],
-            "snapshots": [],
-            "ooms": 0,
-            "hangs": [],
-            "signals": {},
-            "cpu_trace": None,
-            "notes": [],
-        }
+        self.facts: dict[str, Any] = {"python": sys.executable, "ended": "", "torch": {}}
+        self.facts |= {"devices": [], "signals": {}, "notes": [], **nothing_yet()}
         self._cpu_profile = cpu_profile
         self._profile: CpuProfile | None = None
         self._lock = threading.RLock()
@@ -179,6 +167,7 @@ class Recorder:
             self._write()
 
     def _devices(self) -> list[dict[str, Any]]:
+        """The allocator's counters of each device; under which settings it works is kept beside them."""
         cuda, devices = self.torch.cuda, []
         fraction = getattr(cuda, "get_per_process_memory_fraction", lambda index: None)
         for index in range(cuda.device_count()):
@@ -187,15 +176,11 @@ class Recorder:
             kept = [name for name in stats if ".all." in name or name.startswith("num_")]
             device |= {"fraction": fraction(index), "stats": {name: stats[name] for name in kept}}
             devices.append(device)
-        self.facts["allocator"] = {
-            "backend": getattr(cuda, "get_allocator_backend", lambda: None)(),
-            "settings": getattr(self.torch._C, "_accelerator_getAllocatorSettings", lambda: None)(),
-            "environment": {
-                name: value
-                for name, value in os.environ.items()
-                if name.startswith("PYTORCH_") and name.endswith(("_CONF", "_CACHING"))
-            },
-        }
+        settings = getattr(self.torch._C, "_accelerator_getAllocatorSettings", lambda: None)()
+        backend = getattr(cuda, "get_allocator_backend", lambda: None)()
+        endings, names = ("_CONF", "_CACHING"), [n for n in os.environ if n.startswith("PYTORCH_")]
+        given = {name: os.environ[name] for name in names if name.endswith(endings)}
+        self.facts["allocator"] = {"backend": backend, "settings": settings, "environment": given}
         return devices
 
     # The CPU: the profiler.
@@ -205,8 +190,8 @@ class Recorder:
             self.note(NO_CPU_TRACE + "torch was imported outside of the main thread")
             return
         steps = STEPS if self.whole_program else None
-        path = self.base + ".jsonl"
-        self._profile = CpuProfile(self.torch, path, self.max_events, steps, self._profiled)
+        self._profile = CpuProfile(self.torch, self.base + ".jsonl", self.max_events, steps)
+        self._profile.when_stopped = self._profiled
         self._profile.start()
 
     def _profiled(self, result: dict[str, Any]) -> None:
@@ -276,9 +261,8 @@ class Recorder:
         self.history, self._profile, self._lock = False, None, threading.RLock()
         self.base = own_base(os.path.dirname(self.base))
         self._hang = HangWatch(self.base, 0)
-        nothing: dict[str, Any] = {"snapshots": [], "ooms": 0, "hangs": [], "cpu_trace": None}
-        self.facts.update(pid=os.getpid(), parent_pid=os.getppid(), **nothing)
-        self.facts["notes"] = ["forked from a recorded process; quiet spells of it are not watched"]
+        forked = "forked from a recorded process; quiet spells of it are not watched"
+        self.facts |= {**nothing_yet(), "notes": [forked]}
 
     def _write(self) -> None:
         try:
@@ -286,6 +270,12 @@ class Recorder:
                 json.dump(self.facts, file, default=str)
         except OSError:
             self.open = False  # the folder went away: there is nowhere to record to
+
+
+def nothing_yet() -> dict[str, Any]:
+    """Which process this is, and that nothing of it was kept so far."""
+    about: dict[str, Any] = {"pid": os.getpid(), "parent_pid": os.getppid()}
+    return {**about, "snapshots": [], "ooms": 0, "hangs": [], "cpu_trace": None}
 
 
 def own_base(folder: str) -> str:

@@ -18,12 +18,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from helpers.torchside import frame
 from helpers.torchside.device import Device, gpu_trouble
-from helpers.torchside.frame import MIB, NotRun, Row, one_line
+from helpers.torchside.frame import MIB, Row, one_line
 from helpers.torchside.recorder import start_history, write_snapshot
 
 ROWS_AT_ONCE = 500
@@ -43,7 +44,11 @@ class Stress:
         self.streams: dict[int, Any] = {0: torch.cuda.default_stream(0)}
         self.counts = {"done": 0, "ooms": 0, "skipped": 0}
         self.left_out: dict[str, int] = {}
-        self.message = ""
+        self.plain = {
+            "empty_cache": torch.cuda.empty_cache,
+            "synchronize": partial(torch.cuda.synchronize, 0),
+            "reset_peak": partial(torch.cuda.reset_peak_memory_stats, 0),
+        }
 
     def stream(self, number: int) -> Any:
         if number not in self.streams:
@@ -51,30 +56,23 @@ class Stress:
         return self.streams[number]
 
     def do(self, op: Row) -> str:
-        """Carry out one operation: ok, oom, skipped or left_out."""
-        kind, cuda = op["op"], self.cuda
+        """Carry out one operation: ok, skipped or left_out. Raises torch's OutOfMemoryError."""
+        kind, ident = op["op"], op.get("id")
         if kind == "alloc":
             options = {"dtype": self.torch.uint8, "device": "cuda:0"}
-            try:
-                with cuda.stream(self.stream(op.get("stream", 0))):
-                    self.live[op["id"]] = self.torch.empty(op["size"], **options)
-            except cuda.OutOfMemoryError as error:
-                self.message = one_line(error)
-                return "oom"
-        elif kind in ("free", "record_stream"):
-            if op["id"] not in self.live:
-                return "skipped"
-            if kind == "free":
-                del self.live[op["id"]]
-            else:
-                self.live[op["id"]].record_stream(self.stream(op["stream"]))
-        elif kind == "empty_cache":
-            cuda.empty_cache()
-        elif kind == "synchronize":
-            cuda.synchronize(0)
-        elif kind == "reset_peak":
-            cuda.reset_peak_memory_stats(0)
+            with self.cuda.stream(self.stream(op.get("stream", 0))):
+                self.live[ident] = self.torch.empty(op["size"], **options)
+        elif kind in ("free", "record_stream") and ident not in self.live:
+            self.counts["skipped"] += 1
+            return "skipped"
+        elif kind == "free":
+            del self.live[ident]
+        elif kind == "record_stream":
+            self.live[ident].record_stream(self.stream(op["stream"]))
+        elif kind in self.plain:
+            self.plain[kind]()
         else:
+            self.left_out[kind] = self.left_out.get(kind, 0) + 1
             return "left_out"
         return "ok"
 
@@ -85,49 +83,35 @@ class Stress:
             if time.monotonic() >= began + self.spec["seconds"]:
                 status = "time"
                 break
-            out = self.do(op)
-            self.counts["done"] += 1
-            if out == "oom":
+            try:
+                out = self.do(op)
+            except self.cuda.OutOfMemoryError as error:
+                out = "oom"
                 self.counts["ooms"] += 1
                 if self.counts["ooms"] == 1:
-                    yield {"event": "oom", "i": i, "size_bytes": op["size"], **self.first_oom()}
-            elif out == "skipped":
-                self.counts["skipped"] += 1
-            elif out == "left_out":
-                self.left_out[op["op"]] = self.left_out.get(op["op"], 0) + 1
+                    first = {"event": "oom", "i": i, "size_bytes": op["size"]}
+                    path = oom_path(self.spec["snapshot"])
+                    yield {**first, "message": one_line(error), **self.state(path)}
+            self.counts["done"] += 1
             if self.spec["rows"]:
                 now = self.cuda.memory_stats_as_nested_dict(0)
-                sizes = (
-                    now[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes")
-                )
-                batch.append([i, out, *sizes])
+                names = ("allocated_bytes", "reserved_bytes")
+                batch.append([i, out, *(now[name]["all"]["current"] for name in names)])
             if len(batch) == ROWS_AT_ONCE:
                 yield {"event": "rows", "rows": batch}
                 batch = []
         if batch:
             yield {"event": "rows", "rows": batch}
-        yield {
-            "event": "end",
-            "status": status,
-            "why": "",
-            "seconds": round(time.monotonic() - began, 3),
-            "stats": dict(self.cuda.memory_stats(0)),
-            "left_out": self.left_out,
-            "streams": {number: stream.cuda_stream for number, stream in self.streams.items()},
-            "snapshot": self.snapshot(self.spec["snapshot"]),
-            **self.counts,
-        }
+        end: Row = {"event": "end", "status": status, "why": "", "left_out": self.left_out}
+        end["seconds"] = round(time.monotonic() - began, 3)
+        end["streams"] = {number: one.cuda_stream for number, one in self.streams.items()}
+        yield {**end, **self.counts, **self.state(self.spec["snapshot"])}
 
-    def first_oom(self) -> Row:
-        path = self.snapshot(oom_path(self.spec["snapshot"]))
-        stats = dict(self.cuda.memory_stats(0))
-        return {"message": self.message, "stats": stats, "snapshot": path}
-
-    def snapshot(self, path: str) -> str:
-        """Write torch's memory snapshot there; the path, or empty where none was asked for."""
+    def state(self, path: str) -> Row:
+        """torch's counters now, and where its memory snapshot was written; empty where none was asked for."""
         if path:
             write_snapshot(self.torch, path)
-        return path
+        return {"stats": dict(self.cuda.memory_stats(0)), "snapshot": path}
 
 
 def trouble(torch: Any) -> str:
@@ -163,22 +147,15 @@ def work(options: Row) -> Iterator[Row]:
     try:
         torch = frame.import_torch()
         why = trouble(torch)
-        if why:
-            raise NotRun(why)
+    except frame.NoTorch as error:
+        why = f"torch cannot be imported: {error}"
+    if not why:
         device = Device(torch, {"device": "cuda:0", "pci": ""})
         total, free = torch.cuda.get_device_properties(0).total_memory, device.free_bytes()
         most = limit(free, total, spec["limit_bytes"])
-        if most < MIB:
-            raise NotRun(f"only {free // MIB} MiB of this GPU are free")
-    except frame.NoTorch as error:
-        yield {
-            "event": "end",
-            "status": "not_available",
-            "why": f"torch cannot be imported: {error}",
-        }
-        return
-    except NotRun as error:
-        yield {"event": "end", "status": "not_available", "why": str(error)}
+        why = f"only {free // MIB} MiB of this GPU are free" if most < MIB else ""
+    if why:
+        yield {"event": "end", "status": "not_available", "why": why}
         return
     path = spec.get("operations")
     with open(path, encoding="utf-8") if path else sys.stdin as lines:

@@ -22,34 +22,23 @@ from typing import Any
 import torch
 
 from helpers.torchside import checkpoint, frame, parallel, recording
+from helpers.torchside.device import Peak, lift_limit, limit_memory
 from helpers.torchside.frame import NotRun, Row, is_oom, one_line
-from helpers.torchside.transformer import (
-    REFERENCE,
-    Answer,
-    Peak,
-    Run,
-    error_words,
-    lift_limit,
-    limit_memory,
-    trained,
-    warm,
-)
+from helpers.torchside.transformer import REFERENCE, Answer, Run, in_words, trained, warm
 
 ROOM_BYTES = 1 << 20
 
 
 def plain(spec: Row) -> Answer:
     """One device, ``pieces`` pieces a step, activations kept or (``recompute``) made again."""
-    peak = Peak(spec["device"])
-    run = Run(spec)
-    answer = yield from trained(run, spec, peak)
+    run, answer = yield from trained(spec)
     says = []
     if spec["name"] == REFERENCE:
         size = f"{spec['batch']} sequences of {spec['length']} a step"
         says.append(f"{sum(one.numel() for one in run.model.parameters()):,} parameters, {size}")
     says += [f"{spec['pieces']} pieces a step"] if spec.get("pieces", 1) > 1 else []
     says += ["activations made again in the backward pass"] if spec.get("recompute") else []
-    return {**answer, "says": "; ".join(says + error_words(answer))}
+    return in_words(answer, *says)
 
 
 class BackingOff(Run):
@@ -78,14 +67,12 @@ class BackingOff(Run):
 
 def back_off(spec: Row) -> Answer:
     """``limit_bytes`` more than at the start, and no more: the batch is cut until it fits."""
-    peak = Peak(spec["device"])
-    limit_memory(spec["device"], spec["limit_bytes"])
-    run = BackingOff(spec)
-    answer = yield from trained(run, spec, peak)
+    limit_memory(torch, spec["device"], spec["limit_bytes"])
+    run, answer = yield from trained(spec, BackingOff)
     how = f"ran out, and went on with {run.pieces} pieces a step"
     how = how if run.pieces > 1 else "never ran out"
     says = f"under a limit of {spec['limit_bytes'] / 2**20:.0f} MiB more than at first it {how}"
-    return {**answer, "pieces": run.pieces, "says": "; ".join([says, *error_words(answer)])}
+    return in_words({**answer, "pieces": run.pieces}, says)
 
 
 def resume(spec: Row) -> Answer:
@@ -94,7 +81,7 @@ def resume(spec: Row) -> Answer:
     With ``compare`` an undisturbed training from the start follows, whose whole state must have the same bits.
     """
     folder, die = Path(spec["folder"]) / spec["name"], spec.get("die") or {}
-    peak = Peak(spec["device"])
+    peak = Peak(torch, spec["device"])
     run = Run(spec)
     newest = checkpoint.load(folder)
     if newest:
@@ -103,7 +90,7 @@ def resume(spec: Row) -> Answer:
     while len(run.losses) < spec["steps"]:
         dies = die.get("step") == len(run.losses)
         if dies and die["how"] == "oom":
-            limit_memory(spec["device"], ROOM_BYTES)
+            limit_memory(torch, spec["device"], ROOM_BYTES)
         elif dies:
             checkpoint.failpoint = lambda at: (
                 os.kill(os.getpid(), signal.SIGKILL) if at == die["at"] else None
@@ -111,7 +98,7 @@ def resume(spec: Row) -> Answer:
         loss = run.step()
         checkpoint.save(folder, len(run.losses), run.state())
         yield {"event": "step", "step": len(run.losses), "loss": loss}
-    answer: Row = {**peak.stop(), "digest": run.digest(), "equal": "not applicable", "says": ""}
+    answer: Row = {**peak.figures(), "digest": run.digest(), "equal": "not applicable", "says": ""}
     if spec.get("compare"):
         undisturbed = Run(spec)
         for _ in range(spec["steps"]):
@@ -126,7 +113,7 @@ def until_oom(spec: Row) -> Answer:
     ``limit_bytes`` (None: no limit) counts from before the model; ``record`` keeps the trace there.
     """
     if spec.get("limit_bytes") is not None:
-        limit_memory(spec["device"], spec["limit_bytes"])
+        limit_memory(torch, spec["device"], spec["limit_bytes"])
     recorder = recording(spec["record"]) if spec.get("record") else None
     says = ""
     with recorder or contextlib.nullcontext():
@@ -143,7 +130,7 @@ def until_oom(spec: Row) -> Answer:
             if not is_oom(torch, error):
                 raise
             says = one_line(error)
-        lift_limit(spec["device"])
+        lift_limit(torch, spec["device"])
     trace = {"trace": recorder.trace, "notes": recorder.notes} if recorder else {}
     return {"says": says, "oom": bool(says), **trace}
 
@@ -161,7 +148,7 @@ def framework(spec: Row) -> Answer:
         line = f"pip install {PIP[name]}"
         raise NotRun(f"not installed in this Python; the line that would: {line}")
     other, np = importlib.import_module(name), importlib.import_module("numpy")
-    peak, run = Peak("cpu"), Run({**spec, "device": "cpu"})
+    peak, run = Peak(torch, "cpu"), Run({**spec, "device": "cpu"})
     learn, device = (_with_jax if name == "jax" else _with_tensorflow)(other, spec["vocab"])
     losses = []
     for step in range(spec["steps"]):
@@ -171,7 +158,7 @@ def framework(spec: Row) -> Answer:
     if not losses[-1] < losses[0]:
         raise RuntimeError(f"the loss did not fall: {losses[0]:.3f} to {losses[-1]:.3f}")
     says = f"{name} {other.__version__} on {device}; another model, and the host's memory alone is counted"
-    return {**peak.stop(), "equal": "not applicable", "says": says}
+    return {**peak.figures(), "equal": "not applicable", "says": says}
 
 
 def _with_jax(jax: Any, vocab: int) -> tuple[Callable[[Any, Any], Any], Any]:
@@ -232,7 +219,7 @@ def training(spec: Row) -> Iterator[Row]:
         why = f"{type(error).__name__}: {one_line(error)}"
         answer = {"state": "failed", "oom": is_oom(torch, error), "why": why}
         answer["message"] = str(error)[:4000]
-    lift_limit(spec["device"])
+    lift_limit(torch, spec["device"])
     yield {"event": "end", "seconds": time.monotonic() - began, **answer}
     faulthandler.cancel_dump_traceback_later()
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from helpers.torchside import checkpoint, frame
-from helpers.torchside.frame import Row, own_bytes
+from helpers.torchside import checkpoint
+from helpers.torchside.device import Peak, lift_limit
+from helpers.torchside.frame import Row
 
 GRADIENT_TOLERANCE = 1e-4
 LOSS_TOLERANCE = 1e-4
-SAMPLE_S = 0.002
 REFERENCE = "single"
 Answer = Generator[Row, None, Row]
 """What a way to train is: it yields a row a step, and returns what it found."""
@@ -124,24 +123,23 @@ class Data:
 
 
 class Run:
-    """One training: model, optimizer, data, and every loss so far. ``prepare`` may wrap or cut the model before the optimizer
-    sees its parameters, and returns what is called. A step is the same for every path: ``forward_backward`` differs."""
+    """One training: model, optimizer, data, and every loss so far. A step is the same for every path: ``forward_backward``
+    and what the model is wrapped in differ."""
 
-    def __init__(
-        self,
-        spec: dict[str, Any],
-        prepare: Callable[[nn.Module], Any] = lambda model: model,
-        device: str = "",
-    ):
-        self.spec, self.device, self.pieces = spec, device or spec["device"], spec.get("pieces", 1)
+    def __init__(self, spec: dict[str, Any]):
+        self.spec, self.device, self.pieces = spec, spec["device"], spec.get("pieces", 1)
         checkpoint.seed(spec["seed"])
         self.model = Transformer(spec).to(self.device)
-        self.call = prepare(self.model)
+        self.call = self.prepared(self.model)
         self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.data = Data(spec)
         self.losses: list[float] = []
         self.seen = hashlib.sha256().hexdigest()
         self.after_first: Callable[[], None] = lambda: None
+
+    def prepared(self, model: Any) -> Any:
+        """What is called: the model, wrapped or cut before the optimizer sees its parameters."""
+        return model
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         scores = self.call(tokens[:, :-1])
@@ -212,54 +210,18 @@ def warm(spec: dict[str, Any]) -> None:
 # What a training took, and whether it is the reference's.
 
 
-class Peak:
-    """Memory until ``stop``: anonymous memory of this process, sampled every 2 ms, or what torch took of the GPU."""
-
-    def __init__(self, device: str):
-        self.gpu, self.over = device != "cpu", threading.Event()
-        self.start_bytes = torch.cuda.memory_allocated() if self.gpu else own_bytes("RssAnon")
-        self.peak_bytes = self.start_bytes
-        if self.gpu:
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            threading.Thread(target=self._sample, daemon=True).start()
-
-    def _sample(self) -> None:
-        while not self.over.wait(SAMPLE_S):
-            self.peak_bytes = max(self.peak_bytes, own_bytes("RssAnon"))
-
-    def stop(self) -> dict[str, int]:
-        self.over.set()
-        if self.gpu:
-            self.peak_bytes = torch.cuda.max_memory_allocated()
-        return {"start_bytes": self.start_bytes, "peak_bytes": self.peak_bytes}
-
-
-def limit_memory(device: str, more_bytes: int) -> None:
-    """From now on at most ``more_bytes`` more: of private writable memory, or of the GPU by torch's own limit."""
-    if device == "cpu":
-        frame.limit_host(more_bytes)
-        return
-    torch.cuda.empty_cache()
-    most = torch.cuda.memory_reserved() + more_bytes
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total))
-
-
-def lift_limit(device: str) -> None:
-    if device == "cpu":
-        frame.lift_host_limit()
-    else:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-
-
 def whole(tensor: Any) -> Any:
     """The tensor, or all of a sharded one, which every rank must ask for."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def trained(run: Run, spec: Row, peak: Peak, rank: int = 0) -> Answer:
-    """All steps; the peaks, whether it is the reference's training, and the largest error of a gradient."""
+def trained(
+    spec: Row, kind: Callable[[Row], Run] = Run, rank: int = 0
+) -> Generator[Row, None, tuple[Any, Row]]:
+    """A run of that kind, all steps of it; the run, and the peaks, whether it is the reference's training and the largest error
+    of a gradient."""
+    peak = Peak(torch, spec["device"])
+    run = kind(spec)
     path = Path(spec["folder"]) / f"{spec['name']}-{rank}-gradients.pt"
 
     def keep_gradients() -> None:
@@ -269,10 +231,10 @@ def trained(run: Run, spec: Row, peak: Peak, rank: int = 0) -> Answer:
     for step in range(spec["steps"]):
         yield {"event": "step", "step": step + 1, "loss": run.step()}
     # What follows is no part of the training: neither its peak nor its limit.
-    peaks = peak.stop()
-    lift_limit(run.device)
+    peaks = peak.figures()
+    lift_limit(torch, run.device)
     equal, worst = compared(run, spec, torch.load(path, map_location="cpu", weights_only=True))
-    return {**peaks, "equal": equal, "worst": worst}
+    return run, {**peaks, "equal": equal, "worst": worst}
 
 
 def compared(run: Run, spec: Row, gradients: dict[str, torch.Tensor]) -> tuple[str, float]:
@@ -302,8 +264,8 @@ def compared(run: Run, spec: Row, gradients: dict[str, torch.Tensor]) -> tuple[s
     return "within tolerance" if near else "no", max(errors)
 
 
-def error_words(answer: Row) -> list[str]:
-    """The largest error in words, where there is one."""
-    if answer["equal"] not in ("within tolerance", "no"):
-        return []
-    return [f"largest gradient error {answer['worst']:.0e} of {GRADIENT_TOLERANCE:.0e}"]
+def in_words(answer: Row, *says: str) -> Row:
+    """The answer with what there is to say of it, the largest error of a gradient included where there is one."""
+    error = f"largest gradient error {answer['worst']:.0e} of {GRADIENT_TOLERANCE:.0e}"
+    errors = [error] if answer["equal"] in ("within tolerance", "no") else []
+    return {**answer, "says": "; ".join([*says, *errors])}

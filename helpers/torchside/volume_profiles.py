@@ -1,12 +1,10 @@
 """Volume profiles by torch, by the strategies under study, on a CPU, a CUDA or a ROCm device: what each needs at its peak.
 
-    python -c "from helpers.torchside.volume_profiles import main; main()" '{"folder": ..., "strategy": "preallocated", ...}'
-
-``folder`` holds raw numbers (price, volume, starts, lows, widths) and layout.json, as helpers/load/vpoc/trades.py writes them.
-Further keys: ``device`` (cpu, cuda:1), ``chunk_trades``, ``sessions`` (the first so many), ``repeats``, ``limit_bytes``
-(RLIMIT_DATA beyond what is held before the inputs are loaded), ``out`` (a file for the raw result). One JSON line out. All
-strategies give the same bits: sums of whole numbers do not depend on their order while the type of the result counts them
-exactly, which the layout sees to.
+A program; its options: ``folder`` (raw numbers and layout.json, as helpers/load/vpoc/trades.py writes them), ``strategy``,
+``device`` (cpu, cuda:1), ``chunk_trades``, ``sessions`` (the first so many; null: all), ``repeats``, ``limit_bytes``
+(RLIMIT_DATA beyond what is held before the inputs are loaded; null: none) and ``out`` (a file for the raw result, or empty).
+Its one row: status (ok, out_of_memory, failed, not_available), why, seconds of each repeat and peak_bytes. All strategies give
+the same bits: sums of whole numbers do not depend on their order while the type of the result counts them exactly.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ import bisect
 import ctypes
 import gc
 import json
-import os
-import resource
-import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from helpers.torchside.device import gpu_trouble, one_line
+from helpers.torchside import frame
+from helpers.torchside.device import Peak, gpu_trouble
+from helpers.torchside.frame import Row, is_oom, one_line
 
 ALIGN = 512
 """Bytes: the granule of torch's own allocator on a GPU, and enough for any vector load."""
@@ -31,30 +29,27 @@ EVERY = 4
 
 
 class Work:
-    """The inputs on the device, and the layout of the result."""
+    """The inputs on the device, cut after ``most_trades`` where that is given, and the layout of the result."""
 
-    def __init__(self, torch: Any, spec: dict[str, Any]):
-        self.torch, self.folder = torch, Path(spec["folder"])
+    def __init__(self, torch: Any, spec: Row, most_trades: int | None = None):
+        self.torch, self.folder, self.device = torch, Path(spec["folder"]), spec["device"]
         self.about = json.loads((self.folder / "layout.json").read_text())
-        self.device, self.kind = spec["device"], getattr(torch, self.about["counts"])
         self.tick, self.bins = float(self.about["tick"]), int(self.about["bins"])
-        count = len(self.about["labels"])
-        self.sessions = min(spec.get("sessions") or count, count)
-        self.starts: list[int] = self._read("starts", "int64", self.sessions + 1).tolist()
+        self.kind = getattr(torch, self.about["counts"])
+        self.sessions = min(spec["sessions"] or 1 << 62, len(self.about["labels"]))
+        starts = self._read("starts", "int64", self.sessions + 1)
+        self.starts: list[int] = starts.clamp(max=most_trades or 1 << 62).tolist()
         self.lows: list[int] = self._read("lows", "int32", self.sessions).tolist()
-        self.chunk = max(1, int(spec["chunk_trades"]))
-        self.trades = self.starts[-1]
-
-    def cut(self, trades: int) -> None:
-        """Leave only the first so many trades."""
-        self.trades = min(self.trades, trades)
-        self.starts = [min(start, self.trades) for start in self.starts]
+        self.chunk, self.trades = max(1, int(spec["chunk_trades"])), self.starts[-1]
 
     def load(self) -> None:
         self.price, self.volume = (
             self._read(name, self.about[name], self.trades).to(self.device)
             for name in ("price", "volume")
         )
+        whole = self.volume.dtype == self.kind
+        points = self.torch.float64 if self.price.dtype.is_floating_point else None
+        self.kinds = [self.torch.int64, points, None if whole else self.kind]
 
     def _read(self, name: str, kind: str, count: int) -> Any:
         """The first ``count`` numbers of a file, read into a tensor: a mapping would count as private memory a second time."""
@@ -72,31 +67,32 @@ class Work:
     def result(self) -> Any:
         return self.torch.zeros(self.sessions * self.bins, dtype=self.kind, device=self.device)
 
-    def chunks(self, size: int) -> Any:
+    def buffers(self, size: int) -> list[Any]:
+        """Of ``size`` trades: index, points (float64 to divide in, of float prices alone), volumes (where they are converted)."""
+        return [
+            kind and self.torch.empty(size, dtype=kind, device=self.device) for kind in self.kinds
+        ]
+
+    def chunks(self, size: int) -> list[tuple[int, int]]:
         return [(a, min(self.trades, a + size)) for a in range(0, self.trades, size)]
 
     def segments(self, a: int, b: int) -> list[tuple[int, int, int]]:
         """The sessions of trades ``a`` to ``b``: (session, first, last)."""
-        s, found = bisect.bisect_right(self.starts, a) - 1, []
-        while a < b:
-            e = min(b, self.starts[s + 1])
-            if a < e:
-                found.append((s, a, e))
-            a, s = e, s + 1
-        return found
+        first, last = bisect.bisect_right(self.starts, a) - 1, bisect.bisect_left(self.starts, b)
+        cuts = [(max(a, self.starts[s]), min(b, self.starts[s + 1])) for s in range(first, last)]
+        return [(first + at, i, e) for at, (i, e) in enumerate(cuts) if i < e]
 
-    def index(self, a: int, b: int, into: Any, points: Any, row: int = 0) -> Any:
-        """Where each trade counts, as int64 in ``into``, from session ``row`` on; ``points``: float64 to divide in.
+    def index(self, a: int, b: int, buffers: list[Any], row_bins: int) -> Any:
+        """Where each trade counts, in a table whose rows are ``row_bins`` wide; 0: in the row of its own session.
 
         A launch for each session: 1014 take a GPU a few ms (computed), and no second index is needed.
         """
-        price = self.price[a:b]
+        price, into = self.price[a:b], buffers[0][: b - a]
         if price.dtype.is_floating_point:
-            into.copy_(points.copy_(price).div_(self.tick).round_())
-        else:
-            into.copy_(price)
+            price = buffers[1][: b - a].copy_(price).div_(self.tick).round_()
+        into.copy_(price)
         for s, i, e in self.segments(a, b):
-            into[i - a : e - a].add_((s - row) * self.bins - self.lows[s])
+            into[i - a : e - a].add_(s * row_bins - self.lows[s])
         return into
 
     def volumes(self, a: int, b: int, into: Any = None) -> Any:
@@ -104,61 +100,45 @@ class Work:
         part = self.volume[a:b]
         if part.dtype == self.kind:
             return part
-        return part.to(self.kind) if into is None else into.copy_(part)
+        return part.to(self.kind) if into is None else into[: b - a].copy_(part)
 
-    def buffers(self, size: int) -> list[Any]:
-        """Index, points (float prices alone) and volumes (where they are converted) of a chunk."""
-        return [
-            kind and self.torch.empty(size, dtype=kind, device=self.device)
-            for kind in self.buffer_kinds()
-        ]
-
-    def buffer_kinds(self) -> list[Any]:
-        floats, whole = self.price.dtype.is_floating_point, self.volume.dtype == self.kind
-        return [
-            self.torch.int64,
-            self.torch.float64 if floats else None,
-            None if whole else self.kind,
-        ]
-
-
-def _by_chunks(work: Work, out: Any, buffers: list[Any]) -> Any:
-    for a, b in work.chunks(len(buffers[0])):
-        index, points, volume = (one if one is None else one[: b - a] for one in buffers)
-        out.scatter_add_(0, work.index(a, b, index, points), work.volumes(a, b, volume))
-    return out
+    def counted(self, out: Any, buffers: list[Any]) -> Any:
+        """Every trade counted in ``out``, as many at a time as the buffers hold."""
+        for a, b in self.chunks(len(buffers[0])):
+            index = self.index(a, b, buffers, self.bins)
+            out.scatter_add_(0, index, self.volumes(a, b, buffers[2]))
+        return out
 
 
 def preallocated(work: Work) -> Any:
     out = work.result()
-    return _by_chunks(work, out, work.buffers(max(1, min(work.chunk, work.trades))))
+    return work.counted(out, work.buffers(max(1, min(work.chunk, work.trades))))
 
 
 def flat(work: Work) -> Any:
     out = work.result()
-    return _by_chunks(work, out, work.buffers(max(1, work.trades)))
+    return work.counted(out, work.buffers(max(1, work.trades)))
 
 
 def arena(work: Work) -> Any:
     """The same buffers, cut one after the other from one slab of bytes, each aligned."""
     torch, size, out = work.torch, max(1, min(work.chunk, work.trades)), work.result()
-    widths = [
-        size * torch.empty(0, dtype=kind).element_size() if kind else 0
-        for kind in work.buffer_kinds()
-    ]
-    room = sum(-(-width // ALIGN) * ALIGN for width in widths)
-    slab, at = torch.empty(room, dtype=torch.uint8, device=work.device), 0
-    buffers = []
-    for number, kind in enumerate(work.buffer_kinds()):
-        width = widths[number]
-        buffers.append(slab[at : at + width].view(kind) if kind else None)
-        at += -(-width // ALIGN) * ALIGN
-    return _by_chunks(work, out, buffers)
+    kinds = [kind for kind in work.kinds if kind]
+    widths = [size * torch.empty(0, dtype=kind).element_size() for kind in kinds]
+    rooms = [-(-width // ALIGN) * ALIGN for width in widths]
+    slab = torch.empty(sum(rooms), dtype=torch.uint8, device=work.device)
+    parts = iter(zip(slab.split(rooms), widths))  # noqa: B905 -- Python 3.9 has no strict
+    return work.counted(out, [kind and _cut(*next(parts), kind) for kind in work.kinds])
 
 
-def list_cat(work: Work, tidy: Any = None) -> Any:
+def _cut(part: Any, width: int, kind: Any) -> Any:
+    """The first ``width`` bytes of a part of the slab, as numbers of a kind."""
+    return part[:width].view(kind)
+
+
+def list_cat(work: Work, tidy: Callable[[], None] | None = None) -> Any:
     """Each chunk of whole sessions makes temporaries and a result; the results wait in a list for one cat."""
-    torch, kept, s, chunk = work.torch, [], 0, 0
+    torch, kept, s = work.torch, [], 0
     while s < work.sessions:
         last = s + 1
         while last < work.sessions and work.starts[last + 1] - work.starts[s] <= work.chunk:
@@ -171,8 +151,8 @@ def list_cat(work: Work, tidy: Any = None) -> Any:
             index[i - a : e - a] = ticks[i - a : e - a] - (work.lows[one] - (one - s) * work.bins)
         row = torch.zeros((last - s) * work.bins, dtype=work.kind, device=work.device)
         kept.append(row.scatter_add_(0, index, work.volumes(a, b)))
-        s, chunk = last, chunk + 1
-        if tidy is not None and chunk % EVERY == 0:
+        s = last
+        if tidy is not None and len(kept) % EVERY == 0:
             del price, ticks, index, row
             tidy()
     return torch.cat(kept) if kept else work.result()
@@ -189,13 +169,11 @@ def cleanup(work: Work) -> Any:
 
 def one_hot(work: Work) -> Any:
     """A row of ``bins`` numbers for every trade: 1 where it traded. Times its volume, summed over the trades."""
-    torch, out = work.torch, work.result()
+    out = work.result()
     table = out.view(-1, work.bins)
     for a, b in work.chunks(work.chunk):
-        index = work.index(a, b, *work.buffers(b - a)[:2])
-        for s, i, e in work.segments(a, b):
-            index[i - a : e - a].sub_(s * work.bins)
-        spread = torch.nn.functional.one_hot(index, work.bins) * work.volumes(a, b)[:, None]
+        index = work.index(a, b, [*work.buffers(b - a)[:2], None], 0)
+        spread = work.torch.nn.functional.one_hot(index, work.bins) * work.volumes(a, b)[:, None]
         for s, i, e in work.segments(a, b):
             table[s] += spread[i - a : e - a].sum(0).to(work.kind)
         del spread
@@ -203,29 +181,16 @@ def one_hot(work: Work) -> Any:
 
 
 def dataloader(work: Work) -> Any:
-    from torch.utils.data import DataLoader, Dataset
+    """Every session's profile computed first and kept on the host, then loaded in batches of 64."""
+    from torch.utils.data import DataLoader
 
-    class Profiles(Dataset):
-        """Every session's profile, computed once at its start, on the CPU."""
-
-        def __init__(self) -> None:
-            self.rows = []
-            for s in range(work.sessions):
-                a, b = work.starts[s], work.starts[s + 1]
-                index, points, _ = work.buffers(b - a)
-                row = work.torch.zeros(work.bins, dtype=work.kind, device=work.device)
-                row.scatter_add_(0, work.index(a, b, index, points, s), work.volumes(a, b))
-                self.rows.append(row.cpu())
-
-        def __len__(self) -> int:
-            return len(self.rows)
-
-        def __getitem__(self, index: int) -> Any:
-            return self.rows[index]
-
-    out = work.result().view(-1, work.bins)
-    at = 0
-    for batch in DataLoader(Profiles(), batch_size=64):
+    rows = []
+    for a, b in zip(work.starts, work.starts[1:]):  # noqa: B905 -- Python 3.9 has no strict
+        row = work.torch.zeros(work.bins, dtype=work.kind, device=work.device)
+        index = work.index(a, b, work.buffers(b - a), 0)
+        rows.append(row.scatter_add_(0, index, work.volumes(a, b)).cpu())
+    out, at = work.result().view(-1, work.bins), 0
+    for batch in DataLoader(rows, batch_size=64):  # type: ignore[arg-type]
         out[at : at + len(batch)] = batch.to(work.device)
         at += len(batch)
     return out
@@ -236,87 +201,64 @@ STRATEGIES = {
 }
 
 
-def status_bytes(name: str) -> int:
-    """A field of /proc/self/status, such as VmRSS."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def measured(torch: Any, work: Work, strategy: Any, repeats: int) -> dict[str, Any]:
+def measured(work: Work, strategy: Callable[[Work], Any], repeats: int) -> Row:
     """The result, the seconds of each repeat, and the peak of the first one beyond what was held before it."""
-    cuda = torch.cuda if work.device != "cpu" else None
-    figures: dict[str, Any] = {"seconds": []}
+    cuda = work.torch.cuda if work.device != "cpu" else None
+    found: Row = {"seconds": []}
     for repeat in range(repeats):
+        found["out"] = None  # the result of the repeat before does not count
         gc.collect()
         if cuda:
             cuda.synchronize()
             cuda.empty_cache()
-            cuda.reset_peak_memory_stats()
-            before = cuda.memory_allocated()
-        else:  # the peak starts again from what is resident (proc(5))
-            Path("/proc/self/clear_refs").write_text("5")
-            before = status_bytes("VmRSS")
+        peak = Peak(work.torch, work.device)
         began = time.perf_counter()
-        figures["out"] = None  # the result of the repeat before does not count
-        figures["out"] = strategy(work)
+        found["out"] = strategy(work)
         if cuda:
             cuda.synchronize()
-        figures["seconds"].append(time.perf_counter() - began)
+        found["seconds"].append(time.perf_counter() - began)
         if not repeat:
-            peak = cuda.max_memory_allocated() if cuda else status_bytes("VmHWM")
-            figures["peak_bytes"] = peak - before
-    return figures
+            most = peak.figures()
+            found["peak_bytes"] = most["peak_bytes"] - most["start_bytes"]
+    return found
 
 
-def carry_out(spec: dict[str, Any]) -> dict[str, Any]:
+def work(spec: Row) -> Iterator[Row]:
     """One strategy: how it went, with its figures or why it failed."""
     try:
-        import torch
-    except Exception as error:  # noqa: BLE001  a broken torch raises anything: ImportError, OSError of a library, NameError
-        why = f"torch cannot be imported: {one_line(error)}"
-        return {"status": "not_available", "why": why}
+        torch = frame.import_torch()
+        why = "" if spec["device"] == "cpu" else ": ".join(filter(None, gpu_trouble(torch)))
+    except frame.NoTorch as error:
+        why = f"torch cannot be imported: {error}"
+    if why:
+        yield {"status": "not_available", "why": why}
+        return
     if spec["device"] != "cpu":
-        why = ": ".join(filter(None, gpu_trouble(torch)))
-        if why:
-            return {"status": "not_available", "why": why}
         torch.cuda.set_device(spec["device"])
-    strategy, work = STRATEGIES[spec["strategy"]], Work(torch, spec)
+    strategy, whole = STRATEGIES[spec["strategy"]], Work(torch, spec)
     # Threads, code and tables that a first use brings: on the first sessions, before anything is measured.
-    few = Work(torch, {**spec, "sessions": 2, "chunk_trades": min(work.chunk, 1000)})
-    few.cut(2000)
+    few = Work(torch, {**spec, "sessions": 2, "chunk_trades": min(whole.chunk, 1000)}, 2000)
     few.load()
     strategy(few)
     # Torch's threads start with the first large operation, each with a stack of 8 MiB of address space.
     torch.ones(1 << 18).add_(1)
     del few
     try:
-        if spec.get("limit_bytes"):
-            most = status_bytes("VmData") + int(spec["limit_bytes"])
-            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        work.load()
-        answer = measured(torch, work, strategy, max(1, int(spec.get("repeats", 1))))
+        if spec["limit_bytes"]:
+            frame.limit_host(spec["limit_bytes"])
+        whole.load()
+        answer = measured(whole, strategy, max(1, spec["repeats"]))
         out = answer.pop("out")
-        if spec.get("out"):
+        if spec["out"]:
             kept = torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype)
             kept.copy_(out.reshape(-1))
-        return {**answer, "status": "ok"}
+        answer["status"] = "ok"
     except (MemoryError, RuntimeError) as error:
-        resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
-        words = str(error) or type(error).__name__
-        refused = (
-            isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate" in words
-        )
-        return {"status": "out_of_memory" if refused else "failed", "why": one_line(error)}
+        frame.lift_host_limit()
+        status = "out_of_memory" if is_oom(torch, error) else "failed"
+        answer = {"status": status, "why": one_line(error)}
+    yield answer
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    answers.write(json.dumps(carry_out(json.loads(sys.argv[1]))) + "\n")
-    answers.flush()
-
-
-if __name__ == "__main__":
-    main()
+    frame.run(work)

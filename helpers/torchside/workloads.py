@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,21 @@ PROGRAM = "from helpers.torchside.workloads import main; main()"
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
 
 
-class Housekeeping:
-    """What people call between steps: empty the cache (once, or before and after collecting) and collect garbage."""
+def tidy(
+    run: Device, number: int, empty_cache_every: int = 0, gc_every: int = 0, double: int = 0
+) -> None:
+    """What people call between steps: empty the cache (once, or before and after collecting) and collect garbage.
 
-    def __init__(self, run: Device, empty_cache_every: int = 0, gc_every: int = 0, double: int = 0):
-        self.run, self.double = run, double
-        self.empty_cache_every, self.gc_every = empty_cache_every, gc_every
-
-    def after(self, number: int) -> None:
-        empty = bool(self.empty_cache_every) and (number + 1) % self.empty_cache_every == 0
-        if empty and self.double:
-            self.run.torch.cuda.empty_cache()
-        if self.gc_every and (number + 1) % self.gc_every == 0:
-            gc.collect()
-        if empty:
-            # Without a GPU it does nothing, as for the person who calls it.
-            self.run.torch.cuda.empty_cache()
-        self.run.wait()
+    Without a GPU emptying the cache does nothing, as for the person who calls it.
+    """
+    empty = bool(empty_cache_every) and (number + 1) % empty_cache_every == 0
+    if empty and double:
+        run.torch.cuda.empty_cache()
+    if gc_every and (number + 1) % gc_every == 0:
+        gc.collect()
+    if empty:
+        run.torch.cuda.empty_cache()
+    run.wait()
 
 
 def training(
@@ -68,7 +67,7 @@ def training(
     """A small transformer that learns."""
     from helpers.torchside.transformer import Run
 
-    torch, keep = run.torch, Housekeeping(run, **housekeeping)
+    torch = run.torch
     primed(run, prime)
     save_on_cpu = torch.autograd.graph.save_on_cpu
     kind, bf16 = "cuda" if run.gpu else "cpu", precision == "bfloat16"
@@ -86,7 +85,7 @@ def training(
     work.optimizer = _optimizer(run, optimizer, work.model.parameters())
     for number in range(steps):
         loss = work.step()
-        keep.after(number)
+        tidy(run, number, **housekeeping)
         yield loss
 
 
@@ -159,7 +158,7 @@ def tuning(
     **housekeeping: int,
 ) -> Iterator[float]:
     """Trials of changing size in one process, each leaving a tensor behind: in a list, or in a cycle that collecting frees."""
-    torch, keep = run.torch, Housekeeping(run, **housekeeping)
+    torch = run.torch
     kept: list[Any] = []
     for number in range(first, first + steps):
         rng = random.Random(f"{seed}/{number}")
@@ -173,7 +172,7 @@ def tuning(
         (left if leak == "cycle" else kept).append(left)
         answer = float(weight.grad.sum())
         del data, weight, loss, left
-        keep.after(number)
+        tidy(run, number, **housekeeping)
         yield answer
 
 
@@ -191,7 +190,7 @@ def churn(
     **housekeeping: int,
 ) -> Iterator[float]:
     """Tensors of random size made and dropped; ``pool`` keeps dropped ones by size class for the next request."""
-    torch, keep, rng = run.torch, Housekeeping(run, **housekeeping), random.Random(seed)
+    torch, rng = run.torch, random.Random(seed)
     live: list[tuple[int, Any]] = []
     spare: dict[int, list[Any]] = {}
     held = 0
@@ -213,7 +212,7 @@ def churn(
             live.append((size, tensor))
             held += size
             del tensor
-        keep.after(number)
+        tidy(run, number, **housekeeping)
         yield float(sum(int(tensor[0]) for _, tensor in live) + len(live))
 
 
@@ -225,12 +224,7 @@ def primed(run: Device, most_mib: int) -> None:
         size *= 2
 
 
-PROGRAMS: dict[str, Any] = {
-    "training": training,
-    "volume": volume,
-    "tuning": tuning,
-    "churn": churn,
-}
+PROGRAMS: dict[str, Any] = {one.__name__: one for one in (training, volume, tuning, churn)}
 
 
 def work(spec: Row) -> Iterator[Row]:
@@ -250,10 +244,7 @@ def work(spec: Row) -> Iterator[Row]:
     if spec.get("device_bytes"):
         run.limit_memory(spec["device_bytes"])
     run.reset_peaks()
-    with contextlib.suppress(OSError):
-        # The peak of resident memory begins anew: proc_pid_clear_refs(5).
-        Path("/proc/self/clear_refs").write_text("5")
-    start = {"start_rss_bytes": own_bytes("VmRSS")}
+    start = {"start_rss_bytes": frame.restart_peak()}
     card = torch.cuda.get_device_name(0) if run.gpu else ""
     ready = {"event": "ready", "torch": str(torch.__version__), "device": run.name, "gpu": card}
     yield {**ready, "import_s": time.perf_counter() - began, **start}
@@ -308,31 +299,33 @@ def in_parts(spec: Row, each: int, parallel: int) -> Iterator[Row]:
     """The workload's steps in processes of their own: ``each`` in one, ``parallel`` at a time; no torch here."""
     total = int(spec["parameters"].get("steps", 12))
     each = each or -(-total // parallel)
-    waiting = [(at, min(each, total - at)) for at in range(0, total, each)]
     running: list[Any] = []
+
+    def part(first: int) -> list[Row]:
+        steps = {"first": first, "steps": min(each, total - first)}
+        own = {**spec, "parameters": {**spec["parameters"], **steps}}
+        argv = [sys.executable, "-c", PROGRAM, json.dumps(own)]
+        child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        running.append(child)
+        return [json.loads(line) for line in child.communicate()[0].splitlines()]
+
     ended: list[Row] = []
     yield {"event": "ready", "torch": "", "import_s": 0.0, "device": spec["device"]}
-    while waiting or running:
-        while waiting and len(running) < parallel:
-            first, steps = waiting.pop(0)
-            part = {**spec, "parameters": {**spec["parameters"], "first": first, "steps": steps}}
-            argv = [sys.executable, "-c", PROGRAM, json.dumps(part)]
-            running.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
-        child = next((one for one in running if one.poll() is not None), running[0])
-        # A part says little: it fits into the pipe.
-        rows = [json.loads(line) for line in child.communicate()[0].splitlines()]
-        running.remove(child)
-        yield from (row for row in rows if row["event"] == "step")
-        last = rows[-1] if rows else {"event": "nothing"}
-        if last["event"] == "end":
+    with ThreadPoolExecutor(parallel) as pool:
+        for rows in pool.map(part, range(0, total, each)):
+            yield from (row for row in rows if row["event"] == "step")
+            last = rows[-1] if rows else {"event": "nothing"}
             ended.append(last)
-            continue
-        for other in running:
-            other.kill()
-        if last["event"] not in ("oom", "refused"):
-            raise SystemExit(70)
-        yield last
+            if last["event"] != "end":
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in running:
+                    child.kill()
+                break
+    if ended[-1]["event"] in ("oom", "refused"):
+        yield ended[-1]
         return
+    if ended[-1]["event"] != "end":
+        raise SystemExit(70)
     # Peaks of processes that run at once do not add up to a peak: only the driver knows that one.
     names = ("peak_allocated_bytes", "peak_reserved_bytes") if parallel == 1 else ()
     most = {name: max((one[name] or 0 for one in ended), default=0) or None for name in names}

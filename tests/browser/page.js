@@ -19,6 +19,7 @@ window.lab = {
     if (found) { found.scrollIntoView({block: 'center'}); found.focus(); }
     return !!found && document.activeElement === found;
   },
+  sort: (n, words) => [...lab.cells()[n].querySelectorAll('th')].find(e => e.textContent === words).click(),
   edit: n => { lab.cells()[n].scrollIntoView({block: 'center'}); lab.cells()[n].querySelector('.cm-content').focus(); },
   label: () => document.activeElement.closest('.jupyter-widgets')?.querySelector('label').textContent,
   box: n => { lab.output(n).scrollIntoView(); const r = lab.output(n).getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; },

@@ -15,8 +15,9 @@ from pathlib import Path
 from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
-from helpers.allocator.recorded import circumstances, op_lines
+from helpers.allocator.recorded import circumstances
 from helpers.allocator.replay import replay, rows
+from helpers.allocator.trace import op_lines
 from helpers.allocator.whatif import whatif
 from tests.oracle import compare, run
 
@@ -47,7 +48,7 @@ def questions(path: Path, torch: str) -> list[tuple[dict, list[dict], str]]:
         for number, (conf, size) in enumerate(dict.fromkeys(cards)):
             job = {"name": f"{path.stem}-{share}-{number}", "conf": conf, "vram": size}
             job |= {"fraction": None, "policy": "firstfit", "foreign": 0, "env": {}}
-            asked.append((job, op_lines(stream), f"{path.stem} at {share} %: {says}"))
+            asked.append((job, list(op_lines(stream)), f"{path.stem} at {share} %: {says}"))
     return asked
 
 

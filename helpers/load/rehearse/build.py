@@ -37,7 +37,7 @@ _SYMBOL = re.compile(
 )
 
 
-class NotReady(RuntimeError):
+class NotReady(ValueError):
     """Why nothing can be rehearsed yet, in one line: what is missing and what to do."""
 
 

@@ -50,11 +50,9 @@ def _read() -> dict[str, Device]:
     cards = {}
     with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            key, size = row.pop("key"), int(row.pop("mib")) << 20
-            text = {name: row.pop(name) for name in ("name", "vendor", "source")}
-            known: dict[str, Any] = {**text, "blas_mib": float(row.pop("blas_mib"))}
-            known |= {name: int(row[name]) for name in row}
-            cards[key] = Device(total_bytes=size, **known)
+            key, size, blas_mib = row.pop("key"), int(row.pop("mib")) << 20, row.pop("blas_mib")
+            known: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in row.items()}
+            cards[key] = Device(total_bytes=size, blas_mib=float(blas_mib), **known)
     return cards
 
 

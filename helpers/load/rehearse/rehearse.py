@@ -222,46 +222,33 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
 
 def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int = 0) -> list[str]:
     """What it took for granted, a line each, what hangs on device values first. ``streams``: of the trace."""
-    lines = [
-        f"NOT TO BE TRUSTED from {_place(row)} on: the size of what {row['op'].lstrip('_')} gives there hangs on computed "
-        f"values, which are taken as zero ({row['times']} times)"
-        for row in _reads(told, True)[:SHOWN]
-    ]
-    plain, known = _reads(told, False), WORDS["known"]
+    sentences, known = WORDS["says"], WORDS["known"]
+    lines = [sentences["sizes"].format(**_place(row)) for row in _reads(told, True)[:SHOWN]]
+    plain = _reads(told, False)
     effects = [known[row["inside"]] for row in plain if row["inside"] in known]
     lines += dict.fromkeys(f"assumed: {effect}" for effect in effects)
-    other = [row for row in plain if row["inside"] not in known]
+    other = [_place(row) for row in plain if row["inside"] not in known]
     if other:
-        names = (f"{_place(row)} ({row['op'].lstrip('_')}, {row['times']} times)" for row in other)
-        places = "; ".join(list(names)[:SHOWN]) + "; and others" * (len(other) > SHOWN)
-        lines.append(
-            "values were read back and are not those of a real run; harmless where they are only shown, wrong where "
-            f"they decide what is allocated: {places}"
-        )
+        names = ["{place} ({op}, {times} times)".format(**row) for row in other[:SHOWN]]
+        places = "; ".join(names) + "; and others" * (len(other) > SHOWN)
+        lines.append(sentences["values"].format(places=places))
     errors = " ".join(f"{row['error']} {row['message']}" for row in told)
     called = sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
     libraries = WORDS["libraries"].items()
     missing = [says for name in called for start, says in libraries if name.startswith(start)]
     missing += [says for words, says in WORDS["ends"].items() if words in errors]
     lines += [f"not rehearsed: {says}" for says in dict.fromkeys(missing)]
-    if cudnn := sum(row["counts"].get("cudnn", 0) for row in told):
-        lines.append(
-            f"assumed: each of {cudnn:,} cuDNN calls needs {cudnn_workspace_bytes:,} bytes of workspace; a real card "
-            "needs what cuDNN's heuristics choose, often tens of MiB (--cudnn-workspace)"
-        )
-    if streams > 1:
-        lines.append(
-            f"assumed: work on the {streams} streams is done at once; on a card that runs behind, blocks shared "
-            "between streams come back later and the peak may be higher"
-        )
-    if forks := sum(row["forks"] for row in told):
-        lines.append(
-            f"{forks} processes were forked; workers that load data need no GPU, what else they ask is not in this"
-        )
-    if (using := sum(bool(row["counts"].get("launches")) for row in told)) > 1:
-        lines.append(
-            f"{using} processes used the GPU and each had the card to itself; on a real one they share it"
-        )
+    using = sum(bool(row["counts"].get("launches")) for row in told)
+    counts = {
+        "cudnn": sum(row["counts"].get("cudnn", 0) for row in told),
+        "streams": streams * (streams > 1),
+        "forks": sum(row["forks"] for row in told),
+        "several": using * (using > 1),
+    }
+    known_bytes = {"bytes": cudnn_workspace_bytes}
+    lines += [
+        sentences[what].format(many=many, **known_bytes) for what, many in counts.items() if many
+    ]
     rocm = WORDS["rocm"] if device.vendor == "rocm" else ()
     stands_in = [f"a CUDA build stands in for ROCm: {line}" for line in rocm]
     return [*lines, *stands_in, WORDS["outside"]]
@@ -277,5 +264,7 @@ def _reads(told: Told, sizes: bool) -> list[Mapping[str, Any]]:
     return sorted(found, key=lambda row: -row["times"])
 
 
-def _place(row: Mapping[str, Any]) -> str:
-    return row["where"] or "the backward pass"
+def _place(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A read in the words of WORDS: where it stands, by which operation, and how often."""
+    place, op = row["where"] or "the backward pass", row["op"].lstrip("_")
+    return {"place": place, "op": op, "times": row["times"]}

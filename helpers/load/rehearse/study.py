@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,46 +41,45 @@ class SearchError(ValueError):
     """Nothing can be searched: one line with what was seen, what was expected and what to do."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """``best`` is the last value that finished, ``beyond`` the first that ran out, or None; ``runs`` are all, in order."""
+@dataclass
+class Search:
+    """Runs of a program with a value, each value once, in order. ``run`` takes it.
 
-    best: int | None
-    beyond: int | None
-    runs: tuple[tuple[int, Rehearsal], ...]
+    ``best`` is the last value that finished, ``beyond`` the first that ran out, or None.
+    """
 
+    run: Callable[[int], Rehearsal]
+    done: dict[int, Rehearsal] = field(default_factory=dict)
+    best: int | None = None
+    beyond: int | None = None
 
-class _Search:
-    """Runs of a program with a value, each value once. ``run`` takes it."""
-
-    def __init__(self, run: Callable[[int], Rehearsal]):
-        self.run, self.runs = run, dict[int, Rehearsal]()
+    @property
+    def runs(self) -> tuple[tuple[int, Rehearsal], ...]:
+        return tuple(self.done.items())
 
     def fits(self, value: int) -> bool:
         """Whether it finished with that value. Raises SearchError where it failed, and not for want of memory."""
-        done = self.runs[value] = self.runs.get(value) or self.run(value)
+        done = self.done[value] = self.done.get(value) or self.run(value)
         if not done.fits and not done.ooms:
-            raise SearchError(
-                f"with {value:,} the program ended with {done.exit_code} without running out of memory: "
-                f"{done.error or 'no error was seen'}; expected one that runs; try it by itself first"
-            )
+            ended = f"with {value:,} the program ended with {done.exit_code}"
+            error = f"without running out of memory: {done.error or 'no error was seen'}"
+            raise SearchError(f"{ended} {error}; expected one that runs; try it by itself first")
         return done.fits
 
-    def between(self, fails: int, passes: int, step: int) -> Found:
+    def between(self, fails: int, passes: int, step: int) -> Search:
         """Halves the gap between a value that fails and one that passes, whichever is the larger, down to ``step``."""
-        passes, fails = halved(self.fits, passes, fails, step)
-        return self.found(passes or None, fails)
-
-    def found(self, best: int | None, beyond: int | None) -> Found:
-        return Found(best, beyond, tuple(self.runs.items()))
+        passes, self.beyond = halved(self.fits, passes, fails, step)
+        self.best = passes or None
+        return self
 
 
-def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Found:
+def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Search:
     """The smallest card, to 2 MiB: where the model of the allocator puts it, else by halving. ``run`` takes a card's bytes."""
-    search = _Search(run)
+    search = Search(run)
     if not search.fits(AMPLE_BYTES):
-        return search.found(None, AMPLE_BYTES)
-    ample = search.runs[AMPLE_BYTES]
+        search.beyond = AMPLE_BYTES
+        return search
+    ample = search.done[AMPLE_BYTES]
     if not ample.peak_reserved_bytes:
         raise SearchError("the program reserved nothing on the GPU; expected one that uses cuda")
     high, low = round_up(ample.peak_reserved_bytes, GRANULE_BYTES) + held_bytes, held_bytes
@@ -101,52 +100,50 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
     try:
         card = Card(AMPLE_BYTES, held_bytes, "topdown")
         stream, _, _ = prepared(read(ample.trace), card, anew=True)
-        return smallest(Runs(stream, card, ample.torch), ample.conf).capacity_bytes
+        return smallest(Runs(stream, card, ample.torch), ample.conf)
     except (TraceError, VersionError, SettingsError, ValueError):
         return 0  # an unknown release, or a trace cut at its start: then by halving alone
 
 
-def find_batch(run: Callable[[int], Rehearsal], start: int) -> Found:
+def find_batch(run: Callable[[int], Rehearsal], start: int) -> Search:
     """The largest value of an argument with which the program finishes: doubled until it runs out, then halved."""
-    search = _Search(run)
+    search = Search(run)
     low, high = 0, start
     while search.fits(high):
         low, high = high, 2 * high
         if high > LARGEST:
-            return search.found(low, None)
+            search.best = low
+            return search
     return search.between(high, low, 1)
 
 
 def with_argument(command: Sequence[str], argument: str, value: int | str) -> list[str]:
     """The command with that value after ``argument``, with or without its dashes. Raises SearchError where it is not there."""
-    at, joined = _place(command, argument)
-    word = f"{command[at].partition('=')[0]}={value}" if joined else str(value)
-    return [*command[:at], word, *command[at + 1 :]]
+    at, before, _ = _place(command, argument)
+    return [*command[:at], f"{before}{value}", *command[at + 1 :]]
 
 
 def start_of(command: Sequence[str], argument: str) -> int:
     """The value that the command gives the argument. Raises SearchError where it is no whole number above 0."""
-    at, joined = _place(command, argument)
-    text = command[at].partition("=")[2] if joined else command[at]
+    text = _place(command, argument)[2]
     if not text.isdigit() or int(text) < 1:
         why = f"its value is {text!r}; expected a whole number above 0"
         raise SearchError(f"--find-batch {argument}: {why}")
     return int(text)
 
 
-def _place(command: Sequence[str], argument: str) -> tuple[int, bool]:
-    """Where the argument's value stands, and whether it stands behind an equals sign."""
+def _place(command: Sequence[str], argument: str) -> tuple[int, str, str]:
+    """Which word has the argument's value, what stands before it in that word (``--name=`` or nothing), and the value."""
     plain = argument.lstrip("-")
     for at, word in enumerate(command):
-        name, joined, _ = word.partition("=")
-        if name.lstrip("-") == plain and joined:
-            return at, True
+        name, equals, value = word.partition("=")
+        if name.lstrip("-") == plain and equals:
+            return at, name + equals, value
         if name.lstrip("-") == plain and word.startswith("-") and at + 1 < len(command):
-            return at + 1, False
-    raise SearchError(
-        f"--find-batch {argument}: not in the command; expected it there with a value to start from, such as "
-        f"-- python train.py --{plain} 8"
-    )
+            return at + 1, "", command[at + 1]
+    such = f"such as -- python train.py --{plain} 8"
+    expected = f"expected it there with a value to start from, {such}"
+    raise SearchError(f"--find-batch {argument}: not in the command; {expected}")
 
 
 def against(
@@ -197,16 +194,12 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
             for name, work in wanted.items():
                 for card in cards:
                     done = bench.rehearse(work, device(card), None, {})
-                    outcome = done.outcome if done.ooms or done.fits else _failed(done)
-                    peak = show_bytes(done.peak_reserved_bytes)
-                    rows.append([name, done.device.words, outcome, peak, str(done.retries)])
+                    failed = f": {done.error}" * (not done.ooms and not done.fits)
+                    figures = show_bytes(done.peak_reserved_bytes), str(done.retries)
+                    rows.append([name, done.device.words, done.outcome + failed, *figures])
     except (build.NotReady, RecordError) as error:
         rows.append(["all", "-", f"not run because {error}", "-", "-"])
     return rows
-
-
-def _failed(done: Rehearsal) -> str:
-    return f"{done.outcome}: {done.error}"
 
 
 def measured_rows(
@@ -218,32 +211,28 @@ def measured_rows(
     trial measured stays.
     """
     others = {row.remedy for row in rows if "not for this box" in row.predicted}
-    predicted = [one for one in wanted if one.how == "predicted" and one.id not in others]
+    predicted = (one for one in wanted if one.how == "predicted" and one.id not in others)
     presets = {one.id: load(one.preset) for one in predicted if one.preset}
     presets = {name: one for name, one in presets.items() if ALLOCATOR & one.environ.keys()}
     try:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-            bench, card = _Bench(folder), device("", str(capacity_bytes))
-            run = partial(bench.rehearse, work, card)
+            run = partial(_Bench(folder).rehearse, work, device("", str(capacity_bytes)))
             runs = against(run, list(presets.values()))
-        words = {
-            name: measured_words(runs["none"], runs[one.name]) for name, one in presets.items()
-        }
+        none = runs["none"]
+        words = {name: measured_words(none, runs[one.name]) for name, one in presets.items()}
     except (build.NotReady, RecordError) as error:
         words = dict.fromkeys(presets, f"not rehearsed because {error}")
-    open_rows = {row.remedy for row in rows if row.memory is None} & words.keys()
-    return [
-        replace(row, measured=words[row.remedy]) if row.remedy in open_rows else row for row in rows
-    ]
+    measured = {row.remedy: row.measured for row in rows if row.memory is not None}
+    words = {**words, **measured}
+    return [replace(row, measured=words.get(row.remedy, row.measured)) for row in rows]
 
 
 def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
     """One rehearsal beside another in the words of the fix table's measured column."""
 
     def one(run: Rehearsal) -> str:
-        how = {"fits": "passes", "runs out": "runs out"}.get(run.outcome)
+        how = {"fits": "passes"}.get(run.outcome, run.outcome)
         retries = f", {run.retries} retries" * bool(run.retries)
-        how = how or f"ends with {run.exit_code}"
         return f"{how} with {show_bytes(run.peak_reserved_bytes)}{retries}"
 
     card = f"{treated.device.name} {show_bytes(treated.device.total_bytes)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,26 +65,23 @@ def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
     return found
 
 
-def _evidence(
-    shape: Shape, free: Free, measured: Sequence[dict[str, Any]]
-) -> Iterator[tuple[str, int, str, str]]:
-    """Id, bytes, source and what it says, of each figure that the verdict rests on."""
-    model = "memory model of the strategies"
-    one_hot, flat = (predicted_bytes(name, shape, shape.trades) for name in ("one_hot", "flat"))
-    yield "free", free.bytes, free.says, "what may be taken"
-    yield "result", shape.result_bytes, model, "the profiles themselves"
-    yield "one-hot", one_hot, model, "one-hot over all trades at once, for that result"
-    yield "flat", flat, model, "an index for all trades at once"
-    for name, size in ((row["strategy"], row["measured_bytes"]) for row in measured):
-        if name in USE and size:
-            yield f"measured-{name}", size, "measured here", f"{name}, its peak beyond the inputs"
-
-
 def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Verdict:
     """What blows up, what to use, and with which chunk. ``measured``: rows of study.strategies."""
-    figures = list(_evidence(shape, free, measured))
-    large = {"one-hot": "one-hot", "flat": "one index for all trades"}
-    blows = [large[id] for id, size, *_ in figures if id in large and size > free.bytes]
+    model = "memory model of the strategies"
+    one_hot, flat = (predicted_bytes(name, shape, shape.trades) for name in ("one_hot", "flat"))
+    hot_says = "one-hot over all trades at once, for that result"
+    figures = [
+        ("free", free.bytes, free.says, "what may be taken"),
+        ("result", shape.result_bytes, model, "the profiles themselves"),
+        ("one-hot", one_hot, model, hot_says),
+        ("flat", flat, model, "an index for all trades at once"),
+    ]
+    for name, size in ((row["strategy"], row["measured_bytes"]) for row in measured):
+        if name in USE and size:
+            says = f"{name}, its peak beyond the inputs"
+            figures.append((f"measured-{name}", size, "measured here", says))
+    large = {"one-hot": one_hot, "one index for all trades": flat}
+    blows = [name for name, size in large.items() if size > free.bytes]
     unequal = [str(row["strategy"]) for row in measured if row.get("equal") is False]
     differs, missing = "gives other counts than the fused pass", []
     if not measured:
@@ -97,10 +94,8 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
         head = words[0].upper() + words[1:]
     try:
         chosen = plan(name, shape, free)
-        summary = f"{head}; {chosen.says}."
-        step = (
-            f"Count with {name}, {chosen.chunk_trades} trades at a time, into one buffer made once"
-        )
+        summary, at_once = f"{head}; {chosen.says}.", f"{chosen.chunk_trades} trades at a time"
+        step = f"Count with {name}, {at_once}, into one buffer made once"
     except PlanError as error:
         summary, step, missing = str(error), "Stream the file: one pass, a few MiB", []
         blows, command = ["the result"], f"{command} --tick SIZE --strategy stream_parquet"
@@ -127,13 +122,9 @@ def case_arithmetic() -> list[dict[str, Any]]:
     sessions, bins, bars = 1014, 1000, 1380
     result, cells = sessions * bins * 4, sessions * bars * bins
     bug, one_hot = "a bug of ROCm fills the card", "one-minute bars: one_hot x float volume"
+    blocks = "volume histograms need large contiguous blocks"
     rows: tuple[tuple[str, str, float, str], ...] = (
-        (
-            "volume histograms need large contiguous blocks",
-            "sessions x bins x 4 bytes",
-            result / 1e6,
-            "MB",
-        ),
+        (blocks, "sessions x bins x 4 bytes", result / 1e6, "MB"),
         ("the pool needs 10 to 15 GB", "of 10 GB that matrix is", 100 * result / 1e10, "%"),
         ("chunk_size=50 is 20 % of the sessions", "50 of them are", 100 * 50 / sessions, "%"),
         (bug, f"{one_hot}, 12 bytes a cell", cells * 12 / 1e9, "GB"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import resource
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from helpers.look.files import read
 from helpers.look.machine import FILES, cgroup_files, machine
 from helpers.look.reading import KIB, MIB
 
-LOWER_BOUND = ("list_cat", "cleanup", "dataloader")
 _KERNEL_ROWS = 8 * 1040
 SHARE = 0.8
 """Of the free memory; the rest is for what others take meanwhile, and for a heap's own rounding."""
@@ -37,81 +35,68 @@ GPU_CHUNK_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that the model needs, and the types of a price (int32 where it is ticks), a volume and a count."""
+    """The sizes that the model needs, and the types of a volume and of a count; a price is int32."""
 
     trades: int
     sessions: int
     longest: int
     bins: int
-    price: str = "int32"
     volume: str = "int32"
     counts: str = "int32"
 
     @property
-    def floats(self) -> bool:
-        return self.price != "int32"
+    def count_bytes(self) -> int:
+        return np.dtype(self.counts).itemsize
 
     @property
     def converted_bytes(self) -> int:
         """Of a volume in the type of the counts, where that is another type."""
-        return size_of(self.counts) if self.counts != self.volume else 0
-
-    @property
-    def result_bytes(self) -> int:
-        return self.sessions * self.bins * size_of(self.counts)
+        return self.count_bytes if self.counts != self.volume else 0
 
     @property
     def bytes_a_trade(self) -> int:
-        return size_of(self.price) + size_of(self.volume)
+        return 4 + np.dtype(self.volume).itemsize
 
-
-def size_of(kind: str) -> int:
-    return np.dtype(kind).itemsize
+    @property
+    def result_bytes(self) -> int:
+        return self.sessions * self.bins * self.count_bytes
 
 
 def shape_of(trades: Trades, layout: Layout) -> Shape:
     """The shape of these trades under this layout."""
     longest = int(np.diff(trades.starts).max(initial=0))
-    kinds = str(trades.price.dtype), str(trades.volume.dtype), layout.counts
+    kinds = trades.volume.dtype.name, layout.counts
     return Shape(len(trades), trades.sessions, longest, layout.bins, *kinds)
 
 
-def per_trade_bytes(strategy: str, shape: Shape) -> int:
+def _per_trade_bytes(strategy: str, shape: Shape) -> int:
     """What each trade of a chunk costs while the chunk is counted."""
-    index = 8 + 8 * shape.floats + shape.converted_bytes
-    if strategy in ("preallocated", "arena", "flat"):
-        return index
-    if strategy in LOWER_BOUND:
-        return index + 8 * shape.floats
-    if strategy == "one_hot":
-        # one_hot is int64. Times whole volumes the product is int64 too; times others it is theirs, and torch copies the
-        # int64 to that type first.
-        product = 2 * size_of(shape.counts) if shape.counts.startswith("float") else 8
-        return shape.bins * (8 + product) + index
-    if strategy in ("flat_bincount", "chunks_bincount", "session_bincount"):
-        return 16 if shape.volume != "float64" else 8 + 4 * shape.floats
-    if strategy == "session_histogram":
-        return 20 + shape.converted_bytes
-    if strategy == "session_add_at":
-        return 4 + shape.converted_bytes
-    return 0
+    if strategy.endswith("_bincount"):
+        return 16
+    if strategy.startswith("session_"):
+        return (20 if strategy == "session_histogram" else 4) + shape.converted_bytes
+    # one_hot is int64. Times whole volumes the product is int64 too; times others it is theirs, and torch copies the int64 to
+    # that type first.
+    product = 2 * shape.count_bytes if shape.counts == "float64" else 8
+    hot = shape.bins * (8 + product) if strategy == "one_hot" else 0
+    return hot + 8 + shape.converted_bytes
 
 
 def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20) -> int:
-    """The peak beyond the inputs. Raises ValueError for a strategy without a model."""
+    """The peak beyond the inputs."""
     chunk, result = max(1, min(chunk_trades, shape.trades)), shape.result_bytes
-    count, each = size_of(shape.counts), per_trade_bytes(strategy, shape)
-    if strategy in ("fused", "fused_one_thread", "stream_mapped", "stream_read"):
+    count, each = shape.count_bytes, _per_trade_bytes(strategy, shape)
+    if strategy in ("fused", "fused_one_thread", "stream_read"):
         many = 1 if strategy == "fused_one_thread" else threads()
         block = BLOCK_TRADES * shape.bytes_a_trade if strategy == "stream_read" else 0
-        return result + many * ((_KERNEL_ROWS + shape.bins) * count + 16384 * shape.floats + block)
+        return result + many * (_KERNEL_ROWS + shape.bins) * count + block
     if strategy in ("preallocated", "arena", "one_hot"):
         return result + chunk * each
     if strategy == "flat":
         return result + shape.trades * each
     if strategy == "dataloader":
-        return 2 * result + shape.longest * (8 + 8 * shape.floats)
-    if strategy in LOWER_BOUND:
+        return 2 * result + shape.longest * 8
+    if strategy in ("list_cat", "cleanup"):
         rows = -(-chunk // max(1, shape.longest))
         return max(2 * result, result + chunk * each + rows * shape.bins * count)
     if strategy == "flat_bincount":
@@ -119,9 +104,7 @@ def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20) ->
     if strategy == "chunks_bincount":
         rows = chunk * shape.sessions // max(1, shape.trades) + 2
         return result + chunk * each + rows * shape.bins * (8 + count)
-    if strategy.startswith("session_"):
-        return result + shape.longest * each + 8 * shape.bins
-    raise ValueError(f"strategy {strategy!r} has no model of its memory")
+    return result + shape.longest * each + 8 * shape.bins  # a session at a time
 
 
 class PlanError(ValueError):
@@ -182,8 +165,8 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
     if not chunked:
         return Plan(strategy, trades, 1, "all", need, free)
     fits = bisect_right(range(1, trades + 1), budget, key=peak)
-    each = max(1, per_trade_bytes(strategy, shape) + size_of(shape.price))
     fast = GPU_CHUNK_BYTES if free.gpu else free.cache_bytes // 2
+    each = _per_trade_bytes(strategy, shape) + 4
     liked = max(LEAST_TRADES, fast // each) if fast else trades
     bound = "cache" if fits > liked else "all" if fits == trades else "memory"
     chunk = min(fits, liked)
@@ -192,29 +175,25 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
 
 def free_here(root: Path = Path("/")) -> Free:
     """What this process may still take: the least of available RAM, its control groups' rest, and RLIMIT_DATA and RLIMIT_AS."""
-    least, says = min(_rests(root), default=(0, "nothing says how much memory is free"))
-    return Free(max(0, least), says, cache_bytes(root))
-
-
-def _rests(root: Path) -> Iterator[tuple[int, str]]:
-    """What each limit leaves in bytes, and its name; a limit that is not known, or none, is left out."""
     writer = BundleWriter("this box", "live", "", "")
     for source in {*FILES, *cgroup_files(root)}:
         content, status, why = read(str(root), source)
         writer.add("file", source, content, status=status, why=why)
     facts = machine(writer.bundle())
-    if facts.ram_available.ok:
-        yield int(facts.ram_available.value or 0), "available RAM"
+    rests = [(int(facts.ram_available.value or 0), "available RAM")] * facts.ram_available.ok
     for limit, says in (
         (facts.cgroup_limit, "the memory control group's rest"),
         (facts.cgroup_high, "the control group's rest up to memory.high"),
     ):
         if limit.ok and facts.cgroup_used.ok:
-            yield int(limit.value or 0) - int(facts.cgroup_used.value or 0), says
+            rests.append((int(limit.value or 0) - int(facts.cgroup_used.value or 0), says))
     for name, used in (("RLIMIT_DATA", "VmData:"), ("RLIMIT_AS", "VmSize:")):
         most = resource.getrlimit(getattr(resource, name))[0]
         if most != resource.RLIM_INFINITY:
-            yield most - (field("/proc/self/status", used) or 0) * KIB, f"{name}'s rest"
+            held = (field("/proc/self/status", used) or 0) * KIB
+            rests.append((most - held, f"{name}'s rest"))
+    least, says = min(rests, default=(0, "nothing says how much memory is free"))
+    return Free(max(0, least), says, cache_bytes(root))
 
 
 def free_on(device_free_bytes: int, device: str) -> Free:

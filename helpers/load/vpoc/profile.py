@@ -30,13 +30,6 @@ class Rule:
     tie: str = "centre"
     value_area: str = "two-row"
 
-    def __post_init__(self) -> None:
-        if self.tie not in TIES or self.value_area not in VALUE_AREAS:
-            raise ValueError(
-                f"rule {self.tie}, {self.value_area}: expected a tie of {', '.join(TIES)} and a value area of "
-                f"{', '.join(VALUE_AREAS)}"
-            )
-
     def __str__(self) -> str:
         return f"{self.value_area} {SHARE:.0%}, tie {self.tie}"
 

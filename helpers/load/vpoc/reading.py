@@ -11,9 +11,10 @@ from __future__ import annotations
 import csv as text_csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, time, timedelta, timezone
+from datetime import datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -25,8 +26,8 @@ from helpers.load.vpoc.trades import (
     Array,
     Trades,
     TradesError,
-    grid,
     guess_tick,
+    off_grid,
     tick_size,
     to_ticks,
     wrong_tick,
@@ -44,9 +45,8 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise TradesError(
-            f"time zone {name!r} is not known here: give a name such as America/Chicago or UTC"
-        ) from None
+        why = "is not known here: give a name such as America/Chicago or UTC"
+        raise TradesError(f"time zone {name!r} {why}") from None
 
 
 def clock_ns(text: str) -> int:
@@ -58,9 +58,12 @@ def clock_ns(text: str) -> int:
     return (at.hour * 3600 + at.minute * 60 + at.second) * _NS
 
 
-def _by_quarter(times_ns: Array, offset_s: Any) -> Array:
+def _shifted(times_ns: Array, sign: int, offset: Callable[[int], timedelta | None]) -> Array:
+    """The times moved by the offset that holds in each quarter of an hour (asked for in seconds since 1970)."""
     quarters, place = np.unique(times_ns // _QUARTER, return_inverse=True)
-    return np.array([offset_s(int(q) * 900) for q in quarters], np.int64)[place] * _NS
+    offsets = [offset(quarter * 900) for quarter in quarters.tolist()]
+    seconds = [int(one.total_seconds()) for one in offsets if one is not None]
+    return times_ns + sign * np.array(seconds, np.int64)[place] * _NS
 
 
 def local_to_utc(times_ns: Array, zone: str) -> tuple[Array, int]:
@@ -68,30 +71,21 @@ def local_to_utc(times_ns: Array, zone: str) -> tuple[Array, int]:
 
     Of the two the earlier is taken; a time that the clock skipped in spring is read with the offset before.
     """
-    tz, twice = zone_of(zone), set()
+    tz = zone_of(zone)
 
-    def offset(seconds: int) -> int:
+    def offset(seconds: int, fold: int = 0) -> timedelta | None:
         wall = datetime(1970, 1, 1) + timedelta(seconds=seconds)
-        first, second = (wall.replace(tzinfo=tz, fold=fold).utcoffset() for fold in (0, 1))
-        assert first is not None and second is not None
-        if first > second:
-            twice.add(seconds // 900)
-        return int(first.total_seconds())
+        return wall.replace(tzinfo=tz, fold=fold).utcoffset()
 
-    utc = times_ns - _by_quarter(times_ns, offset)
-    return utc, int(np.isin(times_ns // _QUARTER, list(twice)).sum())
+    earlier = _shifted(times_ns, -1, offset)
+    later = _shifted(times_ns, -1, partial(offset, fold=1))
+    return earlier, int((later > earlier).sum())
 
 
 def utc_to_local(times_ns: Array, zone: str) -> Array:
     """UTC as the wall clock of a zone shows it, both in ns since 1970."""
     tz = zone_of(zone)
-
-    def offset(seconds: int) -> int:
-        shift = datetime.fromtimestamp(seconds, timezone.utc).astimezone(tz).utcoffset()
-        assert shift is not None
-        return int(shift.total_seconds())
-
-    return times_ns + _by_quarter(times_ns, offset)
+    return _shifted(times_ns, 1, lambda at: datetime.fromtimestamp(at, tz).utcoffset())
 
 
 def trade_dates(times_ns: Array, cut: str = CUT) -> Array:
@@ -217,7 +211,7 @@ def read_trades(
         why = "; ".join(bad.notes()) or "the file has none"
         raise TradesError(f"{path.name}: no good row is left ({why})")
     size = _tick(path, price, tick, notes)
-    notes += filter(None, [grid(price, size).note()])
+    notes += filter(None, [off_grid(price, size)])
     ticks, volume = to_ticks(price, size), _volumes(whole["volume"], notes)
     remarks = (*bad.notes(), *notes)
     if times is not None and not all(one["aware"] for one in parts):
@@ -312,18 +306,21 @@ def column_names(
 def _tables(
     path: Path, asked: Mapping[str, str], notes: list[str], bad: Aside
 ) -> Iterator[dict[str, Any]]:
-    if path.suffix == ".npz":
-        yield _npz(path, asked, notes)
-        return
+    """The file in parts, whichever of the three kinds it is, as ``_part`` gives them."""
+    from zipfile import BadZipFile
+
     from pyarrow import ArrowException
 
-    read, row, names = _parquet if path.suffix in (".parquet", ".pq") else _csv, 0, None
+    readers = {".npz": _npz, ".parquet": _parquet, ".pq": _parquet}
+    row, names = 0, None
     try:
-        for batch in read(path, bad):
+        for batch in readers.get(path.suffix, _csv)(path, bad):
             names = names or column_names(batch.schema.names, asked, notes, path)
             yield _part(batch, names, row)
             row += batch.num_rows
-    except (ArrowException, OSError) as error:
+    except TradesError:
+        raise
+    except (ArrowException, BadZipFile, ValueError, OSError, EOFError) as error:
         words = (str(error).splitlines() or [type(error).__name__])[0][:200]
         expected = "expected a whole CSV, Parquet or npz file"
         raise TradesError(f"{path.name}: {words}: {expected}") from None
@@ -359,26 +356,14 @@ def _csv(path: Path, bad: Aside) -> Iterator[Any]:
     )
 
 
-def _npz(path: Path, asked: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
-    from zipfile import BadZipFile
+def _npz(path: Path, bad: Aside) -> Iterator[Any]:
+    """One batch of the arrays that are as long as the longest; others are no columns of trades."""
+    import pyarrow as pa
 
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            names = column_names(list(file.files), asked, notes, path)
-            arrays = {role: np.atleast_1d(file[name]) for role, name in names.items()}
-    except (BadZipFile, ValueError, OSError, EOFError) as error:
-        expected = "expected a whole npz file; it may have been cut short"
-        raise TradesError(f"{path.name}: {str(error)[:200]}: {expected}") from None
-    if len({len(one) for one in arrays.values()}) != 1:
-        lengths = ", ".join(f"{role} {len(one)}" for role, one in arrays.items())
-        raise TradesError(f"{path.name}: its arrays differ in length: {lengths}")
-    part: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in ("price", "volume")}
-    part |= {"row": np.arange(len(part["price"])), "raw": list(arrays.values()), "aware": False}
-    if "session" in arrays:
-        part["session"] = arrays["session"]
-    if "time" in arrays:
-        part["time"], part["aware"] = _times_of(arrays["time"]), arrays["time"].dtype.kind != "M"
-    return part
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: np.atleast_1d(file[name]) for name in file.files}
+    most = max(map(len, arrays.values()), default=0)
+    yield pa.RecordBatch.from_pydict({k: v for k, v in arrays.items() if v.shape == (most,)})
 
 
 def _part(batch: Any, names: dict[str, str], first: int) -> dict[str, Any]:
@@ -454,10 +439,8 @@ def _times(column: Any) -> tuple[Array, bool]:
         return numbers(compute.cast(column, "int64", safe=False)), True
     zoned = compute.match_substring_regex(column, _PLAIN + _ZONED + "$")
     aware = bool(compute.any(zoned).as_py())
-    readable, kind = (
-        _matching(column, _PLAIN + (_ZONED if aware else "") + "$"),
-        "UTC" if aware else None,
-    )
+    form, kind = (_PLAIN + _ZONED, "UTC") if aware else (_PLAIN, None)
+    readable = _matching(column, form + "$")
     try:
         cast = compute.cast(readable, pa.timestamp("ns", kind))
     except pa.ArrowInvalid:

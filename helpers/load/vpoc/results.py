@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from helpers.load.vpoc.histogram import BATCH_ROWS, COLUMNS, stream_parquet
-from helpers.load.vpoc.planner import Free, Plan, free_here, plan, shape_of
+from helpers.load.vpoc.histogram import COLUMNS, stream_parquet
+from helpers.load.vpoc.planner import Plan, free_here, plan, shape_of
 from helpers.load.vpoc.profile import RULES, levels
 from helpers.load.vpoc.reading import column_names, read_trades
 from helpers.load.vpoc.strategies import NUMPY, STRATEGIES, TORCH, run
@@ -38,7 +38,6 @@ class Result:
     trades: Trades
     layout: Layout
     counts: Array
-    plan: Plan
     notes: tuple[str, ...]
 
 
@@ -53,9 +52,8 @@ def profile_file(
 
     Raises TradesError or TickError for a file that cannot be used, PlanError where the strategy would not fit.
     """
-    free = free_here()
     if strategy == "stream_parquet":
-        return _streamed(path, tick, free, reading.get("columns") or {})
+        return _streamed(path, tick, reading.get("columns") or {})
     if strategy not in STRATEGIES:
         expected = f"expected stream_parquet or one of {', '.join(STRATEGIES)}"
         raise TradesError(f"strategy {strategy!r}: {expected}")
@@ -64,15 +62,15 @@ def profile_file(
         raise TradesError(f"{strategy} runs on the CPU: {others}")
     trades = read_trades(path, tick, **reading)
     layout = survey(trades)
-    chosen = plan(strategy, shape_of(trades, layout), free)
+    chosen = plan(strategy, shape_of(trades, layout), free_here())
     if strategy in NUMPY:
         counts = run(strategy, trades, layout, chosen.chunk_trades)
     else:
         counts = _in_a_child(trades, layout, device, chosen)
-    return Result(trades, layout, counts, chosen, (*trades.notes, *layout.notes, chosen.says))
+    return Result(trades, layout, counts, (*trades.notes, *layout.notes, chosen.says))
 
 
-def _streamed(path: Path, tick: float | str | None, free: Free, asked: dict[str, str]) -> Result:
+def _streamed(path: Path, tick: float | str | None, asked: dict[str, str]) -> Result:
     """A Parquet file with a session column, a batch in memory at a time."""
     from pyarrow import ArrowException, parquet
 
@@ -90,8 +88,7 @@ def _streamed(path: Path, tick: float | str | None, free: Free, asked: dict[str,
     labels, layout, counts = stream_parquet(path, size, columns=columns)
     empty, starts = np.zeros(0, np.int32), np.zeros(len(labels) + 1, np.int64)
     trades = Trades(empty, empty, starts, size, labels, (*notes, *layout.notes))
-    chosen = Plan("stream_parquet", BATCH_ROWS, 1, "all", counts.nbytes, free)
-    return Result(trades, layout, counts, chosen, trades.notes)
+    return Result(trades, layout, counts, trades.notes)
 
 
 def _in_a_child(trades: Trades, layout: Layout, device: str, chosen: Plan) -> Array:
@@ -113,9 +110,8 @@ def write(result: Result, out: Path, force: bool = False) -> tuple[Path, Path]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    profiles, table = (
-        out.with_name(f"{out.name}.{name}.parquet") for name in ("profiles", "levels")
-    )
+    names = (f"{out.name}.{name}.parquet" for name in ("profiles", "levels"))
+    profiles, table = map(out.with_name, names)
     for path in (profiles, table):
         if path.exists() and not force:
             raise FileExistsError(f"{path} exists: give another name or force it")

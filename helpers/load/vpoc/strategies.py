@@ -5,50 +5,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from helpers.load.vpoc.histogram import profiles, stream_mapped, stream_read
-from helpers.load.vpoc.trades import Array, Layout, Store, Trades, ticks_of
+from helpers.load.vpoc.histogram import profiles
+from helpers.load.vpoc.trades import Array, Layout, Trades
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """``shows`` is one line; ``chunked``: it goes by chunks of trades; ``runs``: None where torch runs it."""
+    """A row of strategies.json. ``chunked``: it goes by chunks of trades; ``torch``: run by torch; ``shows`` is one line."""
 
     name: str
     chunked: bool
-    runs: Callable[[Trades, Layout, int], Array] | None
+    torch: bool
     shows: str
-
-
-def _fused(trades: Trades, layout: Layout, chunk: int) -> Array:
-    return profiles(trades, layout)
-
-
-def _fused_one_thread(trades: Trades, layout: Layout, chunk: int) -> Array:
-    return profiles(trades, layout, 1)
 
 
 def _chunks(trades: Trades, layout: Layout, chunk: int) -> Array:
     """One np.bincount for the whole rows of the sessions in each chunk of trades."""
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
     for a in range(0, len(trades), chunk):
-        part = slice(a, min(len(trades), a + chunk))
-        first, last = (
-            int(np.searchsorted(trades.starts, at, "right")) for at in (a, part.stop - 1)
-        )
-        rows, ends = (
-            slice(first - 1, last),
-            np.clip(trades.starts[first - 1 : last + 1], a, part.stop),
-        )
-        index = ticks_of(trades.price[part], trades.tick).astype(np.int64)
-        for row, low in enumerate(layout.lows[rows].tolist()):
-            index[ends[row] - a : ends[row + 1] - a] += row * layout.bins - low
-        size = (last - first + 1) * layout.bins
-        counts = _bincount(index, trades.volume[part], size, layout)
+        b = min(len(trades), a + chunk)
+        first, last = (np.searchsorted(trades.starts, at, "right") - 1 for at in (a, b - 1))
+        rows, starts = slice(first, last + 1), np.clip(trades.starts[first : last + 2], a, b)
+        base = np.arange(last + 1 - first) * layout.bins - layout.lows[rows]
+        index = trades.price[a:b] + np.repeat(base, np.diff(starts))
+        counts = _bincount(index, trades.volume[a:b], len(base) * layout.bins, layout)
         out[rows] += counts.reshape(-1, layout.bins).astype(out.dtype)
     return out
 
@@ -61,45 +47,21 @@ def _bincount(index: Array, volume: Array, bins: int, layout: Layout) -> Array:
     return low.astype(np.int64) + (high.astype(np.int64) << 24)
 
 
-def _flat(trades: Trades, layout: Layout, chunk: int) -> Array:
-    return _chunks(trades, layout, max(1, len(trades)))
-
-
-def _each_session(
-    trades: Trades, layout: Layout, count: Callable[[Array, Array, int], Array]
-) -> Array:
+def _sessions(name: str, trades: Trades, layout: Layout) -> Array:
+    """A session at a time, by the numpy function that the name ends with. Only add_at counts int64 exactly beyond 2**53."""
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
-    for s in range(trades.sessions):
+    for s, row in enumerate(out):
         ticks, volume = trades.session(s)
-        if len(volume):
-            out[s] = count(
-                ticks - layout.lows[s], volume.astype(out.dtype, copy=False), layout.bins
-            )
+        index = ticks - layout.lows[s]
+        if name == "session_bincount":
+            row += _bincount(index, volume, layout.bins, layout).astype(out.dtype)
+        elif name == "session_add_at" or layout.counts == "int64":
+            np.add.at(row, index, volume.astype(out.dtype, copy=False))
+        else:
+            edges = (-0.5, layout.bins - 0.5)
+            weights = volume.astype(out.dtype, copy=False)
+            row += np.histogram(index, layout.bins, edges, weights=weights)[0].astype(out.dtype)
     return out
-
-
-def _session_bincount(trades: Trades, layout: Layout, chunk: int) -> Array:
-    if layout.counts == "int64":
-        return _chunks(trades, layout, max(1, int(np.diff(trades.starts).max(initial=1))))
-    return _each_session(trades, layout, np.bincount)
-
-
-def _session_add_at(trades: Trades, layout: Layout, chunk: int) -> Array:
-    def count(index: Array, volume: Array, bins: int) -> Array:
-        row = np.zeros(bins, volume.dtype)
-        np.add.at(row, index, volume)
-        return row
-
-    return _each_session(trades, layout, count)
-
-
-def _session_histogram(trades: Trades, layout: Layout, chunk: int) -> Array:
-    def count(index: Array, volume: Array, bins: int) -> Array:
-        return np.histogram(index, bins, (-0.5, bins - 0.5), weights=volume)[0]
-
-    if layout.counts == "int64":
-        return _session_add_at(trades, layout, chunk)
-    return _each_session(trades, layout, count)
 
 
 def case_histogram(trades: Trades, bins: int = 1000) -> Array:
@@ -116,45 +78,21 @@ def case_histogram(trades: Trades, bins: int = 1000) -> Array:
     return answers
 
 
-_ROWS: tuple[tuple[str, bool, Callable[[Trades, Layout, int], Array] | None, str], ...] = (
-    ("fused", False, _fused, "one compiled pass, every core; the one to use"),
-    ("fused_one_thread", False, _fused_one_thread, "the same on one core"),
-    ("session_bincount", False, _session_bincount, "np.bincount, a session at a time"),
-    ("session_add_at", False, _session_add_at, "np.add.at, a session at a time"),
-    (
-        "session_histogram",
-        False,
-        _session_histogram,
-        "np.histogram on the tick grid, a session at a time",
-    ),
-    ("flat_bincount", False, _flat, "np.bincount of all sessions at once"),
-    ("chunks_bincount", True, _chunks, "np.bincount by chunks of trades"),
-    ("one_hot", True, None, "torch: one_hot x volume, summed: the blow-up"),
-    ("flat", False, None, "torch: all at once, scatter_add_ over one index"),
-    ("list_cat", True, None, "torch: chunks, results kept in a list and joined"),
-    ("preallocated", True, None, "torch: chunks into buffers made once"),
-    ("arena", True, None, "torch: the same buffers cut from one aligned slab"),
-    ("cleanup", True, None, "torch: list and cat, with gc and empty_cache every few chunks"),
-    (
-        "dataloader",
-        False,
-        None,
-        "torch: a Dataset that computes each session at its start, read by a DataLoader",
-    ),
-)
-STRATEGIES = {row[0]: Strategy(*row) for row in _ROWS}
-NUMPY = tuple(name for name, one in STRATEGIES.items() if one.runs)
-TORCH = tuple(name for name, one in STRATEGIES.items() if not one.runs)
-STREAMS: dict[str, Callable[[Store], Array]] = {
-    "stream_mapped": stream_mapped,
-    "stream_read": stream_read,
+STRATEGIES = {
+    name: Strategy(name, *row)
+    for name, row in json.loads(Path(__file__).with_suffix(".json").read_text()).items()
 }
-"""Over files larger than memory; histogram.stream_parquet is the third, for a file that is no store."""
+NUMPY = tuple(name for name, one in STRATEGIES.items() if not one.torch)
+TORCH = tuple(name for name, one in STRATEGIES.items() if one.torch)
 
 
 def run(name: str, trades: Trades, layout: Layout, chunk_trades: int = 1 << 20) -> Array:
     """The profiles by the named strategy. Raises ValueError for a name that is none of NUMPY."""
-    runs = STRATEGIES[name].runs if name in NUMPY else None
-    if runs is None:
+    if name not in NUMPY:
         raise ValueError(f"strategy {name!r}: expected one of {', '.join(NUMPY)}")
-    return runs(trades, layout, max(1, chunk_trades))
+    if name.startswith("session_"):
+        return _sessions(name, trades, layout)
+    if name.startswith("fused"):
+        return profiles(trades, layout, 1 if name == "fused_one_thread" else 0)
+    chunk = chunk_trades if STRATEGIES[name].chunked else len(trades)
+    return _chunks(trades, layout, max(1, chunk))

@@ -24,14 +24,14 @@ import numpy as np
 
 from helpers.child import field, json_row, program, watch
 from helpers.load.targets import environment, torch_interpreter
-from helpers.load.vpoc.histogram import parts, profiles, threads, together
+from helpers.load.vpoc.histogram import parts, profiles, stream_read, threads, together
 from helpers.load.vpoc.planner import predicted_bytes, shape_of
-from helpers.load.vpoc.strategies import NUMPY, STREAMS, TORCH, run
+from helpers.load.vpoc.strategies import NUMPY, TORCH, run
 from helpers.load.vpoc.trades import Array, Store, Trades, open_store, write_store
 from helpers.look.reading import KIB, MIB
 
 HERE, THERE = "helpers.load.vpoc.study", "helpers.torchside.volume_profiles"
-ALL = (*NUMPY, *STREAMS, *TORCH)
+ALL = (*NUMPY, "stream_read", *TORCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,16 +93,13 @@ def measure(
 
     with tempfile.TemporaryDirectory(prefix="casebook-profile-") as scratch:
         out = Path(scratch, "counts.bin")
-        spec = {
+        spec: dict[str, Any] = {
             "strategy": strategy,
             "folder": str(store.folder.resolve()),
-            "chunk_trades": chunk_trades,
             "device": device,
-            "repeats": repeats,
-            "limit_bytes": limit_bytes,
-            "out": str(out) if counts else "",
-            "sessions": sessions,
         }
+        spec |= {"chunk_trades": chunk_trades, "repeats": repeats, "limit_bytes": limit_bytes}
+        spec |= {"out": str(out) if counts else "", "sessions": sessions}
         argv = program(python, THERE if torch else HERE, json.dumps(spec))
         ended = watch(argv, limit_s, env=environment(more=env), cwd=scratch, on_line=take)
         if not answers:
@@ -135,7 +132,7 @@ def carry_out(spec: Mapping[str, Any]) -> dict[str, Any]:
     if name in NUMPY:
         run(name, few, store.layout, 1000)
     else:
-        STREAMS["stream_read"](Store(store.folder, few, store.layout))
+        stream_read(Store(store.folder, few, store.layout))
     if spec["limit_bytes"]:
         most = status_bytes("VmData") + int(spec["limit_bytes"])
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -151,7 +148,7 @@ def carry_out(spec: Mapping[str, Any]) -> dict[str, Any]:
                 before = status_bytes("VmRSS")
             began = time.perf_counter()
             counted = name in NUMPY
-            out = run(name, trades, store.layout, chunk) if counted else STREAMS[name](store)
+            out = run(name, trades, store.layout, chunk) if counted else stream_read(store)
             answer["seconds"].append(time.perf_counter() - began)
             if not repeat:
                 answer["peak_bytes"] = status_bytes("VmHWM") - before
@@ -194,10 +191,7 @@ def read_jobs(trades: Trades) -> list[Any]:
 
 
 def strategies(
-    store: Store,
-    names: Sequence[str] = ALL,
-    chunk_trades: int = 1 << 20,
-    repeats: int = 5,
+    store: Store, names: Sequence[str] = ALL, chunk_trades: int = 1 << 20, repeats: int = 5
 ) -> list[dict[str, Any]]:
     """The strategy table: seconds, times the limit, predicted and measured peak, equal or not. One-hot runs on as few sessions
     as fit ONE_HOT_BYTES, its figures extrapolated in a straight line."""
@@ -253,11 +247,7 @@ def refusals(
 
 HEAPS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("list and cat", "list_cat", {}),
-    (
-        "list and cat, MALLOC_MMAP_THRESHOLD_=65536",
-        "list_cat",
-        {"MALLOC_MMAP_THRESHOLD_": "65536"},
-    ),
+    ("list and cat, MALLOC_MMAP_THRESHOLD_=65536", "list_cat", {"MALLOC_MMAP_THRESHOLD_": "65536"}),
     ("preallocated", "preallocated", {}),
 )
 

@@ -17,15 +17,15 @@ from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op
 from helpers.load.study import Study
 from helpers.look.reading import parse_size, show_bytes
-from helpers.settings.releases import behaviour
+from helpers.settings.releases import NEWEST, OLDEST, behaviour
 from helpers.settings.text import grid
 from helpers.tell import allocator_view, replays
 from helpers.tell.shown import Shown
 
 from .frame import Frame, Panel, Part, parts_html, text_html
 
-BUILDS = ("cuda", "rocm7.2")
-RELEASES = ("2.14.1", "2.13.0", "2.11.0", "2.6.0")
+BUILDS = ("cuda", "rocm6.2", "rocm6.4", "rocm7.0", "rocm7.2")
+RELEASES = [f"{NEWEST[0]}.{minor}.0" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Bench:
     def map(self, number: int) -> Shown:
         """The segment map after an operation."""
         seen = self.replayed(stop=number + 1)
-        return allocator_view.segment_map(seen, f"After operation {number}")
+        trace, whole = self.study.trace, self.outcome
+        return allocator_view.segment_map(trace, whole, seen, f"After operation {number}")
 
     def parts(self) -> list[Part]:
         """The run, and the map at its moment in words."""
@@ -103,23 +104,29 @@ class Bench:
 def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     """Card, settings and release; the run; the step through it with the map; the league of settings on demand."""
     study, now, card = bench.study, [bench], show_bytes(bench.study.card.capacity_bytes)
-    known = [conf for conf in grid(behaviour(study.torch, study.build)) if conf]
-    any_text: Any = {"ensure_option": False}
+    confs = [conf for conf in grid(behaviour(study.torch, study.build)) if conf]
     hint = "empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF"
     capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
     conf = frame.field(
-        "Combobox", "Settings", study.conf, True, options=known, placeholder=hint, **any_text
+        "Combobox",
+        "Settings",
+        study.conf,
+        True,
+        options=confs,
+        placeholder=hint,
+        ensure_option=False,
     )
-    releases = [study.torch, *RELEASES]
-    torch = frame.field("Combobox", "torch", study.torch, options=releases, **any_text)
-    built = frame.field("Combobox", "Build", study.build, options=BUILDS, **any_text)
+    releases = list(dict.fromkeys([study.torch, *RELEASES]))
+    builds = list(dict.fromkeys([study.build, *BUILDS]))
+    torch = frame.field("Dropdown", "torch", study.torch, options=releases)
+    built = frame.field("Dropdown", "Build", study.build, options=builds)
     last, tip = len(study.trace) - 1, "arrow keys step by one operation"
     at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
     run, here, drawn, league = (frame.widgets.HTML() for _ in range(4))
 
     def look() -> None:
         size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
-        asked = bench.asked(size, conf.value.strip(), torch.value.strip(), built.value.strip())
+        asked = bench.asked(size, conf.value.strip(), torch.value, built.value)
         run.value, league.value, now[0] = text_html(asked.says()), "", asked
         if at.value == asked.moment:
             step()
@@ -127,7 +134,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     def step() -> None:
         here.value, seen = text_html(now[0].words(at.value)), now[0].map(at.value)
-        drawn.value = parts_html([seen] if seen.cells else [])
+        drawn.value = parts_html([seen, replace(seen, draw=None)] if seen.cells else [])
 
     def rank() -> None:
         this = now[0].study

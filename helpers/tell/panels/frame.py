@@ -6,7 +6,6 @@ may be run again; threads are daemons and go with a kernel that restarts.
 
 from __future__ import annotations
 
-import base64
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +15,7 @@ from typing import Any, TypeGuard
 
 from helpers.run.kernel import MARK
 from helpers.tell import figures
-from helpers.tell.sheet import png
-from helpers.tell.shown import MUTED, SHEET, Shown, plain
+from helpers.tell.shown import MUTED, SHEET, Shown, plain, script
 
 Part = str | Shown
 """A piece of a static twin: words, or a view, which stands as its figure where it has one."""
@@ -134,7 +132,8 @@ class Panel:
             from IPython.display import display
 
             words = "\n\n".join(part.alt if is_drawn(part) else str(part) for part in parts)
-            display({"application/javascript": OWN_KEYS, "text/plain": words}, raw=True)
+            acts = f"{OWN_KEYS};\n{script()}"
+            display({"application/javascript": acts, "text/plain": words}, raw=True)
             frame = open_panel(self.name, lambda frame: self.build(frame, state))
             view = frame.box._repr_mimebundle_()
             display({**view, "text/plain": "The panel itself shows in JupyterLab only."}, raw=True)
@@ -162,22 +161,13 @@ def is_drawn(part: Part) -> TypeGuard[Shown]:
 
 
 def parts_html(parts: Iterable[Part]) -> str:
-    """Pieces of a twin below each other, as a panel shows them."""
-    return "".join(map(_part_html, parts))
-
-
-def _part_html(part: Part) -> str:
-    if isinstance(part, str):
-        return text_html(part)
-    if not part.draw:
-        return part._repr_html_()
-    figure = part.draw()
-    data, width, height = png(figure)
-    figure.clear()
-    return (
-        f"<img alt='{escape(part.alt)}' width={width} height={height} style='max-width:100%;height:auto' "
-        f"src='data:image/png;base64,{base64.b64encode(data).decode('ascii')}'>"
-    )
+    """Pieces of a twin below each other, as a panel shows them: words, figures that say more under the mouse, tables."""
+    pieces = []
+    for part in parts:
+        view = part if isinstance(part, Shown) else None
+        drawn = view.draw().svg(view.alt) if view and view.draw else view and view.html()
+        pieces.append(drawn or text_html(str(part)))
+    return "".join(pieces)
 
 
 def text_html(text: str) -> str:

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import CHECKOUT
+from helpers.load.targets import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.files import write_atomic
-from helpers.look.gpus import gpus, host_pools
 from helpers.look.reading import show_bytes
 from helpers.run.kernel import environment
-from helpers.tell import tables
 from helpers.tell.sheet import SERIES
 from helpers.tell.shown import Column, Shown
 
@@ -81,18 +80,21 @@ class Monitor:
     def chart(self) -> str:
         """The shares over the last two minutes as one small drawing, the newest at the right, events as upright lines."""
         lines, words, at = [], [], [one["at"] for one in list(self.ring)[-DRAWN:]]
+        step = 600 / DRAWN  # points a sample, the newest at 600
         for number, (name, shares) in enumerate(self.shares().items()):
             color, dash = SERIES[number % len(SERIES)], DASHES[number % len(DASHES)]
             stroke = f"fill='none' stroke='{color}' stroke-width='2' stroke-dasharray='{dash}'"
             known = [(i, share) for i, share in enumerate(shares) if share is not None]
-            places = [f"{_across(len(at) - i):.0f},{100 - 98 * share:.1f}" for i, share in known]
+            places = [
+                f"{600 - step * (len(at) - i):.0f},{100 - 98 * share:.1f}" for i, share in known
+            ]
             lines.append(f"<polyline {stroke} points='{' '.join(places)}'/>")
             last = shares[-1] if shares else None
             now = "not known" if last is None else f"{100 * last:.0f} %"
             key = f"<svg width='30' height='8'><line x2='30' y1='4' y2='4' {stroke}/></svg>"
             words.append(f"{key} {name} {now}")
         for when in (when for when, _ in self.marks if at and when >= at[0]):
-            x = _across(sum(one > when for one in at))
+            x = 600 - step * sum(one > when for one in at)
             lines.append(
                 f"<line x1='{x}' x2='{x}' y2='100' stroke='#d55e00' stroke-dasharray='3 2'/>"
             )
@@ -101,11 +103,6 @@ class Monitor:
             f"display:block;border:1px solid #8a949e;border-width:1px 0'>{''.join(lines)}</svg><div>100 % is the upper "
             f"edge, two minutes the width: {' &nbsp; '.join(words)}</div>"
         )
-
-
-def _across(ago: int) -> float:
-    """Where a sample of so many samples ago is drawn, in points from the left."""
-    return 600 - 600 / DRAWN * ago
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
@@ -237,25 +234,27 @@ class Watch:
     root: str = ""
     monitor: Monitor = field(default_factory=Monitor)
 
+    @property
+    def here(self) -> bool:
+        """Whether this machine is the box, so that watching it shows the box."""
+        return self.bundle is None or is_this_box(self.bundle)
+
     def parts(self) -> list[Part]:
-        """The box's own moment: this machine is sampled only in an interactive notebook."""
-        if self.bundle is None:
-            return []
-        found, said = (
-            gpus(self.bundle),
-            "One moment, as it was captured; in JupyterLab this machine is sampled.",
-        )
-        pools = tables.pools_table([*found, *host_pools(self.bundle)], sources=False)
-        return [said, pools, tables.holders_table(found, sources=False)]
+        """One sentence: a page has no live monitor."""
+        if self.here:
+            return [
+                "The live monitor samples this machine twice a second while a notebook is open."
+            ]
+        box = self.bundle.box if self.bundle else ""
+        return [f"No live monitor: this machine is not {box}, which was recorded. Give box = live."]
 
 
 def build(frame: Frame, watch: Watch) -> Sequence[Any]:
     """Which process, the buttons, the drawing and the tables, and the feed behind them."""
-    make, monitor, tip = (
-        frame.widgets.HTML,
-        watch.monitor,
-        "a process to watch from outside; 0 for none",
-    )
+    make, monitor = frame.widgets.HTML, watch.monitor
+    if not watch.here:
+        return [make(parts_html(watch.parts()))]
+    tip = "a process to watch from outside; 0 for none"
     watched = frame.field("IntText", "Process (PID)", watch.pid, tooltip=tip)
     event = frame.field("Text", "Event", "", placeholder="such as: batch 2 starts")
     drawing, rows, asked = make(), make(), make()

@@ -69,25 +69,22 @@ class Reserve:
     reserve_gib: float = 8.0
 
     def planned(self) -> Stack:
-        """The stack with the limit that the reserve leaves drawn on the TTM row, as configured and not live."""
+        """The stack as it would be: every layer that follows TTM's limit with the one that the reserve leaves."""
         choice = self.what_if.at(self.reserve_gib)
-        if choice is None:
-            return self.stack
-        chosen: Any = {"pending_bytes": choice.limit_bytes, "pending_source": "the reserve chosen"}
-        rows = [replace(r, **chosen) if r.layer == "ttm" else r for r in self.stack.rows]
-        return replace(self.stack, rows=tuple(rows))
+        return ttm.following(self.stack, choice.limit_bytes) if choice else self.stack
 
     def says(self) -> str:
         """What the reserve leaves, against what torch gets now; or why there is nothing to choose."""
         choice, made = self.what_if.at(self.reserve_gib), self.stack.decision
         if choice is None:
-            none = f"No reserve of {self.reserve_gib:g} GiB to choose here. {self.what_if.why}"
-            return none.strip()
+            return (
+                f"No reserve of {self.reserve_gib:g} GiB to choose here. {self.what_if.why}".strip()
+            )
         if made.binding_bytes is None:
             return choice.words()
         more = choice.limit_bytes - made.binding_bytes
         than = f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'}" if more else "the same"
-        now = f"Now {made.binding} binds at {show_bytes(made.binding_bytes)}"
+        now = f"torch gets {show_bytes(made.binding_bytes)} now, where {made.binding} binds"
         return f"{choice.words()}\n{now}: this would be {than}."
 
     def parts(self) -> list[Part]:

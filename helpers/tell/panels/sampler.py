@@ -77,8 +77,10 @@ class Sampler:
         try:
             self.nvml = Nvml()
             self.green, self.why = self.nvml.number("nvmlDeviceGetCount_v2"), ""
-        except (OSError, NvmlError) as error:
-            self.why = f"NVML: {error}"
+        except (OSError, NvmlError):
+            self.why = (
+                "no GPU is seen: no amdgpu card in sysfs, and NVIDIA's library does not answer"
+            )
 
     def sample(self) -> Row:
         """One sample. What could not be read is absent; ``why`` says what cannot be seen at all."""

@@ -1,0 +1,135 @@
+"""Pages in a headless Chromium: they fit any screen, one script works and nothing else may, and axe-core finds nothing serious.
+
+axe-core is looked for where AXE_CORE says (its axe.min.js), else among node_modules of this checkout and of npm.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import driver
+from night_runs import night
+from tell_boxes import HOSTILE, VERDICT, batch
+
+from helpers.tell import report
+
+pytestmark = [
+    pytest.mark.skipif(not driver.chromium(), reason="not run because no Chromium is here"),
+    pytest.mark.timeout(180),
+]
+AXE = "node_modules/axe-core/axe.min.js"
+PLACES = [
+    os.environ.get("AXE_CORE", ""),
+    driver.ROOT / AXE,
+    f"/usr/local/lib/{AXE}",
+    f"/usr/lib/{AXE}",
+]
+LONG = HOSTILE + "長い名前" * 40 + "/a/path/without/a/break" * 20 + "\n\x1b[2J"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A page of a few runs, a night's, and one in which every text is long and hostile."""
+    place = tmp_path_factory.mktemp("outputs")
+    (place / "empty").mkdir()
+    odd = night(place / "odd", 14)
+    for path in sorted(odd.glob("*/run.json")):
+        run = report.read_run(path)
+        texts = dict.fromkeys(("box", "cause", "last_words", "node"), LONG)
+        path.write_text(run.model_copy(update=texts).model_dump_json())
+    folders = {"few": batch(place / "few"), "night": night(place / "night", 67), "odd": odd}
+    folders["empty"] = place / "empty"
+    return {name: report.write_index(folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    page = driver.Page(tmp_path_factory.mktemp("profile"))
+    yield page
+    page.close()
+
+
+def opened(browser, path, width=1280, scheme="light"):
+    browser.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=900,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.call("Emulation.setEmulatedMedia", features=features)
+    browser.call("Page.navigate", url=path.as_uri())
+    end = time.monotonic() + 30
+    while not browser.js("document.readyState === 'complete' && !!document.querySelector('main')"):
+        assert time.monotonic() < end, path
+        time.sleep(0.05)
+
+
+def unfold(browser):
+    browser.js("document.querySelectorAll('details').forEach(e => e.open = true)")
+
+
+@pytest.mark.parametrize("name", ["few", "night", "odd", "empty"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_the_screen(browser, pages, name, width):
+    opened(browser, pages[name], width)
+    unfold(browser)
+    assert browser.js("document.documentElement.scrollWidth") <= width
+
+
+def test_the_answer_stands_on_the_first_screen_and_a_night_on_five(browser, pages):
+    opened(browser, pages["few"])
+    assert browser.js("document.querySelector('.next').getBoundingClientRect().bottom") < 900
+    opened(browser, pages["night"])
+    assert browser.js("document.documentElement.scrollHeight") <= 5000
+    assert pages["night"].stat().st_size < 400_000
+
+
+@pytest.mark.parametrize("name", ["few", "night", "odd"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, pages, name, scheme):
+    axe = next((Path(place) for place in PLACES if place and Path(place).is_file()), None)
+    if axe is None:
+        pytest.skip(
+            "not run because axe-core is not installed (npm install axe-core, or AXE_CORE=...)"
+        )
+    opened(browser, pages[name], scheme=scheme)
+    unfold(browser)
+    browser.js(axe.read_text() + "; axe.run().then(done => { window.found = done.violations; }); 0")
+    end = time.monotonic() + 120
+    while browser.js("!window.found"):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    about = "window.found.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 200)])"
+    assert [row for row in browser.js(about) if row[0] in ("serious", "critical")] == []
+
+
+def test_the_script_copies_sorts_filters_and_unfolds(browser, pages):
+    opened(browser, pages["night"])
+    browser.js("document.querySelector('#answers th:nth-child(1) button').click()")
+    column = "[...document.querySelectorAll('#answers tbody tr')].map(e => e.cells[0].textContent)"
+    assert browser.js(column) == sorted(browser.js(column))
+    browser.js("{const e = document.querySelector('#runs input'); e.value = 'DIED'; e.oninput();}")
+    shown = "[...document.querySelectorAll('#runs .run')].filter(e => !e.hidden).map(e => e.textContent)"
+    assert browser.js(shown) and all("died" in words for words in browser.js(shown))
+    browser.js("document.querySelector('header button').click()")
+    assert browser.js("document.querySelectorAll('main details:not([open])').length") == 0
+    opened(browser, pages["few"])
+    commands = browser.js("[...document.querySelectorAll('.command pre')].map(e => e.textContent)")
+    assert commands == [VERDICT.next_step.command]
+    assert browser.js("document.querySelectorAll('.command button').length") == 1
+
+
+def test_no_other_script_runs_and_nothing_is_asked_for(browser, pages):
+    opened(browser, pages["odd"])
+    browser.js(
+        "{const e = document.createElement('script'); e.textContent = 'window.acted = 1'; document.body.append(e);}"
+    )
+    assert not browser.js("window.acted")
+    assert [url for url in browser.asked if not url.startswith(("file:", "data:", "about:"))] == []

@@ -1,0 +1,36 @@
+"""Tables of tests that are data: tests/data/tables.json, read where a test walks their rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from helpers.units import parse_size
+
+TABLES = Path(__file__).parent / "data" / "tables.json"
+
+
+@lru_cache(1)
+def tables() -> dict[str, Any]:
+    """Every table by its name."""
+    return json.loads(TABLES.read_text(encoding="utf-8"))
+
+
+def read_rows(name: str) -> Any:
+    """The table of that name, its rows as tuples; ``48 GiB`` is a number of bytes there, and ``1 KiB`` as well."""
+    table = sized(tables()[name])
+    made = [tuple(row) if isinstance(row, list) else row for row in table]
+    return table if isinstance(table, dict) else made
+
+
+def sized(value: Any) -> Any:
+    """The value with its sizes in bytes."""
+    if isinstance(value, dict):
+        return {key: sized(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [sized(one) for one in value]
+    is_size = isinstance(value, str) and re.fullmatch(r"\d+ [KMG]iB", value)
+    return parse_size(value) if is_size else value
