@@ -16,34 +16,15 @@ MESSAGE = (
     "which 1.50 GiB is free. Including non-PyTorch memory, this process has 6.25 GiB memory in use. Of the allocated "
     "memory 4.50 GiB is allocated by PyTorch, and 1.25 GiB is reserved by PyTorch but unallocated."
 )
-PANELS = (
-    ("Message reader", "00_start_here", ".questions import reader", "reader.show(message, box)"),
-    ("Live monitor", "01_hardware_probe", " import monitor", "monitor.show(bundle)"),
-    (
-        "Ledger browser",
-        "01_hardware_probe",
-        ".tables import ledger as ledger_panel",
-        "ledger_panel.show(books)",
-    ),
-    ("Allocator what-if", "02_allocator_stress", " import allocator", "allocator.show(case)"),
-    (
-        "Ceilings and the reserve",
-        "03_ttm_gtt_analysis",
-        ".questions import ceilings as ceilings_panel",
-        "ceilings_panel.show(stacks[0], state)",
-    ),
-    ("Chunk planner", "04_vpoc_chunking", ".questions import chunks", "chunks.show(shape, free)"),
-    (
-        "Fix table",
-        "05_fix_validation",
-        ".tables import remedies as fix_table",
-        "fix_table.show(tried)",
-    ),
-    ("Run browser", "09_case_report", ".tables import runs", "runs.show(batch)"),
-)
 CELLS = {
-    name: (notebook, f"from helpers.tell.panels{imported}\n\n{call}")
-    for name, notebook, imported, call in PANELS
+    "Message reader": ("00_start_here", "reader_panel.show(message, box)"),
+    "Live monitor": ("01_hardware_probe", "monitor.show(bundle)"),
+    "Ledger browser": ("01_hardware_probe", "ledger_panel.show(books)"),
+    "Allocator what-if": ("02_allocator_stress", "allocator.show(case)"),
+    "Ceilings and the reserve": ("03_ttm_gtt_analysis", "ceilings_panel.show(stacks[0], what_if)"),
+    "Chunk planner": ("04_vpoc_chunking", "chunks_panel.show(shape, free)"),
+    "Fix table": ("05_fix_validation", "remedies_panel.show(results)"),
+    "Run browser": ("09_case_report", "runs_panel.show(batch)"),
 }
 """The notebook that each panel belongs to, and the cell that opens it there."""
 
@@ -57,12 +38,14 @@ from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.boxes import open_box
 from helpers.tell import message as told, ttm
 from helpers.tell.panels import allocator, monitor
+from helpers.tell.panels.questions import ceilings as ceilings_panel, chunks as chunks_panel, reader as reader_panel
+from helpers.tell.panels.tables import ledger as ledger_panel, remedies as remedies_panel, runs as runs_panel
 monitor.is_this_box = lambda bundle: True
 allocator.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin
 message, box, bundle = "", "", open_box("strix-halo-1-found")
 books, stacks = told.gathered("", "cuda-24gb-tuning")[1], layers.ceilings(bundle)
-state = ttm.what_if(stacks[0], ttm_plan.room(bundle, stacks[0]))
-case, tried = panel_examples.small_study(), panel_examples.fix_study()
+what_if = ttm.what_if(stacks[0], ttm_plan.room(bundle, stacks[0]))
+case, results = panel_examples.small_study(), panel_examples.fix_study()
 shape, free = Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)
 batch = str(panel_examples.batches(Path("outputs")) / "20260102T030405Z-quick")
 """
@@ -85,7 +68,8 @@ def fix_row(remedy, says, verdict, predicted="not predicted", argued="", ratio=N
         effect = Effect("memory", ratio, ratio - 0.05, ratio + 0.05, 5, "less")
         measured = f"memory x {ratio}"
     words = (predicted, measured, argued, verdict)
-    return FixRow(remedy, says, ("T-1",), *words, memory=effect)
+    guess, why = predicted.split(": ")[0], predicted.split(": ")[-1]
+    return FixRow(remedy, says, ("T-1",), *words, memory=effect, guess=guess, why=argued or why)
 
 
 def fix_study() -> FixStudy:

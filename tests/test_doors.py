@@ -26,7 +26,7 @@ from helpers.shapes import Alternative, Evidence, NextStep, Reading, Verdict, fr
 from helpers.tell import batches, report, share
 from helpers.tell.issue_text import Case, issue_text
 from helpers.tell.page import verdict_html
-from helpers.tell.verdict import as_markdown, as_text, headline, steps
+from helpers.tell.verdict import against, as_text, headline, steps
 
 ROOT = Path(__file__).resolve().parents[1]
 DOORS = ("01_hardware_probe", "03_ttm_gtt_analysis", "09_case_report")
@@ -286,7 +286,7 @@ def test_where_nothing_is_decided_the_open_causes_stand_in_their_order():
     others = [Alternative(cause, "weak") for cause in ("driver-leak", "external-holder")]
     row = Evidence(id="a", reading=Reading(1, "count", "ok", "", "x", ""), says="one thing")
     verdict = replace(made("cannot-tell weak"), evidence=[row], alternatives=others)
-    for text in (as_text(verdict), as_markdown(verdict), verdict_html(verdict)):
+    for text in (as_text(verdict), str(against(verdict)), verdict_html(verdict)):
         assert text.index("driver-leak") < text.index("external-holder")
         assert "a hint" not in text.split("Still open")[0]
 

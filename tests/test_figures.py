@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
@@ -206,6 +207,7 @@ def test_in_a_notebook_a_figure_is_a_picture_with_its_words(monkeypatch):
     about = more["image/png"]
     assert about["alt"] == data["text/plain"] == view.alt
     assert about["width"] == int(sheet.WIDTH * 96)
+    assert set(DisplayFormatter().format(view)[0]) == {"image/png", "text/plain"}
 
 
 def test_outside_a_notebook_the_words_are_printed(capsys):

@@ -12,6 +12,7 @@ from helpers.load.training import Endurance, PathResult, grow
 from helpers.look.boxes import open_box
 from helpers.tell import fixes, training
 from helpers.tell.sheet import png
+from helpers.tell.shown import cell
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -19,7 +20,7 @@ MIB, GIB = 1 << 20, 1 << 30
 @pytest.fixture(scope="module")
 def recorded():
     names = "expandable threshold-alone xnack chunking gpu-reset"
-    return fix_study(open_box("cuda-24gb-tuning"), names)
+    return fix_study(open_box("cuda-24gb-tuning"), names.split())
 
 
 def test_a_recorded_box_measures_nothing_and_says_so(recorded):
@@ -32,12 +33,58 @@ def test_a_recorded_box_measures_nothing_and_says_so(recorded):
 
 
 def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
-    assert "not available because recorded" in str(fixes.fixes_table(recorded))
     found = fixes.verdict(recorded)
-    assert "expandable segments" in found.next_step.what and found.missing
-    plot = fixes.forest_plot(recorded)
-    assert "No effect was measured" in plot.alt and png(plot.draw())[0].startswith(b"\x89PNG")
+    assert (
+        found.title == fixes.counts(recorded).title == "helps 1, harms 1, no effect 2, untested 1"
+    )
+    assert found.summary == "Helps: expandable segments. Harms: the card is reset."
+    assert found.next_step.what == "First to try: expandable segments" and found.missing
+    assert found.next_step.command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert "No effect was measured" in fixes.forest_plot(recorded).alt
+    bars = fixes.saved_bars(recorded)
+    assert bars.title == "expandable segments: 35% less memory, by replay"
+    assert png(bars.draw())[0].startswith(b"\x89PNG")
     assert "adopt none" in fixes.preset_text(recorded)
+
+
+def test_each_remedy_says_what_it_does_here_why_and_by_what(recorded):
+    first, harms, *_, last = fixes.fixes_table(recorded).rows
+    assert (first["on this box"], first["by"], cell(first["memory saved"], "%").words) == (
+        "helps",
+        "replay",
+        "35%",
+    )
+    assert (harms["on this box"], harms["by"]) == ("harms", "argument")
+    assert (last["on this box"], last["why"][:21]) == ("untested", "claim 001-14, true: L")
+
+
+@pytest.mark.parametrize(
+    ("box", "others"),
+    [
+        ("cuda-24gb-tuning", {"ROCm", "AMD", "APUs", "boxes without a GPU"}),
+        ("rx7900xt-container", {"CUDA", "APUs", "boxes without a GPU"}),
+        ("strix-halo-4-ttm", {"CUDA", "boxes without a GPU"}),
+        ("cpu-only", {"ROCm", "AMD", "APUs", "boxes with a GPU"}),
+    ],
+)
+def test_remedies_for_other_boxes_are_counted_and_not_listed(box, others):
+    study = fix_study(open_box(box))
+    assert set(study.elsewhere) == others
+    assert len(study.rows) + sum(study.elsewhere.values()) == len(chosen([]))
+    assert not [row for row in study.rows if "not for this box" in row.why]
+    (note,) = fixes.counts(study).notes
+    assert all(f"for {other}" in note for other in others)
+
+
+def test_what_a_card_has_is_not_the_hosts_memory_and_an_apu_not_more_than_compute_gets():
+    sizes = {
+        name: box_of(open_box(name))[0] / GIB
+        for name in ("rx7900xt-container", "strix-halo-3-gttsize")
+    }
+    assert {name: round(size, 1) for name, size in sizes.items()} == {
+        "rx7900xt-container": 20.0,
+        "strix-halo-3-gttsize": 62.5,
+    }
 
 
 def measured(remedy, says, predicted, verdict, ratio):
@@ -59,7 +106,7 @@ def test_a_measured_help_comes_first_and_a_harm_is_shown():
 
 def test_an_unknown_remedy_and_a_box_without_a_card_are_said():
     with pytest.raises(ValueError, match="remedy 'magic'"):
-        chosen("magic")
+        chosen(["magic"])
     assert box_of(open_box("rx7900xt-container"))[2] == "rocm"
     assert box_of(open_box("cuda-healthy"), "12GiB")[0] == 12 * GIB
 

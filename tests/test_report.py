@@ -26,6 +26,7 @@ from helpers.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, as_dict
 from helpers.tell import box as words_of_box
 from helpers.tell import page, report
 from helpers.tell.page import Prose, Room, cells, notebook_html, png_size
+from helpers.tell.shown import Shown
 from helpers.tell.tables import plain
 from helpers.tell.verdict import CAUSE_WORDS, headline
 
@@ -110,12 +111,17 @@ def test_code_is_shown_where_a_cell_did_not_run_well_and_pictures_have_their_wor
     assert len(audit.all("img", "alt")) == 3 and "No description" not in audit.all("img", "alt")
 
 
+def table_of(columns, rows, *notes):
+    """What a view is as the output of a cell."""
+    return data(text__html=Shown("", columns, rows, notes).html())
+
+
 def test_a_page_shows_each_thing_once(whole):
     """The verdict, a figure or its table, what a panel repeats, and what an earlier notebook of the page has shown."""
     text = Audit(whole).text
     assert text.count(headline(VERDICT)) == 2 and "the answer above" in text  # with the title
     assert "print(machine_line" not in text and text.count("strix-halo: Ubuntu") == 1
-    view = code("x", printed("a    b\n---  -\n1  2\nnote\n"))
+    view = code("x", table_of(["a", "b"], [[1, 2]], "note"))
     panel = code("from helpers.tell.panels import monitor\nmonitor.show()", printed("One moment"))
     said = [markdown("## Verdict"), code("print(v)", printed("the verdict in words"))]
     notebook = new_notebook(
@@ -125,8 +131,8 @@ def test_a_page_shows_each_thing_once(whole):
     html = str(notebook_html(notebook, Room(ROOM), known=known))
     assert re.findall("<summary>(.*?)</summary>", html) == ['Who. <span class="hint">1 row</span>']
     assert (
-        "<td>1</td><td>2</td>" in html
-        and '<pre tabindex="0">note</pre>' in html
+        '<td class="number">1</td><td class="number">2</td>' in html
+        and "note" in html
         and "And why." in html
     )
     assert notebook_html(notebook, Room(ROOM), known=known).strip() == ""
@@ -137,12 +143,12 @@ def test_a_page_shows_each_thing_once(whole):
 def test_a_figure_and_the_table_that_says_the_same_are_two_views_of_one_section():
     drawing = data(image__png=base64.b64encode(png("x")).decode())
     drawing.data["text/plain"] = "Pools: VRAM 2.00 GiB; GTT 1.50 GiB."
-    rows = "pool  size\n----  ----\nVRAM  2.00 GiB\nGTT  1.50 GiB\n"
+    rows = table_of(["pool", "size"], [["VRAM", "2.00 GiB"], ["GTT", "1.50 GiB"]])
     cells_ = [
         markdown("Pools."),
         code("p", drawing),
         markdown("As a table."),
-        code("t", printed(rows)),
+        code("t", rows),
     ]
     html = str(notebook_html(new_notebook(cells=cells_), Room(ROOM), known=set()))
     assert html.count('class="fold"') == 1 and "figure, 2 rows" in html

@@ -1,5 +1,7 @@
 """What notebook 02 studies, what it shows of it, and which verdict a what-if leads to."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,14 @@ def test_every_figure_is_drawn_and_has_words(seen, answer):
     assert both[1].conf == EXPANDABLE and both[1].outcome.first_oom is None
 
 
+def test_the_league_begins_with_the_setting_to_use_in_the_table_and_in_its_title(answer):
+    worst_first = replace(answer, rows=answer.rows[::-1])
+    for view in (views.league(worst_first), replays.league(worst_first, rows=3)):
+        settings = [row["settings"] for row in view.rows]
+        assert settings[0] == answer.use == EXPANDABLE and len(set(settings)) == len(settings)
+        assert view.title.startswith(f"use: {EXPANDABLE}. ")
+
+
 def test_the_words_of_the_segment_map_add_up_to_what_is_reserved(seen):
     blocks = seen.at.blocks
     kinds = views.kinds_of(blocks)
@@ -99,7 +109,7 @@ def test_a_study_of_nothing_is_refused_in_one_line(source, told):
 def test_a_recorded_box_is_never_loaded(limit, told):
     case = study.study("growing_batches")
     result, rows = study.live(open_box("cuda-healthy"), case, limit)
-    assert result.status == "not_available" and told in rows[0][2]
+    assert result.status == "not_available" and told in result.why and rows == []
 
 
 def test_what_a_card_did_stands_beside_what_the_model_says(monkeypatch):

@@ -102,10 +102,10 @@ def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
 
 
 def test_verification_in_words():
-    text = tell.verify_text(verify(open_box(STATES[0]), open_box(STATES[2])))
+    text = str(tell.verify_table(verify(open_box(STATES[0]), open_box(STATES[2]))))
     assert text.count("  did not take") == 4 and "Intended: the plan for the earlier bundle" in text
-    assert "no earlier bundle was given" in tell.verify_with(open_box("cpu-only"), "")
-    assert "It took: 120.00 GiB" in tell.verify_with(open_box(STATES[3]), STATES[0])
+    assert "no earlier bundle was given" in str(tell.verify_with(open_box("cpu-only"), ""))
+    assert "It took: 120.00 GiB" in str(tell.verify_with(open_box(STATES[3]), STATES[0]))
 
 
 def test_names_from_the_box_cannot_move_the_terminal():

@@ -23,7 +23,7 @@ EVIL = Verdict(
     summary=HOSTILE,
     evidence=[Evidence(HOSTILE, not_allowed(HOSTILE, "bytes", HOSTILE), HOSTILE)],
 )
-MARKUP = {"p", "strong", "code", "ul", "li", "div", "pre"}
+MARKUP = {"p", "strong", "code", "ol", "ul", "li", "div", "pre"}
 
 
 def test_every_confidence_has_its_own_words():
@@ -66,7 +66,7 @@ def test_the_summary_does_not_repeat_the_title_and_the_sums_stand_apart():
     sums = [Evidence("sum-1", EVIL.evidence[0].reading, "a + b = c"), *VERDICT.evidence]
     text = words.as_text(replace(VERDICT, evidence=sums))
     assert f"{words.SUMS}\n  a + b = c\n" in text and "sum-1" not in text
-    assert f"**{words.SUMS}**\n\n- a + b = c" in words.as_markdown(replace(VERDICT, evidence=sums))
+    assert "sum-1" not in words.as_markdown(replace(VERDICT, evidence=sums))
 
 
 def test_the_text_holds_all_of_the_verdict():
@@ -101,16 +101,16 @@ def test_a_verdict_with_nothing_in_it_says_so_in_every_section():
     text = words.as_text(BARE)
     assert f"Evidence\n  None.\n\nAgainst\n  {words.NOTHING_AGAINST}\n" in text
     assert f"Missing\n  {words.NOTHING_MISSING}\n" in text
-    assert f"**Against**\n\n{words.NOTHING_AGAINST}\n" in words.as_markdown(BARE)
-    assert words.against(BARE).strip() == words.NOTHING_AGAINST
+    assert f"**Missing**\n\n{words.NOTHING_MISSING}\n" in words.as_markdown(BARE)
+    assert str(words.against(BARE)) == words.NOTHING_AGAINST
 
 
 def test_what_speaks_against_it_can_be_shown_alone():
-    assert words.against(VERDICT).splitlines() == [
-        "  a1: Memory that no process accounts for is small: not a leak.",
-        "      422.00 MiB   from /sys/class/drm/card1/device/mem_info_gtt_used",
-        "  Still open: Only the firmware's VRAM carve-out is in use (carveout-only, weak)",
-    ]
+    (row,) = words.against(VERDICT).rows
+    assert row["against"] == "Memory that no process accounts for is small: not a leak."
+    assert row["value"].show() == "422.00 MiB" and row["source"].endswith("mem_info_gtt_used")
+    open_cause = "Still open: Only the firmware's VRAM carve-out is in use (carveout-only, weak)"
+    assert words.against(VERDICT).notes == [open_cause]
 
 
 @pytest.mark.parametrize("view", [words.as_text, words.as_markdown])
@@ -119,7 +119,7 @@ def test_no_text_from_a_box_steers_the_terminal(view):
 
 
 def test_no_text_from_a_box_becomes_markup():
-    html = str(Prose().html(words.as_markdown(EVIL)))
+    html = str(Prose().html(words.as_markdown(EVIL) + words.steps_markdown(EVIL)))
     assert set(re.findall(r"</?([a-z0-9]+)", html)) <= MARKUP
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 10
     assert "not allowed: \\x1b[31m&lt;script&gt;" in html
@@ -134,6 +134,18 @@ def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monke
     assert raw and from_json(Verdict, data.pop(MIME)) == VERDICT
     said = {"text/plain": words.as_text(VERDICT), "text/markdown": words.as_markdown(VERDICT)}
     assert data == said
+
+
+def test_the_next_step_is_shown_alone_as_a_list_with_what_is_typed_to_copy(capsys):
+    step = NextStep("Raise *it*.", "sudo a\nb", "No job runs.", "a reboot", True, "cat c", "sudo d")
+    marked = words.steps_markdown(replace(BARE, next_step=step))
+    html = str(Prose().html(marked))
+    assert html.count("<li>") == 4 and "<code>sudo a\nb</code>" in html and "*it*" in html
+    words.next_step(replace(BARE, next_step=step))
+    assert "  1. Do: Raise *it*.\n     sudo a\n     b\n  2. Reboot" in capsys.readouterr().out
+    assert (
+        set(re.findall(r"</?([a-z0-9]+)", str(Prose().html(words.steps_markdown(EVIL))))) <= MARKUP
+    )
 
 
 def test_outside_a_notebook_the_text_is_printed(capsys):

@@ -67,6 +67,7 @@ def test_the_cases_result_is_4_megabytes_and_its_one_hot_300_gigabytes():
     assert by_id["result"] == 1014 * 1000 * 4 and by_id["one-hot"] > 300e9
     assert found.cause == "true-capacity" and found.missing
     assert "preallocated" in found.next_step.what
+    assert found.title.startswith("Take ") and " trades at a time, in " in found.title
 
 
 def test_a_full_card_is_told_to_stream_and_a_free_one_has_a_plan():
@@ -105,7 +106,7 @@ def test_every_figure_is_drawn_and_has_words():
         "profile": (of, "Session 0: POC "),
         "strategies": ((rows, 1e-3, 1 << 30), "fused is fastest: 10.0 x one read of the inputs"),
         "predicted": ((rows,), "within 1.00 times of the predicted"),
-        "curve": ((rows,), "Take 10 trades a chunk with fused: 10.0 ms"),
+        "curve": ((rows,), "Fastest on this machine: 10 trades a chunk with fused, 10.0 ms"),
     }
     for name, (inputs, said) in drawn.items():
         view = getattr(vpoc_figures, name)(*inputs)
@@ -114,6 +115,11 @@ def test_every_figure_is_drawn_and_has_words():
         assert said in view.title and view.alt.startswith(view.title)
     assert f"{int(counts[0].sum())} contracts" in vpoc_figures.profile(*of).alt
     costs = str(vpoc.strategies_table(rows))
+    part = str(vpoc.strategies_table([{**rows[1], "sessions": 2}]))
+    assert (
+        "one_hot, extrapolated" in part and "in a straight line, one_hot: from 2 sessions" in part
+    )
+    assert "extrapolated" not in costs.lower()
     assert "same bits" in costs and "10.0 ms" in costs and "4.06 MB" in str(vpoc.case_table())
 
 

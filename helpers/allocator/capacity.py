@@ -183,8 +183,10 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
     # What was recorded beside each operation is not used.
     trace = replace(trace, time_ns=None, address=None, driver=())
     if len(refused):
-        again = "each is asked again and, if served, freed at once"
-        notes.append(f"{len(refused)} recorded requests ran out of memory; {again}")
+        again = "asked again and, if served, freed at once"
+        notes.append(
+            f"requests that ran out of memory when it was recorded, {again}: {len(refused)}"
+        )
         origin = np.insert(origin, refused + 1, refused)
         others = {name: getattr(trace, name)[origin] for name in ("id", "size", "stream", "pool")}
         trace = replace(trace, op=np.insert(trace.op, refused + 1, int(Op.FREE)), **others)

@@ -171,14 +171,14 @@ def ttm(arguments: argparse.Namespace) -> int:
 
     from helpers.judge import ttm_plan
     from helpers.judge.ttm_verify import verify
-    from helpers.tell.ttm import as_text, verify_text
+    from helpers.tell.ttm import as_text, verify_table
 
     now = open_box(arguments.box or "live")
     reserve = ttm_plan.wanted_bytes(arguments.reserve)
     target = ttm_plan.wanted_bytes(arguments.target)
     if arguments.verify:
         result = verify(open_box(arguments.verify), now, reserve, target)
-        print(json.dumps(asdict(result), indent=1) if arguments.json else verify_text(result))
+        print(json.dumps(asdict(result), indent=1) if arguments.json else verify_table(result))
         return 0 if result.took else 1
     answer = ttm_plan.ttm(now, reserve, target)
     print(to_json(answer, indent=1) if arguments.json else as_text(answer))

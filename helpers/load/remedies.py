@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
@@ -43,6 +44,9 @@ NO_GPU = "not available because this box has no GPU"
 VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
 INERT = {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}
 """Verdicts of the audit under which a setting does nothing."""
+EFFECTS = dict.fromkeys(("no_effect", "ineffective", "not_supported"), "no effect")
+EFFECTS |= {"helps": "helps", "harmful": "harms"}
+"""What a verdict comes to for whoever asks what to do; any other is ``untested``."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Remedy:
     goal: str = "memory"
     answer: str = ""
     needs: str = ""
+    kind: str = ""
     verdict: str = ""
     why: str = ""
     claims: tuple[str, ...] = ()
@@ -78,17 +83,22 @@ class Remedy:
 class Prediction:
     """What a remedy is expected to do. ``verdict`` is one of the fix verdicts.
 
-    ``audited``: the audit of the settings alone decided, so no trial is needed to know it.
+    ``audited``: the audit of the settings alone decided, so no trial is needed to know it. ``saves``: the share of the peak that
+    a replay saved.
     """
 
     verdict: str
     why: str
     audited: bool = False
+    saves: float | None = None
 
 
 @dataclass(frozen=True)
 class FixRow:
-    """A line of the fix table. The three columns are words; ``memory`` and ``time`` are the measured effects, if any."""
+    """A line of the fix table. The three columns are words; ``memory`` and ``time`` are the measured effects, if any.
+
+    ``guess`` is the verdict that was predicted, else argued, ``saves`` the share of memory predicted, ``why`` the reason in full.
+    """
 
     remedy: str
     says: str
@@ -99,6 +109,30 @@ class FixRow:
     verdict: str
     memory: Effect | None = None
     time: Effect | None = None
+    guess: str = ""
+    saves: float | None = None
+    why: str = ""
+
+    @property
+    def effect(self) -> str:
+        """What it does on this box: helps, harms, no effect, or untested."""
+        return EFFECTS.get(self.guess if self.verdict == "predicted" else self.verdict, "untested")
+
+    @property
+    def saved(self) -> float | None:
+        """The share of memory saved, as measured, else as predicted."""
+        return 1 - self.memory.ratio if self.memory else self.saves
+
+    @property
+    def by(self) -> str:
+        """What its effect rests on; nothing where it is untested."""
+        if self.memory or self.verdict not in ("predicted", "not_enough_evidence"):
+            return "trials" if self.memory else "audit"
+        if self.effect == "untested":
+            return ""
+        if self.argued == f"{self.guess}: {self.why}":
+            return "argument"
+        return "audit" if self.saves is None else "replay"
 
 
 @lru_cache(maxsize=1)
@@ -110,23 +144,35 @@ def remedies() -> tuple[Remedy, ...]:
     return tuple(Remedy(**{**row, "claims": tuple(row["claims"])}) for row in rows)
 
 
-def chosen(names: str) -> tuple[Remedy, ...]:
-    """The remedies named, with blanks between, or all. Raises ValueError for one that does not exist."""
+def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
+    """The remedies named, or all where none is. Raises ValueError for one that does not exist."""
     known = {one.id: one for one in remedies()}
-    wanted = names.split()
-    if unknown := [name for name in wanted if name not in known and name != "all"]:
-        raise ValueError(f"remedy {unknown[0]!r}: expected all, or some of {', '.join(known)}")
-    return tuple(known[name] for name in (known if "all" in wanted else wanted))
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"remedy {unknown[0]!r}: expected some of {', '.join(known)}")
+    return tuple(known[name] for name in names or known)
+
+
+def elsewhere(one: Remedy, build: str, kinds: Sequence[str]) -> str:
+    """The other boxes that a remedy is for; empty where it is for this one, of such a build, which is of these kinds."""
+    foreign = _other(load(one.preset), build) if one.preset else ""
+    if one.needs and one.needs not in kinds:
+        return "boxes with a GPU" if one.needs == "gpu" else "boxes without a GPU"
+    return foreign or ("" if one.kind in ("", *kinds) else one.kind)
 
 
 def not_for(preset: Preset, build: str) -> str:
     """Why a preset is not for boxes of that ``build``: its line "for" names the other vendor alone. Empty where it is."""
+    other = _other(preset, build)
+    words = f"not for this box because it is for {other}, and this is "
+    return words + VENDORS[build][0] if other else ""
+
+
+def _other(preset: Preset, build: str) -> str:
     made_for = preset.fields.get("for", "")
     named = [vendor for vendor, (_, words) in VENDORS.items() if re.search(words, made_for)]
     if build not in VENDORS or len(named) != 1 or named == [build]:
         return ""
-    other, this = VENDORS[named[0]][0], VENDORS[build][0]
-    return f"not for this box because it is for {other}, and this is {this}"
+    return VENDORS[named[0]][0]
 
 
 def pairs(
@@ -212,7 +258,7 @@ def _replayed(control: Row, treated: Row, capacity_bytes: int, needs_bytes: int)
     ratio = peaks[1] / max(1, peaks[0])
     inert = ("it changes nothing", "garbage_collection_threshold: does nothing")
     harm = [flag for flag in treated.flags if not flag.startswith(inert)]
-    verdict, why = "no_effect", "both pass"
+    verdict, why = "no_effect", "every request is met either way"
     if treated.flags:
         verdict = "harmful" if harm else "ineffective"
         why = (harm or treated.flags)[0]
@@ -227,7 +273,7 @@ def _replayed(control: Row, treated: Row, capacity_bytes: int, needs_bytes: int)
     with_it, without = show_bytes(peaks[1]), show_bytes(peaks[0])
     both = f"peak reserved {with_it}, with default settings {without}"
     told = f"{why}: on {show_bytes(capacity_bytes)} {both}"
-    return Prediction(verdict, told)
+    return Prediction(verdict, told, saves=1 - ratio if treated.passes else None)
 
 
 # Measured.
@@ -308,7 +354,7 @@ def fix_table(
     nothing is measured, and no verdict is more than ``predicted``. What the claims' ledger says stands among the arguments.
     """
     by_name = {pair.name: pair for pair in tried}
-    ledger = {one.id: f"claim {one.id} is {one.verdict}: {one.reason}" for one in claims()}
+    ledger = {one.id: f"claim {one.id}, {one.verdict}: {one.reason}" for one in claims()}
     rows: list[FixRow] = []
     for one in wanted:
         guess, pair = predictions.get(one.id), by_name.get(one.id)
@@ -319,13 +365,16 @@ def fix_table(
         nothing = guess.verdict == "not_enough_evidence" if guess else not argued
         verdict = "not_enough_evidence" if nothing else "predicted"
         row = FixRow(one.id, one.says, one.claims, predicted, RECORDED, noted, verdict)
+        known = guess or Prediction(one.verdict, one.why)
+        why = noted if nothing and noted else known.why
+        row = replace(row, guess=known.verdict, saves=known.saves, why=why)
         if not recorded:
             row = replace(row, measured=(not_tried or {}).get(one.id, "not tried"))
             if pair and ran:
                 told = comparison(pair, ran)
                 row = replace(row, verdict=told.verdict, memory=told.memory, time=told.time)
                 refused = "not available because " * (told.verdict == "not_supported")
-                row = replace(row, measured=refused + told.why)
+                row = replace(row, measured=refused + told.why, why=told.why)
             settled = guess and guess.audited and guess.verdict in ("ineffective", "not_supported")
             if guess and settled and row.verdict not in ("helps", "harmful"):
                 # The build or the chip settles it: trials that show nothing, or none, only agree.
@@ -358,7 +407,10 @@ def adopt(rows: Sequence[FixRow]) -> list[str]:
 
 @dataclass(frozen=True)
 class FixStudy:
-    """The fix table of a box with what it rests on; ``plan`` and ``ran`` are None where nothing was tried, ``why`` says why."""
+    """The fix table of a box with what it rests on; ``plan`` and ``ran`` are None where nothing was tried, ``why`` says why.
+
+    ``elsewhere`` counts the remedies that are for other boxes, by those.
+    """
 
     rows: tuple[FixRow, ...]
     capacity_bytes: int
@@ -368,6 +420,7 @@ class FixStudy:
     plan: FixPlan | None
     ran: Ran | None
     why: str
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
 
 
 def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
@@ -381,7 +434,7 @@ def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
 
 def fix_study(
     bundle: Bundle,
-    names: str = "all",
+    names: Sequence[str] = (),
     *,
     trace: str = "growing-loop",
     capacity: str = "",
@@ -391,10 +444,16 @@ def fix_study(
 ) -> FixStudy:
     """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above 0, try what fits that time.
 
-    Raises ValueError (fixplan.PlanError) in one line.
+    ``names`` are remedies, those for other boxes too; without any they are all that are for this box. Raises ValueError
+    (fixplan.PlanError) in one line.
     """
-    wanted = chosen(names)
     size, torch, build = box_of(bundle, capacity)
+    listed = gpus(bundle)
+    kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
+    kinds += ["APUs"] * any(gpu.integrated for gpu in listed)
+    places = [(one, elsewhere(one, build, kinds)) for one in chosen(names)]
+    wanted = [one for one, other in places if names or not other]
+    others = Counter(other for _, other in places if other and not names)
     requests: Trace = study(trace, capacity=str(size)).trace
     guesses = {
         one.id: predict(one, size, requests, torch, build) for one in wanted if one.how != "argued"
@@ -402,7 +461,7 @@ def fix_study(
     recorded = not is_this_box(bundle)
     target = CPU if recorded else next(iter(free_targets(bundle)[0]), CPU)
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
-    plan, ran, why = None, None, "recorded: nothing can be tried on it here"
+    plan, ran, why = None, None, "the box is recorded, so nothing can be tried on it"
     if not recorded:
         why = "no time budget was given" if tried else "no remedy chosen can be tried here"
     if not recorded and budget_s > 0 and tried:
@@ -418,4 +477,4 @@ def fix_study(
         ran=ran,
         not_tried=not_tried,
     )
-    return FixStudy(tuple(rows), size, torch, build, recorded, plan, ran, why)
+    return FixStudy(tuple(rows), size, torch, build, recorded, plan, ran, why, others)

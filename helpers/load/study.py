@@ -104,7 +104,7 @@ def study(
 def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[list[str]]]:
     """The pattern carried out on this box's first free GPU within a limit, and its figures beside the model's.
 
-    A box that is not this machine, has no GPU or whose GPUs are in use is left alone; the result says why.
+    A box that is not this machine, has no GPU or whose GPUs are in use is left alone: no figures, and the result says why.
     """
     why, target = "", CPU
     if not limit:
@@ -121,12 +121,15 @@ def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[
         how: dict[str, Any] = {"conf": wanted.conf, "rows": True, "env": env}
         done = stress(torch_interpreter(), wanted.trace, most, LIVE_SECONDS, **how)
     if done.status not in ("ok", "time"):
-        return done, [["the card", "not available because", done.why]]
+        return done, []
     model = done.replayed(wanted.trace, wanted.conf)
     figures = {
         "operations": (model.events, done.done),
         "requests that failed": (model.ooms, done.ooms),
-        "peak reserved": (model.peak_reserved_bytes, done.stats.get("reserved_bytes.all.peak")),
+        "bytes reserved at most": (
+            model.peak_reserved_bytes,
+            done.stats.get("reserved_bytes.all.peak"),
+        ),
         "retries": (model.counter("num_alloc_retries"), done.stats.get("num_alloc_retries")),
     }
     rows = [[name, str(said), str(real)] for name, (said, real) in figures.items()]

@@ -27,6 +27,7 @@ from helpers.settings.text import parse
 
 from . import sheet
 from .replays import league as league_rows
+from .replays import ranked
 from .shown import Column, Shown, wrapped
 
 ROWS = 26
@@ -346,9 +347,9 @@ def metrics_table(seen: View) -> Shown:
         ("largest request", seen.largest_request_bytes, "that would still succeed now"),
     ]
     misleads = wrapped(f"1 - allocated/reserved would say {ratio:.2f}. {metrics.MISLEADS}")
-    before = [*wrapped(seen.study.words), f"{seen.moment_words}, operation {seen.moment}", ""]
-    columns = ["at this moment", Column("bytes", "bytes"), "is"]
-    return Shown("The allocator's figures", columns, rows, ["", *misleads], before, widest=None)
+    title = f"{seen.moment_words.capitalize()}, operation {seen.moment}"
+    columns = ["figure", Column("bytes", "bytes"), "is"]
+    return Shown(title, columns, rows, misleads, widest=None)
 
 
 def row_of(answer: whatif.Answer, conf: str) -> whatif.Row:
@@ -357,13 +358,13 @@ def row_of(answer: whatif.Answer, conf: str) -> whatif.Row:
 
 
 def league(answer: whatif.Answer) -> Shown:
-    """Settings, best first, the one to use marked: a bar is the peak reserved, hatched where a request fails."""
+    """Settings, the one to use first, then the best: a bar is the peak reserved, hatched where a request fails."""
     view = league_rows(answer, len(answer.rows))
     return replace(view, draw=partial(_draw_league, answer, view.title))
 
 
 def _draw_league(answer: whatif.Answer, title: str) -> Figure:
-    rows, capacity, page = answer.rows, answer.capacity_bytes, sheet.Sheet(title)
+    rows, capacity, page = ranked(answer), answer.capacity_bytes, sheet.Sheet(title)
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     chosen = [*rows[: LEAGUE_ROWS - len(default)], *default]
     top = max([capacity, *(row.peak_reserved_bytes for row in chosen)])
@@ -382,5 +383,8 @@ def _league_bar(row: whatif.Row, answer: whatif.Answer) -> sheet.Bar:
     fills = [(answer.capacity_bytes, sheet.Look(sheet.PALE)), (row.peak_reserved_bytes, look)]
     use = row.settings == answer.use and not answer.needs_bytes
     name, weight = row.settings or "default settings", "bold" if use else "normal"
-    value, small = f"{end}, {row.slow_calls} slow calls", [name] if len(name) > WIDE else ()
+    value, small = (
+        f"{end}, {row.slow_calls} slow calls",
+        [name.replace(",", ", ")] * (len(name) > WIDE),
+    )
     return sheet.Bar(f"use {name}" if use else name, value, fills, small, weight)

@@ -79,12 +79,9 @@ def history_table(question: str, outputs: str = "") -> Shown:
     return Shown(question, answer.columns, answer.rows[:MOST_ROWS], left_out, widest=60)
 
 
-def nights(batch: str, *questions: str) -> str:
-    """What the records of all batches beside this one answer to each question; without a batch, that there is none."""
-    if not batch:
-        return "no batch is given: nothing to look back on"
-    outputs = str(Path(batch).resolve().parent)
-    return "\n\n".join(f"{asked}\n{history_table(asked, outputs)}" for asked in questions)
+def nights(batch: str, question: str) -> Shown:
+    """What the records of all batches beside this one answer to a question (helpers.run.history.QUESTIONS, or SQL)."""
+    return history_table(question, str(Path(batch).resolve().parent))
 
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:

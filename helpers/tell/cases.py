@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import yaml
@@ -29,59 +28,48 @@ from helpers.settings.presets import findings, load
 from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from helpers.shapes import Evidence, Verdict, from_json
 
-from .tables import table
-from .verdict import WIDE
+from .shown import Column, Shown
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text("utf-8"))
 """Which claims advise, what they are worth, and the words of verdicts (cases.yaml)."""
 CARD_BYTES = 20464 * MIB  # an RX 7900 XT, as amdgpu counts it
 
 
-def advice_text(which: str) -> str:
-    """Each remedy of a case, or of claims named with blanks between: harmful, folk (false, without a source, or tried in vain),
+def advice(which: str, *claim_ids: str) -> Shown:
+    """Each remedy of a case, or of the claims that are named: harmful, folk (false, without a source, or tried in vain),
     depends or right, and why; harmful ones first."""
-    ids = which.split()
-    if which in TABLE["advice"]:
-        ids = [f"{which}-{at}" for at in TABLE["advice"][which].split()]
+    ids = claim_ids or [f"{which}-{at}" for at in TABLE["advice"][which].split()]
     order, in_vain = list(TABLE["worth"].values()), TABLE["in_vain"].split()
     rows = [
         ("folk" if claim.id in in_vain else TABLE["worth"][claim.verdict], claim)
         for claim in claims()
         if claim.id in ids
     ]
-    return _claims("remedies", sorted(rows, key=lambda row: order.index(row[0])))
+    return _claims("remedies", "worth", sorted(rows, key=lambda row: order.index(row[0])))
 
 
-def wrong_text(case: str) -> str:
+def wrong(case: str) -> Shown:
     """What else a case says that is not so, or not shown, with the reason."""
-    advice = TABLE["advice"][case].split()
-    mine = [claim for claim in claims() if claim.case == case and claim.id[4:] not in advice]
-    return _claims("statements", [(c.verdict, c) for c in mine if c.verdict != "true"])
+    advised = TABLE["advice"][case].split()
+    mine = [claim for claim in claims() if claim.case == case and claim.id[4:] not in advised]
+    return _claims("statements", "verdict", [(c.verdict, c) for c in mine if c.verdict != "true"])
 
 
-def _claims(what: str, rows: Sequence[tuple[str, Claim]]) -> str:
+def _claims(what: str, kind: str, rows: Sequence[tuple[str, Claim]]) -> Shown:
     counts = Counter(word for word, _ in rows)
-    head = f"{len(rows)} {what}: {', '.join(f'{count} {word}' for word, count in counts.items())}"
-    return _reasons(head, [(f"{c.id} {word}: {c.claim}", c.reason) for word, c in rows])
+    title = f"{len(rows)} {what}: {', '.join(f'{count} {word}' for word, count in counts.items())}"
+    cells = [[claim.id, word, claim.claim, claim.reason] for word, claim in rows]
+    return Shown(title, ["claim", kind, "it says", "what is known"], cells, widest=None)
 
 
-def _reasons(head: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Sentences, each with the reason indented beneath it."""
-    lines, indent = [head], " " * 4
-    for says, why in rows:
-        beneath = wrap(why, WIDE, initial_indent=indent, subsequent_indent=indent)
-        lines += ["", *wrap(says, WIDE), *beneath]
-    return "\n".join(lines)
-
-
-def preset_text(name: str) -> str:
+def preset_table(name: str) -> Shown:
     """What the settings of a case do, on the build and the chip that its preset names."""
     preset = load(name)
     rows = [
-        (f"{one.verdict.replace('_', ' ')}: {one.name}={one.value}", one.says)
-        for one in findings(preset)
+        [one.name, one.value, one.verdict.replace("_", " "), one.says] for one in findings(preset)
     ]
-    return _reasons(f"On torch {', '.join(filter(None, preset.checked))}", rows)
+    title = f"Settings on torch {', '.join(filter(None, preset.checked))}"
+    return Shown(title, ["setting", "value", "verdict", "why"], rows, widest=None)
 
 
 def outside_sums(share: float = 0.99, tensors_bytes: int = 203 * KIB) -> list[tuple[str, int, str]]:
@@ -105,10 +93,13 @@ def outside_sums(share: float = 0.99, tensors_bytes: int = 203 * KIB) -> list[tu
     ]
 
 
-def rows_table(rows: Sequence[Sequence[Any]], columns: str) -> str:
-    """Rows of this module as a table, bytes as people read them; the names of its columns with "; " between."""
-    shown = ([show_bytes(cell) if isinstance(cell, int) else cell for cell in row] for row in rows)
-    return table(shown, columns.split("; "), widest=None)
+def rows_table(title: str, rows: Sequence[Sequence[Any]], *columns: str) -> Shown:
+    """Rows of this module as a table; their whole numbers are bytes."""
+    heads = [
+        Column(name, "bytes") if isinstance(value, int) else name
+        for name, value in zip(columns, rows[0], strict=True)
+    ]
+    return Shown(title, heads, rows, widest=None)
 
 
 def _verdict(

@@ -43,12 +43,12 @@ SHORT_S = 0.03
 
 
 def show(view: Shown) -> None:
-    """Show a view in a notebook, as the last line of a cell does; elsewhere its words are printed."""
+    """Show a view in a notebook, as the last line of a cell does; elsewhere it is printed, a figure in its words."""
     from IPython import get_ipython
     from IPython.display import display
 
     if get_ipython() is None:
-        print(view.alt)
+        print(view.alt if view.draw else view)
     else:
         display(view)
 

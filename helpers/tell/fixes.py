@@ -9,18 +9,23 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from helpers.load.remedies import FixRow, FixStudy, adopt, forest
+from helpers.load.remedies import FixRow, FixStudy, adopt, forest, remedies
 from helpers.look.reading import seen, show_bytes
 from helpers.settings.presets import load
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
-from .sheet import ACCENT, ALARM, MUTED, SMALL, drawn, titled
-from .shown import Shown
+from .sheet import ACCENT, ALARM, MUTED, PALE, SMALL, Bar, Look, Sheet, drawn, titled
+from .shown import Column, Shown, percent
 
-ORDER = "helps harmful ineffective not_supported no_effect predicted not_enough_evidence".split()
-"""Verdicts on a remedy, in the order in which they are shown."""
+EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
+"""What a remedy does on a box, in the order in which it is shown, each with its colour."""
+WAYS = ("trials", "replay", "audit", "argument")
 NOTHING_HELPS = (
     "Nothing here is known to help this box: record the failing run and ask what is missing"
+)
+SHELL = (
+    "the program is started anew; a running one keeps what it has",
+    "programs started from this shell",
 )
 RATIOS = (0.1, 0.25, 0.5, 1, 2, 4, 10)
 
@@ -35,36 +40,76 @@ def study_words(study: FixStudy) -> str:
     return "\n".join([head, *below, *(study.ran.remarks if study.ran else ())])
 
 
-def fixes_table(study: FixStudy) -> Shown:
-    """Each remedy with what was predicted, what was measured, and its verdict on this box."""
+def counts(study: FixStudy) -> Shown:
+    """How many remedies help, harm, have no effect or are untested on this box, by what that rests on."""
     rows = [
-        [
-            row.says,
-            " ".join(row.claims) or None,
-            expected(row),
-            row.measured,
-            row.verdict.replace("_", " "),
-        ]
-        for row in ranked(study)
+        [effect, len(own), *(sum(row.by == way for row in own) for way in WAYS)]
+        for effect, own in _by_effect(study).items()
     ]
-    columns = ["remedy", "claims", "predicted or argued", "measured", "verdict"]
-    return Shown("Remedies on this box", columns, rows, widest=60)
+    heads = ["on this box", "remedies", "by trials", "by replay", "by audit", "by argument"]
+    return Shown(counted(study), heads, rows, [_elsewhere(study)] if study.elsewhere else ())
+
+
+def counted(study: FixStudy) -> str:
+    """The answer in one line: ``helps 4, harms 5, no effect 4, untested 26``."""
+    return ", ".join(f"{effect} {len(rows)}" for effect, rows in _by_effect(study).items())
+
+
+def _elsewhere(study: FixStudy) -> str:
+    named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
+    return f"Left out, as they are for other boxes: {named}."
+
+
+def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:
+    """The remedies by what they do on this box; those that save most memory first, those of no known saving last."""
+    known = sorted(study.rows, key=lambda row: 1e9 if row.saved is None else -row.saved)
+    return {effect: [row for row in known if row.effect == effect] for effect in EFFECTS}
 
 
 def ranked(study: FixStudy) -> list[FixRow]:
-    """The remedies by their verdict, those that help first."""
-    return sorted(study.rows, key=lambda row: ORDER.index(row.verdict))
+    """The remedies as they are shown: those that help first."""
+    return [row for rows in _by_effect(study).values() for row in rows]
 
 
-def expected(row: FixRow) -> str:
-    """What a remedy is expected to do: as predicted, else as argued."""
-    return row.argued if row.predicted == "not predicted" else row.predicted
+def fixes_table(study: FixStudy) -> Shown:
+    """Each remedy for this box: what it does, the memory it saves, what that rests on, and why in full."""
+    rows = [
+        [row.says, row.effect, row.saved, row.by, row.why, " ".join(row.claims) or None]
+        for row in ranked(study)
+    ]
+    columns = ["remedy", "on this box", Column("memory saved", "%"), "by", "why", "claims"]
+    return Shown("Remedies for this box, most memory saved first", columns, rows, widest=60)
+
+
+def saved_bars(study: FixStudy) -> Shown:
+    """The memory that each remedy saves, as far as trials or a replay say so: a bar is what is left of the control's peak."""
+    known = [row for row in ranked(study) if row.saved is not None]
+    title = "No replay or trial says how much memory a remedy saves here"
+    if known:
+        best = max(known, key=lambda row: row.saved or 0)
+        title = f"{best.says}: {best.saved:.0%} less memory, by {best.by}"
+    cells = [[row.says, row.effect, row.saved, row.by] for row in known]
+    columns = ["remedy", "on this box", Column("memory saved", "%"), "by"]
+    return Shown(title, columns, cells, draw=partial(_draw_saved, known, title), none=title)
+
+
+def _draw_saved(rows: list[FixRow], title: str) -> Figure:
+    sheet, top = Sheet(title), max([1.0, *(1 - (row.saved or 0) for row in rows)])
+    sheet.heading("Peak with the remedy, of the peak without it")
+    for row in rows:
+        left = 1 - (row.saved or 0)
+        fills = [(1.0, Look(PALE)), (left, Look(EFFECTS[row.effect]))]
+        sheet.bars([Bar(row.says, f"{row.effect}, {left:.0%}", fills)], top)
+    sheet.footnote(
+        "Pale: the peak without it. The table says why a remedy harms that saves memory."
+    )
+    return sheet.done()
 
 
 def in_full(row: FixRow) -> str:
     """All that is known of one remedy."""
     said = {
-        "verdict": row.verdict.replace("_", " "),
+        "on this box": row.effect,
         "predicted": row.predicted,
         "measured": row.measured,
         "argued": row.argued,
@@ -85,12 +130,13 @@ def forest_plot(study: FixStudy) -> Shown:
         for one in effects
     ]
     none = f"No effect was measured on this box: {study.why or 'no pair had enough trials'}."
-    title, high = none, max(1.6, 0.24 * len(effects) + 1.1)
-    if effects:
-        best = min(effects, key=lambda one: one["ratio"])
-        title = f"{best['remedy']} helps most: {best['what']} x {best['ratio']:.2f} of the control"
+    head, high = ["effect", "of the control"], max(1.6, 0.24 * len(effects) + 1.1)
+    if not effects:
+        return Shown("Measured effects", head, rows, none=none)
+    best = min(effects, key=lambda one: one["ratio"])
+    title = f"{best['remedy']} helps most: {best['what']} x {best['ratio']:.2f} of the control"
     draw = partial(drawn, partial(_draw_forest, effects, title), high)
-    return Shown(title, ["effect", "of the control"], rows, none=none, draw=draw)
+    return Shown(title, head, rows, draw=draw)
 
 
 def _draw_forest(effects: list[dict[str, Any]], title: str, figure: Figure) -> None:
@@ -121,36 +167,37 @@ def preset_text(study: FixStudy) -> str:
     return "\n".join(lines) or "No preset was measured to help on this box: adopt none."
 
 
+def _short(row: FixRow) -> str:
+    known = row.saved is not None and round(row.saved, 2) > 0
+    return f"{row.effect}, {percent(row.saved or 0)} less memory" if known else row.effect
+
+
 def verdict(study: FixStudy) -> Verdict:
-    """What to do first of all that was predicted and measured."""
-    by = {word: [row for row in study.rows if row.verdict == word] for word in ORDER}
-    measured = [(row.memory.ratio, row.remedy, row) for row in by["helps"] if row.memory]
-    best = min(measured)[2] if measured else None
-    hoped = [row for row in study.rows if row.predicted.startswith("helps")]
-    harmful = [row for row in study.rows if row.predicted.startswith("harmful")]
-    worst = [row for row in study.rows if row.verdict == "harmful" or row in harmful]
-    here = [(row, row.measured, "trials on this box", "helps") for row in by["helps"][:5]]
-    said = [
-        (row, row.predicted, "replay and audit", "predicted")
-        for row in (*hoped, *worst)[:5]
-        if row not in by["helps"]
-    ]
+    """How many help and harm, which, and the one to begin with: the one that trials, else a replay, saw save most."""
+    by = _by_effect(study)
+    best = next((row for row in by["helps"] if row.by == "trials"), next(iter(by["helps"]), None))
     how = "this notebook with box = live and a time budget"
-    missing = [] if study.plan else [Missing("the remedies tried on this box", how)]
-    counts = ", ".join(f"{len(rows)} {word.replace('_', ' ')}" for word, rows in by.items() if rows)
     record = "python -m helpers record --out run.pickle -- python your_program.py"
     step = NextStep(what=NOTHING_HELPS, command=record)
-    if best or hoped:
-        step = NextStep(what=f"First: {best.says}" if best else f"First to try: {hoped[0].says}")
+    if best:
+        first = "First" if best.by == "trials" else "First to try"
+        own = {one.id: one.preset for one in remedies()}.get(best.remedy)
+        lines = [f"export {key}={value}" for key, value in load(own).environ.items()] if own else []
+        step = NextStep(f"{first}: {best.says}", "\n".join(lines), *(SHELL if lines else ()))
+    named = [
+        f"{effect.capitalize()}: {'; '.join(row.says for row in by[effect]) or 'nothing known here'}."
+        for effect in ("helps", "harms")
+    ]
     return Verdict(
         cause="other",
         state="aside",
-        confidence="likely" if best else "weak",
-        summary=f"{counts}.",
+        title=counted(study),
+        confidence="likely" if best and best.by == "trials" else "weak",
+        summary=" ".join(named),
         evidence=[
-            Evidence(row.remedy, seen(value, "text", source), f"{row.says}: {word}")
-            for row, value, source, word in (*here, *said)
+            Evidence(row.remedy, seen(_short(row), "text", row.by), row.says)
+            for row in (*by["helps"], *by["harms"])
         ],
-        missing=missing,
+        missing=[] if study.plan else [Missing("the remedies tried on this box", how)],
         next_step=step,
     )

@@ -12,7 +12,7 @@ from helpers.look.boxes import open_box
 from helpers.look.messages import NOTHING_KNOWN, Message, Quantity
 from helpers.shapes import Verdict
 
-from .shown import Shown, plain
+from .shown import Shown
 
 if TYPE_CHECKING:
     from helpers.judge.ledger import GpuLedger
@@ -77,14 +77,12 @@ def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
     return "; ".join(part for part in parts if part != NOTHING_KNOWN or not from_text)
 
 
-def sums(evidence: CaseEvidence) -> str:
+def sums(evidence: CaseEvidence) -> Shown:
     """The arithmetic of each message with numbers, line by line."""
-    blocks = []
-    for number, message in enumerate(evidence.messages, 1):
-        lines = [f"  {plain(line)}" for line in account(message).lines]
-        if lines:
-            blocks.append("\n".join([f"message {number}", *lines]))
-    return "\n".join(blocks) or "No message here has numbers to add up."
+    numbered = enumerate(evidence.messages, 1)
+    rows = [[number, line] for number, one in numbered for line in account(one).lines]
+    none = "No message here has numbers to add up."
+    return Shown("The sums", ["message", "its numbers, added up"], rows, none=none, widest=None)
 
 
 def next_notebook(verdict: Verdict) -> str:

@@ -31,7 +31,7 @@ from helpers.shapes import Verdict, as_dict, from_json
 
 from . import verdict as words_of
 from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
-from .shown import NONE, words
+from .shown import words
 from .tables import cut, one_source, plain, uncoloured
 
 BANNER_TAG = "papermill-error-cell-tag"
@@ -44,7 +44,13 @@ UNFINISHED = {
 SAID_ABOVE = ("Machine", "Against", "Verdict", "Next step")
 """Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
 PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
-REPEATS = ("helpers.tell.panels", "batches.runs_table(", "batches.answers_table(")
+REPEATS = (
+    "reader_panel.show(",
+    "ledger_panel.show(",
+    "monitor.show(",
+    "runs_panel.show(",
+    "answers_table(",
+)
 """In the source of a cell: it shows again, for somebody at a keyboard or without a page, what the page has."""
 LONGEST_LINE = 140
 _SIZE = re.compile(r"[\d.]+ [KMGT]iB")
@@ -163,9 +169,9 @@ class Fold:
     @property
     def hint(self) -> str:
         """What it holds, in a few words."""
-        tables = [len(out["rows"]) for out in self.outputs if "rows" in out]
+        rows = len(_rows(self.outputs))
         holds = ["figure"] * any("picture" in out for out in self.outputs)
-        holds += [f"{sum(tables)} row{'s' * (sum(tables) != 1)}"] * bool(tables)
+        holds += [f"{rows} row{'s' * (rows != 1)}"] * bool(rows)
         return ", ".join(holds)
 
 
@@ -184,7 +190,7 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
             now.title = now.title or own or piece["lead"] or name
             continue
         wanted = known is None or piece["state"] or piece["last_words"]
-        outputs = _tabled(piece["outputs"])
+        outputs = piece["outputs"]
         if known is not None and not piece["state"]:
             said = part in SAID_ABOVE or any(name in piece["source"] for name in REPEATS)
             outputs = [] if said else [out for out in outputs if _is_new(out, known)]
@@ -205,10 +211,17 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
 def _twins(figures: list[dict[str, Any]], tables: list[dict[str, Any]]) -> bool:
     """Whether most sizes of tables stand in the words of the figure before them, which then shows the same."""
     said = {size for out in figures for size in _SIZE.findall(out.get("alt", ""))}
-    rows = [" ".join(row) for out in tables for row in out.get("rows", ())]
+    rows = _rows(tables)
     sizes = set(_SIZE.findall("\n".join(rows)))
     bare = all("picture" in out for out in figures)
     return bare and len(rows) > 1 and len(sizes & said) * 2 > len(sizes)
+
+
+def _rows(outputs: Iterable[dict[str, Any]]) -> list[str]:
+    """The rows of the tables among outputs, without their headings."""
+    made = "".join(out.get("scroll", "") for out in outputs)
+    bodies = re.findall("<tbody>(.*?)</tbody>", made, re.DOTALL)
+    return [row for body in bodies for row in body.split("<tr>")[1:] if "colspan" not in row]
 
 
 def _is_new(output: dict[str, Any], known: set[str]) -> bool:
@@ -217,43 +230,6 @@ def _is_new(output: dict[str, Any], known: set[str]) -> bool:
     new = digest not in known
     known.add(digest)
     return new
-
-
-def _tabled(outputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outputs, with the aligned tables among printed lines as rows of cells."""
-    pieces: list[dict[str, Any]] = []
-    for output in outputs:
-        if output.get("kind") != "stdout":
-            pieces.append(output)
-            continue
-        lines: list[str] = []
-        rows: list[list[str]] = []
-        for line in output["text"].splitlines():
-            row = re.split(" {2,}", line.strip())
-            if rows and len(row) == len(rows[0]):
-                rows.append(row)
-                continue
-            if len(row) > 1 and lines and not "".join(row).strip("-"):
-                head = re.split(" {2,}", lines[-1].strip())
-                head += [""] * (len(row) - len(head) == 1)  # a last column without a name
-                if len(head) == len(row):
-                    pieces += _printed(lines[:-1])
-                    lines, rows = [], [head]
-                    pieces.append({"head": head, "rows": rows})
-                    continue
-            if rows:
-                rows = []
-            lines.append(line)
-        pieces += _printed(lines)
-    for piece in pieces:
-        if "rows" in piece:
-            piece["rows"] = piece["rows"][1:]
-    return pieces
-
-
-def _printed(lines: list[str]) -> list[dict[str, Any]]:
-    text = "\n".join(lines[1:] if lines[1:] == [NONE] else lines).strip("\n")
-    return [{"kind": "stdout", "text": text}] if text.strip() else []
 
 
 def cells(

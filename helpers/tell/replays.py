@@ -79,14 +79,17 @@ def replay_text(
     return str(Shown("A replay", ["figure", "value"], rows, below, before=[head, ""]))
 
 
+SLOW_CALLS = "Slow calls: those to the card, which wait for it. Order: the one to use, then the fewest slow calls."
+
+
 def league(answer: Answer, rows: int = TOP) -> Shown:
-    """The settings of a what-if, best first: the verdict, the best rows and the default's, what was live, warnings."""
+    """The settings of a what-if: the one to use, the best of the others and the default's, what was live, warnings."""
     size, passing = show_bytes(answer.capacity_bytes), sum(row.passes for row in answer.rows)
     use = "no setting helps"
     if not answer.needs_bytes:
         use = f"use: {answer.use or 'the default settings'}"
     tried = f"torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried"
-    chosen = [row for at, row in enumerate(answer.rows) if at < rows or not row.settings]
+    chosen = [row for at, row in enumerate(ranked(answer)) if at < rows or not row.settings]
     warned = [row for row in chosen if row.flags]
     below = [f"{row.settings or 'default'}: never recommended: {row.flags[0]}" for row in warned]
     if answer.groups:
@@ -101,9 +104,16 @@ def league(answer: Answer, rows: int = TOP) -> Shown:
         ]
     below += [f"note: {warning}" for warning in answer.warnings]
     head = ["settings", "runs out at", "peak reserved", "retries", "slow calls"]
-    title = f"{passing} of {len(answer.rows)} settings pass on {size}, best first"
-    before = [f"card {size}, {tried}", use, answer.why, ""]
+    title = f"{use}. {passing} of {len(answer.rows)} settings pass on {size}"
+    before, below = [f"card {size}, {tried}", use, answer.why, ""], [*below, SLOW_CALLS]
     return Shown(title, head, list(map(_league_row, chosen)), below, before, widest=None)
+
+
+def ranked(answer: Answer) -> list[Row]:
+    """The settings as they are shown: the one to use first, which is the simplest of those about as good as the best."""
+    return sorted(
+        answer.rows, key=lambda row: bool(answer.needs_bytes) or row.settings != answer.use
+    )
 
 
 def _league_row(row: Row) -> list[Any]:

@@ -294,7 +294,7 @@ def in_one_unit(top: float) -> Callable[[float], str]:
 
 def titled(axes: Axes, title: str) -> None:
     """The title of axes, in the one place and size that all have; a long one in several lines."""
-    lines = [line for part in title.splitlines() for line in wrap(part, WIDTH * 0.86, BODY)]
+    lines = [line for part in title.splitlines() for line in wrap(part, WIDTH * 0.8, BODY)]
     axes.set_title("\n".join(lines), fontsize=BODY, loc="left")
 
 

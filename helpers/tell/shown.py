@@ -40,13 +40,14 @@ SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
 TABLE = (
     ".casebook table{border-collapse:collapse;font-size:12px;margin:0}"
     ".casebook tr{background:var(--jp-layout-color0,Canvas)}"
-    ".casebook td,.casebook th{padding:2px 12px 2px 0;text-align:left;vertical-align:top;"
+    ".casebook.casebook table :is(td,th){padding:2px 12px 2px 0;text-align:left;vertical-align:top;"
     "max-width:36em;white-space:normal;overflow-wrap:break-word}"
-    ".casebook th{white-space:nowrap}"
-    ".casebook .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}"
+    ".casebook.casebook table th{white-space:nowrap}"
+    ".casebook.casebook table .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}"
     ".casebook :is(td,th):first-child{position:sticky;left:0;background:inherit;min-width:7em}"
 )
-"""How a table looks where nobody else says so: wrapped, its first column kept in place while the others scroll."""
+"""How a table looks: wrapped, its first column kept in place while the others scroll. Doubled classes win over JupyterLab's own
+rule, which sets the cells of every table right."""
 MUTED = "var(--jp-ui-font-color2, #5c6670)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -136,11 +137,17 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms"
 
 
+def percent(share: float) -> str:
+    """A share as whole percent, of which none is below nothing: ``35%``, never ``-0%``."""
+    return f"{round(share, 2) + 0:.0%}"
+
+
 UNITS: dict[str, Callable[[Any], str]] = {
     "bytes": show_bytes,
     "s": duration,
     "0.1 s": "{:.1f} s".format,
     "ms": milliseconds,
+    "%": percent,
 }
 """How a plain number of a column with that unit is written."""
 
@@ -249,28 +256,34 @@ class Shown:
     def html(self) -> str:
         """The table as HTML that is complete without scripts."""
         body, why = self._written(whole=True)
-        numbers = _numbers(body) or [False] * len(self.columns)
+        numbers = _numbers(body, sizes=True) or [False] * len(self.columns)
         titles = "".join(map(_html_cell, ["th"] * len(numbers), self._heads(), numbers))
         lines = "".join(
             f"<tr>{''.join(_html_cell('td', *one) for one in row)}</tr>"
-            for row in ([(one.words, one.number or one.starts) for one in row] for row in body)
+            for row in ([(one.words, right) for one, right in zip(row, numbers)] for row in body)
         )
         nothing = f"<tr><td colspan={len(numbers)}>nothing to show</td></tr>"
         caption = escape(plain(self.title))
         above, below = (_html_lines(some) for some in (self.before, [*why, *self.notes]))
-        return (
-            f"<div class=casebook style='{SHEET}'><div style='color:{MUTED}'>{caption}</div>{above}"
+        whole = (
             f"<table aria-label='{caption}'><thead><tr>{titles}</tr></thead>"
-            f"<tbody>{lines or nothing}</tbody></table>{below}</div><style>{TABLE}</style>"
+            f"<tbody>{lines or nothing}</tbody></table>"
+        )
+        if not lines and self.none != NONE:
+            whole = _html_lines([self.none])
+        top = f"<div style='color:{MUTED}'>{caption}</div>{above}"
+        return (
+            f"<div class=casebook style='{SHEET}'>{top}{whole}{below}</div><style>{TABLE}</style>"
         )
 
-    def _repr_html_(self) -> str:
-        return f"{self.html()}<script>{script()}</script>"
+    def _repr_html_(self) -> str | None:
+        """The table for whoever asks for HTML; none where a figure stands for it, which a front end would else leave out."""
+        return None if self.draw else f"{self.html()}<script>{script()}</script>"
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         """What a notebook shows of it: the figure with its words where it has one, else the table."""
         if self.draw is None:
-            return {"text/html": self._repr_html_(), "text/plain": str(self)}, {}
+            return {"text/html": self._repr_html_() or "", "text/plain": str(self)}, {}
         data, width, height = self.draw().picture()
         about = {"alt": self.alt, "width": width, "height": height}
         picture = base64.b64encode(data).decode("ascii")
@@ -336,9 +349,13 @@ def _aligned(head: list[str], body: list[list[Cell]]) -> list[str]:
     return ["  ".join(map(_pad, row, widths, right)).rstrip() for row in texts]
 
 
-def _numbers(body: list[list[Cell]]) -> list[bool]:
-    """Which columns hold numbers alone, and at least one."""
-    return [{one.number for one in column} - {None} == {True} for column in zip(*body)]
+def _numbers(body: list[list[Cell]], sizes: bool = False) -> list[bool]:
+    """Which columns hold numbers alone, and at least one; with ``sizes`` words that begin with a number count as one."""
+
+    def kinds(column: Sequence[Cell]) -> set[bool]:
+        return {bool(c.number or sizes and c.starts) for c in column if c.number is not None}
+
+    return [kinds(column) == {True} for column in zip(*body)]
 
 
 def _pad(text: str, width: int, right: bool) -> str:

@@ -64,15 +64,17 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Figure:
     top = max([above_start(one) or 0 for one in results], default=0) or 1
     sheet.heading("Memory of the training itself", "above the process's start")
     sheet.bars([_path_bar(one, in_one_unit(top)) for one in results], top)
-    sheet.footnote("Hatched stub: it did not run here.")
+    if any(one.state != "ran" for one in results):
+        sheet.footnote("Hatched stub: it did not run here.")
     return sheet.done()
 
 
 def _path_bar(one: PathResult, said: Callable[[float], str]) -> Bar:
-    took = above_start(one)
+    took, small = above_start(one), list(filter(None, [one.says or one.why]))
     if took is None or one.state != "ran":
-        return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], weight="bold")
-    return Bar(one.name, said(took), [(took, Look(ACCENT))], weight="bold")
+        return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
+    value = f"{said(took)} in {one.seconds:.1f} s"
+    return Bar(one.name, value, [(took, Look(ACCENT))], small, "bold")
 
 
 def criteria_table(log: str = "", study: str = "", results: Sequence[PathResult] = ()) -> Shown:
@@ -166,4 +168,5 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
     summary = f"{best.name} takes {show_bytes(least)}, {share} the single device's {show_bytes(base)}, and is the "
     summary += f"same training ({best.equal_to_single})."
     step = NextStep(f"Train with {best.name}, and checkpoint so that a kill loses nothing")
-    return replace(made, confidence="likely", summary=summary, next_step=step)
+    title = summary.rstrip(".")
+    return replace(made, confidence="likely", title=title, summary=summary, next_step=step)

@@ -38,10 +38,10 @@ FOLLOW = ("gtt", "kfd_bank", "hsa_pool", "hip_total")
 """Layers that pass TTM's limit on, unless something else was set for them."""
 RESERVES_GIB = (4, 8, 12, 16, 24, 32, 48)
 BYTES_A_PARAMETER = 2
-NOT_COMPARED = """\
-Not compared: no earlier bundle was given. Before a change run
-    python -m helpers capture --out before.tar.gz
-and after the reboot give that file as `earlier`."""
+NOT_COMPARED = (
+    "Not compared: no earlier bundle was given. Before a change run `python -m helpers capture --out before.tar.gz`, "
+    "and after the reboot give that file as `earlier`."
+)
 
 
 def as_text(answer: Ttm) -> str:
@@ -74,12 +74,19 @@ def as_text(answer: Ttm) -> str:
     return "\n".join([*out, "", str(mistaken_table())])
 
 
-def decision_text(stack: Stack) -> str:
-    """What the ceilings of one GPU say about each other: which layer binds and what would move it. No verdict on a failure."""
-    made = stack.decision
-    sentences = [made.says, made.step, *(f"Not read: {name}" for name in made.missing)]
-    lines = [line for one in sentences if one for line in wrapped(one, "  ", "    ")]
-    return "\n".join(["The ceilings", *lines])
+def decision_table(stack: Stack, answer: Ttm) -> Shown:
+    """Which layer binds and what would move it, the plan with its size in every unit, and what it would meet on this box."""
+    made, planned, names = stack.decision, answer.plan, words("layers")
+    binds = names.get(made.binding, made.binding) if made.binding else "none is known"
+    rows: list[list[object]] = [["binds", binds, made.says], ["would move it", made.step, ""]]
+    rows += [["not read", name, ""] for name in made.missing]
+    size = planned.bytes if planned.action == "set" else None
+    rows.append(["plan", planned.action, planned.why])
+    if size and planned.pages_limit:
+        units = in_units(planned.pages_limit, size // planned.pages_limit)
+        rows.append(["its size", show_bytes(size), units])
+    rows += [["warning", "", line] for line in answer.warnings]
+    return Shown("What binds, and the plan", ["about", "in short", "why"], rows, widest=None)
 
 
 def plan_lines(answer: Ttm) -> list[str]:
@@ -153,27 +160,22 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
     return Shown("States of one box", head, rows)
 
 
-def verify_text(result: VerifyResult) -> str:
+def verify_table(result: VerifyResult) -> Shown:
     """What a change did, layer by layer."""
     took = {True: "took", False: "did not take", None: "-"}
-    out = wrapped(result.says, "", " ")
-    if result.rows:
-        rows = [[r.name, r.before, r.intended, r.now, took[r.took]] for r in result.rows]
-        why = [
-            line for r in result.rows if r.why for line in wrapped(f"{r.name}: {r.why}", "", "  ")
-        ]
-        why.append(f"Intended: {result.intended_source or 'nothing'}")
-        head = ["layer", "before", "intended", "now", ""]
-        out += ["", str(Shown("What the change did", head, rows, why))]
-    out += [line for one in result.warnings for line in wrapped("Mind: " + one, "", "  ")]
-    return "\n".join(out)
+    rows = [[r.name, r.before, r.intended, r.now, took[r.took], r.why] for r in result.rows]
+    head = ["layer", "before", "intended", "now", "it", "why"]
+    notes = [f"Intended: {result.intended_source or 'nothing'}"] if rows else []
+    notes += [f"Mind: {one}" for one in result.warnings]
+    before = [result.says] if rows else []
+    return Shown("What a change did", head, rows, notes, before, result.says, widest=None)
 
 
-def verify_with(now: Bundle, earlier: str, target_bytes: int | None = None) -> str:
-    """``verify_text`` against an earlier bundle by name or path; without one, how to keep one."""
+def verify_with(now: Bundle, earlier: str, target_bytes: int | None = None) -> Shown:
+    """``verify_table`` against an earlier bundle by name or path; without one, how to keep one."""
     if not earlier:
-        return NOT_COMPARED
-    return verify_text(verify(open_box(earlier), now, target_bytes=target_bytes))
+        return Shown("What a change did", ["layer"], [], none=NOT_COMPARED)
+    return verify_table(verify(open_box(earlier), now, target_bytes=target_bytes))
 
 
 def four_states() -> list[Bundle]:

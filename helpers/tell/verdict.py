@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict
 
 from .shown import WIDE as WIDE
-from .shown import bold, cut, plain, words, wrapped
+from .shown import Shown, bold, cut, plain, words, wrapped
 from .tables import one_source
 
 CAUSE_WORDS: dict[str, str] = words("causes")
@@ -103,10 +103,7 @@ def brief(verdict: Verdict) -> str:
         reasons += wrapped(says, "  ", "    ", SCREEN)
         if row.reading.unit == "text" and " " in value and value not in says:
             reasons.append("    " + cut(value, SCREEN - 4))  # a line of a log, not a code
-    step, listed = verdict.next_step, steps(verdict)
-    after = wrapped(f"Before it: {step.precondition}", "  ", "    ", SCREEN)
-    after = after * bool(step.precondition)
-    after += wrapped(f"What it may harm: {step.blast_radius}", "  ", "    ", SCREEN)
+    listed, after = steps(verdict), _limits(verdict)
     counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
     counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
     counts += [f"{len(verdict.alternatives)} still open"] * bool(verdict.alternatives)
@@ -130,6 +127,14 @@ def _typed(listed: list[tuple[str, str, str]]) -> list[str]:
     return out
 
 
+def _limits(verdict: Verdict) -> list[str]:
+    """What the next step needs first, and what it may harm."""
+    step = verdict.next_step
+    first = [f"Before it: {step.precondition}"] if step.precondition else []
+    words = [*first, f"What it may harm: {step.blast_radius}"]
+    return [line for text in words for line in wrapped(_flat(text), "  ", "    ", SCREEN)]
+
+
 def as_text(verdict: Verdict, sources: bool = True) -> str:
     """The verdict with all its evidence; ``sources=False`` leaves out where each reading came from."""
     out = [headline(verdict), f"({named(verdict)}; {label(verdict)})"]
@@ -143,59 +148,67 @@ def as_text(verdict: Verdict, sources: bool = True) -> str:
     out += missing or ["  " + NOTHING_MISSING]
     if verdict.alternatives:
         out += ["", "Still open", *("  " + line for line in alternatives(verdict))]
-    step = verdict.next_step
-    out += ["", "Next step", *_typed(steps(verdict))]
-    if step.precondition:
-        out += _prose("Before it: " + step.precondition)
-    out += _prose("What it may harm: " + step.blast_radius)
-    return "\n".join(out)
+    return "\n".join([*out, "", "Next step", *_typed(steps(verdict)), *_limits(verdict)])
 
 
 def as_markdown(verdict: Verdict) -> str:
-    """The verdict as Markdown. Text from the box is escaped, so that it can neither format nor inject anything."""
-    step, lines = verdict.next_step, [_escaped(row.says) for row in sums(verdict)]
+    """The verdict as Markdown, without what has views of its own: sums of a message, what speaks against it, the next step.
+
+    Text from the box is escaped, so that it can neither format nor inject anything.
+    """
     missing = [f"{_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
     parts = [
         f"**{_escaped(headline(verdict))}**",
         f"`{named(verdict)}`, {label(verdict)}",
         _escaped(summary(verdict)),
         _listed("Evidence", map(_item, rows(verdict)), "None."),
-        _listed(SUMS, lines) if lines else "",
-        _listed("Against", map(_item, verdict.against), NOTHING_AGAINST),
         _listed("Missing", missing, NOTHING_MISSING),
-        _listed("Still open", alternatives(verdict)) if verdict.alternatives else "",
-        "**Next step**",
-        _escaped(step.what),
-        "\n".join("    " + plain(line) for line in step.command.splitlines()),
-        "Before it: " + _escaped(step.precondition) if step.precondition else "",
-        "What it may harm: " + _escaped(step.blast_radius),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def against(verdict: Verdict, sources: bool = True) -> str:
-    """What speaks against the verdict and which causes stay open, as text."""
-    out = _items(verdict.against, NOTHING_AGAINST, sources)
-    return "\n".join([*out, *(f"  Still open: {line}" for line in alternatives(verdict))])
+def steps_markdown(verdict: Verdict) -> str:
+    """The next step as a numbered list, what is typed as a block to copy, and below it what it needs and may harm."""
+    step, parts = verdict.next_step, []
+    for number, (title, says, typed) in enumerate(steps(verdict), 1):
+        parts.append(f"{number}. **{title}**{': ' * bool(says)}{_escaped(says)}")
+        parts += ["\n".join(" " * 7 + plain(line) for line in typed.splitlines())]
+    parts += ["Before it: " + _escaped(step.precondition)] if step.precondition else []
+    parts += ["What it may harm: " + _escaped(step.blast_radius)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def against(verdict: Verdict, sources: bool = True) -> Shown:
+    """What speaks against the verdict, and which causes stay open."""
+    head = ["against", "value", "source"][: 2 + sources]
+    cells = [[e.says, e.reading, e.reading.source][: len(head)] for e in verdict.against]
+    left = [f"Still open: {line}" for line in alternatives(verdict)]
+    return Shown("What speaks against it", head, cells, left, none=NOTHING_AGAINST, widest=None)
 
 
 def show(verdict: Verdict) -> None:
     """Show the verdict: in a notebook one output with its data, Markdown and text; elsewhere the text, printed."""
+    _display(
+        {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)}, as_text(verdict)
+    )
+
+
+def next_step(verdict: Verdict) -> None:
+    """Show the one next step alone: what to do, to check and to undo, as a list in a notebook, else as text."""
+    text = "\n".join([*_typed(steps(verdict)), *_limits(verdict)])
+    _display({"text/markdown": steps_markdown(verdict)}, text)
+
+
+def _display(data: dict[str, object], text: str) -> None:
+    """One output of a notebook's cell; where there is no notebook the text, printed."""
     if "IPython" in sys.modules:
         from IPython import get_ipython
         from IPython.display import display
 
         if get_ipython() is not None:
-            display(
-                {
-                    VERDICT_MIME: as_dict(verdict),
-                    "text/markdown": as_markdown(verdict),
-                    "text/plain": as_text(verdict),
-                },
-                raw=True,
-            )
+            display({**data, "text/plain": text}, raw=True)
             return
-    print(as_text(verdict))
+    print(text)
 
 
 def alternatives(verdict: Verdict) -> list[str]:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from helpers.load.vpoc.answer import case_arithmetic
-from helpers.load.vpoc.planner import Plan, Shape
+from helpers.load.vpoc.planner import BOUNDS, Plan, Shape
 from helpers.load.vpoc.trades import Layout, Trades
 from helpers.look.reading import show_bytes
 
 from .shown import Column, Shown
 
 LISTED = 20
+NOT_PROVOKED = "Not run: provoke is off."
 LEVELS = ("poc", "val", "vah")
 Rows = Sequence[dict[str, Any]]
 
@@ -51,14 +52,19 @@ def _outcome(row: dict[str, Any]) -> str:
     return str(row["status"]).replace("_", " ")
 
 
+def way(row: dict[str, Any]) -> str:
+    """A strategy in words; one whose figures are not all measured says so."""
+    return f"{row['strategy']}, extrapolated" if row.get("sessions") else str(row["strategy"])
+
+
 def strategies_table(rows: Rows) -> Shown:
     """Each strategy: its time beside one read of the inputs, its predicted and measured peak, whether it counts the same."""
     counts = {True: "same bits", False: "DIFFERS"}
     cells = [
         [
-            row["strategy"],
+            way(row),
             row["seconds"] or None,
-            f"{row['times_limit']:.1f}" if row["times_limit"] else None,
+            f"{row['times_limit']:,.1f}" if row["times_limit"] else None,
             row["predicted_bytes"],
             row["measured_bytes"],
             counts.get(row["equal"], _outcome(row)),
@@ -67,7 +73,11 @@ def strategies_table(rows: Rows) -> Shown:
     ]
     peaks = [Column(name, "bytes") for name in ("predicted peak", "measured peak")]
     head = ["strategy", Column("time", "ms"), "x one read of the inputs", *peaks, "counts"]
-    return Shown("What each way of counting costs", head, cells)
+    few = [
+        f"{row['strategy']}: from {row['sessions']} sessions" for row in rows if row.get("sessions")
+    ]
+    notes = [f"Extrapolated in a straight line, {one}: all at once does not fit." for one in few]
+    return Shown("What each way of counting costs", head, cells, notes)
 
 
 def refusals_table(rows: Rows) -> Shown:
@@ -77,7 +87,7 @@ def refusals_table(rows: Rows) -> Shown:
         for row in rows
     ]
     head = ["strategy", "limit", "outcome", "says"]
-    return Shown("Strategies under hard limits", head, cells, widest=100)
+    return Shown("Strategies under hard limits", head, cells, none=NOT_PROVOKED, widest=100)
 
 
 def contention_table(rows: Rows) -> Shown:
@@ -102,7 +112,7 @@ def heap_table(rows: Rows) -> Shown:
         for row in rows
     ]
     head = ["form", Column("live", "bytes"), "held at most, a process each"]
-    return Shown("What the host's heap kept", head, cells, widest=None)
+    return Shown("What the host's heap kept", head, cells, none=NOT_PROVOKED, widest=None)
 
 
 def case_table() -> Shown:
@@ -121,8 +131,8 @@ def plans_table(found: Sequence[tuple[str, Plan | str]], shape: Shape) -> Shown:
     for name, made in found:
         if isinstance(made, Plan):
             some = f"{made.chunk_trades:,}" if made.chunks > 1 else f"all {shape.trades:,}"
-            cells.append([name, some, made.peak_bytes, made.bound])
+            cells.append([name, some, made.peak_bytes, BOUNDS[made.bound]])
         else:
             cells.append([name, "does not fit", None, None])
-    head = ["strategy", "trades at a time", Column("peak", "bytes"), "bound by"]
+    head = ["strategy", "trades at a time", Column("peak", "bytes"), "why no more"]
     return Shown("Chunks on the memory that is free", head, cells)

@@ -18,8 +18,9 @@ from helpers.look.reading import MIB, show_bytes
 
 from .sheet import ACCENT, ALARM, MUTED, SERIES, annotated, drawn, legend, titled
 from .shown import Column, Shown
+from .vpoc import way
 
-MARKS = "os^DvP*X<>hd"
+MARKS = "os^DvP*X<>hdp8H"
 OUTSIDE = "#9ecae1"
 TIME, PEAK = Column("time", "ms"), Column("measured peak", "bytes")
 MODEL = Column("predicted peak", "bytes")
@@ -54,7 +55,8 @@ def _points(axes: Axes, rows: Rows, x: str, y: str, unit: float) -> None:
     """A mark of its own for each strategy over MiB of ``x``; ``unit`` is what the values of ``y`` are divided by."""
     for row in rows:
         style: Any = {"linestyle": "none", "markersize": 6, **_look(row["strategy"])}
-        axes.plot(row[x] / MIB, row[y] / unit, label=row["strategy"], **style)
+        hollow: Any = {"markerfacecolor": "none"} if row.get("sessions") else {}
+        axes.plot(row[x] / MIB, row[y] / unit, label=way(row), **style, **hollow)
 
 
 def _measured(rows: Rows, *names: str) -> list[dict[str, Any]]:
@@ -102,7 +104,7 @@ def strategies(rows: Rows, limit_s: float, free_bytes: int) -> Shown:
         first, times = ran[0], ran[0]["seconds"] / limit_s
         title = f"{first['strategy']} is fastest: {times:.1f} x one read of the inputs, "
         title += f"{show_bytes(first['measured_bytes'])} at its peak"
-    cells = [[one["strategy"], one["seconds"], one["measured_bytes"]] for one in ran]
+    cells = [[way(one), one["seconds"], one["measured_bytes"]] for one in ran]
     note = f"one read of the inputs takes {1e3 * limit_s:.2f} ms; {show_bytes(free_bytes)} are free"
     draw = partial(drawn, partial(_draw_strategies, ran, limit_s, free_bytes, title), 4.4)
     return Shown(title, ["strategy", TIME, PEAK], cells, [note], draw=draw)
@@ -132,8 +134,8 @@ def curve(rows: Rows) -> Shown:
     title = "No chunk size was measured"
     if ran:
         best = min(ran, key=lambda row: row["seconds"])
-        title = f"Take {best['chunk_trades']:,} trades a chunk with {best['strategy']}: "
-        title += f"{1e3 * best['seconds']:.1f} ms, {show_bytes(best['measured_bytes'])}"
+        title = f"Fastest on this machine: {best['chunk_trades']:,} trades a chunk with {best['strategy']}, "
+        title += f"{1e3 * best['seconds']:.1f} ms and {show_bytes(best['measured_bytes'])}"
     keys = ("strategy", "chunk_trades", "seconds", "measured_bytes", "predicted_bytes")
     cells = [[row[key] for key in keys] for row in ran]
     draw = partial(drawn, partial(_draw_curve, lines, title), 4.6)
@@ -165,7 +167,7 @@ def predicted(rows: Rows) -> Shown:
     title = "No strategy was measured"
     if ran:
         title = f"Measured peaks are within {far:.2f} times of the predicted ones"
-    cells = [[row["strategy"], *pair] for row, pair in zip(ran, sizes, strict=True)]
+    cells = [[way(row), *pair] for row, pair in zip(ran, sizes, strict=True)]
     draw = partial(drawn, partial(_draw_predicted, ran, title), 4.0)
     return Shown(title, ["strategy", MODEL, PEAK], cells, draw=draw)
 

@@ -210,8 +210,8 @@ def measured_rows(
     Settings of the allocator alone: what another vendor's programs read does nothing to a card that is not there. What a
     trial measured stays.
     """
-    others = {row.remedy for row in rows if "not for this box" in row.predicted}
-    predicted = (one for one in wanted if one.how == "predicted" and one.id not in others)
+    listed = {row.remedy for row in rows if "not for this box" not in row.predicted}
+    predicted = (one for one in wanted if one.how == "predicted" and one.id in listed)
     presets = {one.id: load(one.preset) for one in predicted if one.preset}
     presets = {name: one for name, one in presets.items() if ALLOCATOR & one.environ.keys()}
     try:

@@ -78,7 +78,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
     ]
     for name, size in ((row["strategy"], row["measured_bytes"]) for row in measured):
         if name in USE and size:
-            says = f"{name}, its peak beyond the inputs"
+            says = f"{name}, its peak beyond the inputs in chunks as measured"
             figures.append((f"measured-{name}", size, "measured here", says))
     large = {"one-hot": one_hot, "one index for all trades": flat}
     blows = [name for name, size in large.items() if size > free.bytes]
@@ -94,14 +94,16 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
         head = words[0].upper() + words[1:]
     try:
         chosen = plan(name, shape, free)
-        summary, at_once = f"{head}; {chosen.says}.", f"{chosen.chunk_trades} trades at a time"
-        step = f"Count with {name}, {at_once}, into one buffer made once"
+        summary, step = f"{head}; {chosen.says}.", f"Count with {name}: {chosen.take}"
+        title = f"Take {chosen.take}: {name} then needs {show_bytes(chosen.peak_bytes)}"
     except PlanError as error:
+        title = "Not even one trade at a time fits"
         summary, step, missing = str(error), "Stream the file: one pass, a few MiB", []
         blows, command = ["the result"], f"{command} --tick SIZE --strategy stream_parquet"
     return Verdict(
         cause="true-capacity" if blows else "other",
         state="aside",
+        title=title,
         confidence="likely",
         summary=summary,
         evidence=[

@@ -22,7 +22,7 @@ from helpers.load.vpoc.trades import Layout, Trades
 from helpers.look.bundle import BundleWriter
 from helpers.look.files import read
 from helpers.look.machine import FILES, cgroup_files, machine
-from helpers.look.reading import KIB, MIB
+from helpers.look.reading import KIB, MIB, show_bytes
 
 _KERNEL_ROWS = 8 * 1040
 SHARE = 0.8
@@ -107,6 +107,14 @@ def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20) ->
     return result + shape.longest * each + 8 * shape.bins  # a session at a time
 
 
+BOUNDS = {
+    "memory": "more would not fit",
+    "cache": "more would leave the cache",
+    "all": "that is all of them",
+}
+"""Why a chunk is no larger, in words."""
+
+
 class PlanError(ValueError):
     """What is to be counted does not fit, whatever the chunk: one line with what would."""
 
@@ -133,12 +141,16 @@ class Plan:
     free: Free
 
     @property
+    def take(self) -> str:
+        """The size of chunk to take."""
+        many = f"{self.chunks} chunks" if self.chunks > 1 else "one chunk"
+        return f"{self.chunk_trades:,} trades at a time, in {many}"
+
+    @property
     def says(self) -> str:
-        why = {"memory": "more would not fit", "cache": "more would leave the cache"}
         return (
-            f"{self.strategy}: {self.chunk_trades} trades at a time in {self.chunks} chunks "
-            f"({why.get(self.bound, 'that is all')}); at most {self.peak_bytes / MIB:.1f} MiB beyond the inputs; "
-            f"{self.free.bytes / MIB:.0f} MiB free ({self.free.says})"
+            f"{self.strategy}: {self.take} ({BOUNDS[self.bound]}); at most {show_bytes(self.peak_bytes)} beyond the inputs; "
+            f"{show_bytes(self.free.bytes)} free ({self.free.says})"
         )
 
 

@@ -194,7 +194,7 @@ def strategies(
     store: Store, names: Sequence[str] = ALL, chunk_trades: int = 1 << 20, repeats: int = 5
 ) -> list[dict[str, Any]]:
     """The strategy table: seconds, times the limit, predicted and measured peak, equal or not. One-hot runs on as few sessions
-    as fit ONE_HOT_BYTES, its figures extrapolated in a straight line."""
+    as fit ONE_HOT_BYTES, its figures extrapolated in a straight line; ``sessions`` says from how many."""
     in_memory = store.trades.in_memory()
     limit, want = limit_s(in_memory), profiles(in_memory, store.layout)
     del in_memory
@@ -214,7 +214,7 @@ def strategies(
         row["seconds"] = None if seconds is None else seconds * scale
         row["times_limit"] = None if seconds is None else seconds * scale / limit
         row["measured_bytes"] = None if peak is None else int(peak * scale)
-        rows.append({**row, "equal": equal})
+        rows.append({**row, "equal": equal, "sessions": some})
     return rows
 
 

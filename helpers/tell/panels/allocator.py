@@ -96,9 +96,8 @@ class Bench:
         return allocator_view.segment_map(trace, whole, seen, f"After operation {number}")
 
     def parts(self) -> list[Part]:
-        """The run, and the map at its moment in words."""
-        said = [self.says(), self.words(self.moment), self.map(self.moment).alt]
-        return ["\n".join(said)]
+        """Where a look begins."""
+        return [self.words(self.moment)]
 
 
 def build(frame: Frame, bench: Bench) -> Sequence[Any]:

@@ -117,12 +117,14 @@ def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
 class Panel:
     """A kind of panel. ``state`` makes of the arguments of ``show`` what it looks at, whose ``parts()`` are the static twin.
 
-    ``build`` fills a frame with the controls and answers of such a state.
+    ``build`` fills a frame with the controls and answers of such a state. ``brief`` stands where nobody is there in place of
+    the parts, for a panel that shows again what its notebook has shown.
     """
 
     name: str
     state: Callable[..., Any]
     build: Callable[[Frame, Any], Sequence[Any]]
+    brief: str = ""
 
     def show(self, *given: Any) -> None:
         """The panel where somebody is there to use it, else its twin. A saved notebook holds the twin's words beside the panel."""
@@ -138,8 +140,8 @@ class Panel:
             view = frame.box._repr_mimebundle_()
             display({**view, "text/plain": "The panel itself shows in JupyterLab only."}, raw=True)
             return
-        for part in parts:
-            figures.show(part) if is_drawn(part) else print(part)
+        for part in [self.brief] if self.brief else parts:
+            figures.show(part) if isinstance(part, Shown) else print(part)
 
 
 def is_interactive() -> bool:

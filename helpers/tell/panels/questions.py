@@ -89,7 +89,7 @@ class Reserve:
 
     def parts(self) -> list[Part]:
         """The first position of the slider, and a few others as a table."""
-        return [self.says(), str(ttm.what_if_table(self.what_if))]
+        return [self.says(), *([ttm.what_if_table(self.what_if)] if self.what_if.space else [])]
 
 
 def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
@@ -140,8 +140,8 @@ class Planner:
         return f"{made.says}\nThe profiles themselves take {show_bytes(self.shape.result_bytes)}."
 
     def parts(self) -> list[Part]:
-        """The plan of the way chosen, and of every other with its inputs there already."""
-        return [self.says(), vpoc.plans_table(answer.plans(self.shape, self.free), self.shape)]
+        """The plan of the way chosen."""
+        return [self.says()]
 
 
 def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
@@ -165,12 +165,14 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
         now = replace(planner, strategy=strategy.value, resident=resident.value)
         now = now.asked(trades.value, sessions.value, bins.value, size, gpu.value)
         way = f"{now.strategy}: {STRATEGIES[now.strategy].shows}"
-        answers.value = text_html(way) + parts_html(now.parts())
+        every = vpoc.plans_table(answer.plans(now.shape, now.free), now.shape)
+        answers.value = text_html(way) + parts_html([*now.parts(), every])
 
     frame.changed(look, *controls)()
     return [*controls, answers]
 
 
-reader = Panel("Message reader", Reader, build_reader)
+ASK = "In JupyterLab this is a field: paste an error text, and its numbers are added up while you look."
+reader = Panel("Message reader", Reader, build_reader, brief=ASK)
 ceilings = Panel("Ceilings and the reserve", Reserve, build_ceilings)
 chunks = Panel("Chunk planner", Planner, build_chunks)

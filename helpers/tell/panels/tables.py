@@ -160,14 +160,14 @@ class Remedies:
         count, listed = len(self.study.rows), fixes.ranked(self.study)
         return Rows(
             fixes.fixes_table(self.study),
-            ("verdict",),
+            ("on this box",),
             lambda numbers: f"{len(numbers)} of {count} remedies",
             lambda number: fixes.in_full(listed[number]),
         )
 
     def parts(self) -> list[Part]:
-        """The whole table."""
-        return [fixes.fixes_table(self.study)]
+        """How many help and harm: the table itself stands above."""
+        return [f"{fixes.counted(self.study)}: to be chosen from by hand in JupyterLab."]
 
 
 def build_remedies(frame: Frame, table: Remedies) -> Sequence[Any]:
@@ -244,6 +244,9 @@ def runs_of(batch: str = "") -> Runs:
     return Runs(folder.parent, folder.name) if batch else Runs(CHECKOUT / "outputs")
 
 
-ledger = Panel("Ledger browser", lambda books: Browser(tuple(books)), build_ledger)
+BROWSE = (
+    "In JupyterLab the rows of every account are chosen from and sorted here, each with its source."
+)
+ledger = Panel("Ledger browser", lambda books: Browser(tuple(books)), build_ledger, brief=BROWSE)
 remedies = Panel("Fix table", Remedies, build_remedies)
 runs = Panel("Run browser", runs_of, build_runs)
