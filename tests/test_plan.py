@@ -361,6 +361,11 @@ def test_text_that_is_no_path_or_stays_inside_is_taken(plan, books, value):
     assert plan(f"{LOOKS}, parameters: {{where: '{value}'}}}}").steps
 
 
+@pytest.mark.parametrize("text", ["../../..\\nOut of memory", "/" + "x" * 5000])
+def test_a_pasted_text_or_one_longer_than_any_path_is_no_path(plan, books, text):
+    assert plan(f'{LOOKS}, parameters: {{where: "{text}"}}}}').steps
+
+
 @pytest.mark.parametrize("own", ["rate: .inf", "rate: .nan", 'out: "a\\0b"', 'out: "\\ud800"'])
 def test_a_value_that_no_record_can_keep_is_refused(plan, own):
     assert "parameter" in refused(plan, f"{TAKES}, parameters: {{{own}}}}}")

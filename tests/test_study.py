@@ -76,6 +76,8 @@ def test_every_figure_is_drawn_and_has_words(seen, answer):
         data, width, height = png(view.draw())
         assert data.startswith(b"\x89PNG") and width > 300 and height > 100 and len(view.alt) > 40
     assert both[1].conf == EXPANDABLE and both[1].outcome.first_oom is None
+    ends = [list(row.values())[-1] for row in views.memory(*both).rows]
+    assert ends == [f"out of memory at operation {seen.outcome.first_oom}", "no request fails"]
 
 
 def test_the_league_begins_with_the_setting_to_use_in_the_table_and_in_its_title(answer):
