@@ -417,13 +417,17 @@ def test_lab_stays_on_this_machine(
 
 
 def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_never_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     became: list[str] = []
     monkeypatch.setattr(call.Call, "become", lambda self, *argv: became.extend(argv))
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     verbs.lab(call.Call(tmp_path, ["--port=18801"], {}))
     assert [word for word in became if "port=" in word] == ["--port=18801"]
+    became.clear()
+    verbs.lab(call.Call(tmp_path, ["--port", "18801"], {}))
+    assert became[-2:] == ["--port", "18801"] and not [word for word in became if "port=" in word]
+    assert capsys.readouterr().out.count("ssh -L 18801:127.0.0.1:18801 ") == 2
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         copy = json.loads((tmp_path / "outputs/lab" / path.name).read_text())
         assert not any(cell.get("outputs") for cell in copy["cells"])

@@ -74,8 +74,8 @@ def working_copies(root: Path) -> list[Path]:
 
 def lab(call: Call) -> int:
     notebook = next((path.relative_to(call.root) for path in working_copies(call.root)), "")
-    asked = [one for one in call.arguments if re.match(r"--(port|ServerApp\.port)\b", one)]
-    port = int("".join(re.findall(r"=(\d+)$", asked[-1])) or 0) if asked else free_port()
+    asked = re.search(r"--(?:ServerApp\.)?port[= ](\d+)", " ".join(call.arguments))
+    port = asked[1] if asked else free_port()
     server = {"ip": "127.0.0.1", "port_retries": 0, "root_dir": call.root}
     server |= {} if asked else {"port": port}
     argv = ["-m", "jupyterlab", *(f"--ServerApp.{name}={value}" for name, value in server.items())]

@@ -43,16 +43,17 @@ def waits_for(what: str) -> Iterator[None]:
     def tell() -> None:
         print(f"{what} ...", end="", file=sys.stderr, flush=True)
 
+    if not sys.stderr.isatty():
+        yield
+        return
     timer = threading.Timer(1, tell)
     timer.daemon = True
-    if sys.stderr.isatty():
-        timer.start()
+    timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        if timer.finished.is_set() and sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def says(run: Run) -> str:

@@ -93,10 +93,9 @@ def brief(verdict: Verdict) -> str:
     """
     head = [bold(line) for line in wrapped(headline(verdict), columns=SCREEN)]
     head += wrapped(f"({named(verdict)}; {label(verdict)})", columns=SCREEN)
-    reasons = (
-        ["", bold("Why")] if why(verdict) else ["", *wrapped(summary(verdict), columns=SCREEN)]
-    )
-    for row in why(verdict):
+    first = why(verdict)
+    reasons = ["", *([bold("Why")] if first else wrapped(summary(verdict), columns=SCREEN))]
+    for row in first:
         value, says = plain(row.reading.show()), _flat(row.says)
         if row.reading.unit != "text":
             says = f"{value}: {says}"
