@@ -489,6 +489,6 @@ def test_what_pytest_is_given(
     given: list[str] = []
     monkeypatch.setattr(pytest, "main", lambda argv: 0 if given.extend(argv) else 0)  # type: ignore[func-returns-value]
     assert run_tests.main(words) == 0
-    assert {*options, "--nbval-lax", "--nbval-cell-timeout=120"} <= set(given)
+    assert {*options, "--nbval-lax"} <= set(given)
     assert ("not slow" in given) == ("--all" not in words)
     assert ("tests" in given) == ("::" not in "".join(words))

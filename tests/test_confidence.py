@@ -167,7 +167,7 @@ from itertools import repeat
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_message
 OOM = {oom!r}
-for count in (8, 200):
+for count in (8, 120):
     print(diagnose(evidence_from_message(repeat({chunk}, count))).cause)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -179,7 +179,7 @@ def test_a_stream_of_any_length_is_judged_in_the_same_memory(name):
     command = [sys.executable, "-c", CHILD.format(oom=OOM, chunk=chunk)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     _, short_kib, got, long_kib = done.stdout.split()
-    assert got == cause and int(long_kib) < int(short_kib) + 64 * 1024
+    assert got == cause and int(long_kib) < int(short_kib) + 32 * 1024
 
 
 def test_a_failure_in_the_middle_of_a_long_log_counts():

@@ -5,6 +5,7 @@ import graphlib
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,9 @@ def imports(path):
             yield from (name if name in MODULES else base for name in names)
 
 
-IMPORTS = {name: set(imports(path)) for name, path in MODULES.items()}
+@cache
+def imported():
+    return {name: set(imports(path)) for name, path in MODULES.items()}
 
 
 def layer(name):
@@ -65,7 +68,7 @@ def layer(name):
 def test_a_layer_imports_only_the_layers_below_it():
     wrong = [
         (name, other)
-        for name, others in IMPORTS.items()
+        for name, others in imported().items()
         for other in others & MODULES.keys() - {"helpers"}
         if layer(other) not in MAY_IMPORT[layer(name)] | {layer(name)}
     ]
@@ -73,13 +76,13 @@ def test_a_layer_imports_only_the_layers_below_it():
 
 
 def test_files_import_each_other_in_no_circle():
-    graph = {name: others & MODULES.keys() - {name} for name, others in IMPORTS.items()}
+    graph = {name: others & MODULES.keys() - {name} for name, others in imported().items()}
     order = list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
     assert set(order) == MODULES.keys()
 
 
 def test_torch_is_imported_only_on_torchs_side():
-    outside = {name: others for name, others in IMPORTS.items() if layer(name) != "torchside"}
+    outside = {name: others for name, others in imported().items() if layer(name) != "torchside"}
     tops = {name: {other.split(".")[0] for other in others} for name, others in outside.items()}
     assert {name: top for name, top in tops.items() if top & {"torch", "amdsmi"}} == {}
 

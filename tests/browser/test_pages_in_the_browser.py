@@ -20,7 +20,6 @@ from helpers.tell import report
 
 pytestmark = [
     pytest.mark.skipif(not driver.chromium(), reason="not run because no Chromium is here"),
-    pytest.mark.timeout(180),
 ]
 AXE = "node_modules/axe-core/axe.min.js"
 PLACES = [

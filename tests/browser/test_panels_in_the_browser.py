@@ -20,7 +20,6 @@ import panel_examples as made
 
 pytestmark = [
     pytest.mark.skipif(not driver.chromium(), reason="no Chromium on this machine"),
-    pytest.mark.timeout(180),
 ]
 NAMES = list(made.CELLS)
 STEPS = Path(__file__).with_name("steps.txt").read_text().split("\n[")[1:]
