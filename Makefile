@@ -5,13 +5,14 @@ verb = @$(PYTHON) env/bootstrap.py $@ $(if $(TORCH),--torch "$(TORCH)") $(if $(T
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help diagnose test test-all lab capture overnight test-browser faults check check-gpu cases oracle gpu-proof rehearse-proof bench check-pins lock wheelhouse capture.pyz setup
+.PHONY: help diagnose test test-all lab capture overnight test-browser doors faults check check-gpu cases oracle gpu-proof rehearse-proof bench check-pins lock wheelhouse capture.pyz setup
 
 help:        ; $(verb)
 diagnose:    ; $(verb) $(if $(BOX),--box "$(BOX)") $(ARGS)
 test:        ; $(verb) $(ARGS)
 test-all:    ; $(verb) $(ARGS)
 test-browser: ; $(verb) $(ARGS)
+doors:       ; $(verb) $(ARGS)
 faults:      ; $(verb) $(ARGS)
 lab:         ; $(verb) $(ARGS)
 capture:     ; $(verb) $(ARGS)

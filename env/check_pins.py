@@ -24,6 +24,10 @@ PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
 LOCKS = ("requirements.txt", "requirements-test.txt", "requirements-maintain.txt")
 # torch last: its lock is constrained by the first one.
 COMPILED = ("requirements", "requirements-test", "torch")
+ENVIRONMENT = ENV.parent / "environment.yml"
+ELSEWHERE = re.compile(
+    r" ; (?:python_full_version [<>=]+ '[0-9.]+' and )?sys_platform == '(?:darwin|win32)'$"
+)
 INDEX = (
     f"--extra-index-url {torch_build.TORCH_INDEX}/cpu --index-strategy unsafe-best-match".split()
 )
@@ -57,7 +61,22 @@ def lock(arguments: list[str]) -> int:
             print(f"lock: {source}: {last(done.stdout)}", file=sys.stderr)
             return 1
         print(f"{target}: {len(pip.pins(ENV / target))} pins")
+    ENVIRONMENT.write_text(environment_yml(), encoding="utf-8")
     return 0
+
+
+def environment_yml() -> str:
+    """environment.yml with every pin of the locks, so that nothing beneath the direct requirements is left to the day.
+
+    A line of a lock is one of the file, markers and all: `-r` and `-c` would be paths, which micromamba looks for elsewhere
+    (mamba-org/mamba#1894).
+    """
+    head = ENVIRONMENT.read_text(encoding="utf-8").partition("  - pip:\n")[0]
+    locked = [line for name in reversed(COMPILED) for line in pip.pins(ENV / f"{name}.txt")]
+    named = {line.partition(" ;")[0]: line for line in locked}.values()  # the base lock's last
+    lines = [f"--extra-index-url {torch_build.TORCH_INDEX}/cpu"]
+    lines += sorted(line for line in named if not ELSEWHERE.search(line))
+    return f"{head}  - pip:\n" + "".join(f"      - {line}\n" for line in lines)
 
 
 def resolves(

@@ -25,6 +25,11 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+"""What holds helpers, env and notebooks: a checkout, or the folder of an installed package that is laid out like one."""
+IN_CHECKOUT = (CHECKOUT / "pyproject.toml").is_file()
+_USUAL = f"{CHECKOUT if IN_CHECKOUT else '.'}/outputs"
+OUTPUTS = Path(os.environ.get("CASEBOOK_OUTPUTS") or _USUAL).absolute()
+"""Where everything that is kept goes: in the checkout, for an installed package below the folder where a command is typed."""
 LAST_BYTES = 16 << 10
 LONGEST_LINE_BYTES = 1 << 20
 THREADS_SHOWN = 64
@@ -390,28 +395,29 @@ def _in_foreground() -> bool:
 
 @dataclass(frozen=True)
 class Process:
-    """A process as /proc/PID/stat has it (proc(5)): ``state`` is the kernel's letter, Z for one nobody has waited for;
-    ``start_ticks`` since boot tells it from a later one of the same number."""
+    """A process or thread as its file ``stat`` has it (proc(5)): ``state`` is the kernel's letter, Z for one nobody has waited
+    for, empty where there is none; ``start_ticks`` since boot tells it from a later one of the same number."""
 
     pid: int
-    name: str
-    state: str
-    session: int
-    start_ticks: int
+    name: str = ""
+    state: str = ""
+    session: int = 0
+    flags: int = 0
+    start_ticks: int = 0
 
     @property
     def running(self) -> bool:
         return self.state not in ("", "Z", "X")
 
 
-def process_of(pid: int, root: str = "") -> Process:
-    """A process by its number; without a state where there is none. ``root``: of the tree that has /proc."""
-    text = _text(Path(f"{root}/proc/{pid}/stat"), "")
+def process_of(pid: int, root: str = "", below: str = "/proc") -> Process:
+    """A process by its number, in the tree ``root``; or a thread, ``below`` /proc/PID/task."""
+    text = _text(Path(f"{root}{below}/{pid}/stat"), "")
     # The name stands in parentheses and may hold any character, a closing one included.
     name, words = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
     if len(words) < 20:
-        return Process(pid, "", "", 0, 0)
-    return Process(pid, name, words[0], int(words[3]), int(words[19]))
+        return Process(pid)
+    return Process(pid, name, words[0], int(words[3]), int(words[6]), int(words[19]))
 
 
 def session_pids(session: int) -> list[int]:
@@ -426,10 +432,10 @@ def thread_states(session: int) -> str:
     for pid in session_pids(session):
         tasks = Path(f"/proc/{pid}/task").glob("[0-9]*")
         for task in sorted(tasks, key=lambda folder: int(folder.name)):
-            state = (_text(task / "stat").rpartition(")")[2].split() or ["?"])[0]
+            one = process_of(int(task.name), below=f"/proc/{pid}/task")
             call, place = _text(task / "syscall").partition(" ")[0], _text(task / "wchan")
-            who = f"pid {pid} thread {task.name} {_text(task / 'comm')}"
-            found.append(f"{who}: state {state}, waits in {place}, system call {call}")
+            who = f"pid {pid} thread {one.pid} {one.name or '?'}: state {one.state or '?'}"
+            found.append(f"{who}, waits in {place}, system call {call}")
             found += ["    " + frame for frame in _text(task / "stack").splitlines()[:20]]
     return "\n".join(found[: THREADS_SHOWN * 4])
 
@@ -505,16 +511,28 @@ def _resident(pid: int) -> tuple[int, int]:
 # Memory cgroups, and whom the kernel's OOM killer ended.
 
 
-def _memory_groups(root: Path = Path("/")) -> list[tuple[Path, Path, bool]]:
-    """The memory cgroups of this process: the folder, the top of its mount, and whether it is version 2."""
+def memory_groups(cgroup: str) -> list[tuple[int, str, str]]:
+    """(version, mount, path below it) of each memory cgroup by the text of /proc/PID/cgroup.
+
+    Inside a container the path may be that of the host, of which only the mount is visible; "/.." leads out of sight.
+    """
     found = []
-    for line in _text(root / "proc/self/cgroup", "").splitlines():
-        controllers, path = (line.split(":", 2) + ["", ""])[1:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top = root / ("sys/fs/cgroup" if not controllers else "sys/fs/cgroup/memory")
-        found.append((top / path.lstrip("/"), top, not controllers))
-    return found
+    for line in cgroup.splitlines():
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        path = "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
+        if number == "0" and not controllers:
+            found += [(2, "/sys/fs/cgroup", path), (2, "/sys/fs/cgroup/unified", path)]
+        elif "memory" in controllers.split(","):
+            found.append((1, "/sys/fs/cgroup/memory", path))
+    return sorted(found, key=lambda group: group[0])
+
+
+def _memory_groups(root: Path) -> list[tuple[Path, Path, bool]]:
+    """The memory cgroups of this process: the folder, the top of its mount, and whether it is version 2."""
+    groups = memory_groups(_text(root / "proc/self/cgroup", ""))
+    return [
+        (root / f"{top[1:]}/{path}", root / top[1:], version == 2) for version, top, path in groups
+    ]
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:

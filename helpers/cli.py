@@ -12,14 +12,18 @@ import importlib
 import os
 import sys
 import textwrap
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from helpers.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
 from helpers.commands.use import PROGRAM, Run, WrongUse, described, says
+from helpers.units import plain
 
 GROUPS = {
     "Look at a box": ("box",),
     "The allocator, on your own program": ("rehearse", "trace"),
-    "Try what helps": ("trial", "vpoc"),
+    "Try what helps": ("trial",),
     "A night of runs": ("batch",),
     "Share, and the workbook itself": ("share", "records"),
 }
@@ -30,6 +34,46 @@ CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code. A ValueError is wrong use: all of the project's say in one line what to do."""
     argv = sys.argv[1:] if argv is None else argv
+    if sys.stderr is None:  # closed (2>&-)
+        sys.stderr = open(os.devnull, "w")
+    if sys.stdout is None:
+        return _refuse("standard output is closed; expected a place for the answer, such as a file")
+    for stream in (sys.stdout, sys.stderr):
+        # What the terminal's encoding lacks, and half letters, are spelt out.
+        getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
+    try:
+        code = _verb(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _say_no_more()  # whoever read our output has seen enough (| head)
+        return 141
+    except OSError as error:
+        where = error.filename
+        try:
+            print(end="" if where else "\n", flush=True)  # is it the answer that cannot be written?
+        except OSError:
+            where = "standard output"
+            _say_no_more()
+        expected = "expected what may be read, and a place that may be written and has room"
+        return _refuse(f"{where or 'a file'}: {error.strerror or error}; {expected}")
+    except MemoryError:
+        return _refuse("no memory is left to read this; expected smaller input, or more memory")
+    except ValueError as error:
+        return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("helpers"):
+            raise
+        own = "the workbook's .venv; run: make setup (or: python3 env/bootstrap.py setup)"
+        extra = "the extra [notebooks]; run: pip install 'vram-casebook[notebooks]'"
+        seen = f"no package {error.name} for {sys.executable}"
+        without = "`capture`, and `diagnose` of a text or a bundle, work without"
+        return _refuse(f"{seen}; expected {own if IN_CHECKOUT else extra}. {without}")
+    except KeyboardInterrupt:
+        return _refuse("interrupted", 130)
+
+
+def _verb(argv: list[str]) -> int:
     if argv[:1] == ["capture"]:
         from helpers.look.capture import main as capture
 
@@ -38,30 +82,30 @@ def main(argv: list[str] | None = None) -> int:
     if not argv:
         parser.print_help()
         return 0
+    arguments = parser.parse_args(argv)
+    named = (getattr(arguments, name, "") for name in ("out", "save", "study"))
+    out = Path(next(filter(None, named), OUTPUTS)).resolve()
+    with suppress(OSError):  # it is somebody else's, or not there yet
+        if OUTPUTS.parent == CHECKOUT:  # a folder that the user names keeps the user's own mode
+            OUTPUTS.chmod(0o700)
+    below = OUTPUTS.resolve() in (out, *out.parents)
+    # What lies below outputs is its owner's alone; a program of the user's keeps the user's own umask.
+    before = os.umask(0o077) if below and not hasattr(arguments, "command") else None
     try:
-        arguments = parser.parse_args(argv)
-        code = verbs[arguments.verb](arguments)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (| head); Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except ValueError as error:
-        return _refuse(str(error))
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("helpers"):
-            raise
-        advice = "run: make setup (or: python3 env/bootstrap.py setup)"
-        without = "`capture`, and `diagnose` of a text or a bundle, work without"
-        why = f"no package {error.name} for {sys.executable}; expected the workbook's .venv"
-        return _refuse(f"{why}; {advice}. {without}")
-    except KeyboardInterrupt:
-        return _refuse("interrupted", 130)
+        return verbs[arguments.verb](arguments)
+    finally:
+        if before is not None:
+            os.umask(before)
+
+
+def _say_no_more() -> None:
+    """Python would complain once more at its end of what cannot be written to standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(line: str, code: int = 2) -> int:
-    print("casebook: " + line.replace("\n", " "), file=sys.stderr)
+    with suppress(OSError):
+        print(f"{PROGRAM}: " + plain(line.replace("\n", " ")), file=sys.stderr, flush=True)
     return code
 
 
@@ -79,7 +123,7 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
     options: dict[str, Any] = {"dest": "verb", "metavar": "VERB", "required": True}
     of_verbs = parser.add_subparsers(**options, parser_class=_OneLine, help="one of those above")
     lines = ["Find out why a GPU is out of memory, with evidence.", ""]
-    verbs: dict[str, Run] = {"capture": _elsewhere}
+    verbs: dict[str, Run] = {"capture": lambda arguments: 2}  # it has its own parser
     of_verbs.add_parser("capture")
     for group, modules in GROUPS.items():
         lines += [group, *([_listed("capture", CAPTURE)] if "box" in modules else [])]
@@ -101,7 +145,3 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
 def _listed(name: str, what: str) -> str:
     """A verb's line in the help, wrapped below itself and never cut off."""
     return textwrap.fill(what, 100, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12)
-
-
-def _elsewhere(arguments: argparse.Namespace) -> int:
-    raise AssertionError("capture has its own parser, and is started before this one is used")

@@ -9,8 +9,10 @@ unit is called: amd-smi divides by 1024 * 1024 and prints "MB" (amdsmi_commands.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
@@ -104,12 +106,7 @@ def _digits(number: str, whole: bool) -> tuple[str, str] | None:
     return None if (last == "," and thousands) or not tail else (head[0], tail)
 
 
-def printed_unit(name: str) -> int | None:
-    """Bytes of a unit as a tool prints it ("", "B", "kB", "MiB", "GB"): binary; None for another word."""
-    match = _UNIT.fullmatch(name)
-    return 1024 ** _power(match.group(1) or "") if match else None
-
-
+@lru_cache(maxsize=1 << 12)
 def printed_size(words: str, unit: str = "") -> int:
     """Bytes of a size as a tool prints it: ``8176 MiB``, ``46.75 GB``; ``unit`` where it names none.
 
@@ -125,8 +122,10 @@ def _power(letter: str) -> int:
     return _LETTERS.get(letter.lower(), 0)
 
 
-def show_bytes(count: int) -> str:
-    """Bytes as TiB, GiB, MiB or KiB with two decimals, or as plain bytes below 1 KiB."""
+def show_bytes(count: int | None) -> str:
+    """Bytes as TiB, GiB, MiB or KiB with two decimals, as plain bytes below 1 KiB, or ``unknown``: no size is not 0 B."""
+    if count is None:
+        return "unknown"
     sign, size = ("-", -count) if count < 0 else ("", count)
     for unit, name in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit:
@@ -174,3 +173,23 @@ def halved(works: Callable[[int], bool], passes: int, fails: int, step: int = 1)
         else:
             fails = middle
     return passes, fails
+
+
+def plain(text: object, keep: str = "") -> str:
+    """Text with each control, invisible or unpaired character spelt out (``\\x1b``, ``\\u202e``).
+
+    So a process name cannot move a terminal's cursor, turn the reading direction or break a page. Spaces of any kind become
+    a plain space; characters in ``keep`` (a newline, a tab) stay.
+    """
+    return "".join(_spelt(char, keep) for char in str(text))
+
+
+def _spelt(char: str, keep: str) -> str:
+    if char.isprintable() or char in keep:
+        return char
+    if unicodedata.category(char) == "Zs":
+        return " "
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

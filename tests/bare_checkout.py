@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(2, str(ROOT / "env"))
 
 
 def ran(argv: Sequence[Any], check: bool = False, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -159,7 +158,7 @@ def lay(
     folder: Path, files: Sequence[str] = ("bootstrap.py", "setup"), real_pip: bool = False
 ) -> Checkout:
     """A checkout whose host has no ensurepip, and a pip that is tiny and quick unless the real one is asked for."""
-    root, wheels, home = folder / "a check out", folder / "wheels", folder / "home"
+    root, wheels, home = folder / "an 'é\" check $out", folder / "wheels", folder / "home"
     (root / "env").mkdir(parents=True)
     home.mkdir()
     for name in files:

@@ -11,6 +11,7 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "tests"))
+sys.path.insert(2, str(ROOT / "env"))
 os.environ["PYTHONPATH"] = str(ROOT)
 
 # Tests send these to children, which inherit what is ignored here: by nohup, or in the background of a script.

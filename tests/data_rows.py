@@ -1,4 +1,4 @@
-"""Tables of tests that are data: tests/data/tables.json, read where a test walks their rows."""
+"""Tables of tests that are data: tests/data, read where a test walks their rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from helpers.units import parse_size
 
-TABLES = Path(__file__).parent / "data" / "tables.json"
+DATA = Path(__file__).parent / "data"
 
 
 @lru_cache(1)
 def tables() -> dict[str, Any]:
     """Every table by its name."""
-    return json.loads(TABLES.read_text(encoding="utf-8"))
+    return json.loads((DATA / "tables.json").read_text(encoding="utf-8"))
 
 
 def read_rows(name: str) -> Any:
@@ -24,6 +24,12 @@ def read_rows(name: str) -> Any:
     table = sized(tables()[name])
     made = [tuple(row) if isinstance(row, list) else row for row in table]
     return table if isinstance(table, dict) else made
+
+
+def read_lines(name: str) -> list[dict[str, Any]]:
+    """The rows of tests/data/NAME.jsonl, a JSON object a line."""
+    text = (DATA / f"{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def sized(value: Any) -> Any:

@@ -41,6 +41,17 @@ def snapshot(batch: Path | None) -> dict[str, Any]:
     return found
 
 
+def whole(folder: Path) -> bool:
+    """Whether the notebook in a run's folder came to its end with a verdict."""
+    try:
+        cells = json.loads((folder / "notebook.ipynb").read_bytes())["cells"]
+    except (OSError, ValueError):
+        return False
+    code = [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"])]
+    done = all(c["metadata"].get("papermill", {}).get("status") == "completed" for c in code)
+    return done and any("vnd.casebook.verdict" in json.dumps(cell["outputs"]) for cell in code)
+
+
 def bare(record: dict[str, Any] | None) -> dict[str, Any] | None:
     """A record without what a reader fills in by itself, and what a look at the box adds later."""
     if record is None:
@@ -175,6 +186,9 @@ class Check:
             if not all(event["state"] == "started" and event["own"] for event in begins):
                 self.no("began without its record", f"{key}: {begins[0]['state']}")
             before, life = f"{name} {attempt - 1}", self.began_in(f"{name} {attempt - 1}")
+            cut_off = self.records.get(before, {}).get("stopped_by") == "batch_end"
+            if cut_off and whole(self.batch / name / "earlier" / str(attempt - 1)):
+                self.no("repeated", f"{key}: its attempt {attempt - 1} was saved whole")
             if attempt > 1 and life:
                 states = [event["state"] for event in self.says(before, "recorded")]
                 ended = [state for state in states if state != "failed"]

@@ -8,9 +8,8 @@ import pty
 import random
 import signal
 import time
-from collections import defaultdict
-from pathlib import Path
 
+import psutil
 from fault_check import snapshot
 from fault_kinds import (
     CUTS,
@@ -26,23 +25,17 @@ from fault_kinds import (
     spoil,
 )
 
+from helpers.child import process_of
+
 LIFE_S = 60.0
 
 
 def descendants(pid: int) -> list[int]:
     """A process and all below it, parents first."""
-    parents: dict[int, list[int]] = defaultdict(list)
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path(f"/proc/{entry}/stat").read_text()
-            except OSError:
-                continue
-            parents[int(stat.rpartition(")")[2].split()[1])].append(int(entry))
-    found = [pid]
-    for one in found:
-        found += parents[one]
-    return found
+    try:
+        return [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return [pid]
 
 
 def send(pids: list[int], number: int) -> None:
@@ -51,13 +44,6 @@ def send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
-
-
-def state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 class Lived:
@@ -129,7 +115,7 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
     """Do to a life what its fault says, wait for its end, and return the boot of the next."""
     case, life, fault = lived.case, lived.life, lived.life.fault
     if fault == "power cut at a write":
-        while lived.going() and state_of(lived.pid) != "T":
+        while lived.going() and process_of(lived.pid).state != "T":
             if time.monotonic() - lived.began > LIFE_S:
                 break
             time.sleep(0.002)

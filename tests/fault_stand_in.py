@@ -55,6 +55,16 @@ def save(path: Path, content: Any) -> None:
     os.close(folder)
 
 
+def executed(summary: str) -> dict[str, Any]:
+    """A notebook of one cell that came to its end with that verdict."""
+    mime, status = "application/vnd.casebook.verdict+json", {"papermill": {"status": "completed"}}
+    shown = {"output_type": "display_data", "metadata": {}}
+    shown["data"] = {mime: {**VERDICT, "summary": summary}}
+    cell = {"cell_type": "code", "id": "a", "metadata": status, "source": "x", "execution_count": 1}
+    whole = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}}
+    return {**whole, "cells": [{**cell, "outputs": [shown]}]}
+
+
 class StandIn:
     """One run: its record, its job, and what is to go wrong with it."""
 
@@ -192,6 +202,7 @@ class StandIn:
             time.sleep(KERNEL_S / 2)
             save(self.folder / "answer.json", answer(self.name, self.attempt))
             tell(self.control, what="end", answer=answer(self.name, self.attempt), **self.said)
+            save(self.folder / "notebook.ipynb", executed(answer(self.name, self.attempt)))
             code = 0
         except (OSError, KeyboardInterrupt):
             code = 1

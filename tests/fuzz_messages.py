@@ -15,11 +15,16 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers.judge.account import account
+from data_rows import read_lines
+
+from helpers.judge.owner import account
 from helpers.look.messages import read_message
 
-ROWS = map(json.loads, (Path(__file__).parent / "data/messages.jsonl").read_text().splitlines())
-MESSAGES = [row["text"] for row in ROWS if row["gives"] and not row["text"].startswith("shared:")]
+MESSAGES = [
+    row["text"]
+    for row in read_lines("messages")
+    if row["gives"] and not row["text"].startswith("shared:")
+]
 MARKS = (
     "\n|\r\n|\x1b[31m|\x1b[0m|\n[rank3]: |\n> |\n2026-02-03 04:05:06,789 |\x00|\ufffd|\u200b|,|."
 )

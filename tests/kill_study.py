@@ -129,10 +129,13 @@ def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any
 
     from helpers.load.tuning import Settings, tune
 
-    settings = Settings(parallel=parallel, recycle_after=3, seed=3, limit_s=60, backoff_s=0.01)
+    def sampler(seed: int) -> Any:
+        return optuna.samplers.RandomSampler(seed)
+
+    how: Any = {"parallel": parallel, "recycle_after": 3, "seed": 3, "limit_s": 60}
+    settings = Settings(**how, backoff_s=0.01, sampler=sampler)
     space = {"x": optuna.distributions.FloatDistribution(0, 1)}
-    given = {"env": dict(os.environ), "sampler": lambda seed: optuna.samplers.RandomSampler(seed)}
-    done = tune(folder / "s.db", argv, space, trials, settings, **given)
+    done = tune(folder / "s.db", argv, space, trials, settings, dict(os.environ))
     rows = [[one["slot"], one["params"]["x"], one["value"], one["outcome"]] for one in done.results]
     return [done.best, rows]
 
@@ -174,7 +177,7 @@ def in_a_fork(life: Callable[[int], None]) -> tuple[str, bool]:
 COMPLETE = "SELECT t.number, v.value FROM trials t JOIN trial_values v USING (trial_id) WHERE t.state = 'COMPLETE'"
 ANSWERED = (
     "SELECT p.param_value FROM trial_user_attributes a JOIN trial_params p USING (trial_id) "
-    "WHERE a.key = 'answer'"
+    "WHERE a.key = 'outcome'"
 )
 
 

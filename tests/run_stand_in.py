@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 import subprocess
@@ -21,13 +20,6 @@ from helpers.run.shapes import Run
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 FOUR = "- {notebook: needs_no_verdict.ipynb, danger: looks, repeats: 4}"
-
-
-def table(name):
-    """The rows of a table of tests/data; a backslash and n stand for the end of a line."""
-    with open(Path(__file__).parent / "data" / f"{name}.tsv", encoding="utf-8") as file:
-        rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return [[cell.replace("\\n", "\n") for cell in row] for row in rows][1:]
 
 
 class StandIn:

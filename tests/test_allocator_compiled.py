@@ -403,7 +403,7 @@ def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path: Path) -> 
 def test_one_line_says_that_it_compiles_and_how_long_that_takes(tmp_path: Path) -> None:
     first = fresh_process(BUSY.format("1 << 40") + PATTERN.format(""), tmp_path)
     assert first.stdout == "compiled\n"
-    assert first.stderr.count("\n") == 1 and "compiling" in first.stderr and " s " in first.stderr
+    assert first.stderr.count("\n") == 1 and "Compiling" in first.stderr and " s " in first.stderr
     code = PATTERN.format("") + BUSY.format("20_000") + PATTERN.format("")
     again = fresh_process(code, tmp_path)
     assert again.stdout == "plain\ncompiled\n"

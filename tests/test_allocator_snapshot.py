@@ -301,7 +301,7 @@ def bombs():
             "deep tuples": tuples,
             "deep marks": b"\x80\x02" + b"(" * 100_000 + b".",
         },
-        "a container as a key": {"a tuple": key, "a doubling tuple": doubling + b"Nu."},
+        "that is no text": {"a tuple": key, "a doubling tuple": doubling + b"Nu."},
         "no whole pickle": {
             "cut": b"\x80\x04]",
             "nothing on the stack": b"\x80\x04a.",

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from helpers.allocator.blocks import round_size
 from helpers.settings.audit import audit
 from helpers.settings.releases import Behaviour, VersionError, behaviour
 from helpers.settings.table import CHANGES, release
+from helpers.settings.text import parse
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
-RELEASES = [f"2.{minor}" for minor in range(4, 16)]
+RELEASES = [f"2.{minor}" for minor in range(2, 16)]
 HIP, CUDA, PLAIN = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 
@@ -31,7 +33,7 @@ def test_a_version_string_says_release_and_build(torch, release, build):
     assert (found.release, found.build, found.torch) == (release, build, torch)
 
 
-@pytest.mark.parametrize("torch", ["2.3.1", "1.13.0", "", "nightly"])
+@pytest.mark.parametrize("torch", ["2.1.2", "1.13.0", "", "nightly"])
 def test_what_cannot_be_replayed_is_refused_in_one_line(torch):
     with pytest.raises(VersionError) as error:
         behaviour(torch)
@@ -74,17 +76,23 @@ def test_rows_of_a_field_stand_in_the_order_of_their_releases():
             rows = [row for row in CHANGES if row.field == field and row.build in ("", build)]
             since = [release(row.since) for row in rows]
             assert since == sorted(set(since)), field
-            assert since[0] == (2, 4), field
+            assert since[0] == (2, 2), field
 
 
 def test_the_order_of_free_blocks_changes_twice():
     orders = [behaviour(torch).order for torch in RELEASES]
-    assert orders == ["address"] * 8 + ["block"] + ["segment"] * 3
+    assert orders == ["address"] * 10 + ["block"] + ["segment"] * 3
+
+
+@pytest.mark.parametrize(("torch", "size"), [("2.3.1", 549380), ("2.4.1", 549888)])
+def test_a_single_division_left_sizes_as_they_are_before_2_4(torch, size):
+    lists = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", behaviour(torch))
+    assert round_size(549380, lists.roundup_divisions) == size
 
 
 def test_what_is_proved_and_what_is_not():
     proved = [torch for torch in RELEASES if behaviour(torch).proved == "oracle"]
-    assert proved == ["2.6", "2.11", "2.13", "2.14"]
+    assert proved == ["2.2", "2.3", "2.4", "2.6", "2.11", "2.13", "2.14"]
     rocm = behaviour("2.14.1", "rocm7.2")
     assert rocm.proved == "source" and "not proved on a HIP build" in rocm.note
 

@@ -31,6 +31,7 @@ from helpers.run.record import (
 )
 from helpers.run.runner import Local, Stop, Watched, run_one
 from helpers.run.shapes import STATES, Run
+from helpers.shapes import NextStep, Verdict
 
 LIVE = "- {notebook: takes_parameters.ipynb, danger: looks}"
 
@@ -462,6 +463,31 @@ def test_stop_rules_skip_the_rest_also_when_the_batch_is_resumed(tmp_path, rules
     assert all(run.cause.startswith(words) for run in result.runs[ran:])
     again = StandIn()
     assert go(path, again, resume=result.folder).runs == result.runs and again.ran == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "confidences", "ran"),
+    [
+        ("likely", ("weak", "likely"), 2),
+        ("likely", ("confirmed",), 1),
+        ("weak", ("weak",), 1),
+        ("confirmed", ("weak", "likely", "likely", "likely"), 4),
+    ],
+)
+def test_an_escalation_ends_well_at_the_first_answer_that_is_sure_enough(
+    tmp_path, wanted, confidences, ran
+):
+    path = plan(tmp_path, head=f"order: as written\nstop: {{on_confidence: {wanted}}}")
+    answers = {
+        f"n{at:03}": state("answered", verdict=Verdict("other", sure, next_step=NextStep(what="x")))
+        for at, sure in enumerate(confidences)
+    }
+    standin = StandIn(**answers)
+    result = go(path, standin)
+    assert len(standin.ran) == ran and result.exit_code == 0
+    assert all("on_confidence" in run.cause for run in result.runs[ran:])
+    again = StandIn()
+    assert go(path, again, resume=result.folder).exit_code == 0 and again.ran == []
 
 
 def test_a_stop_listens_only_while_it_is_asked_to():

@@ -6,6 +6,7 @@ import ast
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -315,6 +316,37 @@ def test_an_unsupported_python_hands_over_or_says_what_works(
     assert "python3 -m helpers capture" in said
 
 
+# A Python of another version, as far as the set-up can see.
+PLAYED = """
+import runpy, sys
+version = tuple(map(int, sys.argv.pop(1).split(".")))
+sys.version_info, sys.version = version, ".".join(map(str, version)) + " (played)"
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8.18", "3.9.2", "3.14.0", "4.0.0"])
+def test_a_python_too_old_or_too_new_is_refused_in_one_line_before_anything_is_made(
+    bare: Checkout, version: str
+) -> None:
+    program = [sys.executable, "-c", PLAYED, version, bare.root / "env/bootstrap.py", "diagnose"]
+    done = ran(program, env=bare.env(PATH="/nonexistent"), cwd="/")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert f"Python {version} seen, 3.10 to 3.13 expected" in done.stderr
+    assert "install one" in done.stderr and not bare.venv.exists()
+
+
+@needs_pip
+def test_a_login_without_a_home_sets_up_and_gives_its_programs_folders(bare: Checkout) -> None:
+    """A container started with a bare uid has no HOME, and one of cron may have no LANG either."""
+    env = {name: text for name, text in bare.env().items() if name not in ("HOME", "LANG", "USER")}
+    done = ran(bare.command("diagnose", "--torch=none"), env=env, cwd="/")
+    assert done.returncode == 0, done.stderr
+    said = told(done)
+    assert "JUPYTER_RUNTIME_DIR" in said["env"] and said["argv"][0] == "run"
+
+
 @pytest.mark.parametrize(
     ("version", "good"),
     [((3, 9, 2), False), ((3, 10, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)],
@@ -341,6 +373,17 @@ def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
         if ran([python, "-V"]).returncode == 0:
             done = ran([python, "-I", moved, "--help"], cwd="/")
             assert done.returncode == 0 and "--out" in done.stdout, done.stderr
+            for words in (
+                ("--message", tmp_path / "error"),
+                (ROOT / "env/boxes/cuda-24gb-tuning",),
+            ):
+                (tmp_path / "error").write_text("CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+                asked = ("diagnose", *map(str, words), "--wide")
+                done = ran([python, "-I", "-S", moved, *asked], cwd="/")
+                own = ran([python, "-I", "-S", ROOT / "helpers/__main__.py", *asked], cwd="/")
+                assert done.returncode == 0 and done.stdout == own.stdout, done.stderr
+            done = ran([python, "-I", "-S", moved, "diagnose", "nosuch"], cwd="/")
+            assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
 
 
 # --- make, CI, lab, tests
@@ -412,8 +455,35 @@ def test_lab_stays_on_this_machine(
     assert {"--allow-root", "--no-browser"} & set(became) == extra
     said = capsys.readouterr().out
     port = next(word for word in became if word.startswith("--ServerApp.port=")).split("=")[1]
+    token = re.findall(r"token=(\w{48})", said)[0]
+    held = tmp_path / "outputs/lab/.jupyter" / port / "jupyter_server_config.json"
+    assert json.loads(held.read_text()) == {"IdentityProvider": {"token": token}}
+    assert token not in " ".join(became)
+    left = [path for path in (tmp_path / "outputs").rglob("*")]
+    assert {path.stat().st_mode & 0o077 for path in left} == {0}
     assert f"ssh -L {port}:127.0.0.1:{port} " in said
     assert ("--allow-root is passed" in said) == (uid == 0)
+
+
+def test_two_labs_at_once_get_two_ports() -> None:
+    assert verbs.free_port() != verbs.free_port()
+
+
+@pytest.mark.slow
+def test_a_lab_asks_for_its_token_whatever_the_users_own_settings_say(tmp_path: Path) -> None:
+    (tmp_path / ".jupyter").mkdir()
+    settings = "c.IdentityProvider.token = ''\nc.ServerApp.token = ''\n"
+    for name in ("jupyter_config", "jupyter_server_config", "jupyter_lab_config"):
+        (tmp_path / ".jupyter" / f"{name}.py").write_text(settings)
+    asked = call.Call(tmp_path, [], {**os.environ, "HOME": str(tmp_path)})
+    env = verbs.with_token(asked, "1", "secret").environ
+    ask = (
+        "from jupyterlab.labapp import LabApp\n"
+        "app = LabApp.initialize_server(['--no-browser', '--allow-root', '--port=0'])\n"
+        "print(app.identity_provider.token)"
+    )
+    done = ran([sys.executable, "-c", ask], env=dict(env), cwd=tmp_path)
+    assert done.stdout.split() == ["secret"], done.stderr
 
 
 def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_never_written_over(

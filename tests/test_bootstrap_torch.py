@@ -6,6 +6,7 @@ import ast
 import hashlib
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,9 @@ import pytest
 from bare_checkout import NO_ENSUREPIP, ROOT, Checkout, lay, needs_pip, ran, torch_wheel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from setup import interpreters, pip, torch_build
+from setup import interpreters, pip, torch_build, verbs
+
+from helpers.child import process_of
 
 BASE = os.path.realpath(sys.executable)
 MINOR = f"python3.{sys.version_info[1]}"
@@ -119,8 +122,7 @@ def test_an_interpreter_that_hangs_costs_its_limit_and_leaves_no_child(tmp_path:
     assert one.why == "did not answer within 0.5 s"
     child = int((tmp_path / "child").read_text())
     for _ in range(100):
-        stat = Path(f"/proc/{child}/stat")
-        if not stat.exists() or ") Z" in stat.read_text():
+        if not process_of(child).running:
             return
         time.sleep(0.05)
     pytest.fail("its child lives on")
@@ -243,6 +245,44 @@ def test_the_users_torch_is_used_recorded_and_not_touched(bare: Checkout, tmp_pa
     again = bare.start("diagnose")
     # An owner that is gone is looked for anew.
     assert "torch 9.9.9+cpu" in again.stderr and bare.record["torch"] == "9.9.9+cpu"
+
+
+@needs_pip
+def test_a_recorded_box_brings_no_torch_and_this_box_does(bare: Checkout) -> None:
+    shutil.copytree(ROOT / "notebooks", bare.root / "notebooks")
+    assert bare.start("diagnose", "--box", "cpu-only").returncode == 0
+    assert not asked_for_torch(bare) and bare.record["torch_python"] is None
+    assert bare.start("diagnose").returncode == 0 and bare.record["torch"] == "9.9.9+cpu"
+
+
+@pytest.mark.parametrize(
+    ("words", "torch"),
+    [
+        ("diagnose", True),
+        ("diagnose --box=live", True),
+        ("diagnose --box some.tar.gz", False),
+        ("overnight looks.yaml", False),
+        ("overnight live.yaml", True),
+        ("overnight live.yaml --box cpu-only", False),
+        ("overnight loads.yaml", True),
+        ("overnight nosuch.yaml", True),
+        ("overnight foreign.yaml", True),
+        ("bench", True),
+    ],
+)
+def test_torch_is_wanted_where_a_notebook_of_the_plan_works_or_looks_at_this_box(
+    words: str, torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "looks": "- notebook: 01_hardware_probe.ipynb  # not live\n  grid: {box: [cpu-only]}",
+        "live": "- {notebook: 03_ttm_gtt_analysis.ipynb, box: live}",
+        "loads": "- notebook: 05_fix_validation.ipynb\n  box: cpu-only",
+        "foreign": "- notebook: ../mine.ipynb",
+    }.items():
+        Path(f"{name}.yaml").write_text(f"runs:\n{text}\n")
+    verb, *rest = words.split()
+    assert ("torch" in verbs.needed(ROOT, verb, None, rest)) is torch
 
 
 @needs_pip

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ import psutil
 import pytest
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
 from pythons import starts
+from setup import offline
 from trees import Tree, link, make_tree, write
 
 from helpers import child
@@ -48,10 +48,7 @@ def program(folder: Path, name: str, text: str) -> Path:
 def dies(pid: int) -> bool:
     """Whether a process that was sent SIGKILL is gone, or waits for its new parent to reap it, within 10 s."""
     for _ in range(200):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
+        if not child.process_of(pid).running:
             return True
         time.sleep(0.05)
     return False
@@ -541,11 +538,11 @@ def test_without_out_a_checkout_gets_it_in_outputs_and_others_here(
     tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "checkout").mkdir()
-    (tmp_path / "checkout/pyproject.toml").touch()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for place, folder in (("checkout", "checkout/outputs/captures"), ("none", "here")):
         monkeypatch.setattr(capture, "CHECKOUT", tmp_path / place)
+        monkeypatch.setattr(capture, "OUTPUTS", tmp_path / place / "outputs")
         assert main(["--root", str(tree.root), "--box", "mine"]) == 0
         (written,) = (tmp_path / folder).iterdir()
         assert re.fullmatch(r"mine-2\S+Z\.tar\.gz", written.name)
@@ -557,7 +554,7 @@ def test_torch_is_looked_for_where_it_was_told_or_recorded(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(capture.framework, "collect", lambda python, *_: asked.append(python) or [])
-    monkeypatch.setattr(capture, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(capture.framework, "CHECKOUT", tmp_path)
     python = str(program(tmp_path, "python-of-torch", ""))
     (tmp_path / ".venv").mkdir()
     none = '{"torch_python": null}', '{"torch_python": "/gone"}'
@@ -602,14 +599,8 @@ def test_every_python_captures_from_a_bare_checkout_and_from_one_file(
         pytest.skip(f"no {python} here")
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     env["PYTHONDONTWRITEBYTECODE"] = "1"
-    packed, helpers = tmp_path / "capture.pyz", ROOT / "helpers"
-    with zipfile.ZipFile(packed, "w") as whole:
-        folders = (helpers.glob(f"{folder}*.py") for folder in ("", "look/", "torchside/"))
-        tables = helpers / "messages.json", *helpers.glob("look/*.json")
-        for source in [*tables, *(path for some in folders for path in some)]:
-            whole.write(source, str(source.relative_to(ROOT)))
-        main = "import sys\nfrom helpers.look.capture import main\nsys.exit(main())\n"
-        whole.writestr("__main__.py", main)
+    packed = tmp_path / "capture.pyz"
+    offline.pack(ROOT / "helpers", packed)
 
     def run(cwd: Path, words: list[str], *options: str) -> str:
         argv = [place, "-W", "error", *words, *options]

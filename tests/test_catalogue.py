@@ -24,7 +24,7 @@ JUDGE = Path(catalogue.__file__).parent
 RAW = judge.table("failures")
 MAKERS = ("note", "say", "also", "_row", "Observation")
 """The functions that make an observation; its name is their first argument."""
-NOT_MAKING = "account catalogue diagnosis binding ceilings ttm_plan ttm_verify".split()
+NOT_MAKING = "owner catalogue diagnosis binding ceilings ttm_plan ttm_verify".split()
 OBSERVING = [path for path in sorted(JUDGE.glob("*.py")) if path.stem not in NOT_MAKING]
 FOR_DISPLAY = {"explained", "snapshot-oom", "snapshot-reserved", "used:*"}
 """What a verdict only shows as evidence, or what the healthy box's answer lists."""

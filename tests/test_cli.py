@@ -9,7 +9,7 @@ from changed_boxes import oom
 from command_line import verb
 from data_rows import read_rows
 from pythons import starts
-from run_stand_in import ROOT, StandIn, table
+from run_stand_in import ROOT, StandIn
 
 from helpers.commands import records
 from helpers.look.boxes import open_box
@@ -30,18 +30,18 @@ def casebook(monkeypatch):
     return verb
 
 
-@pytest.mark.parametrize(("words", "line"), table("wrong_commands"))
+@pytest.mark.parametrize(("words", "line"), read_rows("wrong commands"))
 def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
     done = casebook(*words.split())
     assert done.code == 2 and line in done.err and done.out == ""
-    assert done.err.startswith("casebook: ") and done.err.count("\n") == 1
+    assert done.err.startswith("python -m helpers: ") and done.err.count("\n") == 1
 
 
 RUNS = f"name: x\nruns:\n  - notebook: {PROBE}\n"
 
 
 def test_figures_of_an_install_without_its_tests_say_what_they_need(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "ROOT", tmp_path)
+    monkeypatch.setattr(records, "CHECKOUT", tmp_path)
     code, _, err = verb("bench")
     assert code == 2 and "it needs a checkout" in err and err.count("\n") == 1
 

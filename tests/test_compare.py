@@ -179,6 +179,24 @@ def test_two_bundles_are_compared_by_verdict_pools_and_texts():
     assert "Kernel, driver, torch and memory settings are the same" in as_text(alone)
 
 
+@pytest.mark.parametrize("what", ["run", "batch"])
+def test_two_runs_and_two_batches_say_first_what_could_explain_a_new_failure(tmp_path, what):
+    names = sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))[:2]
+    sides = []
+    for name, state in zip(names, ("answered", "died"), strict=True):
+        put(tmp_path / name, run_record("000-probe-1", "01_probe.ipynb", state, box=name))
+        sides.append(tmp_path / name / ("000-probe-1" if what == "run" else ""))
+    found, bundles = compare.compare(*sides), compare.compare(*(RECORDED / n for n in names))
+    assert found.kind == what and [one for _, one in found.changes("build")] == [
+        one for _, one in bundles.changes("build")
+    ]
+    assert as_text(found).index("What could explain a new") < as_text(found).index("States and")
+    run_of = run_record("000-probe-1", "01_probe.ipynb", "died", box="live")
+    put(tmp_path / "blind", run_of)
+    (blind,) = compare.compare(tmp_path / "blind", tmp_path / "blind").blind
+    assert blind == "live: not available because no evidence bundle of this box lies beside it"
+
+
 def test_a_torn_record_is_named_and_the_others_are_compared(two):
     (two[0] / "009-torn").mkdir()
     (two[0] / "009-torn" / "run.json").write_text('{"run')

@@ -166,7 +166,7 @@ def test_what_is_no_storage_is_one_line(storage, log, tmp_path):
             read_study(str(url))
         assert "\n" not in str(error.value)
     assert not absent.exists() and read_study(f"{several}#one").complete == 0
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(FileNotFoundError):
         count_log(tmp_path / "absent.log")
 
 
@@ -184,29 +184,92 @@ def test_growth_needs_its_interval_above_zero_and_two_percent():
 
 def test_the_table_says_met_not_met_or_why_not_measured(log, storage):
     trials = [("COMPLETE", {"peak_bytes": str(10**9 + at * 10**7)}) for at in range(60)]
-    found = states(criteria(log(OOM.format(2) + "Epoch 3/3\n"), str(storage(trials))))
+    text = OOM.format(2) + "Epoch 3/3\nTraining finished\n"
+    found = states(criteria(log(text), str(storage(trials)), card_bytes=2 * 10**9))
     assert {name: found[name] for name in found if not found[name].startswith(UNKNOWN)} == {
         "no out of memory of the GPU": "not met",
         "training goes through every epoch": "met",
-        "a first epoch ends (a log does not say on which data)": "met",
+        "a first epoch ends": "met",
         "it ends without a crash": "met",
         "all of several epochs end": "met",
         "memory of each GPU stays low": "met",
+        "the peak uses the card and leaves room": "met",
         "memory does not grow from trial to trial": "not met",
         "the GPU's memory is reset every 50 trials": "not met",
         "the supervisor does not run out of restarts": "met",
         "5000 trials without anybody's help": "not met",
     }
-    assert found[IN_A_ROW].startswith(f"{UNKNOWN} 60 of 500") and len(found) == 15
+    assert found[IN_A_ROW].startswith(f"{UNKNOWN} 60 of 500") and len(found) == 19
     for empty in (criteria(None, None), criteria(log(""), None)):
         assert all(state.startswith(UNKNOWN) for state in states(empty).values())
+
+
+DEATHS = [
+    "Killed",
+    "bash: line 1: 4711 Killed                  python train.py",
+    "terminate called after throwing an instance of 'c10::Error'",
+    "Aborted (core dumped)",
+    "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x2. Reason: Unknown.",
+    "torch.AcceleratorError: CUDA error: device-side assert triggered",
+    "python: alloc.cpp:82: Assertion `size > 0' failed.",
+    "exitcode: -9 (pid: 2345)",
+    "Fatal Python error: Segmentation fault",
+]
+
+
+@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_of_a_run_that_died_nothing_is_met_that_its_end_would_show(log, death, epoch):
+    found = states(criteria(log(f"Epoch 1/3\nEpoch {epoch}/3\n{death}\nrestart 1 of 5\n"), None))
+    met = {name for name, state in found.items() if state == "met"}
+    assert found[CRASHES] == "not met" and met == {"a first epoch ends"}
+
+
+def test_a_log_that_just_stops_meets_nothing_and_one_that_says_its_end_or_its_exit_code_does(log):
+    at_last = "Epoch 3/3\nloss 0.1\n"
+    stops = states(criteria(log(at_last), None))
+    assert (
+        f"{UNKNOWN} the log stops" in stops[CRASHES] and stops["all of several epochs end"] != "met"
+    )
+    for text, code in ((at_last + "{'train_runtime': 5}\n", None), (at_last, 0)):
+        assert states(criteria(log(text), None, exit_code=code))[CRASHES] == "met"
+    assert states(criteria(log(at_last), None, exit_code=137))[CRASHES] == "not met"
+    hope = at_last + "the model is saved when training is done\n"
+    assert states(criteria(log(hope), None))[CRASHES].startswith(UNKNOWN)
+    again = "Training finished\nEpoch 1/3\nKilled\n"
+    assert states(criteria(log(again), None))["no out of memory of the GPU"] != "met"
+
+
+def test_time_and_share_of_the_data_are_read_from_the_log(log):
+    text = "2026-01-01 10:00:00 on {} % of the data\n2026-01-01T1{}:20:00 Training finished\n"
+    for percent, hour, told in ((10, 0, ("met", "met")), (5, 1, ("not met", "not met"))):
+        found = states(criteria(log(text.format(percent, hour)), None))
+        names = ("it is of a tenth of the data at least", "training takes a reasonable time")
+        assert tuple(found[name] for name in names) == told
+
+
+def test_files_are_loaded_weights_only_or_it_is_said_why_not(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    model, about, code = (tmp_path / name for name in ("m.pt", "m_metadata.json", "code.pt"))
+    torch.save({"a": torch.ones(2)}, model)
+    about.write_text("{}")
+    torch.save(tmp_path, code)  # a class of Python: only code could make it
+    saved = {
+        row.criterion: row for row in criteria(None, None, files=[str(model), str(about)]).rows
+    }
+    assert (saved[SAVED].state, saved[SAVED].seen) == ("met", "2 files load")
+    (tmp_path / "torn.pt").write_bytes(model.read_bytes()[:99])
+    for bad in (code, tmp_path / "torn.pt", tmp_path / "nosuch.pt"):
+        assert states(criteria(None, None, files=[str(bad), str(about)]))[SAVED] == "not met"
+    monkeypatch.setattr("helpers.load.criteria.torch_files", lambda python: ("", ""))
+    assert "no torch" in states(criteria(None, None, files=[str(model)]))[SAVED]
 
 
 def test_every_criterion_has_its_measure_or_says_why_it_never_can():
     for row in ASKED:
         assert {"case", "criterion", "expected"} <= set(row)
         assert ("measure" in row) != ("never" in row)
-        assert set(row.get("needs", [])) <= {"log", "study"}
+        assert set(row.get("needs", [])) <= {"log", "study", "files", "card"}
         assert row.get("runs", "ended") in ("ended", "resumed")
 
 

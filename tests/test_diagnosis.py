@@ -83,21 +83,6 @@ def test_the_sums_are_shown_without_their_source_in_every_line():
 
 
 # -- what is no text, and odd files ---------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("start", "kind"),
-    [
-        (b"\x80\x04\x95", "pickle"),
-        (b"PK\x03\x04", "archive"),
-        (b"\x1f\x8b\x08", "gzip"),
-        (b"GGUF", "GGUF"),
-        (b"\x7fELF", "program"),
-    ],
-)
-def test_a_binary_file_as_message_gets_no_cause_and_is_named(start, kind):
-    verdict = judged(start + b"per_process_memory_fraction out of memory \x00\x01" * 20)
-    assert verdict.cause == "cannot-tell" and not verdict.alternatives and kind in verdict.summary
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-8-sig"])
 def test_a_text_in_any_encoding_is_still_a_text(encoding):
     assert judged(FULL.encode(encoding)).cause == "true-capacity"

@@ -89,7 +89,7 @@ def test_the_version_is_the_same_everywhere():
     version = re.search(
         r'__version__ = "(.+)"', (ROOT / "helpers" / "__init__.py").read_text()
     ).group(1)
-    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
+    assert 'path = "helpers/__init__.py"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 

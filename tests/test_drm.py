@@ -32,6 +32,17 @@ def test_device_memory_is_found_under_every_drivers_name_for_it():
     assert msm.why == "no region vram"
 
 
+def test_resident_comes_before_memory_before_total_and_the_first_words_of_amdgpu_are_read():
+    info = drm.parse_fdinfo(
+        "drm-driver:\tamdgpu\ndrm-memory-vram:\t9 MiB\ndrm-total-vram:\t12 MiB\ndrm-resident-vram : 8192 KiB\n"
+        "drm-total-gtt:\t7\ndrm-memory-gtt:\t6 KiB\ndrm-shared-gtt:\t5 KiB\ndrm-total-cpu:\tmany\n"
+    )
+    assert info.held == {"vram": 8 * MIB, "gtt": 6 << 10}
+    early = drm.parse_fdinfo("pdev:\t0000:03:00.0\npasid:\t7\nvram mem:\t12 kB\ngtt mem:\t3 kB\n")
+    assert (early.driver, early.pci, early.pasid) == ("amdgpu", "0000:03:00.0", "7")
+    assert early.held == {"vram": 12 << 10, "gtt": 3 << 10}
+
+
 def naive_vram(rows):
     """The slow twin: try every pair of rows, keep one of each client, add up."""
     kept = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import box_builder as build
 import pytest
 from changed_boxes import gb10
+from data_rows import read_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import apu
@@ -22,8 +23,7 @@ from helpers.look.relations import RELATIONS, relations
 from helpers.shapes import CAUSES
 
 GIB, MIB = 1 << 30, 1 << 20
-DATA = Path(__file__).parent / "data" / "figures.jsonl"
-CASES = [json.loads(line) for line in DATA.read_text().splitlines()]
+CASES = read_lines("figures")
 """What ``shows`` a relation, ``names`` a GPU, or is posted and ``decides``."""
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,16 @@ def test_each_remedy_says_what_it_does_here_why_and_by_what(recorded):
     )
     assert (harms["on this box"], harms["by"]) == ("harms", "argument")
     assert (last["on this box"], last["why"][:21]) == ("untested", "claim 001-14, true: L")
+
+
+def test_all_that_is_known_of_a_remedy_stands_whole_in_its_row():
+    guess, claim = "no_effect: " + "both pass " * 9 + "with max_split_size_mb", "claim 1, true: so"
+    row = replace(measured("x", "a remedy", guess, "helps", 0.5), argued=claim, guess="no_effect")
+    told, silent = replace(row, why="memory x 0.5"), replace(row, why=claim, argued="", measured="")
+    study = FixStudy((told, silent), 24 * GIB, "2.14.1", "cuda", False, None, None, "")
+    said = guess.replace("no_effect", "predicted: no effect")
+    text = fixes.fixes_table(study).text()
+    assert f"memory x 0.5; {said}; argued: {claim}" in text and f"{claim}; {said}" in text
 
 
 @pytest.mark.parametrize(

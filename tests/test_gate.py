@@ -1,17 +1,26 @@
 """What the gate sees between two runs, on invented trees of a box, and what it then lets through."""
 
 import ctypes
+import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_stand_in import table
+from pythons import starts
+from run_stand_in import ROOT
 from trees import GIB, link, make_tree, write
 
+from helpers.cli import main
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus as gpus_of
 from helpers.look.nvml import NvmlError
@@ -102,6 +111,20 @@ def test_a_small_new_client_and_one_that_was_there_before_are_no_trouble(holders
     assert len(troubles) == bool(words) and all(why.startswith(words) for why in troubles)
 
 
+def test_a_look_is_kept_while_runs_go_on_and_none_is_taken_after_a_driver_did_not_answer(
+    tmp_path, monkeypatch
+):
+    looks = [BoxState("b"), BoxState("b", errors=(Trouble("box", "hung"),)), BoxState("c")]
+    monkeypatch.setattr(gate, "WATCH_S", 0)
+    stand_in = SimpleNamespace(measure=lambda folder: looks.pop(0))
+    between = gate.Between(stand_in, GATES, tmp_path, lambda: False)
+    between.watch()
+    assert json.loads((tmp_path / "last-look.json").read_text())["boot_id"] == "b"
+    between.watch()
+    between.watch()
+    assert [look.boot_id for look in looks] == ["c"]
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 64 * GIB), st.integers(GIB, 64 * GIB), st.floats(0, 1))
 def test_memory_is_back_exactly_within_the_plans_fraction_or_the_slack(more, total, fraction):
@@ -161,7 +184,7 @@ def test_the_disk_of_the_results_is_looked_at(tmp_path, box, monkeypatch):
     assert measure(root=box, folder=tmp_path / "gone").disk_free_bytes is None
 
 
-@pytest.mark.parametrize(("pci", "passes", "line"), table("kernel_troubles"))
+@pytest.mark.parametrize(("pci", "passes", "line"), read_rows("kernel troubles"))
 def test_a_new_error_of_the_kernel_is_told_once_with_its_card(box, pci, passes, line):
     before = measure(root=box)
     kmsg(box, 3, ["eth0: link up", line, "eth0: link down"], "a")
@@ -369,3 +392,81 @@ def test_this_box_is_looked_at_without_torch_and_without_an_error():
     troubles = unclean(now, measure(folder="/", since=now), GATES)
     assert [trouble for trouble in troubles if not trouble.passes] == []
     assert gate.measure is box_state.measure
+
+
+# -- the verb -------------------------------------------------------------------------------------
+@pytest.fixture
+def asked(box, monkeypatch, capsys):
+    """The verb on the box of the tree: its exit code, and the lines that it prints."""
+    monkeypatch.setattr(box_state, "measure", partial(measure, root=box))
+
+    def run(*words):
+        code = main(["gate", "--settle", "0", *map(str, words)])
+        return code, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def free(box):
+    card_file(box, "mem_info_vram_used", 256 * MIB)
+    for pid in measure(root=box).gpus[0].holders:
+        for place in ("proc", "sys/class/kfd/kfd/proc"):
+            shutil.rmtree(f"{box}/{place}/{pid.pid}", ignore_errors=True)
+
+
+def test_a_box_that_nobody_uses_is_clean_for_the_next_job(box, asked):
+    free(box)
+    assert asked("--gpus", 1) == (0, [f"clean: {CARD}"])
+
+
+def test_every_holder_and_memory_that_nobody_holds_is_a_line_and_exit_1(box, asked):
+    code, lines = asked()
+    assert code == 1 and all(line.startswith(f"not clean: gpu {CARD}: ") for line in lines)
+    assert sum("expected no holder" in line for line in lines) == len(
+        measure(root=box).gpus[0].holders
+    )
+    free(box)
+    card_file(box, "mem_info_vram_used", 9 * GIB)
+    code, (line,) = asked()
+    assert code == 1 and "sysfs VRAM: 9.00 GiB used, expected at most 1.00 GiB" in line
+
+
+def test_what_is_missing_or_cannot_be_read_is_not_called_clean(box, asked):
+    free(box)
+    assert "GPUs seen: 1, expected 2" in asked("--gpus", 2)[1][0]
+    assert f"gpu {OTHER}: no layer shows it" in asked("--gpu", OTHER)[1][0]
+    for name in ("vram_used", "gtt_used"):
+        os.unlink(f"{box}/sys/class/drm/card0/device/mem_info_{name}")
+    code, (line,) = asked()
+    assert code == 1 and "nothing here says how much of its memory is used" in line
+
+
+def test_a_look_that_was_kept_allows_what_was_there_and_tells_what_happened_since(
+    box, asked, tmp_path
+):
+    kept = tmp_path / "look.json"
+    assert asked("--save", kept)[0] == 1
+    assert asked("--since", kept) == (0, [f"clean: {CARD}"])
+    kmsg(box, 3, (f"amdgpu {CARD}: amdgpu: GPU reset begin!",), mode="a")
+    code, lines = asked("--since", kept)
+    assert code == 1 and "GPU reset" in lines[0]
+
+
+@pytest.mark.parametrize("words", ["--since nosuch", "--since {}", "--disk /nosuch", "--gpus x"])
+def test_wrong_use_of_the_gate_is_exit_2_and_judges_nothing(words, tmp_path, capsys):
+    (tmp_path / "empty").write_text("{}")
+    assert main(["gate", *words.format(tmp_path / "empty").split()]) == 2
+    said = capsys.readouterr()
+    assert not said.out and said.err.count("\n") == 1
+
+
+def test_the_gate_needs_no_set_up_and_the_page_names_real_options(tmp_path):
+    place = starts("python3.8") or sys.executable
+    argv = [place, "-I", "-S", str(ROOT / "helpers/__main__.py"), "gate", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode in (0, 1) and not done.stderr and "reasons" in done.stdout
+    words = re.findall(r"--[a-z]+", (ROOT / "env/GATE.md").read_text())
+    known = subprocess.run([*argv[:-1], "--help"], capture_output=True, text=True, check=True)
+    assert {word for word in words if word not in ("--query", "--format")} <= {
+        *re.findall(r"--[a-z]+", known.stdout)
+    }

@@ -1,6 +1,7 @@
 """Questions over many nights: what can be believed is read, what cannot is named, and the ready questions answer."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,15 @@ def test_what_cannot_be_believed_is_named_and_the_rest_is_read(outputs):
     assert found.read == 4
     names = [line.split("/run.json")[0].rpartition("/")[2] for line in found.unreadable]
     assert names == ["002-torn", "003-newer"]
+
+
+def test_a_report_has_the_cause_or_the_answer_of_each_run_and_names_torn_records(outputs):
+    (died,) = batches.runs_table(str(outputs / "20261121-a")).rows
+    assert (died["state"], died["why"]) == ("died", "killed by SIGSEGV")
+    last = str(outputs / "20261122-a")
+    assert re.search("Not readable: .*002-torn", str(batches.runs_table(last)))
+    assert {row["cause"] for row in batches.answers_table(last).rows} >= {"true-capacity"}
+    assert batches.NO_BATCH in str(batches.runs_table(""))
 
 
 def test_states_per_night(outputs):

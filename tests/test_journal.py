@@ -1,6 +1,7 @@
 """A batch that was cut off goes on where it stopped: each run in a true state, none repeated that must not be, nothing lost."""
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import run_stand_in
+from fault_stand_in import executed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS, StandIn, begun, change, go, plan, state, states
@@ -58,6 +60,19 @@ def test_a_run_whose_batch_ended_is_tried_once_more_and_what_it_left_is_kept(tmp
     assert "earlier" not in " ".join(record.files_below(batch / run_id))
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_run_whose_notebook_was_saved_whole_before_its_record_is_answered(tmp_path, whole):
+    path, batch, run_id = begun(tmp_path)
+    notebook = executed("measured")
+    notebook["cells"][0]["metadata"]["papermill"]["status"] = "completed" if whole else "running"
+    (batch / run_id / "notebook.ipynb").write_text(json.dumps(notebook))
+    again = StandIn()
+    run = go(path, again, resume=batch).runs[1]
+    assert again.ran == ["001", "002", "003"][whole:] and run.state == "answered"
+    assert (run.attempt, run.strikes) == ((1, 0) if whole else (2, 1))
+    assert not whole or (run.verdict.summary == "measured" and "saved whole" in run.notes[0])
+
+
 def test_a_run_whose_batch_ended_twice_is_not_tried_a_third_time(tmp_path):
     path, batch, run_id = begun(tmp_path)
     change(batch, run_id, strikes=1, attempt=2)
@@ -91,6 +106,8 @@ def test_a_run_that_rebooted_its_box_is_found_out_and_never_repeated_by_itself(
     again = StandIn()
     result = go(path, again, resume=batch)
     assert (result.runs[1].state, result.runs[1].strikes, result.exit_code) == (expected, 1, 1)
+    noted = " ".join(result.runs[1].notes)
+    assert ("not available because nothing looked" in noted) == (expected == "rebooted")
     assert go(path, again, resume=batch).runs == result.runs and again.ran == ["002", "003"]
     repeated = go(path, again, resume=batch, again=[run_id]).runs[1]
     assert (repeated.state, repeated.attempt, repeated.strikes) == ("answered", 2, 1)

@@ -4,14 +4,13 @@ What single lines say stands in tests/data/readers.jsonl. What is collected is t
 dmesg do.
 """
 
-import json
 import os
 import re
 import stat
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
+from data_rows import read_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +21,9 @@ from helpers.look.kernel_log import parse
 
 CARD = "amdgpu 0000:03:00.0: "
 Tried = namedtuple("Tried", "source content status why")
-ROWS = map(json.loads, (Path(__file__).parent / "data/readers.jsonl").read_text().splitlines())
-LINES = [row["text"] for row in ROWS if row["says"] == "each message becomes its event"]
+LINES = [
+    row["text"] for row in read_lines("readers") if row["says"] == "each message becomes its event"
+]
 
 
 def test_every_rule_has_a_line_here():
@@ -197,6 +197,49 @@ def test_a_log_without_a_line_of_interest_is_an_empty_text_and_not_a_missing_one
 )
 def test_a_record_of_dev_kmsg_becomes_a_line_as_dmesg_prints_it(record, line):
     assert kernel_log.kmsg_line(record) == line
+
+
+KERN = """2026-11-22T03:10:00Z box kernel: [    0.000000] Linux version 6.8.0
+2026-11-22T03:12:20Z box kernel: [  140.700000] amdgpu 0000:c5:00.0: GPU reset begin!
+2026-11-22T03:12:21Z box sshd[7]: Connection closed by 192.0.2.1
+2026-11-22T03:14:00Z box kernel: [    0.000000] Linux version 6.8.0
+2026-11-22T03:14:09Z box kernel: [    9.000000] amdgpu 0000:c5:00.0: ring gfx ready
+"""
+
+
+@pytest.mark.parametrize(
+    ("planted", "first", "last"),
+    [
+        (
+            {"/var/lib/systemd/pstore/7/dmesg.txt": "Panic#1 Part1\n<0>[  141.2] Kernel panic\n"},
+            "from /var/lib/systemd/pstore/7/dmesg.txt:",
+            "[141.2] Kernel panic",
+        ),
+        (
+            {"/sys/fs/pstore/dmesg-efi-2": "Panic#1 Part2\n", "/sys/fs/pstore/dmesg-efi-1": "Oops#1 Part1\nBUG"},
+            "from /sys/fs/pstore/dmesg-efi-1:",
+            "BUG",
+        ),
+        (
+            {"/var/log/kern.log": KERN},
+            "from /var/log/kern.log:",
+            "[140.7] amdgpu 0000:c5:00.0: GPU reset begin!",
+        ),
+        ({"/var/log/kern.log": "\n".join(KERN.splitlines()[3:])}, "not available because pstore: ", ""),
+        ({}, "not available because pstore: the kernel left no log there since the run began; ", ""),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_of_an_earlier_boot_said_last_is_found_or_it_says_where_it_is_not(
+    tmp_path, planted, first, last
+):
+    for name, text in planted.items():
+        (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name[1:]).write_text(text)
+    said = kernel_log.last_lines("5" * 32, 1.0, str(tmp_path))
+    assert said[0].startswith(first) and said[-1].endswith(last) and "192.0.2.1" not in str(said)
+    if "pstore" in str(planted):  # of an earlier fault
+        (old,) = kernel_log.last_lines("5" * 32, 9e9, str(tmp_path))
+        assert old.startswith("not available because pstore")
 
 
 def test_every_row_of_the_tables_of_the_log_fits_what_it_is_for():

@@ -12,8 +12,8 @@ from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
 from helpers.tell import figures
-from helpers.tell.box import ledger_table
-from helpers.tell.figures import NO_LEDGER, ROWS, pieces_of
+from helpers.tell.box import NO_LEDGER, ledger_table
+from helpers.tell.figures import ROWS, colours, pieces_of
 from helpers.tell.sheet import MARGIN, RIGHT, STACKED, STUB, UNKNOWN
 
 
@@ -104,7 +104,7 @@ PARTS = st.lists(st.tuples(KINDS, st.integers(1, 40 * GIB)), min_size=1, max_siz
 def test_the_pieces_add_up_to_the_total_and_so_does_the_bar(parts, free):
     used = sum(size for _, size in parts)
     one = book([(kind, kind, size) for kind, size in parts], total=used + free)
-    assert sum(piece.held for piece in pieces_of(one)) == used + free
+    assert sum(piece.held for piece in pieces_of(one, colours([one]))) == used + free
     assert sum(widths(drawn(one))) == pytest.approx(RIGHT - MARGIN, rel=1e-6)
 
 
@@ -116,15 +116,15 @@ def test_bars_of_two_sources_share_one_scale():
 
 
 def test_a_crowd_keeps_its_largest_and_counts_the_rest():
-    *kept, together, nobody, free = pieces_of(CROWD)
+    *kept, together, nobody, free = pieces_of(CROWD, colours([CROWD]))
     assert together.words == "32 more processes" and nobody.words == "held by no process"
     assert len(kept) == ROWS - 1 and min(piece.held for piece in kept) == 33 * MIB
-    assert sum(piece.held for piece in pieces_of(CROWD)[:-1]) == CROWD.used.value
+    assert sum(piece.held for piece in pieces_of(CROWD, colours([CROWD]))[:-1]) == CROWD.used.value
     assert free.words == "free"
 
 
 def test_pieces_of_one_kind_beside_each_other_differ():
-    first, second, third, *_ = (piece.look for piece in pieces_of(FULL))
+    first, second, third, *_ = (piece.look for piece in pieces_of(FULL, colours([FULL])))
     assert len({first, second, third}) == 3
 
 
@@ -158,13 +158,26 @@ def test_contradictions_stand_in_the_picture_the_words_and_the_table():
 
 def test_no_ledger_is_said():
     assert NO_LEDGER in words(drawn()) and NO_LEDGER == figures.ledger([]).alt
-    assert "(none)" in str(ledger_table([]))
+    assert str(ledger_table([])) == NO_LEDGER
 
 
 def test_a_process_has_its_colour_in_every_ledger_and_the_holders_are_the_drivers():
     message = book([("process", "this process: tensors", 9 * GIB)], account=MESSAGE)
     figure = figures.ledger([FULL, message]).draw()
     tall = [bar.get_facecolor() for bar in bars(figure, STACKED)]
-    assert tall[0] == tall[1] == tall[2] == tall[len(pieces_of(FULL))] != tall[3]
-    assert figures.holders([message, FULL]).rows == figures.ledger([FULL]).rows
+    assert tall[0] == tall[1] == tall[2] == tall[len(pieces_of(FULL, colours([FULL])))] != tall[3]
+    holders = figures.holders([message, FULL])
+    assert holders.rows == figures.ledger([FULL]).rows
+    assert [bar.get_facecolor() for bar in bars(holders.draw(), STACKED)] == tall[
+        : len(pieces_of(FULL, colours([FULL])))
+    ]
     assert figures.ledger([FULL, message]).title == "9.00 of 16.00 GiB: train (7), tensors"
+
+
+def test_processes_whose_numbers_ask_for_one_colour_differ_and_keep_theirs_in_every_figure():
+    one = book([("other_process", f"p ({pid})", pid * GIB) for pid in (6, 12)])
+    two = book([("other_process", f"p ({pid})", GIB) for pid in (12, 18, 24)])
+    of = colours([one, two])
+    assert len({of[pid] for pid in (6, 12, 18, 24)}) == 4 and of == colours([two, one])
+    drawn_in = [bar.get_facecolor() for bar in bars(figures.ledger([one, two]).draw(), STACKED)]
+    assert drawn_in[1] == drawn_in[2 + (one.total.value > one.used.value)]

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from data_rows import read_lines
 from fuzz_messages import MESSAGES, fuzz, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pythons import starts
 
 from helpers import grammar
-from helpers.judge.account import account
+from helpers.judge.owner import account
 from helpers.look.messages import MESSAGES_LIMIT, Message, read_message, without_footers
 from helpers.look.text import prefix
 from helpers.units import Quantity
@@ -29,11 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def table(name: str) -> list[dict]:
-    return [json.loads(line) for line in (ROOT / "tests/data" / name).read_text().splitlines()]
-
-
-TEXTS, SUMS = table("messages.jsonl"), table("sums.jsonl")
+TEXTS, SUMS = read_lines("messages"), read_lines("sums")
 SHARED = ROOT.parent / "shared"
 NEW: str = TEXTS[0]["text"]
 """A message of torch 2 with every number it can have."""

@@ -101,8 +101,15 @@ def test_a_module_keeps_its_name_and_one_cell_emits_the_verdict(path):
 @ALL
 def test_one_cell_is_tagged_as_the_one_that_tells_the_machine(path):
     (told,) = [cell for cell in cells(path, "code") if "machine" in cell.metadata.get("tags", [])]
-    assert machine_line(nbformat.read(path, 4)) == text_of(told).splitlines()[0]
+    loud, machine, *_ = text_of(told).splitlines()
+    assert machine_line(nbformat.read(path, 4)) == machine
+    assert loud.startswith("NOT THIS MACHINE: ") and 'box = "live"' in loud
     assert "machine_line(" in told.source
+
+
+@ALL
+def test_its_parameters_are_checked_before_they_are_used(path):
+    assert cells(path, "code")[1].source.endswith("\n\nrefuse_wrong_parameters()")
 
 
 def bound(source):

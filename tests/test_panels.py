@@ -18,24 +18,19 @@ from helpers.judge import ttm_plan
 from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.boxes import open_box
 from helpers.run.kernel import MARK
-from helpers.tell import message, ttm
+from helpers.tell import ttm
 from helpers.tell.panels import allocator, frame, monitor
 from helpers.tell.panels.questions import Planner, Reader, Reserve, ceilings, chunks, reader
-from helpers.tell.panels.tables import Browser, Remedies, Runs, ledger, remedies, runs
+from helpers.tell.sanitise import clean_svg
+from helpers.tell.shown import DARK
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
-QUICK = "20260102T030405Z-quick"
-PANELS = (reader, ledger, ceilings, chunks, allocator.PANEL, remedies, runs, monitor.PANEL)
+PANELS = (reader, ceilings, chunks, allocator.PANEL, monitor.PANEL)
 
 
 @pytest.fixture(autouse=True)
 def readable_replay(monkeypatch):
     monkeypatch.setattr(allocator, "replay", functools.partial(replay, engine="plain"))
-
-
-@pytest.fixture(scope="module")
-def books():
-    return message.gathered("", "cuda-24gb-tuning")[1]
 
 
 def reserve_of(name):
@@ -63,17 +58,13 @@ def opened(panel, state):
     return open_one.line, controls, lambda: " ".join(one.value for one in answers)
 
 
-def state_of(name, tmp_path):
+def state_of(name):
     """What a panel of panels.json looks at."""
     made_up = {
         "empty": Reader,
         "message": lambda: Reader(made.MESSAGE),
         "small": lambda: allocator.Bench(made.small_study()),
         "planner": lambda: PLANNER,
-        "fixes": lambda: Remedies(made.fix_study()),
-        "batches": lambda: Runs(made.batches(tmp_path), QUICK),
-        "nothing": lambda: Runs(tmp_path / "nothing"),
-        "cuda-24gb-tuning": lambda: Browser(message.gathered("", "cuda-24gb-tuning")[1]),
     }
     return made_up[name]() if name in made_up else reserve_of(name)
 
@@ -82,9 +73,9 @@ PLAYS = json.loads((DATA / "panels.json").read_text())
 
 
 @pytest.mark.parametrize("play", PLAYS, ids=[f"{one['panel']}: {one['state']}" for one in PLAYS])
-def test_a_panel_answers_its_controls_and_says_in_its_line_what_is_wrong(play, tmp_path):
+def test_a_panel_answers_its_controls_and_says_in_its_line_what_is_wrong(play):
     panel = next(one for one in PANELS if one.name == play["panel"])
-    line, controls, says = opened(panel, state_of(play["state"], tmp_path))
+    line, controls, says = opened(panel, state_of(play["state"]))
     for label, value, there, absent in play["steps"]:
         if label and value is None:
             controls[label].click()
@@ -93,18 +84,6 @@ def test_a_panel_answers_its_controls_and_says_in_its_line_what_is_wrong(play, t
         said = line.value + says()
         assert [words for words in there if words not in said] == [], (label, value, said)
         assert [words for words in absent if words in said] == [], (label, value)
-
-
-def test_rows_are_chosen_by_code_and_word_and_accounts_are_not_added_up(books):
-    every = Browser(books).rows()
-    assert len(every.chosen()) == sum(len(book.rows) for book in books)
-    assert every.says(every.chosen()).count("rows shown make") == len(books) == 2
-    rest = every.view(every.chosen(kind="unattributed")).rows
-    assert {row["kind"] for row in rest} == {"unattributed"}
-    account = rest[0]["account"]
-    only = every.chosen(account=account)
-    assert {row["account"] for row in every.view(only).rows} == {account}
-    assert every.chosen("XORG", account=account) < only and every.says([]) == "No row is shown."
 
 
 def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
@@ -148,13 +127,6 @@ def test_the_longest_session_grows_with_the_mean_one():
     assert PLANNER.asked(2_560_000, 128, 1000, "20GiB", True).free is PLANNER.free
 
 
-def test_of_remedies_what_helps_stands_first_and_each_is_told_in_full():
-    rows = Remedies(made.fix_study()).rows()
-    shown = rows.view(rows.chosen()).rows
-    assert [row["on this box"] for row in shown[:3]] == ["helps", "helps", "harms"]
-    assert "argued: no trial decides it" in rows.detail(3)
-
-
 def test_releases_and_builds_are_chosen_from_lists():
     _, controls, _ = opened(allocator.PANEL, allocator.Bench(made.small_study()))
     assert {"cuda", "rocm7.2"} <= set(controls["Build"].options)
@@ -168,8 +140,11 @@ def test_the_segments_of_the_map_have_sizes_and_say_on_hover_what_keeps_them():
     assert [row["kept by"] for row in view.rows] == ["operation 4", "", ""]
     drawing = view.draw().svg(view.alt)
     assert "<title>segment of 30.00 MiB: 30.00 MiB in use, 0 B stranded</title>" in drawing
-    assert "kept from the card by operation 4</title>" in drawing and "currentColor" in drawing
-    assert "fill: #ffffff" not in drawing
+    assert "kept from the card by operation 4</title>" in drawing and DARK in drawing
+    assert "prefers-color-scheme" not in drawing
+    assert "<title>segment of" in view.draw().svg() and "fill-opacity: 0.00" in drawing
+    clean = clean_svg(view.draw().svg())[0]
+    assert "segment of" not in clean and "fill-opacity: 0.00" not in clean
 
 
 def test_on_another_box_the_monitor_is_one_sentence():
@@ -190,24 +165,14 @@ def test_opening_a_panel_again_closes_the_one_before():
     assert ended == [1]
 
 
-def states(tmp_path):
+def states():
     """Each panel with a state that it can show."""
-    names = (
-        "message",
-        "cuda-24gb-tuning",
-        "strix-halo-1-found",
-        "planner",
-        "small",
-        "fixes",
-        "batches",
-    )
-    several = [state_of(name, tmp_path) for name in names]
-    several.append(monitor.Watch())
-    return zip(PANELS, several, strict=True)
+    several = map(state_of, ("message", "strix-halo-1-found", "planner", "small"))
+    return zip(PANELS, [*several, monitor.Watch()], strict=True)
 
 
-def test_every_control_has_a_label_and_waits_until_it_is_left(tmp_path):
-    for panel, state in states(tmp_path):
+def test_every_control_has_a_label_and_waits_until_it_is_left():
+    for panel, state in states():
         line, controls, says = opened(panel, state)
         assert controls and "role='status'" in line.value
         for one in controls.values():
@@ -216,8 +181,8 @@ def test_every_control_has_a_label_and_waits_until_it_is_left(tmp_path):
     frame.open_panel(monitor.PANEL.name, lambda one: [])  # it ends the sampler
 
 
-def test_under_a_runner_every_panel_is_its_twin_in_words(tmp_path, capsys):
-    for panel, state in states(tmp_path):
+def test_under_a_runner_every_panel_is_its_twin_in_words(capsys):
+    for panel, state in states():
         frame.Panel(panel.name, lambda state=state: state, panel.build).show()
         said = capsys.readouterr().out
         assert len(said) > 60 and "widget" not in said.lower(), panel.name
@@ -227,7 +192,7 @@ def test_under_a_runner_every_panel_is_its_twin_in_words(tmp_path, capsys):
 def test_with_somebody_there_the_panel_stands_beside_its_words(monkeypatch, reserve):
     shown = []
     monkeypatch.setattr(frame, "is_interactive", lambda: True)
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: shown.append(data))
     ceilings.show(reserve.stack, reserve.what_if)
     words, view = shown
     assert "A reserve of 8.00 GiB" in words["text/plain"]
@@ -249,13 +214,6 @@ def test_a_panel_is_live_where_a_cell_may_ask(monkeypatch, run, header, there):
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     monkeypatch.setenv(MARK, run)
     assert frame.is_interactive() is there
-
-
-def test_the_runs_of_a_batch_are_found_by_its_path(tmp_path):
-    made.batches(tmp_path)
-    state = runs.state(str(tmp_path / QUICK))
-    assert (state.folder, state.batch) == (tmp_path, QUICK)
-    assert runs.state().folder.name == "outputs" and "no batch" in str(runs.state().parts()[0])
 
 
 @pytest.mark.parametrize("name", made.CELLS)

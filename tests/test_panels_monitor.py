@@ -1,25 +1,25 @@
 """The live monitor: what a sample holds, the ring and its file, the feed and its end, and whom it dares to ask."""
 
+import fcntl
 import json
 import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from pythons import starts
 from trees import link, make_tree, write
 
-from helpers.look.drm import parse_fdinfo
-from helpers.tell.panels import frame, monitor, sampler
+from helpers.tell.panels import frame, live, monitor, sampler
 
 ROOT = Path(__file__).resolve().parents[1]
-PREFIXES = ("resident", "memory", "total", "shared", "purgeable")
-KINDS = st.sampled_from([f"drm-{name}-" for name in PREFIXES])
-REGIONS = st.sampled_from(["vram", "gtt", "cpu", "cycles-gfx"])
 
 
 def until(ask, seconds=10.0):
@@ -41,24 +41,6 @@ def sample(at=1.0, used=4, rss=None, **more):
         "process": rss and {"pid": 7, "name": "x", "state": "S", "rss_anon": rss},
         **more,
     }
-
-
-@given(
-    st.lists(
-        st.tuples(KINDS, REGIONS, st.integers(0, 1 << 40), st.sampled_from(["", " KiB", " MiB"])),
-        max_size=12,
-        unique_by=lambda row: row[:2],
-    )
-)
-def test_the_quick_reading_of_fdinfo_agrees_with_the_careful_one(rows):
-    text = "".join(f"{kind}{region}:\t{number}{unit}\n" for kind, region, number, unit in rows)
-    careful = parse_fdinfo("drm-driver:\tamdgpu\n" + text)
-    known = {region: careful.held[region] for region in ("vram", "gtt") if region in careful.held}
-    assert sampler.held(text.encode()) == known
-
-
-def test_the_first_words_of_amdgpu_for_its_memory_are_read_too():
-    assert sampler.held(b"vram mem:\t12 kB\ngtt mem:\t3 kB\n") == {"vram": 12 << 10, "gtt": 3 << 10}
 
 
 def test_every_holder_of_a_tree_is_found_with_its_bytes_within_a_turn(tmp_path):
@@ -215,7 +197,7 @@ def test_the_panel_watches_pauses_marks_saves_and_ends_with_its_cell(tmp_path, p
 def test_a_sampler_that_hangs_in_the_driver_is_left_behind_and_the_panel_opens_again(
     monkeypatch, panel
 ):
-    monkeypatch.setattr(monitor, "END_S", 0.2)
+    monkeypatch.setattr(live, "END_S", 0.2)
     made, feed, _ = panel
     end = feed.child.kill
     feed.child.kill = lambda: None  # as a process that waits inside the kernel takes SIGKILL
@@ -284,3 +266,88 @@ def test_a_process_not_recorded_gets_no_signal():
             monitor.torch_numbers(child.pid)
         assert child.poll() is None
         child.kill()
+
+
+# -- in a terminal --------------------------------------------------------------------------------
+VIEWER = (
+    "import sys; from pathlib import Path; from helpers.tell.panels import live; "
+    "live.OUTPUTS = Path(sys.argv[1]); sys.exit(live.terminal(int(sys.argv[2]), 0.1, None, False))"
+)
+
+
+class Terminal:
+    """A terminal with the monitor in it: what it shows, and keys for it."""
+
+    def __init__(self, folder, *, columns=100):
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        argv = [sys.executable, "-c", VIEWER, str(folder), str(os.getpid())]
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        self.before = termios.tcgetattr(slave)
+        self.child = subprocess.Popen(argv, cwd=ROOT, start_new_session=True, **streams)
+        self.master, self.slave, self.seen = master, slave, ""
+
+    def shows(self, words):
+        def look():
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.seen += os.read(self.master, 1 << 16).decode()
+            return words in self.seen
+
+        until(look, 30)
+
+    def press(self, key):
+        os.write(self.master, key)
+
+    def ends(self):
+        try:
+            return self.child.wait(20)
+        finally:
+            self.child.kill()
+
+
+def test_the_terminal_shows_the_rows_of_the_panel_marks_saves_and_gives_the_terminal_back(tmp_path):
+    seen = Terminal(tmp_path)
+    seen.shows("who holds GPU memory")
+    seen.shows("host RAM")
+    seen.shows(str(os.getpid()))
+    seen.press(b"m")
+    seen.shows("marked: event 1")
+    seen.press(b"s")
+    seen.shows("saved ")
+    seen.press(b"q")
+    seen.shows("\x1b[?1049l")
+    assert seen.ends() == 0 and termios.tcgetattr(seen.slave) == seen.before
+    (kept,) = tmp_path.glob("monitor/*.json")
+    saved = json.loads(kept.read_text())
+    assert saved["samples"][0]["host"] and saved["events"][0]["says"] == "event 1"
+
+
+@pytest.mark.parametrize("end", ["closed", "interrupt", "terminated"])
+def test_the_terminal_ends_cleanly_and_leaves_no_sampler(tmp_path, end):
+    seen = Terminal(tmp_path)
+    seen.shows("host RAM")
+    mine = Path(f"/proc/{seen.child.pid}/task/{seen.child.pid}/children")
+    children = [int(pid) for pid in mine.read_text().split()]
+    if end == "closed":
+        seen.child.send_signal(signal.SIGHUP)
+    else:
+        seen.child.send_signal(signal.SIGINT if end == "interrupt" else signal.SIGTERM)
+    assert seen.ends() == 0 and children
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_what_is_no_terminal_gets_one_line_a_sample_on_plain_python():
+    place = starts("python3.8") or sys.executable
+    argv = [place, "-S", "-m", "helpers", "monitor", str(os.getpid()), "--count", "2"]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and not done.stderr and len(lines) == 2
+    assert all("host RAM" in line and f"pid {os.getpid()}" in line for line in lines)
+
+
+def test_names_that_would_move_the_cursor_do_not(monkeypatch):
+    state = live.Monitor()
+    state.ring.append(sample(holders=[{"pid": 5, "name": "a\x1b[2Jb\n", "pci": "x", "by": "y"}]))
+    lines = live.picture(state, "keys", 60, 30)
+    assert not any("\x1b" in line or "\n" in line or len(line) > 60 for line in lines)

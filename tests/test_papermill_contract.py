@@ -12,7 +12,7 @@ from papermill.iorw import LocalHandler, papermill_io
 from run_stand_in import NOTEBOOKS
 
 from helpers.run.engine import CasebookEngine
-from helpers.run.notebook import open_notebook, parameters
+from helpers.run.notebook import open_notebook, parameters, refuse_wrong_parameters
 
 KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
 
@@ -33,6 +33,44 @@ def test_our_parameters_are_those_that_papermill_sees():
     # papermill drops a line with a second "=" in it: here the box, whose comment has one.
     assert list(theirs) == [name for name in ours if name != "box"]
     assert theirs["steps"]["inferred_type_name"] == "int"
+
+
+OWN = """box: str = "live"  # a name = a path
+steps: int = 8
+names: list[str] = ["a"]"""
+CHECK = "from helpers.run.notebook import refuse_wrong_parameters\n\nrefuse_wrong_parameters()"
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"bx": "x"}, "no parameter 'bx'; expected one of box, steps, names"),
+        ({"steps": "lots"}, "parameter 'steps': seen 'lots' (str); expected int"),
+        ({"box": 5}, "parameter 'box': seen 5 (int); expected str (quote it; with papermill: -r)"),
+        ({"names": "a"}, "parameter 'names': seen 'a' (str); expected list[str]"),
+        ({"box": "x", "steps": 3, "names": []}, ""),
+    ],
+)
+def test_under_stock_papermill_a_wrong_name_or_type_ends_in_one_line(tmp_path, given, line):
+    new = nbformat.v4.new_code_cell
+    own = new(OWN, metadata={"tags": ["parameters"]})
+    # A second use, after other cells, says the same of the same.
+    nb = nbformat.v4.new_notebook(cells=[own, new(CHECK), new("%pwd\nsize: int = 1"), new(CHECK)])
+    path, out = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
+    nb.metadata.language_info = {"name": "python"}
+    nbformat.write(nb, path)
+    try:
+        papermill.execute_notebook(
+            str(path), str(out), given, kernel_name="python3", progress_bar=False
+        )
+        said = []
+    except papermill.PapermillExecutionError as error:
+        said = error.traceback
+    assert said == ([f"NotebookError: {line}"] if line else [])
+
+
+def test_outside_a_kernel_there_is_nothing_to_check():
+    assert refuse_wrong_parameters() is None
 
 
 def test_the_engine_is_known_by_name_and_leaves_papermills_own_files_as_they_are():

@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from data_rows import read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_stand_in import NOTEBOOKS, table
+from run_stand_in import NOTEBOOKS
 
 from helpers.run.notebook import NotebookError, check_parameters, open_notebook, parameters
 from helpers.run.plan import NOTEBOOKS as COMMITTED
@@ -113,7 +114,7 @@ def test_a_box_is_live_a_recorded_name_or_a_path_and_a_grid_may_go_over_boxes(pl
     ]
 
 
-@pytest.mark.parametrize(("runs", "words"), table("wrong_plans"))
+@pytest.mark.parametrize(("runs", "words"), read_rows("wrong plans"))
 def test_a_wrong_plan_is_refused_in_one_line_that_says_where(plan, runs, words):
     line = refused(plan, runs)
     assert [part for part in words.split(" & ") if part not in line] == []

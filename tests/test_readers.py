@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_rows import read_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import plain
@@ -23,7 +24,7 @@ PLACES = {
     "sample": HERE / "samples",
     "shared": HERE.parents[1] / "shared" / "samples" / "smi",
 }
-ROWS = [json.loads(line) for line in (HERE / "data" / "readers.jsonl").read_text().splitlines()]
+ROWS = read_lines("readers")
 CASES = [
     (row, name) for row in ROWS for name in ([row["reads"]] if "reads" in row else row["gives"])
 ]

@@ -57,6 +57,12 @@ def refused(kind, says):
     return pytest.raises(kind, match=rf"\A[^\n]*{says}[^\n]*\Z")
 
 
+def test_peaks_that_nobody_saw_are_unknown_and_never_zero():
+    lost = ran(peak_allocated_bytes=None, peak_reserved_bytes=None)
+    line = command.told(lost)[0]
+    assert "peak allocated unknown, reserved unknown, unknown retries" in line and "0 B" not in line
+
+
 # Cards.
 
 

@@ -18,7 +18,9 @@ from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_reco
 
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
-from helpers.look.reading import seen
+from helpers.look.reading import GIB, seen
+from helpers.run.box_state import BoxState, GpuState
+from helpers.run.last_look import before_the_end, keep
 from helpers.run.notebook import VERDICT as MIME
 from helpers.run.record import boot_id
 from helpers.run.shapes import STATES
@@ -100,7 +102,9 @@ def test_last_words_stand_beneath_the_failed_cell_and_where_there_is_no_notebook
 
 def test_the_only_script_of_a_page_is_its_own(whole):
     folder = Path(report.__file__).parent / "templates"
-    assert check(whole).script == (folder / "page.js").read_text()
+    own = [(folder / name).read_text() for name in ("table.js", "page.js")]
+    assert check(whole).script == "".join(own)
+    assert own[0] in Shown("", ["a"], [[1]])._repr_mimebundle_()[0]["text/html"]
     assert Audit(whole).style == (folder / "casebook.css").read_text()
 
 
@@ -122,14 +126,15 @@ def test_a_page_shows_each_thing_once(whole):
     assert text.count(headline(VERDICT)) == 2 and "the answer above" in text  # with the title
     assert "print(machine_line" not in text and text.count("strix-halo: Ubuntu") == 1
     view = code("x", table_of(["a", "b"], [[1, 2]], "note"))
-    panel = code("from helpers.tell.panels import monitor\nmonitor.show()", printed("One moment"))
+    panel = code("anything.show()", data(text__plain="One moment"))
+    panel.outputs[0].metadata = {"casebook": {"again": True}}
     said = [markdown("## Verdict"), code("print(v)", printed("the verdict in words"))]
     notebook = new_notebook(
         cells=[markdown("Who. And why."), view, markdown("By hand."), panel, *said]
     )
     known = set()
     html = str(notebook_html(notebook, Room(ROOM), known=known))
-    assert re.findall("<summary>(.*?)</summary>", html) == ['Who. <span class="hint">1 row</span>']
+    assert re.findall("<summary>(.*?)</summary>", html) == ['Who. <span class="result">1 2</span>']
     assert (
         '<td class="number">1</td><td class="number">2</td>' in html
         and "note" in html
@@ -151,7 +156,7 @@ def test_a_figure_and_the_table_that_says_the_same_are_two_views_of_one_section(
         code("t", rows),
     ]
     html = str(notebook_html(new_notebook(cells=cells_), Room(ROOM), known=set()))
-    assert html.count('class="fold"') == 1 and "figure, 2 rows" in html
+    assert html.count('class="fold"') == 1 and ">Pools: VRAM 2.00 GiB; GTT 1.50 GiB.<" in html
     assert html.count('name="view-0-1"') == 2 and html.count("open>") == 1
 
 
@@ -499,9 +504,7 @@ def test_the_page_of_a_thousand_runs_stays_below_6_mb_with_the_longest_last_word
             path.write_text(json.dumps({**run, "last_words": "<&>" * 1000}))
     html = report.page(folder)
     assert (
-        len(html.encode()) < 6_000_000
-        and "1000 runs" in html
-        and html.count('<details class="run"') == 1000
+        len(html.encode()) < 6_000_000 and "1000 runs" in html and html.count('class="run"') == 1000
     )
 
 
@@ -523,15 +526,39 @@ def test_a_night_says_what_is_new_since_the_batch_before(tmp_path):
 
 def test_a_run_that_a_restart_ended_shows_what_the_kernel_said_before_it(tmp_path):
     folder = one_run(tmp_path / "night", state="rebooted", last_words="step 41")
-    writer = BundleWriter("live", "live", "0", "2026-11-21T03:00:00Z")
-    source = "journalctl -k --no-pager --no-hostname -o short-monotonic -b -1"
-    writer.add("command", source, "[ 4021.700000] kernel: amdgpu 0000:c5:00.0: GPU reset begin!\n")
-    writer.write(folder / "box")
-    text = check(report.page(folder)).text
-    assert in_order(
-        text, "the machine restarted", "Last words", "step 41", "Last lines of the kernel"
+    look = BoxState(
+        boot_id="b",
+        gpus=(GpuState("0000:c5:00.0", pools=(("sysfs GTT", 60 * GIB, 62 * GIB),)),),
+        available_bytes=GIB,
     )
-    assert "GPU reset begin!" in text
+    keep(folder, look)
+    (tmp_path / "box/var/log").mkdir(parents=True)
+    boot = "kernel: [    0.0] Linux version 6.8\n"
+    fault = "Nov 22 03:12:20 h kernel: [ 4021.7] amdgpu 0000:c5:00.0: GPU reset begin!\n"
+    (tmp_path / "box/var/log/kern.log").write_text(f"x {boot}{fault}x {boot}")
+    run = report.read_run(next(folder.glob("*/run.json"))).model_copy(update={"boot_id": "b"})
+    notes = before_the_end(folder, run, str(tmp_path / "box"))
+    path = folder / run.run_id / "run.json"
+    path.write_text(run.model_copy(update={"notes": notes}).model_dump_json())
+    text = check(report.page(folder)).text
+    said = ("the machine restarted", "Last words", "step 41", "The last readings before it, at 20")
+    assert in_order(text, *said, "60.00 GiB of 62.00 GiB in use", "1.00 GiB", "last words before")
+    assert "from /var/log/kern.log:" in text and "GPU reset begin!" in text
+    other = before_the_end(folder, run.model_copy(update={"boot_id": "c"}), str(tmp_path))
+    assert "not available because the box was last looked at under another boot" in other[0]
+
+
+def test_a_restart_that_nobody_has_recorded_yet_shows_the_same_and_a_lost_node_says_why_not(
+    tmp_path,
+):
+    gone = one_run(tmp_path / "gone", state="started", boot_id="5" * 32)
+    text = check(report.page(gone)).text
+    assert "The last readings before it: not available because nothing looked" in text
+    assert "The kernel's last words before it, not available because pstore" in text
+    lost = one_run(tmp_path / "lost", state="node_lost", boot_id="5" * 32)
+    assert f"has not answered since; there, if it comes back: journalctl -k -b {'5' * 32}" in (
+        check(report.page(lost)).text
+    )
 
 
 @pytest.mark.parametrize(
@@ -547,3 +574,31 @@ def test_what_was_checked_and_is_fine_is_said_and_what_was_not_seen_is_not(box, 
     assert all(words in said for words in fine.split("; "))
     assert not any(words in said for words in not_said.split("; "))
     assert "filled in)" in words_of_box.machine_line(open_box(box))
+
+
+def of_boot(boot_id):
+    writer = BundleWriter("a-box", "live", "0", "2026-01-01T00:00:00Z")
+    writer.add("file", "host", json.dumps({"boot_id": boot_id}))
+    return writer.bundle()
+
+
+HERE = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@pytest.mark.parametrize(
+    ("bundle", "loud"),
+    [
+        (open_box("cuda-healthy"), "NOT THIS MACHINE: below is cuda-healthy."),
+        (of_boot("another"), "NOT THIS MACHINE AS IT RUNS NOW: below is a-box."),
+        (of_boot(HERE), ""),
+        (of_boot(None), ""),
+    ],
+)
+def test_a_notebook_says_loudly_that_a_box_is_not_this_machine_and_what_to_change(bundle, loud):
+    *first, line = words_of_box.machine_line(bundle).splitlines()
+    assert first == ([f'{loud} To look at this one: box = "live"'] if loud else [])
+    assert line == words_of_box.box_line(bundle)
+    told = code("", printed("\n".join([*first, line, "more"])), tags=("machine",))
+    assert report.machine_line(new_notebook(cells=[told])) == line
+    html = notebook_html(new_notebook(cells=[told]), Room(10**6))
+    assert "NOT THIS MACHINE" not in html and "more" in html, "a page is for other machines anyway"

@@ -101,23 +101,46 @@ def test_what_is_installed_here_is_what_the_locks_pin() -> None:
         assert not set(wanted) - here, lock
 
 
-def test_environment_yml_agrees_with_the_locks() -> None:
-    said = yaml.safe_load((ROOT / "environment.yml").read_text())
-    assert said["channels"][0] == "conda-forge"
+ENVIRONMENT = ROOT / "environment.yml"
+
+
+def test_environment_yml_is_what_the_locks_make_it() -> None:
+    import check_pins
+
+    assert ENVIRONMENT.read_text() == check_pins.environment_yml(), "write it by `make lock`"
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_environment_yml_brings_every_pin_of_base_tests_and_torch(processor: str) -> None:
+    said = yaml.safe_load(ENVIRONMENT.read_text())
     (python,) = [item for item in said["dependencies"] if str(item).startswith("python=")]
     python = f"{python.removeprefix('python=')}.9"
-    pinned = dict(held("requirements.txt", python) + held("torch.txt", python))
-    lines = said["dependencies"][-1]["pip"]
-    named = [pip.checked(line).split("==") for line in lines if not line.startswith("-")]
-    given = {canonicalize_name(name): version for name, version in named}
-    assert sorted(given) == sorted(direct("requirements.in") + direct("torch.in"))
-    assert given == {name: pinned[name] for name in given}
-    assert [line for line in lines if line.startswith("-")] == [
-        "-c env/requirements.txt",
-        "-c env/torch.txt",
-        "--extra-index-url https://download.pytorch.org/whl/cpu",
-    ]
-    assert "not solved by any test" in (ROOT / "environment.yml").read_text()
+    around = {"python_version": python[:4], "python_full_version": python, "sys_platform": "linux"}
+    around |= {"platform_machine": processor, "platform_system": "Linux"}
+    lines = [Requirement(line) for line in said["dependencies"][-1]["pip"] if line[0] != "-"]
+    here = [one for one in lines if one.marker is None or one.marker.evaluate(around)]
+    given = [(canonicalize_name(one.name), str(one.specifier)[2:]) for one in here]
+    assert len(given) == len(dict(given))
+    locks = ("requirements.txt", "requirements-test.txt", "torch.txt")
+    assert set(given) == {pin for lock in locks for pin in held(lock, python, processor)}
+
+
+def test_environment_yml_keeps_to_what_conda_and_micromamba_both_read() -> None:
+    """conda: user guide, Managing environments, Creating an environment file manually; micromamba: user guide, Yaml files.
+
+    A pip part needs pip beside it; its lines are those of a requirements file. micromamba 2.0 takes `nodefaults` for a channel
+    (mamba-org/mamba#3841) and writes the pip part to another folder, where a relative path leads nowhere (#1894).
+    """
+    said = yaml.safe_load(ENVIRONMENT.read_text())
+    assert set(said) == {"name", "channels", "dependencies"}
+    assert re.fullmatch("[a-z0-9-]+", said["name"]) and said["channels"] == ["conda-forge"]
+    *conda, last = said["dependencies"]
+    assert "pip" in conda and list(last) == ["pip"]
+    assert all(re.fullmatch(r"[a-z0-9_-]+(=[0-9.]+)?", item) for item in conda)
+    options = [line for line in last["pip"] if line.startswith("-")]
+    assert options == ["--extra-index-url https://download.pytorch.org/whl/cpu"]
+    assert all(pip.checked(line) == line for line in last["pip"] if line not in options)
+    assert "not solved by any test" in ENVIRONMENT.read_text()
 
 
 def test_check_pins_says_what_it_expected() -> None:

@@ -49,7 +49,7 @@ def started(unit):
 
 
 def test_the_unit_starts_the_resumed_batch_with_every_word_whole(batch):
-    unit = resume_texts(*batch)[0]
+    unit = resume_texts(*batch, batch[1])[0]
     subprocess.run(started(unit), check=True, cwd="/")
     assert arrived(batch) == resume_argv(*batch)[1:]
     here = re.search(r"^WorkingDirectory=(.*)$", unit, re.MULTILINE).group(1)
@@ -66,14 +66,14 @@ def test_any_name_without_a_line_break_survives(name):
     if name in (".", "..") or name.endswith(("\\", " ")):
         return
     argv = resume_argv(folder / "plan.yaml", folder, folder)
-    unit, at_reboot, _ = resume_texts(folder / "plan.yaml", folder, folder)
+    unit, at_reboot, _ = resume_texts(folder / "plan.yaml", folder, folder, folder)
     assert started(unit) == ["/bin/sh", "-c", 'exec "$@"', "sh", *argv]
     assert re.fullmatch(r"casebook-[A-Za-z0-9._-]+\.service", unit_name(folder))
     assert not re.search(r"(?<!\\)%", at_reboot.split("\n")[1]), "cron ends a command at a %"
 
 
 def test_the_unit_is_whole_says_how_it_is_removed_and_outlives_a_run_that_is_out_of_memory(batch):
-    unit = resume_texts(*batch)[0]
+    unit = resume_texts(*batch, batch[1])[0]
     parsed = configparser.RawConfigParser(strict=True)
     parsed.optionxform = str
     parsed.read_string(unit)
@@ -88,7 +88,7 @@ def test_the_unit_is_whole_says_how_it_is_removed_and_outlives_a_run_that_is_out
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
 def test_systemd_finds_nothing_to_say_about_the_unit(batch, tmp_path):
     unit, runtime = tmp_path / unit_name(batch[2]), tmp_path / "runtime"
-    unit.write_text(resume_texts(*batch)[0])
+    unit.write_text(resume_texts(*batch, batch[1])[0])
     runtime.mkdir(mode=0o700)
     argv = ["systemd-analyze", "--user", "verify", "--man=no", str(unit)]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
@@ -100,7 +100,7 @@ def test_systemd_finds_nothing_to_say_about_the_unit(batch, tmp_path):
 
 
 def test_the_crontab_line_starts_the_same(batch):
-    comment, line = resume_texts(*batch)[1].splitlines()
+    comment, line = resume_texts(*batch, batch[1])[1].splitlines()
     assert comment.startswith("#") and "Remove" in comment and line.startswith("@reboot ")
     command = line.removeprefix("@reboot ").replace("\\%", "%")
     subprocess.run(["/bin/sh", "-c", command], check=True, cwd="/")
@@ -108,7 +108,9 @@ def test_the_crontab_line_starts_the_same(batch):
 
 
 def test_the_lines_for_a_shell_start_the_same(batch):
-    lines = [line for line in resume_texts(*batch)[2].splitlines() if not line.startswith("#")]
+    lines = [
+        line for line in resume_texts(*batch, batch[1])[2].splitlines() if not line.startswith("#")
+    ]
     nohup, tmux = lines
     subprocess.run(["/bin/sh", "-c", f"{nohup}\nwait"], check=True, cwd="/", capture_output=True)
     assert arrived(batch) == resume_argv(*batch)[1:]

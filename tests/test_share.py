@@ -3,8 +3,10 @@
 import hashlib
 import importlib
 import json
+import random
 import re
 import shutil
+import string
 import sys
 from pathlib import Path
 
@@ -276,7 +278,7 @@ def test_the_command_writes_the_page_tells_what_it_replaced_and_never_overwrites
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["nowhere"], "nowhere: not there; expected a batch"),
+        (["nowhere"], "nowhere: no batch, run or notebook; expected"),
         (["X", "--issue", "jira"], "--issue jira: expected one of rocm,"),
         ([FOLDER / "raises.ipynb", "--out", "/nowhere/x.html"], "expected a file that ends in"),
     ],
@@ -286,14 +288,22 @@ def test_wrong_use_is_one_line(run, words, says):
         run(*words)
 
 
-def test_a_find_of_the_second_scan_keeps_the_page_from_being_written(tmp_path, monkeypatch, run):
-    monkeypatch.setattr(share, "second_scan", lambda texts: ["page line 3: Secret Keyword"])
-    words = (FOLDER / "raises.ipynb", "--out", tmp_path / "x.html")
-    says = "the second scan found 1: page line 3: Secret Keyword; nothing was written"
-    with pytest.raises(ValueError, match=says):
+def test_a_find_of_the_second_scan_names_its_cell_and_is_marked_in_a_page_beside(tmp_path, run):
+    pytest.importorskip("detect_secrets", reason="detect-secrets is not installed")
+    odd = "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=40))
+    shown = nbformat.v4.new_output("stream", text=f"all well\nof {odd} here\n")
+    nb = nbformat.v4.new_notebook(cells=[code("print(1)"), code("print(2)", shown)])
+    nbformat.write(nb, tmp_path / "case.ipynb")
+    words = (tmp_path / "case.ipynb", "--out", tmp_path / "x.html")
+    says = r"case\.ipynb cell 1 output 0 line \d+: Base64 High Entropy String; marked in .*x\.unsafe\.html"
+    with pytest.raises(ValueError, match=says) as error:
         run(*words)
-    assert not list(tmp_path.iterdir())
+    assert odd not in str(error.value) and not (tmp_path / "x.html").exists()
+    unsafe = (tmp_path / "x.unsafe.html").read_text()
+    assert f"<mark>{odd}</mark>" in unsafe and "Not for others" in unsafe
     assert run(*words, "--allow-found")[0] == 0
+    assert not (tmp_path / "x.unsafe.html").exists()
+    assert "Not looked for: words drawn in pictures" in (tmp_path / "x.html").read_text()
 
 
 def test_an_issue_comes_with_the_redacted_bundle_that_was_scanned_and_whose_digest_it_names(

@@ -112,7 +112,7 @@ def test_cutting_never_leaves_more_columns_than_asked_for(text, columns):
 
 
 def test_an_empty_table_says_so_and_a_short_row_is_refused():
-    assert table([], ["pid", "name"]) == "pid  name\n(none)"
+    assert table([], ["pid", "name"]) == "pid, name: none."
     nobody = Shown("Who", ["pid"], [], none="Nobody.")
     assert str(nobody) == nobody.alt == "Nobody." and "Nobody." in nobody.html()
     with pytest.raises(ValueError, match="a row of 1 cells: expected 2, one for each of pid, name"):
@@ -152,11 +152,15 @@ def test_the_html_holds_every_cell_whole_and_nothing_of_a_box_is_markup():
 
 def test_a_view_is_a_table_in_a_notebook_and_a_frame_to_go_on_with(monkeypatch):
     data, more = LONG._repr_mimebundle_()
-    assert data["text/plain"] == str(LONG) and not more
+    assert data["text/plain"] == str(LONG)
+    assert more == {"casebook": {"says": LONG.says, "again": False}} and "3.00 GiB" in LONG.says
     assert "<script>" in data["text/html"] and "position:sticky" in data["text/html"]
     # JupyterLab sets td right with two classes and a not(): one class of ours would lose
     assert ".casebook.casebook table :is(td,th)" in data["text/html"]
-    assert "src=" not in data["text/html"] and "http" not in shown.script()
+    assert "src=" not in data["text/html"] and "http" not in shown.template("table.js")
+    # an untrusted notebook loses scripts and style sheets, and would set words right
+    bare = re.sub("<(style|script)>.*?</\\1>", "", data["text/html"], flags=re.DOTALL)
+    assert re.search("<td style='text-align:left'>b</td>", bare) and "<td class=number>" in bare
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no pandas
     rows = LONG.frame().to_pylist()
     assert [row["held"] for row in rows] == [3 * GIB, None] and rows[1]["name"] == "b"

@@ -44,10 +44,12 @@ def evidence(record, name):
 
 
 def test_a_command_that_ends_well_is_ok_and_its_steps_and_losses_are_read(made):
-    code = "import time\nfor i in range(4): print('loss=%g' % (1 / (i + 1)), flush=True); time.sleep(.05)"
+    code = "for i in range(4): print('loss=%g' % (1 / (i + 1)), flush=True)"
     found = made(code, step=r"loss=([0-9.]+)")
     assert (found.outcome, found.complete, found.steps) == ("ok", True, 4)
-    assert found.loss == [1.0, 0.5, 0.333333, 0.25] and found.step_seconds > 0.04
+    assert found.loss == [1.0, 0.5, 0.333333, 0.25]
+    # Three times lie between four steps, and two of them are no shorter than the one in the middle.
+    assert 0 <= 2 * found.step_seconds <= found.seconds
     used = evidence(found, "driver_used")
     assert used.status == "not_available" and "CPU" in used.why
 

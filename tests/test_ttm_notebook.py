@@ -69,7 +69,7 @@ def test_a_pending_limit_is_drawn_and_tabled():
     assert rows["ttm.pages_limit"] == 80 * GIB
     view = tell.ceilings_bars(stack)
     assert view.title == "ttm.pages_limit would be 80.00 of 96.00 GiB, now 48.00 GiB"
-    assert "48.00 → 80.00 GiB" in words(view.draw())
+    assert "48.00 GiB → 80.00 GiB" in words(view.draw())
 
 
 def test_the_layers_that_pass_the_limit_on_follow_it_and_one_that_was_set_does_not():
@@ -77,7 +77,7 @@ def test_the_layers_that_pass_the_limit_on_follow_it_and_one_that_was_set_does_n
     moved = [row["layer"] for row in would.rows if row["would be"]]
     assert moved == ["ttm.pages_limit", "KFD memory bank", "HSA pool", "torch total"]
     assert would.title == "torch total would be 100.00 of 125.08 GiB, now 62.54 GiB"
-    assert words(would.draw()).count("62.54 → 100.00 GiB") == 4
+    assert words(would.draw()).count("62.54 GiB → 100.00 GiB") == 4
     found = tell.ceilings_bars(stack_of("strix-halo-3-gttsize"))
     assert found.title == "62.54 of 125.08 GiB: ttm.pages_limit binds"
 

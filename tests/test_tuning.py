@@ -63,12 +63,11 @@ def storage(tmp_path):
 def tuned(storage, tmp_path):
     """Runs a study of an objective of OBJECTIVE; gives what came of it and the lines that it said."""
 
-    def run(function, trials, space=X, sampler=None, **settings):
+    def run(function, trials, space=X, **settings):
         lines, env = [], {**ENV, "DONE": str(tmp_path / "done")}
         argv = worker(sys.executable, f"{tmp_path / 'objective.py'}:{function}")
         of = Settings(**{"backoff_s": 0.01, **settings})
-        given = {"env": env, "on_line": lines.append, "sampler": sampler}
-        return tuning.tune(storage, argv, space, trials, of, **given), lines
+        return tuning.tune(storage, argv, space, trials, of, env, lines.append), lines
 
     return run
 

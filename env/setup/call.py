@@ -16,12 +16,16 @@ from .stamp import Stamp
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a verb: where, with what arguments, in what environment, on what .venv (None where it needs none)."""
+    """One use of a verb: where, with what arguments, in what environment, on what .venv (None where it needs none).
+
+    ``umask`` is what it becomes with; None: the user's own.
+    """
 
     root: Path
     arguments: list[str]
     environ: Mapping[str, str]
     stamp: Stamp | None = None
+    umask: int | None = None
 
     @property
     def python(self) -> str:
@@ -33,6 +37,8 @@ class Call:
         sys.stdout.flush()
         sys.stderr.flush()
         env = child_environment(self.root, self.environ)
+        if self.umask is not None:
+            os.umask(self.umask)
         os.execve(self.python, [self.python, *argv], env)
 
     def call(self, *argv: str) -> int:

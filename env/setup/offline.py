@@ -1,4 +1,4 @@
-"""What is carried to a box without a network: the folder of wheels, and capture as one file."""
+"""What is carried to a box without a network: the folder of wheels, and capture with diagnose as one file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ CAPTURE_MAIN = """\
 import sys
 
 if sys.version_info < (3, 8):
-    sys.exit("capture: Python %s seen, 3.8 or newer expected" % sys.version.split()[0])
+    sys.exit("capture.pyz: Python %s seen, 3.8 or newer expected" % sys.version.split()[0])
 
-from helpers.look.capture import main
+from helpers.cli import main
 
-sys.exit(main())
+sys.exit(main(sys.argv[1:] if sys.argv[1:2] in (["capture"], ["diagnose"]) else ["capture"] + sys.argv[1:]))
 """
-
-
-GROUND = ("__init__.py", "child.py", "shapes.py", "units.py", "grammar.py", "messages.json")
-"""What helpers/look stands on; the messages are the data by which it reads a kernel's log."""
+PACKED = (
+    *(f"{room}/*" for room in ("look", "torchside", "judge", "settings", "allocator")),
+    *(f"commands/{name}.py" for name in ("__init__", "box", "use")),
+    *(f"tell/{name}" for name in ("__init__.py", "box.py", "message.py", "shown.py")),
+    *(f"tell/{name}" for name in ("tables.py", "verdict.py", "words.json")),
+    "*.py",
+    "*.json",
+)
+"""What capture, and diagnose of a text, a snapshot or a bundle, stand on: the standard library, and these of helpers/."""
 
 
 def wheelhouse(call: Call) -> int:
@@ -86,22 +91,22 @@ def pip_wheels() -> list[Path]:
     return [*bundled.glob("pip-*.whl"), *Path("/usr/share/python-wheels").glob("pip-*.whl")][:1]
 
 
-def capture_pyz(call: Call) -> int:
-    """Pack helpers/look, what it stands on, and the program of helpers/torchside for torch's own Python, into a file."""
-    target = call.root / "capture.pyz"
+def pack(helpers: Path, target: Path) -> None:
+    """Pack what ``capture`` and ``diagnose`` stand on, and the programs of helpers/torchside for torch's own Python, into a file."""
     with tempfile.TemporaryDirectory() as work:
-        package = Path(work, "helpers")
-        package.mkdir()
-        for name in GROUND:
-            if (call.root / "helpers" / name).is_file():
-                shutil.copy2(call.root / "helpers" / name, package)
-        left_out = shutil.ignore_patterns("__pycache__")
-        for name in ("look", "torchside"):
-            if (call.root / "helpers" / name).is_dir():
-                shutil.copytree(call.root / "helpers" / name, package / name, ignore=left_out)
+        for path in (path for these in PACKED for path in helpers.glob(these) if path.is_file()):
+            packed = Path(work, "helpers", path.relative_to(helpers))
+            packed.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, packed)
         Path(work, "__main__.py").write_text(CAPTURE_MAIN, encoding="utf-8")
         whole = target.with_suffix(".part")
         zipapp.create_archive(work, whole, interpreter="/usr/bin/env python3", compressed=True)
         os.replace(whole, target)
-    print(f"{target}: {target.stat().st_size} bytes; run it with python3 capture.pyz")
+
+
+def capture_pyz(call: Call) -> int:
+    target = call.root / "capture.pyz"
+    pack(call.root / "helpers", target)
+    use = "python3 capture.pyz takes a bundle, python3 capture.pyz diagnose BUNDLE reads one"
+    print(f"{target}: {target.stat().st_size} bytes; {use}")
     return 0

@@ -60,11 +60,14 @@ def wanting(root: Path, found: Stamp, needs: tuple[str, ...], asked: str | None)
         not found.stands()
         or bool(found.missing(root, needs))
         or asked not in (None, found.torch.asked)
-        or ("base" in needs and torch_gone(found))
+        or ("torch" in needs and torch_gone(found))
     )
 
 
 def torch_gone(found: Stamp) -> bool:
+    """Whether torch is to be looked for: nobody has yet, or what was chosen is not there any more."""
+    if not (found.torch.torch_python or found.torch.why):
+        return True
     used = (found.torch.torch_python, found.torch.owner)
     return any(path is not None and not os.path.exists(path) for path in used)
 
@@ -114,11 +117,11 @@ def set_up(
         if name == "base":
             quiet_lab(folder)
             venv.link_checkout(root)
-            now = replace(now, torch=torch_build.settle(filler, asked))
+            now = replace(now, torch=stamp.Torch(asked=asked))
         now = replace(now, sets={**now.sets, name: stamp.fingerprint(root, name, made.version)})
         stamp.write(folder, now)
     stale = again or asked != now.torch.asked or torch_gone(now)
-    if stale and "base" in needs and "base" not in missing:
+    if stale and "torch" in needs:
         now = replace(now, torch=torch_build.settle(filler, asked))
         stamp.write(folder, now)
     return now

@@ -63,7 +63,8 @@ class Stamp:
 
     def missing(self, root: Path, needs: tuple[str, ...]) -> list[str]:
         """The sets that are not installed as this checkout asks for; no child process, four small files read."""
-        wanted = {name: fingerprint(root, name, self.made.version) for name in needs}
+        sets = [name for name in needs if name in SETS]
+        wanted = {name: fingerprint(root, name, self.made.version) for name in sets}
         return [name for name, digest in wanted.items() if self.sets.get(name) != digest]
 
 

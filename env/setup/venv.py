@@ -26,7 +26,7 @@ PACKAGES = (
     ("suse opensuse", "zypper install python3-pip"),
     ("alpine", "apk add py3-pip"),
 )
-WORKS_NOW = "Works right now, with nothing installed: python3 -m helpers capture"
+WORKS_NOW = "Works right now, with nothing installed: python3 -m helpers capture, or diagnose --message FILE"
 
 
 class Lacks(Exception):

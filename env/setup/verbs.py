@@ -6,11 +6,12 @@ import getpass
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import SetupError, WrongUse, offline, torch_build
@@ -69,6 +70,7 @@ def working_copies(root: Path) -> list[Path]:
                 )
         copies[-1].parent.mkdir(parents=True, exist_ok=True)
         copies[-1].write_text(json.dumps(notebook, indent=1) + "\n", encoding="utf-8")
+        copies[-1].chmod(0o600)
     return copies
 
 
@@ -76,6 +78,8 @@ def lab(call: Call) -> int:
     notebook = next((path.relative_to(call.root) for path in working_copies(call.root)), "")
     asked = re.search(r"--(?:ServerApp\.)?port[= ](\d+)", " ".join(call.arguments))
     port = asked[1] if asked else free_port()
+    token = secrets.token_hex(24)
+    call = with_token(call, str(port), token)
     server = {"ip": "127.0.0.1", "port_retries": 0, "root_dir": call.root}
     server |= {} if asked else {"port": port}
     argv = ["-m", "jupyterlab", *(f"--ServerApp.{name}={value}" for name, value in server.items())]
@@ -86,18 +90,46 @@ def lab(call: Call) -> int:
     if not (call.environ.get("DISPLAY") or call.environ.get("WAYLAND_DISPLAY")):
         argv.append("--no-browser")
     tunnel = f"ssh -L {port}:127.0.0.1:{port} {user()}@{socket.gethostname()}"
-    print(f"from another machine: {tunnel}, then open the address below")
+    address = f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={token}"
+    print(f"open: {address}\n  from another machine first: {tunnel}")
     return call.become(*argv, *call.arguments)
 
 
+def with_token(call: Call, port: str, token: str) -> Call:
+    """The call with a token for this lab alone, above what the user's own Jupyter settings give or take away.
+
+    In a file of the owner's: a command line is read by everybody.
+    """
+    folder = call.root / COPIES / ".jupyter" / port
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in (folder, *tuple(folder.parents)[:3]):  # up to outputs
+        place.chmod(0o700)
+    text = json.dumps({"IdentityProvider": {"token": token}})
+    for name in ("jupyter_server_config.json", "jupyter_lab_config.json"):
+        (folder / name).unlink(missing_ok=True)
+        with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+    before = call.environ.get("JUPYTER_CONFIG_PATH", "")
+    path = os.pathsep.join(filter(None, (str(folder), before)))
+    # What the lab writes is its owner's alone.
+    return replace(call, environ={**call.environ, "JUPYTER_CONFIG_PATH": path}, umask=0o077)
+
+
 def free_port() -> int:
+    """A port that nobody listens on and no other lab that starts now takes: its name in the kernel's own space of names
+    (unix(7), abstract) is held until this process, and what it becomes, ends."""
     for port in LAB_PORTS:
-        with socket.socket() as trial:
-            try:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0casebook-lab-{port}")
+            with socket.socket() as trial:
                 trial.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
+        except OSError:
+            claim.close()
+            continue
+        claim.set_inheritable(True)
+        claim.detach()
+        return port
     seen = f"from {LAB_PORTS[0]} to {LAB_PORTS[-1]}"
     raise SetupError(f"lab: no free port seen {seen}: stop another server")
 
@@ -132,6 +164,8 @@ class Verb:
     takes_arguments: bool = True
 
 
+ALL = "base torch"
+"""What the workbook and the programs that it starts need."""
 # name, what it does, the command it becomes, what .venv needs for it.
 PROGRAMS = """
 diagnose | looks at this box and ends with the path of a page (make: BOX=) | -m helpers run notebooks/plans/quick.yaml | base
@@ -141,6 +175,7 @@ bench | measures the workbook itself | -m helpers bench | base test
 test | the tests and the notebooks, without what takes long | env/run_tests.py | base test
 test-all | all tests | env/run_tests.py --all | base test
 test-browser | every panel in JupyterLab, in a headless Chromium | -m pytest -q tests/browser | base test
+doors | papermill, nbval and jupyter as typed, on every notebook | -m pytest -v --durations=0 tests/test_stock_commands.py | base test
 faults | breaks batches in some forty ways and checks their records (ARGS=--real: real kernels) | tests/fault_campaign.py | base test
 cases | scores the diagnosis on the shared cases, where they lie beside the checkout | tests/cases.py | base test
 oracle | holds the allocator model against torch's own (fetches CUDA wheels; ARGS="--torch 2.14.1") | -m tests.oracle | base test
@@ -154,20 +189,22 @@ check-pins | proves that the pins install on every Python and processor | env/ch
 def programs() -> dict[str, Verb]:
     rows = [[cell.strip() for cell in row.split(" | ")] for row in PROGRAMS.strip().splitlines()]
     return {
-        name: Verb(says, program(*command.split()), tuple(needs.split()))
+        name: Verb(says, program(*command.split()), tuple(needs.replace("base", ALL).split()))
         for name, says, command, needs in rows
     }
 
 
 WHEELS = "downloads every package to wheelhouse/, for a box without a network"
-PYZ = "packs capture into one file for Python 3.8 or newer"
+PYZ = "packs capture and diagnose into one file for Python 3.8 or newer"
 VERBS: dict[str, Verb] = {
     "help": Verb("this list", help_text, takes_arguments=False),
     "capture": Verb("writes an evidence bundle of this box; needs nothing installed", help_text),
     **programs(),
-    "lab": Verb("opens the notebooks in JupyterLab on this machine", lab, ("base",)),
-    "check": Verb("ruff, mypy, layers, docs", check, ("base", "test"), takes_arguments=False),
-    "setup": Verb("sets up .venv and says which torch is used", set_up, ("base",), False),
+    "lab": Verb("opens the notebooks in JupyterLab on this machine", lab, ("base", "torch")),
+    "check": Verb(
+        "ruff, mypy, layers, docs", check, ("base", "torch", "test"), takes_arguments=False
+    ),
+    "setup": Verb("sets up .venv and says which torch is used", set_up, ("base", "torch"), False),
     "wheelhouse": Verb(WHEELS, offline.wheelhouse, takes_arguments=False),
     "capture.pyz": Verb(PYZ, offline.capture_pyz, takes_arguments=False),
 }
@@ -204,6 +241,28 @@ def split(arguments: Sequence[str]) -> tuple[str, str | None, list[str]]:
     return verb, asked, rest
 
 
+def needed(root: Path, verb: str, asked: str | None, arguments: Sequence[str]) -> tuple[str, ...]:
+    """What .venv must hold for this use of a verb: no torch where a plan looks at recorded boxes and bundles alone.
+
+    A plan or a notebook that cannot be read here is taken to need it: its own reader says what is wrong with it.
+    """
+    needs, plans = VERBS[verb].needs, root / "notebooks/plans"
+    if verb not in ("diagnose", "overnight") or asked:
+        return needs
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    box = dict(zip(words, words[1:])).get("--box", "live")  # noqa: B905
+    try:
+        plan = plans / "quick.yaml" if verb == "diagnose" else Path(arguments[0])
+        text = re.sub(r"(?m)(^|\s)#.*$", "", plan.read_text(encoding="utf-8"))
+        names = re.findall(r"[^\s'\"{},:]+\.ipynb", text)
+        read = [json.loads((plans.parent / name).read_text(encoding="utf-8")) for name in names]
+        looks = all(one["metadata"]["casebook"]["safety"] == "looks" for one in read)
+    except (OSError, ValueError, LookupError, TypeError):
+        return needs
+    here = box == "live" and re.search(r"\blive\b", text)
+    return tuple(n for n in needs if n != "torch") if names and looks and not here else needs
+
+
 def main(root: str, arguments: Sequence[str]) -> int:
     """Run a verb. Exit 2 for wrong use, 1 where set-up cannot go on, else the exit code of what the verb became."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -214,7 +273,7 @@ def main(root: str, arguments: Sequence[str]) -> int:
         if verb == "overnight" and rest and os.path.exists(rest[0]):
             rest[0] = os.path.abspath(rest[0])
         os.chdir(here)
-        needs = VERBS[verb].needs
+        needs = needed(here, verb, asked, rest)
         stamp = ready(here, needs, asked, environ, again=verb == "setup") if needs else None
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return VERBS[verb].run(Call(here, rest, environ, stamp))

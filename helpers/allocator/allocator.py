@@ -1,7 +1,7 @@
 """The caching allocator of one device: which block a request takes, in the order of fallbacks that the source has; and the
 operations of a trace, carried out one after the other.
 
-It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.4 to 2.15) call for call: which block is taken,
+It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.2 to 2.15) call for call: which block is taken,
 split, merged, given back, and in which order the card is asked. Proved event by event against the compiled allocator of torch
 2.6.0, 2.11.0, 2.13.0 and 2.14.1 (tests/oracle). What a release does differently stands in helpers/settings/torch.json.
 """
@@ -67,12 +67,7 @@ from helpers.allocator.records import (
     stat_at,
 )
 from helpers.allocator.trace import Op
-from helpers.settings.text import (
-    MIN_BLOCK_BYTES,
-    SMALL_MAX_BYTES,
-    SMALL_SEGMENT_BYTES,
-    UNLIMITED,
-)
+from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, UNLIMITED
 
 
 # malloc -----------------------------------------------------------------------------------------------------------------

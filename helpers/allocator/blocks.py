@@ -1,6 +1,6 @@
 """Blocks of the caching allocator: the sorted sets of free ones, merging, freeing, and what waits for events.
 
-Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.4 to 2.15).
+Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2 to 2.15).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def round_size(n, divisions):
             return n
         step = 1 << (bit_length(n) - bit_length(parts))
         return -(-n // step) * step
-    return -(-n // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+    return n if parts < 0 else -(-n // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
 
 
 def bit_length(n):

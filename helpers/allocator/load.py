@@ -29,6 +29,7 @@ from helpers.allocator.trace import (
     from_oracle,
     possible,
 )
+from helpers.look.files import opened
 
 _BLOCK_BYTES, _LINE_BYTES = 1 << 22, 64 << 20
 
@@ -39,7 +40,7 @@ def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_
     ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError where the file cannot be read.
     """
     path = Path(path)
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(64)
     kind = _kind(path.name, head)
     if (size := path.stat().st_size) > max_bytes:
@@ -49,7 +50,7 @@ def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_
         return rewind(snapshot.load(path, device, max_bytes))
     if kind == "parquet":
         return from_parquet(path)
-    with lzma.open(path) if kind == "xz" else path.open("rb") as file:
+    with lzma.open(path) if kind == "xz" else opened(path) as file:
         try:
             return from_oracle(_lines(file, max_bytes))
         except (lzma.LZMAError, EOFError) as error:

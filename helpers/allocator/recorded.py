@@ -12,9 +12,10 @@ from helpers.allocator.driver import CALLS, FREE, MALLOC, MAP, UNMAP, Card
 from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace, start_bytes
+from helpers.look.files import whole
 
 NEWEST_CHECKED = "2.14.1"
-CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.4 to 2.11", "2.12.1": "2.12"}
+CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.2 to 2.11", "2.12.1": "2.12"}
 """One release, and which it stands for, for each order in which equal free blocks are taken (helpers/settings/torch.json)."""
 AMPLE_BYTES = 1 << 41
 
@@ -58,7 +59,7 @@ def with_record(trace: Trace, path: Path) -> Trace:
     """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's size and the fraction."""
     try:
         record = path.with_suffix(".record") / "record.json"
-        report = json.loads(record.read_text(encoding="utf-8"))
+        report = json.loads(whole(record))
         process = next(process for process in report["processes"] if process.get("devices"))
         torch, device = process["torch"], process["devices"][int(trace.header.get("device") or 0)]
     except (OSError, ValueError, LookupError, TypeError, StopIteration):

@@ -93,7 +93,7 @@ def choose(engine: str, operations: int) -> str:
     if compiled is not None and (must or plain_s > COMPILE_S or compiled.ready()):
         if not compiled.ready():
             how_long = f"about {COMPILE_S} s on an idle machine"
-            print(f"casebook: compiling the allocator, once: {how_long}", file=sys.stderr)
+            print(f"Compiling the allocator, once: {how_long}", file=sys.stderr)
             compiled.make()
         return "compiled"
     _plain += operations

@@ -74,7 +74,7 @@ def load(
         more = f"(max_entries=100000), or allow more with max_bytes={size}"
         limit = f"{size:,} bytes and the limit is {max_bytes:,}"
         raise TraceError(f"{path.name} has {limit}; record fewer entries {more}")
-    return parse(unpickle.load(path, max_opcodes), device)
+    return parse(unpickle.load(path, max_opcodes, max_bytes), device)
 
 
 def parse(content: Any, device: int | None = None) -> Snapshot:

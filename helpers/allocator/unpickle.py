@@ -1,10 +1,10 @@
 """A pickle read as data: dicts, lists, tuples, numbers, texts and nothing else. No code of the file runs, whatever it holds.
 
 Two walls. A scan of the whole file lets only the opcodes of plain data pass, checks every length and memo index against what is
-there, counts and measures nesting, and refuses anything but scalars as a dict's key (hashing a tuple of tuples can take for
-ever or crash). Then an Unpickler that has no way to find a class builds the objects. Real snapshots hold no other opcode
-(checked with pickletools on six public files). Nothing here walks what was read, so a list that holds itself does no harm.
-weights_only=True is no substitute (CVE-2026-24747).
+there, counts and measures nesting, and refuses anything but text as a dict's key (hashing tuples of tuples can take for ever or
+crash, and numbers can be chosen to collide). Then an Unpickler that has no way to find a class builds the objects. Real
+snapshots hold no other opcode (checked with pickletools on six public files). Nothing here walks what was read, so a list that
+holds itself does no harm. weights_only=True is no substitute (CVE-2026-24747).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pickletools
 from pathlib import Path
 from typing import Any, NoReturn
 
-from helpers.allocator.trace import TraceError
+from helpers.allocator.trace import MAX_FILE_BYTES, TraceError
+from helpers.look import files
 
 MAX_OPCODES = 60_000_000
 """About 250 MB of a snapshot; the objects of so many take at most 5 GB."""
@@ -28,8 +29,9 @@ _RUNS_CODE = frozenset(
 )
 _REFUSED = "a memory snapshot holds plain data only, so it is refused"
 _ACTIONS = {
-    "scalar": "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINUNICODE -1 "
-    "BINUNICODE -4 BINUNICODE8 -8 SHORT_BINBYTES -1 BINBYTES -4 SHORT_BINSTRING -1",
+    "scalar": "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINBYTES -1 "
+    "BINBYTES -4",
+    "text": "SHORT_BINUNICODE -1 BINUNICODE -4 BINUNICODE8 -8 SHORT_BINSTRING -1",
     "container": "EMPTY_LIST 0 EMPTY_DICT 0 EMPTY_TUPLE 0",
     "tuple": "TUPLE1 0 TUPLE2 0 TUPLE3 0",
     "mark": "MARK 0",
@@ -57,9 +59,9 @@ _WRONG = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
 _BROKEN = (pickle.UnpicklingError, EOFError, MemoryError, *_WRONG)
 
 
-def load(path: Path, max_opcodes: int = MAX_OPCODES) -> Any:
+def load(path: Path, max_opcodes: int = MAX_OPCODES, max_bytes: int = MAX_FILE_BYTES) -> Any:
     """The plain objects in the pickle file. Raises TraceError, naming what it asks for, where it holds anything else."""
-    data = path.read_bytes()
+    data = files.whole(path, max_bytes)
     if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
         protocol = data[1] if len(data) > 1 else "none"
         raise TraceError(f"{path.name} has pickle protocol {protocol}: expected 2 to 5")
@@ -87,7 +89,9 @@ class _Plain(pickle.Unpickler):
 def _scan(name: str, data: bytes, max_opcodes: int) -> None:
     """Passes where every opcode is one of plain data and within the limits."""
     at, end = 0, len(data)
-    depths = bytearray()  # of the values on the stack: 0 a scalar, else 1 + the deepest value in it
+    depths = (
+        bytearray()
+    )  # of the values on the stack: 0 a text, 1 a number, else 1 + the deepest value in it
     marks: list[int] = []
     memo = bytearray()
     for _ in range(max_opcodes):
@@ -107,8 +111,8 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
             depths.append(memo[int.from_bytes(data[at : at + width], "little")])
             at += width
             continue
-        if action == "scalar":
-            depths.append(0)
+        if action == "text" or action == "scalar":
+            depths.append(action == "scalar")
             at += width
             continue
         if action == "memoize":
@@ -143,7 +147,7 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
             depths[-1] = max(depths[-1], 1 + deepest)
         elif action == "stop":
             return
-        if len(marks) > MAX_DEPTH or depths and depths[-1] > MAX_DEPTH:
+        if len(marks) > MAX_DEPTH or depths and depths[-1] > MAX_DEPTH + 1:
             deep = f"nested deeper than {MAX_DEPTH} at byte {at:,}"
             raise TraceError(f"{name} is {deep}: no memory snapshot is")
         at += width
@@ -154,7 +158,8 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
 
 
 def _key(name: str, at: int) -> TraceError:
-    return TraceError(f"{name} has a container as a key at byte {at:,}: no memory snapshot has one")
+    key = f"{name} has a key at byte {at:,} that is no text"
+    return TraceError(f"{key}: no memory snapshot has one, and it can be made to take for ever")
 
 
 def _refuse(name: str, data: bytes, at: int) -> NoReturn:

@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.capacity import (
-    Progress,
-    Runs,
-    clashes,
-    lower_bound,
-    prepared,
-    smallest_of,
-)
+from helpers.allocator.capacity import Progress, Runs, clashes, lower_bound, prepared, smallest_of
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, Trace

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from helpers.commands.use import ROOT, WrongUse, print_json
-
-OUTPUTS = ROOT / "outputs"
+from helpers.child import CHECKOUT, OUTPUTS
+from helpers.commands.use import WrongUse, print_json
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,16 +31,17 @@ def run(arguments: argparse.Namespace) -> int:
     from helpers.run.service import resume_texts
     from helpers.tell.report import write_index
 
-    plan, stop, carrier = Path(arguments.plan), Stop(), None
+    plan, stop, carrier = _plan(arguments.plan), Stop(), None
     if arguments.dry_run:
         checked = load_plan(plan, arguments.box)
         print_json(dry_run(checked)) if arguments.json else print(dry_run_text(checked))
         return 0
-    outputs = _outputs(arguments.out)
+    outputs = Path(arguments.out) if arguments.out else OUTPUTS
+    outputs.mkdir(exist_ok=True)
     resume = _resumed(arguments, outputs)
     if arguments.print_service and resume:
         load_plan(plan, arguments.box)
-        print("\n".join(resume_texts(plan, ROOT, resume)))
+        print("\n".join(resume_texts(plan, CHECKOUT, resume, OUTPUTS.parent)))
         return 0
     if arguments.scheduler:
         from helpers.run.fleet import Fleet
@@ -73,6 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
     return result.exit_code
 
 
+def _plan(name: str) -> Path:
+    """The plan file: as it is named from here, else one of the workbook's own under that name."""
+    own = CHECKOUT / name
+    return own if own.is_file() and not Path(name).exists() else Path(name)
+
+
 def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     """The batch to go on with, or None for a new one."""
     if arguments.resume is None:
@@ -83,23 +89,15 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
         return None
     if arguments.resume:
         return named_batch(arguments.resume)
-    plan = Path(arguments.plan)
-    text = plan.read_bytes() if plan.is_file() else b""
-    same = [folder for folder in _batches(outputs) if (folder / "plan.yaml").read_bytes() == text]
+    from helpers.look.files import read
+
+    plan = _plan(arguments.plan)
+    text = read("", str(plan.absolute()))[0]
+    same = [one for one in _batches(outputs) if text == read("", f"{one.absolute()}/plan.yaml")[0]]
     if not same:
         seen = f"no batch of {plan} as it stands below {outputs}"
         raise WrongUse(f"--resume: {seen}; name the batch, or run without")
     return same[-1]
-
-
-def _outputs(out: str) -> Path:
-    folder = Path(out) if out else OUTPUTS
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        expected = "expected a folder to write batches into; choose another --out"
-        raise WrongUse(f"{folder}: {error.strerror}; {expected}") from error
-    return folder
 
 
 def _capture_into(path: Path) -> Path:
@@ -117,9 +115,12 @@ def _batches(outputs: Path) -> list[Path]:
 def named_batch(name: str) -> Path:
     """The folder of a batch, of the newest without a name. Raises WrongUse."""
     if name:
-        if not Path(name).is_dir():
-            raise WrongUse(f"{name}: no such folder; expected a batch below outputs")
-        return Path(name)
+        folder = Path(name)
+        batch = any((folder / one).is_file() for one in ("plan.yaml", "collected"))
+        if not batch and not any(folder.glob("*/run.json")):
+            seen = "holds no plan and no run" if folder.is_dir() else "no such folder"
+            raise WrongUse(f"{name}: {seen}; expected a batch below outputs")
+        return folder
     batches = _batches(OUTPUTS)
     if not batches:
         raise WrongUse("no batch below outputs; expected one; run: make diagnose")
@@ -127,7 +128,7 @@ def named_batch(name: str) -> Path:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """The state of every run of a batch, read from its records alone.
+    """The state of every run of a batch, read from its records alone; exit 1 where none can be read.
 
     [batch]: a batch folder (default: the newest below outputs)
     Example: status
@@ -136,7 +137,7 @@ def status(arguments: argparse.Namespace) -> int:
 
     view = read_batch(named_batch(arguments.batch))
     print_json(status_json(view)) if arguments.json else print(status_text(view))
-    return 0
+    return int(bool(view.unreadable) and not view.runs)
 
 
 def report(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Commands about a box: diagnose, ttm, boxes, check."""
+"""Commands about a box: diagnose, ttm, boxes, check, gate, monitor."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.use import WrongUse, print_json, waits_for
+from helpers.look import files
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED, open_box, recorded_names
 from helpers.shapes import to_json
@@ -35,7 +37,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     """The cause of a failure with its evidence, from a box, an error message, or both.
 
     [box]: live (default), a bundle, a name from env/boxes, or a snapshot
-    --message FILE: an error text or a log; - reads standard input
+    --message FILE = None: an error text or a log; - reads standard input
     --case FILE: a posted case as JSON, in place of a box
     --wide: all the evidence, and the tables that it stands on
     Example: diagnose rx7900xt-container --wide
@@ -51,10 +53,6 @@ def diagnose(arguments: argparse.Namespace) -> int:
         print(to_json(answer, indent=1))
         return 0
     print(verdict.as_text(answer) if arguments.wide else verdict.brief(answer))
-    if evidence.not_text:
-        snapshot = "; a memory snapshot is read by: python -m helpers diagnose FILE"
-        other = snapshot if "pickle" in evidence.not_text else ""
-        print(f"\nNot text: {arguments.message or 'the message'} is {evidence.not_text}{other}")
     if unused := not_used(evidence, answer):
         print("\nNot used: " + unused)
     for number, step in enumerate(diagnosis.recovery(answer, evidence), 1):
@@ -81,7 +79,7 @@ def _tables(evidence: CaseEvidence) -> list[object]:
         cards = gpus(evidence.bundle)
         books = message.books(evidence)
         shown += [
-            words.machine_line(evidence.bundle),
+            words.box_line(evidence.bundle),
             tables.gpus_table(cards),
             tables.pools_table([*cards, *host_pools(evidence.bundle)]),
             tables.holders_table(cards),
@@ -100,7 +98,9 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
         raise WrongUse("--case: expected alone, without a box or --message")
     if arguments.case:
         return evidence_from_case(arguments.case)
-    pasted = _pasted(arguments.message) if arguments.message else None
+    if arguments.message == "":
+        raise WrongUse("--message '' is empty; expected a file with the error text, or -")
+    pasted = None if arguments.message is None else _pasted(arguments.message)
     if pasted is not None and not arguments.box:
         return pasted
     if _is_pickle(arguments.box):
@@ -118,28 +118,30 @@ def _bundle(name: str) -> Bundle:
     try:
         return open_box(name)
     except BundleError as error:
-        if os.path.isfile(name):
-            with open(name, "rb") as file:
-                if not not_text(file.read(4096)):
-                    advice = f"an error text is read by: diagnose --message {name}"
-                    raise WrongUse(f"{error}; {advice}") from error
-        raise
+        start = files.read("", os.path.abspath(name), 4096)[0]
+        if start is None or not_text(start):
+            raise
+        advice = f"an error text is read by: diagnose --message {name}"
+        raise WrongUse(f"{error}; {advice}") from error
 
 
 def _pasted(name: str) -> CaseEvidence:
     """The text of a file or of standard input, in bounded memory and time."""
     from dataclasses import replace
 
-    from helpers.judge.evidence import CaseEvidence, evidence_from_message, not_text
+    from helpers.judge.evidence import evidence_from_message, not_text
     from helpers.look.text import TextFile
 
     own = name in ("-", "/dev/stdin")
     try:
         with TextFile(name, sys.stdin.fileno() if own else None, waits=own) as file:
-            if kind := not_text(file.start):
-                return CaseEvidence(not_text=kind)
-            pasted = evidence_from_message(file.lines())
-            return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
+            kind = not_text(file.start)
+            pasted = evidence_from_message(() if kind else file.lines())
+            if pasted.error_text.strip():
+                return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
+            snapshot = "; a memory snapshot is read by: python -m helpers diagnose FILE"
+            other = snapshot if "pickle" in kind else ""
+            raise WrongUse(f"no error text in it: {kind or file.note or 'empty'}{other}")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise WrongUse(f"{name}: {why}; expected a file with the error text, or -") from error
@@ -149,13 +151,9 @@ def _is_pickle(name: str) -> bool:
     """Whether a box is given as a memory snapshot, by its name or its first bytes."""
     from helpers.judge.evidence import not_text
 
-    if not os.path.isfile(name):
-        return False
-    try:
-        with open(name, "rb") as file:
-            return name.endswith((".pickle", ".pkl")) or not_text(file.read(4096)) == "a pickle"
-    except OSError:
-        return False
+    start = files.read("", os.path.abspath(name), 4096)[0]
+    named = name.endswith((".pickle", ".pkl"))
+    return start is not None and (named or not_text(start) == "a pickle")
 
 
 def ttm(arguments: argparse.Namespace) -> int:
@@ -216,4 +214,78 @@ def check(arguments: argparse.Namespace) -> int:
     return int(any(result.state not in ("passed", "not_run") for result in results))
 
 
-VERBS = (diagnose, ttm, boxes, check)
+def gate(arguments: argparse.Namespace) -> int:
+    """Whether this box is clean for the next job: exit 0 when it is, 1 when not, with one line for each reason.
+
+    --gpu PCI ...: only this GPU, and not the host's memory: other jobs may run beside; may be given again
+    --gpus N <int>: how many GPUs must be there
+    --save FILE: keep this look for a later --since
+    --since FILE: a look kept earlier: what was held then is allowed, and the kernel log counts from there
+    --settle S <float> = 10: wait at most so many seconds for memory to come back (default: 10)
+    --disk FOLDER = .: the folder whose disk must be writable, with 1 GiB free (default: this one)
+    Example: gate --gpus 8 --save /run/gate.json
+    """
+    from dataclasses import asdict, replace
+
+    from helpers.run import box_state
+    from helpers.units import pci_address
+
+    asked = [pci_address(gpu) or gpu for gpu in arguments.gpu]
+    try:
+        earlier = files.whole(arguments.since).decode() if arguments.since else ""
+        before = box_state.read_state(earlier) if earlier else None
+        if before is not None and asked:
+            before = replace(before, available_bytes=None)
+        os.stat(arguments.disk)
+        state = box_state.measure(asked, folder=arguments.disk, since=before)
+        if arguments.save:
+            files.write_atomic(Path(arguments.save), json.dumps(asdict(state)))
+    except (OSError, ValueError) as error:
+        name, why = getattr(error, "filename", ""), getattr(error, "strerror", "") or error
+        expected = "expected a look that gate --save wrote, and a folder that is there"
+        raise WrongUse(f"{name or arguments.since}: {why}; {expected}") from error
+    looks = iter([state])
+
+    def look() -> box_state.BoxState:
+        nonlocal state
+        state = next(looks, None) or box_state.measure(asked, folder=arguments.disk, since=state)
+        return state
+
+    limits = replace(box_state.Clean(), settle_s=arguments.settle)
+    troubles = [*box_state.settle(before or box_state.idle(state), limits, look)]
+    seen = [gpu.pci for gpu in state.gpus]
+    gone, blind = "no layer shows it", "nothing here says how much of its memory is used"
+    missing = [(f"gpu {pci}", gone) for pci in asked if pci not in seen]
+    missing += [(f"gpu {gpu.pci}", blind) for gpu in state.gpus if not gpu.pools]
+    if arguments.gpus is not None and len(seen) != arguments.gpus:
+        missing.append(("box", f"GPUs seen: {len(seen)}, expected {arguments.gpus}"))
+    troubles += [box_state.Trouble(*words, False) for words in missing]
+    if arguments.json:
+        reasons = [asdict(one) for one in troubles]
+        print_json({"clean": not troubles, "gpus": seen, "reasons": reasons})
+    elif troubles:
+        print("".join(f"not clean: {one.scope}: {one.why}\n" for one in troubles), end="")
+    else:
+        print(f"clean: {', '.join(seen) or 'no GPU is seen here'}")
+    if before is not None and not state.log and not arguments.json:
+        print("not looked at: the kernel log, which this user may not read", file=sys.stderr)
+    return int(bool(troubles))
+
+
+def monitor(arguments: argparse.Namespace) -> int:
+    """Watch GPU memory, host memory and who holds them, live, in a terminal or as lines; takes no GPU context.
+
+    [pid]: a process to watch from outside
+    --every S <float> = 0.5: seconds between samples (default: 0.5)
+    --count N <int>: end after so many samples
+    Example: monitor 4711
+    """
+    from helpers.tell.panels import live
+
+    if (arguments.pid and not arguments.pid.isdigit()) or not 0.1 <= arguments.every <= 3600:
+        seen = f"{arguments.pid or 'no PID'}, every {arguments.every:g} s"
+        raise WrongUse(f"monitor: seen {seen}; expected a PID as a number, and 0.1 to 3600 seconds")
+    return live.terminal(int(arguments.pid or 0), arguments.every, arguments.count, arguments.json)
+
+
+VERBS = (diagnose, ttm, boxes, check, gate, monitor)

@@ -7,7 +7,8 @@ import inspect
 import json
 import pkgutil
 
-from helpers.commands.use import ROOT, WrongUse, print_json
+from helpers.child import CHECKOUT
+from helpers.commands.use import WrongUse, print_json
 
 SHAPES = {
     "reading": "helpers.shapes:Reading",
@@ -57,7 +58,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
     from helpers.tell.tables import table
 
-    program = ROOT / "tests" / "bench.py"
+    program = CHECKOUT / "tests" / "bench.py"
     if not program.is_file():
         raise WrongUse(f"bench: there is no {program}; it needs a checkout: run it in one")
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import ROOT, WrongUse
+from helpers.commands.use import OUTPUTS, PROGRAM, WrongUse
 
 if TYPE_CHECKING:
     from helpers.load.rehearse.build import Torch
@@ -36,13 +36,13 @@ def _program(given: argparse.Namespace) -> list[str]:
 def _out(given: argparse.Namespace, kind: str) -> Path:
     """Where the trace goes; its folder is there."""
     name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
-    out = Path(given.out) if given.out else ROOT / "outputs" / name
+    out = Path(given.out) if given.out else OUTPUTS / name
     out.parent.mkdir(parents=True, exist_ok=True)
     return out
 
 
 def _tell(lines: list[str], file: Any) -> None:
-    print("\n".join(f"casebook: {line}" for line in lines), file=file)
+    print("\n".join(f"{PROGRAM}: {line}" for line in lines), file=file)
 
 
 def record(given: argparse.Namespace) -> int:
@@ -106,8 +106,22 @@ def rehearse(given: argparse.Namespace) -> int:
     elif not command and not given.setup:
         raise WrongUse("rehearse: no command; expected: rehearse --gpu 4090 -- python train.py")
     else:
-        return _answer(given, command, place, _torch(given, command or ["python"], place))
+        card = _card(given) if command else None  # a wrong name is said before anything is fetched
+        torch = _torch(given, command or ["python"], place)
+        if card:
+            return _answer(given, command, place, torch, card)
+        print(f"ready: torch {torch.version}; {place}")
     return 0
+
+
+def _card(given: argparse.Namespace) -> Device:
+    from helpers.load.rehearse.devices import device
+    from helpers.load.rehearse.study import AMPLE_BYTES
+    from helpers.look.boxes import open_box
+
+    ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
+    bundle = open_box(given.box) if given.box else None
+    return device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
 
 
 def _cards() -> str:
@@ -147,23 +161,16 @@ def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
 
 
 def _agreed(line: str) -> bool:
-    print(f"casebook: {line}. Install it? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{PROGRAM}: {line}. Install it? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _answer(given: argparse.Namespace, command: list[str], place: Path, torch: Torch) -> int:
-    from helpers.load.rehearse.devices import device
+def _answer(
+    given: argparse.Namespace, command: list[str], place: Path, torch: Torch, card: Device
+) -> int:
     from helpers.load.rehearse.rehearse import rehearse
-    from helpers.load.rehearse.study import AMPLE_BYTES
-    from helpers.look.boxes import open_box
     from helpers.units import parse_size
 
-    if not command:
-        print(f"ready: torch {torch.version}; {place}")
-        return 0
-    ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
-    bundle = open_box(given.box) if given.box else None
-    card = device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
     workspace = parse_size(given.cudnn_workspace or "0")
     run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
     run = partial(run, cudnn_workspace_bytes=workspace)
@@ -227,7 +234,13 @@ def _several(
         print(json.dumps({"runs": shapes, "says": end}, indent=1, default=str))
         return code
     rows = [
-        [name, kept.outcome, f"{kept.peak_reserved_bytes:,}", kept.retries, f"{kept.seconds:.1f}"]
+        [
+            name,
+            kept.outcome,
+            "unknown" if kept.peak_reserved_bytes is None else f"{kept.peak_reserved_bytes:,}",
+            kept.retries,
+            f"{kept.seconds:.1f}",
+        ]
         for name, kept in zip(names, made, strict=True)
     ]
     print(table(rows, ["tried", "outcome", "peak reserved", "retries", "seconds"], widest=70))
@@ -248,11 +261,12 @@ def told(done: Rehearsal) -> list[str]:
     from helpers.tell.verdict import headline
 
     other = f"ended with {done.exit_code}, not for want of memory"
+    retries = "unknown" if done.peak_reserved_bytes is None else done.retries
     outcome = "fits" if done.fits else "does not fit" if done.ooms else other
     outcome += "" if done.exact else ", as far as that can be told: see what is not to be trusted"
     lines = [
         f"{done.label}: {outcome}; peak allocated {show_bytes(done.peak_allocated_bytes)}, reserved "
-        f"{show_bytes(done.peak_reserved_bytes)}, {done.retries} retries, {done.ooms} times out of memory, "
+        f"{show_bytes(done.peak_reserved_bytes)}, {retries} retries, {done.ooms} times out of memory, "
         f"{done.seconds:.1f} s"
     ]
     if done.oom:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.batch import named_batch
-from helpers.commands.use import ROOT, WrongUse, print_json
+from helpers.commands.use import OUTPUTS, WrongUse, print_json
 
 if TYPE_CHECKING:
     from helpers.tell.redact_known import Known
@@ -39,29 +39,29 @@ def share(arguments: argparse.Namespace) -> int:
     if arguments.out and not (page.parent.is_dir() and page.suffix == ".html"):
         expected = "expected a file that ends in .html, in a folder that is there"
         raise WrongUse(f"--out {page}: {expected}")
-    try:
-        about = share.subject(_target(arguments.target))
-        known = None if arguments.as_is else share.known_of(about)
-        made = share.page(about, known, arguments.allow_binary)
-        out = page if arguments.out else _place(made.name)
-        pdf = [out.with_suffix(".pdf")] if arguments.pdf else []
-        files = [out, *pdf, *_issue_files(out, arguments.issue)]
-        there = [path for path in files if path.exists() or path.is_symlink()]
-        if there and not arguments.force:
-            raise WrongUse(f"{there[0]}: already there; choose another --out or add --force")
-        if known is not None:
-            _refuse_found(arguments, made.scan, "nothing was written")
-        write_atomic(out, made.html)
-        answer: dict[str, Any] = {"page": str(out), "bytes": len(made.html.encode())}
-        answer.update(redacted=known is not None, report=made.lines())
-        if pdf:
-            why = share.write_pdf(out, pdf[0])
-            answer["pdf"] = f"not available because {why}" if why else str(pdf[0])
-        if arguments.issue:
-            answer["issue"], answer["bundle"] = _issue(arguments, about, known, out)
-    except OSError as error:
-        expected = "expected a place to write to; choose another --out"
-        raise WrongUse(f"{error.filename}: {error.strerror}; {expected}") from error
+    about = share.subject(Path(arguments.target) if arguments.target else named_batch(""))
+    known = None if arguments.as_is else share.known_of(about)
+    made = share.page(about, known, arguments.allow_binary)
+    out = page if arguments.out else _place(made.name)
+    pdf = [out.with_suffix(".pdf")] if arguments.pdf else []
+    files = [out, *pdf, *_issue_files(out, arguments.issue)]
+    there = [path for path in files if path.exists() or path.is_symlink()]
+    if there and not arguments.force:
+        raise WrongUse(f"{there[0]}: already there; choose another --out or add --force")
+    unsafe = out.with_suffix(".unsafe.html")
+    if known is not None:
+        if isinstance(made.scan, list) and made.scan and not arguments.allow_found:
+            write_atomic(unsafe, share.marked(made.html, made.scan))
+        _refuse_found(arguments, made.scan, f"marked in {unsafe}, which is not for others")
+    write_atomic(out, made.html)
+    unsafe.unlink(missing_ok=True)
+    answer: dict[str, Any] = {"page": str(out), "bytes": len(made.html.encode())}
+    answer.update(redacted=known is not None, report=made.lines())
+    if pdf:
+        why = share.write_pdf(out, pdf[0])
+        answer["pdf"] = f"not available because {why}" if why else str(pdf[0])
+    if arguments.issue:
+        answer["issue"], answer["bundle"] = _issue(arguments, about, known, out)
     print("\n".join(made.lines()), file=sys.stderr)
     if arguments.json:
         print_json(answer)
@@ -79,14 +79,8 @@ def _refuse_found(arguments: argparse.Namespace, scan: Any, what: str) -> None:
         raise WrongUse(f"the second scan found {len(scan)}: {scan[0]}; {what}; {advice}")
 
 
-def _target(name: str) -> Path:
-    if name and not Path(name).exists():
-        raise WrongUse(f"{name}: not there; expected a batch, a run's folder or an .ipynb file")
-    return Path(name) if name else named_batch("")
-
-
 def _place(name: str) -> Path:
-    folder = ROOT / "outputs" / "shared"
+    folder = OUTPUTS / "shared"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.html"
 

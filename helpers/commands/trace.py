@@ -32,6 +32,17 @@ def _size(text: str, what: str) -> int:
         raise WrongUse(f"--{what} {text!r}: {error}") from error
 
 
+def _release(named: str, usual: str) -> str:
+    """The torch release that was named, or the usual one. Raises WrongUse for one that is not known: nobody has seen it."""
+    from helpers.settings.releases import NEWEST
+    from helpers.settings.table import release
+
+    if release(named) > NEWEST:
+        newest = ".".join(map(str, NEWEST))
+        raise WrongUse(f"--torch {named}: not a release known here; expected up to {newest}")
+    return named or usual
+
+
 class _Subject:
     """The trace of a command with the card, version and settings it is to be replayed under."""
 
@@ -43,15 +54,12 @@ class _Subject:
 
         most = arguments.max_bytes
         limit = {"max_bytes": _size(most, "max-bytes")} if most else {}
-        try:
-            trace = read(arguments.trace, device=arguments.device, **limit)
-            self.trace = with_record(trace, Path(arguments.trace))
-            known = circumstances(self.trace)
-            self.torch = arguments.torch or known.torch
-            self.build = arguments.build or known.build
-            behaviour(self.torch, self.build)
-        except OSError as error:
-            raise WrongUse(f"{arguments.trace}: {error.strerror}; expected a trace file") from error
+        trace = read(arguments.trace, device=arguments.device, **limit)
+        self.trace = with_record(trace, Path(arguments.trace))
+        known = circumstances(self.trace)
+        self.torch = _release(arguments.torch, known.torch)
+        self.build = arguments.build or known.build
+        behaviour(self.torch, self.build)
         self.notes = [*self.trace.notes, *known.notes]
         capacity, wants_card = known.capacity_bytes, hasattr(arguments, "only")
         if arguments.capacity:
@@ -146,7 +154,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     subject = _Subject(arguments)
     answers = []
     for release, capacity in itertools.product(releases, capacities):
-        torch, card = release or subject.torch, subject.card
+        torch, card = _release(release, subject.torch), subject.card
         if capacity:
             card = replace(card, capacity_bytes=_size(capacity, "capacity"))
         how: dict[str, Any] = {"torch": torch, "build": subject.build}

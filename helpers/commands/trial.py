@@ -1,14 +1,15 @@
-"""Commands about whether a fix worked: trial, tune, criteria."""
+"""Commands about whether a fix worked, and about volume profiles: trial, tune, criteria, vpoc."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import ROOT, WrongUse, print_json
+from helpers.commands.use import OUTPUTS, WrongUse, print_json
 
 if TYPE_CHECKING:
     from helpers.load.workloads import Workload
@@ -47,7 +48,7 @@ def trial(arguments: argparse.Namespace) -> int:
     how = {name: getattr(arguments, name) for name in ("goal", "repeats", "seed")}
     how["limits"] = Limits(seconds=arguments.seconds, host_bytes=host)
     how["python"] = arguments.torch_python or torch_interpreter()
-    how["out"] = Path(arguments.out) if arguments.out else ROOT / "outputs" / "trials"
+    how["out"] = Path(arguments.out) if arguments.out else OUTPUTS / "trials"
     presets = [load(name) for name in arguments.preset]
     rows, remarks = preset_trials(wanted, presets, on_trial=on_trial, **how)
     if arguments.json:
@@ -114,21 +115,16 @@ def tune(arguments: argparse.Namespace) -> int:
         direction="maximize" if arguments.maximize else "minimize",
         seed=arguments.seed,
     )
-
-    def on_line(line: str) -> None:
-        print(line, file=sys.stderr)
-
     argv = worker(arguments.torch_python or torch_interpreter(), arguments.objective)
     what = (Path(arguments.study), argv, dict(map(_range, arguments.param)), arguments.trials)
-    done = study(*what, settings, env=environment(), on_line=on_line)
+    done = study(*what, settings, environment(), partial(print, file=sys.stderr))
     if arguments.json:
         print_json(asdict(done))
         return 0
     rows = []
     for row in done.results:
         parameters = ", ".join(f"{name}={value}" for name, value in row["params"].items())
-        own = [row[name] for name in ("slot", "outcome", "value")]
-        rows.append([*own, parameters, row.get("message")])
+        rows.append([row["slot"], row["outcome"], row["value"], parameters, row.get("message")])
     print(table(rows, ["trial", "outcome", "value", "parameters", "message"]))
     gave_up = f"; gave up: {done.gave_up}" * bool(done.gave_up)
     print(f"best {done.best}; {done.restarts} restarts, {done.recycled} workers recycled{gave_up}")
@@ -158,19 +154,81 @@ def criteria(arguments: argparse.Namespace) -> int:
 
     --log FILE: a run's log, of any size
     --study URL: an Optuna storage, only read: sqlite:///FILE
-    Example: criteria --log train.log
+    --exit-code N <int>: how the run of the log ended, where the log does not say so
+    --files FILE +: what the run should have written; .pt is loaded weights only, by torch's own Python
+    --card SIZE: the card's memory, such as 24GiB
+    Example: criteria --log train.log --exit-code 0 --files model.pt model_metadata.json
     """
     from helpers.load import criteria
     from helpers.tell.training import criteria_table
+    from helpers.units import parse_size
 
-    log, study = arguments.log, arguments.study
-    if not log and not study:
-        raise WrongUse("criteria: nothing to read; expected --log FILE, --study URL, or both")
-    if arguments.json:
-        print_json(asdict(criteria.criteria(Path(log) if log else None, study or None)))
-    else:
-        print(criteria_table(log, study))
+    log, study, files = arguments.log, arguments.study, arguments.files
+    if not (log or study or files):
+        expected = "expected --log FILE, --study URL, --files FILE, or more of them"
+        raise WrongUse(f"criteria: nothing to read; {expected}")
+    more = {"exit_code": arguments.exit_code, "files": files}
+    more["card_bytes"] = parse_size(arguments.card) if arguments.card else 0
+    found = criteria.criteria(Path(log) if log else None, study or None, **more)
+    print_json(asdict(found)) if arguments.json else print(criteria_table(known=found))
     return 0
 
 
-VERBS = (trial, tune, criteria)
+def vpoc(arguments: argparse.Namespace) -> int:
+    """Volume profiles, POC and value area of files of trades, within the memory that is there.
+
+    file ...: CSV, Parquet or npz; columns are guessed and said
+    --tick SIZE = None: the tick size, or a product: 0.25, ES (default: guessed)
+    --strategy S = fused: how to count (default: fused; stream_parquet streams)
+    --device D = cpu: cpu or cuda:0, for the strategies that torch runs
+    --zone ZONE: the zone of times without one, such as America/Chicago
+    --cut HH:MM = 17:00: when a session begins in Chicago (default: 17:00)
+    --window FROM-TO: a part of the day in Chicago: 08:30-15:00 or 08:30-15:15 for RTH
+    --column ROLE=NAME ...: which column is the price, volume, time or session, where the guess is wrong
+    --out NAME: writes NAME.profiles.parquet and NAME.levels.parquet
+    --force: write over files that are there
+    Example: vpoc ticks.parquet --tick ES
+    """
+    from helpers.load.vpoc.profile import USUAL, level_rows, levels
+    from helpers.load.vpoc.results import profile_file, write
+    from helpers.tell.vpoc import levels_text
+
+    answers, how = [], (arguments.tick, arguments.strategy, arguments.device)
+    reading = _reading(arguments)
+    for name in arguments.file:
+        path = Path(name)
+        out = Path(arguments.out) if arguments.out else OUTPUTS / path.stem
+        if len(arguments.file) > 1 and arguments.out:
+            out = out.with_name(f"{out.name}-{path.stem}")
+        aside = out.with_name(f"{path.name}.aside.csv")
+        try:
+            result = profile_file(path, *how, aside=aside, **reading)
+            written = write(result, out, arguments.force)
+        except FileExistsError as error:
+            raise WrongUse(str(error)) from error
+        rows = level_rows(result.trades, levels(result.counts, result.layout))
+        about: dict[str, Any] = {"file": name, "rule": str(USUAL), "sessions": rows}
+        paths = [str(path) for path in written]
+        answers.append({**about, "notes": list(result.notes), "written": paths})
+    if arguments.json:
+        print_json(answers)
+    else:
+        print("\n\n".join(map(levels_text, answers)))
+    return 0
+
+
+def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What reading.read_trades is asked beside the file and the tick."""
+    from helpers.load.vpoc.reading import COLUMNS
+
+    columns = dict(text.partition("=")[::2] for text in arguments.column)
+    for role in columns:
+        if role not in COLUMNS:
+            raise WrongUse(f"--column {role}: expected ROLE=NAME with one of {', '.join(COLUMNS)}")
+    window = tuple(arguments.window.split("-")) if arguments.window else None
+    if window and len(window) != 2:
+        raise WrongUse(f"--window {arguments.window}: expected FROM-TO, such as 08:30-15:00")
+    return {"zone": arguments.zone, "cut": arguments.cut, "window": window, "columns": columns}
+
+
+VERBS = (trial, tune, criteria, vpoc)

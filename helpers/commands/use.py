@@ -22,11 +22,11 @@ import json
 import re
 import sys
 import threading
-from pathlib import Path
 from typing import Any, Callable, Iterator  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
 
+from helpers.child import OUTPUTS as OUTPUTS
+
 PROGRAM = "python -m helpers"
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"<int>": int, "<float>": float}
 
 Run = Callable[[argparse.Namespace], int]

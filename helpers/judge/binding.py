@@ -150,7 +150,7 @@ def decide(n: Numbers) -> Decision:
     rule = _first_rule({**_facts(n, sizes), "small beside the rest": bool(beside)}, sizes)
     if rule is None:
         return _graded(_undecided(n), n)
-    shown = {name: show_bytes(size or 0) for name, size in sizes.items()}
+    shown = {name: show_bytes(size) for name, size in sizes.items()}
     words = {"beside": beside, "gtt_half": "said to be", "pool": shown["low"]}
     words.update(vram_words=_known(n.vram or None), available_words=_known(n.available))
     words["release"] = ".".join(map(str, n.kernel or ()))
@@ -173,7 +173,7 @@ def row(
     """The decision that a row of the table words, with the readings put in. ``size`` is what binds, in bytes."""
     data, either = decisions()[pattern], table("ceilings")["either"]
     values = {k: show_bytes(v) for k, v in vars(n).items() if type(v) is int}
-    says = data["says"].format(**{**values, "ram_any": show_bytes(_ram(n) or 0), **words})
+    says = data["says"].format(**{**values, "ram_any": show_bytes(_ram(n)), **words})
     rests = []
     for name in data["rests"]:
         fields = either.get(name, [name])
@@ -274,9 +274,9 @@ def _beside(n: Numbers) -> str:
     """What a total stands far below, in words; empty where nothing is known to be far above it."""
     torch = n.torch or 0
     if far(_ram(n), 3 * torch):
-        return f"the RAM of {show_bytes(_ram(n) or 0)}"
+        return f"the RAM of {show_bytes(_ram(n))}"
     if far(n.vulkan, torch):
-        return f"what Vulkan is given, {show_bytes(n.vulkan or 0)}"
+        return f"what Vulkan is given, {show_bytes(n.vulkan)}"
     return "the RAM of any system with a desktop" if _is_small(n, torch) else ""
 
 

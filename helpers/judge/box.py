@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from helpers.judge import table
-from helpers.judge.account import CONTEXT_BYTES, account
+from helpers.judge import owner, table
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import Observation, observation_name, vendor_of
 from helpers.judge.obstacles import obstacles
+from helpers.judge.owner import account
 from helpers.look import framework, kernel_log
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, gpus
+from helpers.look.gpus import Gpu, gpus, numbered_by_host
 from helpers.look.machine import machine
 from helpers.look.messages import Message
 from helpers.look.processes import processes
-from helpers.look.reading import MIB, Reading, seen
+from helpers.look.reading import Reading, seen
 
-# Firmware, page tables and a console's framebuffer belong to no process: below both of these nothing is unexplained.
-UNEXPLAINED_SHARE, UNEXPLAINED_BYTES = 0.02, 512 * MIB
 OBSTACLES = dict(
     no_gpu="no-gpu", no_driver="no-driver", no_device="no-driver", variable="gpus-hidden"
 )
@@ -60,9 +58,9 @@ def _access(
     for way in obstacles(bundle, vendor_of(messages)):
         if way.cause == "no_gpu" and found:
             continue  # the bus list is incomplete: another layer sees a GPU
-        reading = seen(way.cause, "text", way.path or "pci_devices", way.item)
-        name = OBSTACLES.get(way.cause, "access-refused")
-        says = way.says[:1].upper() + way.says[1:]
+        short = way.path or way.cause.replace("_", " ")
+        reading = seen(short, "text", way.path or "pci_devices", way.item)
+        name, says = OBSTACLES.get(way.cause, "access-refused"), way.says[:1].upper() + way.says[1:]
         yield _row(name, reading, says, name in ("no-gpu", "no-driver"))
     who = identity(bundle)
     if who is not None and who.container not in ("", "none"):
@@ -91,7 +89,8 @@ def _build(bundle: Bundle, found: tuple[Gpu, ...]) -> Iterator[Observation]:
 def _holders(
     bundle: Bundle, found: tuple[Gpu, ...], messages: tuple[Message, ...]
 ) -> Iterator[Observation]:
-    ours = [own for own in map(_own, messages) if own]
+    books = [a for a in map(account, messages) if a.own or a.message.allocated]
+    ours = [range_ for a in books if (range_ := owner.own_range(a.own, a.held))]
     for gpu in found:
         pools = [pool for pool in gpu.pools if pool.layer in TOTALS]
         total = next((pool.total for pool in pools if pool.total.ok), None)
@@ -100,11 +99,11 @@ def _holders(
             if gpu.unattributed.ok and not gpu.integrated:
                 yield from _unattributed(gpu, used.bytes)
         for holder in gpu.holders:
-            size, named = holder.memory.bytes, "host PID" not in holder.note
-            if holder.state == "Z" and size > UNEXPLAINED_BYTES:
+            size, named = holder.memory.bytes, not numbered_by_host(holder)
+            if holder.state == "Z" and size > owner.UNEXPLAINED_BYTES:
                 says = f"pid {holder.pid} is a zombie and holds this much"
                 yield _row("zombie-holder", holder.memory, says, True)
-            elif total and named and _another(size, total.bytes, ours):
+            elif total and named and owner.is_another(size, total.bytes, ours):
                 says = f"pid {holder.pid} ({holder.name}) holds this much of {total.show()}"
                 yield _row("other-holder-measured", holder.memory, says, True)
     for process in processes(bundle):
@@ -115,7 +114,7 @@ def _holders(
 
 def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
     rest, place = gpu.unattributed, "identity, device_files"
-    if rest.bytes < max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * in_use):
+    if not owner.is_unexplained(rest.bytes, in_use):
         says = f"The processes seen hold what {gpu.pci} has in use, but this much"
         yield _row("explained", rest, says)
         return
@@ -126,21 +125,6 @@ def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
     if not gpu.blind_spots:
         whole = seen("all", "text", place)
         yield _row("all-processes-seen", whole, "Every process could be looked at")
-
-
-def _own(m: Message) -> tuple[int, int] | None:
-    """What the failing process held by its message, at least and at most; None where it does not say."""
-    a = account(m)
-    size, beside = (a.own, CONTEXT_BYTES // 4) if a.own else (a.held, 2 * CONTEXT_BYTES)
-    if size is None or not (a.own or m.allocated):
-        return None
-    return int(size.bytes * 0.98), int(size.bytes * 1.02) + beside
-
-
-def _another(size: int, total: int, ours: list[tuple[int, int]]) -> bool:
-    """Whether a holder of this size is not the failing process: it holds most of the card, and both fit on it together."""
-    fits = all(size > most and least + size <= total * 1.02 for least, most in ours)
-    return bool(ours) and size > total // 2 and fits
 
 
 def _kernel(bundle: Bundle) -> Iterator[Observation]:

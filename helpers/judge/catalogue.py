@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from helpers.judge import table
-from helpers.judge.account import account
 from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
+from helpers.judge.owner import account
 from helpers.judge.posted import processes
 from helpers.look.reading import GIB, show_bytes
 from helpers.shapes import CAUSES, Cause, NextStep

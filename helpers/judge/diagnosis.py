@@ -13,10 +13,10 @@ from functools import partial
 
 from helpers.grammar import lines
 from helpers.judge import sentence, table
-from helpers.judge.account import account
 from helpers.judge.catalogue import Failure, failures, fill, names_of, next_step
 from helpers.judge.evidence import CaseEvidence, Observation, texts
 from helpers.judge.observations import observe
+from helpers.judge.owner import account
 from helpers.look.messages import Quantity
 from helpers.look.reading import seen
 from helpers.shapes import Alternative, Confidence, Evidence, Missing, NextStep, Verdict
@@ -166,9 +166,7 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
     if evidence.bundle is not None and not (near or evidence.messages or evidence.error_text):
         return _healthy(found)
     missing = _missing((row.failure.decides for row in near), evidence)
-    if "pickle" in evidence.not_text:
-        missing.insert(0, _reading("snapshot"))
-    elif not evidence.messages:
+    if not evidence.messages:
         missing.append(_reading("message"))
     if evidence.bundle is None and len(missing) < 3:
         missing.append(_reading("look"))
@@ -178,8 +176,6 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
     if near:
         causes = (f"{row.failure.cause} ({row.failure.title.rstrip('.')})" for row in near)
         summary = _say("left open", causes="; ".join(causes))
-    elif evidence.not_text:
-        summary = _say("no text", what=evidence.not_text)
     elif found:
         summary = _say("no cause", says=_listed(found[:3]))
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Tuple
 
 from helpers.judge import form, table
 from helpers.look.bundle import Bundle
+from helpers.look.files import whole
 from helpers.look.messages import Message, read_message, without_footers
 from helpers.look.reading import Reading, seen
 from helpers.look.text import encoding
@@ -47,7 +48,7 @@ class Observation:
 class CaseEvidence:
     """Everything a person handed over about one failure. ``facts`` are the environment's words (gpu, gfx, ram_gib, ...).
 
-    ``not_text`` says what a message is that is no text (a pickle, an archive); ``snapshot`` is what was read from one.
+    ``snapshot`` is what was read from a memory snapshot.
     """
 
     messages: tuple[Message, ...] = ()
@@ -59,7 +60,6 @@ class CaseEvidence:
     variables: tuple[tuple[str, str], ...] = ()
     narrative: str = ""
     unused: str = ""
-    not_text: str = ""
 
     def fact(self, name: str) -> str:
         return dict(self.facts).get(name, "")
@@ -67,7 +67,7 @@ class CaseEvidence:
     @property
     def nothing(self) -> bool:
         """Whether nothing at all was handed over."""
-        said = self.error_text.strip() or self.narrative.strip() or self.not_text
+        said = self.error_text.strip() or self.narrative.strip()
         rest = (said, self.tools, self.facts, self.variables)
         return self.bundle is None and self.snapshot is None and not any(rest)
 
@@ -141,8 +141,6 @@ def not_text(start: bytes) -> str:
 def evidence_from_message(text: str | bytes | Iterable[str]) -> CaseEvidence:
     """Evidence of a pasted error text or a log. Never raises; ``unused`` says what could not be used."""
     if isinstance(text, bytes):
-        if kind := not_text(text[:4096]):
-            return CaseEvidence(not_text=kind)
         marked = text[:2] in (b"\xff\xfe", b"\xfe\xff")
         text = text.decode("utf-16" if marked else "utf-8", "replace")
     if isinstance(text, str):
@@ -180,9 +178,10 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
     Raises ValueError in one line where the file is no such JSON. ``truth`` and the like are not looked at.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
+        data = json.loads(whole(path).decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError) as error:
-        slip = f"{type(error).__name__}; expected JSON with an object 'evidence'"
+        why = getattr(error, "strerror", None) or type(error).__name__
+        slip = f"{why}; expected JSON with an object 'evidence'"
         raise ValueError(f"case {path}: {slip}") from error
     evidence = data.get("evidence", data) if isinstance(data, dict) else None
     if not isinstance(evidence, dict):

@@ -9,18 +9,15 @@ blocks of 2 MiB (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABLITY_ALIGN).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from helpers.judge import sentence, table
-from helpers.judge.account import Account, account
+from helpers.judge import owner, sentence, table
 from helpers.judge.evidence import vendor_of
-from helpers.look import processes
-from helpers.look.access import identity
+from helpers.judge.owner import Account, account
 from helpers.look.bundle import Bundle
-from helpers.look.drm import refused_pids
-from helpers.look.gpus import Gpu, Holder, Pool, gpus
+from helpers.look.gpus import Gpu, Holder, Pool, gpus, in_sight, numbered_by_host
 from helpers.look.messages import Message, Quantity
 from helpers.look.reading import MIB, Reading, not_available, seen, show_bytes
 
@@ -170,59 +167,27 @@ def _excluded(gpu: Gpu, kept: Reading) -> bool:
 
 
 def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
-    """A row a process, and what they may be off by together.
-
-    In a PID namespace of its own KFD and nvidia-smi number processes as the host does, so they cannot be matched with the
-    processes seen in /proc; what they list beyond these is outside.
-    """
-    who = identity(bundle)
-    if who is None or who.init_pid_ns is not False:
-        alive = {process.pid for process in processes.processes(bundle)}
-        each = _one_each(gpu.holders)
-        away = [h for h in each if h.source == "KFD" and alive and h.pid not in alive]
-        return [_row(h, "outside" if h in away else "other_process") for h in each], _spread(each)
-    hosts = ("KFD", "nvidia-smi", "amd-smi")
-    inside = _one_each(h for h in gpu.holders if h.source not in hosts)
-    by_host = _one_each(h for h in gpu.holders if h.source in hosts)
-    rows, spread = [_row(h, "other_process") for h in inside], _spread([*inside, *by_host])
-    all_seen = bundle.read("device_files").ok and not refused_pids(bundle)
-    # Nothing in here has the GPU open, so whoever the host's lists name is elsewhere.
-    kind = "outside" if all_seen and not _open_here(bundle, gpu) else "other_process"
-    if not inside or gpu.vendor == "NVIDIA":
-        return rows + [_row(h, kind) for h in by_host], spread
+    """A row a process, and what they may be off by together; what the host's lists name beyond those seen is outside."""
+    inside, by_host, away = in_sight(bundle, gpu)
+    rows, spread = [_row(h, h in away) for h in inside], _spread([*inside, *by_host])
+    if not (inside and by_host) or gpu.vendor == "NVIDIA":
+        return rows + [_row(h, h in away) for h in by_host], spread
     beyond = sum(h.memory.bytes for h in by_host) - sum(h.memory.bytes for h in inside)
     if beyond > spread:
         source = " + ".join(dict.fromkeys(h.source for h in by_host))
         words = _say("beyond", source=source, count=len(by_host))
         reading = seen(beyond, "bytes", source, by_host[0].memory.item)
         rows.append(LedgerRow("outside", words, reading, source))
-    return rows + [_row(h, kind) for h in by_host if not h.memory.ok], spread
+    return rows + [_row(h, h in away) for h in by_host if not h.memory.ok], spread
 
 
-def _open_here(bundle: Bundle, gpu: Gpu) -> bool:
-    prefix = "/dev/nvidia" if gpu.vendor == "NVIDIA" else "/dev/kfd"
-    opened = (str(row.get("target", "")) for row in bundle.table("device_files"))
-    return any(path.startswith(prefix) for path in opened)
-
-
-def _one_each(holders: Iterable[Holder]) -> list[Holder]:
-    """Each process once, with the most that any source saw it hold; largest first."""
-    most: dict[int, Holder] = {}
-    for holder in holders:
-        known = most.setdefault(holder.pid, holder)
-        if holder.memory.ok and (not known.memory.ok or holder.memory.bytes > known.memory.bytes):
-            most[holder.pid] = holder
-    # A process with nothing on this GPU only opened it (ROCm#4411).
-    holding = [h for h in most.values() if not h.memory.ok or h.memory.bytes]
-    return sorted(holding, key=lambda h: (-h.memory.bytes, h.pid))
-
-
-def _row(holder: Holder, kind: str) -> LedgerRow:
+def _row(holder: Holder, away: bool) -> LedgerRow:
     named = f"{holder.name or 'process'} ({holder.pid})"
     odd = {"Z": "a zombie", "D": "waits in the kernel"}.get(holder.state[:1], "")
-    if kind == "outside" and holder.note != "a host PID":
+    if away and not numbered_by_host(holder):
         odd = odd or "not in /proc"
     extra = ", ".join(word for word in (odd, holder.note) if word)
+    kind = "outside" if away else "other_process"
     return LedgerRow(kind, named + (f": {extra}" if extra else ""), holder.memory, holder.source)
 
 
@@ -273,10 +238,9 @@ def _split(own: GpuLedger, message: Message) -> GpuLedger:
     """The driver's ledger with the one holder that the message's process fits, if there is exactly one, in its parts."""
     if message.process is None or not message.allocated:
         return own
-    off = message.process.precision_bytes + 2 * MIB
     a = account(replace(message, process=None, non_torch=None, others=(), pids=()))
     held = [r for r in own.rows if r.kind in ("other_process", "outside") and r.bytes.ok]
-    fits = [row for row in held if abs(row.bytes.bytes - message.process.bytes) <= off]
+    fits = [row for row in held if owner.is_itself(row.bytes.bytes, message.process)]
     if len(fits) != 1:
         return own
     parts, named = _own_rows(a), fits[0].words

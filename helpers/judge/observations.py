@@ -15,7 +15,6 @@ from typing import AbstractSet, Callable, NamedTuple
 
 from helpers.grammar import lazy, meaning
 from helpers.judge import form, table
-from helpers.judge.account import CONTEXT_BYTES, LIKELY, POSSIBLE, Account, above, account, plus
 from helpers.judge.evidence import (
     SILENT,
     CaseEvidence,
@@ -25,6 +24,7 @@ from helpers.judge.evidence import (
     observation_name,
     texts,
 )
+from helpers.judge.owner import CONTEXT_BYTES, LIKELY, POSSIBLE, Account, above, account, plus
 from helpers.judge.posted import figure_observations, posted_observations
 from helpers.look.messages import Message, read_message
 from helpers.look.parts import APU, CARD, device_list

@@ -105,7 +105,7 @@ def snapshot_observations(snapshot: Snapshot) -> list[Observation]:
         elif stranded >= m.request_bytes > m.device_free_bytes:
             most = m.largest_bytes
             if most is None or most < m.request_bytes:
-                largest = "not known" if most is None else show_bytes(most)
+                largest = show_bytes(most)
                 say("blocks-stranded", stranded, most is not None, largest=largest, request=request)
     for site, size, count in growth(snapshot)[:3]:
         if size >= MIB:

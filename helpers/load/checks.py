@@ -21,11 +21,11 @@ from helpers.child import Ended, json_row, program, watch
 from helpers.load.targets import (
     Target,
     environment,
-    is_this_box,
     pair_targets,
     targets_of,
     torch_interpreter,
 )
+from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.reading import GIB, MIB, Reading, not_available, seen
 from helpers.settings.table import NO_CACHE
@@ -118,9 +118,9 @@ def check_rows(bundle: Bundle, wanted: bool = True, **options: Any) -> list[list
     """The checks as a table with its header first, or one row that says why none was run."""
     why = "" if wanted else "not asked for"
     if wanted and not is_this_box(bundle):
-        why = f"not run because {bundle.box} is not this machine, or not since it booted"
+        why = f"because {bundle.box} is not this machine, or it booted since"
     if why:
-        return [["GPU", "check", "state", "says"], ["-", "all", "not_run", why]]
+        return [["GPU", "check", "state", "says"], ["-", "all", "not run", why]]
     return as_rows(check_box(bundle, **options), people=True)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-PATH = Path(__file__).resolve().parents[2] / "env" / "claims.yaml"
+from helpers.child import CHECKOUT
+
+PATH = CHECKOUT / "env" / "claims.yaml"
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from helpers import grammar
+from helpers import child, grammar
 from helpers.load.effect import student
+from helpers.load.targets import torch_files, torch_interpreter
 from helpers.load.training import PathResult
+from helpers.look.files import opened, whole
 from helpers.look.messages import of_device, of_host, read_message
 from helpers.look.reading import show_bytes
 
@@ -36,6 +39,7 @@ ASKED: tuple[Mapping[str, Any], ...] = tuple(_DATA["criteria"])
 
 # What a log says.
 
+LOG_LIMIT_BYTES = 64 << 30
 BLOCK_BYTES = 4 << 20
 LINE_BYTES = 1 << 20
 GROUP_BYTES = 8 << 10
@@ -63,7 +67,7 @@ _LINES = tuple(
 )
 # A line with one of these begins a message; another that the judge's anchors hit goes on with the one before it.
 _HEAD = re.compile("|".join(_DATA["heads"]).encode())
-_EPOCH = re.compile(_DATA["epoch"].encode())
+_EPOCH, _TIME, _SHARE = (re.compile(_DATA[name].encode()) for name in ("epoch", "time", "share"))
 _NUMBERS = re.compile(rb"(?<![0-9])(?<!errno )[0-9]+")
 """Numbers that lines may differ by and still say the same; that of an error of the system is not one."""
 
@@ -71,9 +75,11 @@ _NUMBERS = re.compile(rb"(?<![0-9])(?<!errno )[0-9]+")
 @dataclass(frozen=True)
 class LogCounts:
     """Messages in a log. ``oom`` is of a GPU, ``host_memory`` of the host; ``asserts`` are device-side assert errors; a burst
-    of the kernel's own lines, one a thread, that no error follows counts once. ``crashes``: tracebacks and segmentation faults.
+    of the kernel's own lines, one a thread, that no error follows counts once. ``crashes``: tracebacks, kills, aborts and faults.
 
     ``epoch`` and ``epochs``: the highest "epoch 3/10" seen. ``exhausted``: a supervisor said that it gave up restarting.
+    ``ended``: a line says that the run came to its end, and none after it that it died. ``seconds``: from the first to the last
+    line that has a time. ``percent``: of the data, as the log says it.
     """
 
     bytes: int
@@ -84,8 +90,12 @@ class LogCounts:
     exhausted: int
     recycled: int
     crashes: int
+    profiles: int = 0
     epoch: int | None = None
     epochs: int | None = None
+    ended: bool = False
+    seconds: float | None = None
+    percent: float | None = None
 
 
 class _Messages:
@@ -135,36 +145,67 @@ def _judge(text: bytes) -> Mapping[str, int]:
     }
 
 
-def count_log(path: Path) -> LogCounts:
-    """Count what a log says. Raises ValueError, one line, where the file cannot be read."""
+def count_log(path: Path, exit_code: int | None = None) -> LogCounts:
+    """Count what a log says; ``exit_code``: how the run ended, where that is known. Raises OSError where it cannot be read."""
     messages, size, epoch = _Messages(), 0, (0, 0)
-    try:
-        for base, data in _blocks(path):
-            size = base + len(data)
-            epoch = max([epoch, *{(int(one), int(of)) for one, of in _EPOCH.findall(data)}])
-            for start, end, judged, own in _hits(data):
-                line = data[start:end]
-                if judged:
-                    messages.add(base + start, line)
-                for counts, text, unless in _LINES if own else ():
-                    messages.counts[counts] += bool(text.search(line) and not unless.search(line))
-    except OSError as error:
-        why = f"this log cannot be read ({error.strerror}); give a file of text"
-        raise ValueError(f"{path}: {why}") from None
+    last, times, percent = {"ended": -1, "crashes": -1}, list[tuple[bytes, bytes]](), None
+    for base, data in _blocks(path):
+        size = base + len(data)
+        epoch = max([epoch, *{(int(one), int(of)) for one, of in _EPOCH.findall(data)}])
+        ends = (_TIME.findall(data[:TIMES_BYTES]), _TIME.findall(data[-TIMES_BYTES:]))
+        times += [*ends[0][:1], *ends[1][-1:]]
+        percent = next((float(one) for one in _SHARE.findall(data)), percent)
+        for start, end, judged, own in _hits(data):
+            line = data[start:end]
+            if judged:
+                messages.add(base + start, line)
+            for counts, text, unless in _LINES if own else ():
+                if text.search(line) and not unless.search(line):
+                    messages.counts[counts] += 1
+                    last[counts] = base + start
     messages.close()
     at, of = epoch if epoch[1] else (None, None)
     counted = {name: messages.counts[name] for name in _COUNTED}
-    return LogCounts(bytes=size, **counted, epoch=at, epochs=of)
+    ended = last["ended"] > last["crashes"] and not counted["asserts"]
+    if exit_code is not None:
+        counted["crashes"] = max(counted["crashes"], int(exit_code != 0))
+        ended = exit_code == 0
+    return LogCounts(
+        size, **counted, epoch=at, epochs=of, ended=ended, seconds=_lasted(times), percent=percent
+    )
 
 
-_COUNTED = ("oom", "host_memory", "asserts", "restarts", "exhausted", "recycled", "crashes")
+TIMES_BYTES = 64 << 10
+_COUNTED = (
+    "oom",
+    "host_memory",
+    "asserts",
+    "restarts",
+    "exhausted",
+    "recycled",
+    "crashes",
+    "profiles",
+)
+
+
+def _lasted(times: Sequence[tuple[bytes, bytes]]) -> float | None:
+    """Seconds from the first to the last of some days and times of day; None where there is no such span."""
+    try:
+        begin, end = (
+            datetime.fromisoformat(b" ".join(one).decode()) for one in (times[0], times[-1])
+        )
+    except (ValueError, LookupError):
+        return None
+    return (end - begin).total_seconds() if end > begin else None
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """The file in blocks of whole lines, lower case, each with its place; a line of more than LINE_BYTES is read in pieces."""
     base, rest = 0, b""
-    with path.open("rb") as file:
+    with opened(path) as file:
         while data := file.read(BLOCK_BYTES):
+            if base > LOG_LIMIT_BYTES:
+                raise OSError(0, f"larger than {show_bytes(LOG_LIMIT_BYTES)}", str(path))
             data = rest + data.replace(b"\r", b"\n").lower()
             cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > LINE_BYTES else 0)
             if cut:
@@ -339,16 +380,72 @@ class Criteria:
     growth: Growth | None
 
 
-def criteria(log: Path | None, study: str | None) -> Criteria:
+def criteria(
+    log: Path | None,
+    study: str | None,
+    *,
+    exit_code: int | None = None,
+    files: Sequence[str] = (),
+    card_bytes: int = 0,
+) -> Criteria:
     """Check the criteria against a log and an Optuna storage: a path, or sqlite:///path; ``#name`` after it names one study.
 
-    Neither is changed. Raises ValueError, one line, where one of them cannot be read.
+    ``exit_code`` is the run's, ``files`` what it should have written, ``card_bytes`` the size of the card. Nothing is changed.
+    Raises ValueError, one line, where one of them cannot be read.
     """
-    counts = count_log(log) if log is not None else None
+    counts = count_log(log, exit_code) if log is not None else None
     trials = read_study(study) if study is not None else None
-    found = _Found(counts, trials, growth(trials.memory) if trials else None)
+    grown = growth(trials.memory) if trials else None
+    found = _Found(counts, trials, grown, loaded(files), card_bytes)
     rows = [Row(row["case"], row["criterion"], row["expected"], *found.state(row)) for row in ASKED]
     return Criteria(tuple(rows), counts, trials, found.growth)
+
+
+LOAD_S = 120
+_LOAD = """
+import json, sys, torch
+for path in sys.argv[1:]:
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+        why = ""
+    except Exception as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    print(json.dumps({"path": path, "why": why}), flush=True)
+"""
+
+
+def loaded(files: Sequence[str]) -> dict[str, str | bool]:
+    """Each file, and True where it loads, why it does not, or False with no word where nothing here can tell.
+
+    ``.json`` is parsed, torch's own files are loaded by the torch that set-up found, weights only: no code of a file runs.
+    """
+    found: dict[str, str | bool] = {}
+    for name in files:
+        path = Path(name)
+        if not path.is_file() or not path.stat().st_size:
+            found[name] = "is empty" if path.is_file() else "is not there"
+        elif path.suffix == ".json":
+            try:
+                json.loads(whole(path))
+                found[name] = True
+            except ValueError as error:
+                found[name] = f"is no JSON ({error})"
+        else:
+            found[name] = False
+    asked = [name for name in files if found[name] is False and Path(name).suffix in TORCH_FILES]
+    python = torch_interpreter()
+    if asked and torch_files(python)[0]:
+
+        def take(line: str) -> None:
+            row = child.json_row(line)
+            if row.get("path") in asked:
+                found[row["path"]] = row["why"] or True
+
+        child.watch([python, "-c", _LOAD, *asked], LOAD_S, on_line=take)
+    return found
+
+
+TORCH_FILES = (".pt", ".pth", ".ckpt", ".bin")
 
 
 def with_runs(rows: Sequence[Row], results: Sequence[PathResult]) -> tuple[Row, ...]:
@@ -381,10 +478,14 @@ class _Found:
     log: Any
     study: Any
     growth: Growth | None
+    files: Mapping[str, str | bool]
+    card_bytes: int
 
     def state(self, row: Mapping[str, Any]) -> tuple[str, str]:
         """What was seen, and the state in words."""
         lacks = {"log": self.no_log, "study": "" if self.study else "no Optuna storage was given"}
+        lacks["files"] = "" if self.files else "no files were given: --files"
+        lacks["card"] = "" if self.card_bytes else "the size of the card was not given: --card"
         lacking = [lacks[name] for name in row.get("needs", ()) if lacks[name]]
         why = row.get("never") or next(iter(lacking), "")
         seen, met = ("", why) if why else getattr(self, row["measure"])(row)
@@ -398,15 +499,53 @@ class _Found:
             return "no log was given"
         return "" if self.log.bytes else "the log is empty"
 
+    @property
+    def unfinished(self) -> str:
+        """Why what did not happen in this log may still have happened, or come; empty where the run ended."""
+        if self.log.ended:
+            return ""
+        died = self.log.crashes or self.log.asserts
+        stops = "the log stops without saying that the run ended: give --exit-code"
+        return "the run died before its end" if died else stops
+
     def none_of(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        count = getattr(self.log, row["of"])
-        return str(count), not count
+        count = sum(getattr(self.log, name) for name in row["of"])
+        return str(count), False if count else self.unfinished or True
 
     def epochs(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         at, of = self.log.epoch, self.log.epochs
         if not of or at is None:
             return "", 'the log has no "epoch N/M"'
-        return f"epoch {at} of {of}", at >= row.get("count", of)
+        wanted = row.get("count", of)
+        # The line of an epoch may be its first.
+        return f"epoch {at} of {of}", at > wanted or (at == wanted and (self.unfinished or True))
+
+    def loads(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
+        bad = [f"{name} {why}" for name, why in self.files.items() if isinstance(why, str)]
+        unknown = [name for name, why in self.files.items() if why is False]
+        if bad or not unknown:
+            return "; ".join(bad) or f"{len(self.files)} files load", not bad
+        return "", f"nothing here loads {unknown[0]}: no torch was found, or it is of another kind"
+
+    def data(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
+        if self.log.percent is None:
+            return "", 'the log does not say "N % of the data"'
+        return f"{self.log.percent:g} % of the data", self.log.percent >= row["percent"]
+
+    def time(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
+        if row.get("about") and not getattr(self.log, row["about"]):
+            return "", "the log says nothing of volume profiles"
+        if self.log.seconds is None:
+            return "", "the lines of the log have no date and time"
+        late = self.log.seconds >= row["seconds"]
+        return f"{self.log.seconds:.0f} s", False if late else self.unfinished or True
+
+    def peak_share(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
+        seen, known = self.peak({"bytes": math.inf})
+        if isinstance(known, str):
+            return seen, known
+        share = max(size for _, size in self.study.memory) / self.card_bytes
+        return f"{share:.0%} ({seen})", row["from"] <= share <= row["to"]
 
     def peak(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         most = max((size for _, size in self.study.memory), default=None)
@@ -450,7 +589,8 @@ class _Found:
 
     def gave_up(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         gave_up = self.log.exhausted
-        return f"{self.log.restarts} restarts, gave up {gave_up} times", not gave_up
+        seen = f"{self.log.restarts} restarts, gave up {gave_up} times"
+        return seen, False if gave_up else self.unfinished or True
 
     def complete(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         states = ("complete", "failed", "pruned", "running")

@@ -12,20 +12,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import Row, whatif
+from helpers.child import CHECKOUT, OUTPUTS
 from helpers.load import effect, fixplan
 from helpers.load.claims import claims
 from helpers.load.effect import LEAST, Comparison, Effect, compare
 from helpers.load.fixplan import Arm, FixPlan, Pair, Ran
 from helpers.load.study import study
-from helpers.load.targets import CPU, free_targets, is_this_box, largest_pool, torch_interpreter
+from helpers.load.targets import CPU, free_targets, largest_pool, torch_interpreter
 from helpers.load.trial import TrialRecord
 from helpers.load.workloads import SECONDS, Workload, workload
+from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
@@ -35,8 +36,8 @@ from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES, HOST_NAMES
 from helpers.settings.text import SettingsError
 
-PATH = Path(__file__).resolve().parents[2] / "env" / "remedies.yaml"
-OUT = Path(__file__).resolve().parents[2] / "outputs" / "trials"
+PATH = CHECKOUT / "env" / "remedies.yaml"
+OUT = OUTPUTS / "trials"
 CPU_BYTES = 20 << 30
 OPEN = ("depends", "unsupported")
 RECORDED = "not available because recorded"

@@ -9,7 +9,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace, program_lines
-from helpers.child import Transcript, program, transcript
+from helpers.child import CHECKOUT, Transcript, program, transcript
 from helpers.load.patterns import PATTERNS, generate
-from helpers.load.targets import CPU, environment, free_targets, is_this_box, torch_interpreter
+from helpers.load.targets import CPU, environment, free_targets, torch_interpreter
+from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.table import CONF_NAMES
 
-BUNDLED = Path(__file__).resolve().parents[2] / "env" / "traces"
+BUNDLED = CHECKOUT / "env" / "traces"
 CPU_STEP = "cpu-training-step"
 LIVE_SECONDS = 60.0
 PROGRAM = "helpers.torchside.stress"
@@ -148,8 +149,8 @@ class StressResult:
 
     ``status``: ok, time (stopped after its seconds), not_available, failed (torch or the driver raised an error), crashed,
     timed_out, or stuck (left behind in the kernel); ``why`` says it in words. ``done`` operations were carried out, with
-    ``ooms`` failed allocations and ``skipped`` frees of those; ``left_out`` counts what a real GPU cannot do. ``stats`` and
-    ``oom_stats`` are torch.cuda.memory_stats at the end and at the first failed allocation (``first_oom``: index and size).
+    ``ooms`` failed allocations and ``skipped`` frees of those; ``left_out`` counts what a real GPU cannot do. ``stats`` are
+    torch.cuda.memory_stats at the end.
     ``rows``: [index, ok|oom|skipped|left_out, allocated, reserved] where wanted. ``fraction`` is the limit as torch got it:
     a replay that is to be compared takes ``total_bytes`` and this. ``streams``: the handle of each stream's number. ``build``:
     cuda or rocm.
@@ -160,10 +161,7 @@ class StressResult:
     done: int = 0
     ooms: int = 0
     skipped: int = 0
-    first_oom: tuple[int, int] | None = None
-    oom_message: str = ""
     stats: Mapping[str, int] = field(default_factory=dict)
-    oom_stats: Mapping[str, int] = field(default_factory=dict)
     rows: tuple[tuple[int, str, int, int], ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     streams: Mapping[int, int] = field(default_factory=dict)
@@ -174,7 +172,6 @@ class StressResult:
     limit_bytes: int = 0
     fraction: float = 0.0
     snapshot: Path | None = None
-    oom_snapshot: Path | None = None
 
     def replayed(self, trace: Trace, conf: str) -> Outcome:
         """The model's answer to the operations that were carried out, on the same card within the same limit."""
@@ -196,8 +193,8 @@ def stress(
 ) -> StressResult:
     """Carry out a trace on the first GPU that ``python``'s torch sees, under the settings ``conf`` and no others.
 
-    ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where torch's snapshot goes at the end;
-    one at the first failed allocation goes beside it as NAME.oom.pickle. ``env``: further variables, say the one that picks a
+    ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where torch's snapshot goes at the end.
+    ``env``: further variables, say the one that picks a
     GPU. Raises ValueError for a limit or a time that is not above 0 and for a trace that begins in the middle of a program.
     """
     for name, value in (("limit_bytes", limit_bytes), ("seconds", seconds)):
@@ -220,7 +217,7 @@ def stress(
 
 
 def _result(told: Transcript) -> StressResult:
-    ready, oom, end, ended = *map(told.last, ("ready", "oom", "end")), told.ended
+    ready, end, ended = told.last("ready"), told.last("end"), told.ended
     known = {one.name for one in fields(StressResult)} - {"snapshot", "streams", "rows"}
     values = {"why": "", **{key: value for key, value in {**ready, **end}.items() if key in known}}
     if not end:
@@ -231,15 +228,9 @@ def _result(told: Transcript) -> StressResult:
         how = ended.signal or ended.how
         values["why"] = f"afterwards the child ended otherwise than by itself ({how})"
     batches = (row["rows"] for row in told.rows if row["event"] == "rows")
-    found = StressResult(
+    return StressResult(
         **values,
         rows=tuple(tuple(row) for batch in batches for row in batch),
         streams={int(number): handle for number, handle in end.get("streams", {}).items()},
         snapshot=Path(end["snapshot"]) if end.get("snapshot") else None,
     )
-    if not oom:
-        return found
-    kept = Path(oom["snapshot"]) if oom.get("snapshot") else None
-    first = (oom["i"], oom["size_bytes"])
-    words = {"oom_message": oom["message"], "oom_stats": oom["stats"]}
-    return replace(found, first_oom=first, oom_snapshot=kept, **words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,48 +10,30 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
-from pathlib import Path
 
 from helpers import child
+from helpers.judge.owner import IN_USE_BYTES
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, Holder
+from helpers.look.framework import recorded_python
+from helpers.look.gpus import Gpu, holding, one_each
 from helpers.look.gpus import gpus as gpus_of
 from helpers.look.kernel_log import Event, events
-from helpers.look.reading import GIB, MIB, show_bytes
+from helpers.look.reading import show_bytes
 from helpers.settings.table import CONF_NAMES, NO_CACHE
 
 FAULTS = ("gpu_reset", "vram_lost", "ring_timeout", "mes_hang", "vm_fault", "xid")
-# What no process seen here accounts for and still is no other user: firmware, page tables, a console's framebuffer.
-UNEXPLAINED_BYTES = GIB
 VISIBLE = {"amdgpu": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
-SLACK_BYTES = 64 * MIB
-"""What the driver may count more as used after a job than before it."""
 UNBOUND = (*CONF_NAMES, *NO_CACHE)
 """Under these of the user's own a limit of torch's allocator may not hold: without its cache memory is taken from the driver
 past every limit, and a setting may name another allocator or another fraction."""
-STAMP = Path(__file__).resolve().parents[2] / ".venv" / "casebook.json"
 
 
 # This machine.
 
 
-def is_this_box(bundle: Bundle) -> bool:
-    """Whether the bundle was taken on this machine since it booted, so that a check run here is a check of that box."""
-    try:
-        booted = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return False
-    boots = [row.get("boot_id") for row in bundle.table("host")]
-    return bundle.kind == "live" and booted in boots
-
-
 def torch_interpreter() -> str:
     """The interpreter that owns torch, as set-up recorded it; without a record the one that runs now."""
-    try:
-        recorded = json.loads(STAMP.read_text()).get("torch_python")
-    except (OSError, ValueError, AttributeError):
-        recorded = None
-    return recorded if isinstance(recorded, str) and recorded else sys.executable
+    return recorded_python() or sys.executable
 
 
 ASK_TORCH = """import importlib.util, sys
@@ -128,17 +109,17 @@ def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
     """
     if force:
         return ""
-    holders = [one for one in gpu.holders if not (one.memory.ok and one.memory.value == 0)]
+    holders = one_each(holding(gpu))
     if holders:
-        first, more = max(holders, key=_held_bytes), len({one.pid for one in holders}) - 1
-        size = show_bytes(_held_bytes(first))
-        what = size if first.memory.ok else f"memory ({first.memory.show()})"
+        first, more = holders[0], len(holders) - 1
+        size = first.memory.show()
+        what = size if first.memory.ok else f"memory ({size})"
         others = f", and {more} other{'s hold' if more > 1 else ' holds'} some" if more else ""
         return f"not run because {first.name or 'a process'} ({first.pid}) holds {what}{others}"
     used = [pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok]
     hidden = [gpu.unattributed] if gpu.unattributed.ok else used
     size_bytes = max((int(one.value or 0) for one in hidden), default=0)
-    if size_bytes > UNEXPLAINED_BYTES:
+    if size_bytes > IN_USE_BYTES:
         nobody = "by no process that can be seen from here"
         return f"not run because {show_bytes(size_bytes)} is used, {nobody}"
     faults = [e for e in events if e.kind in FAULTS and e.pci in ("", gpu.pci) and e.boot == 0]
@@ -148,10 +129,6 @@ def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
     if when.ok:
         time = f" at {when.value}" if when.unit == "text" else f" {when.value} s after boot"
     return f"not run because the kernel log shows {kind}{time}"
-
-
-def _held_bytes(holder: Holder) -> int:
-    return int(holder.memory.value or 0) if holder.memory.ok else -1
 
 
 def free_targets(bundle: Bundle) -> tuple[list[Target], str]:

@@ -18,7 +18,7 @@ from typing import Any
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
 from helpers.allocator.whatif import Answer, whatif
-from helpers.child import Transcript, program, transcript
+from helpers.child import OUTPUTS, Transcript, program, transcript
 from helpers.load.targets import environment, torch_interpreter
 from helpers.look.reading import parse_size
 
@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {way["name"]: way for way in _DATA["ways"]}
 PATHS: tuple[str, ...] = tuple(WAYS)
 ENVIRONMENT: dict[str, str] = _DATA["environment"]
 BACK_OFF_SHARE = 0.6
-OUT = Path(__file__).resolve().parents[2] / "outputs" / "training"
+OUT = OUTPUTS / "training"
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,7 @@ class EnduranceError(RuntimeError):
 class Endurance:
     """``batches`` were trained on; the next one, of ``died_length`` tokens a sequence (None: all lived), ran out of memory.
 
-    ``trace`` is the recording, ``answer`` what other settings would do on a card of ``limit_bytes``, ``predicted_batch``
-    the one in which the default settings run out in the replay (counted from 1; None: in none).
+    ``trace`` is the recording, ``answer`` what other settings would do on a card of ``limit_bytes``.
     """
 
     limit_bytes: int
@@ -193,7 +192,6 @@ class Endurance:
     message: str
     trace: Path | None = None
     answer: Answer | None = None
-    predicted_batch: int | None = None
     why_no_answer: str = ""
 
 
@@ -242,18 +240,7 @@ def until_oom(
         return replace(found, why_no_answer=why)
     path = Path(end["trace"])
     answer = whatif(read(path), Card(limit_bytes), confs=confs)
-    first = next((row.first_oom for row in answer.rows if not row.settings), None)
-    return replace(found, trace=path, answer=answer, predicted_batch=batch_of(path, first))
-
-
-def batch_of(path: Path, index: int | None) -> int | None:
-    """The batch, counted from 1, that an operation belongs to, by where the optimizer's steps ended; None: a snapshot, which
-    does not say, or no operation."""
-    if index is None or path.suffix != ".jsonl":
-        return None
-    with path.open(encoding="utf-8") as lines:
-        ends = json.loads(lines.readline())["steps"]
-    return 1 + sum(1 for end in ends if end <= index)
+    return replace(found, trace=path, answer=answer)
 
 
 def _ran_out(told: Transcript) -> bool:

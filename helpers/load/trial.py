@@ -25,9 +25,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from helpers import child
 from helpers.child import LAST_BYTES, Ended, Group, Sampler, json_row, last_line, watch
-from helpers.load.targets import CPU, SLACK_BYTES, Target, environment, torch_files
+from helpers.judge.owner import SLACK_BYTES
+from helpers.load.targets import CPU, Target, environment, torch_files
 from helpers.load.workloads import Workload, argv
-from helpers.look.files import write_atomic
+from helpers.look import files
+from helpers.look.files import whole, write_atomic
 from helpers.look.messages import of_device, read_message
 from helpers.look.reading import Reading, not_available, seen
 from helpers.settings.presets import Preset
@@ -182,11 +184,11 @@ def trial(
 def read(path: Path) -> TrialRecord:
     """A record from its file. Raises TrialError in one line."""
     try:
-        return TrialRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        return TrialRecord.model_validate_json(whole(path))
     except ValidationError as error:
         expected = "expected the record of a trial; remove it to run it again"
         raise TrialError(f"{one_line(error, path.name)}; {expected}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         again = "remove it to run the trial again"
         raise TrialError(f"{path.name}: cannot be read ({error}); {again}") from error
 
@@ -259,13 +261,10 @@ def driver_used(pci: str, root: str = "") -> Reading:
     source = f"/sys/bus/pci/devices/{pci}/mem_info_{{vram,gtt}}_used"
     if pci in ("", CPU.pci):
         return not_available("this trial ran on the CPU", "bytes", source)
-    sizes = {}
+    sizes: dict[str, int] = {}
     for pool in ("vram", "gtt"):
-        try:
-            text = Path(f"{root}/sys/bus/pci/devices/{pci}/mem_info_{pool}_used").read_text()
-            sizes[pool] = int(text)
-        except (OSError, ValueError):
-            continue
+        text = files.text(str(root), f"/sys/bus/pci/devices/{pci}/mem_info_{pool}_used")
+        sizes |= {pool: int(text)} if text.isdigit() else {}
     if "vram" not in sizes:
         return not_available("this driver has no such file in sysfs", "bytes", source)
     return seen(sum(sizes.values()), "bytes", source)

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 MEMBER_LIMIT_BYTES = 64 << 20
 BUNDLE_LIMIT_BYTES = 256 << 20
-MEMBER_LIMIT_COUNT = 100_000
+MEMBER_LIMIT_COUNT, MEMBER_LIMIT_DEPTH = 100_000, 64
 HEADER_LIMIT_BYTES = 64 << 10
 _ODD = (OverflowError, ValueError, RecursionError)
 
@@ -118,9 +118,10 @@ def _read_folder(path: Path) -> dict[str, bytes]:
     for folder, subfolders, names in os.walk(path, onerror=refuse, followlinks=False):
         for full in (Path(folder, name) for name in subfolders + names):
             state = full.lstat()
-            if not stat.S_ISDIR(state.st_mode):
-                name = full.relative_to(path).as_posix()
-                limits.check(name, state.st_size, stat.S_ISREG(state.st_mode))
+            name, folder_too = full.relative_to(path).as_posix(), stat.S_ISDIR(state.st_mode)
+            size = 0 if folder_too else state.st_size
+            limits.check(name, size, folder_too or stat.S_ISREG(state.st_mode))
+            if not folder_too:
                 files[name] = full.read_bytes()
     return files
 
@@ -136,6 +137,8 @@ class _Limits:
         self.count += 1
         if not plain:
             raise BundleHostile(f"{name[:80]!r} is a link or special file")
+        if name.count("/") > MEMBER_LIMIT_DEPTH:
+            raise BundleHostile(f"{name[:80]!r} lies more than {MEMBER_LIMIT_DEPTH} folders deep")
         if size > MEMBER_LIMIT_BYTES:
             raise BundleHostile(f"{name[:80]!r} is larger than {MEMBER_LIMIT_BYTES >> 20} MiB")
         if self.bytes > BUNDLE_LIMIT_BYTES:

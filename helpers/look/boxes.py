@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from helpers.child import CHECKOUT
+
+from . import files
 from .archive import BundleError
 from .bundle import Bundle, open_bundle
 
-RECORDED = Path(__file__).resolve().parents[2] / "env" / "boxes"
+RECORDED = CHECKOUT / "env" / "boxes"
 
 
 def recorded_names() -> list[str]:
@@ -29,19 +32,29 @@ def open_box(box: str) -> Bundle:
     if (RECORDED / box / "manifest.json").is_file():
         return open_bundle(RECORDED / box)
     if "/" not in box and not Path(box).exists():
-        names = ", ".join(recorded_names())
+        names = ", ".join(recorded_names()) or "the recorded boxes, which only a checkout has"
         raise BundleError(f"box {box!r}: expected live, a bundle's path, or one of {names}")
     return open_bundle(box)
+
+
+def is_this_box(bundle: Bundle) -> bool:
+    """Whether the bundle was taken on this machine since it booted, so that a check run here is a check of that box."""
+    booted = files.text("/", "/proc/sys/kernel/random/boot_id")
+    boots = [row.get("boot_id") for row in bundle.table("host")]
+    return bundle.kind == "live" and bool(booted) and booted in boots
 
 
 def _captured_now() -> Bundle:
     # In a child: the caller may be a kernel with threads, where the forks of a capture are not safe.
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         out = Path(folder, "box")
-        argv = [sys.executable, "-m", "helpers", "capture", "--out", str(out)]
+        own = RECORDED.parents[1]  # the checkout, or the one file that holds the package
+        program = ["-m", "helpers"] if own.is_dir() else [str(own)]
+        argv = [sys.executable, *program, "capture", "--out", str(out)]
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
         pipes["stderr"] = subprocess.STDOUT
-        done = subprocess.run(argv, cwd=RECORDED.parents[1], check=False, **pipes)
+        place = own if own.is_dir() else own.parent
+        done = subprocess.run(argv, cwd=place, check=False, **pipes)
         if not out.exists():
             words = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no words"]
             how = f"ended with exit code {done.returncode}: {words[-1]}"

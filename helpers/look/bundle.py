@@ -10,12 +10,14 @@ import fnmatch
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, List, Literal, Optional
 
 from helpers.shapes import SCHEMA_VERSION as SCHEMA_VERSION
 from helpers.shapes import as_dict, from_json
+from helpers.units import plain
 
 from .archive import BundleError, read_files, write_files
 from .reading import NOT_ALLOWED, Reading, absent, seen
@@ -188,11 +190,14 @@ class Bundle:
         return sorted((source for source in found if "*" not in source), key=natural)
 
     def _by_source(self) -> dict[str, Item]:
-        index = self.__dict__.get("_index")
-        if index is None:
-            index = {item.source: item for item in self.items}
-            object.__setattr__(self, "_index", index)
-        return index
+        return self.once("by source", lambda: {item.source: item for item in self.items})
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` finds in this bundle, worked out the first time that it is asked for: a bundle does not change."""
+        found = self.__dict__.setdefault("_found", {})
+        if name not in found:
+            found[name] = make()
+        return found[name]
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
@@ -303,7 +308,8 @@ def open_bundle(path: str | Path) -> Bundle:
             continue
         raise BundleError(f"{path}: {name[:80]!r} {why}")
     head = manifest.box, manifest.captured_at, manifest.kind, manifest.tool_version
-    return Bundle(*head, tuple(manifest.items), files)
+    box, captured_at, kind, version = map(plain, head)
+    return Bundle(box, captured_at, kind, version, tuple(manifest.items), files)
 
 
 def _manifest(content: bytes, path: Path) -> Manifest:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from helpers.child import CHECKOUT, OUTPUTS
 from helpers.grammar import data
 
 from .. import __version__
@@ -58,7 +59,6 @@ PRODUCER_LIMIT_S = 15.0
 _KNOWN = data("look/capture")
 WORDS: dict[str, str] = _KNOWN["words"]
 FEW = 5
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,8 @@ def _kernel_log(collection: Collection, options: Options) -> None:
 
 def _torch(options: Options) -> list[dict[str, Any]]:
     """What the interpreter that owns torch says of it, in a child of its own."""
-    python = options.torch_python or _recorded_python()
+    recorded = framework.recorded_python()
+    python = options.torch_python or recorded * os.access(recorded, os.X_OK)
     python = python or shutil.which("python3", path=commands.search_path()) or sys.executable
     rows = framework.collect(python, TORCH_LIMIT_S, options.torch_devices)
     for row in rows:
@@ -330,16 +331,6 @@ def _torch(options: Options) -> list[dict[str, Any]]:
             if row.get(key):
                 row[key] = environment.without_names(str(row[key]))
     return rows
-
-
-def _recorded_python() -> str:
-    """The interpreter that owns torch as set-up found it; empty where there is no checkout, or it is gone."""
-    try:
-        kept = json.loads((CHECKOUT / ".venv" / "casebook.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return ""
-    python = kept.get("torch_python") if isinstance(kept, dict) else ""
-    return python if isinstance(python, str) and os.access(python, os.X_OK) else ""
 
 
 def box_name(root: str) -> str:
@@ -386,6 +377,8 @@ def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
         torch_devices=given.torch_devices,
         box=given.box,
     )
+    if not given.out:
+        os.umask(0o077)  # it holds what the kernel says to root alone
     out = Path(given.out) if given.out else _default_out(options)
     if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):
         raise BundleError(f"--out {out}: expected a name that ends in .tar.gz, or a folder")
@@ -396,8 +389,8 @@ def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
 def _default_out(options: Options) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     out = Path(f"{options.box or box_name(options.root)}-{stamp}.tar.gz")
-    if (CHECKOUT / "pyproject.toml").is_file():
-        out = CHECKOUT / "outputs" / "captures" / out
+    if CHECKOUT.is_dir():  # else it is a file to copy to a box, and writes where it is started
+        out = OUTPUTS / "captures" / out
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

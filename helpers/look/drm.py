@@ -20,8 +20,13 @@ FILES = sources("files", "drm")
 _CARDS = [path for path in FILES if path.endswith("]/device/uevent") and "card" in path]
 _RENDER = "/sys/class/drm/renderD[0-9][0-9][0-9]/device/uevent"
 _KINDS = ("resident", "memory", "total")
-_FIRST = {"vram mem": "vram", "gtt mem": "gtt", "cpu mem": "cpu"}
 _DEVICE_MEMORY = re.compile(r"(?:vram|local)[0-9]+")
+# drm-total-cycles-ENGINE counts time, not memory.
+_LINE = re.compile(
+    r"^[ \t]*(?:drm-(driver|client-id)|(?:drm-)?(pdev)|(pasid)|(vram|gtt|cpu) mem|"
+    r"drm-(resident|memory|total)-(?!cycles-)([^\s:]+))[ \t]*:[ \t]*(.*?)[ \t\r]*$",
+    re.MULTILINE,
+)
 _NO_MEMORY = "the driver prints no memory for this client"
 
 
@@ -44,7 +49,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Fdinfo:
-    """One fdinfo text. ``held`` are the bytes in each region: resident, else memory (its deprecated name), else total."""
+    """One fdinfo text. ``held`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes: resident, else memory (its
+    deprecated name), else total."""
 
     driver: str
     pci: str
@@ -57,7 +63,7 @@ class Fdinfo:
 class Client:
     """One open DRM client: who holds what on which card. ``pids`` are all processes that have it open (forks inherit it).
 
-    ``held`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes; memory that clients share is counted in each.
+    ``held`` is as of Fdinfo; memory that clients share is counted in each.
     """
 
     pci: str
@@ -66,13 +72,21 @@ class Client:
     text: Text
 
     def region(self, name: str) -> Reading:
-        """Bytes in a region. "vram" is device memory in any driver's words: vram, vram0.., local0..."""
-        device = [region for region in self.held if _DEVICE_MEMORY.fullmatch(region)]
-        regions = [name, *(device if name == "vram" else ())]
-        found = [self.held[region] for region in regions if region in self.held]
-        if not found:
+        """Bytes in a region, as ``region_bytes``."""
+        size = region_bytes(self.held, name)
+        if size is None:
             return self.text.missing(f"no region {name}" if self.held else _NO_MEMORY, "bytes")
-        return self.text.seen(sum(found), "bytes")
+        return self.text.seen(size, "bytes")
+
+
+def region_bytes(held: dict[str, int], name: str) -> int | None:
+    """Bytes in a region. "vram" is device memory in any driver's words: vram, vram0.., local0..."""
+    sizes = [
+        size
+        for region, size in held.items()
+        if region == name or (name == "vram" and _DEVICE_MEMORY.fullmatch(region))
+    ]
+    return sum(sizes) if sizes else None
 
 
 def cards(bundle: Bundle) -> tuple[Card, ...]:
@@ -108,33 +122,21 @@ def parse_fdinfo(text: str) -> Fdinfo:
     """
     words: dict[str, str] = {}
     regions: dict[str, dict[str, int]] = {}
-    for line in text.splitlines():
-        key, _, value = (part.strip() for part in line.partition(":"))
-        place = _place(key)
-        if key in ("drm-driver", "drm-pdev", "drm-client-id", "pdev", "pasid"):
-            words[key] = value[:64]
-        elif place:
+    for name, card, pasid, early, kind, region, value in _LINE.findall(text):
+        if early or kind:
             try:
-                regions.setdefault(place[0], {})[place[1]] = printed_size(value)
+                regions.setdefault(early or region, {})[kind or "memory"] = printed_size(value)
             except ValueError:
                 continue  # a size that nobody can read is no zero: the region stays without that kind
-    driver = words.get("drm-driver", "amdgpu" if "pdev" in words and regions else "")
-    address = pci_address(words.get("drm-pdev", words.get("pdev", "")))
+        else:
+            words[name or card or pasid] = value[:64]
+    driver = words.get("driver", "amdgpu" if "pdev" in words and regions else "")
     best = (
         (name, [sizes[kind] for kind in _KINDS if kind in sizes]) for name, sizes in regions.items()
     )
     held = {name: sizes[0] for name, sizes in sorted(best) if sizes}
-    return Fdinfo(driver, address, words.get("drm-client-id", ""), words.get("pasid", ""), held)
-
-
-def _place(key: str) -> tuple[str, str] | None:
-    """Region and kind of a memory key. drm-total-cycles-ENGINE counts time, not memory."""
-    if key in _FIRST:
-        return _FIRST[key], "memory"
-    name, kind, region = (key.split("-", 2) + ["", ""])[:3]
-    if name != "drm" or kind not in _KINDS or " " in region or region.startswith("cycles-"):
-        return None
-    return (region, kind) if region else None
+    address = pci_address(words.get("pdev", ""))
+    return Fdinfo(driver, address, words.get("client-id", ""), words.get("pasid", ""), held)
 
 
 def clients(bundle: Bundle) -> tuple[Client, ...]:

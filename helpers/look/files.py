@@ -15,13 +15,16 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from helpers.grammar import data
+from helpers.units import show_bytes
 
 from .bundle import natural
 
 FILE_LIMIT_BYTES = 1 << 20
 TEXT_LIMIT_BYTES = 64 << 10
+WHOLE_LIMIT_BYTES = 256 << 20  # of a record, a notebook, a case: read whole or not at all
 MATCH_LIMIT = 5000
 _WILD = re.compile(r"[*?[]")
 
@@ -70,7 +73,7 @@ def fault(error: OSError) -> tuple[str, str]:
     number = error.errno or 0
     status = "not_allowed" if number in (errno.EACCES, errno.EPERM) else "not_available"
     name = errno.errorcode.get(number, "")
-    return status, _WORDS.get(number) or f"{error.strerror or error} ({name})"
+    return status, _WORDS.get(number) or f"{error.strerror or error}{f' ({name})' * bool(name)}"
 
 
 def find(root: str, pattern: str) -> Iterator[Found]:
@@ -128,24 +131,40 @@ def read(
 ) -> tuple[bytes | None, str, str]:
     """Content, status and reason of one file; content is None exactly where there is none, and cut at ``limit_bytes``."""
     top = root.rstrip("/")
-    path = top + source
     try:
         if not _inside(top, source):
             return None, "not_available", "a link leads outside --root"
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
-            return None, "not_available", f"{kind}, not a regular file"
-        with open(path, "rb", buffering=0, opener=_opener) as file:
-            content = bytearray()
-            while len(content) <= limit_bytes:
-                more = file.read(min(1 << 16, limit_bytes + 1 - len(content)))
-                if not more:
-                    return bytes(content), "ok", ""
-                content += more
-        return bytes(content[:limit_bytes]), "truncated", f"cut after {limit_bytes >> 10} KiB"
+        content = _start(top + source, limit_bytes + 1)
     except OSError as error:
         return (None, *fault(error))
+    if len(content) <= limit_bytes:
+        return content, "ok", ""
+    return content[:limit_bytes], "truncated", f"cut after {limit_bytes >> 10} KiB"
+
+
+def opened(path: str | Path) -> BinaryIO:
+    """A regular file to read from. Raises OSError, whose ``strerror`` says it where the path leads to anything else."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
+        raise OSError(0, f"{kind}, not a regular file", str(path))
+    return open(path, "rb", opener=_opener)
+
+
+def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
+    """All of a regular file of at most so many bytes. Raises OSError, whose ``strerror`` says what else it is."""
+    content = _start(path, limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise OSError(0, f"larger than {show_bytes(limit_bytes)}", str(path))
+    return content
+
+
+def _start(path: str | Path, most: int) -> bytes:
+    content = bytearray()
+    with opened(path) as file:
+        while more := file.read(min(1 << 16, most - len(content))):
+            content += more
+    return bytes(content)
 
 
 def _opener(path: str, flags: int) -> int:

@@ -6,10 +6,12 @@ default no GPU context is taken, so devices are there only where they were asked
 
 from __future__ import annotations
 
+import json
 import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.child import CHECKOUT
 from helpers.units import pci_address
 
 from . import commands
@@ -117,3 +119,13 @@ def _device(row: Row, text: Text) -> TorchDevice:
     shared = None if integrated is None else str(integrated) in ("1", "True")
     names = row["index"], pci_address(row.get("pci")), word(row.get("name"), text)
     return TorchDevice(*names, shared, whole, driver, memory("free_bytes", "memory"))
+
+
+def recorded_python() -> str:
+    """The interpreter that owns torch as set-up found it, which may be gone meanwhile; empty where nothing is recorded."""
+    try:
+        kept = json.loads((CHECKOUT / ".venv" / "casebook.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return ""
+    python = kept.get("torch_python") if isinstance(kept, dict) else ""
+    return python if isinstance(python, str) else ""

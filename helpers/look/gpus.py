@@ -9,11 +9,15 @@ from typing import Any
 
 from . import drm, framework, kfd, nvidia, pci, processes, rocm, ttm
 from .access import identity
+from .archive import BundleHostile
 from .bundle import Bundle
 from .machine import machine
 from .reading import Reading, not_available, seen, sum_of
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA", "0x8086": "Intel"}
+HOST_PID = "a host PID"
+HOSTS = ("KFD", "nvidia-smi", "amd-smi")
+"""These list processes by the host's numbers, which inside a PID namespace of its own name others."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,18 @@ class Holder:
     note: str
 
 
+def one_each(holders: Iterable[Holder]) -> list[Holder]:
+    """Each process once, with the most that any source saw it hold; largest first, those not measured last."""
+    first: dict[int, Holder] = {}
+    for holder in sorted(holders, key=_largest):
+        first.setdefault(holder.pid, holder)
+    return list(first.values())
+
+
+def _largest(holder: Holder) -> tuple[int, int, str]:
+    return -holder.memory.bytes if holder.memory.ok else 1, holder.pid, holder.source
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One GPU. ``indices`` maps each index space (drm card, render node, kfd node, rocm-smi, torch, ...) to its name there.
@@ -64,6 +80,7 @@ class Gpu:
     blind_spots: tuple[str, ...]
 
 
+MOST_GPUS = 256
 # What each layer says of one GPU, under the layer's name; a layer that does not know it is left out.
 _NAMES = (
     "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
@@ -86,6 +103,10 @@ _INDICES = {
 
 def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
     """Every AMD, NVIDIA or Intel GPU that any layer knows, by PCI address. A server's display chip is none."""
+    return bundle.once("gpus", lambda: _gpus(bundle))
+
+
+def _gpus(bundle: Bundle) -> tuple[Gpu, ...]:
     known: dict[str, dict[str, Any]] = {
         "device": {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu},
         "card": {c.pci: c for c in drm.cards(bundle)},
@@ -97,7 +118,10 @@ def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
         "torch": {d.pci: d for d in framework.framework(bundle).devices},
     }
     found = []
-    for address in sorted(filter(None, set().union(*known.values()))):
+    addresses = sorted(filter(None, set().union(*known.values())))
+    if (count := len(addresses)) > MOST_GPUS:
+        raise BundleHostile(f"{bundle.box}: {count} GPUs, more than a box has; do not use it")
+    for address in addresses:
         layers = {name: by_pci[address] for name, by_pci in known.items() if address in by_pci}
         vendor = _vendor(layers)
         if vendor:
@@ -245,7 +269,7 @@ def _holders(
             memory = sum_of([earlier.memory, memory])
         name = name.rsplit("/", 1)[-1] or (process.name if process else "")
         uid, state = (process.uid, process.state) if process else (None, "")
-        note = "; ".join(["a host PID"] * (host and outside) + [note for note in notes if note])
+        note = "; ".join([HOST_PID] * (host and outside) + [note for note in notes if note])
         held[pid, source] = Holder(address, pid, name, uid, state, memory, source, note)
 
     for client in drm.clients(bundle):
@@ -270,11 +294,7 @@ def _holders(
     for smi in rocm.processes(bundle):
         if smi.pci == address and smi.pid not in listed:
             add(smi.pid, smi.name, smi.vram, "amd-smi", [])
-
-    def largest(holder: Holder) -> tuple[int, int, str]:
-        return -holder.memory.bytes if holder.memory.ok else 1, holder.pid, holder.source
-
-    return tuple(sorted(held.values(), key=largest))
+    return tuple(sorted(held.values(), key=_largest))
 
 
 def _unattributed(
@@ -297,14 +317,44 @@ def _unattributed(
     if unmeasured:
         why = f"what {len(unmeasured)} process(es) hold was not measured"
         return not_available(why, "bytes", used.source, used.item)
-    most: Counter[int] = Counter()
     by_source: Counter[str] = Counter()
     for holder in measured:
-        most[holder.pid] = max(most[holder.pid], holder.memory.bytes)
         by_source[holder.source] += holder.memory.bytes
-    explained = max(by_source.values(), default=0) if _outside(bundle) else sum(most.values())
+    explained = sum(holder.memory.bytes for holder in one_each(measured))
+    if _outside(bundle):
+        explained = max(by_source.values(), default=0)
     rest = max(0, used.bytes - explained)
     return seen(rest, "bytes", f"{used.source} less the processes above", used.item)
+
+
+def holding(gpu: Gpu) -> list[Holder]:
+    """Those that hold something of a GPU, as far as that was measured; one with nothing only opened it (ROCm#4411)."""
+    return [one for one in gpu.holders if not one.memory.ok or one.memory.bytes > 0]
+
+
+def numbered_by_host(holder: Holder) -> bool:
+    """Whether its number is the host's, which here, in another PID namespace, names another process or none."""
+    return holder.note.startswith(HOST_PID)
+
+
+def in_sight(bundle: Bundle, gpu: Gpu) -> tuple[list[Holder], list[Holder], list[Holder]]:
+    """Each holder once: those that can be matched with /proc, those that only the host's lists name, and who is elsewhere.
+
+    In a PID namespace of its own KFD and nvidia-smi number processes as the host does, so they cannot be matched with those
+    in /proc; whom they name is elsewhere where all could be looked at and none here has the GPU open.
+    """
+    holders, who = holding(gpu), identity(bundle)
+    if who is None or who.init_pid_ns is not False:
+        alive = {process.pid for process in processes.processes(bundle)}
+        each = one_each(holders)
+        return each, [], [h for h in each if h.source == "KFD" and alive and h.pid not in alive]
+    by_host = one_each(h for h in holders if h.source in HOSTS)
+    prefix = "/dev/nvidia" if gpu.vendor == "NVIDIA" else "/dev/kfd"
+    opened = (str(row.get("target", "")) for row in bundle.table("device_files"))
+    all_seen = bundle.read("device_files").ok and not drm.refused_pids(bundle)
+    elsewhere = all_seen and not any(path.startswith(prefix) for path in opened)
+    inside = one_each(h for h in holders if h.source not in HOSTS)
+    return inside, by_host, by_host if elsewhere else []
 
 
 def _blind_spots(bundle: Bundle, vendor: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from .bundle import Bundle, Text
 from .reading import GIB, KIB, MIB, Reading, not_available, seen
 
 LINE_LIMIT, EVENTS_LIMIT, _FOLLOWING_LINES = 2048, 20_000, 16
+LOG_LIMIT = 10 << 20  # of one log, in characters
 _KNOWN = data("look/kernel_log")
 _LEVEL = re.compile(r"(?:<[0-9]{1,3}>|[a-z]{3,8} {1,3}:[a-z]{3,7} {0,3}: )")
 _MONOTONIC = re.compile(r"\[ {0,8}([0-9]{1,10}\.[0-9]{1,9})\](?:\[ {0,6}[TC][0-9]{1,9}\])? ?")
@@ -129,7 +130,9 @@ def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[E
     opened: dict[str, tuple[int, int]] = {}
     milestone = 0
     memcg = ""
-    for number, raw in enumerate(text.split("\n"), 1):
+    # Of a log that is longer than any capture keeps, the end is read: there stands what failed.
+    begin = text.find("\n", len(text) - LOG_LIMIT) + 1 if len(text) > LOG_LIMIT else 0
+    for number, raw in enumerate(text[begin:].split("\n"), 1 + text.count("\n", 0, begin)):
         when, message = split_time(raw[:LINE_LIMIT].rstrip("\r"))
         if not message:
             continue
@@ -278,6 +281,10 @@ def events(bundle: Bundle) -> tuple[Event, ...]:
 
     Empty also where no log could be read; ``readable`` tells.
     """
+    return bundle.once("kernel log", lambda: _events(bundle))
+
+
+def _events(bundle: Bundle) -> tuple[Event, ...]:
     chosen: dict[int, Text] = {}
     for text, boot in _logs(bundle):
         if text.ok and text.text.strip():
@@ -305,6 +312,62 @@ _RECORD = re.compile(rb"[0-7],[^,;]*,([0-9]{1,17})(?:,[^;]*)?;([^\n]*)")
 _REFUSED = re.compile(
     "(?i)insufficient permissions|permission denied|not permitted|not seeing messages from other"
 )
+
+
+PSTORE = (
+    "/var/lib/systemd/pstore/*/dmesg*",
+    "/var/lib/systemd/pstore/dmesg*",
+    "/sys/fs/pstore/dmesg*",
+)
+"""Where a kernel that died leaves its log (Documentation/ABI/testing/pstore, systemd-pstore.service(8))."""
+LOGS = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
+LAST_LINES = 20
+
+
+def last_lines(boot_id: str, since_s: float, root: str = "") -> list[str]:
+    """What the kernel of an earlier boot logged last, and before it where that was read; or why from nowhere.
+
+    pstore counts where it was written after ``since_s`` (seconds since 1970); the journal is asked for that very boot; of a log
+    file it is the boot before the latest.
+    """
+    refused = []
+    for source, log, why in _earlier(boot_id.replace("-", ""), since_s, root):
+        if log:
+            said = (split_time(line[:LINE_LIMIT]) for line in log[-LAST_LINES:])
+            timed = (f"[{when}] {text}" if when else text for when, text in said)
+            return [f"from {source}:", *timed]
+        refused.append(f"{source}: {why}")
+    return [f"not available because {'; '.join(refused)}"]
+
+
+def _earlier(boot: str, since_s: float, root: str) -> Iterator[tuple[str, list[str], str]]:
+    """Each place that may hold an earlier boot's log: its name, the lines, and why there are none."""
+    left = [one for pattern in PSTORE for one in files.find(root, pattern)]
+    shut = [f"{one.source}: {one.why}" for one in left if one.status == "not_allowed"]
+    dumps = [one.source for one in left if one.status == "ok" and _written_s(root, one) > since_s]
+    for source in sorted(dumps, key=lambda name: ("Part1\n" not in files.text(root, name), name)):
+        yield source, files.text(root, source).splitlines(), "cannot be read"
+    yield "pstore", [], "; ".join(shut) or "the kernel left no log there since the run began"
+    if not root and re.fullmatch("[0-9a-f]{32}", boot):
+        ended = commands.run([*_JOURNAL, boot, "-n", str(LAST_LINES)], LIMIT_S)
+        said = ended.stdout.decode("utf-8", "replace").splitlines()
+        why = ended.why or "".join(ended.stderr.strip().splitlines()[-1:])[:200]
+        own = [line for line in said if not line.startswith("-- ")]
+        yield "the journal", own, why or "it keeps nothing of that boot"
+    for source in LOGS:
+        content, _, why = files.read(root, source)
+        said = (content or b"").decode("utf-8", "replace").splitlines()
+        own = [line for line in said if " kernel: " in line]
+        starts = [number for number, line in enumerate(own) if "Linux version " in line]
+        why = why or "it holds no line of that boot"
+        yield source, own[: starts[-1]] if starts else [], why
+
+
+def _written_s(root: str, found: files.Found) -> float:
+    try:
+        return os.stat(root + found.source).st_mtime
+    except OSError:
+        return 0.0
 
 
 class Sieve:

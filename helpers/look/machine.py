@@ -14,6 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from helpers.child import memory_groups
+
 from .bundle import Bundle
 from .files import sources, text
 from .reading import KIB, Reading
@@ -152,25 +154,13 @@ class _Group:
 
 
 def _folders(cgroup: str) -> list[tuple[int, str]]:
-    """(version, folder) of each memory group from the process's own up to the root of the mount, by /proc/self/cgroup.
-
-    Inside a container the path may be that of the host, of which only the mount's root is visible; "/.." leads out of sight.
-    """
-    folders = []
-    for line in cgroup.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            roots = [(2, "/sys/fs/cgroup"), (2, "/sys/fs/cgroup/unified")]
-        elif "memory" in controllers.split(","):
-            roots = [(1, "/sys/fs/cgroup/memory")]
-        else:
-            continue
-        parts = [part for part in path.split("/") if part not in ("", ".", "..")][:_DEPTH]
-        for version, top in roots:
-            depths = range(len(parts), -1, -1)
-            folders += [(version, "/".join([top, *parts[:depth]])) for depth in depths]
-    return sorted(folders, key=lambda pair: pair[0])
+    """(version, folder) of each memory group from the process's own up to the root of the mount, by /proc/self/cgroup."""
+    return [
+        (version, "/".join([top, *parts[:depth]]))
+        for version, top, path in memory_groups(cgroup)
+        for parts in [list(filter(None, path.split("/")))[:_DEPTH]]
+        for depth in range(len(parts), -1, -1)
+    ]
 
 
 def cgroup_files(root: Path) -> list[str]:

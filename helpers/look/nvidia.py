@@ -1,7 +1,8 @@
 """NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then NVML, then the kernel driver's list.
 
 nvidia-smi counts in MiB; its CSV is kept as text only. ``N/A`` for a process is "not measured", never 0; a unified-memory part
-(GB10) prints it for the memory totals as well. The XML is read without its DTD, and refused when it declares an entity.
+(GB10) prints it for the memory totals as well. The XML is read without its DTD, and refused when it declares an entity or is nested
+deeper than any that nvidia-smi writes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,6 +21,7 @@ from helpers.units import pci_address
 from . import commands
 from .bundle import Bundle, Row, Text, rows
 from .reading import NOT_ALLOWED, Reading
+from .text import BLOCK, cut
 from .vendor_text import count, find_object, size, stdout_of, why_nothing, word
 
 XML, NVCC, TABLE = "nvidia-smi -q -x", "nvcc --version", "nvml"
@@ -27,6 +30,7 @@ INFORMATION = "/proc/driver/nvidia/gpus/*/information"
 TOOLKIT = "/usr/local/cuda/version.json"
 SIZES = ("total", "reserved", "used", "free")
 _NO_INSTANCE = (None, 0xFFFFFFFF)
+MOST_DEPTH = 32
 _PID = re.compile("[0-9]{1,10}")
 
 
@@ -121,7 +125,7 @@ def toolkit(bundle: Bundle) -> Reading:
 
 def _listings(bundle: Bundle) -> tuple[Listing, ...]:
     """The answers with a process table, in the order in which they are believed."""
-    return parse_xml(bundle.read(XML)), _of_nvml(bundle)
+    return bundle.once("nvidia", lambda: (parse_xml(bundle.read(XML)), _of_nvml(bundle)))
 
 
 def _readings(raw: dict[str, Any], text: Text, unit: str = "MiB") -> dict[str, Reading]:
@@ -167,13 +171,19 @@ def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.
     root: ElementTree.Element | None = None
     found: list[ElementTree.Element] = []
     depth = 0
-    try:
-        parser.feed(words)
-        for event, element in parser.read_events():
+
+    def fed(part: str) -> Any:
+        parser.feed(part)
+        return parser.read_events()
+
+    try:  # what is refused on the way is never built whole
+        for event, element in chain.from_iterable(map(fed, cut(words, BLOCK))):
             root = element if root is None else root
             depth += 1 if event == "start" else -1
             if event == "end" and depth == 1 and element.tag == "gpu":
                 found.append(element)
+            if depth > MOST_DEPTH:
+                return None, []
     except (ElementTree.ParseError, ValueError):
         return root, found  # cut off, or followed by a warning: what was whole until there stands
     return root, found

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from helpers.child import process_of
+
 from . import files, guard
 from .bundle import Bundle
 from .reading import KIB, Reading
@@ -77,14 +79,13 @@ def _process(root: str, with_args: bool, pid: int) -> dict[str, Any]:
             "why": "ended while it was looked at" if ended else why,
         }
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    anon = _first(fields.get("RssAnon"))
+    anon, stat = _first(fields.get("RssAnon")), process_of(pid, root.rstrip("/"))
     row: dict[str, Any] = {
         "pid": pid,
         "status": status,
         "why": why,
         "uid": _first(fields.get("Uid")),
-        # starttime is the 22nd field of proc(5).
-        "start_ticks": _of_stat(root, pid, 22),
+        "start_ticks": stat.start_ticks if stat.state else None,
         "name": fields.get("Name", "").strip(),
         "state": fields.get("State", "").strip()[:1],
         "rss_anon_bytes": None if anon is None else anon * KIB,
@@ -101,12 +102,6 @@ def _first(value: str | None) -> int | None:
     return int(words[0]) if words and words[0].isdigit() and words[0].isascii() else None
 
 
-def _of_stat(root: str, pid: int, field: int) -> int | None:
-    """A field of /proc/PID/stat, counted from 1 as in proc(5). The name, the second, may hold blanks and brackets."""
-    words = _text(root, f"/proc/{pid}/stat")[0].rpartition(")")[2].split()
-    return _first(words[field - 3]) if len(words) > field - 3 else None
-
-
 def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
     folder = f"{root.rstrip('/')}/proc/{pid}/fd"
     rows: list[dict[str, Any]] = []
@@ -116,7 +111,7 @@ def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
     except OSError as error:
         status, why = files.fault(error)
         # One that ended meanwhile holds nothing any more, and a kernel thread never does: no row.
-        if status != "not_allowed" or (_of_stat(root, pid, 9) or 0) & PF_KTHREAD:
+        if status != "not_allowed" or process_of(pid, root.rstrip("/")).flags & PF_KTHREAD:
             return []
         return [{"pid": pid, "status": status, "why": why}]
     for number in numbers:

@@ -14,7 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from helpers.shapes import Confidence
 
 from .gate import Between
 from .journal import Journal
@@ -26,6 +28,9 @@ from .runner import TICK_S, Job, Local, Stop, mark_of
 from .shapes import Run, StoppedBy
 
 LOG = "batch.log"
+SUCCESS = "on_confidence"
+"""The stop rule under which the runs that are left out are not needed any more."""
+SURE = get_args(Confidence)
 Capture = Callable[[Path], Path]
 """Writes an evidence bundle of this box to the path that it is given and returns where it lies."""
 
@@ -45,7 +50,8 @@ class BatchResult:
     @property
     def exit_code(self) -> int:
         """0: every run answered, and its record is kept; 1: some did not; 130: interrupted."""
-        good = all(run.state == "answered" for run in self.runs) and not self.unrecorded
+        good = all(run.state == "answered" or SUCCESS in run.cause for run in self.runs)
+        good = good and not self.unrecorded
         return 130 if self.interrupted else 0 if good else 1
 
 
@@ -143,6 +149,7 @@ class _Batch:
 
     def _wait(self) -> None:
         done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
+        self.box.watch()
         for number in self.going.values():
             if number in self.at:
                 self.progress.tick(number, *self.at[number])
@@ -242,10 +249,14 @@ class _Batch:
         others = ("planned", "started", "answered", "skipped")
         failures = sum(run.state not in others for run in runs)
         met = next((run for run in runs if run.state in rules.on_states), None)
+        enough = SURE[: SURE.index(rules.on_confidence) + 1] if rules.on_confidence else ()
+        won = next((run for run in runs if run.verdict and run.verdict.confidence in enough), None)
         strikes = strikes_by_node(runs)[node()] if self.carrier.one_box else 0
         fewer, rule = "the plan allows fewer than", ""
         if rules.after_failures is not None and failures >= rules.after_failures:
             rule = f"after_failures: {failures} runs did not answer; {fewer} {rules.after_failures}"
+        elif won is not None:
+            rule = f"{SUCCESS}: {won.run_id} answered, {rules.on_confidence} or surer"
         elif met is not None:
             rule = f"on_states: {met.run_id} {met.state}"
         elif rules.node_strikes is not None and strikes >= rules.node_strikes:

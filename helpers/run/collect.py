@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.look.files import write_atomic
+from helpers.look.files import whole, write_atomic
 
 from .journal import LOCK
 from .record import EARLIER, RecordUnreadable, read_batch, read_run, write_run
@@ -99,7 +99,7 @@ def _label(batch: Path) -> str:
     """The name of the box that a batch was started on, with a dot; empty where the batch's own name has it."""
     box = ""
     with suppress(OSError):
-        owner = (batch / LOCK).read_text(errors="replace").strip()
+        owner = whole(batch / LOCK, 4096).decode("utf-8", "replace").strip()
         box = owner.rpartition(" on ")[2].replace("/", "_")
     box = box or next((run.node for run in read_batch(batch).runs if run.node), "")
     return f"{box}." if box and box not in batch.name else ""
@@ -116,9 +116,9 @@ def _merge(source: Path, here: Path, run: Run | None) -> bool:
     """Lay one run into the merge; whether anything was new."""
     if not here.exists():
         return _lay(source, here, run)
-    old, old_mark = _read(here / "run.json"), _mark((here / "run.json").read_bytes())
+    old, old_mark = _read(here / "run.json"), _mark(whole(here / "run.json"))
     record = run.model_dump_json(indent=1).encode() if run else None
-    mark = _mark(record or (source / "run.json").read_bytes())
+    mark = _mark(record or whole(source / "run.json"))
     if run and old and run.attempt == old.attempt and run.pid and old.pid:
         if (run.boot_id, run.pid) != (old.boot_id, old.pid):  # two runs that share every name
             name = f"{here.name}.{mark}"
@@ -146,7 +146,7 @@ def _lay(source: Path, here: Path, run: Run | None) -> bool:
         write_run(fresh, run)
     if here.exists():
         (fresh / EARLIER).mkdir(exist_ok=True)
-        here.rename(fresh / EARLIER / _mark((here / "run.json").read_bytes()))
+        here.rename(fresh / EARLIER / _mark(whole(here / "run.json")))
     fresh.rename(here)
     fresh.parent.rmdir()
     return True
@@ -163,3 +163,4 @@ def _copy(source: Path, to: Path) -> None:
     elif source.is_file():
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, to)
+        to.chmod(0o600)

@@ -107,11 +107,7 @@ class CasebookEngine(NBClientEngine):
 
     @classmethod
     def execute_managed_notebook(
-        cls,
-        nb_man: Any,
-        kernel_name: str,
-        execution: Execution | None = None,
-        **kwargs: Any,
+        cls, nb_man: Any, kernel_name: str, execution: Execution | None = None, **kwargs: Any
     ) -> None:
         folder = Path(nb_man.output_path or ".").resolve().parent
         CasebookClient(nb_man, execution or Execution(folder)).execute()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import __version__
+from helpers.look.files import text
 
 from . import gate, kernel
 from .journal import LOCK
@@ -127,10 +128,7 @@ def _beat(
 def _scratch(order: dict[str, Any], local: Path) -> tuple[Path, bool]:
     """A new folder for one run, and whether the batch's own machine sees it: proved by a text that only the batch knows."""
     token = Path(order["token"])
-    try:
-        shared = token.read_text() == order["token_text"]
-    except OSError:
-        shared = False
+    shared = text("", str(token)) == order["token_text"]
     root = token.parent if shared else local.parent / "casebook"
     root.mkdir(parents=True, exist_ok=True)
     there = Path(tempfile.mkdtemp(prefix=f"{'.node-' * shared}{order['batch']}.", dir=root))

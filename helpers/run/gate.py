@@ -1,112 +1,27 @@
-"""Whether a box is clean enough for the next run: what differs from what it was like before, and what is closed until it is.
+"""What a batch keeps its hands off between two runs, until the box is clean again (box_state) or a person has seen to it.
 
 The rule is that of ORNL's checknode on Frontier (Cray User Group 2023): a clean check may lift only what the check itself set.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from helpers.load.targets import SLACK_BYTES
-from helpers.units import pci_address, show_bytes
+from helpers.units import pci_address
 
-from .box_state import BoxState, GpuState, Held, Trouble, measure
+from .box_state import BoxState, GpuState, Held, Trouble, measure, settle, unclean
+from .last_look import keep
 from .record import boot_id, in_words
 from .shapes import Gates, Run
 
-__all__ = ["BoxState", "GpuState", "Held", "Trouble", "measure"]
-FIRST_PAUSE_S, LONGEST_PAUSE_S, TICK_S = 0.1, 2.0, 0.2
+__all__ = ["BoxState", "GpuState", "Held", "Trouble", "measure", "settle", "unclean"]
+TICK_S, WATCH_S = 0.2, 20.0
 FOR_GOOD = " (for good)"
-
-
-def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, ...]:
-    """Why a box is not clean: what happened by ``after``, and how its memory, holders, heat and disk differ from ``before``.
-
-    Pure. After a reboot only what needs no comparison is judged. Of what either look could not read nothing is said.
-    """
-    troubles, same_boot = list(after.errors), before.boot_id == after.boot_id
-    earlier = {gpu.pci: gpu for gpu in before.gpus} if same_boot else {}
-    for pci in earlier.keys() - {gpu.pci for gpu in after.gpus}:
-        why = "the GPU is gone: it was there before and no layer shows it now"
-        troubles.append(Trouble(f"gpu {pci}", why, False))
-    for gpu in after.gpus:
-        whys = [*_too_hot(gpu, gates.temperature_c)]
-        whys += _still_used(earlier[gpu.pci], gpu, gates) if gpu.pci in earlier else ()
-        troubles += [Trouble(f"gpu {gpu.pci}", why) for why in whys]
-    return tuple(troubles + [Trouble("box", why) for why in _host(before, after, gates)])
-
-
-def _host(before: BoxState, after: BoxState, gates: Gates) -> Iterator[str]:
-    had, has = before.available_bytes, after.available_bytes
-    if had is not None and has is not None and before.boot_id == after.boot_id:
-        least = had - _allowed(after.total_bytes or 0, gates)
-        if has < least:
-            expected = f"expected at least {show_bytes(least)} as before"
-            yield f"{show_bytes(has)} of host memory available, {expected}"
-    disk, free = f"the disk of {after.folder}", after.disk_free_bytes
-    if after.read_only:
-        yield f"{disk} is mounted read-only, expected one that can be written"
-    elif free is not None and free < gates.disk_free_bytes:
-        expected = f"expected at least {show_bytes(gates.disk_free_bytes)}"
-        yield f"{show_bytes(free)} free on {disk}, {expected}"
-
-
-def _allowed(total_bytes: int, gates: Gates) -> int:
-    return max(SLACK_BYTES, int(gates.memory_back_fraction * total_bytes))
-
-
-def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str]:
-    known = {(held.pid, held.start_ticks) for held in before.holders}
-    for held in after.holders:
-        # A desktop opens and closes small clients all the time; one that cannot be ended holds the GPU whatever its size.
-        matters = held.bytes is None or held.bytes > SLACK_BYTES or held.state == "D"
-        if matters and (held.pid, held.start_ticks) not in known:
-            size = "memory that was not measured" if held.bytes is None else show_bytes(held.bytes)
-            state = " and waits inside the kernel (state D)" if held.state == "D" else ""
-            who = f"{held.name or 'a process'} ({held.pid})"
-            yield f"{who} holds {size}{state}, expected no holder that was not there before"
-    earlier = {layer: used for layer, used, _ in before.pools}
-    for layer, used, total in after.pools:
-        most = earlier.get(layer, used) + _allowed(total, gates)
-        if used > most:
-            expected = f"expected at most {show_bytes(most)} ({show_bytes(earlier[layer])} before)"
-            yield f"{layer}: {show_bytes(used)} used, {expected}"
-
-
-def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
-    for sensor, degrees, critical in gpu.celsius:
-        most = min((one for one in (limit, critical) if one is not None), default=None)
-        if most is not None and degrees >= most:
-            yield f"{sensor}: {degrees:g} degrees Celsius, expected below {most:g}"
-
-
-def settle(
-    before: BoxState,
-    gates: Gates,
-    look: Callable[[], BoxState],
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[Trouble, ...]:
-    """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong, or nothing.
-
-    What happened is not waited for, only what may pass: memory, holders, heat. Give the batch's first look as ``before``, so
-    that many small leaks add up, and a ``look`` since the latest one, so that one fault counts once.
-    """
-    happened: tuple[Trouble, ...] = ()
-    waited, pause = 0.0, FIRST_PAUSE_S
-    while True:
-        state = look()
-        # A later look does not name again what an earlier one did.
-        happened = tuple(dict.fromkeys((*happened, *state.errors)))
-        troubles = unclean(before, replace(state, errors=happened), gates)
-        passing = [one for one in troubles if one.passes and one not in happened]
-        if waited >= gates.settle_s or not passing:
-            return troubles
-        sleep(pause)
-        waited, pause = waited + pause + state.seconds, min(2 * pause, LONGEST_PAUSE_S)
 
 
 class Quarantine:
@@ -159,7 +74,7 @@ class Between:
         self.quarantine = Quarantine()
         self.first: Any = None
         self.last: Any = None
-        self.blind = ""
+        self.blind, self.watched_s = "", time.monotonic()
 
     def take_up(self, runs: Iterable[Run]) -> None:
         """What earlier runs of the batch closed under this boot, and what is wrong with the box before the first run."""
@@ -221,7 +136,18 @@ class Between:
 
     def _measure(self) -> Any:
         self.last = self.gate.measure(folder=self.folder, since=self.last)
+        keep(self.folder, self.last)
         return self.last
+
+    def watch(self) -> None:
+        """While runs go on, every WATCH_S, a look that is only kept; none any more after one that a driver did not answer."""
+        if self.gate is None or time.monotonic() < self.watched_s + WATCH_S:
+            return
+        self.watched_s = time.monotonic()
+        with suppress(Exception):  # a fault of the look must not cost the night
+            state = self.gate.measure(folder=self.folder)
+            keep(self.folder, state)
+            self.watched_s = math.inf if state.errors else time.monotonic()
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds

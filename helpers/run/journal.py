@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from helpers import __version__
-from helpers.look.files import write_atomic
+from helpers.look.files import whole, write_atomic
 
 from . import kernel
+from .last_look import before_the_end
 from .plan import ITS_LIMIT, CheckedPlan, Step
 from .plan_file import PlanError
 from .record import (
@@ -77,7 +78,7 @@ class Journal:
         """
         folder = folder.resolve()
         try:
-            text = (folder / PLAN).read_text(encoding="utf-8")
+            text = whole(folder / PLAN).decode()
             if not any(folder.glob("*/run.json")):
                 expected = "expected the folder of a batch; start a new one"
                 raise PlanError(f"{folder}: holds no record of a run; {expected}")
@@ -221,7 +222,8 @@ def _ended_since(folder: Path, run: Run) -> Run:
         if run.node not in ("", node()):
             state, why = "node_lost", "nothing more was heard of it"
             cause = f"its batch ended while it ran on {run.node}; {why}"
-        return move(run, state, cause=cause, ended_at=now(), **salvaged(folder))
+        notes = [*run.notes, *(before_the_end(folder.parent, run) if state == "rebooted" else ())]
+        return move(run, state, cause=cause, notes=notes, ended_at=now(), **salvaged(folder)[0])
     _wait_for_end(folder, run, LAST_RUNNER_S)
     if run.pid is not None and _is_its_runner(folder, run):
         with suppress(ProcessLookupError, PermissionError):
@@ -238,10 +240,14 @@ def _ended_since(folder: Path, run: Run) -> Run:
     kills = ooms - before if ooms is not None and before is not None else 0
     cause = "its batch ended while it ran"
     cause += f"; OOM kills counted since its start: {kills}" if kills > 0 else ""
-    changes: dict[str, Any] = {"ended_at": now(), "left_behind": ended, **salvaged(folder)}
+    answer, why_not = salvaged(folder)
+    changes: dict[str, Any] = {"ended_at": now(), "left_behind": ended, **answer}
     if there or _is_its_runner(folder, run):
         cause += f"; SIGKILL does not end {', '.join(there) or 'its runner'}"
         return move(run, "stuck", cause=cause, **changes)
+    if not why_not:
+        note = "its batch ended before its record was written; its notebook was saved whole"
+        return move(run, "answered", **{**changes, "notes": [*run.notes, note]})
     return move(run, "died", cause=cause, stopped_by="batch_end", **changes)
 
 

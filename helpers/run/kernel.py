@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers.child import CHECKOUT, oom_kills, process_of, signal_name
+from helpers.child import CHECKOUT, OUTPUTS, oom_kills, process_of, signal_name
+from helpers.look.files import opened, read
 
 __all__ = ["CHECKOUT", "oom_kills"]
 MARK, STACKS = "CASEBOOK_RUN", "CASEBOOK_STACKS"
@@ -38,8 +39,10 @@ def environment() -> dict[str, str]:
     """Environment of a child of the workbook: the checkout alone on PYTHONPATH, nothing of the user's own Python."""
     kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     return {
+        "MPLCONFIGDIR": str(OUTPUTS / "cache" / "matplotlib"),
         **kept,
         "PYTHONPATH": str(CHECKOUT),
+        "CASEBOOK_OUTPUTS": str(OUTPUTS),
         "PYTHONNOUSERSITE": "1",
         "JUPYTER_PREFER_ENV_PATH": "1",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
@@ -115,7 +118,7 @@ def how_it_ended(
 def last_words(path: Path) -> str:
     """The end of what a process wrote to fd 1 and 2, or nothing."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LAST_WORDS_BYTES))
             return file.read().decode("utf-8", "replace").strip()
@@ -161,10 +164,7 @@ def marked(mark: str) -> list[int]:
     sign, pids = f"{MARK}={mark}".encode(), []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
-            try:
-                environ = Path(f"/proc/{entry}/environ").read_bytes()  # empty for a zombie
-            except OSError:
-                continue
+            environ = read("", f"/proc/{entry}/environ", 8 << 20)[0] or b""  # empty for a zombie
             if sign in environ.split(b"\0"):
                 pids.append(int(entry))
     return pids

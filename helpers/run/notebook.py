@@ -10,10 +10,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from helpers.look.files import whole
 from helpers.shapes import VERDICT_MIME as VERDICT
 from helpers.shapes import Verdict, from_json
 
@@ -21,6 +23,9 @@ from .shapes import Figure
 
 NBFORMAT = 4
 INJECTED, PARAMETERS = "injected-parameters", "parameters"
+INJECTED_FIRST = (
+    "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
+)
 TYPES: dict[str, Any] = {"str": str, "int": int, "float": (int, float)}
 TYPES |= {"list": list, "dict": dict, "tuple": list}
 NO_ALT = "A figure without a description"
@@ -39,14 +44,20 @@ def without(package: str) -> Iterator[None]:
         del sys.modules[package]
 
 
-# jsonschema's check of IRIs compiles a grammar for a second that nothing here needs. Measured with jsonschema 4.26 and
-# rfc3987-syntax 1.1: a runner starts in 0.45 s instead of 1.45 s.
-with without("rfc3987_syntax"):
-    importlib.import_module("nbformat")
+@lru_cache(maxsize=1)
+def _nbformat() -> Any:
+    """The package, imported when it is needed: a kernel that checks its parameters does without."""
+    # jsonschema's check of IRIs compiles a grammar for a second that nothing here needs. Measured with jsonschema 4.26 and
+    # rfc3987-syntax 1.1: a runner starts in 0.45 s instead of 1.45 s.
+    with without("rfc3987_syntax"):
+        return importlib.import_module("nbformat")
 
 
 class NotebookError(ValueError):
-    """A file that is no notebook we can run, or parameters it does not take. One line."""
+    """A file that is no notebook we can run, or parameters it does not take. One line, in a notebook too."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
 
 
 class VerdictError(ValueError):
@@ -75,10 +86,8 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
 
     Raises NotebookError where nothing of it can be read.
     """
-    import nbformat
-
     try:
-        raw = json.loads(path.read_bytes().decode("utf-8", "replace"))
+        raw = json.loads(whole(path).decode("utf-8", "replace"))
     except OSError as error:
         why = f"cannot be read: {error.strerror}; expected a notebook"
         raise NotebookError(f"{path}: {why}") from error
@@ -93,6 +102,7 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
         wrong = f"nbformat {version}; {known}"
     else:
         try:
+            nbformat = _nbformat()
             nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
             nbformat.validate(nb)
             return nb, []
@@ -103,21 +113,21 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
     if not isinstance(raw, dict) or not isinstance(raw.get("cells"), list):
         raise NotebookError(f"{path}: {wrong}")
     metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
-    nb, lines = nbformat.v4.new_notebook(metadata=metadata), [wrong]
+    new = _nbformat().v4
+    nb, lines = new.new_notebook(metadata=metadata), [wrong]
     for number, cell in enumerate(raw["cells"]):
         try:
             nb.cells.append(_whole(cell, number))
         except Exception as error:  # noqa: BLE001  as above
             lines.append(f"cell {number} cannot be read ({type(error).__name__})")
             words = f"*Cell {number} of this notebook cannot be read.*"
-            nb.cells.append(nbformat.v4.new_markdown_cell(words))
+            nb.cells.append(new.new_markdown_cell(words))
     return nb, lines
 
 
 def _whole(cell: Any, number: int) -> Any:
     """One cell of a broken notebook, valid by itself. Raises whatever it makes nbformat stumble over."""
-    import nbformat
-
+    nbformat = _nbformat()
     whole = nbformat.from_dict({**cell, "id": f"cell-{number}"})
     whole.source = "".join(whole.get("source", ""))
     for output in whole.get("outputs", []):
@@ -130,14 +140,18 @@ def _whole(cell: Any, number: int) -> Any:
 
 
 def parameters(nb: Any) -> dict[str, ast.expr | None]:
-    """Names in the cell tagged ``parameters``, each with its annotation: ``box: str = "live"``.
+    """Names in the cell tagged ``parameters``, each with its annotation: ``box: str = "live"``."""
+    tagged = (cell.source for cell in nb.cells if PARAMETERS in cell.metadata.get("tags", []))
+    return _assigned(next(tagged, ""))
+
+
+def _assigned(source: str) -> dict[str, ast.expr | None]:
+    """The names that a cell assigns, with their annotations.
 
     Read with ast: papermill's own inspection drops a line whose value or comment holds another ``=``.
     """
-    tagged = (cell for cell in nb.cells if PARAMETERS in cell.metadata.get("tags", []))
-    cell = next(tagged, None)
     try:
-        body = ast.parse(cell.source).body if cell else []
+        body = ast.parse(source).body
     except SyntaxError as error:
         where = f"line {error.lineno}: {error.msg}"
         raise NotebookError(f"its parameters cell cannot be read: {where}") from error
@@ -160,12 +174,29 @@ def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -
         kind, expected = known[name], ""
         if kind is not None and not _fits(value, kind):
             expected = ast.unparse(kind)
+            expected += " (quote it; with papermill: -r)" if expected == "str" else ""
         elif not _is_json(value):
             expected = "text, numbers, lists; quote it"
         if expected:
             shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
             seen = f"{shown} ({type(value).__name__})"
             raise NotebookError(f"parameter {name!r}: seen {seen}; expected {expected}")
+
+
+def refuse_wrong_parameters() -> None:
+    """In a notebook's kernel: ``check_parameters`` of the cell of parameters, and of what papermill injected behind it.
+
+    papermill only warns of a name that a notebook does not have. Outside a kernel nothing is checked. Raises NotebookError.
+    """
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cells = shell.user_ns.get("In", ()) if shell else ()
+    for source, behind in zip(cells, [*cells[1:], ""], strict=False):
+        with suppress(SyntaxError):  # a magic: no cell of parameters
+            body = ast.parse(source).body
+            if body and all(isinstance(node, ast.AnnAssign) for node in body):
+                known = _assigned(source)
+                names = [*known, *(_assigned(behind) if behind.startswith(INJECTED_FIRST) else ())]
+                return check_parameters(known, {name: shell.user_ns.get(name) for name in names})
 
 
 def _is_json(value: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from helpers.child import CHECKOUT
+from helpers.child import CHECKOUT, OUTPUTS
 from helpers.look.boxes import recorded_names
 from helpers.settings.presets import FOLDER, PresetError
 from helpers.settings.presets import load as load_preset
@@ -30,7 +30,7 @@ from .notebook import NotebookError, check_parameters, open_notebook, parameters
 from .plan_file import Places, PlanError, count_runs, read_yaml
 from .shapes import DANGERS, Danger, Limits, Plan, PlannedRun
 
-NOTEBOOKS, OUTPUTS = CHECKOUT / "notebooks", CHECKOUT / "outputs"
+NOTEBOOKS = CHECKOUT / "notebooks"
 ARCHIVES = (".tar.gz", ".tgz")
 DEFAULT_LIMITS: Limits = Plan.model_fields["limits"].default
 MOST_RECORDS = 200
@@ -338,6 +338,7 @@ def dry_run_text(checked: CheckedPlan) -> str:
         f"after {stop.after_failures} runs that failed" if stop.after_failures else "",
         f"a node after {stop.node_strikes} strikes" if stop.node_strikes else "",
         f"after a run that ends as {' or '.join(stop.on_states)}" if stop.on_states else "",
+        f"at the first answer that is {stop.on_confidence} or surer" if stop.on_confidence else "",
     ]
     gate = f"{show_bytes(gates.disk_free_bytes)} free on the disk, memory back to within "
     gate += f"{gates.memory_back_fraction:.0%}, no holder left on its GPU, no new error in the kernel log"

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from helpers.child import CHECKOUT
+from helpers.child import CHECKOUT, OUTPUTS
+from helpers.look.files import opened
 
 from .shapes import Plan
 
@@ -74,7 +75,7 @@ def _wrong(problem: str, where: Any) -> yaml.MarkedYAMLError:
 def read_yaml(path: Path) -> tuple[str, Any]:
     """(text of a plan file, what it holds). Raises PlanError; nothing is built before its size with aliases is known."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             raw = file.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES:,} bytes; say it with grids")
@@ -109,7 +110,7 @@ class Places:
 
     def __init__(self, path: Path, outside: Iterable[str | Path]):
         self.base = path.resolve().parent
-        self.inside = [CHECKOUT.resolve(), (CHECKOUT / "outputs").resolve(), self.base]
+        self.inside = [CHECKOUT.resolve(), OUTPUTS.resolve(), self.base]
         for name in outside:
             folder = self.base / Path(name).expanduser()
             if not folder.is_dir():
@@ -143,7 +144,7 @@ class Places:
             if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
                 expected = "expected text without NUL and half letters"
                 raise PlanError(f"{what}: seen {value[:40]!r}; {expected}")
-            self._check_path(value.replace("{batch}", f"{CHECKOUT}/outputs/batch"), what)
+            self._check_path(value.replace("{batch}", f"{OUTPUTS}/batch"), what)
 
     def _check_path(self, text: str, what: str) -> None:
         like_one = "/" in text or text == ".." or text.startswith("~")

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from helpers.child import process_of
-from helpers.look.files import write_atomic
+from helpers.look.files import read, text, whole, write_atomic
 from helpers.shapes import one_line
 
 from .shapes import Run
@@ -87,7 +87,7 @@ def write_run(folder: Path, run: Run) -> None:
 def read_run(path: Path) -> Run:
     """Read one run.json. Raises RecordUnreadable."""
     try:
-        return Run.model_validate_json(path.read_bytes())
+        return Run.model_validate_json(whole(path))
     except OSError as error:
         raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
@@ -131,10 +131,7 @@ def is_alive(run: Run) -> bool:
 
 def command_line(pid: int | str) -> list[bytes]:
     """The words of a process's command line; none where it is gone or may not be read."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    return (read("", f"/proc/{pid}/cmdline")[0] or b"").split(b"\0")
 
 
 def gone(run: Run) -> str:
@@ -176,7 +173,7 @@ def time_left_s(runs: Sequence[Run], going: Mapping[int, float] | None = None) -
             expected_s = usual.get("") if expected_s is None else expected_s
             if expected_s is None:
                 return None
-            since_s = _seconds_since(run.started_at) if run.state == "started" else 0.0
+            since_s = seconds_since(run.started_at) if run.state == "started" else 0.0
             left_s += max(0.0, expected_s - (going or {}).get(number, since_s))
     return left_s / max(1, len(going or {}))
 
@@ -214,7 +211,8 @@ def status_text(view: BatchView) -> str:
     wide = {name: max((len(getattr(run, name)) for run in view.runs), default=0) for name in CELLS}
     left_s = time_left_s(view.runs)
     left = f"; about {short_time(left_s)} left" if left_s else ""
-    counts = ", ".join(f"{n} {state}" for state, n in view.counts.items()) or "no runs"
+    none = "no record can be read" if view.unreadable else "no runs"
+    counts = ", ".join(f"{n} {state}" for state, n in view.counts.items()) or none
     lines = [f"{view.folder.name}: {counts}{left}"]
     nodes = len({run.node for run in view.runs if run.node}) > 1
     for run in view.runs:
@@ -253,10 +251,7 @@ def node() -> str:
 
 def boot_id() -> str:
     """The id that this machine drew when it last started, or nothing."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return text("", "/proc/sys/kernel/random/boot_id")
 
 
 def now() -> str:
@@ -264,7 +259,8 @@ def now() -> str:
     return datetime.now(timezone.utc).strftime(TIME)
 
 
-def _seconds_since(started_at: str) -> float:
+def seconds_since(started_at: str) -> float:
+    """Seconds since a moment of a record; 0 where it names none."""
     try:
         began = datetime.strptime(started_at, TIME).replace(tzinfo=timezone.utc)
     except ValueError:

@@ -176,7 +176,7 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
         code, ooms = process.returncode, kernel.oom_kills()
         how, name = kernel.how_it_ended(code, run.ooms_before, ooms, words)
         state, cause = "died", f"its runner {'was ' if name else ''}{how}"
-    changes: dict[str, Any] = {"signal": name, "left_behind": ended, **salvaged(folder)}
+    changes: dict[str, Any] = {"signal": name, "left_behind": ended, **salvaged(folder)[0]}
     changes.update(last_words=words[-LAST_WORDS:], ended_at=now())
     changes["stopped_by"] = "interrupt" if state == "failed" else ""
     changes["seconds"] = round(time.monotonic() - watched.began, 2)
@@ -189,11 +189,12 @@ def not_started(run: Run, error: OSError) -> Run:
     return move(run, "skipped", stopped_by="disk", started_at="", cause=why)
 
 
-def salvaged(folder: Path) -> dict[str, Any]:
-    """What lies in the folder of a run that did not end by itself, as fields of its record."""
+def salvaged(folder: Path) -> tuple[dict[str, Any], str]:
+    """What lies in the folder of a run that did not write its record, as fields of it, and why that is no answer."""
     with suppress(NotebookError, OSError):
-        return {**read_back(folder)[0], "files": files_below(folder)}
-    return {}
+        answer, why_not = read_back(folder)
+        return {**answer, "files": files_below(folder)}, why_not
+    return {}, "no notebook that can be read"
 
 
 def kept(folder: Path, run: Run) -> Run:
@@ -431,7 +432,8 @@ def read_back(folder: Path) -> tuple[dict[str, Any], str]:
     except OSError as error:
         return answer, f"its figures cannot be written: {error.strerror}"
     if answer["verdict"] is None and needs_verdict(nb):
-        return answer, "ended without a verdict"
+        own = 'one that answers by its end has casebook: {"verdict": false} in its metadata'
+        return answer, f"ended without a verdict; {own}"
     whole = answer["cells"].keys() <= {"completed"}
     return answer, "" if whole else "ended before its last cell"
 

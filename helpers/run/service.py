@@ -63,14 +63,17 @@ def unit_name(folder: Path) -> str:
     return f"casebook-{re.sub(r'[^A-Za-z0-9._-]', '_', folder.resolve().name)}.service"
 
 
-def resume_texts(plan: Path, checkout: Path, folder: Path) -> tuple[str, str, str]:
+def resume_texts(plan: Path, checkout: Path, folder: Path, start: Path) -> tuple[str, str, str]:
     """Three ways to have a batch resumed, as ``resume_argv`` does it: a unit, a line of a crontab, lines for a shell.
 
     The systemd user unit resumes it at every login, or at every boot where the user lingers (loginctl). The crontab is for a box
-    without either. The lines for a shell go on after the terminal is closed, but not after a reboot.
+    without either. The lines for a shell go on after the terminal is closed, but not after a reboot. They start in ``start``.
     """
     argv, name = resume_argv(plan, checkout, folder), unit_name(folder)
-    here, log = str(checkout.resolve()), shlex.quote(str(folder.resolve() / "resumed.log"))
+    here, log = (
+        str(start.resolve()),
+        shlex.quote(str(folder.resolve() / "resumed.log")),
+    )
     # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
     quoted = [re.sub(r'(["\\])', r"\\\1", word) for word in argv]
     words = " ".join(f'"{word}"' for word in quoted).replace("%", "%%").replace("$", "$$")

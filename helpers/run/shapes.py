@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 
 from helpers.shapes import Verdict, as_dict
 
+from .box_state import Clean
+
 State = Literal[
     "planned",
     "started",
@@ -30,6 +32,7 @@ DANGERS: tuple[str, ...] = get_args(Danger)
 StoppedBy = Literal[
     "", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"
 ]
+MOST_ATTEMPTS = 1_000_000
 RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes and what stopped a run
 
 
@@ -66,27 +69,26 @@ class PlannedRun(Shape):
 
 
 class Gates(Shape):
-    """What a box must be like again before the next run starts there. A limit of None is not looked at.
+    """What a box must be like again before the next run starts there: ``box_state.Clean``, checked."""
 
-    ``memory_back_fraction``: of host memory, and of a GPU's, that may stay used.
-    """
-
-    disk_free_bytes: int = Field(default=1 << 30, ge=0)
-    memory_back_fraction: float = Field(default=0.05, ge=0, le=1)
-    temperature_c: float | None = Field(default=90, gt=0)
-    settle_s: float = Field(default=30, ge=0, le=3600)
+    disk_free_bytes: int = Field(default=Clean.disk_free_bytes, ge=0)
+    memory_back_fraction: float = Field(default=Clean.memory_back_fraction, ge=0, le=1)
+    temperature_c: float | None = Field(default=Clean.temperature_c, gt=0)
+    settle_s: float = Field(default=Clean.settle_s, ge=0, le=3600)
 
 
 class StopRules(Shape):
     """When a batch, or a node, gets no more runs. A strike is a run that died, hung or took its box down.
 
-    A run with more than ``after_strikes`` of them is never repeated by itself.
+    A run with more than ``after_strikes`` of them is never repeated by itself. ``on_confidence``: a run that answers with a
+    verdict at least so sure is the success that the plan was looking for, and the rest is not needed.
     """
 
     after_failures: int | None = Field(default=None, ge=1)
     after_strikes: int = Field(default=1, ge=1)
     node_strikes: int | None = Field(default=None, ge=1)
     on_states: list[State] = []
+    on_confidence: Literal["", "weak", "likely", "confirmed"] = ""
 
 
 class Plan(Shape):
@@ -141,15 +143,15 @@ class Run(Shape):
     state: State = "planned"
     cause: str = ""
     stopped_by: StoppedBy = ""
-    attempt: int = Field(default=1, ge=1)
-    strikes: int = Field(default=0, ge=0)
+    attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
+    strikes: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
     signal: str = ""
     failing_cell: int | None = None
     cells: dict[str, int] = {}
     last_words: str = ""
     node: str = ""
     boot_id: str = ""
-    pid: int | None = None
+    pid: int | None = Field(default=None, ge=1, le=2**31 - 1)
     ooms_before: int | None = None
     plan_sha256: str = ""
     started_at: str = ""

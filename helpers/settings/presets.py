@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.child import CHECKOUT
+from helpers.look.files import whole
 from helpers.settings.audit import audit
 from helpers.settings.table import OTHER_NAMES, VARIABLES, Finding
 
-FOLDER = Path(__file__).resolve().parents[2] / "env" / "presets"
+FOLDER = CHECKOUT / "env" / "presets"
 FIELDS = ("why", "for", "since", "danger", "status", "claims", "checked")
 
 
@@ -57,10 +59,9 @@ def load(preset: str | Path) -> Preset:
     """
     if str(preset) in ("", "none"):
         return NONE
-    path = Path(preset)
-    path = path if path.suffix == ".env" else FOLDER / f"{preset}.env"
+    path = Path(preset) if Path(preset).suffix == ".env" else FOLDER / f"{preset}.env"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = whole(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         seen, known = f"cannot be read ({error.__class__.__name__})", ", ".join(names())
         expected = f"expected none, a .env file or one of {known}"
@@ -75,8 +76,7 @@ def load(preset: str | Path) -> Preset:
 
 def parse(text: str, name: str) -> Preset:
     """The preset of a text. Raises PresetError for a line that is neither a comment nor one assignment."""
-    comments = re.findall(r"(?m)^#\s*(\w+):[^\S\n]*(.*?)\s*$", text)
-    fields = {field: said for field, said in comments if field in FIELDS}
+    said = re.findall(r"(?m)^#\s*(\w+):[^\S\n]*(.*?)\s*$", text)
     environ: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -90,7 +90,7 @@ def parse(text: str, name: str) -> Preset:
         environ[one] = value
     plain = {one: re.sub(r"(?<=GFX_VERSION)_\d+$", "", one) for one in environ}
     unknown = (one for one in environ if plain[one] not in {*VARIABLES, *OTHER_NAMES})
-    return Preset(name, environ, fields, tuple(unknown))
+    return Preset(name, environ, {a: b for a, b in said if a in FIELDS}, tuple(unknown))
 
 
 def _assignment(line: str) -> tuple[str, str]:

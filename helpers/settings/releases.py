@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from helpers.settings.table import CHANGES, OPTIONS, RULES, SAYS, facts_of, holds, release
 
-OLDEST, NEWEST = (2, 4), (2, 15)
-CHECKED = ((2, 6), (2, 11), (2, 13), (2, 14))
+OLDEST, NEWEST = (2, 2), (2, 15)
+CHECKED = ((2, 2), (2, 3), (2, 4), (2, 6), (2, 11), (2, 13), (2, 14))
 """Releases whose compiled allocator (CUDA build) was compared with what is said here."""
 EXPANDABLE = "option:expandable_segments"
 
@@ -25,9 +25,10 @@ class Behaviour:
     ``order``: what decides between free blocks of one stream and size: the lower ``address``, the ``block`` made first, or
     the ``segment`` made first and then the lower address. ``unified_parser``: the settings parser that all accelerators
     share: 64-bit numbers, separators taken on trust. ``above_fills_last_key``: ``>:K`` in a list of roundup divisions also
-    overwrites the last key before it. ``fraction_rounds``: a memory limit is rounded to whole bytes, not cut.
-    ``conf_names``: environment variables with the settings, the winner first; ``own_conf_names``: the same for options that
-    are not shared by all accelerators. ``expandable_safe``: no loss of data, hang or crash is reported for it on this build.
+    overwrites the last key before it. ``one_division_rounds``: to 512 bytes, else it leaves sizes as they are (-1 in a
+    Settings). ``fraction_rounds``: a memory limit is rounded to whole bytes, not cut. ``conf_names``: environment
+    variables with the settings, the winner first; ``own_conf_names``: the same for options not shared by all accelerators.
+    ``expandable_safe``: no loss of data, hang or crash is reported for it on this build.
     ``proved``: ``oracle`` where the compiled allocator was checked, else ``source``. ``note``: what a reader must know.
     """
 
@@ -39,6 +40,7 @@ class Behaviour:
     unified_parser: bool
     max_split_minimum_inclusive: bool
     above_fills_last_key: bool
+    one_division_rounds: bool
     fraction_one_is_unlimited: bool
     fraction_rounds: bool
     oversize_release_skips_expandable: bool
@@ -65,15 +67,13 @@ def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
 
     ``torch`` is a version as it prints itself ("2.9.0+rocm6.4", "2.8.0a0+git1234"); ``build`` is "cuda", or "rocm" with
     ROCm's version ("rocm7.2"); a "+rocm" in ``torch`` counts too. A release newer than is known runs as the newest known and
-    says so in ``note``. Raises VersionError for what is older than 2.4 or cannot be read.
+    says so in ``note``. Raises VersionError for what is older than 2.2 or cannot be read.
     """
-    if not release(torch):
-        raise VersionError(SAYS["unreadable"].format(torch=torch))
     if release(torch) < OLDEST:
-        raise VersionError(SAYS["too_old"].format(torch=torch))
+        why = "too_old" if release(torch) else "unreadable"
+        raise VersionError(SAYS[why].format(torch=torch))
     local = re.search(r"\+(rocm[0-9.]*)", torch)
-    if build == "cuda" and local:
-        build = local[1].rstrip(".")
+    build = local[1].rstrip(".") if build == "cuda" and local else build
     if not re.fullmatch(r"cuda|rocm([0-9][0-9.]*)?", build):
         raise VersionError(SAYS["no_build"].format(build=build))
     return nearest(torch, build)

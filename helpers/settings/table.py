@@ -9,14 +9,13 @@ the GPU runtime, the releases named).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
+from helpers.grammar import data
+
 CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Names of the allocator's text, the one that wins first. A name that is set wins even where it is empty."""
 LONGEST = 80
@@ -138,8 +137,8 @@ def _rows(kind: Any, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
     return tuple(kind(**row) for row in tuples)
 
 
-_FILES = [FOLDER / f"{name}.json" for name in ("torch", "variables", "kernel", "findings")]
-_torch, _variables, _kernel, _findings = (json.loads(p.read_text("utf-8")) for p in _FILES)
+_torch, _variables = data("settings/torch"), data("settings/variables")
+_kernel, _findings = data("settings/kernel"), data("settings/findings")
 OPTIONS: dict[str, Option] = {row.name: row for row in _rows(Option, _torch["options"])}
 KINDS: dict[str, str] = _torch["kinds"]
 """What a value of a kind may be, in words."""

@@ -39,7 +39,7 @@ class SettingsError(ValueError):
 class Settings:
     """What holds under one string. ``fraction``: what the key says (None: not named); it limits memory from the start only.
 
-    ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also holds below that, the last above; 0, 1: none.
+    ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the last above; 0, 1: none; -1: nor 512 B.
     ``ignored``: what was named without effect on bytes, a sentence each; ``warnings``: dangers, a sentence each.
     """
 
@@ -288,7 +288,8 @@ class Conf:
         if not _power_of_two(value) and not (none and value == 0):
             wants = f"divisions have to be a power of two{none}"
             raise self._refusal(f"{ROUNDUP}: {wants}, found {text!r}")
-        return min(value, 1 << 50)  # no size is above 512 times that, so larger ones do the same
+        # No size is above 512 times 2^50, so larger ones do the same.
+        return -1 if value == 1 and not self.rules.one_division_rounds else min(value, 1 << 50)
 
     def _roundup(self, text: str) -> None:
         """The divisions of a number, or of a list of interval:number."""

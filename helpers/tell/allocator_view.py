@@ -5,16 +5,17 @@ States are told apart by hatch as well as by colour.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 
 from helpers.allocator import metrics, whatif
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
@@ -34,8 +35,8 @@ ROWS = 26
 """Rows that the segment map is folded into."""
 POINTS = 1200
 """Points of a curve that are drawn."""
-LEAGUE_ROWS, WIDE = 14, 34
-"""Settings that are drawn, and the letters of one that find room beside its bar's value."""
+LEAGUE_ROWS = 14
+"""Settings that are drawn."""
 LINES = (
     (sheet.ACCENT, "-", 1.6),
     ("#009e73", "-", 0.8),
@@ -56,7 +57,7 @@ class Kind(NamedTuple):
 KINDS = (
     Kind("in use, blocks over 1 MiB", "#0072b2", ""),
     Kind("in use, small blocks", "#56b4e9", ""),
-    Kind("freed, awaiting another stream", "#cc79a7", "...."),
+    Kind("freed, awaiting another stream", "#cc79a7", "||||"),
     Kind("free but stranded in a segment in use", "#e69f00", "////"),
     Kind("free, a whole segment: releasable", sheet.PALE, ""),
 )
@@ -287,46 +288,51 @@ def _draw_map(
     figure: sheet.Drawing,
 ) -> None:
     order = np.lexsort((blocks[:, 3], blocks[:, 2]))
-    sizes = blocks[order, BLOCK_COLUMNS.index("size")]
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 1
+    blocks, kinds = blocks[order], kinds[order]
+    sizes = blocks[:, BLOCK_COLUMNS.index("size")]
+    starts, total = np.cumsum(sizes) - sizes, max(int(sizes.sum()), 1)
     row_bytes = max(-(-total // ROWS), MIB)
-
-    def boxes(at: int, end: int) -> Iterator[Rectangle]:
-        while at < end:
-            row, column = divmod(at, row_bytes)
-            wide = min(end - at, row_bytes - column)
-            yield Rectangle((column / row_bytes, -row - 0.9), wide / row_bytes, 0.8)
-            at += wide
-
     axes, there = figure.subplots(), []
+
+    def spans(turns: np.ndarray) -> list[tuple[int, int]]:
+        return list(pairwise([*starts[turns].tolist(), total]))
+
+    turns = np.flatnonzero(np.diff(kinds, prepend=-1))
     for number, kind in enumerate(KINDS):
-        mine = kinds[order] == number
-        pairs = zip((ends - sizes)[mine].tolist(), ends[mine].tolist(), strict=True)
-        rectangles = [box for pair in pairs for box in boxes(*pair)]
+        mine = [at for at, this in zip(spans(turns), kinds[turns], strict=True) if this == number]
         look: Any = {"facecolor": kind.face, "hatch": kind.hatch or None}
         look["edgecolor"] = sheet.INK if kind.hatch else "none"
-        axes.add_collection(PatchCollection(rectangles, linewidth=0, **look))
-        held = int(sizes[mine].sum())
-        if rectangles:
-            there.append(
-                (Patch(**{**look, "edgecolor": sheet.MUTED}), f"{kind.words}: {show_bytes(held)}")
-            )
-    begins = np.diff(blocks[order][:, :2], axis=0, prepend=-1).any(axis=1)
-    starts = [*(ends - sizes)[begins].tolist(), total]
-    for number, place in enumerate(blocks[order][begins][:, :2].tolist()):
-        row, column = divmod(starts[number], row_bytes)
-        x, name = [column / row_bytes] * 2, f"segment-{number}"
-        axes.plot(x, [-row - 0.98, -row - 0.02], color=sheet.INK, linewidth=0.5)
-        area = PatchCollection(list(boxes(*starts[number : number + 2])), facecolor="#00000000")
-        area.set(gid=name, linewidth=0)
-        axes.add_collection(area)
-        figure.hovers[name] = of[tuple(place)].words
+        if mine:
+            axes.add_patch(PathPatch(_strips(mine, row_bytes), linewidth=0, **look))
+            held = show_bytes(int(sizes[kinds == number].sum()))
+            look["edgecolor"] = sheet.MUTED
+            there.append((Patch(**look), f"{kind.words}: {held}"))
+    turns = np.flatnonzero(np.diff(blocks[:, :2], axis=0, prepend=-1).any(axis=1))
+    row, column = np.divmod(starts[turns], row_bytes)
+    thin = -row[:, None] - np.array([0.02, 0.98, np.nan])
+    axes.plot(np.repeat(column / row_bytes, 3), thin.ravel(), color=sheet.INK, linewidth=0.5)
+    for number, (at, place) in enumerate(zip(spans(turns), blocks[turns][:, :2], strict=True)):
+        name, look = f"segment-{number}", {"facecolor": "#00000001", "linewidth": 0}
+        axes.add_patch(PathPatch(_strips([at], row_bytes), gid=name, **look))
+        figure.hovers[name] = of[tuple(place.tolist())].words
     rows = -(-total // row_bytes)
     axes.set(xlim=(0, 1), ylim=(-rows - 0.1, 0.1), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     sheet.titled(axes, f"{head}\n{show_bytes(row_bytes)} a row; a thin line begins a segment")
     sheet.legend(figure, [patch for patch, _ in there], [words for _, words in there])
+
+
+def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
+    """Where bytes lie on the map, from and to, as one shape."""
+    boxes = []
+    for at, end in spans:
+        while at < end:
+            row, column = divmod(at, row_bytes)
+            wide, y = min(end - at, row_bytes - column), -row - 0.9
+            left, right = column / row_bytes, (column + wide) / row_bytes
+            boxes.append([(left, y), (right, y), (right, y + 0.8), (left, y + 0.8)])
+            at += wide
+    return Path.make_compound_path_from_polys(np.array(boxes).reshape(-1, 4, 2))
 
 
 def metrics_table(seen: View) -> Shown:
@@ -378,13 +384,9 @@ def _draw_league(answer: whatif.Answer, title: str) -> Figure:
 
 
 def _league_bar(row: whatif.Row, answer: whatif.Answer) -> sheet.Bar:
-    end = "passes" if row.passes else f"fails {max(row.ooms, 1)}x"
     look = sheet.Look(sheet.ACCENT) if row.passes else FAILS
     fills = [(answer.capacity_bytes, sheet.Look(sheet.PALE)), (row.peak_reserved_bytes, look)]
     use = row.settings == answer.use and not answer.needs_bytes
-    name, weight = row.settings or "default settings", "bold" if use else "normal"
-    value, small = (
-        f"{end}, {row.slow_calls} slow calls",
-        [name.replace(",", ", ")] * (len(name) > WIDE),
-    )
-    return sheet.Bar(f"use {name}" if use else name, value, fills, small, weight)
+    name = row.settings.replace(",", ", ") or "default settings"
+    value = f"fails {max(row.ooms, 1)}x, " * (not row.passes) + f"{row.slow_calls} slow calls"
+    return sheet.Bar(f"use {name}" if use else name, value, fills, (), "bold" if use else "normal")

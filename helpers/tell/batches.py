@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from helpers.look.bundle import Bundle
+from helpers.child import OUTPUTS
+from helpers.look.archive import BundleError
+from helpers.look.boxes import RECORDED
+from helpers.look.bundle import Bundle, open_bundle
 from helpers.run.record import BatchView, gone, read_batch
 from helpers.shapes import Verdict
 
 from .shown import Shown, plain
 
 NO_BATCH = "no batch: this report stands on the box alone"
-OUTPUTS = Path(__file__).resolve().parents[2] / "outputs"
 MOST_ROWS = 60
 """A table for a person; of a larger batch it holds what did not answer, and the page of the batch has the rest."""
 
@@ -22,7 +24,7 @@ def runs_table(batch: str) -> Shown:
     """Each run with its true state and, where it did not answer, why. Without a batch one line that says so."""
     columns = ["notebook", "box", "state", "why"]
     if not batch:
-        return Shown("Runs", columns, [], none=NO_BATCH)
+        return Shown("Runs", columns, [], none=NO_BATCH, again=True)
     view = read_batch(Path(batch))
     many = len(view.runs) > MOST_ROWS
     listed = [run for run in view.runs if run.state != "answered"] if many else view.runs
@@ -34,7 +36,7 @@ def runs_table(batch: str) -> Shown:
     if more > 0:
         below.insert(0, f"and {more} more that did not answer")
     before = [counted(view)] if many else []
-    return Shown("Runs of the batch", columns, rows, below, before, widest=80)
+    return Shown("Runs of the batch", columns, rows, below, before, widest=80, again=True)
 
 
 def counted(view: BatchView) -> str:
@@ -53,7 +55,7 @@ def answers_table(batch: str) -> Shown:
     rows: list[tuple] = list(count)
     if max(count.values(), default=1) > 1:
         columns, rows = [*columns, "runs"], [(*row, n) for row, n in count.items()][:MOST_ROWS]
-    return Shown("Answers of the batch", columns, rows, widest=100)
+    return Shown("Answers of the batch", columns, rows, widest=100, again=True)
 
 
 def about(verdict: Verdict) -> tuple[str, str]:
@@ -68,7 +70,7 @@ def history_table(question: str, outputs: str = "") -> Shown:
 
     ``outputs`` holds the batches, those of this checkout by default. Where nothing can be asked one line says why.
     """
-    from helpers.run.history import HistoryError, open_history
+    from helpers.run.history import MEANING, HistoryError, open_history
 
     try:
         history = open_history(Path(outputs) if outputs else OUTPUTS)
@@ -76,7 +78,8 @@ def history_table(question: str, outputs: str = "") -> Shown:
     except HistoryError as error:
         return Shown(question, [], [], none=plain(error))
     left_out = [f"Left out: {plain(line)}" for line in history.unreadable]
-    return Shown(question, answer.columns, answer.rows[:MOST_ROWS], left_out, widest=60)
+    none = f"No record answers to this question: {MEANING.get(question, question)}."
+    return Shown(question, answer.columns, answer.rows[:MOST_ROWS], left_out, none=none, widest=60)
 
 
 def nights(batch: str, question: str) -> Shown:
@@ -113,3 +116,20 @@ def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
 def _answered(batch: str) -> list:
     view: BatchView = read_batch(Path(batch))
     return [run for run in view.runs if run.state == "answered" and run.verdict is not None]
+
+
+def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
+    """Where the evidence of the box lies: captured by the batch, recorded, or a path that a parameter names; or why nowhere."""
+    captured = [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
+    captured.sort(key=lambda path: (path / "manifest.json").stat().st_mtime)
+    named = [
+        place for box in boxes if box not in ("", "live") for place in (RECORDED / box, Path(box))
+    ]
+    why = "no evidence bundle of this box lies beside it"
+    for place in [*captured[-1:], *(place for place in named if place.exists())]:
+        try:
+            open_bundle(place)
+            return place, ""
+        except BundleError as error:
+            why = f"the bundle cannot be read: {plain(error)}"
+    return None, why

@@ -9,6 +9,7 @@ from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity
+from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
@@ -19,8 +20,20 @@ from helpers.settings.kernel import audit_kernel
 
 from .shown import Column, Shown, plain, words
 
+NO_LEDGER = "Nothing says how much memory of a GPU is in use."
+ELSEWHERE = "NOT THIS MACHINE"
+
 
 def machine_line(bundle: Bundle) -> str:
+    """``box_line`` for a notebook: above it, where that is not this machine as it runs now, how to look at this one."""
+    boots = [row.get("boot_id") for row in bundle.table("host")]
+    if is_this_box(bundle) or (bundle.kind == "live" and not any(boots)):
+        return box_line(bundle)
+    what = f"{ELSEWHERE} AS IT RUNS NOW" if bundle.kind == "live" else ELSEWHERE
+    return f'{what}: below is {bundle.box}. To look at this one: box = "live"\n{box_line(bundle)}'
+
+
+def box_line(bundle: Bundle) -> str:
     """One line of identity: the box, how it was taken, its system, RAM and GPUs. No host name, no user, no serial number."""
     box, listed, who = machine(bundle), gpus(bundle), identity(bundle)
     line = [
@@ -68,7 +81,9 @@ def stack_table(bundle: Bundle) -> Shown:
         rows += [("highest CUDA it can run", listed[0].cuda)] if listed else []
     rows.append(("kernel", box.kernel))
     cells = [[name, reading, reading.source] for name, reading in rows]
-    return Shown("Builds between a program and the card", ["layer", "release", "source"], cells)
+    says = ", ".join(f"{name} {reading.show()}" for name, reading in rows if reading.ok)
+    head = ["layer", "release", "source"]
+    return Shown("Builds between a program and the card", head, cells, result=says)
 
 
 def slot_table(bundle: Bundle) -> Shown:
@@ -84,7 +99,11 @@ def slot_table(bundle: Bundle) -> Shown:
         bar = device.largest_bar_bytes or None
         rows.append([device.pci, now, most, bar, whole, device.iommu, device.numa_node])
     head = ["link now", "at most", Column("largest BAR", "bytes"), "covers the VRAM", "IOMMU"]
-    return Shown("PCIe slots of the GPUs", ["GPU", *head, "NUMA node"], rows)
+    none = "No slot is known: no GPU is among the PCI devices that were listed."
+    slow = [f"{row[0]} runs at {row[1]} of {row[2]}" for row in rows if row[1] != row[2]]
+    says = "; ".join(slow) or "each link at its full speed and width"
+    head = ["GPU", *head, "NUMA node"]
+    return Shown("PCIe slots of the GPUs", head, rows, none=none, result=says if rows else none)
 
 
 def _covers(device: PciDevice, gpu: Gpu) -> bool | None:
@@ -100,7 +119,10 @@ def settings_table(bundle: Bundle) -> Shown:
     listed = audit_box(bundle) + audit_kernel(bundle)
     columns = ["variable", "value", "verdict", "why"]
     rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
-    return Shown("Memory settings and what they do here", columns, rows, widest=110)
+    none = "No memory setting is made, neither in the captured environment nor as a kernel option."
+    says = ", ".join(f"{n} {word}" for word, n in Counter(row[2] for row in rows).items())
+    title = "Memory settings and what they do here"
+    return Shown(title, columns, rows, widest=110, none=none, result=says)
 
 
 def access_table(bundle: Bundle) -> Shown:
@@ -116,7 +138,9 @@ def access_table(bundle: Bundle) -> Shown:
         lines.append(
             f"This process: uid {who.uid}, groups {groups}, container {who.container}{own}"
         )
-    return Shown("Device nodes", ["device node", "opens", "mode", "group"], rows, lines)
+    head, none = ["device node", "opens", "mode", "group"], "No device node of a GPU is there."
+    first = next((way.says for way in obstacles(bundle)), "Nothing is in the way")
+    return Shown("Device nodes", head, rows, lines, none=none, result=first if rows else none)
 
 
 def provenance(bundle: Bundle) -> Shown:
@@ -132,7 +156,11 @@ def provenance(bundle: Bundle) -> Shown:
         ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
         ["filled in", _filled(bundle) or "none: every reading is this machine's"],
     ]
-    return Shown("Where the facts come from", ["provenance", "what it is"], rows, widest=None)
+    says = (
+        f"{len(checked)} checks found nothing wrong; {bundle.kind}, {_filled(bundle) or 'all read'}"
+    )
+    head = ["provenance", "what it is"]
+    return Shown("Where the facts come from", head, rows, widest=None, result=says)
 
 
 def _filled(bundle: Bundle) -> str:
@@ -185,7 +213,8 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
         below += [f"{where}, {who}: contradiction: {plain(words)}" for words in book.contradictions]
         below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
     columns = ["GPU", "account", "kind", "held by", "bytes", "source"]
-    return Shown("The ledger of each source", columns, rows, below, widest=72)
+    title = "The ledger of each source"
+    return Shown(title, columns, rows, below, none=NO_LEDGER, widest=72)
 
 
 def claims_table(box: str) -> Shown:

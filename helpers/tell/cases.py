@@ -17,7 +17,7 @@ import yaml
 from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.allocator.whatif import whatif
-from helpers.judge.account import CONTEXT_BYTES
+from helpers.judge.owner import CONTEXT_BYTES
 from helpers.load.claims import Claim, claims
 from helpers.load.patterns import generate
 from helpers.load.vpoc import sample

@@ -21,6 +21,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
 from helpers.look.archive import BundleError
 from helpers.look.bundle import Bundle, open_bundle
+from helpers.look.files import opened, whole
 from helpers.look.gpus import gpus, host_pools
 from helpers.look.reading import Reading, seen, show_bytes
 from helpers.run.history import same_run
@@ -28,6 +29,7 @@ from helpers.run.record import RecordUnreadable, read_batch, read_run
 from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
+from .batches import bundle_of
 from .box import settings_table, stack_table
 from .shown import cut, duration, plain
 
@@ -35,8 +37,9 @@ SLOWER, SLOWER_S = 1.25, 5.0
 """A run's time counts as moved beyond this ratio and by at least so many seconds; below that two equal runs differ too."""
 MOST_SAME = 8
 FIELDS = {
+    "build": ("preset",),
     "state": ("state", "cause", "signal", "failing_cell", "gate", "quarantined"),
-    "parameter": ("box", "node", "gpu", "preset", "tool_version"),
+    "parameter": ("box", "node", "gpu", "tool_version"),
 }
 """Fields of a run that are compared, by the kind of change they are."""
 NOT_DATA = ("notebook.ipynb", "kernel.stderr", "runner.log", "run.json")
@@ -75,7 +78,8 @@ class Pair:
 class Comparison:
     """What moved from ``a`` to ``b``. ``only_a`` and ``only_b`` have no partner; ``unreadable`` could not be believed.
 
-    ``boxes`` are the names of the boxes on each side.
+    ``boxes`` are the names of the boxes on each side. ``builds`` are what their evidence bundles say of what could explain a new
+    failure, a box each; ``blind`` says of which box there is nothing to say that by.
     """
 
     kind: str
@@ -86,13 +90,15 @@ class Comparison:
     only_b: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     boxes: tuple[str, ...] = ()
+    builds: tuple[Pair, ...] = ()
+    blind: tuple[str, ...] = ()
     schema_version: int = field(default=1, kw_only=True)
 
     def changes(self, *kinds: str) -> list[tuple[str, Change]]:
         """Every change of these kinds with the title of what it is in."""
         return [
             (pair.title, change)
-            for pair in self.pairs
+            for pair in (*self.builds, *self.pairs)
             for change in pair.moved
             if change.kind in kinds
         ]
@@ -100,7 +106,9 @@ class Comparison:
     @property
     def summary(self) -> str:
         """The comparison in one line."""
-        moved, verdicts = sum(bool(pair.moved) for pair in self.pairs), len(self.changes("verdict"))
+        pairs = [*self.pairs, *(self.builds if self.kind == "bundle" else ())]
+        moved = len({pair.title for pair in pairs if pair.moved})
+        verdicts = len(self.changes("verdict"))
         what = "bundles" if self.kind == "bundle" else "runs"
         said = [f"{moved} of {len(self.pairs)} {what} moved"]
         said.append(f"{verdicts} verdict{'s' * (verdicts != 1)} changed")
@@ -119,13 +127,15 @@ def compare(a: Path, b: Path) -> Comparison:
             records = [path if path.is_file() else path / "run.json" for path in (a, b)]
             runs = [read_run(record) for record in records]
             both = _of_runs(runs[0], runs[1], records[0].parent, records[1].parent)
-            pair = _pair(_title(runs[1]), both)
-            return Comparison(kind, str(a), str(b), (pair,), boxes=tuple(run.box for run in runs))
+            pair, boxes = _pair(_title(runs[1]), both), tuple(run.box for run in runs)
+            why = _explained([boxes], *(record.parent.parent for record in records))
+            return Comparison(kind, str(a), str(b), (pair,), boxes=boxes, **why)
         if kind == "bundle":
             sides = open_bundle(a), open_bundle(b)
             boxes = sides[0].box, sides[1].box
-            pair = _pair(", ".join(dict.fromkeys(boxes)), _of_bundles(*sides))
-            return Comparison(kind, str(a), str(b), (pair,), boxes=boxes)
+            title = ", ".join(dict.fromkeys(boxes))
+            pairs, builds = (_pair(title, _of_bundles(*sides)),), (_built(title, *sides),)
+            return Comparison(kind, str(a), str(b), pairs, boxes=boxes, builds=builds)
     except (RecordUnreadable, BundleError) as error:
         raise CompareError(str(error)) from error
     return _batches(a, b)
@@ -151,6 +161,7 @@ def _title(run: Run) -> str:
 def _batches(a: Path, b: Path) -> Comparison:
     left, right = read_batch(a), read_batch(b)
     pairs: list[Pair] = []
+    matched: list[tuple[str, ...]] = []
     rest_a, rest_b = list(left.runs), list(right.runs)
     for with_box in (True, False):
         before, after = dict(_numbered(rest_a, with_box)), dict(_numbered(rest_b, with_box))
@@ -161,6 +172,7 @@ def _batches(a: Path, b: Path) -> Comparison:
             for key, run in before.items()
             if key in after
         ]
+        matched += [(run.box, after[key].box) for key, run in before.items() if key in after]
         rest_a = [run for key, run in before.items() if key not in after]
         rest_b = [run for key, run in after.items() if key not in before]
     alone = [tuple(map(_title, rest)) for rest in (rest_a, rest_b)]
@@ -168,7 +180,9 @@ def _batches(a: Path, b: Path) -> Comparison:
     boxes = tuple(
         ", ".join(sorted({run.box for run in side.runs} - {""})) for side in (left, right)
     )
-    return Comparison("batch", str(a), str(b), tuple(pairs), alone[0], alone[1], unread, boxes)
+    only_a, only_b = alone
+    why = _explained(matched, a, b)
+    return Comparison("batch", str(a), str(b), tuple(pairs), only_a, only_b, unread, boxes, **why)
 
 
 def _numbered(runs: Iterable[Run], with_box: bool) -> Iterator[tuple[tuple[str, int], Run]]:
@@ -255,7 +269,6 @@ def _of_bundles(one: Bundle, two: Bundle) -> Iterator[Change]:
     """Two looks at a box: what they say of its memory, what the casebook concludes, and every text that differs."""
     yield from _verdicts(*(diagnose(CaseEvidence(bundle=side)) for side in (one, two)))
     yield Change("parameter", "box", one.box, two.box)
-    yield from _readings(_builds(one), _builds(two), "build")
     yield from _readings(_pools(one), _pools(two))
     texts = [{item.source: side.read(item.source) for item in side.items} for side in (one, two)]
     for source in sorted({**texts[0], **texts[1]}):
@@ -266,6 +279,29 @@ def _of_bundles(one: Bundle, two: Bundle) -> Iterator[Change]:
             gone, come = (lines[0] - lines[1]).total(), (lines[1] - lines[0]).total()
             by = f"{gone} lines gone, {come} lines new"
         yield Change("text", source, _text(old), _text(new), by)
+
+
+def _explained(boxes: Iterable[tuple[str, ...]], a: Path, b: Path) -> dict[str, Any]:
+    """What could explain a new failure in two batches, of each pair of boxes by the bundles that lie beside their runs."""
+    builds, blind = [], []
+    for pair in dict.fromkeys(boxes):
+        title = " -> ".join(dict.fromkeys(pair))
+        (one, why), (two, why_not) = map(_evidence, pair, (a, b))
+        if one and two:
+            builds.append(_built(title, open_bundle(one), open_bundle(two)))
+        else:
+            blind.append(f"{title}: not available because {why or why_not}")
+    return {"builds": tuple(builds), "blind": tuple(blind)}
+
+
+def _evidence(box: str, batch: Path) -> tuple[Path | None, str]:
+    """Where the bundle of a run's box lies: under its name, else beside the run; or why nowhere."""
+    named = bundle_of([box], None)
+    return named if named[0] else bundle_of([], batch)
+
+
+def _built(title: str, one: Bundle, two: Bundle) -> Pair:
+    return _pair(title, _readings(_builds(one), _builds(two), "build"))
 
 
 def _text(of: Any) -> str:
@@ -317,20 +353,22 @@ def as_text(found: Comparison) -> str:
         for n, path, box in zip("AB", (found.a, found.b), boxes, strict=True)
     ]
     lines.append(found.summary)
-    if found.kind == "bundle" and not found.changes("build"):
+    if found.builds and not found.changes("build"):
         lines.append("Kernel, driver, torch and memory settings are the same on both sides.")
+    lines += [f"What could explain a new failure, of {line}" for line in found.blind]
+    pairs = (*found.builds, *found.pairs)
     for kind, heading in TITLES.items():
         lines += ["", heading] * bool(found.changes(kind))
-        for pair in found.pairs:
+        for pair in pairs:
             changes = [change for change in pair.moved if change.kind == kind]
-            lines += [f"  {pair.title}"] * bool(changes and len(found.pairs) > 1)
+            lines += [f"  {pair.title}"] * bool(changes and len({one.title for one in pairs}) > 1)
             lines += [
                 f"    {cut(one.what, 70)}: {cut(one.before, 80)} -> {cut(one.after, 80)}"
                 + (f" ({one.by})" if one.by else "")
                 for one in changes
             ]
     lines += ["", "What did not move"]
-    for pair in found.pairs:
+    for pair in pairs:
         more = f" and {len(pair.same) - MOST_SAME} more" if len(pair.same) > MOST_SAME else ""
         lines.append(f"  {pair.title}: {', '.join(pair.same[:MOST_SAME]) or 'nothing'}{more}")
     rest = {"Only in A": found.only_a, "Only in B": found.only_b, "Not readable": found.unreadable}
@@ -361,12 +399,12 @@ def content(folder: Path, name: str) -> bytes | None:
         if not path.is_relative_to(folder.resolve()):
             return None
         if path.stat().st_size <= BIGGEST_BYTES:
-            return path.read_bytes()
-        whole = hashlib.sha256()
-        with open(path, "rb") as file:
+            return whole(path, BIGGEST_BYTES)
+        digest = hashlib.sha256()
+        with opened(path) as file:
             while part := file.read(1 << 20):
-                whole.update(part)
-        return f"{path.stat().st_size} bytes, sha256 {whole.hexdigest()}".encode()
+                digest.update(part)
+        return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}".encode()
     except (OSError, ValueError):
         return None
 

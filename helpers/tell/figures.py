@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -21,36 +21,23 @@ from helpers.look.kernel_log import Event
 from helpers.look.reading import Reading, show_bytes
 
 from . import sheet, tables
-from .box import ledger_table
-from .shown import Shown, cell, plain, size, words
+from .box import NO_LEDGER, ledger_table
+from .shown import Shown, cell, display, plain, size, words
 
-NO_POOL = "No memory pool was found."
-NO_EVENTS = "The kernel log holds no GPU or out-of-memory event."
-NO_LEDGER = "Nothing says how much memory of a GPU is in use."
+show = display
 LOOKS = {
     "outside": sheet.Look("#8a949e", "white", "\\\\\\\\"),
     "reserved": sheet.Look("#8a949e", "white"),
     "unattributed": sheet.Look("white", sheet.INK, "xxxx"),
 }
 """How the parts that are no process of this box look; a process has its own colour."""
-HATCHES = ("", "....", "////")
+HATCHES = ("", "||||", "////")
 """Parts of one process beside each other."""
 TOO_MUCH, FREE = sheet.Look("white", sheet.ALARM, "++++"), sheet.Look(sheet.PALE, sheet.MUTED)
 ROWS = 8
 """Rows of a ledger that have a piece of their own; the smallest processes beyond are taken together."""
 SHORT_S = 0.03
 """The width of one event on the time line, in inches."""
-
-
-def show(view: Shown) -> None:
-    """Show a view in a notebook, as the last line of a cell does; elsewhere it is printed, a figure in its words."""
-    from IPython import get_ipython
-    from IPython.display import display
-
-    if get_ipython() is None:
-        print(view.alt if view.draw else view)
-    else:
-        display(view)
 
 
 def pools(items: Iterable[Gpu | Pool]) -> Shown:
@@ -64,7 +51,7 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
         used = out_of(used_of(most) or 0, size(most.total) or 0)
         title = f"{used} in use: {most.layer} is fullest"
     draw, view = partial(_draw_pools, listed, title), tables.pools_table(listed, sources=False)
-    return replace(view, title=title, none=NO_POOL, draw=draw)
+    return replace(view, title=title, draw=draw)
 
 
 def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
@@ -72,21 +59,20 @@ def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
     page = sheet.Sheet(title if groups else "")
     amounts = [(size(pool.total), used_of(pool)) for _, _, pools in groups for pool in pools]
     top = max((amount or 0 for pair in amounts for amount in pair), default=0)
-    said = sheet.in_one_unit(top)
     for gpu, pci, listed in groups:
         page.heading(_title(gpu, pci), f"{pci}  {gpu.driver if gpu else ''}".strip())
         if not listed:
             page.nothing("No layer gives a pool for it.")
-        page.bars([_pool_bar(pool, said) for pool in listed], top)
+        page.bars(map(_pool_bar, listed), top)
         page.y += 0.1
     if not groups:
-        page.nothing(NO_POOL)
+        page.nothing(tables.NO_POOL)
     else:
         page.footnote("Outline: total. Filled: in use. Hatched stub: not known. One scale.")
     return page.done()
 
 
-def _pool_bar(pool: Pool, said: Callable[[float], str]) -> sheet.Bar:
+def _pool_bar(pool: Pool) -> sheet.Bar:
     """A pool's bar; below it where the figures came from, and why one is missing."""
     total, used = size(pool.total), used_of(pool)
     fills: list[tuple[float | None, sheet.Look]] = [
@@ -99,10 +85,11 @@ def _pool_bar(pool: Pool, said: Callable[[float], str]) -> sheet.Bar:
         small.append(("total " if read else "") + pool.total.show())
     if read and used is None and pool.used.show() != pool.total.show():
         small.append("used " + pool.used.show())
-    whole = cell(pool.total).words if total is None else said(total)
+    whole = cell(pool.total).words
     value = whole if used is None and total is None else f"{whole}, used: {cell(pool.used).words}"
     if used is not None:
-        value = f"{said(used)} " + (f"used, total {whole}" if total is None else f"of {whole} used")
+        rest = f"used, total {whole}" if total is None else f"of {whole} used"
+        value = f"{show_bytes(used)} {rest}"
     return sheet.Bar(pool.layer, value, fills, small, "bold")
 
 
@@ -115,25 +102,29 @@ def used_of(pool: Pool) -> int | None:
 
 
 def out_of(part: int, whole: int) -> str:
-    """A part and its whole in one unit: ``21.13 of 23.99 GiB``."""
-    said = sheet.in_one_unit(whole)
-    return f"{said(part).split()[0]} of {said(whole)}"
+    """A part and its whole: ``21.13 of 23.99 GiB``, or ``6.09 MiB of 23.99 GiB``."""
+    (number, unit), said = show_bytes(part).split(), show_bytes(whole)
+    return f"{number} of {said}" if said.endswith(f" {unit}") else f"{number} {unit} of {said}"
 
 
-def colours(pids: Iterable[int]) -> dict[int, str]:
-    """The colour of each process, the same in every figure as long as no two of one figure share one."""
-    made: dict[int, str] = {}
-    for pid in dict.fromkeys(pids):
-        ranked = [
-            sheet.SERIES[(pid + step) % len(sheet.SERIES)] for step in range(len(sheet.SERIES))
-        ]
+def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
+    """The colour of each process of a box in every figure, by its number; the six that hold most differ.
+
+    A message's process that no ledger names is number 0.
+    """
+    held, made, many = {0: 0}, dict[int, str](), len(sheet.SERIES)
+    for row in (row for book in books for row in book.rows):
+        for pid in _pid(row):
+            held[pid] = max(held.get(pid, 0), size(row.bytes) or 0)
+    for pid in sorted(held, key=lambda pid: (-held[pid], pid)):
+        ranked = [sheet.SERIES[(pid + step) % many] for step in range(many)]
         made[pid] = next((one for one in ranked if one not in made.values()), ranked[0])
     return made
 
 
 def holders(ledgers: Iterable[GpuLedger]) -> Shown:
     """Who holds each GPU's memory as the driver counts it: of the ledgers those that are no message's."""
-    return ledger(book for book in ledgers if book.account != MESSAGE)
+    return ledger(ledgers, without=MESSAGE)
 
 
 def _together(readings: list[Reading]) -> sheet.Piece:
@@ -143,21 +134,24 @@ def _together(readings: list[Reading]) -> sheet.Piece:
     return sheet.Piece(name, held, sheet.Look(sheet.MUTED, "white"))
 
 
-def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
+def ledger(ledgers: Iterable[GpuLedger], without: str = "") -> Shown:
     """One bar a ledger, all on one scale, whose pieces add up to what is in use, then what is free.
 
     The mark above a bar stands at what its source says is in use; the title is the largest piece of all.
+    Accounts that it is ``without`` have their say in the colours alone.
     """
-    books = list(ledgers)
-    own = [pid for book in books for row in book.rows if row.kind == "process" for pid in _pid(row)]
-    bars = [(book, pieces_of(book, own[0] if own else 0)) for book in books]
+    every = list(ledgers)
+    books, of = [book for book in every if book.account != without], colours(every)
+    own = [pid for book in every for row in book.rows if row.kind == "process" for pid in _pid(row)]
+    of[0] = of[(own or [0])[0]]
+    bars = [(book, pieces_of(book, of)) for book in books]
     held = [(p.held or 0, p.words, _whole(*bar)) for bar in bars for p in bar[1] if p.look != FREE]
     most, what, whole = max(held, key=lambda row: row[0], default=(0, "", 0))
     title = "Nothing is known to be in use"
     if most > 0:
         title = f"{out_of(most, whole)}: {what.replace(': ', ', ')}"
     view, draw = ledger_table(books), partial(_draw_ledgers, bars, title)
-    return replace(view, title=title, none=NO_LEDGER, draw=draw)
+    return replace(view, title=title, draw=draw)
 
 
 def _draw_ledgers(bars: list[tuple[GpuLedger, list[sheet.Piece]]], title: str) -> Figure:
@@ -202,20 +196,18 @@ def _pid(row: LedgerRow) -> list[int]:
     return [int(number) for number in re.findall(r"\((\d+)\)", row.words)[:1]]
 
 
-def pieces_of(book: GpuLedger, own: int = 0) -> list[sheet.Piece]:
+def pieces_of(book: GpuLedger, of: Mapping[int, str]) -> list[sheet.Piece]:
     """The pieces of one ledger's bar, in order: its rows, the smallest processes taken together, then what is free.
 
-    The pieces that are known and not negative make the bar; a negative one says how much was counted too often. ``own`` is the
-    process that a message calls this one.
+    The pieces that are known and not negative make the bar; a negative one says how much was counted too often. ``of`` has the
+    colour of each process, under 0 of the one that a message calls this one.
     """
     others = [row for row in book.rows if row.kind == "other_process"]
     room = max(1, ROWS - (len(book.rows) - len(others)))
     ranked = sorted(others, key=lambda row: -(size(row.bytes) or 0))
     few = ranked[room:] if len(book.rows) > ROWS else []
-    kept = [row for row in book.rows if row not in few]
-    pids = [(_pid(row) or [own])[0] for row in kept]
-    named = [pid for row, pid in zip(kept, pids, strict=True) if row.kind not in LOOKS]
-    of, pieces = colours(named), []
+    kept = [row for row in book.rows if all(row is not one for one in few)]
+    pids, pieces = [(_pid(row) or [0])[0] for row in kept], []
     for at, (row, pid) in enumerate(zip(kept, pids, strict=True)):
         look = LOOKS.get(row.kind) or sheet.Look(
             of[pid], "white", HATCHES[pids[:at].count(pid) % 3]
@@ -234,11 +226,9 @@ def pieces_of(book: GpuLedger, own: int = 0) -> list[sheet.Piece]:
 def timeline(events: Iterable[Event], log: Reading | None = None) -> Shown:
     """What the kernel log says about the GPUs in this boot and the one before: a row a kind, worst kinds on top.
 
-    ``log`` says where the log was read from, or why it was not: no event seen in a log not read is not "no event".
+    ``log`` says where the log was read from, or why it was not.
     """
-    none = NO_EVENTS
-    if log is not None and not log.ok:
-        none = f"The kernel log was not read ({log.show()}), so no event here proves nothing."
+    none = tables.no_events(log)
     boots: list[tuple[str, list[Event]]] = []
     listed, rows, worst = list(events), [], []
     for boot, title in ((-1, "Boot before"), (0, "This boot")):
@@ -255,7 +245,7 @@ def timeline(events: Iterable[Event], log: Reading | None = None) -> Shown:
 
 
 def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str, title: str) -> Figure:
-    page, left = sheet.Sheet(title if boots else ""), 2.0
+    page, left = sheet.Sheet(title if boots else ""), 1.8
     for title, here in boots:
         moments = [_seconds(when) for e in here for when in (e.when, e.until)]
         end = max((at for at in moments if at is not None), default=0) or 1.0
@@ -265,26 +255,19 @@ def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str, title: str) 
             page.y += 0.2
             many = str(_count(here, kind))
             page.text(left - 0.14, many, ha="right")
-            page.text(
-                sheet.MARGIN,
-                sheet.fit(
-                    _kind(kind),
-                    left - sheet.MARGIN - 0.3 - sheet.inches(many, sheet.BODY),
-                    sheet.BODY,
-                ),
-            )
+            room = left - sheet.MARGIN - 0.3 - sheet.inches(many, sheet.BODY)
+            page.text(sheet.MARGIN, sheet.fit(_kind(kind), room, sheet.BODY))
             marks = [(_seconds(e.when), e) for e in here if e.kind == kind]
             if all(at is None for at, _ in marks):
-                page.text(left, "the log gives no seconds since boot", sheet.SMALL, sheet.MUTED)
+                page.text(left, "the log gives no times", sheet.SMALL, sheet.MUTED)
                 continue
             page.box(left, sheet.RIGHT - left, 0.008, sheet.Look(sheet.RULE), dy=-0.035)
             for at, e in marks:
                 if at is not None:
                     scale = (sheet.RIGHT - left - SHORT_S) / end
                     wide = (max(_seconds(e.until) or at, at) - at) * scale + SHORT_S
-                    look = sheet.Look(
-                        sheet.ALARM if any(e is alarm for alarm in alarms) else sheet.ACCENT
-                    )
+                    is_worst = any(e is alarm for alarm in alarms)
+                    look = sheet.Look(sheet.ALARM if is_worst else sheet.ACCENT)
                     page.box(left + at * scale, wide, 0.15, look, dy=-0.11)
         if any(at is not None for at in moments):
             page.time_axis(left, sheet.RIGHT - SHORT_S, end)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from helpers.load.remedies import FixRow, FixStudy, adopt, forest, remedies
+from helpers.load.remedies import RECORDED, FixRow, FixStudy, adopt, forest, remedies
 from helpers.look.reading import seen, show_bytes
 from helpers.settings.presets import load
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
@@ -19,6 +18,7 @@ from .shown import Column, Shown, percent
 
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
 """What a remedy does on a box, in the order in which it is shown, each with its colour."""
+UNSAID = ("", "not predicted", "not tried", RECORDED)
 WAYS = ("trials", "replay", "audit", "argument")
 NOTHING_HELPS = (
     "Nothing here is known to help this box: record the failing run and ask what is missing"
@@ -74,11 +74,24 @@ def ranked(study: FixStudy) -> list[FixRow]:
 def fixes_table(study: FixStudy) -> Shown:
     """Each remedy for this box: what it does, the memory it saves, what that rests on, and why in full."""
     rows = [
-        [row.says, row.effect, row.saved, row.by, row.why, " ".join(row.claims) or None]
+        [row.says, row.effect, row.saved, row.by, _reasons(row), " ".join(row.claims) or None]
         for row in ranked(study)
     ]
-    columns = ["remedy", "on this box", Column("memory saved", "%"), "by", "why", "claims"]
-    return Shown("Remedies for this box, most memory saved first", columns, rows, widest=60)
+    saved, why = Column("memory saved", "%"), Column("why", "", None)
+    columns = ["remedy", "on this box", saved, "by", why, "claims"]
+    title, says = "Remedies for this box, most memory saved first", counted(study)
+    return Shown(title, columns, rows, widest=60, result=says)
+
+
+def _reasons(row: FixRow) -> str:
+    """Why, and then what else was predicted, measured and argued."""
+    said = [row.why]
+    for name in ("predicted", "measured", "argued"):
+        words = getattr(row, name)
+        if words not in UNSAID and row.why not in words:
+            in_words = words.replace(row.guess, row.guess.replace("_", " "), 1)
+            said.append(f"{name}: {in_words}")
+    return "; ".join(one.rstrip(".") for one in said)
 
 
 def saved_bars(study: FixStudy) -> Shown:
@@ -104,19 +117,6 @@ def _draw_saved(rows: list[FixRow], title: str) -> Figure:
         "Pale: the peak without it. The table says why a remedy harms that saves memory."
     )
     return sheet.done()
-
-
-def in_full(row: FixRow) -> str:
-    """All that is known of one remedy."""
-    said = {
-        "on this box": row.effect,
-        "predicted": row.predicted,
-        "measured": row.measured,
-        "argued": row.argued,
-        "claims": ", ".join(row.claims),
-    }
-    lines = (textwrap.indent(f"{name}: {words}", "  ") for name, words in said.items() if words)
-    return "\n".join([row.says, *lines])
 
 
 def forest_plot(study: FixStudy) -> Shown:

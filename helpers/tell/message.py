@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from helpers.judge.account import account
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
+from helpers.judge.owner import account
 from helpers.look.boxes import open_box
 from helpers.look.messages import NOTHING_KNOWN, Message, Quantity
 from helpers.shapes import Verdict

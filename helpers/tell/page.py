@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ from helpers.run.notebook import INJECTED, PARAMETERS, VERDICT
 from helpers.shapes import Verdict, as_dict, from_json
 
 from . import verdict as words_of
+from .box import ELSEWHERE
 from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
-from .shown import words
+from .shown import ABOUT, LONGEST_LINE, words
 from .tables import cut, one_source, plain, uncoloured
 
 BANNER_TAG = "papermill-error-cell-tag"
@@ -44,15 +46,6 @@ UNFINISHED = {
 SAID_ABOVE = ("Machine", "Against", "Verdict", "Next step")
 """Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
 PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
-REPEATS = (
-    "reader_panel.show(",
-    "ledger_panel.show(",
-    "monitor.show(",
-    "runs_panel.show(",
-    "answers_table(",
-)
-"""In the source of a cell: it shows again, for somebody at a keyboard or without a page, what the page has."""
-LONGEST_LINE = 140
 _SIZE = re.compile(r"[\d.]+ [KMGT]iB")
 NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
 
@@ -167,12 +160,9 @@ class Fold:
         )
 
     @property
-    def hint(self) -> str:
-        """What it holds, in a few words."""
-        rows = len(_rows(self.outputs))
-        holds = ["figure"] * any("picture" in out for out in self.outputs)
-        holds += [f"{rows} row{'s' * (rows != 1)}"] * bool(rows)
-        return ", ".join(holds)
+    def says(self) -> str:
+        """What it comes to, in a line: what the first of its outputs says of itself, else the words that it begins with."""
+        return next(filter(None, map(_says, self.outputs)), "")
 
 
 def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
@@ -192,8 +182,8 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
         wanted = known is None or piece["state"] or piece["last_words"]
         outputs = piece["outputs"]
         if known is not None and not piece["state"]:
-            said = part in SAID_ABOVE or any(name in piece["source"] for name in REPEATS)
-            outputs = [] if said else [out for out in outputs if _is_new(out, known)]
+            new = (out for out in outputs if not out["again"] and _is_new(out, known))
+            outputs = [] if part in SAID_ABOVE else list(new)
             if piece["outputs"] and not outputs and not now.outputs:
                 now = Fold()
         if listed and not wanted and not now.outputs and _twins(listed[-1].outputs, outputs):
@@ -215,6 +205,17 @@ def _twins(figures: list[dict[str, Any]], tables: list[dict[str, Any]]) -> bool:
     sizes = set(_SIZE.findall("\n".join(rows)))
     bare = all("picture" in out for out in figures)
     return bare and len(rows) > 1 and len(sizes & said) * 2 > len(sizes)
+
+
+def _says(output: dict[str, Any]) -> str:
+    """What an output comes to, in a line."""
+    if "html" in output:  # a verdict has a headline
+        return ""
+    first = re.sub("<[^>]*>", " ", next(iter(_rows([output])), "").replace("</td>", " "))
+    lines = output.get("text", "").strip().splitlines()
+    line = lines[-1 if output.get("kind") == "error" else 0] if lines else ""
+    said = output["says"] or output.get("alt") or first or line
+    return cut(" ".join(unescape(said).split()), LONGEST_LINE)
 
 
 def _rows(outputs: Iterable[dict[str, Any]]) -> list[str]:
@@ -254,8 +255,12 @@ def cells(
             status = cell.metadata.get("papermill", {}).get("status", "")
             one = _code_cell(_clipped(uncoloured(cell.source), room), UNFINISHED.get(status, ""))
             one["label"] = next((LABELS[tag] for tag in LABELS if tag in tags), "Code")
-            outputs = (_output(out, cell.metadata.get("alt"), room, prose) for out in cell.outputs)
-            one["outputs"] = [output for output in outputs if output]
+            for out in cell.outputs:
+                shown = _output(out, cell.metadata.get("alt"), room, prose)
+                about = out.get("metadata", {}).get(ABOUT)
+                about = about if isinstance(about, dict) else {}
+                said = {"says": str(about.get("says") or ""), "again": about.get("again") is True}
+                one["outputs"] += [{**shown, **said}] if shown else []
             pieces.append(one)
             named = failed is None and number == failing_cell and INJECTED not in tags
             if status == "failed" or named:
@@ -298,7 +303,8 @@ def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] |
     """The output with one kind of data at most: the first we show. None where it has none that is safe."""
     if output.output_type == "stream":
         kind = "stderr" if output.name == "stderr" else "stdout"
-        return _words(uncoloured(output.text), room, kind)
+        text = re.sub(rf"(?m)^{ELSEWHERE}.*\n", "", uncoloured(output.text))  # for its runner
+        return _words(text, room, kind)
     if output.output_type == "error":
         trace = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
         return _words(uncoloured(trace), room, "error")
@@ -310,14 +316,14 @@ def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] |
     own = output.get("metadata", {}).get("image/png", {})
     own = own if isinstance(own, dict) else {}
     alt = alt or ("" if words.startswith("<Figure") else words) or "A figure without a description"
-    if "image/png" in data:
-        about = plain(own.get("alt") or alt)
-        return _picture(_text(data["image/png"]), about, own.get("width"), room)
+    about = plain(own.get("alt") or alt)
     drawing = clean_svg(_text(data["image/svg+xml"])) if "image/svg+xml" in data else None
     if drawing and room.take(2 * len(drawing[0].encode())):
         encoded = base64.b64encode(drawing[0].encode()).decode()
         size = {"width": drawing[1], "height": drawing[2]}
-        return {"picture": f"image/svg+xml;base64,{encoded}", "alt": plain(alt), **size}
+        return {"picture": f"image/svg+xml;base64,{encoded}", "alt": about, **size}
+    if "image/png" in data:
+        return _picture(_text(data["image/png"]), about, own.get("width"), room)
     html = _html(_text(data["text/html"])) if "text/html" in data else ""
     if html and room.take(2 * len(html.encode())):
         return {"scroll": Markup(html)}
@@ -349,12 +355,7 @@ def _picture(encoded: str, alt: str, wide: Any, room: Room) -> dict[str, Any]:
         return {"kind": "stdout", "text": f"This picture is {NO_ROOM}. {alt}"}
     scale = wide / size[0] if isinstance(wide, int) and 0 < wide <= size[0] else 1
     width, height = (round(length * scale) for length in size)
-    return {
-        "picture": f"image/png;base64,{encoded}",
-        "alt": alt,
-        "width": width,
-        "height": height,
-    }
+    return {"picture": f"image/png;base64,{encoded}", "alt": alt, "width": width, "height": height}
 
 
 def png_size(encoded: str) -> tuple[int, int] | None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from helpers.look.archive import BundleError, check_target, read_files, write_files
 
 from .redact_box import learn_bundle_files
-from .redact_known import PSEUDONYM, Known
+from .redact_known import PSEUDONYM, TABLE, Known
 from .redact_text import (
+    BINARY,
     PACKED,
     Replaced,
     learn,
@@ -31,8 +31,19 @@ from .redact_text import (
 )
 
 _CONTROL = re.compile(r"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
-_NO_SECRET = re.compile(r"[0-9a-f]{8,64}|iVBOR.*|/9j/.*|/[\w./-]*")
-"""Ids, commits and digests in hexadecimal, the base64 of a picture and paths: by their mere entropy they are no secrets."""
+_ALLOWED = [
+    (re.compile(row["pattern"]), re.compile(row.get("after", ""), re.IGNORECASE))
+    for row in TABLE["allowed"]
+]
+_WORTH_A_LOOK = re.compile(TABLE["worth_a_look"], re.IGNORECASE)
+_TAGS = re.compile(r"<[^<>]*>|data:[\w/+.-]+;base64,[\w+/=\s]*")
+_BEFORE = 60
+
+
+class Find(str):
+    """What a second scan found: its place and its kind. The value is there for who marks it, and is never printed."""
+
+    value = ""
 
 
 class RedactError(BundleError):
@@ -55,8 +66,7 @@ def redact_bundle(
     """
     check_target(Path(out), force)
     files, replaced = redact_files(read_files(Path(path)), known, allow_binary)
-    texts = {name: text for name, raw in files.items() if (text := _text(raw)[0])}
-    finds = second_scan(texts)
+    finds = second_scan(texts_of(files))
     if finds and isinstance(finds, list) and not allow_found:
         raise RedactError(f"the second scan found {len(finds)} in it: {finds[0]}")
     write_files(files, Path(out), force)
@@ -186,26 +196,79 @@ def _manifest(
     return json.dumps(clean, indent=1).encode() + b"\n"
 
 
-def second_scan(texts: Mapping[str, str]) -> list[str] | str:
-    """What detect-secrets finds in texts that should be clean: "NAME line N: KIND", never the value. Text by name.
+def texts_of(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The texts of files by their place: a notebook's by cell and output, without its pictures."""
+    texts = {}
+    for name, raw in files.items():
+        text = _text(raw)[0] or ""
+        data = _json(name, text) if name.endswith(".ipynb") else None
+        if not isinstance(data, dict):
+            texts[name] = text
+            continue
+        texts[f"{name} metadata"] = _words(data.get("metadata"))
+        for number, cell in enumerate(data.get("cells", [])):
+            outputs = enumerate(cell.get("outputs", []))
+            texts[f"{name} cell {number}"] = _words(
+                {key: value for key, value in cell.items() if key != "outputs"}
+            )
+            texts |= {f"{name} cell {number} output {at}": _words(output) for at, output in outputs}
+    return texts
 
-    A reason instead of a list where detect-secrets is not installed. What is a pseudonym of ours is left out.
+
+def _words(data: Any, key: str = "") -> str:
+    """Every text of data, a line each, beside its name; what is in a binary form is left out."""
+    if isinstance(data, dict):
+        return "\n".join(_words(value, str(name)) for name, value in data.items())
+    if isinstance(data, list) and not all(isinstance(one, str) for one in data):
+        return "\n".join(_words(one, key) for one in data)
+    text = "".join(data) if isinstance(data, list) else str(data)
+    return "" if BINARY.match(key) else text if "\n" in text else f"{key}: {text}"
+
+
+def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
+    """What detect-secrets finds in texts that should be clean: "NAME line N: KIND". Text by name.
+
+    All its plugins but that for addresses look at every line that has a long run of characters or a word such as password;
+    entropy is reckoned of every such run, in quotes or not. What is allowed, and for what reason, stands in redact.yaml.
+    A reason instead of a list where detect-secrets is not installed.
     """
     try:
-        from detect_secrets import SecretsCollection  # type: ignore[import-not-found, unused-ignore]
-        from detect_secrets.settings import default_settings  # type: ignore[import-not-found, unused-ignore]
+        import detect_secrets  # noqa: F401
+        from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+        from detect_secrets.settings import default_settings
     except ImportError:
         return "second scan not run because detect-secrets is not installed"
     finds = []
-    for name, text in texts.items():
-        with default_settings(), tempfile.NamedTemporaryFile("wb", suffix=".txt") as file:
-            file.write(text.encode("utf-8", "replace"))
-            file.flush()
-            secrets = SecretsCollection()
-            secrets.scan_file(file.name)
-            for _, secret in secrets:
-                value = secret.secret_value or ""
-                harmless = "Entropy" in secret.type and _NO_SECRET.fullmatch(value)
-                if not (PSEUDONYM.search(value) or harmless):
-                    finds.append(f"{name} line {secret.line_number}: {secret.type}")
+    with default_settings():
+        kinds: Any = get_mapping_from_secret_type_to_class()
+        plugins = [one() for one in kinds.values()]
+        for name, text in texts.items():
+            plain = _TAGS.sub(lambda match: "\n" * match.group().count("\n") or " ", text)
+            for number, line in enumerate(plain.splitlines(), 1):
+                if not _WORTH_A_LOOK.search(line):
+                    continue
+                for kind, value in _suspects(line, plugins):
+                    before = line[: line.find(value)][-_BEFORE:]
+                    if not _is_allowed(value, before):
+                        finds.append(Find(f"{name} line {number}: {kind}"))
+                        finds[-1].value = value
     return finds
+
+
+def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
+    for plugin in plugins:
+        if not hasattr(plugin, "entropy_limit"):
+            values = plugin.analyze_string(line) if "IP" not in plugin.secret_type else ()
+        else:
+            runs = set(re.findall(rf"[{re.escape(plugin.charset)}]{{20,}}", line))
+            values = [
+                one for one in runs if plugin.calculate_shannon_entropy(one) > plugin.entropy_limit
+            ]
+        yield from ((plugin.secret_type, value) for value in values if value)
+
+
+def _is_allowed(value: str, before: str) -> bool:
+    """Whether a reason of redact.yaml lets a value pass, by its own shape and by what stands before it."""
+    if PSEUDONYM.search(value):
+        return True
+    return any(row.fullmatch(value) and after.search(before) for row, after in _ALLOWED)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from helpers.look import files
 from helpers.look.bundle import Bundle
 from helpers.look.environment import sounds_secret
 
@@ -175,7 +176,4 @@ def _paths(root: Path, patterns: str) -> Iterator[Path]:
 def _texts(root: Path, patterns: str) -> Iterator[tuple[Path, str]]:
     """Each file below a folder that fits one of the patterns, with its text; without text where it may not be read."""
     for path in _paths(root, patterns):
-        try:
-            yield path, path.read_bytes()[:MOST_BYTES].decode("utf-8", "replace")
-        except OSError:
-            yield path, ""
+        yield path, files.text("", str(path), MOST_BYTES)

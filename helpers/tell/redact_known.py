@@ -7,6 +7,7 @@ that RFC 5737 and RFC 3849 keep for documentation. The numbers count values in t
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,17 +16,41 @@ from typing import Any
 
 import yaml
 
-from helpers.grammar import vocabulary
+from helpers.grammar import data, vocabulary
 
 TABLE: dict[str, Any] = yaml.load(
     Path(__file__).with_name("redact.yaml").read_bytes(),
     getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )
 """Detectors, kinds, words and places: what is known of values that must not leave (redact.yaml)."""
+WORDS = {"OF": "of secrets", "AFTER": "after a secret", "ALPHABET": "of a tokenizer"}
+"""Pieces of patterns that are words of look/environment.json."""
+
+
+def _pieces() -> dict[str, str]:
+    tokens = [one for row in data("look/secrets")["tokens"] for one in row["begins"].split()]
+    begins = [one for one in tokens if one[-1] in "_-."]
+    whole = {name: data("look/environment")[of].replace(" ", "|") for name, of in WORDS.items()}
+    whole.update(BEGINS="|".join(map(re.escape, begins)), NEAR="|".join(begins).lower())
+    whole["COLUMNS"] = "|".join(row["names"].replace(" ", "|") for row in TABLE["columns"])
+    for name, piece in [*TABLE["pieces"].items(), *TABLE["writing_pieces"].items()]:
+        whole[name] = filled(piece, whole)
+    return whole
+
+
+def filled(text: str, whole: dict[str, str] | None = None) -> str:
+    """A pattern of redact.yaml with its pieces in their places, in one line."""
+    for name, piece in (PIECES if whole is None else whole).items():
+        text = text.replace(f"{{{name}}}", piece)
+    return "".join(text.split("\n"))
+
+
+PIECES = _pieces()
+WRITING = {name: re.compile(filled(text)) for name, text in TABLE["writing"].items()}
 WORD_KINDS = tuple(TABLE["word_kinds"].split())
 KINDS = (*WORD_KINDS, *TABLE["kinds"].split())
-ACCOUNTS = frozenset(TABLE["accounts"].split())
-COMMON = ACCOUNTS | frozenset(TABLE["common"].split()) | vocabulary()
+LOGINS = frozenset(TABLE["logins"].split())
+COMMON = frozenset(TABLE["accounts"].split()) | frozenset(TABLE["common"].split()) | vocabulary()
 """Words that name nobody: system accounts and groups, words of the field and of failure messages, and the pseudonyms' own."""
 PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|ip)-\d{{1,6}}")
 DOCUMENTATION = tuple(
@@ -34,12 +59,13 @@ DOCUMENTATION = tuple(
 IPV6_DOCUMENTATION = ipaddress.IPv6Network("2001:db8::/32")
 NO_MACHINES = ("169.254.169.254", "8.8.8.8", "1.1.1.1")
 """Addresses that stand on all machines alike: the metadata of a cloud, public name servers."""
-_GIVEN = re.compile(rf"{PSEUDONYM.pattern}(?:[\x1b<\\].*)?", re.DOTALL)
+_GIVEN = re.compile(rf"{PSEUDONYM.pattern}(?:[^\w:@-].*|https?:.*)?", re.DOTALL)
 _PLAIN_HEX = re.compile(
-    r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
+    r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
 )
 _BESIDE = re.compile(r"[^\W_]")
-_FREE_LENGTH = 8
+_FREE_LENGTH, HEAD = 8, 10
+_ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
 """Values this long are found inside longer words too: a host's name in a file name without a separator."""
 
 
@@ -65,6 +91,7 @@ class Known:
         self.read: dict[str, Any] = {}
         self._names: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
+        self._wholes: dict[str, str] = {}
         self._forms: dict[str, tuple[str, str]] = {}
 
     def __repr__(self) -> str:
@@ -77,10 +104,14 @@ class Known:
         """Remember a value, to be replaced wherever it stands; its pseudonym, or "" where the value names nobody."""
         value = value.strip().strip("\0")
         short = value.split(".")[0]
-        if kind == "host" and short != value and not _names_nobody(kind, short):
+        if kind == "host" and short != value and not names_nobody(kind, short):
             # A host is the same one with and without its domain.
             self._names.setdefault(_canonical(value), self.add(kind, short))
         name = self.name(kind, value)
+        if name and kind == "token" and len(value) >= 2 * HEAD:
+            # A logger leaves the beginning of it.
+            self._wholes[name] = lower(value)
+            self._forms.setdefault(lower(value)[:HEAD], (kind, name))
         for form in _forms(kind, value) if name else ():
             self._forms.setdefault(form, (kind, name))
         return name
@@ -88,9 +119,13 @@ class Known:
     def name(self, kind: str, value: str, login: bool = False) -> str:
         """The pseudonym of a value, without looking for it elsewhere; "" where the value names nobody.
 
-        ``login``: it stands where only a login stands, so a common word is one, too.
+        ``login``: it stands where only a login stands, so any word is one but the accounts that images come with.
         """
-        if _names_nobody(kind, value, ACCOUNTS if login else COMMON):
+        if (
+            _GIVEN.fullmatch(value.lower()) or value.lower() in LOGINS
+            if login
+            else names_nobody(kind, value)
+        ):
             return ""
         key = _canonical(value)
         if key not in self._names:
@@ -109,6 +144,11 @@ class Known:
             free = len(form) >= _FREE_LENGTH and kind != "mac"
             for at in occurrences(form, low) if len(form) >= shortest else ():
                 end = at + len(form)
+                if len(form) == HEAD and kind == "token" and name in self._wholes:
+                    whole = self._wholes[name]
+                    end = at + len(os.path.commonprefix([whole, low[at : at + len(whole)]]))
+                    if _ENDS_LINE.match(low, end):
+                        continue  # the rest may stand in the next line
                 if free or not (_BESIDE.match(low[at - 1 : at]) or _BESIDE.match(low, end)):
                     spans.append(Span(at, end, kind, name))
         return spans
@@ -122,11 +162,13 @@ def occurrences(word: str, text: str) -> Iterator[int]:
         at = text.find(word, at + len(word))
 
 
-def _names_nobody(kind: str, value: str, words: frozenset[str] = COMMON) -> bool:
+def names_nobody(kind: str, value: str) -> bool:
+    """Whether a value is too short or too common a word to be anybody's, an address of no machine, or a pseudonym of ours."""
     if len(value) < (3 if kind in WORD_KINDS else 4) or _GIVEN.fullmatch(value.lower()):
         return True
     if kind in WORD_KINDS:
-        return value.lower() in words or not re.search(r"[^\W\d]", value)
+        wordless = kind != "account" and not re.search(r"[^\W\d]", value)
+        return value.lower() in COMMON or wordless
     return kind in ("ipv4", "ipv6") and not is_private(value)
 
 
@@ -155,7 +197,7 @@ def _canonical(value: str) -> str:
     """One key for all ways to write a value."""
     plain = re.sub(r"^(?:gpu|mig)-", "", value.strip().lower())
     if _PLAIN_HEX.fullmatch(plain):
-        return re.sub("[:_-]", "", plain)
+        return re.sub("[:_.-]", "", plain)
     try:
         return ipaddress.ip_address(plain).exploded
     except ValueError:

@@ -9,12 +9,14 @@ import hashlib
 import re
 import struct
 import zlib
+from bisect import bisect
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .redact_known import TABLE, Known, Span
-from .redact_patterns import JOINT, detected, glue, placed
+from .redact_known import TABLE, WRITING, Known, Span
+from .redact_patterns import JOINT, detected, glue, last_wrap, placed
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 PACKED = (
@@ -23,18 +25,16 @@ PACKED = (
 )
 """How files begin that hold text in a form which no detector reads."""
 _PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
-_BASE64 = re.compile(
-    r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{60,76}\r?\n)*[A-Za-z0-9+/_-]{20,}={0,2}(?![A-Za-z0-9+/=])"
-)
 _NAMED = re.compile(TABLE["named"], re.IGNORECASE)
-_BINARY = re.compile(
+BINARY = re.compile(
     r"(?:image|audio|video|font)/(?!svg)|application/(?:pdf|octet-stream|zip|gzip|x-tar|vnd\.apache\.parquet)"
 )
 _LINES = (
     "source text text/plain text/html text/markdown text/latex image/svg+xml application/javascript"
 ).split()
 """Keys under which nbformat keeps one text as a list of its lines."""
-_DEPTH = 2
+_DEPTH, _WHOLE = 6, 36
+_MOST_UNPACKED = 1 << 20
 _LINES_LEAST = 5
 """A known value cut by the end of a line is looked for from this length on."""
 LEFT_OUT = "left out: what it holds cannot be read for sure"
@@ -80,10 +80,50 @@ def learn(text: str, known: Known) -> None:
     """Remember the values that a text tells: the user of a home folder, the host of a prompt, what has a shape of its own."""
     if text not in known.read:
         known.read[text] = detected(text, known)
-        for match in _BASE64.finditer(text):
+        for match in WRITING["base64"].finditer(text):
             inner = decoded_base64(match.group())
             if isinstance(inner, str):
                 learn(inner, known)
+        for _, inner in _as_digits(text):
+            learn(inner, known)
+
+
+def _as_digits(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Each run of digits in a text that writes a text, and that text."""
+    for way in ("dump", "pairs", "hex", "list", "base32"):
+        for match in WRITING[way].finditer(text):
+            run = match.group()
+            if way == "base32":
+                plain = run.rstrip("=")
+                raw = _try(base64.b32decode, plain + "=" * (-len(plain) % 8))
+            elif way == "list":
+                raw = _try(lambda run: bytes(map(int, re.findall(r"\d+", run))), run)
+            else:
+                run = "".join(WRITING["dump_line"].findall(run)) or re.sub(r"0x|\\x", " ", run)
+                raw = bytes.fromhex("".join(re.findall("[0-9a-fA-F]{2}", run)))
+            if inner := _read(raw):
+                yield match, inner
+
+
+def _try(decode: Callable[[str], bytes], text: str) -> bytes:
+    try:
+        return decode(text)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _read(raw: bytes) -> str | None:
+    """The text that bytes are, in UTF-8 or UTF-16, packed by zlib or gzip, or with a few that are none; None where none is."""
+    if raw[:2] in (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e"):
+        try:
+            raw = zlib.decompressobj(47).decompress(raw, _MOST_UNPACKED)
+        except zlib.error:
+            return None
+    encoding = "utf-16-le" if raw[1:64:2].count(0) > len(raw[:64]) // 4 else "utf-8"
+    encoding = "utf-16-be" if raw[0:64:2].count(0) > len(raw[:64]) // 4 else encoding
+    text = raw.decode(encoding, "replace")
+    odd = sum(not (char.isprintable() or char in "\r\n\t\x1b") or char == "\ufffd" for char in text)
+    return text if text and odd * 8 <= len(text) else None
 
 
 def replace(
@@ -103,21 +143,52 @@ def replace(
             break
     if depth == _DEPTH:
         return text
-    return _BASE64.sub(lambda match: _payload(match.group(), known, replaced, where, depth), text)
+    for match, inner in list(_as_digits(text)):
+        if replace(inner, known, depth=depth + 1) != inner and match.group() in text:
+            replaced.counts["payload", where] += 1
+            text = text.replace(match.group(), _name_of(match.group(), known))
+    return WRITING["base64"].sub(
+        lambda match: _payload(match.group(), known, replaced, where, depth), text
+    )
+
+
+def _name_of(payload: str, known: Known) -> str:
+    return known.name("payload", hashlib.sha256(payload.encode()).hexdigest())
 
 
 def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple[str, bool]:
     """The text with the spans replaced, the longest of those that overlap; whether any had to wait."""
     parts, at, waiting = [], 0, False
+    sure = sorted({span.start: span.end for span in values if not span.joined}.items())
     for span in sorted(values, key=lambda s: (s.start, -s.end)):
-        piece = text[span.start : span.end]
+        end, between = span.end, ""
+        if span.joined:
+            end = _end(text, span, sure)
+            between = glue(text[span.start : end], True)
         if span.start < at:
-            waiting |= span.end > at
-        elif not span.joined or "\n" in piece or JOINT in piece or "\\n" in piece:
-            parts += [text[at : span.start], span.name, glue(piece, span.joined)]
-            at = span.end
+            waiting |= end > at
+        elif not span.joined or between:
+            kept = between or glue(text[span.start : end], False)
+            parts += [text[at : span.start], span.name, kept]
+            at = end
             replaced.counts[span.kind, where] += 1
     return ("".join([*parts, text[at:]]), waiting) if parts else (text, False)
+
+
+def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
+    """Where a value that goes over the ends of lines ends: before the next one that does not, and before a word after it."""
+    here = sure[bisect(sure, (span.start, 0)) :]
+    later = (start for start, _ in here if span.start < start < span.end)
+    end = next((at for at in later if glue(text[span.start : at], True)), span.end)
+    known = any(start == span.start for start, _ in here)
+    # Where a part of it is a value, too, or it is long enough without them, words of the next lines need not belong to it.
+    while (wrap := last_wrap(text, span.start, end)) and (
+        known or wrap.start() - span.start >= _WHOLE
+    ):
+        if not WRITING["word"].fullmatch(text, wrap.end(), end):
+            break
+        end = wrap.start()
+    return end
 
 
 def _unpacked(text: str) -> bytes | None:
@@ -132,13 +203,10 @@ def _unpacked(text: str) -> bytes | None:
 def decoded_base64(text: str) -> str | bytes | None:
     """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
     raw = _unpacked(text) or b""
-    try:
-        inner = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw if raw.startswith((*PACKED, PNG[:4], JPEG)) else None
-    if inner and all(char.isprintable() or char in "\r\n\t\x1b" for char in inner):
-        return inner
-    return raw if raw.startswith(PACKED) else None
+    if raw.startswith((PNG[:4], JPEG)):
+        return raw
+    inner = _read(raw)
+    return raw if inner is None and raw.startswith(PACKED) else inner
 
 
 def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int) -> str:
@@ -148,11 +216,14 @@ def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int
     if isinstance(inner, str):
         learn(inner, known)
         clean = replace(inner, known, replaced, where + " (base64)", depth + 1)
-        return text if clean == inner else _encoded(clean.encode(), text)
+        if clean == inner:
+            return text
+        plain = _unpacked(text) == inner.encode("utf-8", "replace")
+        return _encoded(clean.encode(), text) if plain else _name_of(text, known)
     picture = without_words(inner)
     if picture is None:
         replaced.counts["payload", where] += 1
-        return known.name("payload", hashlib.sha256(text.encode()).hexdigest())
+        return _name_of(text, known)
     return text if picture == inner else _encoded(picture, text)
 
 
@@ -223,7 +294,7 @@ class _Walk:
 
     def item(self, key: str, value: Any, where: str) -> Any:
         """One value, read with its name."""
-        if _BINARY.match(key) and isinstance(value, (str, list)):
+        if BINARY.match(key) and isinstance(value, (str, list)):
             return value if self.learns else self.binary(key, value, where, False) or ""
         if isinstance(value, str) and _NAMED.search(key):
             clean = self.text(value, where) if self.learns else value
@@ -266,11 +337,13 @@ class _Walk:
         before, data = self.replaced.total, output.get("data") or {}
         for key in [key for key in output if key != "data"]:
             output[key] = self.item(key, output[key], f"{where} {key}")
-        for kind in sorted(data, key=lambda kind: bool(_BINARY.match(kind))):  # words first
-            if not _BINARY.match(kind):
+        for kind in sorted(data, key=lambda kind: kind.startswith("image/")):  # words first
+            named = marked or self.replaced.total > before
+            if not (BINARY.match(kind) or "svg" in kind and named and not self.allow_binary):
                 data[kind] = self.item(kind, data[kind], f"{where} {kind}")
                 continue
-            clean = self.binary(kind, data[kind], where, marked or self.replaced.total > before)
+            # Of an SVG too: a word that its figure cuts short is no word that is looked for.
+            clean = self.binary(kind, data[kind], where, named)
             if clean is None:
                 del data[kind]
                 data.setdefault("text/plain", f"[{kind} {LEFT_OUT}]")

@@ -19,21 +19,20 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from helpers.look import kernel_log
-from helpers.look.archive import BundleError
-from helpers.look.bundle import open_bundle
 from helpers.look.files import write_atomic
 from helpers.run.history import same_run
 from helpers.run.kernel import last_words
+from helpers.run.last_look import before_the_end
 from helpers.run.notebook import NotebookError, open_notebook
-from helpers.run.record import EARLIER, RecordUnreadable, gone, read_batch, read_run
+from helpers.run.record import EARLIER, RecordUnreadable, boot_id, gone, read_batch, read_run
 from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
 from .batches import leading
+from .box import ELSEWHERE
 from .page import Room, notebook_html, render
 from .shown import words
-from .tables import cut, duration, plain, since_boot, uncoloured
+from .tables import cut, duration, plain, uncoloured
 from .verdict import headline
 
 PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
@@ -42,7 +41,7 @@ MOST_EMBEDDED = 12
 """A batch of more runs has a page of links: each run that is looked at first has a page of its own beside its record."""
 MOST_RUN_PAGES = 200
 MOST_TROUBLES, MOST_EARLIER, MOST_ALIKE, MOST_EVIDENCE = 150, 60, 6, 6
-MOST_OPEN, MOST_KERNEL, MOST_BEFORE, LAST_WORDS, LONGEST_NAME = 4, 12, 20, 700, 80
+MOST_OPEN, MOST_BEFORE, LAST_WORDS, LONGEST_NAME = 4, 20, 700, 80
 STATE_WORDS: dict[str, str] = words("states")
 """What became of a run, in words; the worst first."""
 
@@ -129,8 +128,8 @@ class Section:
         run, listed = self.run, [self.run.run_id]
         given = run.parameters.items()
         listed += [f"{name}={value}" for name, value in given if "{batch}" not in str(value)]
-        total = sum(run.cells.values())
-        listed += [f"{run.cells.get('completed', 0)} of {total} cells"] if total else []
+        total, done = sum(run.cells.values()), run.cells.get("completed", 0)
+        listed += [f"{done} of {total} cells"] * (done < total)
         listed += [f"stopped in cell {run.failing_cell}"] if run.failing_cell is not None else []
         listed += [f"node {run.node}"] if run.node else []
         listed += [f"attempt {run.attempt}"] if run.attempt > 1 else []
@@ -315,15 +314,15 @@ def _with_last_words(
 
 
 def _before(folder: Path, section: Section) -> str:
-    """What the kernel of the boot before said last, by the newest look at the box that the batch took: of a restart only."""
-    captured = sorted(folder.glob("box*/manifest.json"), key=lambda path: path.stat().st_mtime)
-    if section.run.state not in ("rebooted", "node_lost") or not captured:
-        return ""
-    try:
-        listed = [e for e in kernel_log.events(open_bundle(captured[-1].parent)) if e.boot < 0]
-    except BundleError as error:
-        return _below(folder, error)
-    return uncoloured("\n".join(f"{since_boot(e.when)}  {e.text}" for e in listed[-MOST_KERNEL:]))
+    """What was noted of a run: where its machine went down under it, what was read there last and what its kernel said last."""
+    run, lines = section.run, section.run.notes
+    if section.gone and run.boot_id != boot_id():  # nobody has resumed the batch yet
+        lines = [*lines, *before_the_end(folder, run)]
+    elif run.state == "node_lost":
+        there = f"journalctl -k -b {run.boot_id.replace('-', '')} -n 20"
+        why = "that machine has not answered since; there, if it comes back"
+        lines = [*lines, f"What was read there last: not available because {why}: {there}"]
+    return uncoloured("\n".join(lines))
 
 
 def _since(folder: Path, sections: list[Section]) -> dict[str, Any] | None:
@@ -378,13 +377,13 @@ def question(notebook: Any) -> str:
 
 
 def machine_line(notebook: Any) -> str:
-    """The first line that the cell with the tag ``machine`` printed; empty where there is none."""
+    """The line about the machine that the cell with the tag ``machine`` printed first; empty where there is none."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []) if "machine" in cell.metadata.get("tags", []) else ():
             text = output.get("text") or output.get("data", {}).get("text/plain") or ""
             lines = uncoloured("".join(text)).strip().splitlines()
-            if lines:
-                return lines[0]
+            if own := [line for line in lines if not line.startswith(ELSEWHERE)]:
+                return own[0]
     return ""
 
 

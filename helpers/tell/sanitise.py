@@ -1,8 +1,9 @@
 """Outputs of a notebook that nobody vouches for, made harmless: HTML and SVG that cannot act or reach out, text cut to a size.
 
 HTML goes through nh3 (Ammonia, which reads it as browsers do): a list of what stays, everything else goes. Left are words, lists
-and tables; scripts, styles, frames, forms, pictures, links, classes and every handler go. An SVG keeps what draws and is shown
-as a picture of its own (``<img>``), where a browser runs no script and loads nothing (SVG Integration, "secure animated mode").
+and tables; scripts, styles, frames, forms, pictures, links, classes and every handler go. An SVG keeps what draws and, of
+styles, the one of our own figures, and is shown as a picture of its own (``<img>``), where a browser runs no script and loads
+nothing (SVG Integration, "secure animated mode").
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import nh3
 
 from helpers.run.notebook import VERDICT
 
+from .shown import SCHEME
+
 TEXT_LIMIT = 12_000
 """Characters shown of one cell or stream; the rest is in the notebook beside the page."""
 HTML_LIMIT_BYTES, PICTURE_LIMIT_BYTES = 60_000, 3_000_000
@@ -25,7 +28,7 @@ MOST_BYTES = {
     "image/png": PICTURE_LIMIT_BYTES,
     "image/svg+xml": PICTURE_LIMIT_BYTES,
 }
-SHOWN = (VERDICT, "image/png", "image/svg+xml", "text/html", "text/markdown", "text/plain")
+SHOWN = (VERDICT, "image/svg+xml", "image/png", "text/html", "text/markdown", "text/plain")
 """Kinds of data that a page can show, the first of them first."""
 TAGS = set(
     """b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li mark ol p pre s samp
@@ -60,7 +63,7 @@ _BLOCK = re.compile(
 SVG = "http://www.w3.org/2000/svg"
 _SVG_TAGS = frozenset(
     """svg g path rect circle ellipse line polyline polygon text tspan defs clipPath linearGradient
-    radialGradient stop use title desc marker symbol mask pattern""".split()
+    radialGradient stop use marker symbol mask pattern""".split()
 )
 _SVG_NAMES = re.compile(
     "(?:id|d|x|y|x1|x2|y1|y2|r|rx|ry|cx|cy|dx|dy|fx|fy|width|height|viewBox|preserveAspectRatio|transform|points|offset|version"
@@ -106,7 +109,9 @@ def clean_svg(text: str) -> tuple[str, int, int] | None:
 
 def _drawing(old: Any, depth: int = 0) -> ElementTree.Element | None:
     space, _, name = str(old.tag).rpartition("}")
-    if name not in _SVG_TAGS or space not in ("", "{" + SVG) or depth > 60:
+    unseen = "fill-opacity: 0.00" in old.get("style", "")  # it is there for a mouse
+    ours = name == "style" and old.text == SCHEME and not len(old)
+    if unseen or not (ours or name in _SVG_TAGS) or space not in ("", "{" + SVG) or depth > 60:
         return None
     new = ElementTree.Element(name)
     new.text, new.tail = old.text, old.tail

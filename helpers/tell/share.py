@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from helpers import child
-from helpers.look.archive import BundleError
-from helpers.look.boxes import RECORDED
 from helpers.look.bundle import open_bundle
+from helpers.look.files import whole
 from helpers.run.kernel import last_words
 from helpers.run.notebook import (
     INJECTED,
@@ -41,11 +40,12 @@ from helpers.run.shapes import Run
 from helpers.shapes import Verdict, as_dict, from_json
 
 from . import report
-from .batches import about_box, leading
+from .batches import about_box, bundle_of, leading
 from .issue_text import TABLE, about_cause, filled_in
 from .page import Room, cells, notebook_html, render
-from .redact import redact_files, second_scan
+from .redact import Find, redact_files, second_scan, texts_of
 from .redact_box import known_values
+from .redact_known import TABLE as REDACTION
 from .redact_known import Known
 from .redact_text import Replaced, redact_data
 from .sanitise import cut_notebook
@@ -98,7 +98,7 @@ class Shared:
     name: str
     html: str = field(repr=False)
     replaced: Replaced | None
-    scan: list[str] | str
+    scan: list[Find] | str
     wrong: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
@@ -110,7 +110,20 @@ class Shared:
             lines += _notes(self.replaced.notes)
         if isinstance(self.scan, list):
             lines.append(f"second scan (detect-secrets): {len(self.scan)} found")
+        lines.append(f"not looked for: {REDACTION['not_looked_for']}")
         return [*lines, *scan, *self.wrong]
+
+
+def marked(html: str, finds: Iterable[str]) -> str:
+    """A page that is not for others: every value that a second scan found is marked, and it says so at its head."""
+    values = {escape(value) for find in finds if (value := getattr(find, "value", ""))}
+    if values:
+        some = "|".join(map(re.escape, sorted(values, key=len, reverse=True)))
+        html = re.sub(rf"(<[^<>]*>)|({some})", lambda m: m[1] or f"<mark>{m[2]}</mark>", html)
+    shown = "".join(f"<li>{escape(find)}</li>" for find in finds)
+    head = f"<h1><mark>Not for others: the second scan found</mark></h1><ul>{shown}</ul>"
+    html = html.replace('<details class="appendix">', '<details class="appendix" open>')
+    return html.replace("<body>", f"<body>{head}", 1)
 
 
 def subject(target: Path) -> Subject:
@@ -163,10 +176,8 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
         cover = _cover(about, verdict, next((base / data["lead"]).glob("*.ipynb"), None))
     # One file: what led to a file beside it becomes words.
     html = re.sub(r'<a href="[^#"][^"]*">(.*?)</a>', r"\1", html)
-    # The hashes by which the page allows its own style and script look like secrets.
-    scan = second_scan(
-        {"page": re.sub("'sha256-[^']*'", "", html), "cover": json.dumps(data, indent=1)}
-    )
+    # The page is made from these alone, and here each find has the name of its cell.
+    scan = second_scan(texts_of({**files, "cover": json.dumps(data, indent=1).encode()}))
     head, _, rest = html.partition("</h1>")[2].rpartition("</main>")[0].partition("</header>")
     rest = head + re.sub(r"<main\b[^>]*>", "", rest)
     cards = _CARDS.search(rest)
@@ -180,6 +191,7 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
         notes=[*(_notes(replaced.notes) if replaced else []), *wrong],
         as_is="" if replaced else AS_IS,
         scan=scan,
+        not_looked_for=REDACTION["not_looked_for"],
     )
     return Shared(name, str(html), replaced, scan, wrong)
 
@@ -243,7 +255,7 @@ def _batch(folder: Path, runs: list[Path]) -> Subject:
     for run in runs:
         below = f"{folder.name}/{run.name}"
         for record in (run / "run.json", *run.glob(f"{EARLIER}/*/run.json")):
-            files[f"{folder.name}/{record.relative_to(folder)}"] = record.read_bytes()
+            files[f"{folder.name}/{record.relative_to(folder)}"] = whole(record)
         if len(runs) > report.MOST_EMBEDDED:
             continue
         if (run / "notebook.ipynb").exists():
@@ -253,7 +265,9 @@ def _batch(folder: Path, runs: list[Path]) -> Subject:
             files[f"{below}/kernel.stderr"] = words.encode("utf-8", "replace")
     here = {run.name for run in runs}
     records = [run for run in read_batch(folder).runs if run.run_id in here]
-    bundle, why = _bundle_of([run.box for run in records], folder)
+    # A bundle from elsewhere has its path in the parameters: its box is called foreign.
+    boxes = [str(run.parameters.get("box") or "") for run in records]
+    bundle, why = bundle_of([*(run.box for run in records), *boxes], folder)
     names = about_box(open_bundle(bundle)) if bundle else set()
     verdict = leading(run.verdict for run in records if run.box in names)
     verdict = verdict or leading(run.verdict for run in records)
@@ -274,23 +288,6 @@ def _step(run: Run) -> str:
     return ", ".join([run.notebook, *shown])
 
 
-def _bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
-    """Where the evidence of the box lies: captured by the batch, recorded, or a path that a parameter names; or why nowhere."""
-    captured = [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
-    captured.sort(key=lambda path: (path / "manifest.json").stat().st_mtime)
-    named = [
-        place for box in boxes if box not in ("", "live") for place in (RECORDED / box, Path(box))
-    ]
-    why = "no evidence bundle of this box lies beside it"
-    for place in [*captured[-1:], *(place for place in named if place.exists())]:
-        try:
-            open_bundle(place)
-            return place, ""
-        except BundleError as error:
-            why = f"the bundle cannot be read: {plain(error)}"
-    return None, why
-
-
 def _notebook(path: Path) -> Subject:
     raw, wrong = _cut(path)
     if not raw:
@@ -298,7 +295,7 @@ def _notebook(path: Path) -> Subject:
     nb = nbformat.reads(raw.decode(), as_version=NBFORMAT)
     tagged = (c for c in nb.cells if {INJECTED, PARAMETERS} & set(c.metadata.get("tags", [])))
     boxes = [box[1] for cell in tagged if (box := _BOX.search(cell.source))]
-    bundle, why = _bundle_of(boxes[-1:], None)
+    bundle, why = bundle_of(boxes[-1:], None)
     files = {f"notebook/{path.name}": raw}
     when = str(nb.metadata.get("papermill", {}).get("start_time") or "")
     about = (bundle, why, _verdict(nb), (path.name,), "", when)

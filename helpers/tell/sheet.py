@@ -23,18 +23,19 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 
-from helpers.look.reading import GIB, KIB, MIB, Reading
+from helpers.look.reading import Reading
 
-from .shown import cell, plain, size
+from .shown import DARK, SCHEME, cell, plain, size
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
 INK, MUTED, RULE = "#1c2126", "#5c6670", "#c4cad0"
-PALE, ACCENT, ALARM = "#eef1f4", "#0072b2", "#d55e00"
+PALE, ACCENT, ALARM = "#eef1f4", "#0072b2", "#bf4f00"
 PENDING = "#9ecae1"
 SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#882255")
-WIDTH, MARGIN = 4.8, 0.1
-BODY, SMALL, TITLE = 9.5, 8.5, 10.5
-"""Inches and points: on a phone of 390 pixels the smallest words are still 8.5 pixels high."""
+WIDTH, MARGIN = 4.0, 0.08
+BODY, SMALL, TITLE = 9.5, 9.0, 10.5
+"""Inches and points: on a phone of 390 pixels the smallest words are 11 pixels high."""
+FONTS = "DejaVu Sans,Verdana,sans-serif"
 UNKNOWN = "/////"
 RIGHT, BAR, STACKED, STUB = WIDTH - MARGIN, 0.15, 0.24, 0.6
 """The right edge, the height of a bar and of a stacked one, and the width of a bar that is not known, in inches."""
@@ -96,7 +97,7 @@ class Sheet:
         self.y = MARGIN
         self._lowest = 0.0
         self._marks: list[Callable[[Figure, float], object]] = []
-        for line in filter(None, wrap(title, (RIGHT - MARGIN) * 0.88, TITLE)):
+        for line in filter(None, wrap(title, RIGHT - MARGIN, TITLE, "bold")):
             self.y += 0.17
             self.text(MARGIN, line, TITLE, weight="bold")
         self.y += 0.06 * bool(title)
@@ -143,17 +144,23 @@ class Sheet:
         """What a part of the page is about, with something small beside it and a rule below."""
         self.y += 0.16
         self.text(RIGHT, small, SMALL, ha="right", color=MUTED)
-        room = RIGHT - MARGIN - inches(small, SMALL) - 0.2
-        self.text(MARGIN, fit(title, room, BODY, "bold"), weight="bold")
+        self.beside(title, inches(small, SMALL), weight="bold")
         self.y += 0.09
         self.box(MARGIN, RIGHT - MARGIN, 0.008, Look(RULE))
         self.y += 0.06
+
+    def beside(self, words: str, taken: float, x: float = MARGIN, **style: Any) -> None:
+        """Words beside something of a width, in as many lines as they need, four at most; the pen goes down to the last."""
+        lines = wrap(words, RIGHT - x - taken - 0.2, BODY, style.get("weight", "normal"))
+        for number, line in enumerate([*lines[:3], "…"] if len(lines) > 4 else lines):
+            self.y += 0.16 * bool(number)
+            self.text(x, line, **style)
 
     def lines(self, words: str, x: float = MARGIN, tone: str = MUTED) -> None:
         """Small words, wrapped, down from the pen."""
         for line in wrap(words, RIGHT - x, SMALL):
             self.text(x, line, SMALL, tone)
-            self.y += 0.155
+            self.y += 0.16
 
     def nothing(self, words: str) -> None:
         """The words that stand where there is nothing to draw."""
@@ -168,9 +175,8 @@ class Sheet:
         for bar in bars:
             self.y += 0.17
             self.text(RIGHT, bar.value, ha="right", weight=bar.weight)
-            room = RIGHT - MARGIN - inches(bar.value, BODY, bar.weight) - 0.2
-            words = fit(bar.words, room, BODY, bar.weight)
-            self.text(MARGIN, words, weight=bar.weight, color=bar.tone)
+            wide = inches(bar.value, BODY, bar.weight)
+            self.beside(bar.words, wide, weight=bar.weight, color=bar.tone)
             self.y += 0.06
             for amount, look in bar.fills:
                 wide = STUB if amount is None else max(amount * scale, 0.02 * bool(amount))
@@ -182,7 +188,7 @@ class Sheet:
 
     def stacked(self, pieces: Sequence[Piece], top: float, known: bool = True) -> None:
         """One bar of pieces side by side, and a line of words for each below it; a piece not known is in the words alone."""
-        scale, x, said = (RIGHT - MARGIN) / (top or 1), MARGIN, in_one_unit(top)
+        scale, x = (RIGHT - MARGIN) / (top or 1), MARGIN
         if not known:
             self.box(MARGIN, STUB, STACKED, NOT_KNOWN)
         for piece in pieces if known else ():
@@ -192,13 +198,10 @@ class Sheet:
         self.y += STACKED + 0.18
         for piece in pieces:
             look = piece.look if piece.held is not None else NOT_KNOWN
-            value = piece.value if piece.held is None else said(piece.held)
             self.box(MARGIN, 0.11, 0.11, look, dy=-0.10)
-            self.text(RIGHT, value, ha="right")
-            for line in two_lines(piece.words, RIGHT - MARGIN - 0.4 - inches(value, BODY)):
-                self.text(MARGIN + 0.2, line)
-                self.y += 0.16
-            self.y += 0.035
+            self.text(RIGHT, piece.value, ha="right")
+            self.beside(piece.words, inches(piece.value, BODY), x=MARGIN + 0.2)
+            self.y += 0.195
 
     def footnote(self, words: str) -> None:
         """What the marks of the figure mean."""
@@ -244,30 +247,31 @@ class Drawing(Figure):
         self.clear()
         return made
 
-    def svg(self, words: str) -> str:
-        """It as an SVG for a page that is there, in the page's own colour of text, with ``words`` for those who cannot see it."""
+    def svg(self, words: str = "") -> str:
+        """It as an SVG, which is dark where its reader's system is; with ``words`` for a page of JupyterLab, whose theme it follows.
+
+        Its text is text. What matplotlib says twice or to more digits than a screen has is left out.
+        """
         buffer = io.StringIO()
         more: Any = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
         with matplotlib.rc_context(more, fname=STYLE):
-            self.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        text = re.sub(r"<metadata>.*?</metadata>\s*", "", buffer.getvalue(), flags=re.S)
-        for color, own in OWN_COLOURS.items():
-            text = text.replace(color, own)
+            self.savefig(buffer, format="svg", metadata={"Date": None})
+        text = re.sub(r"<metadata>.*?</metadata>|<[?!][^>]*>", "", buffer.getvalue(), flags=re.S)
+        text = re.sub(r" font-family: 'DejaVu Sans';| id=\"[\w.]+_\d+\"", "", text)
+        text = re.sub(r"<[^>]+>", _short, text)
+        text = re.sub(r">\s+<", "><", text)
         for name, says in self.hovers.items():
-            text = text.replace(f'<g id="{name}">', f'<g id="{name}"><title>{escape(says)}</title>')
-        self.clear()
-        about = f"<svg role='img' aria-label='{escape(words)}' style='max-width:100%;height:auto' "
-        return about + text[text.index("<svg") + 5 :]
+            text = text.replace(f'<g id="{name}">', f"<g><title>{escape(says)}</title>")
+        style = f"[data-jp-theme-light=false]{{{DARK}}}" if words else SCHEME
+        text = re.sub(r"<style.*?</style>", lambda _: f"<style>{style}</style>", text, count=1)
+        about = f" role='img' aria-label='{escape(words)}' style='max-width:100%;height:auto'"
+        return text.strip().replace("<svg", f"<svg{about * bool(words)} font-family='{FONTS}'", 1)
 
 
-OWN_COLOURS = {
-    INK: "currentColor",
-    MUTED: "color-mix(in srgb, currentColor 72%, transparent)",
-    RULE: "color-mix(in srgb, currentColor 25%, transparent)",
-    PALE: "color-mix(in srgb, currentColor 8%, transparent)",
-    "#ffffff": "var(--jp-layout-color0, Canvas)",
-}
-"""The colours of paper and ink as an SVG within a page has them."""
+def _short(tag: re.Match[str]) -> str:
+    """A tag of an SVG with numbers of two decimals, on one line, and without turning by nothing."""
+    less = re.sub(r"(\.\d\d)\d+", r"\1", " ".join(tag[0].split()))
+    return re.sub(r' transform="rotate\(-0 [^"]*"', "", less)
 
 
 def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrained") -> Drawing:
@@ -277,19 +281,6 @@ def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrai
         FigureCanvasAgg(figure)
         draw(figure)
     return figure
-
-
-def in_one_unit(top: float) -> Callable[[float], str]:
-    """How the sizes of one figure are written: all in the unit of the largest, ``0.28 GiB`` beside ``15.24 GiB``."""
-    units = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
-    unit, name = next((one for one in units if top >= one[0]), (1, "B"))
-
-    def words(size: float) -> str:
-        if abs(size) < 0.005 * unit:
-            return f"{'<0.01' if size else 0} {name}"
-        return f"{size / unit:.2f} {name}" if unit > 1 else f"{size:.0f} {name}"
-
-    return words
 
 
 def titled(axes: Axes, title: str) -> None:
@@ -359,19 +350,13 @@ def fit(words: str, room: float, points: float, weight: str = "normal") -> str:
     return words[: bisect_right(range(1, len(words)), room, key=width)] + "…"
 
 
-def wrap(words: str, room: float, points: float) -> list[str]:
+def wrap(words: str, room: float, points: float, weight: str = "normal") -> list[str]:
     """Lines that fit, broken at spaces; a single long word is cut."""
     lines = [""]
     for word in drawable(words).split():
         longer = f"{lines[-1]} {word}".strip()
-        if inches(longer, points) <= room:
+        if inches(longer, points, weight) <= room:
             lines[-1] = longer
         else:
-            lines[-1:] = [*filter(None, lines[-1:]), fit(word, room, points)]
+            lines[-1:] = [*filter(None, lines[-1:]), fit(word, room, points, weight)]
     return lines
-
-
-def two_lines(words: str, room: float) -> list[str]:
-    """The words in at most two lines, the second cut where there are more."""
-    lines = wrap(words, room, BODY)
-    return lines if len(lines) <= 2 else [lines[0], fit(lines[1] + " …", room - 0.1, BODY)]

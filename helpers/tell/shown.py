@@ -1,7 +1,7 @@
 """A view as data: rows whose values stay numbers, and each way to show them: aligned text, HTML, a figure, alt text, a frame.
 
 ``Shown`` is what a function of this folder answers with. As the last line of a cell it is a table that sorts and searches
-(table.js, which a page drops without loss) or its figure. Printed on a terminal that is too narrow it is wrapped by rich, where
+(templates/table.js, which pages have too) or its figure. Printed on a terminal that is too narrow it is wrapped by rich, where
 rich is installed; anywhere else it is the same rows as plain aligned text. A reading without a value stands as ``not
 available`` or ``not allowed`` with a letter, and its reason stands under the table. Text from the box (process names, log
 lines) is made harmless first. The standard library is enough for all but the wrapping, the frame and the figures.
@@ -20,34 +20,37 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from html import escape
 from typing import Any, NamedTuple
 
 from helpers.look.reading import Reading, show_bytes
+from helpers.units import plain as plain
 
 WIDEST = 48
 """Columns a cell of words may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
 WIDE = 88
 """Columns of prose, so that it also fits the column of a page."""
-NONE = "(none)"
+ABOUT = "casebook"
+"""In an output's metadata: ``says``, its main result in a line, for where it is folded; ``again``: somewhere else on a page of
+the batch stands the same, so that page leaves it out."""
 LONGEST = 20
 """Letters of a word of a page that is not broken; a longer path may be, after a slash."""
-MOST_SPOKEN = 24
-"""Rows that an alt text names; of more it says how many."""
+MOST_SPOKEN, LONGEST_LINE = 24, 140
+"""Rows that an alt text names (of more it says how many), and columns of the line that a folded view has."""
 SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
-TABLE = (
-    ".casebook table{border-collapse:collapse;font-size:12px;margin:0}"
-    ".casebook tr{background:var(--jp-layout-color0,Canvas)}"
-    ".casebook.casebook table :is(td,th){padding:2px 12px 2px 0;text-align:left;vertical-align:top;"
-    "max-width:36em;white-space:normal;overflow-wrap:break-word}"
-    ".casebook.casebook table th{white-space:nowrap}"
-    ".casebook.casebook table .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}"
-    ".casebook :is(td,th):first-child{position:sticky;left:0;background:inherit;min-width:7em}"
+DARK = "".join(
+    f"[style*='l: #{old}'],[fill='#{old}']{{fill:#{new}!important}}"
+    f"[style*='e: #{old}']{{stroke:#{new}!important}}"
+    for old, new in zip(
+        "1c2126 5c6670 c4cad0 eef1f4 ffffff bf4f00 0072b2 882255 f3c9ad".split(),
+        "e4e7ea 9aa4ae 4a525a 2c343b 1a1e22 f08a45 3b94d9 b8557f 55382a".split(),
+    )
 )
-"""How a table looks: wrapped, its first column kept in place while the others scroll. Doubled classes win over JupyterLab's own
-rule, which sets the cells of every table right."""
+"""The colours of a figure that a dark page has others for: its ink, paper and alarm, and those that are too dark themselves."""
+SCHEME = f"@media(prefers-color-scheme:dark){{{DARK}}}"
+"""The style of every figure, with its paper, so that it can be read wherever it stands."""
 MUTED = "var(--jp-ui-font-color2, #5c6670)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -59,29 +62,9 @@ def words(name: str) -> Any:
 
 
 @lru_cache(maxsize=None)
-def script() -> str:
-    """What makes tables sort by their headings and offers a search, in JupyterLab and VS Code; it loads nothing."""
-    return (pkgutil.get_data(__name__, "table.js") or b"").decode()
-
-
-def plain(text: object, keep: str = "") -> str:
-    """Text with each control, invisible or unpaired character spelt out (``\\x1b``, ``\\u202e``).
-
-    So a process name cannot move a terminal's cursor, turn the reading direction or break a page. Spaces of any kind become
-    a plain space; characters in ``keep`` (a newline, a tab) stay.
-    """
-    return "".join(_spelt(char, keep) for char in str(text))
-
-
-def _spelt(char: str, keep: str) -> str:
-    if char.isprintable() or char in keep:
-        return char
-    if unicodedata.category(char) == "Zs":
-        return " "
-    code = ord(char)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+def template(name: str) -> str:
+    """A file of templates/: table.js, by which tables sort and are searched in JupyterLab and VS Code, and how they look."""
+    return (pkgutil.get_data(__name__, f"templates/{name}") or b"").decode()
 
 
 def uncoloured(text: str) -> str:
@@ -194,7 +177,7 @@ class Shown:
 
     ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may take; ``before`` and ``notes`` are
     lines above and below the table, ``none`` is what an empty one says instead, ``draw`` makes its figure, where it has one.
-    Raises ValueError for a row of another length.
+    ``result`` is what its rows come to, in a line; ``again`` as of ABOUT. Raises ValueError for a row of another length.
     """
 
     title: str
@@ -202,9 +185,11 @@ class Shown:
     cells: Sequence[Sequence[Any]]
     notes: Sequence[str] = ()
     before: Sequence[str] = ()
-    none: str = NONE
+    none: str = ""
     draw: Callable[[], Any] | None = None
     widest: int | None = WIDEST
+    result: str = ""
+    again: bool = False
 
     def __post_init__(self) -> None:
         columns = tuple(
@@ -228,7 +213,7 @@ class Shown:
         """The table as text, a column of numbers right; wider than ``columns`` it is wrapped where rich is installed."""
         head = self._heads()
         body, why = self._written()
-        lines = ["  ".join(head), NONE] if self.none == NONE else [self.none]
+        lines = [self.nothing]
         if body:
             lines = _aligned(head, body)
             if columns and max(map(columns_of, lines)) > columns:
@@ -262,32 +247,35 @@ class Shown:
             f"<tr>{''.join(_html_cell('td', *one) for one in row)}</tr>"
             for row in ([(one.words, right) for one, right in zip(row, numbers)] for row in body)
         )
-        nothing = f"<tr><td colspan={len(numbers)}>nothing to show</td></tr>"
         caption = escape(plain(self.title))
         above, below = (_html_lines(some) for some in (self.before, [*why, *self.notes]))
         whole = (
             f"<table aria-label='{caption}'><thead><tr>{titles}</tr></thead>"
-            f"<tbody>{lines or nothing}</tbody></table>"
+            f"<tbody>{lines}</tbody></table>"
         )
-        if not lines and self.none != NONE:
-            whole = _html_lines([self.none])
+        if not lines:
+            whole = _html_lines([self.nothing])
         top = f"<div style='color:{MUTED}'>{caption}</div>{above}"
-        return (
-            f"<div class=casebook style='{SHEET}'>{top}{whole}{below}</div><style>{TABLE}</style>"
-        )
+        return f"<div class=casebook style='{SHEET}'>{top}{whole}{below}</div><style>{template('table.css')}</style>"
 
     def _repr_html_(self) -> str | None:
         """The table for whoever asks for HTML; none where a figure stands for it, which a front end would else leave out."""
-        return None if self.draw else f"{self.html()}<script>{script()}</script>"
+        return None if self.draw else f"{self.html()}<script>{template('table.js')}</script>"
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
-        """What a notebook shows of it: the figure with its words where it has one, else the table."""
+        """What a notebook shows of it: the figure with its words where it has one, else the table.
+
+        A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook that nobody has trusted yet.
+        """
+        about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
         if self.draw is None:
-            return {"text/html": self._repr_html_() or "", "text/plain": str(self)}, {}
-        data, width, height = self.draw().picture()
-        about = {"alt": self.alt, "width": width, "height": height}
+            return {"text/html": self._repr_html_() or "", "text/plain": str(self)}, about
+        figure = self.draw()
+        drawing, (data, width, height) = figure.svg(), figure.picture()
+        about["image/png"] = {"alt": self.alt, "width": width, "height": height}
         picture = base64.b64encode(data).decode("ascii")
-        return {"image/png": picture, "text/plain": self.alt}, {"image/png": about}
+        shown = {"image/svg+xml": drawing, "image/png": picture, "text/plain": self.alt}
+        return shown, about
 
     def frame(self) -> Any:
         """The rows as a pandas DataFrame where pandas is installed, else as a pyarrow Table; what has no value is empty.
@@ -311,13 +299,29 @@ class Shown:
 
         Where there are several columns of numbers each number has its column's name.
         """
+        rows = self._spoken_rows(MOST_SPOKEN)
+        if len(self.cells) > MOST_SPOKEN:
+            rows.append(f"and {len(self.cells) - MOST_SPOKEN} more")
+        head = f"{self.title.rstrip('.')}: "
+        first = head + "; ".join(filter(None, rows)) if rows else self.nothing
+        return plain(". ".join(part.rstrip(".") for part in (first, *self.notes)) + ".")
+
+    @property
+    def nothing(self) -> str:
+        """What stands in place of rows where there are none: what is missing, and why where that is known."""
+        return self.none or f"{self.title or ', '.join(self._heads())}: none."
+
+    @property
+    def says(self) -> str:
+        """What the view comes to, in a line: as it was given, a figure's title, else its first rows."""
+        said = self.result or (self.nothing if not self.cells else self.title if self.draw else "")
+        said = said or next(iter([*self.before, *self._spoken_rows(1)]))
+        return plain(cut(said, LONGEST_LINE))
+
+    def _spoken_rows(self, most: int) -> list[str]:
         body, _ = self._written(whole=True)
         named = sum(any(one.number or one.why for one in column) for column in zip(*body)) > 1
-        rows = [self._spoken(row, named) for row in body[:MOST_SPOKEN]]
-        if len(body) > MOST_SPOKEN:
-            rows.append(f"and {len(body) - MOST_SPOKEN} more")
-        first = f"{self.title.rstrip('.')}: {'; '.join(filter(None, rows))}" if rows else self.none
-        return plain(". ".join(part.rstrip(".") for part in (first, *self.notes)) + ".")
+        return [self._spoken(row, named) for row in body[:most]]
 
     def _spoken(self, row: list[Cell], named: bool) -> str:
         """A row in words, without where it is from."""
@@ -331,6 +335,25 @@ class Shown:
             # A comma between numbers, none between the words that say whose they are.
             apart = ", " if is_named else apart or " "
         return words
+
+
+def display(view: Any, data: dict[str, object] | None = None, again: bool = False) -> None:
+    """Show a view, or words with ``data``, the same in other forms, as one output of a notebook's cell; ``again`` as of ABOUT.
+
+    Where there is no notebook it is printed, a figure in its words.
+    """
+    if "IPython" in sys.modules:
+        from IPython import display as front
+        from IPython import get_ipython
+
+        if get_ipython() is not None:
+            if isinstance(view, Shown):
+                front.display(replace(view, again=again or view.again))
+            else:
+                how = {"metadata": {ABOUT: {"again": True}}} if again else {}
+                front.display({**(data or {}), "text/plain": str(view)}, raw=True, **how)
+            return
+    print(view.alt if isinstance(view, Shown) and view.draw else view)
 
 
 def table(
@@ -396,11 +419,12 @@ def _wrapped_table(head: list[str], body: list[list[Cell]], columns: int) -> lis
 
 
 def _html_cell(tag: str, words: str, number: bool) -> str:
-    """A cell of a page: a number stands right and is not broken."""
+    """A cell of a page: a number stands right and is not broken; words stand left also where no style sheet is let in."""
     scope, said = " scope=col" * (tag == "th"), escape(words)
     if any(len(word) > LONGEST for word in words.split()):
         said = said.replace("/", "/<wbr>").replace("_", "_<wbr>")
-    return f"<{tag}{scope}{' class=number' * number}>{said}</{tag}>"
+    side = " class=number" if number else " style='text-align:left'"
+    return f"<{tag}{scope}{side}>{said}</{tag}>"
 
 
 def _html_lines(lines: Iterable[str]) -> str:

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import os.path
 import re
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from helpers.look.reading import Reading
 
-from .shown import Shown, duration, plain, words
+from .shown import Shown, duration, plain, size, words
 from .shown import cut as cut
 from .shown import table as table
 from .shown import uncoloured as uncoloured
+
+NO_POOL = "No memory pool was found."
+NO_GPU = "No GPU was found: no driver, and no listing of the PCI bus, shows one."
 
 if TYPE_CHECKING:  # a verdict in words needs no reader of a box
     from helpers.look.gpus import Gpu, Pool
@@ -62,7 +67,8 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
         for g in listed
     ]
     head = ["GPU", "name", "vendor", "driver", "kind", *map(plain, spaces)]
-    return Shown("The GPUs of this box", head, rows)
+    says = ", ".join(f"{g.name.show()} at {g.pci}" for g in listed)
+    return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says)
 
 
 def pools_table(items: Iterable[Gpu | Pool], sources: bool = True) -> Shown:
@@ -73,7 +79,8 @@ def pools_table(items: Iterable[Gpu | Pool], sources: bool = True) -> Shown:
             readings = [pool.total, pool.used, pool.free]
             rows.append([pci or "host", pool.layer, *readings, one_source(readings)])
     head = ["GPU", "layer", "total", "used", "free", "source"]
-    return _with_sources(Shown("Memory pools, each layer's account", head, rows), sources)
+    view = Shown("Memory pools, each layer's account", head, rows, none=NO_POOL)
+    return _with_sources(view, sources)
 
 
 def holders_table(gpus: Iterable[Gpu], sources: bool = True) -> Shown:
@@ -89,14 +96,17 @@ def holders_table(gpus: Iterable[Gpu], sources: bool = True) -> Shown:
         rows.append([gpu.pci, None, "no visible process", None, None, *last])
         blind += [f"Not seen on {gpu.pci}: {plain(spot)}" for spot in gpu.blind_spots]
     head = ["GPU", "pid", "process", "uid", "state", "memory", "note", "source"]
-    return _with_sources(Shown("Holders of GPU memory", head, rows, blind), sources)
+    most: Any = max(rows, key=lambda row: size(row[5]) or 0, default=None)
+    says = f"{most[5].show()}, the most, by {plain(most[2])}" if most and size(most[5]) else ""
+    view = Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=says)
+    return _with_sources(view, sources)
 
 
 def _with_sources(view: Shown, sources: bool) -> Shown:
     """The view with its last column, which says where each row is from, or without it."""
     if sources:
         return view
-    return Shown(view.title, view.columns[:-1], [row[:-1] for row in view.cells], view.notes)
+    return replace(view, columns=view.columns[:-1], cells=[row[:-1] for row in view.cells])
 
 
 def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
@@ -105,13 +115,23 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     ``log`` says where it was read from, or why it was not.
     """
     kinds = kind_words()
-    rows = [
+    rows: list[list[Any]] = [
         [since_boot(e.when), e.boot, e.count, kinds.get(e.kind, e.kind), e.pci, who(e), e.text]
         for e in events
     ]
     head = ["time", "boot", "lines", "kind", "GPU", "process", "text"]
     notes = [] if log is None else [f"The log of this boot: {plain(log.show())}"]
-    return Shown("Events of the kernel log", head, rows, notes, widest=140)
+    said = Counter(str(row[3]) for row in rows).most_common()
+    says = ", ".join(f"{kind} ({count})" if count > 1 else kind for kind, count in said)
+    title, none = "Events of the kernel log", no_events(log)
+    return Shown(title, head, rows, notes, widest=140, none=none, result=says)
+
+
+def no_events(log: Reading | None) -> str:
+    """What a log without events says; no event seen in a log that was not read is not "no event"."""
+    if log is None or log.ok:
+        return "The kernel log holds no GPU or out-of-memory event."
+    return f"The kernel log was not read ({log.show()}), so no event here proves nothing."
 
 
 def kind_words() -> dict[str, str]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from helpers.load.criteria import criteria, read_study, with_runs
+from helpers.load.criteria import Criteria, criteria, read_study, with_runs
 from helpers.load.training import Endurance, PathResult
 from helpers.look.reading import seen, show_bytes
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
-from .sheet import ACCENT, NOT_KNOWN, Bar, Look, Sheet, in_one_unit
+from .sheet import ACCENT, NOT_KNOWN, Bar, Look, Sheet
 from .shown import Column, Shown
 
 SAVES = (
@@ -63,26 +63,31 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Figure:
     sheet = Sheet(title)
     top = max([above_start(one) or 0 for one in results], default=0) or 1
     sheet.heading("Memory of the training itself", "above the process's start")
-    sheet.bars([_path_bar(one, in_one_unit(top)) for one in results], top)
+    sheet.bars(map(_path_bar, results), top)
     if any(one.state != "ran" for one in results):
         sheet.footnote("Hatched stub: it did not run here.")
     return sheet.done()
 
 
-def _path_bar(one: PathResult, said: Callable[[float], str]) -> Bar:
+def _path_bar(one: PathResult) -> Bar:
     took, small = above_start(one), list(filter(None, [one.says or one.why]))
     if took is None or one.state != "ran":
         return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
-    value = f"{said(took)} in {one.seconds:.1f} s"
+    value = f"{show_bytes(took)} in {one.seconds:.1f} s"
     return Bar(one.name, value, [(took, Look(ACCENT))], small, "bold")
 
 
-def criteria_table(log: str = "", study: str = "", results: Sequence[PathResult] = ()) -> Shown:
+def criteria_table(
+    log: str = "",
+    study: str = "",
+    results: Sequence[PathResult] = (),
+    known: Criteria | None = None,
+) -> Shown:
     """Each criterion by a run's log, an Optuna storage and the training paths that ran here; what none of them shows says so.
 
     Raises ValueError (OSError), one line, for a log or storage that cannot be read.
     """
-    known = criteria(Path(log) if log else None, study or None)
+    known = known or criteria(Path(log) if log else None, study or None)
     rows = [
         [row.study, row.criterion, row.expected, row.seen or None, row.state]
         for row in with_runs(known.rows, results)

@@ -5,12 +5,10 @@ What is set by mistake again and again is listed beside it, so that it is correc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-from matplotlib.figure import Figure
 
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
 from helpers.judge.ttm_plan import Room, in_units, plan
@@ -21,9 +19,7 @@ from helpers.look.reading import GIB, show_bytes
 from helpers.shapes import Ttm
 from helpers.units import near
 
-from . import sheet
-from .figures import out_of
-from .shown import Column, Shown, plain, words, wrapped
+from .shown import Column, Shown, cell, plain, words, wrapped
 
 STATE_LAYERS = (
     ("carveout", "carve-out"),
@@ -56,7 +52,7 @@ def as_text(answer: Ttm) -> str:
         ]
         for c in answer.ceilings
     ]
-    binds = f"{names[binding]}, {show_bytes(answer.binding_bytes or 0)}" if binding else ""
+    binds = f"{names[binding]}, {show_bytes(answer.binding_bytes)}" if binding else ""
     columns = ["layer", Column("limit", "bytes"), Column("pending", "bytes"), "source"]
     out = [
         f"{answer.box}: every ceiling between the RAM and torch",
@@ -86,7 +82,8 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
         units = in_units(planned.pages_limit, size // planned.pages_limit)
         rows.append(["its size", show_bytes(size), units])
     rows += [["warning", "", line] for line in answer.warnings]
-    return Shown("What binds, and the plan", ["about", "in short", "why"], rows, widest=None)
+    head, says = ["about", "in short", "why"], f"{planned.action}: {planned.why}"
+    return Shown("What binds, and the plan", head, rows, widest=None, result=says)
 
 
 def plan_lines(answer: Ttm) -> list[str]:
@@ -141,7 +138,9 @@ def ceilings_table(stack: Stack, sources: bool = True) -> Shown:
     sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
     head = ["layer", "value", "as written", Column("pending", "bytes"), "", "source"]
     notes = [line for note in sentences for line in wrapped(note, "", "  ")]
-    return Shown("The ceilings", head if sources else head[:-1], rows, notes)
+    says = next((f"{r.name} binds: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
+    head = head if sources else head[:-1]
+    return Shown("The ceilings", head, rows, notes, result=says or "No layer is known to bind")
 
 
 def _binds(stack: Stack, row: Ceiling) -> bool:
@@ -157,7 +156,8 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
         values = [row.value if row else None for row in layers]
         rows.append([bundle.box, *values, stack.decision.binding])
     head = ["state", *(name for _, name in STATE_LAYERS), "binds"]
-    return Shown("States of one box", head, rows)
+    says = "; ".join(f"{row[0]}: {cell(row[-2]).words} for torch" for row in (rows[0], rows[-1]))
+    return Shown("States of one box", head, rows, result=says)
 
 
 def verify_table(result: VerifyResult) -> Shown:
@@ -188,6 +188,8 @@ def ceilings_bars(stack: Stack) -> Shown:
 
     What is configured, or would follow a reserve, stands in a lighter piece with its number beside the live one.
     """
+    from .figures import out_of  # here: the command needs no figure, and so no matplotlib
+
     rows = [row for row in stack.rows if _is_drawn(row)]
     top = max((row.value.bytes for row in rows if row.value.ok), default=0) or 1
     title, made = "No ceiling of this box is known to bind", stack.decision
@@ -212,38 +214,38 @@ def _is_drawn(row: Ceiling) -> bool:
     return row.layer not in ("", None, "ulimit") or row.name in ("VRAM of the card", "nvidia-smi")
 
 
-def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> Figure:
+def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> Any:
+    from . import sheet  # here: the command needs no figure, and so no matplotlib
+
     page = sheet.Sheet(title)
     page.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
-    started, said = page.y, sheet.in_one_unit(top)
-    page.bars([_ceiling_bar(row, _binds(stack, row), said) for row in rows], top)
+    started = page.y
+    page.bars([_ceiling_bar(row, _binds(stack, row)) for row in rows], top)
     if stack.decision.binding_bytes is not None:
-        x = sheet.MARGIN + min(stack.decision.binding_bytes, top) / top * (
-            sheet.RIGHT - sheet.MARGIN
-        )
-        line = min(x, sheet.RIGHT) - 0.006, 0.012, page.y - started
-        page.box(*line, sheet.Look(sheet.ALARM), dy=started - page.y)
+        share = min(stack.decision.binding_bytes, top) / top
+        x = sheet.MARGIN + share * (sheet.RIGHT - sheet.MARGIN) - 0.006
+        page.box(x, 0.012, page.y - started, sheet.Look(sheet.ALARM), dy=started - page.y)
     words = "Pale: the RAM and what the kernel keeps of it. Light blue: a change that is not live. "
     page.footnote(words + "Hatched stub: not known.")
     return page.done()
 
 
-def _ceiling_bar(row: Ceiling, binds: bool, said: Callable[[float], str]) -> sheet.Bar:
+def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
     """A layer's bar; what is to change and is not live yet is the lighter piece at its end."""
+    from . import sheet
+
     if not row.value.ok:
         return sheet.Bar(row.name, "not known", [(None, sheet.NOT_KNOWN)], [row.value.show()])
     live, face = row.value.bytes, sheet.PALE if row.layer in KERNEL_LAYERS else sheet.ACCENT
-    look, value = sheet.Look(sheet.ALARM if binds else face, sheet.MUTED), said(live)
-    fills: list[tuple[float | None, sheet.Look]] = [(live, look)]
+    look, value = sheet.Look(sheet.ALARM if binds else face, sheet.MUTED), show_bytes(live)
+    fills: list[tuple[float | None, Any]] = [(live, look)]
     if row.pending_bytes is not None:
-        value = f"{value.split()[0]} → {said(row.pending_bytes)}"
+        value = f"{value} → {show_bytes(row.pending_bytes)}"
         fills.insert(0, (max(live, row.pending_bytes), sheet.Look(sheet.PENDING, sheet.MUTED)))
         fills[1] = (min(live, row.pending_bytes), look)
     if binds:
-        return sheet.Bar(
-            row.name + ": this one binds", value, fills, weight="bold", tone=sheet.ALARM
-        )
-    return sheet.Bar(row.name, value, fills, tone=sheet.INK)
+        return sheet.Bar(f"{row.name}: this one binds", value, fills, (), "bold", sheet.ALARM)
+    return sheet.Bar(row.name, value, fills)
 
 
 def following(stack: Stack, limit_bytes: int) -> Stack:

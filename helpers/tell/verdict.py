@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 
 from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict
 
 from .shown import WIDE as WIDE
-from .shown import Shown, bold, cut, plain, words, wrapped
+from .shown import Shown, bold, cut, display, plain, words, wrapped
 from .tables import one_source
 
 CAUSE_WORDS: dict[str, str] = words("causes")
@@ -187,27 +186,15 @@ def against(verdict: Verdict, sources: bool = True) -> Shown:
 
 def show(verdict: Verdict) -> None:
     """Show the verdict: in a notebook one output with its data, Markdown and text; elsewhere the text, printed."""
-    _display(
-        {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)}, as_text(verdict)
+    display(
+        as_text(verdict), {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)}
     )
 
 
 def next_step(verdict: Verdict) -> None:
     """Show the one next step alone: what to do, to check and to undo, as a list in a notebook, else as text."""
     text = "\n".join([*_typed(steps(verdict)), *_limits(verdict)])
-    _display({"text/markdown": steps_markdown(verdict)}, text)
-
-
-def _display(data: dict[str, object], text: str) -> None:
-    """One output of a notebook's cell; where there is no notebook the text, printed."""
-    if "IPython" in sys.modules:
-        from IPython import get_ipython
-        from IPython.display import display
-
-        if get_ipython() is not None:
-            display({**data, "text/plain": text}, raw=True)
-            return
-    print(text)
+    display(text, {"text/markdown": steps_markdown(verdict)})
 
 
 def alternatives(verdict: Verdict) -> list[str]:

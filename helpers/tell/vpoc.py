@@ -67,7 +67,8 @@ def strategies_table(rows: Rows) -> Shown:
             f"{row['times_limit']:,.1f}" if row["times_limit"] else None,
             row["predicted_bytes"],
             row["measured_bytes"],
-            counts.get(row["equal"], _outcome(row)),
+            counts.get(row["equal"], _outcome(row))
+            + f" in {row.get('sessions')} sessions" * bool(row.get("sessions")),
         ]
         for row in rows
     ]

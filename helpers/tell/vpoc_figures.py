@@ -16,7 +16,7 @@ from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.load.vpoc.trades import Layout, Trades, to_price
 from helpers.look.reading import MIB, show_bytes
 
-from .sheet import ACCENT, ALARM, MUTED, SERIES, annotated, drawn, legend, titled
+from .sheet import ACCENT, ALARM, INK, MUTED, SERIES, annotated, drawn, legend, titled
 from .shown import Column, Shown
 from .vpoc import way
 
@@ -89,8 +89,8 @@ def _draw_profile(
         color, style = (ALARM, "-") if name == "POC" else (MUTED, "--")
         axes.axhline(level, color=color, linewidth=1.2, linestyle=style)
         annotated(axes, f"{name} {level:g}", (right * 1.38, level), (0, 3), color, ha="right")
-    for at, mark, name in zip(nodes(row), ("k<", "kx"), ("HVN", "LVN"), strict=True):
-        axes.plot(row[at], price[at], mark, markersize=4, label=f"{name}: volume node")
+    for at, mark, name in zip(nodes(row), "<x", ("HVN", "LVN"), strict=True):
+        axes.plot(row[at], price[at], mark, color=INK, markersize=4, label=f"{name}: volume node")
     axes.set(xlabel="contracts traded; dark: the value area", ylabel="price", xlim=(0, right * 1.4))
     titled(axes, title)
     _keyed(figure, axes, 2)

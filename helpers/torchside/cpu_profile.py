@@ -120,10 +120,7 @@ def cpu_allocations(torch: Any, tree: Iterable[Any]) -> list[Allocation]:
 
 
 def trace_rows(
-    allocations: list[Allocation],
-    before: dict[int, int],
-    step_times_ns: list[int],
-    max_events: int,
+    allocations: list[Allocation], before: dict[int, int], step_times_ns: list[int], max_events: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header's part and the trace's lines, in the oracle's form: every free names an allocation of the trace.
 

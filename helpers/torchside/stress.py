@@ -1,10 +1,10 @@
 """Carry out a trace's operations for real: plain tensors of bytes on one GPU, never more than a limit, and what torch counted.
 
-A program; its options: ``operations`` (a file; without it stdin), ``seconds``, ``limit_bytes`` (null: 80 % of what is free),
+A program; its options: ``operations`` (a file), ``seconds``, ``limit_bytes`` (null: 80 % of what is free),
 ``snapshot`` (a path, or empty) and ``rows`` (whether allocated and reserved bytes are told after every operation).
 
 One operation is a line of JSON: alloc (id, size, stream), free, record_stream, empty_cache, synchronize, reset_peak. Those that
-only a fake device can do (foreign, fail_next, ...) are counted and left out. An allocation that fails is told and its later
+only a fake device can do (foreign, fail_next, ...) are counted and left out. An allocation that fails is counted and its later
 free skipped, as under the test oracle. Runs under the user's own torch, CUDA or ROCm.
 
 The limit is torch's own per-process memory fraction, so the allocator refuses what a card of that size would refuse. With a
@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from helpers.torchside import frame
 from helpers.torchside.device import Device, gpu_trouble
@@ -77,7 +75,7 @@ class Stress:
         return "ok"
 
     def run(self, operations: list[Row]) -> Iterator[Row]:
-        """All operations, or those for which there is time: the first failed allocation, rows, and the end."""
+        """All operations, or those for which there is time: rows, and the end."""
         began, batch, status = time.monotonic(), [], "ok"
         for i, op in enumerate(operations):
             if time.monotonic() >= began + self.spec["seconds"]:
@@ -85,13 +83,9 @@ class Stress:
                 break
             try:
                 out = self.do(op)
-            except self.cuda.OutOfMemoryError as error:
+            except self.cuda.OutOfMemoryError:
                 out = "oom"
                 self.counts["ooms"] += 1
-                if self.counts["ooms"] == 1:
-                    first = {"event": "oom", "i": i, "size_bytes": op["size"]}
-                    path = oom_path(self.spec["snapshot"])
-                    yield {**first, "message": one_line(error), **self.state(path)}
             self.counts["done"] += 1
             if self.spec["rows"]:
                 now = self.cuda.memory_stats_as_nested_dict(0)
@@ -105,13 +99,10 @@ class Stress:
         end: Row = {"event": "end", "status": status, "why": "", "left_out": self.left_out}
         end["seconds"] = round(time.monotonic() - began, 3)
         end["streams"] = {number: one.cuda_stream for number, one in self.streams.items()}
-        yield {**end, **self.counts, **self.state(self.spec["snapshot"])}
-
-    def state(self, path: str) -> Row:
-        """torch's counters now, and where its memory snapshot was written; empty where none was asked for."""
+        path = self.spec["snapshot"]
         if path:
             write_snapshot(self.torch, path)
-        return {"stats": dict(self.cuda.memory_stats(0)), "snapshot": path}
+        yield {**end, **self.counts, "stats": dict(self.cuda.memory_stats(0)), "snapshot": path}
 
 
 def trouble(torch: Any) -> str:
@@ -131,18 +122,8 @@ def limit(free_bytes: int, total_bytes: int, asked_bytes: int | None) -> int:
     return max(0, min(asked_bytes, free_bytes - KEPT_FREE_BYTES, total_bytes - 1))
 
 
-def oom_path(path: str) -> str:
-    """Where the snapshot at the first failed allocation goes: NAME.oom.pickle beside NAME.pickle."""
-    return str(Path(path).with_suffix(".oom" + Path(path).suffix)) if path else ""
-
-
-def read_operations(lines: TextIO) -> list[Row]:
-    """Every line before the first one is carried out, so that reading is not part of the run."""
-    return [op for op in map(json.loads, filter(str.strip, lines)) if "op" in op]
-
-
 def work(options: Row) -> Iterator[Row]:
-    """ready, the first failed allocation, rows, and the end."""
+    """ready, rows, and the end."""
     spec: Row = {"seconds": 60.0, "limit_bytes": None, "snapshot": "", "rows": False, **options}
     try:
         torch = frame.import_torch()
@@ -157,9 +138,9 @@ def work(options: Row) -> Iterator[Row]:
     if why:
         yield {"event": "end", "status": "not_available", "why": why}
         return
-    path = spec.get("operations")
-    with open(path, encoding="utf-8") if path else sys.stdin as lines:
-        operations = read_operations(lines)
+    # Before the first one is carried out, so that reading is not part of the run.
+    with open(spec["operations"], encoding="utf-8") as lines:
+        operations = [json.loads(line) for line in lines]
     device.limit_memory(most)
     history = "no snapshot was asked for"
     if spec["snapshot"]:

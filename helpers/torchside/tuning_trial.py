@@ -21,17 +21,6 @@ from helpers.torchside import frame
 from helpers.torchside.frame import Row, is_oom, own_bytes
 
 
-def function_of(name: str) -> Callable[[Row], float]:
-    """The function of ``file.py:function``."""
-    path, _, function = name.rpartition(":")
-    spec = importlib.util.spec_from_file_location("objective", path)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"{name}: expected FILE.py:FUNCTION")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, function)
-
-
 def _gpu() -> Any | None:
     torch = sys.modules.get("torch")
     used = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -40,10 +29,9 @@ def _gpu() -> Any | None:
 
 def answer(objective: Callable[[Row], float], asked: Row) -> Row:
     """One trial and its cleanup: the value or the failure's message, bytes at the peak and left, whether the context lives."""
-    torch = _gpu()
+    torch, began = _gpu(), time.monotonic()
     if torch is not None:
         torch.cuda.reset_peak_memory_stats()
-    began = time.monotonic()
     row: Row = {"event": "result", "number": asked["number"]}
     try:
         row["value"] = float(objective(asked["params"]))
@@ -51,35 +39,34 @@ def answer(objective: Callable[[Row], float], asked: Row) -> Row:
         row["message"] = f"{type(error).__name__}: {error}"[:4000]
     # Only now: while the exception lives, its traceback holds the frames and their tensors.
     row["seconds"] = round(time.monotonic() - began, 4)
-    peak_bytes = own_bytes("RssAnon")
+    peak_bytes, torch = own_bytes("RssAnon"), _gpu()
     gc.collect()
-    torch = _gpu()
-    if torch is None:
-        row |= {"peak_bytes": peak_bytes, "left_bytes": own_bytes("RssAnon"), "context": "none"}
-    else:
-        row |= _left(torch)
+    row |= {"peak_bytes": peak_bytes, "left_bytes": own_bytes("RssAnon"), "context": "none"}
+    if torch is not None:
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.zeros(1, device="cuda").sum().item()
+            row |= {"peak_bytes": torch.cuda.max_memory_reserved(), "context": "alive"}
+            row["left_bytes"] = torch.cuda.memory_allocated()
+        except RuntimeError as error:
+            # An exhausted card can refuse even this one allocation: that context lives.
+            row["context"] = "alive" if is_oom(torch, error) else "dead"
+            del row["peak_bytes"], row["left_bytes"]
     row["cleanup_s"] = round(time.monotonic() - began - row["seconds"], 4)
     return row
 
 
-def _left(torch: Any) -> Row:
-    """What a trial took of the GPU and left there, and whether the context lives."""
-    try:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        torch.zeros(1, device="cuda").sum().item()
-        peak_bytes, left_bytes = torch.cuda.max_memory_reserved(), torch.cuda.memory_allocated()
-        return {"peak_bytes": peak_bytes, "left_bytes": left_bytes, "context": "alive"}
-    except RuntimeError as error:
-        # An exhausted card can refuse even this one allocation: that context lives.
-        alive = is_oom(torch, error)
-        return {"context": "alive" if alive else "dead", "context_says": str(error)[:400]}
-
-
 def trials(name: str) -> Iterator[Row]:
-    objective = function_of(name)
+    """An answer to each line of stdin, by the function of ``file.py:function``."""
+    path, _, function = name.rpartition(":")
+    spec: Any = importlib.util.spec_from_file_location("objective", path)
+    if spec is None:
+        raise SystemExit(f"{name}: expected FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     for line in sys.stdin:
-        yield answer(objective, json.loads(line))
+        yield answer(getattr(module, function), json.loads(line))
 
 
 def main() -> None:

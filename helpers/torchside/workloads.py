@@ -15,6 +15,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,9 +63,13 @@ def training(
     layers: int = 4,
     vocabulary: int = 512,
     prime: int = 0,
+    weights: str = "float32",
+    prune: int = 0,
+    data_mib: int = 0,
+    mapped: int = 0,
     **housekeeping: int,
 ) -> Iterator[float]:
-    """A small transformer that learns."""
+    """A small transformer that learns. ``prune``: percent of each linear layer; ``data_mib``: of samples that are read beside."""
     from helpers.torchside.transformer import Run
 
     torch = run.torch
@@ -82,11 +87,28 @@ def training(
     spec |= {"batch": batch, "length": length, "width": width, "layers": layers}
     spec |= {"vocab": vocabulary, "pieces": accumulate, "recompute": checkpointing}
     work = Training(spec)
+    work.model.to(getattr(torch, weights))
+    for layer in [
+        one for one in work.model.modules() if prune and isinstance(one, torch.nn.Linear)
+    ]:
+        pruned = importlib.import_module("torch.nn.utils.prune")
+        pruned.l1_unstructured(layer, "weight", prune / 100)
+    samples = _samples(torch, data_mib * MIB, bool(mapped))
     work.optimizer = _optimizer(run, optimizer, work.model.parameters())
     for number in range(steps):
+        samples[number * length : (number + batch) * length].sum()
         loss = work.step()
         tidy(run, number, **housekeeping)
         yield loss
+
+
+def _samples(torch: Any, size: int, mapped: bool) -> Any:
+    """So many bytes to train on: read into memory as a whole, or a file of which only what is used comes in."""
+    if not mapped:
+        return torch.ones(size, dtype=torch.uint8)
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(size)
+        return torch.from_file(file.name, size=size, dtype=torch.uint8)
 
 
 def _optimizer(run: Device, name: str, parameters: Any) -> Any:

@@ -79,9 +79,9 @@ class Lab:
         argv += [f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={self.token}"]
         with (own / "lab.log").open("wb") as log:
             self._process = child.start(argv, env, stdout=log, stderr=log)
-        _until(self._answers, 40, lambda: f"JupyterLab on port {self.port}")
+        _until(self._answers, 240, lambda: f"JupyterLab on port {self.port}")
 
-    def ask(self, path: str, method: str = "GET", timeout_s: float = 20) -> Any:
+    def ask(self, path: str, method: str = "GET", timeout_s: float = 120) -> Any:
         """An answer of the server's own interface."""
         header = {"Authorization": f"token {self.token}"}
         where, data = f"http://127.0.0.1:{self.port}/api{path}", b"" if method == "POST" else None
@@ -120,7 +120,7 @@ class Page:
         self._process = child.start([*argv, "about:blank"], **silent)
         file = own / "chromium" / "DevToolsActivePort"
         said = lambda: file.read_text().split() if file.exists() else None  # noqa: E731
-        port = _until(said, 30, lambda: "Chromium's DevTools")[0]
+        port = _until(said, 120, lambda: "Chromium's DevTools")[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=5) as answer:
             target = next(one for one in json.load(answer) if one["type"] == "page")
         self._socket = websocket.create_connection(target["webSocketDebuggerUrl"], timeout=60)
@@ -166,7 +166,7 @@ class Page:
         """Open a notebook and wait for its kernel."""
         self.server = server
         self.call("Page.navigate", url=server.address(notebook))
-        _until(lambda: self.js("window.lab && lab.idle()"), 60, lambda: f"a kernel of {notebook}")
+        _until(lambda: self.js("window.lab && lab.idle()"), 240, lambda: f"a kernel of {notebook}")
 
     def focus(self, cell: int, label: str) -> None:
         """Put the keyboard into the control of that label, or onto the button with those words."""
@@ -206,7 +206,7 @@ class Page:
         """All words of a cell's output, alternative words of pictures included."""
         return str(self.lab("text", cell))
 
-    def sees(self, cell: int, words: str, seconds: float = 20) -> None:
+    def sees(self, cell: int, words: str, seconds: float = 120) -> None:
         """Wait until the cell's output holds the words."""
         what = lambda: f"{words!r} in cell {cell}, which says: {self.text(cell)[-600:]}"  # noqa: E731
         _until(lambda: words in self.text(cell), seconds, what)

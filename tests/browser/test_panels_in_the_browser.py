@@ -23,6 +23,21 @@ pytestmark = [
 ]
 NAMES = list(made.CELLS)
 STEPS = Path(__file__).with_name("steps.txt").read_text().split("\n[")[1:]
+TABLE = """Shown("Rows", ["name", Column("size", "bytes")], [["kjihgfedcba"[n], (11 - n) << 28] for n in range(11)])"""
+TABLE_STEPS = """
+rows 11 k2.75 GiB
+sort size
+rows 11 a256.00 MiB
+sort size
+rows 11 k2.75 GiB
+type search these rows = gib
+rows 8 k2.75 GiB
+sort name
+rows 8 d1.00 GiB
+type search these rows =
+rows 11 a256.00 MiB
+"""
+THREADS = "import threading\nprint(threading.active_count())"
 SLEEPER = (
     "import subprocess\nsleeper = subprocess.Popen(['sleep', '300'])\nprint('pid', sleeper.pid)"
 )
@@ -35,10 +50,10 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(place):
-    """The notebook of all panels, open, its first cell run: cell 0 is what goes before, cell n the n-th panel."""
+    """The notebook of all panels, open, its first cell run; cell n holds the n-th panel, then come the threads and a table."""
     (place / "books").mkdir()
     panels = [cell for _, cell in made.CELLS.values()]
-    sources = [made.PRELUDE + SLEEPER, *panels, "print(monitor.threading.active_count())"]
+    sources = [made.PRELUDE + SLEEPER, *panels, THREADS, TABLE]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     cells = list(map(nbformat.v4.new_code_cell, sources))
     book = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
@@ -81,7 +96,7 @@ def drawn(page, cell):
 
 
 def take(page, cell, step, before):
-    """One step of steps.txt."""
+    """One step of steps.txt; also sort HEADING, and rows COUNT FIRST: so many are seen, the first beginning so."""
     verb, _, rest = step.partition(" ")
     if verb == "type":
         label, _, words = rest.partition(" =")
@@ -120,16 +135,25 @@ def test_every_panel_has_steps_but_the_monitor():
     assert {re.match(r"(.*)\]", steps)[1] for steps in STEPS} == set(NAMES) - {"Live monitor"}
 
 
+def test_a_notebooks_table_is_sorted_by_its_headings_and_searched(page):
+    cell = len(NAMES) + 2
+    page.run_cell(cell)
+    before = page.js("lab.cells().length")
+    for step in TABLE_STEPS.strip().split("\n"):
+        take(page, cell, step, "")
+    assert page.js("lab.cells().length") == before
+
+
 def test_tab_goes_through_a_panels_controls_in_their_order_and_keys_stay_in_one(page, panel):
-    cell = panel("Ledger browser")
-    page.focus(cell, "Account")
+    cell = panel("Chunk planner")
+    page.focus(cell, "Trades")
     met = []
     for _ in range(4):
         met.append(page.lab("label"))
         page.key("Tab")
-    assert met[:3] == ["Account", "Kind", "With the word"]
+    assert met[:3] == ["Trades", "Sessions", "Prices a session"]
     count = "[lab.cells().length, document.activeElement.tagName]"
-    page.focus(cell, "Kind")
+    page.focus(cell, "Way of counting")
     before = page.js(count)
     page.key("a")
     page.key("ArrowDown")

@@ -156,7 +156,7 @@ class Runner:
         if kind == "alloc":
             try:
                 return "ok", self.alloc(op)
-            except torch.OutOfMemoryError:
+            except torch.cuda.OutOfMemoryError:
                 return "oom", 0
         if kind in ("free", "record_stream"):
             held = self.live.get(op["id"])

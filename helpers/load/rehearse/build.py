@@ -20,6 +20,7 @@ from typing import Any
 
 from helpers.child import watch
 from helpers.load.targets import torch_files
+from helpers.look import files
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_TORCH = "2.14.1"
@@ -88,10 +89,7 @@ def own_torch(python: str) -> tuple[Torch | None, str]:
 
 def read(folder: Path, own: bool = False) -> Torch | None:
     """The CUDA torch in a folder, or None where there is none or another build."""
-    try:
-        text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
-    except OSError:
-        return None
+    text = files.text("", f"{folder.absolute()}/torch/version.py")
     version = re.search(r"__version__ = '([^']+)'", text)
     cuda = re.search(r"^cuda[^=]*= '([^']+)'", text, re.MULTILINE)
     whole = (folder / "torch/lib/libtorch_cuda.so").exists()

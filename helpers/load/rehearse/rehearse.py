@@ -51,8 +51,8 @@ class Rehearsal:
     conf: str
     exit_code: int
     seconds: float
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
     retries: int
     ooms: int
     oom: Oom | None
@@ -174,8 +174,8 @@ def _found(
         conf=conf,
         exit_code=done.exit_code,
         seconds=done.seconds,
-        peak_allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
-        peak_reserved_bytes=stats.get(highest, 0),
+        peak_allocated_bytes=stats.get("allocated_bytes.all.peak"),
+        peak_reserved_bytes=stats.get(highest),
         retries=stats.get("num_alloc_retries", 0),
         ooms=sum(row["ooms"] for row in done.processes),
         oom=oom,

@@ -16,6 +16,7 @@ from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.load import read
 from helpers.allocator.trace import TraceError
+from helpers.child import CHECKOUT
 from helpers.load.record import RecordError
 from helpers.load.rehearse import build
 from helpers.load.rehearse.devices import Device, device
@@ -34,7 +35,6 @@ AMPLE_BYTES = 4 << 40
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling
 ALLOCATOR = {*CONF_NAMES, "PYTORCH_NO_CUDA_MEMORY_CACHING"}
 HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class SearchError(ValueError):
@@ -162,7 +162,7 @@ def against(
 def command(wanted: Workload, python: str, seed: int = 0) -> list[str]:
     """The command line of a workload on a GPU, to be rehearsed; it imports helpers from this checkout wherever it is run."""
     words = argv(wanted, python, seed, Target(device="cuda:0", pci="0000:01:00.0"), None)
-    return words if wanted.command else ["env", "-C", str(ROOT), *words]
+    return words if wanted.command else ["env", "-C", str(CHECKOUT), *words]
 
 
 class _Bench:

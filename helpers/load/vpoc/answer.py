@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helpers.load.targets import is_this_box
 from helpers.load.vpoc.planner import (
     Free,
     Plan,
@@ -21,6 +20,7 @@ from helpers.load.vpoc.planner import (
 )
 from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.load.vpoc.trades import Store, Trades, survey, write_store
+from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import tempfile
 import time
@@ -65,7 +66,7 @@ def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
     bincount, case = rounds(
         3, lambda: run("session_bincount", some, layout), lambda: case_histogram(some)
     ).min(axis=1)
-    peak = measure("fused", write_store(folder, [some], BINS)).peak_bytes or 0
+    peak = measure("fused", write_store(folder, [some], BINS)).peak_bytes or math.nan
     best, middle = fused.min(), float(np.median(fused))
     paired = middle / float(np.median(fused / limit))
     head, once = (
@@ -90,6 +91,6 @@ def stream(folder: Path) -> Iterator[dict[str, Any]]:
     base, streamed = rounds(10, *jobs).min(axis=1)
     name = f"stream_read, {SESSIONS} x {LONG}, {len(inside) * 8 / 1e9:.2f} GB"
     yield _row(name, streamed, "ms", "the same in memory", base, "<= 8 x")
-    peak = measure("stream_read", store, limit_bytes=64 * MIB).peak_bytes or 0
+    peak = measure("stream_read", store, limit_bytes=64 * MIB).peak_bytes or math.nan
     name = "stream_read, private memory at its peak"
     yield _row(name, peak / MIB, "MiB", "its result", RESULT_MIB, "<= 20 MiB")

@@ -9,7 +9,9 @@ trade date of a CME session starts at 17:00 Chicago time of the evening before. 
 from __future__ import annotations
 
 import csv as text_csv
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +34,11 @@ from helpers.load.vpoc.trades import (
     to_ticks,
     wrong_tick,
 )
+from helpers.look.files import opened
+from helpers.units import plain, show_bytes
 
+FILE_LIMIT_BYTES, HEAD_BYTES = 16 << 30, 1 << 20
+"""Of one file of trades, which is held in memory, and of the first line of a CSV."""
 ZONE, CUT = "America/Chicago", "17:00"
 _NS = 1_000_000_000
 _DAY = 86400 * _NS
@@ -314,22 +320,33 @@ def _tables(
     readers = {".npz": _npz, ".parquet": _parquet, ".pq": _parquet}
     row, names = 0, None
     try:
+        with opened(path) as file:
+            _bounded(path, os.fstat(file.fileno()).st_size)
         for batch in readers.get(path.suffix, _csv)(path, bad):
             names = names or column_names(batch.schema.names, asked, notes, path)
             yield _part(batch, names, row)
             row += batch.num_rows
     except TradesError:
         raise
-    except (ArrowException, BadZipFile, ValueError, OSError, EOFError) as error:
-        words = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    except (ArrowException, BadZipFile, ValueError, OSError, EOFError, text_csv.Error) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        words = plain((said.splitlines() or [type(error).__name__])[0])[:200]
         expected = "expected a whole CSV, Parquet or npz file"
         raise TradesError(f"{path.name}: {words}: {expected}") from None
+
+
+def _bounded(path: Path, size: int) -> None:
+    if size > FILE_LIMIT_BYTES:
+        limit = f"the limit of {show_bytes(FILE_LIMIT_BYTES)}: give it in parts, one a month"
+        raise TradesError(f"{path.name}: {show_bytes(size)} of trades are above {limit}")
 
 
 def _parquet(path: Path, bad: Aside) -> Iterator[Any]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
+        groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
+        _bounded(path, sum(group.total_byte_size for group in groups))
         yield from file.iter_batches(1 << 18)
 
 
@@ -342,24 +359,33 @@ def _csv(path: Path, bad: Aside) -> Iterator[Any]:
         bad.add(line.number or -1, reason, [line.text])
         return "skip"
 
-    with path.open("rb") as raw:
-        head = raw.readline().decode("utf-8-sig", "replace")
+    with opened(path) as raw:
+        head = raw.readline(HEAD_BYTES).decode("utf-8-sig", "replace")
     there = next(text_csv.reader([head]), [])
     if not there:
         raise TradesError(f"{path.name}: no column: the file is empty")
     texts = dict.fromkeys(there, "string")
-    yield from csv.open_csv(
-        path,
-        csv.ReadOptions(use_threads=False, block_size=16 << 20),
-        csv.ParseOptions(invalid_row_handler=short),
-        csv.ConvertOptions(column_types=texts, strings_can_be_null=True),
-    )
+    # A short row that is no UTF-8 ends the reading, in words; before that pyarrow would print a traceback of its own.
+    before, sys.unraisablehook = sys.unraisablehook, lambda unraised: None
+    try:
+        yield from csv.open_csv(
+            path,
+            csv.ReadOptions(use_threads=False, block_size=16 << 20),
+            csv.ParseOptions(invalid_row_handler=short),
+            csv.ConvertOptions(column_types=texts, strings_can_be_null=True),
+        )
+    finally:
+        sys.unraisablehook = before
 
 
 def _npz(path: Path, bad: Aside) -> Iterator[Any]:
     """One batch of the arrays that are as long as the longest; others are no columns of trades."""
+    from zipfile import ZipFile
+
     import pyarrow as pa
 
+    with ZipFile(path) as members:
+        _bounded(path, sum(member.file_size for member in members.infolist()))
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: np.atleast_1d(file[name]) for name in file.files}
     most = max(map(len, arrays.values()), default=0)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.child import watch
+from helpers.child import OUTPUTS, watch
 from helpers.load.vpoc.reading import ZONE, by_date, local_to_utc, read_trades
 from helpers.load.vpoc.trades import Trades, TradesError, from_sessions, to_ticks
 
 WHEEL = "mlfinpy-0.1.2-py3-none-any.whl"
 INSIDE = "mlfinpy/dataset/data/tick_data.csv"
-FOLDER = Path(__file__).resolve().parents[3] / "outputs" / "samples"
+FOLDER = OUTPUTS / "samples"
 
 
 def generated(sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:

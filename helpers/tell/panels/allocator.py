@@ -106,15 +106,8 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     confs = [conf for conf in grid(behaviour(study.torch, study.build)) if conf]
     hint = "empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF"
     capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
-    conf = frame.field(
-        "Combobox",
-        "Settings",
-        study.conf,
-        True,
-        options=confs,
-        placeholder=hint,
-        ensure_option=False,
-    )
+    choice: Any = {"options": confs, "placeholder": hint, "ensure_option": False}
+    conf = frame.field("Combobox", "Settings", study.conf, True, **choice)
     releases = list(dict.fromkeys([study.torch, *RELEASES]))
     builds = list(dict.fromkeys([study.build, *BUILDS]))
     torch = frame.field("Dropdown", "torch", study.torch, options=releases)

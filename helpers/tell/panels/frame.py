@@ -14,8 +14,7 @@ from html import escape
 from typing import Any, TypeGuard
 
 from helpers.run.kernel import MARK
-from helpers.tell import figures
-from helpers.tell.shown import MUTED, SHEET, Shown, plain, script
+from helpers.tell.shown import ABOUT, MUTED, SHEET, Shown, display, plain, template
 
 Part = str | Shown
 """A piece of a static twin: words, or a view, which stands as its figure where it has one."""
@@ -117,31 +116,33 @@ def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
 class Panel:
     """A kind of panel. ``state`` makes of the arguments of ``show`` what it looks at, whose ``parts()`` are the static twin.
 
-    ``build`` fills a frame with the controls and answers of such a state. ``brief`` stands where nobody is there in place of
-    the parts, for a panel that shows again what its notebook has shown.
+    ``build`` fills a frame with the controls and answers of such a state. ``again``: it shows again what its notebook or a page
+    has; a sentence of it stands where nobody is there in place of the parts.
     """
 
     name: str
     state: Callable[..., Any]
     build: Callable[[Frame, Any], Sequence[Any]]
-    brief: str = ""
+    again: str | bool = False
 
     def show(self, *given: Any) -> None:
         """The panel where somebody is there to use it, else its twin. A saved notebook holds the twin's words beside the panel."""
         state = self.state(*given)
         parts: list[Part] = list(state.parts())
         if is_interactive():
-            from IPython.display import display
+            from IPython.display import display as front
 
             words = "\n\n".join(part.alt if is_drawn(part) else str(part) for part in parts)
-            acts = f"{OWN_KEYS};\n{script()}"
-            display({"application/javascript": acts, "text/plain": words}, raw=True)
+            acts = f"{OWN_KEYS};\n{template('table.js')}"
+            about = {ABOUT: {"again": bool(self.again)}}
+            front({"application/javascript": acts, "text/plain": words}, raw=True, metadata=about)
             frame = open_panel(self.name, lambda frame: self.build(frame, state))
             view = frame.box._repr_mimebundle_()
-            display({**view, "text/plain": "The panel itself shows in JupyterLab only."}, raw=True)
+            view["text/plain"] = "The panel itself shows in JupyterLab only."
+            front(view, raw=True, metadata={ABOUT: {"again": True}})
             return
-        for part in [self.brief] if self.brief else parts:
-            figures.show(part) if isinstance(part, Shown) else print(part)
+        for part in [self.again] if isinstance(self.again, str) else parts:
+            display(part, again=bool(self.again))
 
 
 def is_interactive() -> bool:

@@ -173,6 +173,6 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
 
 
 ASK = "In JupyterLab this is a field: paste an error text, and its numbers are added up while you look."
-reader = Panel("Message reader", Reader, build_reader, brief=ASK)
+reader = Panel("Message reader", Reader, build_reader, ASK)
 ceilings = Panel("Ceilings and the reserve", Reserve, build_ceilings)
 chunks = Panel("Chunk planner", Planner, build_chunks)

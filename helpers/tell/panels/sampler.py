@@ -15,25 +15,18 @@ import sys
 import time
 from collections import deque
 from glob import glob
-from typing import Any
+from typing import Any, Dict  # noqa: UP035 -- subscribed at run time, and a terminal has Python 3.8
 
+from helpers.look.drm import parse_fdinfo, region_bytes
 from helpers.look.nvml import Nvml, NvmlError
-from helpers.units import printed_unit
 
 SCANNED, LARGEST, LIST_EVERY = 10, 12, 8
 """At 2 Hz 500 processes are gone through in 25 s, new ones first."""
 POOLS = ("vram_used", "vram_total", "gtt_used", "gtt_total")
 SIZES = (("rss_anon", b"RssAnon"), ("rss", b"VmRSS"), ("swap", b"VmSwap"))
-Row = dict[str, Any]
+Row = Dict[str, Any]  # noqa: UP006
 _MEMORY = re.compile(rb"(?m)^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s*(\d+)")
 _STATUS = re.compile(rb"(?m)^(Name|State|RssAnon|VmRSS|VmSwap):\s*(\S+)")
-_HELD = re.compile(
-    rb"^(?:drm-(resident|memory|total)-)?(vram|gtt|local)(?:\d*| mem)[ \t]*:[ \t]*(\d+)[ \t]*(\w*)",
-    re.M,
-)
-_CLIENT = re.compile(rb"^(drm-client-id|pasid):\s*(\d+)", re.M)
-_CARD = re.compile(rb"^(?:drm-)?pdev:\s*(\S+)", re.M)
-_UNITS = {name.encode(): printed_unit(name) or 1 for name in ("kB", "KiB", "MiB", "GiB")}
 
 
 def read(path: str) -> bytes:
@@ -43,18 +36,6 @@ def read(path: str) -> bytes:
             return file.read(1 << 14) or b""
     except OSError:
         return b""
-
-
-def held(fdinfo: bytes) -> dict[str, int]:
-    """Bytes of VRAM and GTT of one DRM client: resident, else memory, else total, as helpers.look.drm has it."""
-    sizes: dict[str, dict[bytes, int]] = {}
-    for kind, place, number, unit in _HELD.findall(fdinfo):
-        kinds = sizes.setdefault("gtt" if place == b"gtt" else "vram", {})
-        kinds[kind or b"memory"] = kinds.get(kind or b"memory", 0) + int(number) * _UNITS.get(
-            unit, 1
-        )
-    best = (b"resident", b"memory", b"total")
-    return {region: next(kinds[k] for k in best if k in kinds) for region, kinds in sizes.items()}
 
 
 class Sampler:
@@ -141,9 +122,8 @@ class Sampler:
             return  # it ended, or closed a file meanwhile: its turn comes again
         for name in (name for name, path in opened.items() if path.startswith("/dev/dri/")):
             path = f"{folder}/fdinfo/{name}"
-            text = read(path)
-            card, client = _CARD.search(text), _CLIENT.search(text)
-            files[card[1].decode() if card else "", client[0].decode() if client else name] = path
+            info = parse_fdinfo(read(path).decode("utf-8", "replace"))
+            files[info.pci, info.client_id or info.pasid or f"fd {name}"] = path
         if files:
             self.files[pid] = files
         elif self.files.pop(pid, None):
@@ -160,8 +140,10 @@ class Sampler:
             for (pci, _), path in self.files[pid].items():
                 about = {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
                 row = cards.setdefault(pci, about)
-                for region, size in held(read(path)).items():
-                    row[region] = row.get(region, 0) + size
+                info = parse_fdinfo(read(path).decode("utf-8", "replace"))
+                for region in ("vram", "gtt"):
+                    if (size := region_bytes(info.held, region)) is not None:
+                        row[region] = row.get(region, 0) + size
             self.rows[pid] = list(cards.values())
         return [row for rows in self.rows.values() for row in rows]
 
@@ -183,7 +165,7 @@ class Sampler:
         row: Row = {"pid": self.pid}
         for key in (b"Name", b"State"):
             row[key.decode().lower()] = found.get(key, b"").decode("utf-8", "replace")
-        row |= {name: int(found[key]) << 10 for name, key in SIZES if key in found}
+        row.update({name: int(found[key]) << 10 for name, key in SIZES if key in found})
         mine = [one for one in holders if one["pid"] == self.pid]
         for region in ("vram", "gtt"):
             sizes = [one[region] for one in mine if one.get(region) is not None]
@@ -210,4 +192,4 @@ def main(pid: int = 0, every_s: float = 0.5, root: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*(kind(word) for kind, word in zip((int, float, str), sys.argv[1:], strict=False)))
+    main(*(kind(word) for kind, word in zip((int, float, str), sys.argv[1:])))  # noqa: B905

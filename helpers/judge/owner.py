@@ -1,6 +1,11 @@
-"""Whose bytes are they? One out-of-memory message as an account: this process, others, free, and what was asked.
+"""Whose is it? Device memory as a message accounts for it, and the processes that hold it: the failing program itself, another
+one, or nobody.
 
-Every view of a message's numbers (the sums shown, the ledger, the verdict, an issue text) reads this one account.
+Every room that must know asks here: every view of a message's numbers reads its one account (the sums shown, the ledger, the
+verdict, an issue text); the observations of a box, the refusal to load a card that is in use and the gate between two runs ask
+whose a holder is. Nobody names the failing program to the driver, so it is told by what it held; a process of two looks by its
+number and when it began, since a number comes back. Which holders can be seen from here at all is a fact: look.gpus.in_sight.
+
 Segment sizes and the order of the allocator's last resorts are those of c10/cuda/CUDACachingAllocator.cpp, torch 1.2
 to 2.15: before the error every whole cached segment was released, so what is still reserved and unallocated is a free
 part of a segment in use, waits for an event, or belongs to another stream or a private pool. The sentences are data:
@@ -9,26 +14,33 @@ account.json.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Callable
+from typing import Any, Callable
 
 from helpers.judge import sentence, table
 from helpers.look.messages import Message, Quantity
 from helpers.look.reading import MIB, show_bytes
+from helpers.units import GIB
 
 EXCLUDED, POSSIBLE, LIKELY, UNKNOWN = "excluded", "possible", "likely", "unknown"
 KEPT_BACK_BYTES = 64 * MIB
 """Free memory that a driver near its end reports and still does not give (page tables, granules): an estimate."""
-CONTEXT_BYTES = 1200 * MIB
-"""The most that a CUDA or HIP context, its libraries and a small desktop take beside the allocator (0.3 to 1 GiB)."""
-CONTEXT_SHARE = 0.3
-"""The most of a small card that is taken for a context; a larger rest is somebody's. An estimate."""
 NEAR_FULL = 0.1
 """Share of what PyTorch may have that any busy program strands (remainders up to 1 MiB, half-used segments): an estimate."""
 SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES = 2 * MIB, 20 * MIB
 Say = Callable[..., str]
+CONTEXT_BYTES = 1200 * MIB
+"""The most that a CUDA or HIP context, its libraries and a small desktop take beside the allocator (0.3 to 1 GiB)."""
+CONTEXT_SHARE = 0.3
+"""The most of a small card that is taken for a context; a larger rest is somebody's. An estimate."""
+UNEXPLAINED_SHARE, UNEXPLAINED_BYTES = 0.02, 512 * MIB
+"""Firmware, page tables and a console's framebuffer belong to no process: below both of these nothing is unexplained."""
+IN_USE_BYTES = GIB
+"""More that no process seen here accounts for, and a card is taken for somebody's: it is not loaded."""
+SLACK_BYTES = 64 * MIB
+"""What the driver may count more as used after a job than before it, and what a desktop's small clients hold."""
 
 
 @dataclass(frozen=True)
@@ -136,16 +148,11 @@ def words(size: Quantity | None) -> str:
     return size.text if size else ""
 
 
-def above(size: Quantity, other: Quantity) -> bool:
-    """Whether ``size`` is the larger one whatever the digits that were not printed."""
-    return size.bytes - other.bytes > size.precision_bytes + other.precision_bytes
-
-
 def _itself(m: Message, held: Quantity | None) -> int | None:
     """The named process that must be this one: what it holds does not fit beside all of them.
 
     NVML names host numbers, so in a container torch does not know its own and lists itself among the others, where the
-    driver's figure of this process is given a second time.
+    driver's figure of this process is given a second time; without that, the smallest that can hold ``held``.
     """
     own = m.process or held
     if not (own and m.capacity and m.free and m.others):
@@ -169,10 +176,8 @@ def _without(m: Message, at: int | None) -> Message:
 def _outside(m: Message, unaccounted: Quantity | None) -> Quantity | None:
     if unaccounted is None:
         return plus(*m.others) if m.others else None
-    allowance = CONTEXT_BYTES // 4 if m.process else CONTEXT_BYTES
-    if m.capacity:
-        allowance = min(allowance, int(CONTEXT_SHARE * m.capacity.bytes))
-    rest = max(0, unaccounted.bytes - allowance - unaccounted.precision_bytes)
+    context = context_bytes(m.process is not None, m.capacity)
+    rest = max(0, unaccounted.bytes - context - unaccounted.precision_bytes)
     return plus(*m.others, Quantity(rest, unaccounted.precision_bytes, show_bytes(rest)))
 
 
@@ -295,3 +300,49 @@ def _contradictions(m: Message, a: Account, say: Say) -> Iterator[str]:
         yield say("reserved below allocated", gap=show_bytes(-stranded.bytes))
     if rest and rest.bytes < -rest.precision_bytes and not impossible:
         yield say("shares above use", gap=show_bytes(-rest.bytes))
+
+
+def above(size: Quantity, other: Quantity) -> bool:
+    """Whether ``size`` is the larger one whatever the digits that were not printed."""
+    return size.bytes - other.bytes > size.precision_bytes + other.precision_bytes
+
+
+# The failing program, by what its message says that it held.
+
+
+def context_bytes(given: bool, capacity: Quantity | None) -> int:
+    """The most of a rest that is taken for the failing program's own context; ``given``: the driver's figure counts it."""
+    most = CONTEXT_BYTES // 4 if given else CONTEXT_BYTES
+    return min(most, int(CONTEXT_SHARE * capacity.bytes)) if capacity else most
+
+
+def own_range(given: Quantity | None, held: Quantity | None) -> tuple[int, int] | None:
+    """What the failing program held, at least and at most, by the driver's figure of it or by what torch held."""
+    size, beside = (given, CONTEXT_BYTES // 4) if given else (held, 2 * CONTEXT_BYTES)
+    return (int(size.bytes * 0.98), int(size.bytes * 1.02) + beside) if size else None
+
+
+def is_another(size: int, total: int, ours: Sequence[tuple[int, int]]) -> bool:
+    """Whether a holder of this size is not the failing program: it holds most of the card, and both fit on it together."""
+    fits = all(size > most and least + size <= total * 1.02 for least, most in ours)
+    return bool(ours) and size > total // 2 and fits
+
+
+def is_itself(size: int, given: Quantity) -> bool:
+    """Whether a holder of this size may be the process of which a message gives the driver's figure."""
+    return abs(size - given.bytes) <= given.precision_bytes + 2 * MIB
+
+
+def is_unexplained(rest_bytes: int, in_use_bytes: int) -> bool:
+    """Whether what no process accounts for is more than the driver keeps for itself."""
+    return rest_bytes >= max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * in_use_bytes)
+
+
+def newcomers(before: Iterable[Any], after: Iterable[Any]) -> list[Any]:
+    """Of the holders ``after`` (number, start, bytes, state) those that were not there before and matter.
+
+    A desktop opens and closes small clients all the time; one that cannot be ended holds the GPU whatever its size.
+    """
+    known = {(held.pid, held.start_ticks) for held in before}
+    matter = [h for h in after if h.bytes is None or h.bytes > SLACK_BYTES or h.state == "D"]
+    return [held for held in matter if (held.pid, held.start_ticks) not in known]

@@ -1,0 +1,165 @@
+"""What comes from elsewhere is bounded: no file keeps a verb busy for ever, and none reaches the terminal unspelt."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+
+import pytest
+from command_line import verb
+from run_stand_in import ROOT
+
+from helpers.look import kernel_log
+from helpers.look.bundle import BundleWriter, open_bundle
+from helpers.look.gpus import MOST_GPUS, gpus
+from helpers.look.nvidia import XML
+
+HEAD = '<?xml version="1.0" ?>\n<nvidia_smi_log>\n'
+GPU = '<gpu id="{:08X}:{:02X}:00.0"><product_name>X</product_name></gpu>\n'
+MAIN = str(ROOT / "helpers" / "__main__.py")
+
+
+def bundle(folder, box="b", **items):
+    writer = BundleWriter(box, "recorded", "1", "2026-01-01T00:00:00Z")
+    for source, text in items.items():
+        writer.add("command", {"xml": XML, "log": "dmesg"}[source], text)
+    return writer.write(folder)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "vpoc {}",
+        "replay {}",
+        "whatif {} --capacity 8GiB",
+        "run {} --dry-run",
+        "criteria --log {} --study x",
+        "diagnose --case {}",
+        "diagnose {}",
+        "gate --since {}",
+    ],
+)
+def test_an_input_without_an_end_is_refused_in_one_line(tmp_path, words):
+    os.mkfifo(tmp_path / "pipe")
+    for endless in ("/dev/zero", tmp_path / "pipe"):
+        done = verb(*words.format(endless).split())
+        assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
+        assert "not a regular file" in done.err or "no such file" in done.err
+
+
+def test_a_table_of_trades_that_is_none_is_refused_in_one_line(tmp_path):
+    # A carriage return alone, and a short row that is no UTF-8.
+    for number, raw in enumerate([b"price,\rvolume\n1,2\n", b"price,volume\n\xff\xdc\n" * 3]):
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes(raw)
+        done = subprocess.run(
+            [sys.executable, MAIN, "vpoc", path], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_deep_xml_and_more_gpus_than_a_box_holds_end_at_once(tmp_path):
+    assert gpus(open_bundle(bundle(tmp_path / "deep", xml=HEAD + "<gpu>" * 200_000))) == ()
+    many = "".join(GPU.format(at // 200, at % 200) for at in range(MOST_GPUS + 1))
+    done = verb("diagnose", bundle(tmp_path / "many", xml=HEAD + many + "</nvidia_smi_log>"))
+    assert done.code == 2 and f"{MOST_GPUS + 1} GPUs" in done.err
+
+
+def test_of_a_kernel_log_that_is_too_long_the_end_is_read(monkeypatch):
+    monkeypatch.setattr(kernel_log, "LOG_LIMIT", 2000)
+    line = "[    1.0] Out of memory: Killed process {} (python) total-vm:1kB, anon-rss:1kB"
+    found = kernel_log.parse("\n".join(line.format(number) for number in range(1, 101)))
+    assert len(found) < 30 and found[-1].pid == found[-1].line == 100
+
+
+def test_keys_whose_hashes_can_be_chosen_are_refused(tmp_path):
+    path = tmp_path / "a.pickle"
+    for key in (7, (1 << 61) - 1, 1 << 80, 1.5):
+        path.write_bytes(pickle.dumps({"segments": [], "device_traces": [], key: 0}))
+        done = verb("diagnose", path)
+        assert done.code == 2 and "a key at byte" in done.err
+
+
+def test_the_head_of_a_bundle_reaches_no_terminal_unspelt(tmp_path):
+    for number, name in enumerate(("b\x1b]0;PWNED\x07\x1b[2J\n# x", "b\ud800x")):
+        done = verb("ttm", bundle(tmp_path / str(number), box=name))
+        assert done.code == 0 and "\x1b" not in done.out and "\x07" not in done.out
+        assert done.out.startswith(("b\\x1b]0;PWNED\\x07\\x1b[2J\\x0a# x:", "b\\ud800x:"))
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "says"),
+    [
+        ('"$@" > /dev/full', 2, "standard output: No space left on device"),
+        ('"$@" >&-', 2, "standard output is closed"),
+        ('"$@" >&- 2>&-', 2, ""),
+        ('PYTHONIOENCODING=ascii "$@" > /dev/null', 0, ""),
+        ('LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 "$@" > /dev/null', 0, ""),
+    ],
+)
+def test_any_standard_output_ends_in_an_answer_or_in_one_line(shell, code, says):
+    command = ["sh", "-c", shell, "sh", sys.executable, MAIN, "ttm", "strix-halo-1-found"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code and says in done.stderr
+    assert done.stderr.count("\n") == bool(says)
+
+
+def test_a_record_that_is_none_is_named_at_once_and_status_says_that_nothing_can_be_read(tmp_path):
+    records = {"zero": "/dev/zero", "pipe": None, "many": {"attempt": 99999999999999999999}}
+    for name, target in records.items():
+        (tmp_path / "b" / name).mkdir(parents=True)
+        record = tmp_path / "b" / name / "run.json"
+        if isinstance(target, str):
+            record.symlink_to(target)
+        elif target is None:
+            os.mkfifo(record)
+        else:
+            fields = {"run_id": "many", "batch_id": "b", "box": "", "notebook": "x.ipynb"}
+            record.write_text(json.dumps({"schema_version": 2, **fields, **target}))
+    done = verb("status", tmp_path / "b")
+    assert done.code == 1 and "no record can be read" in done.out
+    assert all(f"{name}/run.json" in done.out for name in records)
+    assert "a pipe, not a regular file" in done.out and "attempt" in done.out
+
+
+def test_a_page_is_written_into_a_batch_alone(tmp_path):
+    (tmp_path / "index.html").write_text("precious")
+    for words in ("report", "status"):
+        done = verb(words, tmp_path)
+        assert done.code == 2 and "holds no plan and no run" in done.err
+    assert (tmp_path / "index.html").read_text() == "precious"
+
+
+def test_a_folder_that_the_user_names_keeps_its_mode_and_what_is_written_there_is_the_owners(
+    tmp_path,
+):
+    tmp_path.chmod(0o755)
+    command = [sys.executable, MAIN, "gate", "--settle", "0", "--save"]
+    for out, mode in ((tmp_path / "x", 0o600), (tmp_path.parent / "kept.json", 0o644)):
+        env = {**os.environ, "CASEBOOK_OUTPUTS": str(tmp_path)}
+        subprocess.run([*command, out], env=env, capture_output=True, umask=0o022, check=False)
+        assert out.stat().st_mode & 0o777 == mode
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.slow
+def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(tmp_path):
+    home, out = tmp_path / "home", ROOT / "outputs" / f"test-{os.getpid()}"
+    home.mkdir()
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("name: x\nruns:\n- {notebook: 01_hardware_probe.ipynb, box: cpu-only}\n")
+    command = [sys.executable, MAIN, "run", plan, "--out", out]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+    env = {**clean, "HOME": str(home)}
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, umask=0, check=False
+        )
+        left = [path for path in [out, *out.rglob("*")] if not path.is_symlink()]
+        modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in left}
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+    assert done.returncode == 0, done.stderr
+    assert modes == {(True, 0o700), (False, 0o600)} and list(home.iterdir()) == []
