@@ -1,4 +1,4 @@
-"""The words agree with the code: every verb, notebook, plan, box and make target is in the README, and nothing more."""
+"""The words agree with the code: every verb, notebook, plan, box and make target stands in its table, and nothing more."""
 
 import json
 import re
@@ -12,39 +12,76 @@ from helpers.cli import main, parsers
 from helpers.look.boxes import RECORDED, recorded_names
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = {
+    name: (ROOT / name).read_text()
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "notebooks/README.md",
+        "helpers/README.md",
+        "env/boxes/README.md",
+        "env/FLEET.md",
+        "env/GATE.md",
+    )
+}
 
 
-def rows(heading):
-    """First cells of the tables under a heading, their code words."""
-    section = README.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+def rows(page, heading):
+    """First cells of the tables of a page under a heading, their code words."""
+    section = re.split(rf"(?m)^##? {heading}\n", PAGES[page])[1].split("\n## ", 1)[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
 
 
-def test_every_verb_is_in_the_readme():
-    listed = {word.split()[0] for word in rows("Commands")}
-    assert set(parsers()[1]) <= listed
+def test_the_readme_is_short_and_leads_to_every_other_page():
+    assert len(PAGES["README.md"].split()) <= 1200
+    assert [
+        page for page in PAGES if page != "README.md" and f"]({page})" not in PAGES["README.md"]
+    ] == []
 
 
-def test_every_make_target_is_in_the_readme_and_no_other():
+def test_every_verb_is_in_the_table_of_commands_and_no_other():
+    assert {word.split()[0] for word in rows("helpers/README.md", "Commands")} >= set(parsers()[1])
+    named = re.findall(r"(?m)^\| `([a-z]+)", PAGES["helpers/README.md"])
+    assert set(named) <= set(parsers()[1])
+
+
+def test_every_make_target_is_in_the_table_of_make_and_no_other():
     targets = set(re.findall(r"^([a-z][\w.-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    listed = {word.split()[0] for word in rows("Commands")} - (set(parsers()[1]) - targets)
-    assert listed == targets
+    assert {word.split()[0] for word in rows("CONTRIBUTING.md", "make")} == targets
+    said = {
+        word
+        for text in PAGES.values()
+        for word in re.findall(r"(?m)(?:^|`)make ([a-z][\w.-]*)", text)
+    }
+    assert said <= targets
 
 
-def test_every_notebook_and_plan_is_in_the_readme():
-    assert rows("What each notebook answers") == [
+def test_every_notebook_and_plan_is_told_beside_them():
+    assert rows("notebooks/README.md", "What each notebook answers") == [
         path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
     ]
     for plan in (ROOT / "notebooks" / "plans").glob("*.yaml"):
-        assert plan.name in README
+        assert plan.name in "".join(PAGES.values())
 
 
-def test_every_recorded_box_is_in_the_readme():
+def test_every_recorded_box_is_in_their_table():
     stories = json.loads((RECORDED / "stories.json").read_text())
-    assert sorted(rows("Recorded boxes")) == recorded_names() == sorted(stories)
-    assert [story for story in stories.values() if story not in README.replace("`", "")] == []
+    page = "env/boxes/README.md"
+    assert sorted(rows(page, "Recorded boxes")) == recorded_names() == sorted(stories)
+    told = PAGES[page].replace("`", "")
+    assert [story for story in stories.values() if story not in told] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_of_a_command_that_a_page_shows_is_one_of_its_verb(page, capsys):
+    commands = re.findall(r"-m helpers ([a-z]+)((?:\\\n|[^\n`#|])*)", PAGES[page])
+    for verb, words in commands:
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        known = capsys.readouterr().out
+        for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", words.split(" -- ")[0]):
+            assert option in known, f"{verb} {option}"
 
 
 @pytest.mark.parametrize("verb", sorted(parsers()[1]))
@@ -69,7 +106,7 @@ def test_every_command_that_the_project_advises_exists():
     for path in [
         *ROOT.glob("helpers/**/*.py"),
         *ROOT.glob("notebooks/*.ipynb"),
-        ROOT / "README.md",
+        *(ROOT / page for page in PAGES),
         *ROOT.glob("env/*.yml"),
     ]:
         said.update(
@@ -78,10 +115,11 @@ def test_every_command_that_the_project_advises_exists():
     assert {verb: name for verb, name in said.items() if verb not in parsers()[1]} == {}
 
 
-def test_every_file_that_the_readme_names_is_there():
-    for path in re.findall(r"\]\(([^)#]+)\)", README) + re.findall(
-        r"`((?:notebooks|helpers|env)/[\w./-]+)`", README
-    ):
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_is_there(page):
+    for path in re.findall(r"\]\(([^)#]+)\)", PAGES[page]):
+        assert ((ROOT / page).parent / path).exists(), path
+    for path in re.findall(r"`((?:notebooks|helpers|env)/[\w./-]+)`", PAGES[page]):
         assert (ROOT / path).exists(), path
 
 
