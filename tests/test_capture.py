@@ -46,8 +46,8 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 
 def dies(pid: int) -> bool:
-    """Whether a process that was sent SIGKILL is gone, or waits for its new parent to reap it, within 10 s."""
-    for _ in range(200):
+    """Whether a process that was sent SIGKILL is gone, or waits for its new parent to reap it, within a minute."""
+    for _ in range(1200):
         if not child.process_of(pid).running:
             return True
         time.sleep(0.05)

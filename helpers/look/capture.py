@@ -401,6 +401,8 @@ def _default_out(options: Options) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """The command: 0 written, 2 wrong use in one line, 130 interrupted (what was measured until then is written)."""
+    mask = os.umask(0o077)
+    os.umask(mask)
     try:
         given = _options(argv)
         options, out = _checked(given)
@@ -418,6 +420,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("capture: interrupted; nothing was written", file=sys.stderr)
         return 130
+    finally:
+        os.umask(mask)
     summary = {
         **{key: value for key, value in collection.writer.manifest().items() if key != "items"},
         "out": str(out),
