@@ -48,12 +48,12 @@ def _captured_now() -> Bundle:
     # In a child: the caller may be a kernel with threads, where the forks of a capture are not safe.
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         out = Path(folder, "box")
-        own = RECORDED.parents[1]  # the checkout, or the one file that holds the package
-        program = ["-m", "helpers"] if own.is_dir() else [str(own)]
+        in_folder = CHECKOUT.is_dir()  # else it is the one file that holds the package
+        program = ["-m", "helpers"] if in_folder else [str(CHECKOUT)]
         argv = [sys.executable, *program, "capture", "--out", str(out)]
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
         pipes["stderr"] = subprocess.STDOUT
-        place = own if own.is_dir() else own.parent
+        place = CHECKOUT if in_folder else CHECKOUT.parent
         done = subprocess.run(argv, cwd=place, check=False, **pipes)
         if not out.exists():
             words = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no words"]
