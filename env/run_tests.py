@@ -20,6 +20,13 @@ REASONS: Counter[str] = Counter()
 LEFT_OUT: Counter[str] = Counter()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A notebook's cell of which no other takes anything may be slow, as a test may be: its tag says so."""
+    cell: Any = getattr(item, "cell", None)
+    if cell is not None and "slow" in cell.metadata.get("tags", []):
+        item.add_marker(pytest.mark.slow)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and isinstance(report.longrepr, tuple) and not hasattr(report, "wasxfail"):
         REASONS[report.longrepr[2].removeprefix("Skipped: ")] += 1
@@ -52,6 +59,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    # What is compiled is kept: else each process compiles the checkout, and rewrites every assertion, again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     every = "--all" in arguments
     given = [word for word in arguments if word != "--all"]
     named = any((ROOT / word.split("::")[0]).exists() for word in given)

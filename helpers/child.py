@@ -30,6 +30,8 @@ IN_CHECKOUT = (CHECKOUT / "pyproject.toml").is_file()
 _USUAL = f"{CHECKOUT if IN_CHECKOUT else '.'}/outputs"
 OUTPUTS = Path(os.environ.get("CASEBOOK_OUTPUTS") or _USUAL).absolute()
 """Where everything that is kept goes: in the checkout, for an installed package below the folder where a command is typed."""
+users_umask = -1
+"""The umask of whoever typed a command, where it is another than this process's by now: for a program of the user's; else -1."""
 LAST_BYTES = 16 << 10
 LONGEST_LINE_BYTES = 1 << 20
 THREADS_SHOWN = 64
@@ -41,7 +43,8 @@ POLL_S, CLOSED_POLL_S, SAMPLE_S, PY_SPY_S = 0.05, 0.005, 0.02, 3.0
 # fails where a cgroup would kill; both hold for all that is started from there.
 START = """
 import os, resource, signal, sys
-parent, data, group, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+parent, data, umask = map(int, sys.argv[1:4])
+group, argv = sys.argv[4], sys.argv[5:]
 try:
     import ctypes
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
@@ -60,6 +63,8 @@ if group:
         procs.write(str(os.getpid()))
 if data:
     resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+if umask >= 0:
+    os.umask(umask)
 try:
     os.execvp(argv[0], argv)
 except OSError as error:
@@ -144,15 +149,18 @@ def start(
     data_bytes: int = 0,
     group: str = "",
     direct: bool = False,
+    umask: int = -1,
     **pipes: Any,
 ) -> subprocess.Popen[bytes]:
     """Start a child in a session of its own that ends with this thread. ``pipes``: stdin, stdout and stderr as of Popen.
 
-    ``data_bytes`` limits the private memory of each of its processes, ``group`` is the folder of a cgroup to put it in.
+    ``data_bytes`` limits the private memory of each of its processes, ``group`` is the folder of a cgroup to put it in,
+    ``umask`` is the child's where it is not negative.
     ``direct``: without the program before it, which costs a Python's start; then it may outlive this thread, and raises
     OSError where it cannot be run; ``watch`` then kills its group alone and does not look for what left it.
     """
-    before = [sys.executable, "-I", "-S", "-c", START, str(os.getpid()), str(data_bytes), group]
+    numbers = map(str, (os.getpid(), data_bytes, umask))
+    before = [sys.executable, "-I", "-S", "-c", START, *numbers, group]
     command = [*([] if direct else before), *argv]
     return subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **pipes)
 
@@ -170,6 +178,7 @@ def watch(
     data_bytes: int = 0,
     group: str = "",
     direct: bool = False,
+    umask: int = -1,
     term_s: float = 2.0,
     grace_s: float = 5.0,
 ) -> Ended:
@@ -178,11 +187,11 @@ def watch(
     ``on_start`` gets its number, ``stdin`` is the file descriptor that it reads. ``on_line`` gets each line of stdout, or
     ``on_data`` its bytes; a number they return is the seconds that the child has from then on. After the limit the child has
     ``term_s`` seconds to end by itself. Whatever it left running in its session is killed, also when this function is
-    interrupted, and its end is waited for ``grace_s`` seconds at most. ``data_bytes``, ``group`` and ``direct`` as of ``start``.
+    interrupted, and its end is waited for ``grace_s`` seconds at most. ``data_bytes`` to ``umask`` as of ``start``.
     """
     began = time.monotonic()
     pipes: Any = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = start(argv, env, cwd, data_bytes, group, direct, **pipes)
+    process = start(argv, env, cwd, data_bytes, group, direct, umask, **pipes)
     reader = _Pipes(process, on_line, on_data, began + limit_s)
     stacks, late, interrupted = "", False, True
     left: tuple[int, ...] = ()
@@ -353,10 +362,16 @@ def run_here(
 ) -> int:
     """Run ``argv`` to its end, with this process's terminal, input and output; its exit code, minus n where signal n ended it.
 
-    There is no limit. Signals of FORWARDED that come meanwhile are passed on, where this is the main thread: to the processes
-    that ``receivers`` names for that signal, else to the program. Raises OSError where it cannot be run.
+    Its umask is the user's, and there is no limit. Signals of FORWARDED that come meanwhile are passed on, where this is the
+    main thread: to the processes that ``receivers`` names for that signal, else to the program. Raises OSError where it cannot
+    be run.
     """
-    process = subprocess.Popen(argv, env=env)
+    own = os.umask(users_umask) if users_umask >= 0 else -1
+    try:
+        process = subprocess.Popen(argv, env=env)
+    finally:
+        if own >= 0:
+            os.umask(own)
 
     def forward(number: int, frame: object) -> None:
         # The terminal sends Ctrl-C to the program by itself; a second one would stop its clean-up.

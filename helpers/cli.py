@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from helpers import child
 from helpers.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
 from helpers.commands.use import PROGRAM, Run, WrongUse, described, says
 from helpers.units import plain
@@ -34,8 +35,7 @@ CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code. A ValueError is wrong use: all of the project's say in one line what to do."""
     argv = sys.argv[1:] if argv is None else argv
-    if sys.stderr is None:  # closed (2>&-)
-        sys.stderr = open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # closed (2>&-)
     if sys.stdout is None:
         return _refuse("standard output is closed; expected a place for the answer, such as a file")
     for stream in (sys.stdout, sys.stderr):
@@ -75,9 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _verb(argv: list[str]) -> int:
     if argv[:1] == ["capture"]:
-        from helpers.look.capture import main as capture
-
-        return capture(argv[1:])
+        return int(importlib.import_module("helpers.look.capture").main(argv[1:]))
     parser, verbs = parsers(argv[0] if argv else "")
     if not argv:
         parser.print_help()
@@ -90,12 +88,14 @@ def _verb(argv: list[str]) -> int:
             OUTPUTS.chmod(0o700)
     below = OUTPUTS.resolve() in (out, *out.parents)
     # What lies below outputs is its owner's alone; a program of the user's keeps the user's own umask.
-    before = os.umask(0o077) if below and not hasattr(arguments, "command") else None
+    if not below:
+        return verbs[arguments.verb](arguments)
+    child.users_umask = os.umask(0o077)
     try:
         return verbs[arguments.verb](arguments)
     finally:
-        if before is not None:
-            os.umask(before)
+        os.umask(child.users_umask)
+        child.users_umask = -1
 
 
 def _say_no_more() -> None:
@@ -114,6 +114,9 @@ class _OneLine(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         raise WrongUse(f"{message}; see: {self.prog} --help")
+
+    def print_help(self, file: Any = None) -> None:  # argparse is silent where it cannot be written
+        print(self.format_help(), end="", flush=True)
 
 
 def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:

@@ -29,7 +29,7 @@ EVENTS = (
     "collective killed sigkill fault assert reset no-kernel mismatch missing-library no-device "
     "no-access no-node wrong-index unknown-option option-refused option-broken duplicate-gpu "
     "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed "
-    "sizes note footer"
+    "reset-refused missing-link sizes note footer"
 ).split()
 UNIT = r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
 NUMBER = r"[0-9][0-9.,']{0,30}"
@@ -174,7 +174,7 @@ class Template:
 
     def among(self, text: str) -> bool:
         """Whether a squeezed text can hold it at all."""
-        return any(anchor in text for anchor in self.anchors)
+        return any(map(text.__contains__, self.anchors))
 
     def _sequence(self, nodes: list[Node], inner: bool = True) -> str:
         out, gap, chunk = "", 0, ""

@@ -15,6 +15,7 @@ from typing import (
     List,
     Literal,
     Optional,
+    Tuple,
     TypeVar,
     Union,
     get_args,
@@ -22,7 +23,7 @@ from typing import (
     get_type_hints,
 )
 
-from helpers.units import show_bytes
+from helpers.units import plain, show_bytes
 
 SCHEMA_VERSION = 1
 OK, NOT_AVAILABLE, NOT_ALLOWED = "ok", "not_available", "not_allowed"
@@ -288,10 +289,11 @@ class Replay(Shape):
 
 @dataclass(frozen=True)
 class LiveBytes(Shape):
-    """What was live at the first out-of-memory: one allocation (id, index) or all of one stack (count)."""
+    """What was live at the first out-of-memory, in requested bytes: one allocation (``id``, and ``index``, the operation that
+    made it; -1: before the first) or all of one stack (``count``). ``frames``: that stack, innermost first."""
 
     size_bytes: int
-    frames: List[str] = field(default_factory=list)
+    frames: Tuple[str, ...] = ()
     id: Optional[int] = None
     index: Optional[int] = None
     count: Optional[int] = None
@@ -386,8 +388,12 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         if not any(_is(option, value) for option in options):
             raise _odd(where, value, kind)
         return value
-    if origin is list and isinstance(value, (list, tuple)):
-        return [_read(options[0], one, f"{where}.{at}") for at, one in enumerate(value)]
+    if origin in (list, tuple) and isinstance(value, (list, tuple)):
+        alike = origin is list or options[-1] is ...
+        kinds = options[:1] * len(value) if alike else options
+        if len(kinds) == len(value):
+            pairs = enumerate(zip(kinds, value))
+            return origin(_read(inner, one, f"{where}.{at}") for at, (inner, one) in pairs)
     if not _is(kind, value):
         raise _odd(where, value, kind)
     return value
@@ -407,7 +413,8 @@ def _made(kind: Any, value: Any, where: str) -> Any:
     before, own = where and where + ".", {one.name: one for one in fields(kind)}
     for key in value:
         if key not in own:
-            raise ValueError(f"{before}{str(key)[:60]}: unknown key; expected {', '.join(own)}")
+            name = f"{before}{plain(str(key)[:60])}"
+            raise ValueError(f"{name}: unknown key; expected {', '.join(own)}")
     for one in own.values():
         if one.name not in value and one.default is MISSING and one.default_factory is MISSING:
             expected = _words(_kinds(kind)[one.name])
@@ -430,7 +437,7 @@ def _words(kind: Any) -> str:
         return "one of " + ", ".join(repr(one) for one in get_args(kind))
     if get_origin(kind) is Union:
         return " or ".join(_words(option) for option in get_args(kind))
-    if get_origin(kind) is list:
+    if get_origin(kind) in (list, tuple):
         return "a list"
     return _WORDS.get(kind, "an object")
 

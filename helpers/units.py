@@ -1,4 +1,4 @@
-"""Sizes, PCI addresses, when two figures are one, and which size still works: under every other room.
+"""Sizes, moments, PCI addresses, when two figures are one, and which size still works: under every other room.
 
 The rule of sizes, written here once. A size that a person types means what its unit says: GB is 10^9
 bytes, GiB is 2^30, and a bare K, M, G or T is binary. A size that a tool prints is binary whatever the
@@ -9,12 +9,14 @@ unit is called: amd-smi divides by 1024 * 1024 and prints "MB" (amdsmi_commands.
 from __future__ import annotations
 
 import re
+import time
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 ROUNDED = 0.015
 """Totals of two layers that differ by no more than this share are one number: torch rounds to MiB, KFD to 2 MiB."""
@@ -30,6 +32,11 @@ _UNIT = re.compile(
 _PCI = re.compile(
     r"(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])(?:\.([0-7]))?", re.IGNORECASE
 )
+
+
+def now() -> str:
+    """The time as bundles, looks and records write it: UTC, whole seconds."""
+    return time.strftime(TIME, time.gmtime())
 
 
 def parse_size(text: str) -> int:
@@ -147,17 +154,17 @@ def pci_address(text: object) -> str:
     return f"{place}.{function or '0'}"
 
 
-def near(left: Any, right: Any, share: float = ROUNDED, slack_bytes: int = 0) -> bool:
+def near(left: Any, right: Any, share: float = ROUNDED) -> bool:
     """Whether two sizes are one number; None is near nothing.
 
-    They may differ by what their last printed digits hide (``precision_bytes`` of a printed size), by
-    ``slack_bytes``, and by ``share`` of the larger one, whichever is most. ``share=0``: as printed.
+    They may differ by what their last printed digits hide (``precision_bytes`` of a printed size) or by ``share`` of the
+    larger one, whichever is more. ``share=0``: as printed.
     """
     one, other = getattr(left, "bytes", left), getattr(right, "bytes", right)
     if one is None or other is None:
         return False
     hidden = getattr(left, "precision_bytes", 0) + getattr(right, "precision_bytes", 0)
-    return bool(abs(one - other) <= max(hidden, slack_bytes, share * max(abs(one), abs(other))))
+    return bool(abs(one - other) <= max(hidden, share * max(abs(one), abs(other))))
 
 
 def halved(works: Callable[[int], bool], passes: int, fails: int, step: int = 1) -> tuple[int, int]:
@@ -181,15 +188,12 @@ def plain(text: object, keep: str = "") -> str:
     So a process name cannot move a terminal's cursor, turn the reading direction or break a page. Spaces of any kind become
     a plain space; characters in ``keep`` (a newline, a tab) stay.
     """
-    return "".join(_spelt(char, keep) for char in str(text))
+    text = str(text)
+    odd = {ord(c): _spelt(c) for c in set(text) if not (c.isprintable() or c in keep)}
+    return text.translate(odd) if odd else text
 
 
-def _spelt(char: str, keep: str) -> str:
-    if char.isprintable() or char in keep:
-        return char
-    if unicodedata.category(char) == "Zs":
-        return " "
+def _spelt(char: str) -> str:
     code = ord(char)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    form = "\\x{:02x}" if code < 0x100 else "\\u{:04x}" if code < 0x10000 else "\\U{:08x}"
+    return " " if unicodedata.category(char) == "Zs" else form.format(code)

@@ -41,8 +41,7 @@ sys.exit(int(os.environ.get("TELL_EXIT", "0")))
 START = "import runpy, sys; sys.executable = sys.argv.pop(1); sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
 
 NO_ENSUREPIP = """\
-case "$*" in "-m venv --without-pip "*) ;; "-m venv "*)
-  echo "The virtual environment was not created successfully because ensurepip is not available."; exit 1;; esac
+case "$*" in *"import ensurepip"*) echo "ModuleNotFoundError: No module named 'ensurepip'" >&2; exit 1;; esac
 """
 NO_VENV = 'case "$*" in "-m venv"*) echo "$0: No module named venv" >&2; exit 1;; esac\n'
 NO_PIP = 'case "$*" in "-m pip"*) echo "$0: No module named pip" >&2; exit 1;; esac\n'

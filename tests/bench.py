@@ -66,12 +66,10 @@ def capture() -> list[dict]:
         (small_s, small_bytes), (large_s, large_bytes) = figures["small"], figures["large"]
         tenth = "the same, a tenth as many"
         rows.append(
-            _row(
-                "capture, 1000 processes, 5000 device files", large_s, "s", tenth, small_s, "< 2 s"
-            )
+            row("capture, 1000 processes, 5000 device files", large_s, "s", tenth, small_s, "< 2 s")
         )
         rows.append(
-            _row("its peak memory", large_bytes / MIB, "MiB", tenth, small_bytes / MIB, "< 150 MB")
+            row("its peak memory", large_bytes / MIB, "MiB", tenth, small_bytes / MIB, "< 150 MB")
         )
     return rows
 
@@ -80,7 +78,7 @@ def imports() -> list[dict]:
     """``import helpers`` beside an empty Python."""
     empty = min(_timed([sys.executable, "-c", ""]) for _ in range(5))[0]
     package = min(_timed([sys.executable, "-c", "import helpers"]) for _ in range(5))[0]
-    return [_row("import helpers", package - empty, "s", "starting Python", empty, "< 0.3 s")]
+    return [row("import helpers", package - empty, "s", "starting Python", empty, "< 0.3 s")]
 
 
 def judge() -> list[dict]:
@@ -107,7 +105,7 @@ def judge() -> list[dict]:
                 )
     empty = min(took.pop(""))
     return [
-        _row(name, min(seconds), "s", "starting Python", empty, "< 2 s")
+        row(name, min(seconds), "s", "starting Python", empty, "< 2 s")
         for name, seconds in took.items()
     ]
 
@@ -135,7 +133,7 @@ def batch() -> list[dict]:
         took = time.perf_counter() - began
     base = _timed([sys.executable, "-c", "import papermill, matplotlib.figure, mistune"])[0]
     return [
-        _row("quick plan on a recorded box", took, "s", "importing what it uses", base, "< 60 s")
+        row("quick plan on a recorded box", took, "s", "importing what it uses", base, "< 60 s")
     ]
 
 
@@ -184,7 +182,7 @@ def replay() -> list[dict]:
     confs = list(grid(behaviour("2.14.1")))
     took = _seconds(lambda: whatif(part, Card(8 << 30), confs=confs))
     return [
-        _row(
+        row(
             "replay, 200,000 events",
             rate,
             "events/s",
@@ -192,7 +190,7 @@ def replay() -> list[dict]:
             len(trace) / figures["plain"],
             ">= 550,000 (the real allocator under Python: `make oracle ARGS=--speed`)",
         ),
-        _row(
+        row(
             f"what-if, {len(confs)} settings, 100,000 events",
             took,
             "s",
@@ -200,7 +198,7 @@ def replay() -> list[dict]:
             figures["compiled"] / 2,
             "< 10 s",
         ),
-        _row(
+        row(
             "first replay, 6,000 events, nothing compiled yet",
             took_first[0],
             "s",
@@ -208,7 +206,7 @@ def replay() -> list[dict]:
             figures["compiled"],
             "< 3 s",
         ),
-        _row(
+        row(
             "first study in a new process",
             took_first[1],
             "s",
@@ -221,9 +219,11 @@ def replay() -> list[dict]:
 
 def vpoc() -> list[dict]:
     """Volume profiles: the fused pass beside the read limit and the usual ways; needs 1.6 GB of disk for a while."""
-    from helpers.load.vpoc.bench import bench
+    sys.path.insert(0, str(ROOT / "tests"))
+    from vpoc_figures import in_memory, stream
 
-    return bench()
+    with tempfile.TemporaryDirectory(prefix="casebook-bench-") as folder:
+        return [*in_memory(Path(folder, "small")), *stream(Path(folder, "long"))]
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -232,7 +232,7 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _row(name: str, value: float, unit: str, ratio_to: str, base: float, goal: str) -> dict:
+def row(name: str, value: float, unit: str, ratio_to: str, base: float, goal: str) -> dict:
     return {
         "name": name,
         "value": round(value, 3),

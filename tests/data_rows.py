@@ -13,15 +13,15 @@ from helpers.units import parse_size
 DATA = Path(__file__).parent / "data"
 
 
-@lru_cache(1)
-def tables() -> dict[str, Any]:
-    """Every table by its name."""
-    return json.loads((DATA / "tables.json").read_text(encoding="utf-8"))
+@lru_cache
+def read_table(name: str) -> Any:
+    """What tests/data/NAME.json holds."""
+    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def read_rows(name: str) -> Any:
     """The table of that name, its rows as tuples; ``48 GiB`` is a number of bytes there, and ``1 KiB`` as well."""
-    table = sized(tables()[name])
+    table = sized(read_table("tables")[name])
     made = [tuple(row) if isinstance(row, list) else row for row in table]
     return table if isinstance(table, dict) else made
 

@@ -45,20 +45,24 @@ def stand_in(folder, run, job, *, stop, tick):
 
 
 class Loopback:
-    """A scheduler and its workers, each a process of its own on 127.0.0.1; all are ended at the end, frozen ones too."""
+    """A scheduler and its workers, each a process of its own on 127.0.0.1; all are ended at the end, frozen ones too.
 
-    def __init__(self, folder, allowed_failures=0):
-        self.folder, self.processes, self.wires = folder, {}, []
-        where, allowed = folder / "where.json", str(allowed_failures)
-        environ = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": allowed}
-        self._start("scheduler", "--port", "0", "--scheduler-file", where, **environ)
+    ``stock``: started by distributed's own commands, as somebody may who does not read env/FLEET.md.
+    """
+
+    def __init__(self, folder, stock=False, keys=None, **environ):
+        self.folder, self.stock, self.processes, self.wires = folder, stock, {}, []
+        self.environ = environ
+        self.keys = ("--keys", keys) if keys else ()
+        where = folder / "where.json"
+        self._start("scheduler", "--port", "0", "--scheduler-file", where)
         soon(lambda: where.exists() and where.read_text().endswith("}"))
         self.address = json.loads(where.read_text())["address"]
 
     def worker(self, name, *options, address=""):
-        own = ("--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--name", name)
-        place = ("--local-directory", self.folder / name)
-        self._start(name, address or self.address, *own, *place, *options)
+        place = ("--local-directory" if self.stock else "--scratch", self.folder / name)
+        to = () if self.stock else ("--scheduler",)
+        self._start(name, *to, address or self.address, "--name", name, *place, *options)
 
     def wire(self):
         """The scheduler's address by a wire that can be cut."""
@@ -76,10 +80,14 @@ class Loopback:
         for process in self.processes.values():
             process.wait()
 
-    def _start(self, name, *arguments, **environ):
-        module = f"distributed.cli.dask_{'scheduler' if name == 'scheduler' else 'worker'}"
-        argv = [sys.executable, "-m", module, "--host", "127.0.0.1", "--no-dashboard"]
-        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **environ}
+    def _start(self, name, *arguments):
+        part = "scheduler" if name == "scheduler" else "worker"
+        argv = [sys.executable, "-m", "helpers", "fleet", part, *map(str, self.keys)]
+        if self.stock:
+            argv = [sys.executable, "-m", f"distributed.cli.dask_{part}", "--no-dashboard"]
+            argv += ["--host", "127.0.0.1", *(() if part == "scheduler" else ("--no-nanny",))]
+        env = {**os.environ, **self.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+        env["CASEBOOK_OUTPUTS"] = str(self.folder / "outputs")
         with open(self.folder / f"{name}.log", "wb") as log:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             argv += map(str, arguments)
@@ -124,10 +132,10 @@ class Wire:
             return
 
 
-def soon(what, limit_s=40):
+def soon(what, limit_s=180):
     """Wait until something holds."""
     until = time.monotonic() + limit_s
     while not (found := what()):
         assert time.monotonic() < until, "it never came"
-        time.sleep(0.05)
+        time.sleep(0.1)
     return found

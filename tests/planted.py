@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import codecs
 import gzip
 import html
 import json
@@ -23,10 +24,13 @@ import re
 import sys
 import unicodedata
 import urllib.parse
+import zlib
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from data_rows import read_table
 
 LEAST_OF_A_KIND, LEAST_OF_A_WAY = 6, 5
 # The share of a secret's characters that is as good as the secret; of what encodes it beside its name, which says nothing.
@@ -34,19 +38,26 @@ ENOUGH, ENOUGH_ENCODED = 0.5, 0.8
 PLACES = {
     **dict.fromkeys(("py", "magic", "sh"), "cell source"),
     **dict.fromkeys(("log", "issue", "bundle"), "text file"),
-    "error": "traceback",
-    "cellmeta": "metadata",
+    **dict.fromkeys(("markdown", "raw"), "cell of text"),
+    **dict.fromkeys(("error", "evalue"), "traceback"),
+    **dict.fromkeys(("cellmeta", "outmeta"), "metadata"),
+}
+MIMES = {
+    "text": "text/plain",
+    "mdout": "text/markdown",
+    "latex": "text/latex",
+    "js": "application/javascript",
+    "json": "application/json",
+    "vega": "application/vnd.vegalite.v5+json",
 }
 WIDGETS = "application/vnd.jupyter.widget-state+json"
 ROW = ("id", "kind", "way", "place", "value")
 Plant = dict[str, Any]
 
 
-@cache
 def table(name: str) -> list[Any]:
     """The rows of tests/data/planted_NAME.json."""
-    path = Path(__file__).with_name("data") / f"planted_{name}.json"
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_table(f"planted_{name}")
 
 
 def clean_lines() -> list[str]:
@@ -171,6 +182,29 @@ ENCODERS = {
     "reverse": lambda text: text[::-1],
     "first30": lambda text: text[:30],
     "jsonesc": lambda text: json.dumps(text)[1:-1],
+    "b32": lambda text: base64.b32encode(text.encode()).decode(),
+    "b85": lambda text: base64.b85encode(text.encode()).decode(),
+    "a85": lambda text: base64.a85encode(text.encode()).decode(),
+    "zlib85": lambda text: base64.b85encode(zlib.compress(text.encode())).decode(),
+    "hexcolon": lambda text: ":".join(f"{ord(one):02x}" for one in text),
+    "hex0x": lambda text: ", ".join(f"0x{ord(one):02x}" for one in text),
+    "bytelist": lambda text: ", ".join(str(ord(one)) for one in text),
+    "charlist": lambda text: ", ".join(map(repr, text)),
+    "chrs": lambda text: " + ".join(f"chr({ord(one)})" for one in text),
+    "spaced": " ".join,
+    "nesc": lambda text: "".join(f"\\N{{{unicodedata.name(one)}}}" for one in text),
+    "Uesc": each("\\U{:08x}"),
+    "cssesc": each("\\{:x} "),
+    "overstrike": lambda text: "".join(f"{one}\b{one}" for one in text),
+    "rainbow": lambda text: "".join(f"\x1b[3{at % 8}m{one}" for at, one in enumerate(text)),
+    "zerowidth": "\u200b".join,
+    "mathletters": lambda text: re.sub("[a-z]", lambda one: chr(ord(one[0]) + 0x1D3B9), text),
+    "utf7": lambda text: "".join(
+        one if one.isalnum() else f"+{base64_of(one.encode('utf-16-be')).rstrip('=')}-"
+        for one in text
+    ),
+    "nulesc": lambda text: "".join(f"{one}\\x00" for one in text),
+    "rot13": lambda text: codecs.encode(text, "rot13"),
     "prefixed": lambda text: re.sub("(?m)^", "2026-03-01 10:00:00,123 [rank0] INFO | ", text),
 }
 
@@ -204,13 +238,15 @@ def planted(rng: random.Random, kind: dict[str, Any], way: dict[str, Any]) -> Pl
         elif step != "utf16":
             forms.append({"how": " + ".join(done), "text": encoded})
     words["e"] = encoded
+    if json.dumps(encoded)[1:-1] != encoded:
+        forms.append({"how": "in JSON", "text": json.dumps(encoded)[1:-1]})
     if "cut" in way:
         size = -(-len(value) // way["cut"])
         pieces = [value[at : at + size] for at in range(0, len(value), size)]
         forms.append({"how": "pieces", "pieces": pieces})
         words["v"] = way["join"].join(pieces)
     spot = rng.choice(way["place"])
-    if spot in ("json", "metadata", "cellmeta", "widget"):
+    if spot in ("json", "vega", "metadata", "cellmeta", "outmeta", "widget"):
         words = {key: json.dumps(one)[1:-1] for key, one in words.items()}
     snippet = filled(rng.choice(way["text"]), words)
     known = {"kind": kind["kind"], "secret": kind["family"] != "identity", "way": way["way"]}
@@ -304,8 +340,24 @@ def grown(seed: int) -> tuple[dict[str, Any], dict[str, str], list[Plant]]:
         inside = "\n".join(one["snippet"] for one in these)
         picture = f'<svg xmlns="http://www.w3.org/2000/svg" width="400">{inside}</svg>'
         cell(these, "figure", {"image/svg+xml": picture})
-    for these in some("json", 1):
-        cell(these, "result", {"application/json": json.loads(these[0]["snippet"])})
+    for spot, mime in MIMES.items():
+        for these in some(spot, 1):
+            words = these[0]["snippet"]
+            cell(these, "result", {mime: json.loads(words) if mime.endswith("json") else words})
+    for these in some("outmeta", 1):
+        told = {"output_type": "display_data", "metadata": json.loads(these[0]["snippet"])}
+        cell(these, "result", {**told, "data": {"text/plain": "1"}})
+    for these in some("evalue", 1):
+        told = {"output_type": "error", "ename": "ValueError", "evalue": these[0]["snippet"]}
+        cell(these, "train()", {**told, "traceback": []})
+    for spot in ("markdown", "raw", "attachment"):
+        for these in some(spot, 1):
+            words, attached = these[0]["snippet"], spot == "attachment"
+            these[0].update(file="notebook.ipynb", cell=len(cells))
+            more = {"attachments": {"notes.txt": {"text/plain": words}}} if attached else {}
+            kind = "raw" if spot == "raw" else "markdown"
+            told = {"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}}
+            cells.append({**told, "source": "see" if attached else words, **more})
     for these in some("cellmeta", 1):
         cell(these, "steps = 100", metadata=json.loads(these[0]["snippet"]))
     for (plant,) in some("metadata", 1):
@@ -330,10 +382,12 @@ def rendered(notebook: dict[str, Any]) -> str:
     said = [f"<script type='application/json'>{json.dumps(notebook['metadata'])}</script>"]
     for cell in notebook["cells"]:
         said += [html.escape(cell["source"]), json.dumps(cell["metadata"])]
-        for out in cell["outputs"]:
+        said.append(html.escape(json.dumps(cell.get("attachments", {}), ensure_ascii=False)))
+        for out in cell.get("outputs", []):
             said.append(html.escape(out.get("text") or "\n".join(out.get("traceback", []))))
+            said += [html.escape(out.get("evalue", "")), json.dumps(out.get("metadata", {}))]
             for mime, data in out.get("data", {}).items():
-                said.append(html.escape(json.dumps(data)) if mime.endswith("/json") else data)
+                said.append(html.escape(json.dumps(data)) if mime.endswith("json") else data)
     return "<!doctype html><html><body><pre>" + "\n".join(said) + "</pre></body></html>"
 
 

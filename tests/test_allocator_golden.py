@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.allocator.replay import rows
 from tests.oracle import compare, jobs
 
 HERE = Path(__file__).resolve().parent
@@ -15,9 +14,9 @@ SHARED = sorted(SHARED_FOLDER.glob("*.jsonl*"))
 
 def held_against(path: Path, engine: str) -> str:
     real = compare.read(path)
-    return compare.first_difference(
-        real, list(rows(real[0]["job"], compare.operations(real), real[0]["torch"], engine))
-    )
+    job, torch = real[0]["job"], real[0]["torch"]
+    model = compare.model(job, compare.operations(real), torch, engine)
+    return compare.first_difference(real, model)
 
 
 @pytest.mark.parametrize("engine", ["plain", "compiled"])

@@ -196,6 +196,21 @@ def test_without_stacks_a_release_before_a_new_segment_is_taken_for_empty_cache_
     assert any("it is a guess" in note for note in trace.notes)
 
 
+@pytest.mark.parametrize(
+    "free_mib, ops_read",
+    [(2, "ALLOC FREE ALLOC ALLOC"), (60, "ALLOC FREE EMPTY_CACHE ALLOC ALLOC")],
+)
+def test_without_stacks_a_release_is_the_allocations_own_where_the_card_had_no_room_for_both(
+    free_mib, ops_read
+):
+    toy = Toy()
+    toy.free(toy.alloc(30 * MIB))
+    toy.empty_cache()
+    toy.alloc(40 * MIB)
+    toy.say("oom", free_mib * MIB, 80 * MIB)
+    assert ops(trace_of(toy)) == ops_read
+
+
 def test_an_out_of_memory_is_an_allocation_that_is_never_freed_and_tells_the_capacity():
     toy = Toy()
     toy.alloc(30 * MIB)

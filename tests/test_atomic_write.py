@@ -27,3 +27,7 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path):
     with pytest.raises(TypeError):
         write_atomic(path, 3)
     assert path.read_text() == "old" and [one.name for one in tmp_path.iterdir()] == ["run.json"]
+    # The name in an error is the one that was given.
+    with pytest.raises(OSError) as refused:
+        write_atomic(tmp_path / "none" / "run.json", "new")
+    assert refused.value.filename == str(tmp_path / "none" / "run.json")

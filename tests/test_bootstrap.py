@@ -64,7 +64,7 @@ def test_first_use_sets_up_shows_progress_and_records_what_it_found(bare: Checko
     record = bare.record
     assert (record["torch"], record["cuda"], record["hip"]) == ("9.9.9+cpu", None, None)
     assert record["torch_python"] == record["owner"] == str(bare.venv / "bin/python")
-    assert "base packages" in done.stderr and "TOLD" not in done.stderr
+    assert "set up in" in done.stderr and "TOLD" not in done.stderr
     assert json.loads((bare.venv / "share/jupyter/lab/settings/overrides.json").read_text())
 
 
@@ -186,18 +186,83 @@ def test_an_interrupted_set_up_leaves_no_stamp_and_goes_on_the_next_time(bare: C
     assert not (bare.venv / "casebook.json").exists()
     done = bare.lacking(NO_ENSUREPIP).start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
-    assert "setting up" not in done.stderr, "what was made is gone on with"
+    assert "setting up" in done.stderr and bare.imports("tiny") == "1.0"
+    assert not (bare.venv / "set-up-is-busy").exists()
     assert stamp.read(bare.venv)
 
 
 @needs_pip
-def test_a_package_that_arrived_by_half_is_installed_again(mended: Checkout) -> None:
-    (mended.venv / "casebook.json").unlink()
+def test_what_an_interruption_left_by_half_is_installed_again(mended: Checkout) -> None:
+    """Also where the sets were whole already, and torch was on its way."""
     site = next(mended.venv.glob("lib/python3.*/site-packages"))
-    (site / "tiny-1.0.dist-info/RECORD").unlink()
     (site / "tiny.py").unlink()
-    assert mended.start("diagnose", "--torch=none").returncode == 0
+    (mended.venv / "set-up-is-busy").touch()
+    assert mended.start("setup", "--torch=none").returncode == 0
     assert mended.imports("tiny") == "1.0"
+
+
+@needs_pip
+def test_the_count_only_rises_and_what_is_done_in_silence_is_named(bare: Checkout) -> None:
+    slow = 'case "$*" in *"-m venv"*|*" install "*) sleep 3;; esac\n'
+    done = bare.lacking(NO_ENSUREPIP, slow).start("diagnose")
+    assert done.returncode == 0 and "\r" not in done.stderr, done.stderr
+    counts = [int(share) for share in re.findall(r"set-up: (\d+)%", done.stderr)]
+    assert counts and counts == sorted(counts)
+    assert {"making .venv", "fetching packages"} <= {
+        line.rpartition(": ")[2] for line in done.stderr.splitlines()
+    }
+
+
+# A uv that takes pip's words; it says with what settings it was called.
+FAKE_UV = f"""\
+import json, os, runpy, sys
+with open(os.environ["HOME"] + "/uv.calls", "a") as calls:
+    print(json.dumps([sys.argv[1:], dict(os.environ)]), file=calls)
+if FAILS:
+    sys.exit(2)
+os.environ["PIP_FIND_LINKS"] = os.environ["UV_FIND_LINKS"].replace(",", " ")
+sys.argv += ["--python", os.environ["VIRTUAL_ENV"] + "/bin/python"]
+runpy.run_path({str(ROOT / "tests/tiny_pip.py")!r}, run_name="__main__")
+"""
+
+
+@needs_pip
+@pytest.mark.parametrize("fails", [False, True])
+def test_uv_installs_where_a_source_serves_it_and_pip_what_it_cannot(
+    bare: Checkout, fails: bool
+) -> None:
+    main = FAKE_UV.replace("FAILS", str(fails))
+    wheel(bare.wheels, "uv", files={"uv/__init__.py": "", "uv/__main__.py": main})
+    (bare.root / "env/requirements-maintain.txt").write_text("uv==1.0\n")
+    bent = {"UV_INDEX_URL": "https://theirs", "UV_TARGET": "/x"}
+    done = bare.start("diagnose", PIP_TRUSTED_HOST="own.example", **bent)
+    assert done.returncode == 0, done.stderr
+    assert bare.imports("tiny") == "1.0" and bare.record["torch"] == "9.9.9+cpu"
+    calls = [json.loads(line) for line in (bare.home / "uv.calls").read_text().splitlines()]
+    assert len(calls) == 3 == bare.log.count("$ uv pip install")
+    for argv, env in calls:
+        assert "--no-index" in argv and "--no-deps" in argv
+        assert env["UV_INSECURE_HOST"] == "own.example" and not {*bent} & {*env}
+    assert bare.log.count("$ pip install") == (4 if fails else 1)
+    assert not (bare.venv / ".uv").exists()
+
+
+@needs_pip
+def test_what_a_killed_set_up_left_running_is_waited_for(bare: Checkout) -> None:
+    busy = 'case "$*" in *"install"*) echo $$ > "$0.pid"; mv "$0.pid" "$0.busy"; exec sleep 60;; esac\n'
+    bare.lacking(NO_ENSUREPIP, busy)
+    first, left = bare.begin("diagnose", "--torch=none"), Path(bare.host + ".busy")
+    while not left.exists() and first.poll() is None:
+        time.sleep(0.05)
+    first.kill()
+    first.communicate()
+    bare.lacking(NO_ENSUREPIP)
+    second = bare.begin("diagnose", "--torch=none")
+    assert second.stderr is not None
+    assert second.stderr.readline().startswith("another set-up of this checkout is running")
+    os.kill(int(left.read_text()), signal.SIGKILL)
+    second.communicate(timeout=60)
+    assert second.returncode == 0 and bare.imports("tiny") == "1.0"
 
 
 @needs_pip

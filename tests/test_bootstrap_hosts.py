@@ -46,8 +46,8 @@ def real(tmp_path: Path) -> Checkout:
 @pytest.mark.parametrize(
     ("lacks", "way"),
     [
-        pytest.param((), "venv", marks=pytest.mark.slow),
-        ((NO_ENSUREPIP, MANAGED), "venv --without-pip, the host's pip"),
+        pytest.param((), "venv, pip-", marks=pytest.mark.slow),
+        ((NO_ENSUREPIP, MANAGED), "venv, the host's pip"),
     ],
     ids=["whole", "no ensurepip, externally managed"],
 )
@@ -56,7 +56,7 @@ def test_each_way_of_making_venv_ends_with_the_packages(
 ) -> None:
     done = real.lacking(*lacks).start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
-    assert real.record["made"]["way"] == way
+    assert real.record["made"]["way"].startswith(way)
     assert real.imports("tiny") == "1.0"
     said = told(done)
     assert said["path"][0] == str(real.root)

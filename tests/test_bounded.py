@@ -74,6 +74,20 @@ def test_of_a_kernel_log_that_is_too_long_the_end_is_read(monkeypatch):
     assert len(found) < 30 and found[-1].pid == found[-1].line == 100
 
 
+def test_a_verdict_says_that_a_kernel_log_was_read_from_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_log, "LOG_LIMIT", 2000)
+    line = "[    1.0] Out of memory: Killed process 7 (python) total-vm:1kB, anon-rss:1kB\n"
+    for lines, says in ((10, ""), (100, f" was read from its end: {25 * len(line)} of ")):
+        place = bundle(tmp_path / str(lines), log=line * lines)
+        done = verb("diagnose", place, "--json")
+        summary = json.loads(done.out)["summary"]
+        assert says in summary and ("from its end" in summary) == bool(says)
+        assert not says or f"of {lines * len(line)} bytes." in summary
+        assert " ".join(verb("diagnose", place).out.split()).count(
+            "Not used: The kernel log (dmesg) was read from its end"
+        ) == bool(says)
+
+
 def test_keys_whose_hashes_can_be_chosen_are_refused(tmp_path):
     path = tmp_path / "a.pickle"
     for key in (7, (1 << 61) - 1, 1 << 80, 1.5):
@@ -106,6 +120,17 @@ def test_any_standard_output_ends_in_an_answer_or_in_one_line(shell, code, says)
     assert done.stderr.count("\n") == bool(says)
 
 
+@pytest.mark.parametrize("words", ["", "--help", "diagnose --help", "capture --help"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_help_that_cannot_be_written_ends_in_one_line(words, unbuffered):
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        argv, how = [sys.executable, MAIN, *words.split()], {"stdout": full, "env": env}
+        done = subprocess.run(argv, stderr=subprocess.PIPE, text=True, check=False, **how)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "standard output: No space left on device" in done.stderr
+
+
 def test_a_record_that_is_none_is_named_at_once_and_status_says_that_nothing_can_be_read(tmp_path):
     records = {"zero": "/dev/zero", "pipe": None, "many": {"attempt": 99999999999999999999}}
     for name, target in records.items():
@@ -122,6 +147,17 @@ def test_a_record_that_is_none_is_named_at_once_and_status_says_that_nothing_can
     assert done.code == 1 and "no record can be read" in done.out
     assert all(f"{name}/run.json" in done.out for name in records)
     assert "a pipe, not a regular file" in done.out and "attempt" in done.out
+
+
+def test_a_record_of_a_million_keys_is_named_without_a_report_on_each(tmp_path):
+    for name, raw in (
+        ("keys", '{"a":1' + ',"b":1' * 100_001 + "}"),
+        ("rows", "[1" + ",1" * 100_001 + "]"),
+    ):
+        (tmp_path / "b" / name).mkdir(parents=True)
+        (tmp_path / "b" / name / "run.json").write_text(raw)
+    done = verb("status", tmp_path / "b")
+    assert done.code == 1 and done.out.count("more than 100,000 values; expected a record") == 2
 
 
 def test_a_page_is_written_into_a_batch_alone(tmp_path):
@@ -163,3 +199,33 @@ def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(t
         shutil.rmtree(out, ignore_errors=True)
     assert done.returncode == 0, done.stderr
     assert modes == {(True, 0o700), (False, 0o600)} and list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("umask", [0, 0o022])
+def test_what_record_trial_and_tune_write_is_the_owners_and_the_program_keeps_its_umask(
+    tmp_path, umask
+):
+    (tmp_path / "own.py").write_text(
+        "import os, sys, torch\n"
+        "def f(given):\n    return given['x']\n"
+        "open(os.path.join(os.path.dirname(__file__), f'own-{os.getpid()}'), 'w').close()\n"
+    )
+    out = tmp_path / "outputs"
+    program = ["--", sys.executable, tmp_path / "own.py"]
+    env = {**os.environ, "CASEBOOK_OUTPUTS": str(out)}
+    for words in (
+        ["record", "--hang-after", "60", *program],
+        ["trial", "--preset", "cpu-one-thread", "--repeats", "3", *program],
+        ["tune", f"{tmp_path}/own.py:f", "--study", out / "s.db", "--param", "x=0..1"]
+        + ["--trials", "1"],
+    ):
+        command = [sys.executable, MAIN, *words]
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, umask=umask, check=False
+        )
+        assert done.returncode in (0, 1), done.stderr
+    modes = {path.name: path.stat().st_mode & 0o777 for path in out.rglob("*")}
+    assert {"s.db", "record.json", "trials"} < set(modes) and len(modes) > 6
+    assert set(modes.values()) == {0o700, 0o600}
+    own = [path.stat().st_mode & 0o777 for path in tmp_path.glob("own-*")]
+    assert len(own) >= 4 and set(own) == {0o666 & ~umask}

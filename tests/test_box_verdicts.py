@@ -56,6 +56,37 @@ def test_near_capacity_with_stranded_memory_shows_both_and_names_the_snapshot_an
     assert "not caused by it" in verdict.summary
 
 
+# -- the build of torch ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "chip, archs, served",
+    [
+        ("1151", "gfx1030 gfx942 gfx90a", False),
+        ("1151", "gfx1030 gfx1151", True),
+        ("1151", "gfx1151:xnack-", True),
+        ("1151", "gfx11-generic", True),
+        ("1151", "gfx10-3-generic gfx12-generic", False),
+        ("1030", "gfx10-3-generic", True),
+        ("1030", "gfx10-1-generic gfx11-generic", False),
+        ("942", "gfx9-4-generic", True),
+        ("950", "gfx9-4-generic", True),
+        ("90a", "gfx908 gfx9-4-generic", False),
+        ("1151", "", True),
+    ],
+)
+def test_a_rocm_build_that_was_not_made_for_this_chip_is_named_and_any_that_serves_it_is_not(
+    chip, archs, served
+):
+    torch = open_box("strix-halo-4-ttm").table("torch")[0]
+    torch.update(archs=archs.split())
+    version = f"{chip[:-2]}{int(chip[-2], 16):02}{int(chip[-1], 16):02}"
+    at = "/sys/class/kfd/kfd/topology/nodes/1/properties"
+    box = open_box("strix-halo-4-ttm")
+    node = box.read(at).text.replace("target_version 110501", f"target_version {version}")
+    verdict = judged("strix-halo-4-ttm", torch=lines(torch), **{at: node})
+    assert (verdict.cause == "unsupported-gfx") is not served
+    assert served or verdict.confidence == "likely"
+
+
 # -- holders --------------------------------------------------------------------------------------
 def test_a_full_card_in_a_container_leaves_the_other_holders_open():
     others = {other.cause for other in judged("rx7900xt-container").alternatives}

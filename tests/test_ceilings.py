@@ -4,7 +4,7 @@ import pytest
 from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ttm_boxes import DKMS, GIB, KIB, MIB, PCI, apu
+from ttm_boxes import DKMS, GIB, MIB, PCI, apu
 
 from helpers.judge.binding import Numbers, decide, kfd_limit
 from helpers.judge.ceilings import ceilings
@@ -12,7 +12,6 @@ from helpers.look.boxes import open_box
 
 RAM = 96 * GIB
 HALF = RAM // 2
-STRIX_DEFAULT = 65575696 * KIB
 
 
 def decision(bundle):

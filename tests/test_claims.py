@@ -23,10 +23,7 @@ MIB, GIB = 1 << 20, 1 << 30
 HIP, CUDA = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
 EXPANDABLE, SPLIT = "expandable_segments:True", "max_split_size_mb:"
-THRESHOLD = "garbage_collection_threshold:0.8"
 NO_CACHE = {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}
-NO_SDMA = {"HSA_ENABLE_SDMA": "0", "HSA_ENABLE_INTERRUPT": "0"}
-MIOPEN = dict.fromkeys(("MIOPEN_LOG_LEVEL", "MIOPEN_ENABLE_LOGGING", "MIOPEN_DISABLE_CACHE"), "5")
 # What decides each claim about a setting: its variables, the release, the chip, the piece judged, and the verdict on it.
 SETTINGS = read_rows("claims settings")
 ON_CUDA = ("000-17", "004-04")

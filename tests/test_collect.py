@@ -138,6 +138,13 @@ def test_a_merge_of_merges_keeps_the_names(tmp_path):
     assert (done.folder / "batches" / f"elm.{BATCH}" / "plan.yaml").exists()
 
 
+def test_a_batch_in_which_another_was_put_down_is_taken_as_the_one_batch_it_is(tmp_path):
+    found = batch(tmp_path / "oak", "oak", ["answered"])
+    batch(found, "elm", ["failed"], name="copied-here")
+    done = collect([found], tmp_path / "all")
+    assert list(states(done).values()) == ["answered"]
+
+
 def test_links_out_of_a_run_are_not_followed(tmp_path):
     found = batch(tmp_path / "oak", "oak", ["answered"])
     (tmp_path / "secret").write_text("of the box alone")

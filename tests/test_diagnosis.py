@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +19,9 @@ from helpers.judge.evidence import (
     CaseEvidence,
     Observation,
     case_evidence,
-    evidence_from_bundle,
     evidence_from_case,
     evidence_from_message,
 )
-from helpers.judge.observations import observe
-from helpers.look.boxes import open_box, recorded_names
 from helpers.look.reading import seen
 from helpers.settings.audit import audit
 from helpers.tell.verdict import as_text
@@ -41,14 +37,6 @@ def judged(error):
 
 def answer(verdict):
     return verdict.cause, verdict.confidence, verdict.alternatives
-
-
-@pytest.mark.parametrize("box", recorded_names())
-def test_the_order_of_observations_decides_nothing(box):
-    found = list(observe(evidence_from_bundle(open_box(box))))
-    before = verdict_of(tuple(found))
-    random.Random(7).shuffle(found)
-    assert answer(verdict_of(tuple(found))) == answer(before)
 
 
 def test_two_causes_that_weigh_alike_are_cannot_tell_with_both_named():

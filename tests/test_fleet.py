@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 from fleet_stand_in import ROOT, Loopback, soon, stand_in
 
-from helpers import __version__
 from helpers.look.bundle import open_bundle
-from helpers.run import fleet_worker
+from helpers.run.clean import Gates
 from helpers.run.fleet import Fleet, FleetError, needs
 from helpers.run.record import node, read_run, write_run
-from helpers.run.shapes import Gates, Plan, Run
+from helpers.run.shapes import Plan, Run
 
 FIGURE = Path(__file__).parent / "notebooks" / "answers_with_a_figure.ipynb"
 NIGHT = "20260101T000000Z-night"
@@ -197,14 +196,6 @@ def test_a_notebook_answers_on_a_node_as_it_does_here(calm, tmp_path):
     assert {"figures/01.png", "figures/02.png", "notebook.ipynb"} <= set(ended.files)
 
 
-def test_a_worker_that_imported_torch_or_has_another_workbook_is_unfit(monkeypatch):
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert fleet_worker.unfit(__version__) == ""
-    assert "expected 9.9" in fleet_worker.unfit("9.9")
-    monkeypatch.setitem(sys.modules, "torch", object())
-    assert "seen torch imported" in fleet_worker.unfit(__version__)
-
-
 def test_what_runs_in_a_worker_imports_no_torch_and_no_notebook_engine():
     heavy = "{'torch', 'papermill', 'nbclient'}"
     code = f"import sys, helpers.run.fleet_worker; print(sorted({heavy} & set(sys.modules)))"
@@ -217,10 +208,14 @@ def test_a_fleet_that_cannot_be_is_refused_in_one_line(tmp_path):
     with pytest.raises(FleetError, match="no scheduler answers") as refused:
         Fleet("tcp://127.0.0.1:1", first_s=0.5)
     assert "\n" not in str(refused.value)
-    grid = Loopback(tmp_path, allowed_failures=3)
+    grid = Loopback(tmp_path, stock=True)
     try:
+        grid.worker("only")
+        fleet = joined(grid.address, 1)
+        plan = SimpleNamespace(gates=None, stop=SimpleNamespace(node_strikes=0), insecure=True)
         with pytest.raises(FleetError, match="seen allowed-failures 3; expected 0"):
-            Fleet(grid.address)
+            fleet.check(SimpleNamespace(plan=plan, steps=[]))
+        fleet.close()
     finally:
         grid.end()
 

@@ -25,8 +25,11 @@ from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus as gpus_of
 from helpers.look.nvml import NvmlError
 from helpers.run import box_state, gate
-from helpers.run.gate import BoxState, GpuState, Held, Quarantine, Trouble, measure, settle, unclean
-from helpers.run.shapes import Gates
+from helpers.run.box_state import BoxState, GpuState, Held, Trouble, measure
+from helpers.run.clean import Gates, settle, unclean
+from helpers.run.gate import Quarantine
+from helpers.run.last_look import before_the_end
+from helpers.run.shapes import Run
 
 CARD = "0000:03:00.0"
 OTHER = "0000:13:00.0"
@@ -125,10 +128,25 @@ def test_a_look_is_kept_while_runs_go_on_and_none_is_taken_after_a_driver_did_no
     assert [look.boot_id for look in looks] == ["c"]
 
 
+def test_a_look_that_fails_while_runs_go_on_is_said_beside_the_last_readings(tmp_path, monkeypatch):
+    looks = [BoxState("b", available_bytes=3 * GIB, at="2026-01-01T00:00:00Z")]
+    monkeypatch.setattr(gate, "WATCH_S", 0)
+    stand_in = SimpleNamespace(
+        measure=lambda folder: looks.pop() if looks else os.stat(tmp_path / "gone")
+    )
+    between = gate.Between(stand_in, GATES, tmp_path, lambda: False)
+    between.watch()
+    between.watch()
+    run = Run(run_id="1-a", batch_id="b", box="live", notebook="n", boot_id="b", state="rebooted")
+    said = "\n".join(before_the_end(tmp_path, run, str(tmp_path)))
+    assert "at 2026-01-01T00:00:00Z:" in said and "host memory available: 3.00 GiB" in said
+    assert "box: not looked at: " in said
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 64 * GIB), st.integers(GIB, 64 * GIB), st.floats(0, 1))
 def test_memory_is_back_exactly_within_the_plans_fraction_or_the_slack(more, total, fraction):
-    gates = GATES.model_copy(update={"memory_back_fraction": fraction})
+    gates = replace(GATES, memory_back_fraction=fraction)
     allowed = max(64 * MIB, int(total * fraction))
     before, now = (
         BoxState(
@@ -234,7 +252,7 @@ case "$*" in
 esac
 """)
     program.chmod(0o755)
-    monkeypatch.setattr(box_state, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(box_state.commands, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(box_state, "kmsg", lambda path, since: ("", [], False))
     assert box_state.new_errors("", "") == ("journal s=1", (), True)
     assert box_state.new_errors("", "kmsg 5") == ("journal s=1", (), True)
@@ -244,7 +262,7 @@ esac
     program.write_text("#!/bin/sh\necho 'Hint: none seen' >&2\nexit 1\n")
     assert box_state.new_errors("", "") == ("", (), False)
     program.unlink()
-    monkeypatch.setattr(box_state, "search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(box_state.commands, "search_path", lambda: str(tmp_path))
     assert box_state.new_errors("", "") == ("", (), False)
 
 
@@ -452,7 +470,9 @@ def test_a_look_that_was_kept_allows_what_was_there_and_tells_what_happened_sinc
     assert code == 1 and "GPU reset" in lines[0]
 
 
-@pytest.mark.parametrize("words", ["--since nosuch", "--since {}", "--disk /nosuch", "--gpus x"])
+@pytest.mark.parametrize(
+    "words", ["--since nosuch", "--since {}", "--since /dev/null", "--disk /nosuch", "--gpus x"]
+)
 def test_wrong_use_of_the_gate_is_exit_2_and_judges_nothing(words, tmp_path, capsys):
     (tmp_path / "empty").write_text("{}")
     assert main(["gate", *words.format(tmp_path / "empty").split()]) == 2

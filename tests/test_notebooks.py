@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
+from in_shell import carried_out
 from nbclient import NotebookClient
 
 from helpers.look.boxes import RECORDED, recorded_names
@@ -131,25 +131,26 @@ def test_no_cell_binds_a_name_that_another_has_bound(path):
             assert before == number, f"code cell {number} binds {name}, as cell {before} did"
 
 
-OFTEN = ("01_hardware_probe", "03_ttm_gtt_analysis")
-AGAIN = [
-    pytest.param(path, marks=[] if path.stem in OFTEN else pytest.mark.slow, id=path.stem)
-    for path in NOTEBOOKS
-]
+LOOKS = [path for path in NOTEBOOKS if "**Safety: looks.**" in path.read_text()]
 
 
-@pytest.mark.parametrize("path", AGAIN)
-def test_a_notebook_can_be_run_twice_in_one_kernel_and_one_that_only_looks_prints_the_same(path):
+@pytest.mark.parametrize("path", LOOKS, ids=lambda path: path.stem)
+def test_a_notebook_that_only_looks_prints_the_same_when_it_is_run_twice(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    sources = [cell.source for cell in cells(path, "code")]
+    told = carried_out(sources * 2)
+    assert told[: len(sources)] == told[len(sources) :] and any(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_can_be_run_twice_in_one_kernel(path):
     notebook = nbformat.read(path, 4)
     own = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    again = [nbformat.v4.new_code_cell(cell.source) for cell in own]
-    notebook.cells = own + again
+    notebook.cells = own + [nbformat.v4.new_code_cell(cell.source) for cell in own]
     where = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where)
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
-    if "**Safety: looks.**" in cells(path, "markdown")[0].source:
-        for before, after in zip(own, again, strict=True):
-            assert text_of(after) == text_of(before), before.source
 
 
 @by_name
@@ -211,20 +212,6 @@ def nbval(folder, box):
 def test_a_figure_changed_in_a_copy_of_the_box_turns_nbval_red(tmp_path):
     code, said = nbval(tmp_path, mutated_box(tmp_path))
     assert code == 1 and "19.69 GiB" in said and "19.75 GiB" in said
-
-
-def test_notebooks_about_a_box_answer_on_other_boxes_than_their_own(tmp_path):
-    """Which boxes: a card, an APU and none; every notebook on every box is what the slow test below runs."""
-    plan = yaml.safe_load((ROOT / "notebooks" / "plans" / "boxes.yaml").read_text())
-    some = ["cpu-only", "cuda-24gb-tuning", "strix-halo-1-found", "cuda-healthy"]
-    about = [run for run in plan["runs"] if set(run["grid"]["box"]) == set(recorded_names())]
-    pairs = zip(about, some, strict=True)
-    plan["runs"] = [{"notebook": run["notebook"], "grid": {"box": [box]}} for run, box in pairs]
-    (tmp_path / "some.yaml").write_text(yaml.safe_dump(plan))
-    result = run_plan(tmp_path / "some.yaml", tmp_path / "out")
-    assert sorted(run.box for run in result.runs) == sorted(some)
-    assert [(run.run_id, run.cause) for run in result.runs if run.state != "answered"] == []
-    assert all(run.figures and run.verdict for run in result.runs)
 
 
 @pytest.mark.slow

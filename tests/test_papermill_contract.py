@@ -3,16 +3,21 @@
 When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/run/engine.py.
 """
 
+import re
+from contextlib import nullcontext
+
 import nbformat
 import papermill
 import pytest
+from in_shell import carried_out
 from nbclient.exceptions import DeadKernelError
 from papermill.engines import papermill_engines
-from papermill.iorw import LocalHandler, papermill_io
+from papermill.iorw import LocalHandler, load_notebook_node, papermill_io
+from papermill.parameterize import parameterize_notebook
 from run_stand_in import NOTEBOOKS
 
 from helpers.run.engine import CasebookEngine
-from helpers.run.notebook import open_notebook, parameters, refuse_wrong_parameters
+from helpers.run.notebook import NotebookError, open_notebook, parameters, refuse_wrong_parameters
 
 KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
 
@@ -41,24 +46,29 @@ names: list[str] = ["a"]"""
 CHECK = "from helpers.run.notebook import refuse_wrong_parameters\n\nrefuse_wrong_parameters()"
 
 
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"bx": "x"}, "no parameter 'bx'; expected one of box, steps, names"),
-        ({"steps": "lots"}, "parameter 'steps': seen 'lots' (str); expected int"),
-        ({"box": 5}, "parameter 'box': seen 5 (int); expected str (quote it; with papermill: -r)"),
-        ({"names": "a"}, "parameter 'names': seen 'a' (str); expected list[str]"),
-        ({"box": "x", "steps": 3, "names": []}, ""),
-    ],
-)
-def test_under_stock_papermill_a_wrong_name_or_type_ends_in_one_line(tmp_path, given, line):
+WRONG = [
+    ({"bx": "x"}, "no parameter 'bx'; expected one of box, steps, names"),
+    ({"steps": "lots"}, "parameter 'steps': seen 'lots' (str); expected int"),
+    ({"box": 5}, "parameter 'box': seen 5 (int); expected str (quote it; with papermill: -r)"),
+    ({"names": "a"}, "parameter 'names': seen 'a' (str); expected list[str]"),
+]
+RIGHT = ({"box": "x", "steps": 3, "names": []}, "")
+
+
+def checked():
+    """A notebook that checks its parameters; a second use, after other cells, says the same of the same."""
     new = nbformat.v4.new_code_cell
     own = new(OWN, metadata={"tags": ["parameters"]})
-    # A second use, after other cells, says the same of the same.
     nb = nbformat.v4.new_notebook(cells=[own, new(CHECK), new("%pwd\nsize: int = 1"), new(CHECK)])
-    path, out = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
     nb.metadata.language_info = {"name": "python"}
-    nbformat.write(nb, path)
+    nb.metadata.kernelspec = {"name": "python3", "language": "python", "display_name": "x"}
+    return nb
+
+
+@pytest.mark.parametrize(("given", "line"), [WRONG[0], RIGHT])
+def test_under_stock_papermill_a_wrong_name_ends_in_one_line(tmp_path, given, line):
+    path, out = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
+    nbformat.write(checked(), path)
     try:
         papermill.execute_notebook(
             str(path), str(out), given, kernel_name="python3", progress_bar=False
@@ -67,6 +77,16 @@ def test_under_stock_papermill_a_wrong_name_or_type_ends_in_one_line(tmp_path, g
     except papermill.PapermillExecutionError as error:
         said = error.traceback
     assert said == ([f"NotebookError: {line}"] if line else [])
+
+
+@pytest.mark.parametrize(("given", "line"), [*WRONG, RIGHT])
+def test_a_wrong_name_or_type_that_papermill_puts_in_is_refused_in_one_line(tmp_path, given, line):
+    nbformat.write(checked(), tmp_path / "in.ipynb")
+    nb = parameterize_notebook(load_notebook_node(str(tmp_path / "in.ipynb")), given)
+    sources = [cell.source for cell in nb.cells]
+    assert len(sources) == 5
+    with pytest.raises(NotebookError, match=f"^{re.escape(line)}$") if line else nullcontext():
+        carried_out(sources)
 
 
 def test_outside_a_kernel_there_is_nothing_to_check():

@@ -7,7 +7,9 @@ import random
 import re
 import string
 import sys
+import unicodedata
 import zlib
+from copy import deepcopy
 from itertools import islice
 
 import nbformat
@@ -145,13 +147,24 @@ def test_there_are_three_hundred_secrets_of_thirty_kinds():
     assert len(MADE) == 30 and len(set(ALL)) == 300
 
 
+@pytest.fixture(scope="module")
+def told_box(tmp_path_factory):
+    """A box that was told every planted value once, to be copied."""
+    box, folder = Known(), tmp_path_factory.mktemp("told")
+    learn_live(box, folder, tree(folder, MADE))
+    learn(known_besides(MADE), box)
+    for one in ALL:
+        redact_text(told(*one), box)
+    return box
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_a_value_goes_in_every_way_to_write_it(known, form):
+def test_a_value_goes_in_every_way_to_write_it(told_box, form):
+    known = deepcopy(told_box)
     insensitive = ("host", "mac", "gpu-uuid", "boot-id", "disk", "serial")
     for kind, value in ALL:
         if form == "upper" and kind not in insensitive or form == "url-lower" and kind not in KNOWN:
             continue
-        redact_text(told(kind, value), known)
         written = FORMS[form](told(kind, value))
         assert survives(value, written), "the test would see it"
         clean = redact_text(written, known)
@@ -394,6 +407,14 @@ WAYS = {
         encoded(encoded(encoded(text.encode()).encode()).encode()).encode()
     ),
     "base32": lambda text: base64.b32encode(text.encode()).decode(),
+    "base85": lambda text: base64.b85encode(text.encode()).decode(),
+    "backwards": lambda text: f"x = '{text[::-1]}'[::-1]",
+    "calls of chr": lambda text: " + ".join(f"chr({ord(one)})" for one in text),
+    "pairs after 0x": lambda text: ", ".join(f"0x{ord(one):02x}" for one in text),
+    "names of characters": lambda text: "".join(f"\\N{{{unicodedata.name(one)}}}" for one in text),
+    "parts of a format": lambda text: '"{{}}{{}}".format("{}", "{}")'.format(*halves(text)),
+    "steps": lambda text: 'x = "{}"\nx += "{}"'.format(*halves(text)),
+    "a row of its own": in_lines("| api_key | ", " |\n|         | ", " |"),
 }
 
 
@@ -429,6 +450,33 @@ def test_a_table_is_read_by_its_heads_and_only_as_far_as_rows_keep_to_them():
     assert "63488M of GTT memory ready." in clean and "card,serial-1,24" in clean
 
 
+def test_tables_of_html_and_of_data_are_read_by_their_heads():
+    html = (
+        "<table><tr><th></th><th>gib</th><th>user</th></tr><tr><th>0</th><td>23.4</td><td>qwibble"
+        "</td></tr></table>"
+    )
+    assert "qwibble" not in redact_text(html, Known())
+    for told_so in (
+        {"columns": ["gib", "wifi_ssid"], "data": [[23.4, "Fen-5G"]]},
+        {"wifi_ssid": {"0": "Fen-5G"}},
+        {"name": "wifi_ssid", "type": "string", "value": "Fen-5G"},
+        [["wifi_ssid", "Fen-5G"], ["gib", 23.4]],
+    ):
+        clean = json.dumps(redact_data(told_so, Known(), Replaced(), "x"))
+        assert "Fen" not in clean and json.dumps(told_so).replace("Fen-5G", "wifi-1") == clean
+
+
+def test_tokens_that_begin_alike_and_one_told_in_quotes_hide_nothing_of_each_other():
+    one, two = ("sk-or-v1-" + pair * 32 for pair in ("9c", "9d"))
+    clean = redact_text(f'key \'"{one}"\'\nopenrouter_api_key = b"{two}"\n', Known())
+    assert not re.search("(?:9[cd]){4}", clean) and clean.count("token-") == 2
+
+
+def test_settings_below_a_secret_stay():
+    text = "HF_TOKEN=abcdefghij1234567890abcd\nNCCL_DEBUG=INFO\nRANK=0\n"
+    assert redact_text(text, Known()) == "HF_TOKEN=token-1\nNCCL_DEBUG=INFO\nRANK=0\n"
+
+
 def test_numbers_of_cards_and_accounts_go_by_their_check_digits_alone():
     right, wrong = "4111 1111 1111 1111", "4111 1111 1111 1112"
     assert redact_text(f"of {right} and {wrong}", Known()) == f"of card-1 and {wrong}"
@@ -445,6 +493,11 @@ def test_the_second_scan_reckons_entropy_without_quotes_and_allows_what_is_named
     assert find.startswith("log line 2: ") and find.value == value and value not in find
     if value.isalnum() and value.lower() == value:
         assert second_scan({"log": f"commit {value}", "digest": f'"sha256": "{value}"'}) == []
+
+
+def test_the_second_scan_lets_the_path_of_a_run_of_ours_pass():
+    run = "20261123T013307Z-quick/000-01_hardware_probe-20c93ae7/notebook.ipynb"
+    assert second_scan({"notebook": f'"output_path": "/srv/wt/integ/outputs/{run}"'}) == []
 
 
 def test_the_second_scan_finds_what_was_planted_and_nothing_after(known):

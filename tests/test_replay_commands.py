@@ -52,6 +52,15 @@ def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
     assert code == 2 and "is there already" in err and err.count("\n") == 1
 
 
+def test_a_trace_is_written_as_parquet_that_replays_the_same_and_never_over_another(tmp_path):
+    trace, out = small_trace(tmp_path, *ALLOCS), tmp_path / "out.parquet"
+    words = ("--capacity", "1GiB", "--json")
+    _, first, _ = run("replay", trace, "--parquet", out, *words)
+    assert json.loads(run("replay", out, *words)[1]) == json.loads(first)
+    code, _, err = run("replay", trace, "--parquet", out)
+    assert code == 2 and "is there already" in err and err.count("\n") == 1
+
+
 def test_whatif_finds_the_setting_that_saves_the_run(tmp_path):
     code, out, _ = run("whatif", LOOP, "--json", *ONLY)
     found = json.loads(out)

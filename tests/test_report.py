@@ -530,6 +530,7 @@ def test_a_run_that_a_restart_ended_shows_what_the_kernel_said_before_it(tmp_pat
         boot_id="b",
         gpus=(GpuState("0000:c5:00.0", pools=(("sysfs GTT", 60 * GIB, 62 * GIB),)),),
         available_bytes=GIB,
+        at="2026-11-22T03:12:19Z",
     )
     keep(folder, look)
     (tmp_path / "box/var/log").mkdir(parents=True)

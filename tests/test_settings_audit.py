@@ -32,7 +32,6 @@ from helpers.settings.text import SettingsError, memory_fraction, parse, parts
 DATA = json.loads((Path(__file__).parent / "data" / "settings.json").read_text())
 CUDA, HIP, PLAIN = CONF_NAMES
 NO_CUDA, NO_HIP = NO_CACHE
-EXPAND = "expandable_segments:True"
 QUIET = {*table.HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
 SETTINGS = [variable for variable in VARIABLES.values() if variable.name not in QUIET]
 TORCHES = [f"2.{minor}.0" for minor in range(4, 16)]

@@ -97,7 +97,6 @@ def test_keys_stand_in_the_order_of_the_contract():
 
 
 GOOD = {"cause": "permission", "confidence": "confirmed", "next_step": STEP}
-NO_VALUE = {"id": "e", "says": "x", "reading": {**READING, "value": None}}
 WRONG = read_rows("shapes wrong")
 
 
@@ -138,6 +137,11 @@ def test_any_input_is_a_verdict_or_refused_in_one_line(data):
         assert from_json(Verdict, from_json(Verdict, data)) == from_json(Verdict, data)
     except ValueError as error:
         assert "\n" not in str(error) and len(str(error)) < 800
+
+
+def test_an_unknown_key_of_any_characters_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"verdict: \\x0a\\x1b: unknown key"):
+        from_json(Verdict, {"\n\x1b": None})
 
 
 def test_json_nested_without_end_is_refused():

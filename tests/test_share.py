@@ -115,14 +115,23 @@ def test_the_cover_says_to_a_stranger_what_this_is_which_box_why_how_sure_and_wh
 
 @pytest.mark.parametrize(
     ("box", "says"),
-    [("rx7900xt-container", "51 of its 54 readings were printed by no machine"), ("", "")],
+    [
+        (
+            "rx7900xt-container",
+            "Of this example's 54 readings, 3 were printed by a real machine; the other 51 were",
+        ),
+        ("", ""),
+    ],
 )
 def test_the_cover_names_how_many_readings_of_a_recorded_box_were_filled_in(tmp_path, box, says):
     cell = code(f'box: str = "{box}"', tags=("parameters",))
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "case.ipynb")
     cover = visible(made(tmp_path / "case.ipynb"))
-    assert says in cover and ("recorded example" in cover) is bool(box)
-    assert "not known yet" in cover and TABLE["causes"]["cannot-tell"]["ask"] in cover
+    assert says in cover and "not known yet" in cover
+    assert TABLE["causes"]["cannot-tell"]["ask"] in cover
+    first = cover.partition("VRAM Casebook looked")[0]
+    assert ("This is a recorded example. Nothing is asked of you." in first) is bool(box)
+    assert ("Answer whoever sent you" in cover, "owns or uses" in cover) == (not box, not box)
 
 
 def test_a_host_that_is_called_like_a_word_of_the_verdict_costs_the_cover_and_not_the_page(planted):

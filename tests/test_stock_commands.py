@@ -30,7 +30,11 @@ COMMANDS = {
     "jupyter execute": ("jupyter-execute {book} --output={out}/book.ipynb", None),
     "nbconvert": ("jupyter-nbconvert --to notebook --execute --output-dir {out} {book}", None),
 }
-ONCE = ("papermill in the checkout", "papermill in notebooks")
+ONCE = (
+    "papermill in the checkout",
+    "papermill in notebooks",
+    "nbval-lax",
+)  # `make test` is the last
 # Other values than the notebook's own, and little work.
 PARAMETERS = {
     "02_allocator_stress": {"box": "rx7900xt-container", "capacity": "24GiB"},

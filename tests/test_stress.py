@@ -16,6 +16,7 @@ from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace, program_lines
 from helpers.load.patterns import PATTERNS, generate
 from helpers.load.study import stress
+from helpers.load.targets import Target
 from helpers.torchside.stress import limit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,6 +178,17 @@ def test_the_settings_are_those_asked_for_and_caching_stays_on(tiny, monkeypatch
     assert asked.why.endswith("PYTORCH_HIP_ALLOC_CONF=expandable_segments:True")
 
 
+def test_the_card_is_counted_in_the_order_of_the_bus_as_for_every_other_check(
+    tmp_path, monkeypatch
+):
+    probe = tmp_path / "python"
+    probe.write_text('#!/bin/sh\necho "$CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES" >&2\n')
+    probe.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    card = Target("0000:81:00.0", "CUDA_VISIBLE_DEVICES", "1", "cuda:0")
+    assert stress(str(probe), trace_of(alloc(0, MIB)), target=card).why.endswith("PCI_BUS_ID 1")
+
+
 @pytest.mark.parametrize("wrong", [{"limit_bytes": 0}, {"seconds": -1.0}])
 def test_a_limit_or_time_that_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="expected a number above 0"):
@@ -220,10 +232,14 @@ def fake_device(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @pytest.mark.parametrize("name", sorted(PATTERNS))
-def test_the_model_says_what_the_real_allocator_did_to_a_pattern(fake_device, name, conf):
+def test_the_model_says_what_the_real_allocator_did_to_a_pattern(
+    fake_device, name, conf, monkeypatch
+):
     torch, env = fake_device
     trace = generate(name, 5)
-    real = stress(sys.executable, trace, trace.header["vram"], 100, conf=conf, rows=True, env=env)
+    for variable, value in env.items():
+        monkeypatch.setenv(variable, value)
+    real = stress(sys.executable, trace, trace.header["vram"], 100, conf=conf, rows=True)
     assert (real.status, real.done, real.torch.partition("+")[0]) == ("ok", len(trace), torch)
     model = replay(
         trace, conf, Card(real.total_bytes), torch=torch, fraction=real.fraction, timeline=True

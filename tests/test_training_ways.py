@@ -16,11 +16,13 @@ import kill_campaign
 import pytest
 
 from helpers.child import process_of
-from helpers.load.training import child, read_failure, result_of, specification
+from helpers.load.training import child, paths, read_failure, result_of, specification
+from helpers.tell.training import cost_table
 from helpers.torchside.frame import NotRun
 
 torch = pytest.importorskip("torch")
 checkpoint = pytest.importorskip("helpers.torchside.checkpoint")
+frameworks = pytest.importorskip("helpers.torchside.frameworks")
 training = pytest.importorskip("helpers.torchside.training")
 transformer = pytest.importorskip("helpers.torchside.transformer")
 
@@ -97,11 +99,47 @@ def test_data_parallel_is_held_against_the_single_device(train, monkeypatch):
     assert train("data_parallel", "data_parallel")["equal"] == "bitwise"
 
 
+def framework(monkeypatch, folder, path, library=torch):
+    """The end of the small model's training in this process, under ``library``."""
+    monkeypatch.setattr(frameworks.importlib.util, "find_spec", lambda name: library)
+    monkeypatch.setattr(frameworks.importlib, "import_module", lambda name: library)
+    monkeypatch.setattr(frameworks.frame, "limit_host", lambda more: None)
+    sizes = {
+        "batch": 16,
+        "width": 8,
+        "hidden": 16,
+        "steps": 3,
+        "seed": 3,
+        "limit_bytes": 0,
+        "pip": path,
+    }
+    return list(frameworks.framework({**sizes, "path": path, "folder": str(folder)}))[-1]
+
+
 @pytest.mark.parametrize("name", ["jax", "tensorflow"])
-def test_a_framework_that_is_not_installed_names_the_line_that_would(train, monkeypatch, name):
-    monkeypatch.setattr(training.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(NotRun, match=f"pip install {name}"):
-        train(name, name)
+def test_a_framework_that_is_not_installed_names_the_line_that_would(monkeypatch, tmp_path, name):
+    end = framework(monkeypatch, tmp_path, name, None)
+    assert end["state"] == "not_run" and f"pip install {name}" in end["why"]
+
+
+def test_a_framework_is_held_against_the_losses_of_torch(monkeypatch, tmp_path):
+    monkeypatch.setitem(frameworks.WITH, "jax", frameworks.with_torch)
+    assert framework(monkeypatch, tmp_path, "jax")["equal"] == "not applicable"
+    first = framework(monkeypatch, tmp_path, "torch")
+    assert first["state"] == "ran" and first["peak_bytes"] >= first["start_bytes"] > 0
+    assert framework(monkeypatch, tmp_path, "jax")["equal"] == "within tolerance"
+    monkeypatch.setattr(frameworks, "RATE", 0.4)
+    assert framework(monkeypatch, tmp_path, "jax")["equal"] == "no"
+
+
+def test_the_frameworks_are_measured_one_way_each_under_the_python_that_is_named(tmp_path):
+    named = [f"two layers in JAX={sys.executable}", f"two layers in TensorFlow={tmp_path}/python"]
+    found = {one.name: one for one in paths(sys.executable, named, shape="tiny")}
+    first = found["two layers in torch"]
+    assert first.state == "ran" and 8 << 20 < first.peak_bytes - first.start_bytes < 256 << 20
+    assert "still held" in first.says and found["two layers in TensorFlow"].state == "failed"
+    table = cost_table(list(found.values()))
+    assert table.title.startswith("single device takes least memory")
 
 
 # Running out of memory.

@@ -22,6 +22,7 @@ from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.load.vpoc.study import measure
 from helpers.load.vpoc.trades import open_store, write_store
 from helpers.look.reading import GIB, MIB
+from helpers.tell import vpoc
 
 VOLUMES = st.sampled_from(["int32", "int64", "float64"])
 TRADES, SESSIONS, LONGEST, BINS = (st.integers(1, most) for most in (10**9, 2000, 10**6, 5000))
@@ -66,6 +67,8 @@ def test_the_chunk_is_counted_in_trades_and_bound_by_the_cache():
     chosen = plan("preallocated", shape, Free(16 * GIB, "a test", 32 * MIB))
     assert chosen.bound == "cache" and 1_000_000 < chosen.chunk_trades < 2_000_000
     assert "trades at a time" in chosen.says
+    card = plan("preallocated", shape, Free(16 * GIB, "a card", gpu=True))
+    assert "keeps a GPU busy (computed)" in card.says and "cache" not in card.says
     assert plan("preallocated", shape, Free(16 * MIB, "a test", 32 * MIB)).bound == "memory"
     assert plan("fused", shape, Free(GIB, "a test")).chunks == 1
 
@@ -183,5 +186,24 @@ def test_the_strategy_table_and_the_limits_matrix_have_every_row(tmp_path):
     assert all(row["equal"] for row in rows if row["status"] == "ok")
     matrix = study.refusals(store, ("flat_bincount", "stream_read"), (8, 64))
     assert [row["status"] for row in matrix] == ["out_of_memory", "ok", "ok", "ok"]
+
+
+def test_curve_limits_and_heap_have_a_row_for_each_size_limit_and_form(tmp_path, monkeypatch):
+    store = write_store(tmp_path / "s", [sample.generated(4, 1000)], 1000)
     curve = study.chunk_curve(store, [10_000, 100_000], ("chunks_bincount",), repeats=1)
     assert [row["chunk_trades"] for row in curve] == [10_000, 100_000]
+    assert all(row["status"] == "ok" and row["seconds"] > 0 for row in curve)
+    limits = study.refusals(store, ("session_bincount",), (8, 64))
+    assert [(row["limit_mib"], row["status"]) for row in limits] == [(8, "ok"), (64, "ok")]
+    kept = {"": 16, "65536": 1}
+    monkeypatch.setattr(
+        study,
+        "measure",
+        lambda name, store, env, **how: study.Measured(
+            name, "ok", peak_bytes=kept[env.get("MALLOC_MMAP_THRESHOLD_", "")] * MIB
+        ),
+    )
+    heaps = study.fragmentation(store, 3)
+    assert [row["median_bytes"] // MIB for row in heaps] == [16, 1, 16]
+    assert [row["processes"] for row in heaps] == [3, 3, 3]
+    assert all(row[0] in str(vpoc.heap_table(heaps)) for row in study.HEAPS)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vpoc_trades import VOLUMES, parquet_of, ragged, slow_profiles, with_volumes
+from vpoc_trades import VOLUMES, case_histogram, parquet_of, ragged, slow_profiles, with_volumes
 
 from helpers.load.vpoc import kernels, sample, study
 from helpers.load.vpoc.answer import case_arithmetic
 from helpers.load.vpoc.histogram import profiles, stream_parquet, stream_read
 from helpers.load.vpoc.planner import predicted_bytes, shape_of
-from helpers.load.vpoc.strategies import NUMPY, TORCH, case_histogram, run
+from helpers.load.vpoc.strategies import NUMPY, TORCH, run
 from helpers.load.vpoc.study import ALL, measure
 from helpers.load.vpoc.trades import TradesError, from_sessions, survey, write_store
 from helpers.look.reading import MIB
@@ -128,21 +128,34 @@ def test_duckdb_counts_the_same_over_parquet(tmp_path, points):
     assert all(counts[place[s], tick - layout.lows[place[s]]] == volume for s, tick, volume in rows)
 
 
-FAST = (("int32", "preallocated"), ("int64", "list_cat"), ("float64", "one_hot"))
-SLOW = [(kind, name) for kind in VOLUMES for name in TORCH if (kind, name) not in FAST]
+def here(name, store, **more):
+    """What a strategy of torch answers, carried out in this process; the answers of a child are held below."""
+    torch_profiles = pytest.importorskip("helpers.torchside.volume_profiles")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "counts")
+        spec = {"strategy": name, "folder": str(store.folder), "device": "cpu", "out": str(out)}
+        spec |= {"chunk_trades": 1700, "repeats": 1, "limit_bytes": None, "sessions": None}
+        (answer,) = torch_profiles.work({**spec, **more})
+        if answer["status"] == "not_available":
+            pytest.skip(answer["why"])
+        assert answer["status"] == "ok", answer["why"]
+        return np.fromfile(out, store.layout.counts).reshape(-1, store.layout.bins)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [*FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)]
-)
+@pytest.mark.parametrize("kind", VOLUMES)
+@pytest.mark.parametrize("name", TORCH)
 def test_torch_gives_the_same_bits(stores, kind, name):
-    store, some = stores[kind], 2 if name == "one_hot" else None
-    got = measure(name, store, chunk_trades=1700, counts=True, sessions=some)
+    counts = here(name, stores[kind], sessions=2 if name == "one_hot" else None)
+    want = profiles(stores[kind].trades, stores[kind].layout)
+    assert len(counts) and np.array_equal(counts, want[: len(counts)])
+
+
+def test_a_child_under_torch_gives_them_too(stores):
+    got = measure("preallocated", stores["int32"], chunk_trades=1700, counts=True)
     if got.status == "not_available":
         pytest.skip(got.why)
     assert got.status == "ok", got.why
-    want = profiles(store.trades, store.layout)
-    assert np.array_equal(got.counts, want[: len(got.counts)])
+    assert np.array_equal(got.counts, profiles(stores["int32"].trades, stores["int32"].layout))
 
 
 def test_a_gpu_that_is_not_there_is_said(stores):
@@ -178,7 +191,7 @@ def test_every_strategy_has_a_model_and_no_other_name_is_one():
 
 
 def test_contention_has_a_row_for_each_order_and_strategy():
-    rows = study.contention(SOME, ("fused",), repeats=1)
+    rows = study.contention(SOME, ("session_bincount",), repeats=1)
     assert len(rows) == 3 and all(row["seconds"] > 0 for row in rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -36,10 +35,10 @@ PACKED = (
 
 
 def wheelhouse(call: Call) -> int:
-    """Download the wheels of the base and test sets for this Python and processor, and torch where something serves it."""
+    """Download the wheels of every set for this Python and processor, and torch where something serves it."""
     root, host = call.root, sys.executable
     try:
-        own = venv.pip_of_host(host, root, "", call.environ)
+        own = venv.pip_of_host(host, "", call.environ)
     except venv.Lacks as lack:
         do = "use a Python that has one, PYTHON=.."
         raise SetupError(f"wheelhouse: {host} has no pip ({lack}): {do}") from lack
@@ -48,47 +47,42 @@ def wheelhouse(call: Call) -> int:
     log = part / "download.log"
     kept = pip.settings(own, call.environ)
     env = pip.environment(call.environ, kept, root / "no wheelhouse")
-    locks = [root / "env" / stamp.SETS[name][0] for name in ("base", "test")]
-    progress = pip.Progress("wheels", sum(len(pip.pins(lock)) for lock in locks))
+    every = [root / "env" / files[0] for files in stamp.SETS.values()]
+    sizes = {lock: len(pip.pins(lock)) for lock in every if lock.exists()}
+    name = f"{torch_build.version(root)}+cpu"
+    with pip.Progress("wheels") as progress:
+        progress.expected = sum(sizes.values()) + len(pip.pins(root / "env/torch.txt"))
 
-    def download(
-        locks: Sequence[Path], torch: str | None = None, options: Sequence[str] = ()
-    ) -> pip.Outcome:
-        argv = pip.command(own, "download", locks, torch, ("--dest", str(part), *options))
-        return pip.run(argv, env, progress, log)
+        def download(
+            locks: Sequence[Path], torch: str | None = None, options: Sequence[str] = ()
+        ) -> pip.Outcome:
+            argv = pip.command(own, "download", locks, torch, ("--dest", str(part), *options))
+            return progress.run(argv, env, log, sum(sizes.get(lock, 1) for lock in locks))
 
-    for lock in locks:  # one call each: pip refuses a pin that two locks name
-        outcome = download([lock])
-        if outcome.code:
-            raise SetupError(f"wheelhouse: pip stopped ({outcome.said}); see {log}")
-    name, progress = f"{torch_build.version(root)}+cpu", pip.Progress("torch", 1)
-    env["PIP_RETRIES"] = "1"
-    for options in ((), ("--extra-index-url", f"{torch_build.TORCH_INDEX}/cpu")):
-        outcome = download((), name, options)
-        if outcome.code == 0:
-            env["PIP_FIND_LINKS"] = f"{kept.get('PIP_FIND_LINKS', '')} {part}"
-            outcome = download([root / "env/torch.txt"])
-            break
+        for lock in sizes:  # one call each: pip refuses a pin that two locks name
+            outcome = download([lock])
+            if outcome.code:
+                raise SetupError(f"wheelhouse: pip stopped ({outcome.said}); see {log}")
+        env |= venv.SOON
+        for options in ((), ("--extra-index-url", f"{torch_build.TORCH_INDEX}/cpu")):
+            outcome = download((), name, options)
+            if outcome.code == 0:
+                env["PIP_FIND_LINKS"] = f"{kept.get('PIP_FIND_LINKS', '')} {part}"
+                outcome = download([root / "env/torch.txt"])
+                break
     if outcome.code:
         print(f"without torch {name}: {outcome.said}", file=sys.stderr)
-    for wheel in pip_wheels():
+    for wheel in venv.wheels_of_pip(host, root, call.environ):
         shutil.copy2(wheel, part)
     log.unlink()
     if folder.exists():
         shutil.rmtree(folder)
     os.replace(part, folder)
-    sizes = [wheel.stat().st_size for wheel in folder.glob("*.whl")]
-    size = f"{len(sizes)} wheels, {sum(sizes) / 2**20:.0f} MiB"
+    wheels = [wheel.stat().st_size for wheel in folder.glob("*.whl")]
+    size = f"{len(wheels)} wheels, {sum(wheels) / 2**20:.0f} MiB"
     python = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}"
     print(f"{folder}: {size}, for {python}; copy it beside env/ on the other box")
     return 0
-
-
-def pip_wheels() -> list[Path]:
-    """The wheel of pip that Python brings for its venv module (Debian keeps it elsewhere); a box without pip runs that."""
-    spec = importlib.util.find_spec("ensurepip")
-    bundled = Path(str(spec.origin)).parent / "_bundled" if spec else Path("/nonexistent")
-    return [*bundled.glob("pip-*.whl"), *Path("/usr/share/python-wheels").glob("pip-*.whl")][:1]
 
 
 def pack(helpers: Path, target: Path) -> None:

@@ -1,4 +1,6 @@
-"""Every pip call of the set-up is spelt here, and run here with its progress shown.
+"""Every call of pip, and of uv where a source serves it, is spelt here, and run here with its progress shown.
+
+uv takes the same words and an eighth of the processor time; pip fetches it, and does what it cannot.
 
 No call can pick a torch build by itself: torch is only ever named with an exact local version ("2.13.0+cpu"), and what is
 installed from a lock comes without its dependencies, so that no other package can pull torch in either.
@@ -7,12 +9,15 @@ installed from a lock comes without its dependencies, so that no other package c
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +36,9 @@ KEPT_SETTINGS = (
 FIXED = {
     **{"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"},
     **{"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"},
-    **{"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"},
+    **{"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1", "PIP_COMPILE": "0"},
 }
-"""What every installing pip runs with."""
+"""What every installing pip runs with. Most of what is installed is never imported; Python compiles what is."""
 INDEX_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX")
 NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|name resolution|Name or service not known|Connection refused"
@@ -105,6 +110,33 @@ def environment(
     return unbent(environ) | kept | FIXED
 
 
+UV = {
+    **{
+        "INDEX_URL": "UV_DEFAULT_INDEX",
+        "EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL",
+        "PROXY": "ALL_PROXY",
+    },
+    **{
+        "CERT": "SSL_CERT_FILE",
+        "CLIENT_CERT": "SSL_CLIENT_CERT",
+        "TRUSTED_HOST": "UV_INSECURE_HOST",
+    },
+    **{"DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT", "TIMEOUT": "UV_HTTP_TIMEOUT"},
+    **{"RETRIES": "UV_HTTP_RETRIES", "KEYRING_PROVIDER": "UV_KEYRING_PROVIDER"},
+}
+"""pip's settings, and what uv calls them."""
+
+
+def for_uv(environ: Mapping[str, str], kept: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a uv call: the user's own sources as pip has them, and no settings of uv's own."""
+    env = {name: value for name, value in clean(environ).items() if not name.startswith("UV_")}
+    env |= {UV[name[4:]]: value for name, value in kept.items() if name[4:] in UV}
+    env |= {"UV_FIND_LINKS": ",".join(kept.get("PIP_FIND_LINKS", "").split())}
+    env |= dict.fromkeys(("UV_NO_CONFIG", "UV_NO_PROGRESS"), "1")
+    env |= {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
+    return {name: value for name, value in env.items() if value}
+
+
 def unbent(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without what would bend another Python or another pip than the user's own."""
     return {name: value for name, value in clean(environ).items() if not name.startswith("PIP_")}
@@ -154,57 +186,115 @@ def command(
 
 
 class Progress:
-    """N of M packages, on standard error: in place on a terminal, else a line every ten seconds."""
+    """How far it all is: one share that only rises, on standard error, in place on a terminal, else in plain lines.
 
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = label, total
-        self.terminal = sys.stderr.isatty()
+    Shown while it is entered, by a thread. `site` is where packages arrive, `cache` where uv unpacks them, `expected` how
+    many there will be; `held` is a file that the calls keep open.
+    """
+
+    def __init__(self, label: str, held: int | None = None) -> None:
+        self.label, self.held = label, () if held is None else (held,)
+        self.site, self.cache = Path("/nonexistent"), Path("/nonexistent")
+        self.terminal = sys.stderr.isatty() and sys.stdout.isatty()
         self.began = self.shown = time.monotonic()
+        self.doing, self.kind, self.expected = "starting", "", 0
+        self.done, self.most, self.bytes, self.call_bytes = 0.0, 0.0, 0, 0
+        self.lock, self.over = threading.RLock(), threading.Event()
+        self.look: Callable[[], None] = lambda: None
+        self.ticker = threading.Thread(target=self.tick, daemon=True)
 
-    def show(self, text: str = "", unpacked: int = 0, final: bool = False) -> None:
-        """Show how far pip is by what it has printed; while it unpacks it prints nothing, and what has arrived counts."""
-        now = time.monotonic()
-        if not final and now - self.shown < (0.5 if self.terminal else 10):
-            return
-        self.shown = now
-        named = PACKAGE.findall(text)
-        count, total = len(named), self.total - len(re.findall(r"^Ignoring ", text, re.MULTILINE))
-        last = f", {re.split(r'==|-[0-9]', os.path.basename(named[-1]))[0]}" if named else ""
-        unpacking = re.search(r"^Installing collected packages: (.*)", text, re.MULTILINE)
-        if unpacking:
-            count, total, last = unpacked, len(unpacking[1].split(",")), ", unpacking"
-        how_far = "done" if final else f"{min(count, total)} of {total} packages"
-        line = f"  {self.label}: {how_far}, {now - self.began:.0f} s{'' if final else last}"
-        end = "\n" if final or not self.terminal else ""
-        print(f"\r\033[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
+    def __enter__(self) -> Progress:
+        self.ticker.start()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.ticker.join()
+        self.clear()
 
-def run(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    progress: Progress,
-    log: Path,
-    site: Path | None = None,
-) -> Outcome:
-    """Run one pip call, show how far it is, keep all it says in `log`; the child never outlives this call."""
-    with open(log, "a", encoding="utf-8") as kept:
-        kept.write(f"$ pip {' '.join(argv[argv.index('--only-binary=:all:') - 1 :])}\n")
-        kept.flush()
-        began, before = kept.tell(), arrived(site)
-        child = subprocess.Popen(argv, env=env, **{**QUIET, "stdout": kept})
-    try:
-        while child.poll() is None:
-            progress.show(printed(log, began), arrived(site) - before)
-            time.sleep(0.05)
-    finally:
-        stop(child)
-        if progress.terminal:
+    def run(self, argv: Sequence[str], env: Mapping[str, str], log: Path, expected: int) -> Outcome:
+        """Run one call about so many packages and keep all it says in `log`; the child never outlives this."""
+        with open(log, "a", encoding="utf-8") as kept:
+            words = argv[argv.index("--only-binary=:all:") - 1 :]
+            kept.write(f"$ {'uv ' * ('uv' in argv)}pip {' '.join(words)}\n")
+            kept.flush()
+            began, before, fetched = kept.tell(), self.there(self.site), self.there(self.cache)
+            how = {**QUIET, "stdout": kept, "pass_fds": self.held}
+            child = subprocess.Popen(argv, env=env, **how)
+
+        def look() -> None:
+            """One package counts half when it is fetched and half when it is unpacked."""
+            text = printed(log, began)
+            named = PACKAGE.findall(text)
+            total = expected - len(re.findall(r"^Ignoring ", text, re.MULTILINE))
+            resolved = re.search(r"^Resolved (\d+) package", text, re.MULTILINE)
+            total = max(1, int(resolved[1]) if resolved else total)
+            come = len(self.there(self.site) - before)
+            got = max(len(named), len(self.there(self.cache) - fetched), come)
+            last = f" {re.split('[=<>!~]|-[0-9]', os.path.basename(named[-1]))[0]}" if named else ""
+            unpacking = come or re.search("^(Installing|Prepared) ", text, re.MULTILINE)
+            self.doing = "unpacking" if unpacking else f"fetching{last or ' packages'}"
+            share = min(1.0, (got + come) / 2 / total)
+            self.most = max(self.most, (self.done + share * expected) / max(self.expected, 1))
+            with contextlib.suppress(OSError, AttributeError):
+                io = Path(f"/proc/{child.pid}/io").read_text()
+                self.call_bytes = int(re.search(r"wchar: (\d+)", io)[1])  # type: ignore[index]
+
+        self.look = look
+        try:
+            child.wait()
+        finally:
+            stop(child)
+            with self.lock:
+                self.look = lambda: None
+                self.done += expected if child.returncode == 0 else 0
+                self.bytes, self.call_bytes = self.bytes + self.call_bytes, 0
+        text = printed(log, began)
+        lines = [line for line in text.splitlines() if line.strip()] or ["pip printed nothing"]
+        last = ([line for line in lines if line.startswith("ERROR:")] or lines)[-1]
+        if "ProxyError" in text:
+            last = f"the proxy that is set does not answer; {last.removeprefix('ERROR: ')}"
+        no_network, no_space = bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text))
+        return Outcome(child.returncode, last.removeprefix("ERROR: ").strip(), no_network, no_space)
+
+    def there(self, folder: Path) -> set[str]:
+        """The packages that lie in a folder."""
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder)
+            return {name for name in names if folder == self.cache or name.endswith(".dist-info")}
+        return set()
+
+    def say(self, line: str) -> None:
+        """A line of its own, above the count."""
+        with self.lock:
+            self.clear()
+            print(line, file=sys.stderr, flush=True)
+            self.shown = time.monotonic()
+
+    def clear(self) -> None:
+        if self.terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-    text = printed(log, began)
-    lines = [line for line in text.splitlines() if line.strip()] or ["pip printed nothing"]
-    last = ([line for line in lines if line.startswith("ERROR:")] or lines)[-1]
-    no_network, no_space = bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text))
-    return Outcome(child.returncode, last.removeprefix("ERROR: ").strip(), no_network, no_space)
+
+    def tick(self) -> None:
+        while not self.over.wait(0.5):
+            with self.lock:
+                self.show()
+
+    def show(self) -> None:
+        self.look()
+        now, kind = time.monotonic(), self.doing.split(" ")[0]
+        figures, elapsed = [f"{self.most:.0%}", f"{now - self.began:.0f} s"], now - self.began
+        if self.bytes + self.call_bytes > 1e6:
+            figures.insert(1, f"{(self.bytes + self.call_bytes) / 1e6:.0f} MB written")
+        if 0.1 < self.most < 1 and elapsed > 5:
+            figures.append(f"about {elapsed / self.most - elapsed:.0f} s left")
+        line = f"  {self.label}: {', '.join(figures)}: {self.doing}"
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\033[K{line[:width]}", end="", file=sys.stderr, flush=True)
+        elif now - self.shown >= (2 if kind != self.kind else 10):
+            print(line, file=sys.stderr, flush=True)
+            self.shown, self.kind = now, kind
 
 
 def printed(log: Path, began: int) -> str:
@@ -219,7 +309,3 @@ def stop(child: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-
-
-def arrived(site: Path | None) -> int:
-    return sum(1 for _ in site.glob("*.dist-info")) if site else 0

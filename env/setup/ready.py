@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,11 +41,12 @@ def ready(
     if found and not again and not wanting(root, found, needs, asked):
         return found
     try:
-        with only_one(root):
+        with only_one(root) as lock:
             found = stamp.read(folder)
             if found and not again and not wanting(root, found, needs, asked):
                 return found
-            return set_up(root, needs, asked, environ, found, again)
+            with pip.Progress("set-up", lock) as progress:
+                return set_up(root, needs, asked, environ, found, again, progress)
     except OSError as error:
         raise SetupError(explained(error, folder)) from error
     except ValueError as error:
@@ -73,8 +75,11 @@ def torch_gone(found: Stamp) -> bool:
 
 
 @contextlib.contextmanager
-def only_one(root: Path) -> Iterator[None]:
-    """One set-up of a checkout at a time. A folder can be locked without a file of its own, also where it is read-only."""
+def only_one(root: Path) -> Iterator[int]:
+    """One set-up of a checkout at a time. A folder can be locked without a file of its own, also where it is read-only.
+
+    Its calls hold the lock, too: one that outlives a killed set-up still fills .venv.
+    """
     handle = os.open(root / "env", os.O_RDONLY)
     try:
         try:
@@ -84,7 +89,7 @@ def only_one(root: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError as error:
             show(f"no lock here ({error.strerror}): run one set-up at a time")
-        yield
+        yield handle
     finally:
         os.close(handle)
 
@@ -96,34 +101,46 @@ def set_up(
     environ: Mapping[str, str],
     found: Stamp | None,
     again: bool,
+    progress: pip.Progress,
 ) -> Stamp:
-    """Make or mend .venv, a set at a time; each is recorded when it is whole, so an interruption costs the set at hand."""
+    """Make or mend .venv. The sets are recorded when they are whole; an interrupted one is made anew from what was fetched."""
     folder = root / ".venv"
     torch_build.check(asked, environ, folder)
     asked = asked or (found.torch.asked if found else None)
     venv.own(folder)
-    made = venv.resume(folder, environ) if found is None or found.stands() else None
-    if not made:
-        show(f"setting up {folder} (once; it can be interrupted and goes on from there)")
+    if found is None or not found.stands() or (folder / venv.BUSY).exists():
+        progress.say(f"setting up {folder} (once; it can be interrupted and goes on from there)")
+        progress.doing = "making .venv"
         os_release = OS_RELEASE.read_text() if OS_RELEASE.exists() else ""
         made = venv.make(host_python(folder), root, environ, os_release)
-        show(f"  made with {made.way}, Python {made.version}")
-        found = None
-    now = found or Stamp(made, os.path.realpath(made.python))
-    filler = venv.Filler(root, made, environ, pip.settings(made.pip, environ))
-    missing = now.missing(root, needs)
+        progress.say(f"  made with {made.way}, Python {made.version}")
+        found = Stamp(made, os.path.realpath(made.python), torch=stamp.Torch(asked=asked))
+    progress.doing = "reading pip's settings"
+    filler = venv.Filler(root, found.made, environ, pip.settings(found.made.pip, environ), progress)
+    progress.site, progress.cache = venv.packages_folder(folder), filler.cache / "archive-v0"
+    (folder / venv.BUSY).touch()
+    now, missing = found, found.missing(root, needs)
+    if "base" in missing:
+        now = replace(now, torch=stamp.Torch(asked=asked))
+    stale = "torch" in needs and (again or asked != now.torch.asked or torch_gone(now))
+    locks = [stamp.SETS[name][0] for name in missing] + ["torch.txt"] * (stale and asked != "none")
+    progress.expected = sum(len(pip.pins(root / "env" / lock)) for lock in locks)
+    if "base" in missing:
+        filler.fetch_uv()
     for name in missing:
         fill(filler, name)
         if name == "base":
             quiet_lab(folder)
             venv.link_checkout(root)
-            now = replace(now, torch=stamp.Torch(asked=asked))
-        now = replace(now, sets={**now.sets, name: stamp.fingerprint(root, name, made.version)})
+        now = replace(now, sets={**now.sets, name: stamp.fingerprint(root, name, now.made.version)})
         stamp.write(folder, now)
-    stale = again or asked != now.torch.asked or torch_gone(now)
-    if stale and "torch" in needs:
+    if stale:
         now = replace(now, torch=torch_build.settle(filler, asked))
         stamp.write(folder, now)
+    shutil.rmtree(filler.cache, ignore_errors=True)
+    (folder / venv.BUSY).unlink()
+    if progress.done:
+        progress.say(f"  set up in {time.monotonic() - progress.began:.0f} s")
     return now
 
 
@@ -137,8 +154,7 @@ def fill(filler: venv.Filler, name: str) -> None:
     """Install the first lock of a set into .venv; SetupError says in one line why it could not be."""
     # What maintainers need wants the network anyway, and is in no wheelhouse.
     house = filler.root / ("wheelhouse" if name != "maintain" else "no wheelhouse")
-    lock = filler.root / "env" / stamp.SETS[name][0]
-    outcome = filler.install(f"{name} packages", [lock], wheelhouse=house)
+    outcome = filler.install([filler.root / "env" / stamp.SETS[name][0]], house=house)
     if outcome.code == 0:
         return
     if outcome.no_space:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from . import WrongUse, interpreters, pip
 from .interpreters import Interpreter
 from .stamp import Torch, write_whole
-from .venv import Filler
+from .venv import SOON, Filler
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 # kind: (local version, rough size). The builds of torch 2.13.0: its release notes name rocm7.2, cu130 is the default CUDA.
@@ -49,6 +48,7 @@ def check(asked: str | None, environ: Mapping[str, str], venv: Path) -> None:
 def settle(filler: Filler, asked: str | None) -> Torch:
     """Find the interpreter that owns torch, or put a build into .venv, and say which it is."""
     root, made, environ = filler.root, filler.made, filler.environ
+    filler.progress.doing = "looking for torch"
     found = interpreters.find(environ, root / ".venv", asked if asked not in KINDS else None)
     one = chosen(found, asked)
     if one:
@@ -68,7 +68,7 @@ def settle(filler: Filler, asked: str | None) -> Torch:
         own = interpreters.probe(made.python, "in .venv", pip.clean(environ))
         torch = Torch(why=why) if why else recorded(own, made.python)
     torch = replace(torch, asked=asked, all=list(map(asdict, found)))
-    print("\n".join(report(torch)), file=sys.stderr, flush=True)
+    filler.progress.say("\n".join(report(torch)))
     return torch
 
 
@@ -92,13 +92,11 @@ def install(filler: Filler, kind: str) -> str:
     name, index = f"{version(filler.root)}+{local}", f"{TORCH_INDEX}/{local}"
     house = filler.wheelhouse.is_dir()
     where = str(filler.wheelhouse) if house else f"pip's own sources, else {index}"
-    print(f"  torch {name}: {size}; from {where}", file=sys.stderr, flush=True)
-    # A box without a network must learn it soon; a slow line still gets its download, for these limit only the waiting.
-    limits = {"PIP_RETRIES": "1", "PIP_TIMEOUT": "15"}
+    filler.progress.say(f"  torch {name}: {size}; from {where}")
     for options in ((),) if house else ((), ("--extra-index-url", index)):
-        outcome = filler.install(f"torch {name}", torch=name, options=options, limits=limits)
+        outcome = filler.install(torch=name, options=options, limits=SOON)
         if outcome.code == 0:
             break
     if outcome.code == 0 and kind == "cpu":
-        outcome = filler.install("what torch needs", [filler.root / "env/torch.txt"])
+        outcome = filler.install([filler.root / "env/torch.txt"])
     return "" if outcome.code == 0 else f"nothing serves torch {name} ({outcome.said})"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from . import SetupError, pip
-from .stamp import Made, made_from, write_whole
+from .stamp import Made, write_whole
 
 STEP_LIMIT_S = 600
-MARK = "made-by-bootstrap"
+MARK, BUSY, CACHE = "made-by-bootstrap", "set-up-is-busy", ".uv"
+UV = "env/requirements-maintain.txt"
+SOON = {"PIP_RETRIES": "1", "PIP_TIMEOUT": "15"}
+"""For what set-up can do without; a slow line still gets its download, for these limit only the waiting."""
 # What brings pip and venv, by the name that /etc/os-release has for the distribution or for the one it is like.
 PACKAGES = (
     ("debian ubuntu", "apt-get install python3-venv"),
@@ -64,18 +69,32 @@ def last_words(text: str) -> str:
     return (telling[:1] or lines[-1:] or ["no word of why"])[0]
 
 
-def pip_of_host(host: str, root: Path, python: str, environ: Mapping[str, str]) -> list[str]:
-    """A pip that fills another Python's folder (pip 22.3 or newer): the host's own, or the wheel of pip in wheelhouse/."""
-    wheels = sorted((root / "wheelhouse").glob("pip-*.whl"))
-    words = []
-    for own in [[host, "-m", "pip"], *([host, str(wheel / "pip")] for wheel in wheels)]:
-        command = [*own, *(["--python", python] if python else [])]
-        try:
-            step([*command, "--version"], environ)
-            return command
-        except Lacks as lacks:
-            words.append(str(lacks))
-    raise Lacks("; ".join(words))
+def wheels_of_pip(host: str, root: Path, environ: Mapping[str, str]) -> list[Path]:
+    """The wheel of pip that a Python brings for its venv module (Debian keeps it elsewhere), and that of wheelhouse/."""
+    ask = "import ensurepip; print(ensurepip.__path__[0])"
+    with contextlib.suppress(Lacks):
+        bundled = Path(step([host, "-c", ask], environ).strip(), "_bundled")
+        folders = [bundled, Path("/usr/share/python-wheels")]
+        found = [wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl"))]
+        if found:
+            return found[:1]
+    return sorted((root / "wheelhouse").glob("pip-*.whl"))[-1:]
+
+
+def pip_of_host(host: str, python: str, environ: Mapping[str, str]) -> list[str]:
+    """The host's own pip, which fills another Python's folder (pip 22.3 or newer)."""
+    command = [host, "-m", "pip", *(["--python", python] if python else [])]
+    step([*command, "--version"], environ)
+    return command
+
+
+def unpack_pip(wheel: Path, venv: Path) -> None:
+    """Put pip into .venv from its wheel, which is Python alone; pip's own way takes 40 times as long."""
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(packages_folder(venv))
+    script = venv / "bin/pip"
+    script.write_text('#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n')
+    script.chmod(0o755)
 
 
 def version_of(python: str, environ: Mapping[str, str]) -> str:
@@ -83,14 +102,10 @@ def version_of(python: str, environ: Mapping[str, str]) -> str:
     return step([python, "-c", ask], environ).strip()
 
 
-WAYS = ("venv", "venv --without-pip, the host's pip")
-"""How .venv can be made; the second is for a host without ensurepip (Debian without python3-venv)."""
-
-
 def empty(venv: Path) -> None:
-    """Take out what .venv holds, but for the mark. It may be a link to another disk, so the folder itself stays."""
+    """Take out what .venv holds, but for the mark and what was fetched. It may be a link to another disk, so it stays itself."""
     for entry in venv.iterdir():
-        if entry.name == MARK:
+        if entry.name in (MARK, CACHE):
             continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -117,23 +132,6 @@ def own(venv: Path) -> None:
         (venv / MARK).touch()
 
 
-def resume(venv: Path, environ: Mapping[str, str]) -> Made | None:
-    """What an interrupted set-up left, where it can be gone on with; packages that arrived by half are taken out."""
-    try:
-        made = made_from(json.loads((venv / MARK).read_text(encoding="utf-8")))
-        step([*made.pip, "--version"], environ)
-        inside = made.python.startswith(f"{venv}{os.sep}")
-        if not inside or version_of(made.python, environ) != made.version:
-            return None
-    except (OSError, ValueError, KeyError, TypeError, Lacks):
-        return None
-    for info in packages_folder(venv).glob("*.dist-info"):
-        # pip writes RECORD last; without it the package counts as installed and is not.
-        if not (info / "RECORD").exists():
-            shutil.rmtree(info)
-    return made
-
-
 def packages_folder(venv: Path) -> Path:
     return next(iter(sorted(venv.glob("lib/python3.*/site-packages"))), venv)
 
@@ -144,27 +142,23 @@ def link_checkout(root: Path) -> None:
 
 
 def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> Made:
-    """Make an empty .venv in the first way that this host allows; SetupError names the package that is lacking."""
-    venv, lacks = root / ".venv", []
-    python = str(venv / "bin/python")
-    for way in WAYS:
-        empty(venv)
-        try:
-            step([host, "-m", *way.partition(",")[0].split(), str(venv)], environ)
-            own = [python, "-m", "pip"]
-            if way == WAYS[0]:
-                step([*own, "--version"], environ)
-            else:
-                own = pip_of_host(host, root, python, environ)
-            made = Made(way, python, version_of(python, environ), tuple(own))
-        except Lacks as lack:
-            lacks.append(f"{way}: {lack}")
-            continue
-        write_whole(venv / MARK, json.dumps(asdict(made)))
-        return made
+    """Make an empty .venv with a pip to fill it; SetupError names the package that is lacking."""
+    venv, python = root / ".venv", str(root / ".venv/bin/python")
     empty(venv)
-    why, do = "; ".join(lacks), package_to_install(os_release)
-    raise SetupError(f"set-up: cannot make .venv ({why}). Do: {do}\n{WORKS_NOW}")
+    try:
+        step([host, "-m", "venv", "--without-pip", str(venv)], environ)
+        wheels = wheels_of_pip(host, root, environ)
+        if wheels:
+            unpack_pip(wheels[0], venv)
+        way = f"venv, {wheels[0].name}" if wheels else "venv, the host's pip"
+        own = [python, "-m", "pip"] if wheels else pip_of_host(host, python, environ)
+        made = Made(way, python, version_of(python, environ), tuple(own))
+    except Lacks as lacks:
+        empty(venv)
+        do = f"Do: {package_to_install(os_release)}"
+        raise SetupError(f"set-up: cannot make .venv ({lacks}). {do}\n{WORKS_NOW}") from lacks
+    write_whole(venv / MARK, json.dumps(asdict(made)))
+    return made
 
 
 @dataclass(frozen=True)
@@ -175,6 +169,7 @@ class Filler:
     made: Made
     environ: Mapping[str, str]
     kept: Mapping[str, str]
+    progress: pip.Progress
 
     @property
     def wheelhouse(self) -> Path:
@@ -186,22 +181,37 @@ class Filler:
 
     def install(
         self,
-        label: str,
         locks: Sequence[Path] = (),
         torch: str | None = None,
         options: Sequence[str] = (),
-        wheelhouse: Path | None = None,
+        house: Path | None = None,
         limits: Mapping[str, str] = MappingProxyType({}),
     ) -> pip.Outcome:
-        """Install locks or a build of torch, shown under ``label``; a wheelhouse folder is the only source where there is one."""
-        house = wheelhouse or self.wheelhouse
+        """Install locks or a build of torch, by uv where it is there; a wheelhouse folder is the only source where there is one."""
+        house = house or self.wheelhouse
         own = ["--find-links", str(house)] if house.is_dir() else []
-        argv = pip.command(self.made.pip, "install", locks, torch, (*own, *options))
         env = pip.environment(self.environ, self.kept, house) | dict(limits)
         if limits:
             env.pop("PIP_DEFAULT_TIMEOUT", None)
-        progress = pip.Progress(label, sum(len(pip.pins(lock)) for lock in locks) or 1)
-        outcome = pip.run(argv, env, progress, self.log, packages_folder(self.root / ".venv"))
-        if outcome.code == 0:
-            progress.show(final=True)
-        return outcome
+        expected = sum(len(pip.pins(lock)) for lock in locks) or 1
+        if (packages_folder(self.root / ".venv") / "uv").is_dir() and locks != [self.root / UV]:
+            offline = ["--no-index"] if env.get("PIP_NO_INDEX", "0") not in ("", "0") else []
+            uv = [self.made.python, "-m", "uv", "pip"]
+            argv = pip.command(uv, "install", locks, torch, (*own, *offline, *options))
+            kept = {name: value for name, value in env.items() if name.startswith("PIP_")}
+            here = {"VIRTUAL_ENV": str(self.root / ".venv"), "UV_CACHE_DIR": str(self.cache)}
+            uv_env = pip.for_uv(self.environ, kept) | here
+            outcome = self.progress.run(argv, uv_env, self.log, expected)
+            if outcome.code == 0:
+                return outcome
+        argv = pip.command(self.made.pip, "install", locks, torch, (*own, *options))
+        return self.progress.run(argv, env, self.log, expected)
+
+    def fetch_uv(self) -> None:
+        """Where nothing serves uv, pip does all; a box without a network must learn it soon."""
+        if (self.root / UV).exists():
+            self.install([self.root / UV], limits=SOON)
+
+    @property
+    def cache(self) -> Path:
+        return self.root / ".venv" / CACHE

@@ -60,10 +60,10 @@ class Outcome:
     errors: tuple[tuple[int, str], ...] = ()  # settings refused on the way: (operation, why)
     engine: str = "plain"
 
-    def figure(self, name: str, which: str = "current", pool: str = "all") -> int:
-        """One statistic in bytes or a count; which is current, peak, allocated or freed."""
+    def figure(self, name: str, which: str = "current") -> int:
+        """One statistic of all pools in bytes or a count; which is current, peak, allocated or freed."""
         column = ("current", "peak", "allocated", "freed").index(which)
-        return int(self.figures[NAMES.index(name), POOLS.index(pool), column])
+        return int(self.figures[NAMES.index(name), POOLS.index("all"), column])
 
     def counter(self, name: str) -> int:
         return int(self.counters[COUNTERS.index(name)])

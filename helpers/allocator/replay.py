@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import run
-from helpers.allocator.outcome import Outcome, lines
-from helpers.allocator.trace import Op, Trace, from_oracle
+from helpers.allocator.outcome import Outcome
+from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import Settings, SettingsError, parse
 
@@ -98,20 +96,3 @@ def choose(engine: str, operations: int) -> str:
         return "compiled"
     _plain += operations
     return "plain"
-
-
-def rows(
-    job: dict[str, Any], ops: Iterable[dict[str, Any]], torch: str, engine: str = "auto"
-) -> Iterator[dict[str, Any]]:
-    """The oracle's result lines of a job {conf, vram, fraction, policy, foreign} over operations, by the allocator."""
-    yield {"job": job, "torch": torch}
-    ops = list(ops)
-    trace = from_oracle(json.dumps(op) for op in ops)
-    card = Card(job["vram"], job.get("foreign") or 0, job.get("policy") or "firstfit")
-    how: dict[str, Any] = {"torch": torch, "fraction": job.get("fraction"), "engine": engine}
-    try:
-        outcome = replay(trace, job.get("conf") or "", card, timeline=True, **how)
-    except SettingsError as error:
-        yield {"config_error": str(error)}
-        return
-    yield from lines(ops, outcome)

@@ -16,6 +16,7 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse
+from helpers.shapes import LiveBytes
 
 NOT_ON_HIP = "shared source, not proved on a HIP build"
 NOT_COMPARED = "this release was read in its source; its compiled allocator was not compared"
@@ -52,25 +53,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Live:
-    """A live allocation: requested bytes, the operation that made it (-1: before the first), its stack, innermost first."""
-
-    id: int
-    size_bytes: int
-    index: int
-    frames: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Group:
-    """All live allocations of one stack."""
-
-    frames: tuple[str, ...]
-    size_bytes: int
-    count: int
-
-
-@dataclass(frozen=True)
 class Answer:
     """The league table, best first, and the one setting to use.
 
@@ -90,8 +72,8 @@ class Answer:
     needs_settings: str
     floor_bytes: int
     floor_index: int
-    live: tuple[Live, ...]
-    groups: tuple[Group, ...]
+    live: tuple[LiveBytes, ...]
+    groups: tuple[LiveBytes, ...]
     warnings: tuple[str, ...]
 
 
@@ -140,8 +122,8 @@ def whatif(
     rows = tuple(sorted(table, key=_rank))
     use, why = choose(rows)
     needs, needs_settings = 0, ""
-    live: tuple[Live, ...] = ()
-    groups: tuple[Group, ...] = ()
+    live: tuple[LiveBytes, ...] = ()
+    groups: tuple[LiveBytes, ...] = ()
     if use is None:
         allowed = [row.settings for row in rows if not row.flags]
         if not allowed:
@@ -277,7 +259,7 @@ def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
 
 def live_at(
     trace: Trace, origin: np.ndarray, index: int
-) -> tuple[tuple[Live, ...], tuple[Group, ...]]:
+) -> tuple[tuple[LiveBytes, ...], tuple[LiveBytes, ...]]:
     """The live allocations before an operation that hold the most, and all of them by stack."""
     start = (block for segment in trace.start for block in segment.blocks if block.state == "A")
     known = {block.id: (block.requested or block.size, -1) for block in start}
@@ -291,14 +273,18 @@ def live_at(
     for ident, (size, at) in known.items():
         event = int(origin[at]) if at >= 0 else -1  # the recorded operation
         stack = int(trace.frame[event]) if trace.frame is not None and event >= 0 else -1
-        largest.append(Live(ident, size, event, trace.frames[stack] if stack >= 0 else ()))
-    largest.sort(key=lambda one: (-one.size_bytes, one.index, one.id))
+        largest.append((size, event, ident, trace.frames[stack] if stack >= 0 else ()))
+    largest.sort(key=lambda one: (-one[0], *one[1:3]))
     sums: dict[tuple[str, ...], list[int]] = {}
-    for one in largest:
-        sums.setdefault(one.frames, []).append(one.size_bytes)
-    groups = [Group(frames, sum(sizes), len(sizes)) for frames, sizes in sums.items()]
-    groups.sort(key=lambda group: -group.size_bytes)
-    return tuple(largest[:TOP]), tuple(groups[:TOP])
+    for size, _, _, frames in largest:
+        sums.setdefault(frames, []).append(size)
+    groups = sorted(sums.items(), key=lambda group: -sum(group[1]))[:TOP]
+    return (
+        tuple(
+            LiveBytes(size, frames, ident, event) for size, event, ident, frames in largest[:TOP]
+        ),
+        tuple(LiveBytes(sum(sizes), frames, count=len(sizes)) for frames, sizes in groups),
+    )
 
 
 def to_shapes(answer: Answer) -> dict[str, Any]:
@@ -308,4 +294,6 @@ def to_shapes(answer: Answer) -> dict[str, Any]:
         first = {"index": known.first_oom, "size_bytes": row.pop("first_oom_bytes")}
         row["first_oom"] = None if known.first_oom is None else first
         row.update(schema_version=1, torch=answer.torch, build=answer.build)
+    for part in ("live", "groups"):
+        shape[part] = [{k: v for k, v in one.items() if v is not None} for one in shape[part]]
     return shape

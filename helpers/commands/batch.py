@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.commands.use import WrongUse, print_json
@@ -18,7 +19,8 @@ def run(arguments: argparse.Namespace) -> int:
     --dry-run: print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing
     --resume [BATCH]: go on with a batch of this plan that was stopped (default: the newest)
     --again RUN ...: with --resume: repeat this run whatever it did; may be given more than once
-    --scheduler ADDRESS: carry the runs out on the workers of a dask scheduler (tcp://host:8786; see env/FLEET.md)
+    --scheduler ADDRESS: carry the runs out on the workers of a dask scheduler (tls://host:8786; see env/FLEET.md)
+    --keys FOLDER: with --scheduler tls://...: the fleet's keys (default: outputs/fleet-keys)
     --print-service: with --resume: print how to go on by itself after a logout or a reboot; run nothing
     Example: run notebooks/plans/quick.yaml --dry-run
     """
@@ -46,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.scheduler:
         from helpers.run.fleet import Fleet
 
-        carrier = Fleet(arguments.scheduler, stop=stop)
+        keys = Path(arguments.keys) if arguments.keys else None
+        carrier = Fleet(arguments.scheduler, keys=keys, stop=stop)
     result = run_plan(
         plan,
         outputs,
@@ -217,4 +220,52 @@ def history(arguments: argparse.Namespace) -> int:
     return 0
 
 
-VERBS = (run, status, report, compare, collect, history)
+def fleet(arguments: argparse.Namespace) -> int:
+    """Start one part of a fleet of boxes, or make the keys by which its parts know each other.
+
+    part: keys, scheduler or worker (env/FLEET.md)
+    --scheduler ADDRESS: of a worker: where its scheduler is, such as tls://10.0.0.1:8786
+    --keys FOLDER: the keys, asked of everybody where they are there (default: outputs/fleet-keys)
+    --host ADDRESS: of this box, to listen at and nowhere else (default: 127.0.0.1)
+    --port N <int>: to listen at (default: 8786 for the scheduler, a free one for a worker)
+    --scheduler-file FILE: on shared storage: the scheduler writes its address there, a worker reads it
+    --name NAME: of a worker
+    --resources LIST: of a worker: "GPU=1 0000:03:00.0=1" where its one GPU has this PCI address
+    --scratch FOLDER: where a worker's runs work (default: outputs/fleet)
+    --plan PLAN: one that says insecure: true lets it listen without keys
+    Example: fleet scheduler --host 10.0.0.1
+    """
+    from helpers.run import fleet_doors as doors
+    from helpers.run.plan import load_plan
+
+    part, place = arguments.part, Path(arguments.keys) if arguments.keys else doors.KEYS
+    if part == "keys":
+        made = str(doors.make_keys(place))
+        note = f"{made}: keys for {doors.DAYS} days; copy the folder to every box of the fleet"
+        print_json({"keys": made}) if arguments.json else print(note)
+        return 0
+    scratch = Path(arguments.scratch) if arguments.scratch else OUTPUTS / "fleet"
+    options: dict[str, Any] = {"scheduler_file": arguments.scheduler_file or None}
+    if part == "worker":
+        try:
+            pairs = [one.split("=") for one in arguments.resources.replace(",", " ").split()]
+            resources = {name: float(count) for name, count in pairs}
+        except ValueError:
+            seen = f"seen {arguments.resources!r}; expected NAME=COUNT, such as GPU=1"
+            raise WrongUse(f"--resources: {seen}") from None
+        if not arguments.scheduler and not arguments.scheduler_file:
+            expected = "expected --scheduler ADDRESS or --scheduler-file FILE"
+            raise WrongUse(f"worker: seen no scheduler; {expected}")
+        options.update(scheduler_ip=arguments.scheduler or None, name=arguments.name or None)
+        options.update(resources=resources, local_directory=str(scratch))
+    elif part != "scheduler":
+        raise WrongUse(f"part: seen {part!r}; expected keys, scheduler or worker")
+    port = arguments.port if arguments.port is not None else 8786 if part == "scheduler" else 0
+    plan = load_plan(_plan(arguments.plan)).plan if arguments.plan else None
+    has_keys = bool(arguments.keys) or place.exists()
+    options.update(keys=place if has_keys else None, insecure=bool(plan and plan.insecure))
+    doors.serve(part, arguments.host, port, scratch, **options)
+    return 0
+
+
+VERBS = (run, status, report, compare, collect, history, fleet)

@@ -227,19 +227,19 @@ def gate(arguments: argparse.Namespace) -> int:
     """
     from dataclasses import asdict, replace
 
-    from helpers.run import box_state
+    from helpers.run import box_state, clean
     from helpers.units import pci_address
 
     asked = [pci_address(gpu) or gpu for gpu in arguments.gpu]
     try:
-        earlier = files.whole(arguments.since).decode() if arguments.since else ""
-        before = box_state.read_state(earlier) if earlier else None
+        since = arguments.since
+        before = box_state.read_state(files.whole(since)) if since else None
         if before is not None and asked:
             before = replace(before, available_bytes=None)
         os.stat(arguments.disk)
         state = box_state.measure(asked, folder=arguments.disk, since=before)
         if arguments.save:
-            files.write_atomic(Path(arguments.save), json.dumps(asdict(state)))
+            files.write_atomic(Path(arguments.save), to_json(state))
     except (OSError, ValueError) as error:
         name, why = getattr(error, "filename", ""), getattr(error, "strerror", "") or error
         expected = "expected a look that gate --save wrote, and a folder that is there"
@@ -251,8 +251,8 @@ def gate(arguments: argparse.Namespace) -> int:
         state = next(looks, None) or box_state.measure(asked, folder=arguments.disk, since=state)
         return state
 
-    limits = replace(box_state.Clean(), settle_s=arguments.settle)
-    troubles = [*box_state.settle(before or box_state.idle(state), limits, look)]
+    limits = clean.Gates(settle_s=arguments.settle)
+    troubles = [*clean.settle(before or clean.idle(state), limits, look)]
     seen = [gpu.pci for gpu in state.gpus]
     gone, blind = "no layer shows it", "nothing here says how much of its memory is used"
     missing = [(f"gpu {pci}", gone) for pci in asked if pci not in seen]

@@ -90,11 +90,13 @@ def replay(arguments: argparse.Namespace) -> int:
     --policy {firstfit,topdown,monotonic,recorded}: where the driver puts segments (default: as recorded, else the lowest
         free range)
     --results OUT: write one JSON line an operation; - prints them
-    --force: write over results that are there
+    --parquet OUT: write the trace itself as a small Parquet file, which replays the same and which DuckDB reads
+    --force: write over what is there
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --capacity 20GiB --conf expandable_segments:True
     """
     from helpers.allocator import replay as allocator
+    from helpers.allocator.load import to_parquet
     from helpers.allocator.outcome import lines
     from helpers.allocator.recorded import agreement
     from helpers.allocator.trace import op_lines
@@ -102,8 +104,11 @@ def replay(arguments: argparse.Namespace) -> int:
 
     subject = _Subject(arguments)
     out = Path(arguments.results) if arguments.results and arguments.results != "-" else None
-    if out is not None and out.exists() and not arguments.force:
-        raise WrongUse(f"{out}: is there already; expected a new file, or --force")
+    for new in filter(None, (out, arguments.parquet)):
+        if Path(new).exists() and not arguments.force:
+            raise WrongUse(f"{new}: is there already; expected a new file, or --force")
+    if arguments.parquet:
+        to_parquet(subject.trace, arguments.parquet)
     wanted = bool(arguments.results) or subject.trace.address is not None
     outcome = allocator.replay(
         subject.trace,

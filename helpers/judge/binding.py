@@ -338,7 +338,7 @@ def numbers_of(
     """
     figures = tuple(figures)
     known = [f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES]
-    known.sort(key=lambda f: (f.origin != "message", not f.read))
+    known.sort(key=lambda f: (f.origin != "message", f.hearsay))
     chosen: dict[str, Figure] = {}
     for field, data in table("ceilings")["numbers"].items():
         for place in data["posted"]:
@@ -358,12 +358,13 @@ def numbers_of(
         rest = beside(told, known, "free") or lone_free(known)
         chosen.update(free=rest[0]) if rest else chosen.pop("free")
     told_at = (told.source, told.line) if told else None
-    others = [f.bytes for f in totals if told_at and f.read and (f.source, f.line) != told_at]
+    others = [
+        f.bytes for f in totals if told_at and not f.hearsay and (f.source, f.line) != told_at
+    ]
     return Numbers(
         **{field: f.bytes for field, f in chosen.items()},  # type: ignore[arg-type]
         kernel=kernel_release(kernel),
         kind=kind,
-        filled=tuple(field for field, f in chosen.items() if f.filled),
         hearsay=tuple(field for field, f in chosen.items() if f.hearsay),
         precision=chosen["torch"].precision_bytes if "torch" in chosen else 0,
         hip=hip,

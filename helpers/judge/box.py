@@ -79,7 +79,9 @@ def _build(bundle: Bundle, found: tuple[Gpu, ...]) -> Iterator[Observation]:
     for gpu in found:
         gfx = gpu.indices.get("gfx", "")
         bare = {arch.split(":")[0] for arch in build.archs}
-        runs = {gfx, gfx[:-1] + "-generic", gfx[:5] + "-generic"}
+        # LLVM's generic targets: gfx11-generic, gfx10-3-generic; gfx950 is of gfx9-4-generic (its AMDGPUUsage page).
+        family, minor = gfx[:-2], "4" if gfx == "gfx950" else gfx[-2:-1]
+        runs = {gfx, f"{family}-generic", f"{family}-{minor}-generic"}
         if build.build == "rocm" and gfx and bare and not bare & runs:
             chip = seen(gfx, "text", "torch", build.version.item)
             listed = ", ".join(sorted(bare))[:160]

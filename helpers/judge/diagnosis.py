@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from helpers.grammar import lines
@@ -52,7 +52,11 @@ class Weighed:
 
 def diagnose(evidence: CaseEvidence) -> Verdict:
     """The verdict on what was handed over. Never raises on odd evidence; says ``cannot-tell`` where it does not decide."""
-    return verdict_of(observe(evidence), evidence)
+    from helpers.look.kernel_log import not_whole  # only a captured box has a log
+
+    verdict = verdict_of(observe(evidence), evidence)
+    cut = not_whole(evidence.bundle) if evidence.bundle is not None else ""
+    return replace(verdict, summary=f"{verdict.summary} {cut}") if cut else verdict
 
 
 def weigh(found: Iterable[Observation]) -> list[Weighed]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from helpers.judge import form, table
@@ -200,17 +200,19 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
             name = "runtime-totals-differ"
         value = first.text if first.bytes is None else first.bytes
         made = note(name, value, first.source, first.origin, relation.says, relation.hard)
-        found.append(replace(made, filled=any(f.filled for f in relation.figures)))
+        found.append(made)
     pools = ("vram", "runtime", "gtt") if kind == APU else ("vram", "runtime")
     used = [f for f in figures if f.what == "used" and f.pool in pools]
     most = max(used, key=lambda f: f.bytes or 0, default=None)
     if most is not None and (most.bytes or 0) > GIB // 2 and not evidence.messages:
-        found.append(note("card-in-use", most.bytes, most.source, most.origin, hard=most.read))
+        found.append(
+            note("card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay)
+        )
     ram = max((f.bytes or 0 for f in figures if f.what == "total" and f.pool == "ram"), default=0)
     needs = [f for f in figures if f.what == "wanted" and f.pool in ("runtime", "weights")]
     for f in [need for need in needs if ram and (need.bytes or 0) > ram][:1]:
         name, whole = "needs-more-than-ram", show_bytes(ram)
-        found.append(note(name, f.bytes, f.source, f.origin, hard=f.read, ram=whole))
+        found.append(note(name, f.bytes, f.source, f.origin, hard=not f.hearsay, ram=whole))
     # Where RAM is shared, a total may be a limit.
     found += _above_the_named_card(evidence, names, [] if kind in (APU, UNIFIED) else figures)
     return [*found, *_ceilings(evidence, figures, kind)]

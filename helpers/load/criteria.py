@@ -176,16 +176,7 @@ def count_log(path: Path, exit_code: int | None = None) -> LogCounts:
 
 
 TIMES_BYTES = 64 << 10
-_COUNTED = (
-    "oom",
-    "host_memory",
-    "asserts",
-    "restarts",
-    "exhausted",
-    "recycled",
-    "crashes",
-    "profiles",
-)
+_COUNTED = "oom host_memory asserts restarts exhausted recycled crashes profiles".split()
 
 
 def _lasted(times: Sequence[tuple[bytes, bytes]]) -> float | None:
@@ -266,10 +257,8 @@ def read_study(url: str) -> StudyCounts:
     an Optuna storage, several studies and none named.
     """
     where, _, name = url.partition("#")
-    path, expected = (
-        Path(where.removeprefix("sqlite:///")).absolute(),
-        "expected sqlite:///FILE or a path",
-    )
+    path = Path(where.removeprefix("sqlite:///")).absolute()
+    expected = "expected sqlite:///FILE or a path"
     if "://" in where and not where.startswith("sqlite:///"):
         raise ValueError(f"{url}: {expected}: only Optuna storages in SQLite are read")
     if not path.is_file():
@@ -453,11 +442,9 @@ def with_runs(rows: Sequence[Row], results: Sequence[PathResult]) -> tuple[Row, 
     ran = [one for one in results if one.state != "not_run"]
     failed = [one.name for one in ran if one.state == "failed"]
     resumed = [one for one in ran if one.name.startswith("resume")]
-    shown = (
-        {"ended": (f"{len(failed)} of {len(ran)} training paths failed here", not failed)}
-        if ran
-        else {}
-    )
+    shown = {}
+    if ran:
+        shown["ended"] = (f"{len(failed)} of {len(ran)} training paths failed here", not failed)
     if resumed:
         alike = all(one.equal_to_single == "bitwise" for one in resumed)
         shown["resumed"] = (f"{resumed[0].name}, small model: {resumed[0].equal_to_single}", alike)
@@ -530,7 +517,8 @@ class _Found:
     def data(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         if self.log.percent is None:
             return "", 'the log does not say "N % of the data"'
-        return f"{self.log.percent:g} % of the data", self.log.percent >= row["percent"]
+        enough = self.log.percent >= row["percent"]
+        return f"{self.log.percent:g} % of the data", enough and (self.unfinished or True)
 
     def time(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
         if row.get("about") and not getattr(self.log, row["about"]):

@@ -13,15 +13,8 @@ LEAST = {"memory": 0.02, "time": 0.10}
 """The least effect that matters: a change of less is called none."""
 LEVEL = 0.99
 FEWEST_PAIRS = 3
-VERDICTS = (
-    "helps",
-    "no_effect",
-    "harmful",
-    "not_supported",
-    "ineffective",
-    "not_enough_evidence",
-    "predicted",
-)
+_WORDS = "helps no_effect harmful not_supported ineffective not_enough_evidence predicted"
+VERDICTS = tuple(_WORDS.split())
 # How close the losses must be: the same bits, or the same within what another order of sums and a shorter number allow.
 TOLERANCE = {"bitwise": 0.0, "close": 1e-4, "half": 5e-2}
 

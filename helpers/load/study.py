@@ -21,7 +21,7 @@ from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace, program_lines
 from helpers.child import CHECKOUT, Transcript, program, transcript
 from helpers.load.patterns import PATTERNS, generate
-from helpers.load.targets import CPU, environment, free_targets, torch_interpreter
+from helpers.load.targets import CPU, Target, environment, free_targets, torch_interpreter
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.reading import parse_size, show_bytes
@@ -118,8 +118,7 @@ def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[
     done = StressResult("not_available", why)
     if not why:
         most = min(parse_size(limit), wanted.card.capacity_bytes)
-        env = {target.visible_variable: target.visible_value}
-        how: dict[str, Any] = {"conf": wanted.conf, "rows": True, "env": env}
+        how: dict[str, Any] = {"conf": wanted.conf, "rows": True, "target": target}
         done = stress(torch_interpreter(), wanted.trace, most, LIVE_SECONDS, **how)
     if done.status not in ("ok", "time"):
         return done, []
@@ -189,13 +188,12 @@ def stress(
     conf: str = "",
     snapshot: Path | None = None,
     rows: bool = False,
-    env: Mapping[str, str] | None = None,
+    target: Target = CPU,
 ) -> StressResult:
-    """Carry out a trace on the first GPU that ``python``'s torch sees, under the settings ``conf`` and no others.
+    """Carry out a trace on the target, or on the first GPU that ``python``'s torch sees, under ``conf`` and no other settings.
 
     ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where torch's snapshot goes at the end.
-    ``env``: further variables, say the one that picks a
-    GPU. Raises ValueError for a limit or a time that is not above 0 and for a trace that begins in the middle of a program.
+    Raises ValueError for a limit or a time that is not above 0 and for a trace that begins in the middle of a program.
     """
     for name, value in (("limit_bytes", limit_bytes), ("seconds", seconds)):
         if value is not None and not value > 0:
@@ -211,7 +209,7 @@ def stress(
         argv = program(python, PROGRAM, json.dumps(spec))
         # Each build and version reads another of these names; all get the same.
         confs = dict.fromkeys(CONF_NAMES, conf) if conf else {}
-        more = environment(more={**(env or {}), **confs, "TMPDIR": scratch})
+        more = environment(target, more={**confs, "TMPDIR": scratch})
         then_s = {"ready": seconds + END_S, "end": END_S}
         return _result(transcript(argv, START_S, then_s, env=more, cwd=scratch))
 

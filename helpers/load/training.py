@@ -24,6 +24,7 @@ from helpers.look.reading import parse_size
 
 PROGRAM = "helpers.torchside.training"
 START_S = 120.0
+UNTIL_OOM_S = 120.0
 END_S = 15.0
 _DATA = json.loads(Path(__file__).with_name("training.json").read_text(encoding="utf-8"))
 SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
@@ -86,19 +87,26 @@ def paths(
     """Train in each of the named ways under ``python``'s torch, on ``cpu`` or ``cuda``; the single device always comes first.
 
     ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose allocator takes 20 MiB at a time.
-    ``limit_s``: each child's seconds after its start. Raises ValueError for an unknown name or shape.
+    ``limit_s``: each child's seconds after its start. ``NAME=PYTHON`` runs that way under another Python, such as one with JAX.
+    Raises ValueError for an unknown name or shape.
     """
     shape = shape or ("small" if device == "cpu" else "medium")
-    unknown = [name for name in names if name not in WAYS] + [shape] * (shape not in SHAPES)
+    pythons = {name: other for name, _, other in (one.partition("=") for one in names)}
+    unknown = [name for name in pythons if name not in WAYS] + [shape] * (shape not in SHAPES)
     if unknown:
         raise ValueError(f"{unknown[0]!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
     results: list[PathResult] = []
     room = 0
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
-        for name in dict.fromkeys([PATHS[0], *names]):
+        beside = (one for name in pythons for one in (WAYS[name].get("beside", name), name))
+        for name in dict.fromkeys([PATHS[0], *beside]):
             path, more = WAYS[name]["path"], WAYS[name].get("more", {})
             spec = specification(path, shape, device, seed, folder=folder, limit_bytes=room) | more
-            if path == "resume":
+            if other := WAYS[name].get("program"):
+                made = {**spec, **_DATA["layers"]}
+                owner = pythons.get(name) or python
+                result = result_of(name, child(owner, made, limit_s, other))
+            elif path == "resume":
                 result = _resumed(python, name, spec, limit_s)
             elif path == "back_off" and not room:
                 why = "its limit is taken from the single device, which did not run"
@@ -117,9 +125,11 @@ def specification(path: str, shape: str, device: str, seed: int, **more: Any) ->
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
 
 
-def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Transcript:
+def child(
+    python: str, spec: Mapping[str, Any], limit_s: float, module: str = PROGRAM
+) -> Transcript:
     """One child from its start to its end. It has START_S to begin (importing torch), then ``limit_s``."""
-    argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": limit_s}))
+    argv = program(python, module, json.dumps({**spec, "limit_s": limit_s}))
     then_s = {"ready": limit_s, "end": END_S}
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 
@@ -213,7 +223,6 @@ def until_oom(
     limit_bytes: int,
     out: Path,
     *,
-    limit_s: float = 120.0,
     confs: tuple[str, ...] | None = None,
 ) -> Endurance:
     """Train on batches that are ``growth`` tokens longer each, until memory runs out; record that at ``out`` and ask what if.
@@ -223,7 +232,7 @@ def until_oom(
     the whole batch that died: its requests and lifetimes are a GPU's, the workspaces of GPU libraries are not in it. ``confs``
     are the settings to try (default: the grid). Raises EnduranceError where the child does not answer.
     """
-    told = child(python, {**spec, "limit_bytes": limit_bytes}, limit_s)
+    told = child(python, {**spec, "limit_bytes": limit_bytes}, UNTIL_OOM_S)
     steps = told.last("step").get("step", 0)
     if not _ran_out(told):
         why = "nothing ran out of memory"
@@ -232,7 +241,7 @@ def until_oom(
     found = Endurance(limit_bytes, steps, int(last["length"]), str(told.last("end")["says"]))
     room = None if spec["device"] == "cpu" else limit_bytes
     again = {**spec, "steps": last["batch"], "record": str(out), "limit_bytes": room}
-    told = child(python, again, limit_s)
+    told = child(python, again, UNTIL_OOM_S)
     _ran_out(told)
     end = told.last("end")
     if not end.get("trace"):

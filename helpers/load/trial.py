@@ -374,6 +374,7 @@ class _Run:
         env = environment(self.target, DROPPED, more, own=not self.workload.command)
         how: dict[str, Any] = {"on_line": self.take, "on_start": self._started, "env": env}
         how |= {"data_bytes": limits.host_bytes or 0, "group": group.path}
+        how["umask"] = child.users_umask if self.workload.command else -1
         try:
             ended = watch(command, min(limits.start_s, limits.seconds), **how)
         except BaseException:  # also an interrupt: the group must not stay

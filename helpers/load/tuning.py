@@ -21,6 +21,7 @@ from typing import Any
 import optuna
 from optuna.trial import Trial, TrialState
 
+from helpers import child
 from helpers.child import json_row, program, watch
 from helpers.look.messages import of_device, of_host, read_message
 
@@ -155,10 +156,11 @@ class _Supervisor:
             lane.join()
         for trial in (one for one in self.left if self.tries[one.number]):
             self._answer(trial, "crashed", {"message": self.done.gave_up})
-        for one in self.study.get_trials(deepcopy=False):
-            if "outcome" in one.user_attrs:
-                about = {"number": one.number, "params": one.params, "value": one.value}
-                self.done.results.append({**about, **one.user_attrs})
+        self.done.results = [
+            {"number": one.number, "params": one.params, **one.user_attrs}
+            for one in self.study.get_trials(deepcopy=False)
+            if "outcome" in one.user_attrs
+        ]
         self.done.results.sort(key=lambda row: row["slot"])
         values = [row["value"] for row in self.done.results if row["value"] is not None]
         self.done.best = (min if self.set.direction == "minimize" else max)(values, default=None)
@@ -195,12 +197,11 @@ class _Supervisor:
 
     def _lane(self) -> None:
         """Workers one after the other, until there is nothing more to try."""
-        while (trial := self._next()) is not None:
+        while trial := self._next():
             self._worker(trial)
 
-    def _worker(self, trial: Trial) -> None:
+    def _worker(self, hand: Trial | None) -> None:
         """One worker's life from its first trial on. The trial that it died in is tried again, TRIES times in all."""
-        hand: Trial | None = trial
         left: list[int] = []
         unplanned = ""
         asked, writing = os.pipe()
@@ -223,19 +224,20 @@ class _Supervisor:
                 outcome = outcome_of(told)
                 self._answer(hand, outcome, told)
                 left.append(told.get("left_bytes") or 0)
-                unplanned = f"trial {hand.number}: {outcome}" * (outcome == "device_assert")
-                grown = left[-1] - left[0] > self.set.growth_bytes
-                full = grown or len(left) >= self.set.recycle_after
-                if not unplanned:
-                    self.in_a_row, self.done.recycled = 0, self.done.recycled + full
+                if outcome == "device_assert":
+                    unplanned, hand = f"trial {hand.number}: {outcome}", None
+                    return ask()
+                self.in_a_row, grown = 0, left[-1] - left[0] > self.set.growth_bytes
+                if full := grown or len(left) >= self.set.recycle_after:
+                    self.done.recycled += 1
                     left_over = f", {left[-1]} B left after cleanup" * grown
-                    if full:
-                        self.say(f"worker recycled after {len(left)} trials{left_over}")
-                hand = None if unplanned or full else self._next()
+                    self.say(f"worker recycled after {len(left)} trials{left_over}")
+                hand = None if full else self._next()
                 return ask()
 
             ask()
             how: Any = {"env": self.env, "on_line": take, "stdin": stdin.fileno()}
+            how["umask"] = child.users_umask  # the objective is the user's
             ended = watch(self.argv, self.set.limit_s, **how)
         if hand is not None:
             late = ended.how == "timed_out"

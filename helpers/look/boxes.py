@@ -39,7 +39,7 @@ def open_box(box: str) -> Bundle:
 
 def is_this_box(bundle: Bundle) -> bool:
     """Whether the bundle was taken on this machine since it booted, so that a check run here is a check of that box."""
-    booted = files.text("/", "/proc/sys/kernel/random/boot_id")
+    booted = files.boot_id()
     boots = [row.get("boot_id") for row in bundle.table("host")]
     return bundle.kind == "live" and bool(booted) and booted in boots
 

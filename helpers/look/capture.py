@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.grammar import data
+from helpers.units import now
 
 from .. import __version__
 from . import (
@@ -208,10 +209,9 @@ def capture(options: Options = Options()) -> Bundle:
 
 def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Collection:
     """Take everything; each step's line goes to ``say``. Ctrl-C ends it early, with the rest named as not captured."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     kind = "recorded" if options.not_this_box else "live"
     name = options.box or box_name(options.root)
-    collection = Collection(BundleWriter(name, kind, __version__, stamp))
+    collection = Collection(BundleWriter(name, kind, __version__, now()))
     tables = _tables(options)
     nvml, torch = tables.pop("NVML"), tables.pop("torch")
     # What may open a device comes after what only reads, torch's own child last.
@@ -345,6 +345,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BundleError(f"{message}; expected: {self.format_usage()[len('usage: ') :].strip()}")
 
+    def print_help(self, file: Any = None) -> None:  # argparse is silent where it cannot be written
+        print(self.format_help(), end="", flush=True)
+
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
@@ -363,11 +366,9 @@ def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
         expected = "expected a tree with proc and sys in it"
         raise BundleError(f"--root {root}: no folder that can be listed; {expected}")
     if python and not shutil.which(python):
-        expected = "expected the path of a Python interpreter"
-        raise BundleError(f"--torch-python {python}: no such program; {expected}")
+        raise BundleError(f"--torch-python {python}: no such program; expected a Python's path")
     if given.box and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", given.box):
-        expected = "expected up to 64 letters, digits, dots and dashes"
-        raise BundleError(f"--box {given.box!r}: {expected}")
+        raise BundleError(f"--box {given.box!r}: expected up to 64 letters, digits, dots, dashes")
     options = Options(
         root="/" if os.path.samefile(root, "/") else os.path.abspath(root),
         torch_python=os.path.abspath(shutil.which(python) or "") if python else "",
@@ -394,15 +395,14 @@ def _default_out(options: Options) -> Path:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = f"{error.strerror}; choose an --out that you may write to"
-        raise BundleError(f"{out.parent}: {why}") from error
+        do = "choose an --out that you may write to"
+        raise BundleError(f"{out.parent}: {error.strerror}; {do}") from error
     return out
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command: 0 written, 2 wrong use in one line, 130 interrupted (what was measured until then is written)."""
-    mask = os.umask(0o077)
-    os.umask(mask)
+    os.umask(mask := os.umask(0o077))
     try:
         given = _options(argv)
         options, out = _checked(given)

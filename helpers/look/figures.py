@@ -36,8 +36,8 @@ class Figure:
     ``what`` is one of WHAT. ``pool``: vram visible-vram gtt ttm kfd hsa runtime runtime-sum (HIP or CUDA) carveout stated
     vulkan opencl process weights ram ram-installed hostfree available swap commit cgroup. The true size lies within
     ``precision_bytes``: half of the last printed digit. ``origin``: tool, message, environment, bundle or narrative;
-    ``when``: boot, start or now; ``hearsay``: described in words, a screenshot, or a narrative; ``filled``: no machine ever
-    printed it. Figures of one printed line have the same ``line``, its place in the text.
+    ``when``: boot, start or now; ``hearsay``: described in words, a screenshot, or a narrative. Figures of one printed line
+    have the same ``line``, its place in the text.
     """
 
     what: str
@@ -51,13 +51,7 @@ class Figure:
     text: str = ""
     row: str = ""
     hearsay: bool = False
-    filled: bool = False
     line: int = -1
-
-    @property
-    def read(self) -> bool:
-        """Whether a machine printed it and nobody retold it."""
-        return not (self.hearsay or self.filled)
 
 
 _NUMBER = (
@@ -160,16 +154,14 @@ _CELL = lazy(r"(\d{1,20}(?:\.\d{1,9})?) ?([A-Za-z]{0,5})|\[?N/A\]?")
 _ROUGHLY = lazy(r"(?:~|≈|about|roughly|around|some|approx\w{0,8}\.?|almost|nearly) ?$", re.I)
 
 
-def figures_of(
-    texts: Iterable[tuple[str, str, str]], page_bytes: int = PAGE, filled: bool = False
-) -> tuple[Figure, ...]:
+def figures_of(texts: Iterable[tuple[str, str, str]]) -> tuple[Figure, ...]:
     """Every figure of (origin, source, text) triples. A tool's name is the source, and may itself be the figure's name.
 
     Never raises; a text of any size costs linear time, and at most its first 60,000 characters are read.
     """
     found: list[Figure] = []
     for origin, source, text in texts:
-        found += _of_text(origin, source, text[:LONGEST], page_bytes)
+        found += _of_text(origin, source, text[:LONGEST])
         if len(found) > MOST_OF_ALL:
             break
     ram = next((f.bytes for f in found if f.pool in ("ram", "ram-installed") and f.bytes), None)
@@ -179,11 +171,11 @@ def figures_of(
             precision = ram // 50 if ram else 0
             half = ram // 2 if ram else None
             figure = replace(figure, bytes=half, precision_bytes=precision, hearsay=True)
-        known.append(replace(figure, filled=filled) if filled else figure)
+        known.append(figure)
     return tuple(known)
 
 
-def _of_text(origin: str, source: str, text: str, page: int) -> Iterator[Figure]:
+def _of_text(origin: str, source: str, text: str) -> Iterator[Figure]:
     body = f"{source}: {text}"
     low, name = body.lower(), source.lower()
     claims: set[int] = set()
@@ -194,7 +186,7 @@ def _of_text(origin: str, source: str, text: str, page: int) -> Iterator[Figure]
             continue
         blank = Figure("", "", "", None, 0, source, origin, row.when, row=row.id)
         if row.column:
-            yield from _columns(row, blank, text, page)
+            yield from _columns(row, blank, text)
         if row.pattern is None or (agents and row.id == "rocminfo-pool"):
             continue
         for ordinal, match in enumerate(row.pattern.finditer(body)):
@@ -208,7 +200,7 @@ def _of_text(origin: str, source: str, text: str, page: int) -> Iterator[Figure]
             hearsay = row.hearsay or _hearsay(origin, source, body, match)
             blank = replace(blank, device=device, hearsay=hearsay, line=line)
             given = [field for field in row.fields if match.group(field[0] + "w") is not None]
-            read = [_figure(row, match, field, blank, page) for field in given]
+            read = [_figure(row, match, field, blank) for field in given]
             if None not in read:
                 claims |= places
                 yield from (figure for figure in read if figure and figure.what in WHAT)
@@ -221,7 +213,7 @@ def _hearsay(origin: str, source: str, body: str, match: re.Match[str]) -> bool:
 
 
 def _figure(
-    row: _Row, match: re.Match[str], field: tuple[str, str, str], blank: Figure, page: int
+    row: _Row, match: re.Match[str], field: tuple[str, str, str], blank: Figure
 ) -> Figure | None:
     group, what, pool = field
     number, unit = match.group(group), match.group(group + "u") or ""
@@ -229,7 +221,7 @@ def _figure(
     if number is None:
         half = bool(re.search(r"half", match.group(), re.I))
         return replace(blank, precision_bytes=-half, text=HALF if half else "N/A")
-    read = _size(number, unit, row.unit, page)
+    read = _size(number, unit, row.unit)
     if read is None:
         return None
     if (pool == "stated" or blank.source == "gpu") and "b" not in unit.lower():
@@ -241,11 +233,11 @@ def _figure(
     return replace(blank, bytes=size, precision_bytes=hidden, text=f"{number} {unit or row.unit}")
 
 
-def _size(number: str, unit: str, default: str = "", page: int = PAGE) -> tuple[int, int] | None:
+def _size(number: str, unit: str, default: str = "") -> tuple[int, int] | None:
     """(bytes, half of the last printed digit) of a size; ``default`` is the unit where none is printed. None: it is none."""
     unit = (unit or default).lower()
     if unit == "pages":
-        return int(number.replace(",", "")) * page, 0
+        return int(number.replace(",", "")) * PAGE, 0
     size = quantity(number.lstrip("-"), unit, commas=True) if unit else None
     sign = -1 if number[:1] == "-" else 1
     return (sign * size.bytes, size.precision_bytes) if size else None
@@ -265,7 +257,7 @@ def _agents(origin: str, source: str, text: str) -> list[Figure]:
     return found
 
 
-def _columns(row: _Row, blank: Figure, text: str, page: int) -> Iterator[Figure]:
+def _columns(row: _Row, blank: Figure, text: str) -> Iterator[Figure]:
     """A CSV table: the column whose head begins with the row's name; each line is a device."""
     lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()[: 4 * MOST]]
     heads = (
@@ -278,7 +270,7 @@ def _columns(row: _Row, blank: Figure, text: str, page: int) -> Iterator[Figure]
         match = _CELL.fullmatch(cells[at]) if len(cells) == len(lines[head]) else None
         if match is None:
             return
-        size = _size(match[1], match[2], row.unit, page) if match[1] else (None, 0)
+        size = _size(match[1], match[2], row.unit) if match[1] else (None, 0)
         if size is not None:
             figure = replace(blank, what=what, pool=pool, device=str(ordinal), text=cells[at])
             yield replace(figure, bytes=size[0], precision_bytes=size[1])
@@ -302,7 +294,7 @@ def lone_free(figures: Iterable[Figure]) -> list[Figure]:
     return [f for f in known if f.what == "free" and f.bytes is not None and f.source not in whole]
 
 
-def figures_of_message(message: object, source: str = "error text") -> tuple[Figure, ...]:
+def figures_of_message(message: object) -> tuple[Figure, ...]:
     """The runtime's figures of an out-of-memory message: any object with Quantities named capacity, free and process."""
     found: list[Figure] = []
     device = getattr(message, "device", None)
@@ -314,6 +306,6 @@ def figures_of_message(message: object, source: str = "error text") -> tuple[Fig
     ):
         size = getattr(message, field, None)
         if size is not None:
-            printed = (size.bytes, size.precision_bytes, source, "message", "now", size.text)
+            printed = (size.bytes, size.precision_bytes, "error text", "message", "now", size.text)
             found.append(Figure(what, pool, where, *printed, row="message"))
     return tuple(found)

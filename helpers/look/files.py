@@ -13,6 +13,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -171,6 +172,11 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
+def boot_id(root: str = "") -> str:
+    """The name that the kernel drew when it last started, or nothing."""
+    return text(root, "/proc/sys/kernel/random/boot_id")
+
+
 def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
     """The text of one small file without the white space around it; empty where there is none."""
     return (read(root, source, limit_bytes)[0] or b"").decode("utf-8", "replace").strip()
@@ -189,8 +195,11 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the only one that anybody knows
+        with suppress(OSError):
+            temporary.unlink()
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:

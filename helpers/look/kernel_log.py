@@ -130,8 +130,7 @@ def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[E
     opened: dict[str, tuple[int, int]] = {}
     milestone = 0
     memcg = ""
-    # Of a log that is longer than any capture keeps, the end is read: there stands what failed.
-    begin = text.find("\n", len(text) - LOG_LIMIT) + 1 if len(text) > LOG_LIMIT else 0
+    begin = _begin(text)
     for number, raw in enumerate(text[begin:].split("\n"), 1 + text.count("\n", 0, begin)):
         when, message = split_time(raw[:LINE_LIMIT].rstrip("\r"))
         if not message:
@@ -165,6 +164,11 @@ def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[E
         if at >= 0 and event.kind in ("vm_fault", "ring_timeout", "oom_killer"):
             opened[event.pci] = (at, number)
     return tuple(_without_announcements(found))
+
+
+def _begin(text: str) -> int:
+    """Where reading begins: of a log that is longer than any capture keeps, the end is read, where what failed stands."""
+    return text.find("\n", len(text) - LOG_LIMIT) + 1 if len(text) > LOG_LIMIT else 0
 
 
 def _without_announcements(found: list[Event]) -> list[Event]:
@@ -284,13 +288,31 @@ def events(bundle: Bundle) -> tuple[Event, ...]:
     return bundle.once("kernel log", lambda: _events(bundle))
 
 
-def _events(bundle: Bundle) -> tuple[Event, ...]:
+def _chosen(bundle: Bundle) -> list[tuple[int, Text]]:
     chosen: dict[int, Text] = {}
     for text, boot in _logs(bundle):
         if text.ok and text.text.strip():
             chosen.setdefault(boot, text)
-    logs = (parse(text.text, text.source, text.item, boot) for boot, text in sorted(chosen.items()))
+    return sorted(chosen.items())
+
+
+def _events(bundle: Bundle) -> tuple[Event, ...]:
+    logs = (parse(text.text, text.source, text.item, boot) for boot, text in _chosen(bundle))
     return tuple(event for log in logs for event in log)
+
+
+def not_whole(bundle: Bundle) -> str:
+    """Which logs were read from their end alone, a sentence each; empty where all were read whole."""
+    said = []
+    for text in (text for _, text in _chosen(bundle) if _begin(text.text)):
+        read, whole = (
+            len(one.encode("utf-8", "replace"))
+            for one in (text.text[_begin(text.text) :], text.text)
+        )
+        said.append(
+            f"The kernel log ({text.source}) was read from its end: {read} of {whole} bytes."
+        )
+    return " ".join(said)
 
 
 def readable(bundle: Bundle) -> Reading:
@@ -305,7 +327,7 @@ def readable(bundle: Bundle) -> Reading:
 # -- where the log comes from
 
 LIMIT_S = 15.0
-_JOURNAL = ("journalctl", "-k", "--no-pager", "--no-hostname", "-o", "short-monotonic", "-b")
+JOURNAL = ("journalctl", "-k", "--no-pager", "--no-hostname", "-o", "short-monotonic", "-b")
 _WORDS = [word.encode() for word in _KNOWN["kept"]]
 # Priority and facility in one number: 0 to 7 is the kernel; sequence, microseconds.
 _RECORD = re.compile(rb"[0-7],[^,;]*,([0-9]{1,17})(?:,[^;]*)?;([^\n]*)")
@@ -349,7 +371,7 @@ def _earlier(boot: str, since_s: float, root: str) -> Iterator[tuple[str, list[s
         yield source, files.text(root, source).splitlines(), "cannot be read"
     yield "pstore", [], "; ".join(shut) or "the kernel left no log there since the run began"
     if not root and re.fullmatch("[0-9a-f]{32}", boot):
-        ended = commands.run([*_JOURNAL, boot, "-n", str(LAST_LINES)], LIMIT_S)
+        ended = commands.run([*JOURNAL, boot, "-n", str(LAST_LINES)], LIMIT_S)
         said = ended.stdout.decode("utf-8", "replace").splitlines()
         why = ended.why or "".join(ended.stderr.strip().splitlines()[-1:])[:200]
         own = [line for line in said if not line.startswith("-- ")]
@@ -426,7 +448,7 @@ def collect(limit_bytes: int) -> list[tuple[str, bytes | None, str, str]]:
 
     Never raises for what is refused.
     """
-    tried = [_command(" ".join((*_JOURNAL, boot)), limit_bytes // 2) for boot in ("0", "-1")]
+    tried = [_command(" ".join((*JOURNAL, boot)), limit_bytes // 2) for boot in ("0", "-1")]
     if not tried[0][1]:
         tried.append(_command("dmesg", limit_bytes // 2))
         if not tried[-1][1]:

@@ -17,7 +17,7 @@ from typing import Any
 from helpers.child import memory_groups
 
 from .bundle import Bundle
-from .files import sources, text
+from .files import boot_id, sources, text
 from .reading import KIB, Reading
 
 FILES = sources("files", "machine")
@@ -187,7 +187,7 @@ def collect_host(root: Path) -> list[dict[str, Any]]:
             "python": platform.python_version(),
             "page_size": os.sysconf("SC_PAGE_SIZE"),
             "clock_ticks": os.sysconf("SC_CLK_TCK"),
-            "boot_id": text(top, "/proc/sys/kernel/random/boot_id"),
+            "boot_id": boot_id(top),
             "now": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
     ]

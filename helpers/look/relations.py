@@ -59,7 +59,7 @@ class _Book:
 
     def totals(self, *pools: str) -> list[Figure]:
         """Totals and live limits of pools, the figures read before those retold."""
-        return sorted(self.of("total", *pools) + self.of("limit", *pools), key=lambda f: not f.read)
+        return sorted(self.of("total", *pools) + self.of("limit", *pools), key=lambda f: f.hearsay)
 
     @property
     def ram(self) -> Figure | None:

@@ -195,29 +195,15 @@ class _Batch:
 
     def _job(self, number: int) -> Job:
         """The notebook and every parameter in full. ``{batch}`` in a text means the batch's folder."""
-        step, run, batch = (
-            self.checked.steps[number],
-            self.journal.runs[number],
-            self.journal.folder,
-        )
-        here = batch / run.run_id
-        offered = {
-            "box": self.live if step.box == "live" else step.box,
-            "batch": str(batch),
-            "out": str(here),
-            "preset": step.preset,
-        }
+        step, run = self.checked.steps[number], self.journal.runs[number]
+        batch, here = str(self.journal.folder), self.journal.folder / run.run_id
+        box = self.live if step.box == "live" else step.box
+        offered = {"box": box, "batch": batch, "out": str(here), "preset": step.preset}
         given = {name: value for name, value in offered.items() if name in step.takes and value}
-        own = {
-            name: replaced(value, "{batch}", str(batch)) for name, value in step.parameters.items()
-        }
-        return {
-            "source": str(step.source),
-            "parameters": {**given, **own},
-            "cell_s": step.cell_s,
-            "run_s": min(step.run_s, self._left_s()),
-            "mark": mark_of(here, run.attempt),
-        }
+        for name, value in step.parameters.items():
+            given[name] = replaced(value, "{batch}", batch)
+        job: Job = {"source": str(step.source), "parameters": given, "cell_s": step.cell_s}
+        return {**job, "run_s": min(step.run_s, self._left_s()), "mark": mark_of(here, run.attempt)}
 
     def _ended(self, runs: dict[int, Run]) -> None:
         """Keep what runs came to; when nothing goes on any more, see whether the box is clean."""

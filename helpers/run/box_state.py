@@ -1,4 +1,4 @@
-"""What a box is like between two jobs, and whether it is clean for the next: GPUs, host memory, disk, what the kernel logged.
+"""What a box is like between two jobs: its GPUs, host memory, disk, and what the kernel logged.
 
 A look costs a fraction of a second and takes no GPU context: sysfs, procfs, KFD, and NVML in a child that can be left behind.
 What cannot be read is no trouble. Standard library of Python 3.8 alone: a scheduler's prolog has nothing else.
@@ -13,31 +13,28 @@ import ctypes
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional, Tuple
 
 from helpers import __version__
 from helpers.child import field, process_of
-from helpers.judge.owner import SLACK_BYTES, newcomers
 from helpers.load.targets import FAULTS
-from helpers.look import access, drm, files, guard, kfd, nvidia, nvml, pci, processes
+from helpers.look import access, commands, drm, files, guard, kfd, nvidia, nvml, pci, processes
 from helpers.look.bundle import Bundle, BundleWriter
-from helpers.look.commands import search_path
 from helpers.look.gpus import Gpu, numbered_by_host, one_each
 from helpers.look.gpus import gpus as gpus_of
-from helpers.look.kernel_log import Event, kmsg_line, kmsg_records, parse
-from helpers.units import pci_address, show_bytes
+from helpers.look.kernel_log import JOURNAL, LOG_LIMIT, Event, kmsg_line, kmsg_records, parse
+from helpers.shapes import from_json
+from helpers.units import now, pci_address
 
 # A driver that does not answer a read so long is sick; NVML alone may have to start its driver.
 ANSWER_S, NVML_S = 2.0, 20.0
 LOG_S, TEXT_LIMIT = 2.0, 200
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 _HWMON = tuple(
     f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_{name}"
     for card in ("card[0-9]", "card[0-9][0-9]")
@@ -55,10 +52,8 @@ _HARDWARE = re.compile(
     r"\[Hardware Error\]: (?:System Fatal error|Uncorrected,|CPU \d{1,4}: Machine Check Exception|"
     r"event severity: (?:fatal|recoverable))"
 )
-_JOURNAL = ("journalctl", "-k", "-b", "0", "--no-pager", "--no-hostname", "-o", "short-monotonic")
 CURSOR = "-- cursor: "
 NOW = "expected an answer at once"
-NEW = " that was not there before"
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ class Held:
     name: str
     state: str
     start_ticks: int
-    bytes: int | None
+    bytes: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -91,9 +86,9 @@ class GpuState:
     """One GPU. ``pools`` are (layer, used bytes, total bytes); ``celsius`` are (sensor, degrees, critical degrees or None)."""
 
     pci: str
-    pools: tuple[tuple[str, int, int], ...] = ()
-    holders: tuple[Held, ...] = ()
-    celsius: tuple[tuple[str, float, float | None], ...] = ()
+    pools: Tuple[Tuple[str, int, int], ...] = ()
+    holders: Tuple[Held, ...] = ()
+    celsius: Tuple[Tuple[str, float, Optional[float]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,142 +96,26 @@ class BoxState:
     """One look at a box. None stands for what could not be read.
 
     ``log`` is the position in the kernel log, ``errors`` what happened since the look that was given as ``since``, ``seconds``
-    how long this look took. ``folder`` is the one whose disk was looked at.
+    how long this look took, ``at`` when it was (UTC). ``folder`` is the one whose disk was looked at.
     """
 
-    boot_id: str = ""
-    gpus: tuple[GpuState, ...] = ()
-    total_bytes: int | None = None
-    available_bytes: int | None = None
-    disk_free_bytes: int | None = None
+    boot_id: str
+    gpus: Tuple[GpuState, ...] = ()
+    total_bytes: Optional[int] = None
+    available_bytes: Optional[int] = None
+    disk_free_bytes: Optional[int] = None
     read_only: bool = False
-    oom_kills: int | None = None
+    oom_kills: Optional[int] = None
     log: str = ""
-    errors: tuple[Trouble, ...] = ()
+    errors: Tuple[Trouble, ...] = ()
     folder: str = "."
     seconds: float = 0.0
+    at: str = ""
 
 
-@dataclass(frozen=True)
-class Clean:
-    """What a box must be like for the next job; a plan's Gates begin with these. A temperature of None is not looked at.
-
-    ``memory_back_fraction``: of host memory, and of a GPU's, that may stay used. ``settle_s``: how long it may take.
-    """
-
-    disk_free_bytes: int = 1 << 30
-    memory_back_fraction: float = 0.05
-    temperature_c: float | None = 90
-    settle_s: float = 30
-
-
-def idle(state: BoxState) -> BoxState:
-    """What this box is like when nobody uses its GPUs."""
-    unused = [
-        replace(g, holders=(), pools=tuple((p, 0, of) for p, _, of in g.pools)) for g in state.gpus
-    ]
-    return replace(state, gpus=tuple(unused))
-
-
-def read_state(text: str) -> BoxState:
-    """A look that was kept as JSON (``dataclasses.asdict``), as far as a later one is compared with it. Raises ValueError."""
-    try:
-        raw = json.loads(text)
-        gpus = tuple(
-            GpuState(
-                row["pci"],
-                tuple(map(tuple, row["pools"])),
-                tuple(Held(**one) for one in row["holders"]),
-            )
-            for row in raw["gpus"]
-        )
-        names = ("boot_id", "available_bytes", "oom_kills", "log")
-        return BoxState(gpus=gpus, **{name: raw[name] for name in names})
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"no look of the gate ({error})") from None
-
-
-def unclean(before: BoxState, after: BoxState, gates: Any) -> tuple[Trouble, ...]:
-    """Why a box is not clean: what happened by ``after``, and how its memory, holders, heat and disk differ from ``before``.
-
-    Pure. After a reboot only what needs no comparison is judged. Of what either look could not read nothing is said.
-    ``idle(after)`` as ``before`` asks whether anybody uses the box at all.
-    """
-    troubles, same_boot = list(after.errors), before.boot_id == after.boot_id
-    earlier = {gpu.pci: gpu for gpu in before.gpus} if same_boot else {}
-    for gone in earlier.keys() - {gpu.pci for gpu in after.gpus}:
-        why = "the GPU is gone: it was there before and no layer shows it now"
-        troubles.append(Trouble(f"gpu {gone}", why, False))
-    for gpu in after.gpus:
-        whys = [*_too_hot(gpu, gates.temperature_c)]
-        whys += _still_used(earlier[gpu.pci], gpu, gates) if gpu.pci in earlier else ()
-        troubles += [Trouble(f"gpu {gpu.pci}", why) for why in whys]
-    return tuple(troubles + [Trouble("box", why) for why in _host(before, after, gates)])
-
-
-def _host(before: BoxState, after: BoxState, gates: Any) -> Iterator[str]:
-    had, has = before.available_bytes, after.available_bytes
-    if had is not None and has is not None and before.boot_id == after.boot_id:
-        least = had - _allowed(after.total_bytes or 0, gates)
-        if has < least:
-            expected = f"expected at least {show_bytes(least)} as before"
-            yield f"{show_bytes(has)} of host memory available, {expected}"
-    disk, free = f"the disk of {after.folder}", after.disk_free_bytes
-    if after.read_only:
-        yield f"{disk} is mounted read-only, expected one that can be written"
-    elif free is not None and free < gates.disk_free_bytes:
-        expected = f"expected at least {show_bytes(gates.disk_free_bytes)}"
-        yield f"{show_bytes(free)} free on {disk}, {expected}"
-
-
-def _allowed(total_bytes: int, gates: Any) -> int:
-    return max(SLACK_BYTES, int(gates.memory_back_fraction * total_bytes))
-
-
-def _still_used(before: GpuState, after: GpuState, gates: Any) -> Iterator[str]:
-    for held in newcomers(before.holders, after.holders):
-        size = "memory that was not measured" if held.bytes is None else show_bytes(held.bytes)
-        state = " and waits inside the kernel (state D)" if held.state == "D" else ""
-        who = f"{held.name or 'a process'} ({held.pid})"
-        yield f"{who} holds {size}{state}, expected no holder{NEW if before.holders else ''}"
-    earlier = {layer: used for layer, used, _ in before.pools}
-    for layer, used, total in after.pools:
-        most = earlier.get(layer, used) + _allowed(total, gates)
-        if used > most:
-            was = f" ({show_bytes(earlier[layer])} before)" if earlier.get(layer) else ""
-            yield f"{layer}: {show_bytes(used)} used, expected at most {show_bytes(most)}{was}"
-
-
-def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
-    for sensor, degrees, critical in gpu.celsius:
-        most = min((one for one in (limit, critical) if one is not None), default=None)
-        if most is not None and degrees >= most:
-            yield f"{sensor}: {degrees:g} degrees Celsius, expected below {most:g}"
-
-
-def settle(
-    before: BoxState,
-    gates: Any,
-    look: Callable[[], BoxState],
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[Trouble, ...]:
-    """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong, or nothing.
-
-    What happened is not waited for, only what may pass: memory, holders, heat. Give the batch's first look as ``before``, so
-    that many small leaks add up, and a ``look`` since the latest one, so that one fault counts once.
-    """
-    happened: tuple[Trouble, ...] = ()
-    waited, pause = 0.0, FIRST_PAUSE_S
-    while True:
-        state = look()
-        # A later look does not name again what an earlier one did.
-        happened = tuple(dict.fromkeys((*happened, *state.errors)))
-        troubles = unclean(before, replace(state, errors=happened), gates)
-        passing = [one for one in troubles if one.passes and one not in happened]
-        if waited >= gates.settle_s or not passing:
-            return troubles
-        sleep(pause)
-        waited, pause = waited + pause + state.seconds, min(2 * pause, LONGEST_PAUSE_S)
+def read_state(text: str | bytes) -> BoxState:
+    """A look that was kept as JSON (``to_json``). Raises ValueError, one line."""
+    return from_json(BoxState, text, "look of the gate")
 
 
 def measure(
@@ -261,8 +140,8 @@ def measure(
     with suppress(OSError):
         disk = os.statvfs(folder)
         free, read_only = disk.f_bavail * disk.f_frsize, bool(disk.f_flag & os.ST_RDONLY)
-    boot = files.text(root, "/proc/sys/kernel/random/boot_id")
-    last = since if since and since.boot_id == boot else BoxState()
+    boot = files.boot_id(root)
+    last = since if since and since.boot_id == boot else BoxState(boot)
     log, errors, whole = new_errors(root, last.log)
     kills, before = field(f"{root}/proc/vmstat", "oom_kill"), last.oom_kills
     if not whole and kills is not None and before is not None and kills > before:
@@ -280,6 +159,7 @@ def measure(
         errors=(*sick, *errors),
         folder=str(folder),
         seconds=round(time.monotonic() - began, 3),
+        at=now(),
     )
 
 
@@ -453,14 +333,8 @@ def _journal(since: str) -> tuple[str, list[str], bool]:
     """As ``kmsg``, from the journal; a position is a cursor of it."""
     cursor = since[len("journal ") :] if since.startswith("journal ") else ""
     part = ["--after-cursor", cursor] if cursor else ["-n", "1"]
-    options: dict[str, Any] = {"text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
-    options["env"] = {"PATH": search_path(), "LC_ALL": "C"}
-    argv = [*_JOURNAL, "--show-cursor", *part]
-    try:
-        done = subprocess.run(argv, capture_output=True, timeout=LOG_S, check=False, **options)
-    except (OSError, subprocess.TimeoutExpired):
-        return "", [], False
-    lines = done.stdout.splitlines()
+    done = commands.run([*JOURNAL, "0", "--show-cursor", *part], LOG_S, LOG_LIMIT)
+    lines = done.stdout.decode("utf-8", "replace").splitlines() if done.status == "ok" else []
     ends = [line[len(CURSOR) :] for line in lines if line.startswith(CURSOR)] or [cursor]
-    position = f"journal {ends[-1]}" if ends[-1] else ""
+    position = f"journal {ends[-1]}" if done.status == "ok" and ends[-1] else ""
     return position, [one for one in lines if one[:3] != "-- "] if position else [], bool(position)

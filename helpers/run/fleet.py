@@ -17,24 +17,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from helpers import __version__
 from helpers.look.files import write_atomic
 
-from .fleet_worker import ASK_S, LOST, Board, carry, forget, unfit
+from .clean import Gates
+from .fleet_doors import GUIDE, KEYS, FleetError, loaded, security, unfit
+from .fleet_worker import ASK_S, LOST, Board, carry, forget
 from .plan import CheckedPlan
-from .plan_file import PlanError
 from .record import BLAMED, files_below, in_words, move, node, now
 from .runner import Job, Local, Stop, Tick, kept, run_one
-from .shapes import Gates, Run
+from .shapes import Run
 
 TICK_S = 0.5
-GUIDE = "as env/FLEET.md says"
 # While the client looks for its scheduler it has none.
 CUT_OFF = (*LOST, AttributeError)
-
-
-class FleetError(PlanError):
-    """A fleet that cannot carry out the batch. One line: seen, expected, what to do."""
 
 
 def needs(run: Any) -> dict[str, float]:
@@ -47,7 +42,8 @@ def needs(run: Any) -> dict[str, float]:
 
 
 class Fleet(Local):
-    """Carries out runs on ``slots`` workers, one each. Raises FleetError where there is no scheduler, no worker, or a wrong one.
+    """Carries out runs on ``slots`` workers, one each; ``keys`` are those of a tls:// address. Raises FleetError where there is
+    no scheduler, no worker, or a wrong one.
 
     A worker that is silent for ``silent_s`` seconds (``first_s`` before its first word), or whose connection ends, is lost:
     its run is node_lost, and it gets no other. Its node ends that run when it has heard nothing from here for ``lease_s``.
@@ -60,6 +56,7 @@ class Fleet(Local):
         self,
         address: str,
         *,
+        keys: Path | None = None,
         stop: Stop | None = None,
         run_one: Callable[..., Run] = run_one,
         first_s: float = 60,
@@ -83,12 +80,15 @@ class Fleet(Local):
         self.forgets: list[Any] = []
         self.at_home, self.changed = threading.Lock(), threading.Condition()
         self.closed = threading.Event()
-        self.client = _connect(address, first_s)
+        self.insecure, self.checkout = False, loaded()
+        self.client = _connect(address, keys, first_s)
         self.board = Board(self.client.sync, lambda: self.client.scheduler, self.key)
         self.beats = threading.Thread(target=self._beat, name="fleet", daemon=True)
         try:
             self._look()
-            self._shake_hands()
+            if not self.workers:
+                why = "seen no worker; expected one for each GPU"
+                raise FleetError(f"{address}: {why}; start it {GUIDE}")
         except (*LOST, FleetError) as error:
             self.client.close(timeout=ASK_S)
             if isinstance(error, FleetError):
@@ -105,6 +105,8 @@ class Fleet(Local):
     def check(self, checked: CheckedPlan) -> None:
         """Take the plan's gates and rules. Raises FleetError where a step wants what no worker has, before any run is given."""
         self.gates, self.node_strikes = checked.plan.gates, checked.plan.stop.node_strikes or 0
+        self.insecure = checked.plan.insecure
+        self._inspect()
         for step in checked.steps:
             if not self._usable(needs(step)):
                 wanted = ",".join(f"{name}=1" for name in needs(step))
@@ -225,13 +227,14 @@ class Fleet(Local):
         gpus = [name for name in self.workers[worker]["resources"] if ":" in name]
         alone = len(self._beside(worker)) == 1
         watched = "box" if alone else "gpus" if gpus else ""
-        order = {"fleet": self.key, "key": key, "version": __version__, "box": node()}
+        order = {"fleet": self.key, "key": key, "checkout": self.checkout, "box": node()}
+        order["insecure"] = self.insecure
         order |= {"lease_s": self.lease_s, "limit_bytes": self.limit_bytes}
         order |= {"home": str(folder), "batch": folder.parent.name}
         order |= {"token": str(token), "token_text": self.token}
         order |= {"run": run.model_dump_json(), "job": job}
         order |= {"name": source.name, "notebook": source.read_bytes()}
-        return {**order, "gpus": gpus, "gates": self.gates.model_dump(), "watched": watched}
+        return {**order, "gpus": gpus, "gates": self.gates, "watched": watched}
 
     def _trouble(self, worker: str, task: Any, heard: float, began: bool) -> str:
         """Why a run that has not come back is not waited for any longer."""
@@ -303,23 +306,20 @@ class Fleet(Local):
         lease = {"beat": self.beat, "given_up": self.given_up}
         self.board.put({**lease, "stop": self.stop.signal, "times": self.stop.times}, "lease")
 
-    def _shake_hands(self) -> None:
-        """Refuse a scheduler or workers that a batch must not be given to."""
-        import dask.config
-
-        setting = "distributed.scheduler.allowed-failures"
-        allowed = self.client.run_on_scheduler(dask.config.get, setting)
-        if allowed != 0:
-            expected = "expected 0, or what kills a node goes to more; start the scheduler with"
-            do = f"{expected} DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=0"
-            raise FleetError(f"{self.address}: seen allowed-failures {allowed}; {do}")
+    def _inspect(self) -> None:
+        """Refuse a scheduler or workers of another checkout, or with doors open. One that is silent shows when it gets a run."""
+        asked, whose = (self.checkout, self.insecure), "expected one started in the checkout"
         try:
-            why = self.client.run_on_scheduler(unfit, __version__)
-        except ImportError as error:
-            why = f"seen {error}; expected a scheduler that was started in the checkout"
-        why = why or ("" if self.workers else "seen no worker; expected one for each GPU")
-        if why:
-            raise FleetError(f"{self.address}: {why}; start it {GUIDE}")
+            seen = {self.address: self.client.run_on_scheduler(unfit, *asked)}
+        except (ImportError, *CUT_OFF) as error:
+            seen = {self.address: f"seen {in_words(error)}; {whose}"}
+        with suppress(*CUT_OFF):
+            ask = {"on_error": "return", "callback_timeout": self.first_s}
+            seen.update(self.client.sync(self.client._run, unfit, *asked, **ask))
+        for address, why in seen.items():
+            if why and not isinstance(why, CUT_OFF):
+                why = f"seen {in_words(why)}; {whose}" if isinstance(why, Exception) else why
+                raise FleetError(f"{self._name(address)}: {why}; see env/FLEET.md")
 
     def _is_gone(self) -> bool:
         if not self.gone and self.client.status != "running":
@@ -342,14 +342,18 @@ class Fleet(Local):
         return worker if name == worker else f"{name} ({worker})"
 
 
-def _connect(address: str, first_s: float) -> Any:
+def _connect(address: str, keys: Path | None, first_s: float) -> Any:
     from distributed import Client
 
+    own = security(keys or KEYS) if address.startswith("tls:") else None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # records say what is lost
     try:
-        return Client(address, timeout=first_s, set_as_default=False, name="casebook")
+        options: dict[str, Any] = {"set_as_default": False, "name": "casebook"}
+        return Client(address, timeout=first_s, security=own, **options)
     except (*LOST, ValueError) as error:
-        why = f"no scheduler answers ({type(error).__name__}); expected one; start it {GUIDE}"
+        keys_too = " that has the same keys" if own else ""
+        why = f"no scheduler answers ({type(error).__name__}); expected one{keys_too}"
+        why += f"; start it {GUIDE}"
         raise FleetError(f"{address}: {why}") from error
 
 

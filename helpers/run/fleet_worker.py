@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from helpers import __version__
 from helpers.look.files import text
 
 from . import gate, kernel
+from .fleet_doors import unfit
 from .journal import LOCK
 from .record import boot_id, in_words, move, node, now, replaced
 from .runner import Stop
-from .shapes import Gates, Run
+from .shapes import Run
 
 BEAT_S, ASK_S, CAPTURE_S = 1.0, 5.0, 120.0
 # What a cut connection raises; asyncio's TimeoutError is another one on Python 3.10.
@@ -48,17 +48,6 @@ class Board:
         return self.sync(call, callback_timeout=ASK_S, keys=path, default=None)
 
 
-def unfit(version: str) -> str:
-    """Why this process must not carry out runs, or nothing."""
-    if "torch" in sys.modules:
-        expected = "expected a worker that only carries runs; start a new one"
-        return f"seen torch imported, which may hold a GPU; {expected}"
-    if version != __version__:
-        expected = f"expected {version}, as the batch has"
-        return f"seen workbook {__version__}; {expected}; update its checkout"
-    return ""
-
-
 def carry(order: dict[str, Any], run_one: Callable[..., Run]) -> dict[str, Any]:
     """Carry out one run and return its record and its files, or why it was refused: then nothing was started.
 
@@ -71,7 +60,7 @@ def carry(order: dict[str, Any], run_one: Callable[..., Run]) -> dict[str, Any]:
     board = Board(partial(sync, worker.loop), lambda: worker.scheduler, order["fleet"])
     if board.get("said", key) is not None:
         return {"refused": "it was started before and its result is lost"}
-    if why := unfit(order["version"]):
+    if why := unfit(order["checkout"], order["insecure"], worker):
         return {"refused": why}
     there, shared = _scratch(order, Path(worker.local_directory))
     word: dict[str, Any] = {"beat": 0, "cell": 0, "cells": 0, "seconds": 0.0}
@@ -166,8 +155,7 @@ def _carried(
     run = run_one(folder, run, job, stop=stop, tick=tick)
     if not order["watched"]:
         return run
-    gates = Gates.model_validate(order["gates"])
-    troubles = gate.settle(_OF_BATCH[order["fleet"]], gates, look)
+    troubles = gate.settle(_OF_BATCH[order["fleet"]], order["gates"], look)
     if order["watched"] == "gpus":
         troubles = tuple(one for one in troubles if one.scope != "box")
     return gate.marked(run, troubles)

@@ -1,4 +1,4 @@
-"""What a batch keeps its hands off between two runs, until the box is clean again (box_state) or a person has seen to it.
+"""What a batch keeps its hands off between two runs, until the box is clean again (clean) or a person has seen to it.
 
 The rule is that of ORNL's checknode on Frontier (Cray User Group 2023): a clean check may lift only what the check itself set.
 """
@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from helpers.units import pci_address
 
-from .box_state import BoxState, GpuState, Held, Trouble, measure, settle, unclean
+from .box_state import BoxState, Trouble, measure
+from .clean import Gates, settle
 from .last_look import keep
-from .record import boot_id, in_words
-from .shapes import Gates, Run
+from .record import boot_id, in_words, now
+from .shapes import Run
 
-__all__ = ["BoxState", "GpuState", "Held", "Trouble", "measure", "settle", "unclean"]
+__all__ = ["Trouble", "measure", "settle"]
 TICK_S, WATCH_S = 0.2, 20.0
 FOR_GOOD = " (for good)"
 
@@ -74,6 +75,7 @@ class Between:
         self.quarantine = Quarantine()
         self.first: Any = None
         self.last: Any = None
+        self.kept = BoxState(boot_id(), at=now())
         self.blind, self.watched_s = "", time.monotonic()
 
     def take_up(self, runs: Iterable[Run]) -> None:
@@ -126,7 +128,7 @@ class Between:
         try:
             if self.first is None:
                 self.first = self.last = self.gate.measure(folder=self.folder)
-            gates = self.gates if settle else self.gates.model_copy(update={"settle_s": 0})
+            gates = self.gates if settle else replace(self.gates, settle_s=0)
             return self.gate.settle(self.first, gates, self._measure, self._pause)
         except _Interrupted:
             return ()
@@ -136,6 +138,7 @@ class Between:
 
     def _measure(self) -> Any:
         self.last = self.gate.measure(folder=self.folder, since=self.last)
+        self.kept = self.last
         keep(self.folder, self.last)
         return self.last
 
@@ -144,10 +147,14 @@ class Between:
         if self.gate is None or time.monotonic() < self.watched_s + WATCH_S:
             return
         self.watched_s = time.monotonic()
-        with suppress(Exception):  # a fault of the look must not cost the night
-            state = self.gate.measure(folder=self.folder)
-            keep(self.folder, state)
-            self.watched_s = math.inf if state.errors else time.monotonic()
+        try:
+            state = self.kept = self.gate.measure(folder=self.folder)
+        except (OSError, ValueError) as error:
+            # No process or file is left, or a driver's words are new: the page of a run that this box took down says so.
+            why = f"not looked at: {in_words(error)}"
+            state = replace(self.kept, errors=(Trouble("box", why),))
+        keep(self.folder, state)
+        self.watched_s = math.inf if state.errors else time.monotonic()
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -31,6 +31,7 @@ LEFT_OUT = {
 }
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
+PATIENCE_S, SWEEP_S = 0.5, 3.0
 SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
 LONGEST_PLACE_BYTES = 70  # of the 107 bytes that a unix socket's path may have (unix(7))
 
@@ -134,20 +135,18 @@ def where_it_stood(stacks: Path) -> list[str]:
     return own[: min(shell, default=0)]
 
 
-def sweep(
-    mark: str, adopted: bool = False, patience_s: float = 0.5, limit_s: float = 3.0
-) -> tuple[list[str], list[str]]:
+def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
     """End what a run left behind; returns (ended, still there) as "name (pid)".
 
     Recognised by the mark in the environment that its kernel was started with, whatever session it moved to, and with
     ``adopted`` also as a descendant of this process (``adopt_orphans``), whatever its environment. What ends by itself within
-    ``patience_s`` is not counted. What SIGKILL does not end within ``limit_s`` waits inside the system and is only named.
+    PATIENCE_S is not counted. What SIGKILL does not end within SWEEP_S waits inside the system and is only named.
     """
     began = time.monotonic()
-    while (left := _left_behind(mark, adopted)) and time.monotonic() - began < patience_s:
+    while (left := _left_behind(mark, adopted)) and time.monotonic() - began < PATIENCE_S:
         time.sleep(0.05)
     names: dict[int, str] = {}
-    while left and time.monotonic() - began < patience_s + limit_s:
+    while left and time.monotonic() - began < PATIENCE_S + SWEEP_S:
         for pid in left:
             names.setdefault(pid, _named(pid))
             try:

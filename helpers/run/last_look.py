@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from helpers.look.files import whole, write_atomic
 from helpers.look.kernel_log import last_lines
+from helpers.shapes import to_json
 from helpers.units import show_bytes
 
-from .box_state import BoxState
-from .record import in_words, now, seconds_since
+from .box_state import BoxState, read_state
+from .record import in_words, seconds_since
 from .shapes import Run
 
 LOOK = "last-look.json"
@@ -26,7 +25,7 @@ def keep(folder: Path, state: Any) -> None:
     """Leave a look in the folder of a batch; a full disk costs it."""
     if isinstance(state, BoxState):
         with suppress(OSError):
-            write_atomic(folder / LOOK, json.dumps({"at": now(), **asdict(state)}))
+            write_atomic(folder / LOOK, to_json(state))
 
 
 def before_the_end(batch: Path, run: Run, root: str = "") -> list[str]:
@@ -43,37 +42,30 @@ def before_the_end(batch: Path, run: Run, root: str = "") -> list[str]:
 def _readings(batch: Path, boot_id: str) -> Iterator[str]:
     head = "The last readings before it"
     try:
-        look = json.loads(whole(batch / LOOK))
-        if look["boot_id"] != boot_id:
-            yield f"{head}: not available because the box was last looked at under another boot"
-            return
-        lines = [
-            f"{name} of {gpu['pci']}: {show_bytes(used)} of {show_bytes(total)} in use"
-            for gpu in look["gpus"]
-            for name, used, total in gpu["pools"]
-        ]
-        lines += [
-            f"{one['name'] or 'a process'} ({one['pid']}) on {gpu['pci']}: "
-            + ("memory not measured" if one["bytes"] is None else show_bytes(one["bytes"]))
-            for gpu in look["gpus"]
-            for one in gpu["holders"]
-        ]
-        lines += [
-            f"{name} of {gpu['pci']}: {degrees:g} degrees Celsius"
-            for gpu in look["gpus"]
-            for name, degrees, _ in gpu["celsius"]
-        ]
-        sizes = {
-            "host memory available": look["available_bytes"],
-            "free on the disk": look["disk_free_bytes"],
-        }
-        lines += [
-            f"{name}: {'not available' if size is None else show_bytes(size)}"
-            for name, size in sizes.items()
-        ]
-        yield f"{head}, at {look['at']}:"
-        yield from lines
+        look = read_state(whole(batch / LOOK))
     except FileNotFoundError:
         yield f"{head}: not available because nothing looked at that machine while it ran"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return
+    except (OSError, ValueError) as error:
         yield f"{head}: not available because {in_words(error)}"
+        return
+    if look.boot_id != boot_id:
+        yield f"{head}: not available because the box was last looked at under another boot"
+        return
+    yield f"{head}, at {look.at}:"
+    for gpu in look.gpus:
+        for name, used, total in gpu.pools:
+            yield f"{name} of {gpu.pci}: {show_bytes(used)} of {show_bytes(total)} in use"
+        for one in gpu.holders:
+            size = "memory not measured" if one.bytes is None else show_bytes(one.bytes)
+            yield f"{one.name or 'a process'} ({one.pid}) on {gpu.pci}: {size}"
+        for name, degrees, _ in gpu.celsius:
+            yield f"{name} of {gpu.pci}: {degrees:g} degrees Celsius"
+    sizes = {
+        "host memory available": look.available_bytes,
+        "free on the disk": look.disk_free_bytes,
+    }
+    for name, size_bytes in sizes.items():
+        yield f"{name}: {'not available' if size_bytes is None else show_bytes(size_bytes)}"
+    for trouble in look.errors:
+        yield f"{trouble.scope}: {trouble.why}"

@@ -14,8 +14,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from helpers.child import process_of
-from helpers.look.files import read, text, whole, write_atomic
+from helpers.look.files import boot_id as boot_id
+from helpers.look.files import read, whole, write_atomic
 from helpers.shapes import one_line
+from helpers.units import TIME
+from helpers.units import now as now
 
 from .shapes import Run
 
@@ -30,9 +33,9 @@ PLANNED = {
     *("estimate_s", "strikes", "plan_sha256", "tool_version"),
 }
 """What the record of another attempt keeps."""
+MOST_VALUES = 100_000  # of one record: a report on the faults of each would not fit into memory
 SHOWN = ("attempt", "strikes", "node", "gpu", "gate", "quarantined", "seconds")
 CELLS = ("run_id", "box", "state")
-TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class IllegalMove(ValueError):
@@ -87,7 +90,11 @@ def write_run(folder: Path, run: Run) -> None:
 def read_run(path: Path) -> Run:
     """Read one run.json. Raises RecordUnreadable."""
     try:
-        return Run.model_validate_json(whole(path))
+        raw = whole(path)
+        if raw.count(b",") > MOST_VALUES:
+            many = f"more than {MOST_VALUES:,} values; expected a record; its run counts as unknown"
+            raise RecordUnreadable(f"{path}: {many}")
+        return Run.model_validate_json(raw)
     except OSError as error:
         raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
@@ -247,16 +254,6 @@ def replaced(value: Any, old: str, new: str) -> Any:
 def node() -> str:
     """The name of this machine."""
     return os.uname().nodename
-
-
-def boot_id() -> str:
-    """The id that this machine drew when it last started, or nothing."""
-    return text("", "/proc/sys/kernel/random/boot_id")
-
-
-def now() -> str:
-    """The time as records write it: UTC, whole seconds."""
-    return datetime.now(timezone.utc).strftime(TIME)
 
 
 def seconds_since(started_at: str) -> float:

@@ -70,10 +70,7 @@ def resume_texts(plan: Path, checkout: Path, folder: Path, start: Path) -> tuple
     without either. The lines for a shell go on after the terminal is closed, but not after a reboot. They start in ``start``.
     """
     argv, name = resume_argv(plan, checkout, folder), unit_name(folder)
-    here, log = (
-        str(start.resolve()),
-        shlex.quote(str(folder.resolve() / "resumed.log")),
-    )
+    here, log = str(start.resolve()), shlex.quote(str(folder.resolve() / "resumed.log"))
     # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
     quoted = [re.sub(r'(["\\])', r"\\\1", word) for word in argv]
     words = " ".join(f'"{word}"' for word in quoted).replace("%", "%%").replace("$", "$$")

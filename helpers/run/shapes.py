@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 
 from helpers.shapes import Verdict, as_dict
 
-from .box_state import Clean
+from .clean import Gates
 
 State = Literal[
     "planned",
@@ -68,15 +68,6 @@ class PlannedRun(Shape):
     limits: Limits = Limits()
 
 
-class Gates(Shape):
-    """What a box must be like again before the next run starts there: ``box_state.Clean``, checked."""
-
-    disk_free_bytes: int = Field(default=Clean.disk_free_bytes, ge=0)
-    memory_back_fraction: float = Field(default=Clean.memory_back_fraction, ge=0, le=1)
-    temperature_c: float | None = Field(default=Clean.temperature_c, gt=0)
-    settle_s: float = Field(default=Clean.settle_s, ge=0, le=3600)
-
-
 class StopRules(Shape):
     """When a batch, or a node, gets no more runs. A strike is a run that died, hung or took its box down.
 
@@ -95,6 +86,7 @@ class Plan(Shape):
     """A plan file: which notebooks run, in which order, with what, for how long at most, and when it stops.
 
     ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the checkout that paths may be in.
+    ``insecure`` lets a fleet listen beyond loopback without TLS: whoever reaches a port of it can run any program there.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -104,6 +96,7 @@ class Plan(Shape):
     gates: Gates = Gates()
     stop: StopRules = StopRules()
     outside: list[str] = []
+    insecure: bool = False
     runs: list[PlannedRun] = Field(min_length=1)
 
 

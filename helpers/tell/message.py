@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.judge.owner import account
 from helpers.look.boxes import open_box
+from helpers.look.kernel_log import not_whole
 from helpers.look.messages import NOTHING_KNOWN, Message, Quantity
 from helpers.shapes import Verdict
 
@@ -69,20 +70,22 @@ def message_table(evidence: CaseEvidence) -> Shown:
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
-    """What of a text could not be used; that it names nothing is not said under a verdict that was made from it."""
+    """What of a text or a log could not be used; that it names nothing is not said under a verdict that was made from it."""
     from_text = any(
         row.reading.source in TEXT_SOURCES for row in (*verdict.evidence, *verdict.against)
     )
     parts = evidence.unused.split("; ") if evidence.unused else []
-    return "; ".join(part for part in parts if part != NOTHING_KNOWN or not from_text)
+    parts = [part for part in parts if part != NOTHING_KNOWN or not from_text]
+    cut = not_whole(evidence.bundle) if evidence.bundle is not None else ""
+    return "; ".join([*parts, *([cut] if cut else [])])
 
 
 def sums(evidence: CaseEvidence) -> Shown:
     """The arithmetic of each message with numbers, line by line."""
     numbered = enumerate(evidence.messages, 1)
-    rows = [[number, line] for number, one in numbered for line in account(one).lines]
-    none = "No message here has numbers to add up."
-    return Shown("The sums", ["message", "its numbers, added up"], rows, none=none, widest=None)
+    rows: list[Any] = [[number, line] for number, one in numbered for line in account(one).lines]
+    none, heads = "No message here has numbers to add up.", ["message", "its numbers, added up"]
+    return Shown("The sums", heads, rows, none=none, widest=None, result=rows[0][1] if rows else "")
 
 
 def next_notebook(verdict: Verdict) -> str:

@@ -64,6 +64,7 @@ _PLAIN_HEX = re.compile(
     r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
 )
 _BESIDE = re.compile(r"[^\W_]")
+_PLAIN = re.compile(r"[\w.~+/=-]+")
 _FREE_LENGTH, HEAD = 8, 10
 _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
 """Values this long are found inside longer words too: a host's name in a file name without a separator."""
@@ -102,13 +103,16 @@ class Known:
 
     def add(self, kind: str, value: str) -> str:
         """Remember a value, to be replaced wherever it stands; its pseudonym, or "" where the value names nobody."""
-        value = value.strip().strip("\0")
+        value = value.strip().strip("\0\ue000")
+        if kind == "token":
+            # What stands around it where it is said: quotes, a sign before it, the end of a line of a shell.
+            value = value.strip("\"'`\\").lstrip("=:")
         short = value.split(".")[0]
         if kind == "host" and short != value and not names_nobody(kind, short):
             # A host is the same one with and without its domain.
             self._names.setdefault(_canonical(value), self.add(kind, short))
         name = self.name(kind, value)
-        if name and kind == "token" and len(value) >= 2 * HEAD:
+        if name and kind == "token" and len(value) >= 2 * HEAD and _PLAIN.fullmatch(value):
             # A logger leaves the beginning of it.
             self._wholes[name] = lower(value)
             self._forms.setdefault(lower(value)[:HEAD], (kind, name))
@@ -142,13 +146,13 @@ class Known:
         low, spans = lower(text), []
         for form, (kind, name) in self._forms.items():
             free = len(form) >= _FREE_LENGTH and kind != "mac"
-            for at in occurrences(form, low) if len(form) >= shortest else ():
+            for at in occurrences(form, low) if len(form) >= shortest and form in low else ():
                 end = at + len(form)
                 if len(form) == HEAD and kind == "token" and name in self._wholes:
                     whole = self._wholes[name]
                     end = at + len(os.path.commonprefix([whole, low[at : at + len(whole)]]))
-                    if _ENDS_LINE.match(low, end):
-                        continue  # the rest may stand in the next line
+                    if _ENDS_LINE.match(low, end) or _BESIDE.match(low, end):
+                        continue  # the rest may stand in the next line; or it is another that begins so
                 if free or not (_BESIDE.match(low[at - 1 : at]) or _BESIDE.match(low, end)):
                     spans.append(Span(at, end, kind, name))
         return spans

@@ -11,12 +11,11 @@ import struct
 import zlib
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from .redact_known import TABLE, WRITING, Known, Span
-from .redact_patterns import JOINT, detected, glue, last_wrap, placed
+from .redact_patterns import JOINT, detected, glue, last_wrap, placed, read_bytes
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 PACKED = (
@@ -33,8 +32,10 @@ _LINES = (
     "source text text/plain text/html text/markdown text/latex image/svg+xml application/javascript"
 ).split()
 """Keys under which nbformat keeps one text as a list of its lines."""
+_TELLING = ("name", "key", "label", "description", "placeholder")
+"""Under these keys data has the name of what stands beside it as its value."""
 _DEPTH, _WHOLE = 6, 36
-_MOST_UNPACKED = 1 << 20
+_COUNT = re.compile(r"[\d.,]+\w{0,4}")
 _LINES_LEAST = 5
 """A known value cut by the end of a line is looked for from this length on."""
 LEFT_OUT = "left out: what it holds cannot be read for sure"
@@ -84,46 +85,6 @@ def learn(text: str, known: Known) -> None:
             inner = decoded_base64(match.group())
             if isinstance(inner, str):
                 learn(inner, known)
-        for _, inner in _as_digits(text):
-            learn(inner, known)
-
-
-def _as_digits(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Each run of digits in a text that writes a text, and that text."""
-    for way in ("dump", "pairs", "hex", "list", "base32"):
-        for match in WRITING[way].finditer(text):
-            run = match.group()
-            if way == "base32":
-                plain = run.rstrip("=")
-                raw = _try(base64.b32decode, plain + "=" * (-len(plain) % 8))
-            elif way == "list":
-                raw = _try(lambda run: bytes(map(int, re.findall(r"\d+", run))), run)
-            else:
-                run = "".join(WRITING["dump_line"].findall(run)) or re.sub(r"0x|\\x", " ", run)
-                raw = bytes.fromhex("".join(re.findall("[0-9a-fA-F]{2}", run)))
-            if inner := _read(raw):
-                yield match, inner
-
-
-def _try(decode: Callable[[str], bytes], text: str) -> bytes:
-    try:
-        return decode(text)
-    except (binascii.Error, ValueError):
-        return b""
-
-
-def _read(raw: bytes) -> str | None:
-    """The text that bytes are, in UTF-8 or UTF-16, packed by zlib or gzip, or with a few that are none; None where none is."""
-    if raw[:2] in (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e"):
-        try:
-            raw = zlib.decompressobj(47).decompress(raw, _MOST_UNPACKED)
-        except zlib.error:
-            return None
-    encoding = "utf-16-le" if raw[1:64:2].count(0) > len(raw[:64]) // 4 else "utf-8"
-    encoding = "utf-16-be" if raw[0:64:2].count(0) > len(raw[:64]) // 4 else encoding
-    text = raw.decode(encoding, "replace")
-    odd = sum(not (char.isprintable() or char in "\r\n\t\x1b") or char == "\ufffd" for char in text)
-    return text if text and odd * 8 <= len(text) else None
 
 
 def replace(
@@ -143,10 +104,6 @@ def replace(
             break
     if depth == _DEPTH:
         return text
-    for match, inner in list(_as_digits(text)):
-        if replace(inner, known, depth=depth + 1) != inner and match.group() in text:
-            replaced.counts["payload", where] += 1
-            text = text.replace(match.group(), _name_of(match.group(), known))
     return WRITING["base64"].sub(
         lambda match: _payload(match.group(), known, replaced, where, depth), text
     )
@@ -158,25 +115,37 @@ def _name_of(payload: str, known: Known) -> str:
 
 def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple[str, bool]:
     """The text with the spans replaced, the longest of those that overlap; whether any had to wait."""
-    parts, at, waiting = [], 0, False
+    parts, at, waiting, spans = [], 0, False, []
     sure = sorted({span.start: span.end for span in values if not span.joined}.items())
-    for span in sorted(values, key=lambda s: (s.start, -s.end)):
+    for span in values:
         end, between = span.end, ""
         if span.joined:
             end = _end(text, span, sure)
             between = glue(text[span.start : end], True)
-        if span.start < at:
-            waiting |= end > at
-        elif not span.joined or between:
-            kept = between or glue(text[span.start : end], False)
-            parts += [text[at : span.start], span.name, kept]
-            at = end
-            replaced.counts[span.kind, where] += 1
+        if not span.joined or between:
+            spans.append((span.start, end, between, span))
+    taken: list[tuple[int, int]] = []
+    chosen = []
+    for start, end, between, span in sorted(spans, key=lambda one: (one[0] - one[1], one[0])):
+        place = bisect(taken, (start, end))
+        before, after = taken[max(0, place - 1) : place], taken[place : place + 1]
+        if (before and before[0][1] > start) or (after and after[0][0] < end):
+            waiting |= not (before and before[0][1] >= end)
+            continue
+        taken.insert(place, (start, end))
+        chosen.append((start, end, between, span))
+    for start, end, between, span in sorted(chosen, key=lambda one: one[0]):
+        parts += [text[at:start], span.name, between or glue(text[start:end], False)]
+        at = end
+        replaced.counts[span.kind, where] += 1
     return ("".join([*parts, text[at:]]), waiting) if parts else (text, False)
 
 
 def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
     """Where a value that goes over the ends of lines ends: before the next one that does not, and before a word after it."""
+    first = WRITING["wrap"].search(text, span.start, span.end)
+    if span.kind == "token" and first and _COUNT.fullmatch(text, span.start, first.start()):
+        return span.start
     here = sure[bisect(sure, (span.start, 0)) :]
     later = (start for start, _ in here if span.start < start < span.end)
     end = next((at for at in later if glue(text[span.start : at], True)), span.end)
@@ -205,7 +174,7 @@ def decoded_base64(text: str) -> str | bytes | None:
     raw = _unpacked(text) or b""
     if raw.startswith((PNG[:4], JPEG)):
         return raw
-    inner = _read(raw)
+    inner = read_bytes(raw)
     return raw if inner is None and raw.startswith(PACKED) else inner
 
 
@@ -272,6 +241,15 @@ def learn_data(data: Any, known: Known, key: str = "") -> None:
     _Walk(known).item(key, data, "")
 
 
+def _is_column(value: dict[Any, Any] | list[Any]) -> bool:
+    """Whether data is one value a row: a list of words or numbers, or such values by their number."""
+    if isinstance(value, dict):
+        return bool(value) and all(str(key).isdigit() for key in value)
+    return bool(value) and all(
+        isinstance(one, (str, int)) and "\n" not in str(one) for one in value
+    )
+
+
 class _Walk:
     """Goes through data, replaces, and counts under the place where it is; without ``replaced`` it only learns."""
 
@@ -304,6 +282,12 @@ class _Walk:
             return value if clean == f'"{key}": {value}' else clean.partition(": ")[2]
         if key in _LINES and isinstance(value, list) and all(isinstance(one, str) for one in value):
             return self.text("".join(value), where).splitlines(keepends=True)
+        if isinstance(value, dict) and len(value) == 1 and str(next(iter(value))).endswith("Value"):
+            return {one: self.item(key, inner, where) for one, inner in value.items()}
+        if _NAMED.search(key) and isinstance(value, (dict, list)) and _is_column(value):
+            rows = value.items() if isinstance(value, dict) else enumerate(value)
+            own = {at: self.item(key, one, where) for at, one in rows}
+            return own if isinstance(value, dict) else list(own.values())
         return self.data(value, where)
 
     def data(self, data: Any, where: str) -> Any:
@@ -316,21 +300,37 @@ class _Walk:
             if data.get("_model_name") == "PasswordModel" and isinstance(data.get("value"), str):
                 self.known.add("password", data["value"])
             new = type(data)()
+            heads = data.get("columns")
+            said = next((data[one] for one in _TELLING if isinstance(data.get(one), str)), "")
             for key, value in data.items():
                 name = self.text(key, where) if isinstance(key, str) else key
                 name = name if name not in new else f"{name}~{len(new)}"
-                new[name] = self.item(str(key), value, where)
+                if key == "data" and isinstance(heads, list) and isinstance(value, list):
+                    new[name] = [self.row(heads, row, where) for row in value]
+                else:
+                    new[name] = self.item(
+                        said if key == "value" and said else str(key), value, where
+                    )
             return new
         if isinstance(data, (list, tuple)):
             if data and all(isinstance(one, str) and JOINT not in one for one in data):
                 # Read as one: a value may go on in the next text.
                 return type(data)(self.text(JOINT.join(data), where).split(JOINT))
+            pair = len(data) == 2 and isinstance(data[0], str) and _NAMED.search(data[0])
+            if pair and isinstance(data[1], (str, int)):
+                return type(data)(self.row(["", data[0]], data, where))
             return type(data)(self.data(one, where) for one in data)
         value = self.known.of_word(str(data)) if isinstance(data, int) else None
         if value is None or self.learns:
             return data
         self.replaced.counts[value[0], where] += 1
         return value[1]
+
+    def row(self, heads: list[Any], row: Any, where: str) -> Any:
+        """The cells of a row, each read with the head of its column."""
+        if not isinstance(row, (list, tuple)) or len(row) != len(heads):
+            return self.data(row, where)
+        return [self.item(str(head), one, where) for head, one in zip(heads, row, strict=True)]
 
     def output(self, output: Any, where: str, marked: bool) -> None:
         """An output of a cell, in place; ``marked``: its code held a value, which a picture may show."""

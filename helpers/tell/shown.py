@@ -74,6 +74,8 @@ def uncoloured(text: str) -> str:
 
 def columns_of(text: str) -> int:
     """Columns a terminal needs for the text: two for an East Asian wide character, none for a combining one."""
+    if text.isascii():
+        return len(text)
     wide = (2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
     return sum(0 if unicodedata.combining(c) else width for c, width in zip(text, wide))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from helpers.load.criteria import Criteria, criteria, read_study, with_runs
-from helpers.load.training import Endurance, PathResult
+from helpers.load.training import WAYS, Endurance, PathResult
 from helpers.look.reading import seen, show_bytes
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
 
@@ -42,7 +42,8 @@ def same_table(results: Sequence[PathResult]) -> Shown:
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
     """What each path took here, and what it says of itself; drawn as the memory of each, a stub where it did not run."""
-    ran = [(above_start(one) or 0, one.name) for one in results if one.state == "ran"]
+    alike = [one for one in results if one.state == "ran" and not WAYS[one.name].get("program")]
+    ran = [(above_start(one) or 0, one.name) for one in alike]
     title = "No training path ran here"
     if ran:
         title = f"{min(ran)[1]} takes least memory: {show_bytes(min(ran)[0])} above its start"

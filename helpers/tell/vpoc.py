@@ -53,8 +53,10 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def way(row: dict[str, Any]) -> str:
-    """A strategy in words; one whose figures are not all measured says so."""
-    return f"{row['strategy']}, extrapolated" if row.get("sessions") else str(row["strategy"])
+    """A strategy in words; one whose figures are not all measured says so, and from what they are extrapolated."""
+    some = row.get("sessions")
+    few = "1 session" if some == 1 else f"{some} sessions"
+    return f"{row['strategy']}, extrapolated from {few}" if some else str(row["strategy"])
 
 
 def strategies_table(rows: Rows) -> Shown:
@@ -67,17 +69,14 @@ def strategies_table(rows: Rows) -> Shown:
             f"{row['times_limit']:,.1f}" if row["times_limit"] else None,
             row["predicted_bytes"],
             row["measured_bytes"],
-            counts.get(row["equal"], _outcome(row))
-            + f" in {row.get('sessions')} sessions" * bool(row.get("sessions")),
+            counts.get(row["equal"], _outcome(row)),
         ]
         for row in rows
     ]
     peaks = [Column(name, "bytes") for name in ("predicted peak", "measured peak")]
     head = ["strategy", Column("time", "ms"), "x one read of the inputs", *peaks, "counts"]
-    few = [
-        f"{row['strategy']}: from {row['sessions']} sessions" for row in rows if row.get("sessions")
-    ]
-    notes = [f"Extrapolated in a straight line, {one}: all at once does not fit." for one in few]
+    notes = ["Extrapolated: in a straight line, as all at once does not fit."]
+    notes *= any(row.get("sessions") for row in rows)
     return Shown("What each way of counting costs", head, cells, notes)
 
 
@@ -124,6 +123,12 @@ def case_table() -> Shown:
     ]
     head = ["the case says", "its own numbers", "give"]
     return Shown("The case's explanation in its own numbers", head, cells, widest=None)
+
+
+def expectations_table(rows: Sequence[Sequence[Any]]) -> Shown:
+    """What the case expects of its profiles beside what comes of it here, and how each figure is known."""
+    head = ["the case expects", "here", "how that is known", "state"]
+    return Shown("The case's expectations", head, [list(row) for row in rows], widest=None)
 
 
 def plans_table(found: Sequence[tuple[str, Plan | str]], shape: Shape) -> Shown:

@@ -33,7 +33,7 @@ def _log(axes: Axes, x: str, y: str) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         low, high = axis.get_view_interval()
         subs = (1,) if high > 200 * low else (1, 2, 5)
-        few = MaxNLocator(4) if high < 6 * low else LogLocator(subs=subs, numticks=9)
+        few = MaxNLocator(4) if high < 6 * low else LogLocator(subs=subs, numticks=5)
         axis.set_major_locator(few)
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.set_minor_formatter(NullFormatter())
@@ -46,7 +46,7 @@ def _look(strategy: str) -> dict[str, Any]:
     return {"marker": MARKS[number % len(MARKS)], "color": SERIES[number % len(SERIES)]}
 
 
-def _keyed(figure: Figure, axes: Axes, columns: int = 3) -> None:
+def _keyed(figure: Figure, axes: Axes, columns: int = 2) -> None:
     """The legend of what has a label."""
     legend(figure, *axes.get_legend_handles_labels(), columns)
 
@@ -56,7 +56,8 @@ def _points(axes: Axes, rows: Rows, x: str, y: str, unit: float) -> None:
     for row in rows:
         style: Any = {"linestyle": "none", "markersize": 6, **_look(row["strategy"])}
         hollow: Any = {"markerfacecolor": "none"} if row.get("sessions") else {}
-        axes.plot(row[x] / MIB, row[y] / unit, label=way(row), **style, **hollow)
+        label = way(row).replace(" from ", "\nfrom ")
+        axes.plot(row[x] / MIB, row[y] / unit, label=label, **style, **hollow)
 
 
 def _measured(rows: Rows, *names: str) -> list[dict[str, Any]]:
@@ -93,7 +94,7 @@ def _draw_profile(
         axes.plot(row[at], price[at], mark, color=INK, markersize=4, label=f"{name}: volume node")
     axes.set(xlabel="contracts traded; dark: the value area", ylabel="price", xlim=(0, right * 1.4))
     titled(axes, title)
-    _keyed(figure, axes, 2)
+    _keyed(figure, axes)
 
 
 def strategies(rows: Rows, limit_s: float, free_bytes: int) -> Shown:
@@ -163,7 +164,8 @@ def predicted(rows: Rows) -> Shown:
     """Predicted against measured peak; on the line the model is right."""
     ran = _measured(rows, "predicted_bytes")
     sizes = [(row["predicted_bytes"], row["measured_bytes"]) for row in ran]
-    far = max((max(one, two) / min(one, two) for one, two in sizes), default=1)
+    both = [pair for row, pair in zip(ran, sizes, strict=True) if not row.get("sessions")]
+    far = max((max(pair) / min(pair) for pair in both), default=1)
     title = "No strategy was measured"
     if ran:
         title = f"Measured peaks are within {far:.2f} times of the predicted ones"

@@ -104,9 +104,15 @@ def lift_host_limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
+def owners_alone(path: str, flags: int) -> int:
+    """Open a file that nobody else may read, under any umask: we may be in a process of the user's."""
+    return os.open(path, flags, 0o600)
+
+
 @contextlib.contextmanager
 def replacing(path: str, mode: str = "w") -> Iterator[IO[Any]]:
     """A file that stands at ``path`` once it is whole, and not before. Raises OSError."""
-    with open(path + ".part", mode, encoding=None if "b" in mode else "utf-8") as file:
+    encoding = None if "b" in mode else "utf-8"
+    with open(path + ".part", mode, encoding=encoding, opener=owners_alone) as file:
         yield file
     os.replace(path + ".part", path)

@@ -10,7 +10,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
+
+from .frame import owners_alone
 
 SIGNALS = ("SIGUSR1", "SIGTERM")
 THEIRS = "the program's own handler, which ran as ever"
@@ -37,7 +39,7 @@ class HangWatch:
         self.reports = 0
         self._since, self._reported = time.monotonic(), False
         self._written, self._allocations = written_bytes(), -1
-        self._timer = open(f"{base}-stuck.stacks", "w", encoding="utf-8") if after_s else None
+        self._timer = _open(f"{base}-stuck.stacks") if after_s else None
         self._armed = False
 
     def tick(self, torch: Any) -> dict[str, Any] | None:
@@ -82,11 +84,15 @@ class HangWatch:
     def stacks(self, reason: str, says: str = "") -> str:
         """Write the stack of every thread; the path of the file."""
         path, when = f"{self.base}-{reason}.stacks", time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        with open(path, "w", encoding="utf-8") as file:
+        with _open(path) as file:
             file.write(f"process {os.getpid()} at {when}{': ' + says if says else ''}\n")
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         return path
+
+
+def _open(path: str) -> IO[str]:
+    return open(path, "w", encoding="utf-8", opener=owners_alone)
 
 
 def written_bytes() -> int | None:

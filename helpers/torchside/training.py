@@ -10,14 +10,11 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import importlib
-import importlib.util
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -135,68 +132,11 @@ def until_oom(spec: Row) -> Answer:
     return {"says": says, "oom": bool(says), **trace}
 
 
-PIP = {
-    "jax": "jax (for NVIDIA 'jax[cuda12]', for AMD the jax plugin of the ROCm release)",
-    "tensorflow": "tensorflow (for AMD tensorflow-rocm of the ROCm release)",
-}
-
-
-def framework(spec: Row) -> Answer:
-    """Another framework, where it is installed, on the same data: one table of which token follows which, learnt by descent."""
-    name = spec["path"]
-    if importlib.util.find_spec(name) is None:
-        line = f"pip install {PIP[name]}"
-        raise NotRun(f"not installed in this Python; the line that would: {line}")
-    other, np = importlib.import_module(name), importlib.import_module("numpy")
-    peak, run = Peak(torch, "cpu"), Run({**spec, "device": "cpu"})
-    learn, device = (_with_jax if name == "jax" else _with_tensorflow)(other, spec["vocab"])
-    losses = []
-    for step in range(spec["steps"]):
-        tokens = np.array(run.data.rows[run.data.next()].tolist())
-        losses.append(float(learn(tokens[:, :-1].ravel(), tokens[:, 1:].ravel())))
-        yield {"event": "step", "step": step + 1, "loss": losses[-1]}
-    if not losses[-1] < losses[0]:
-        raise RuntimeError(f"the loss did not fall: {losses[0]:.3f} to {losses[-1]:.3f}")
-    says = f"{name} {other.__version__} on {device}; another model, and the host's memory alone is counted"
-    return {**peak.figures(), "equal": "not applicable", "says": says}
-
-
-def _with_jax(jax: Any, vocab: int) -> tuple[Callable[[Any, Any], Any], Any]:
-    """One step of descent on that data, which gives the loss; and the device."""
-    table = [jax.numpy.zeros((vocab, vocab))]
-
-    def loss_of(weights: Any, left: Any, right: Any) -> Any:
-        chances = jax.nn.log_softmax(weights[left])
-        return -chances[jax.numpy.arange(len(left)), right].mean()
-
-    def learn(left: Any, right: Any) -> Any:
-        loss, slope = jax.value_and_grad(loss_of)(table[0], left, right)
-        table[0] = table[0] - 50.0 * slope
-        return loss
-
-    return learn, jax.devices()[0]
-
-
-def _with_tensorflow(tf: Any, vocab: int) -> tuple[Callable[[Any, Any], Any], Any]:
-    table = tf.Variable(tf.zeros((vocab, vocab)))
-    loss_of = tf.nn.sparse_softmax_cross_entropy_with_logits
-
-    def learn(left: Any, right: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(loss_of(right, tf.gather(table, left)))
-        table.assign_sub(50.0 * tf.convert_to_tensor(tape.gradient(loss, table)))
-        return loss
-
-    return learn, tf.config.list_logical_devices()[-1].name
-
-
 WAYS: dict[str, Callable[[Row], Answer]] = {
     "plain": plain,
     "back_off": back_off,
     "resume": resume,
     "until_oom": until_oom,
-    "jax": framework,
-    "tensorflow": framework,
     **parallel.WAYS,
 }
 

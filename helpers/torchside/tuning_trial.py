@@ -10,8 +10,8 @@ ends with its stdin. It never writes the study's storage. Without torch it measu
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -60,13 +60,9 @@ def answer(objective: Callable[[Row], float], asked: Row) -> Row:
 def trials(name: str) -> Iterator[Row]:
     """An answer to each line of stdin, by the function of ``file.py:function``."""
     path, _, function = name.rpartition(":")
-    spec: Any = importlib.util.spec_from_file_location("objective", path)
-    if spec is None:
-        raise SystemExit(f"{name}: expected FILE.py:FUNCTION")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    objective = runpy.run_path(path, run_name="objective")[function]
     for line in sys.stdin:
-        yield answer(getattr(module, function), json.loads(line))
+        yield answer(objective, json.loads(line))
 
 
 def main() -> None:

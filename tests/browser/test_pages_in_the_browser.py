@@ -79,6 +79,19 @@ def test_no_page_is_wider_than_the_screen(browser, pages, name, width):
     assert browser.js("document.documentElement.scrollWidth") <= width
 
 
+def test_on_a_phone_a_wide_table_becomes_pairs_of_heading_and_value_and_nothing_of_it_is_cut(
+    browser, pages
+):
+    opened(browser, pages["night"], 390)
+    cells = "[...document.querySelectorAll('#answers tbody tr')].map(e => [...e.cells])"
+    label = "getComputedStyle(e, '::before').content.slice(1, -1)"
+    assert browser.js(f"{cells}[0].slice(0, 2).map(e => {label})") == ["Box", "What was found"]
+    wide = "Math.max(...e.map(one => one.getBoundingClientRect().right))"
+    assert browser.js(f"Math.max(...{cells}.map(e => {wide}))") <= 390
+    opened(browser, pages["night"])
+    assert browser.js("document.querySelector('.stacked')") is None
+
+
 def test_the_answer_stands_on_the_first_screen_and_a_night_on_five(browser, pages):
     opened(browser, pages["few"])
     assert browser.js("document.querySelector('.next').getBoundingClientRect().bottom") < 900

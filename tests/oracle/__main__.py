@@ -14,7 +14,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.allocator.replay import rows
 from tests.oracle import build, compare, golden, jobs, run, speed
 
 SHOWN = 5  # differing jobs that are told in full
@@ -40,7 +39,7 @@ def check(
         real = compare.read(path)
         refused += "config_error" in real[-1]
         events += len([row for row in real if "op" in row])
-        if told := compare.first_difference(real, list(rows(job, ops, oracle.torch, engine))):
+        if told := compare.first_difference(real, compare.model(job, ops, oracle.torch, engine)):
             differing += 1
             if differing <= SHOWN:
                 print(f"torch {oracle.torch} {job['name']} {job['conf']!r}: {told}", flush=True)

@@ -16,7 +16,7 @@ from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
 from helpers.allocator.recorded import circumstances
-from helpers.allocator.replay import replay, rows
+from helpers.allocator.replay import replay
 from helpers.allocator.trace import op_lines
 from helpers.allocator.whatif import whatif
 from tests.oracle import compare, run
@@ -69,7 +69,7 @@ def main() -> int:
     for (job, ops, says), path in zip(asked, results, strict=True):
         real = compare.read(path)
         failed = sum(row.get("out") == "oom" for row in real)
-        told = compare.first_difference(real, list(rows(job, ops, oracle.torch)))
+        told = compare.first_difference(real, compare.model(job, ops, oracle.torch))
         differing += bool(told)
         print(
             f"{says}; {job['conf'] or 'default'} on {job['vram']:,}: the real allocator fails {failed} requests; "

@@ -7,6 +7,12 @@ import lzma
 from collections.abc import Iterable
 from pathlib import Path
 
+from helpers.allocator.driver import Card
+from helpers.allocator.outcome import lines
+from helpers.allocator.replay import replay
+from helpers.allocator.trace import from_oracle
+from helpers.settings.text import SettingsError
+
 FIELDS = ("out", "seg", "off", "bsize", "alloc", "res", "act", "req", "isplit", "n", "c", "drv")
 ABSENT = "absent"  # a field that one line lacks; null is a counter that the release does not have
 OPERATION = ("op", "id", "size", "stream", "via", "fraction", "conf", "on", "bytes")
@@ -25,6 +31,18 @@ def operations(result: Iterable[dict]) -> list[dict]:
         count = {"n": row["count"]} if row["op"] == "fail_next" else {}
         asked.append({**{key: row[key] for key in OPERATION if key in row}, **count})
     return asked
+
+
+def model(job: dict, ops: list[dict], torch: str, engine: str = "auto") -> list[dict]:
+    """The result lines of a job {conf, vram, fraction, policy, foreign} over operations, by the model."""
+    card = Card(job["vram"], job.get("foreign") or 0, job.get("policy") or "firstfit")
+    how = {"torch": torch, "fraction": job.get("fraction"), "engine": engine}
+    try:
+        trace = from_oracle(map(json.dumps, ops))
+        outcome = replay(trace, job.get("conf") or "", card, timeline=True, **how)
+    except SettingsError as error:
+        return [{"job": job}, {"config_error": str(error)}]
+    return [{"job": job}, *lines(ops, outcome)]
 
 
 def same(real: object, model: object) -> bool:

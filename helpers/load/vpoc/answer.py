@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from helpers.load.criteria import ASKED, NOT_MEASURED
 from helpers.load.vpoc.planner import (
+    BOUNDS,
     Free,
     Plan,
     PlanError,
@@ -17,8 +19,10 @@ from helpers.load.vpoc.planner import (
     free_on,
     plan,
     predicted_bytes,
+    shape_of,
 )
 from helpers.load.vpoc.strategies import STRATEGIES
+from helpers.load.vpoc.study import measure
 from helpers.load.vpoc.trades import Store, Trades, survey, write_store
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
@@ -35,8 +39,9 @@ def free_of(bundle: Bundle) -> Free:
     for gpu in gpus(bundle):
         for pool in gpu.pools:
             if pool.total.ok and pool.used.ok:
-                left = max(0, int(pool.total.value or 0) - int(pool.used.value or 0))
-                return free_on(left, f"{gpu.pci}, {pool.layer}")
+                total = int(pool.total.value or 0)
+                left = max(0, total - int(pool.used.value or 0))
+                return free_on(left, f"{gpu.pci}, {pool.layer}", total)
     if is_this_box(bundle):
         return free_here()
     ram = machine(bundle)
@@ -46,10 +51,10 @@ def free_of(bundle: Bundle) -> Free:
     return Free(half, "half the RAM: what was available is not recorded")
 
 
-def stored(trades: Trades, bins: int = 1000) -> Store:
-    """The trades in a folder of their own, for children to read, with at least so many prices a row; it goes with the store."""
+def stored(trades: Trades) -> Store:
+    """The trades in a folder of their own, for children to read, with at least 1000 prices a row; it goes with the store."""
     folder = tempfile.TemporaryDirectory(prefix="casebook-trades-")
-    store = write_store(Path(folder.name, "store"), [trades], max(bins, survey(trades).bins))
+    store = write_store(Path(folder.name, "store"), [trades], max(1000, survey(trades).bins))
     weakref.finalize(store, folder.cleanup)
     return store
 
@@ -63,6 +68,55 @@ def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
         except PlanError as error:
             found.append((name, str(error)))
     return found
+
+
+def way(free: Free) -> str:
+    """The strategy to count with: the one that takes least, on a GPU the one whose buffers are made once."""
+    return USE[free.gpu]
+
+
+SESSIONS, BINS = 1014, 1000
+"""Of the case: its trading days, and the prices of each."""
+
+
+def expectations(store: Store, free: Free) -> list[list[Any]]:
+    """What the case expects of its profiles, what comes of it, how that is known, and the state: a row each.
+
+    The case's figures are those of criteria.json. The plan is for the box's memory; its chunk is measured on this machine's CPU.
+    """
+    asked = {one.get("measure"): one for one in ASKED if one["case"].startswith("volume")}
+    less, share, quick = (asked[name] for name in ("peak", "peak_share", "time"))
+    shape, most_s, why = shape_of(store.trades, store.layout), quick["seconds"], NOT_MEASURED
+    many, here = f"{shape.trades:,} trades", "measured on this machine's CPU"
+    asks, size = f"{SESSIONS:,} sessions of {BINS:,} prices", (shape.sessions, shape.bins)
+    alike = "as in the case" if size == (SESSIONS, BINS) else "another size"
+    rows: list[list[Any]] = [
+        [asks, "{:,} of {:,}, {}".format(*size, many), "the trades above", alike]
+    ]
+    try:
+        chosen = plan(way(free), shape, free)
+    except PlanError as error:
+        return [*rows, ["which chunk", None, str(error), "not met"]]
+    rows.append(["which chunk", f"{chosen.strategy}: {chosen.take}", BOUNDS[chosen.bound], None])
+    inputs, states = shape.trades * shape.bytes_a_trade, {True: "met", False: "not met"}
+    peak, model = inputs + chosen.peak_bytes, "closed form, its trades included"
+    rows.append([less["expected"], show_bytes(peak), model, states[peak < less["bytes"]]])
+    part, of = peak / max(1, free.card_bytes), f"{model}, of {show_bytes(free.card_bytes)}"
+    state = "less is needed" if part < share["from"] else states[part <= share["to"]]
+    told = [f"{part:.1%}", of, state]
+    none = [None, None, f"{why} this box tells the size of no card"]
+    rows.append([share["expected"], *(told if free.card_bytes else none)])
+    got = measure(chosen.strategy, store, chunk_trades=chosen.chunk_trades, repeats=3)
+    if not got.best_s or got.peak_bytes is None:
+        return [*rows, [quick["expected"], None, None, f"{why} {got.why or got.status}"]]
+    long = most_s * shape.trades / shape.sessions / got.best_s / 1e6
+    line = f"extrapolated in a straight line from {many}"
+    return [
+        *rows,
+        [quick["expected"], f"{got.best_s:.2g} s", here, states[got.best_s <= most_s]],
+        ["its peak beyond the trades", show_bytes(got.peak_bytes), here, None],
+        [f"{most_s} s would do for", f"{long:,.1f} million trades a session", line, None],
+    ]
 
 
 def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Verdict:
@@ -87,7 +141,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
     if not measured:
         what, how = "the strategies measured on this box", "this notebook with box = live"
         missing = [Missing(reading=what, how=how)]
-    name = "preallocated" if free.gpu else "fused"
+    name = way(free)
     command, head = "python -m helpers vpoc FILE", "Nothing tried here would fill this memory"
     if blows:
         words = f"{' and '.join(blows)} would not fit {show_bytes(free.bytes)}"
@@ -121,14 +175,14 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
 
 def case_arithmetic() -> list[dict[str, Any]]:
     """What the case study's own numbers come to; a Globex session has 1380 one-minute bars."""
-    sessions, bins, bars = 1014, 1000, 1380
-    result, cells = sessions * bins * 4, sessions * bars * bins
+    bars = 1380
+    result, cells = SESSIONS * BINS * 4, SESSIONS * bars * BINS
     bug, one_hot = "a bug of ROCm fills the card", "one-minute bars: one_hot x float volume"
     blocks = "volume histograms need large contiguous blocks"
     rows: tuple[tuple[str, str, float, str], ...] = (
         (blocks, "sessions x bins x 4 bytes", result / 1e6, "MB"),
         ("the pool needs 10 to 15 GB", "of 10 GB that matrix is", 100 * result / 1e10, "%"),
-        ("chunk_size=50 is 20 % of the sessions", "50 of them are", 100 * 50 / sessions, "%"),
+        ("chunk_size=50 is 20 % of the sessions", "50 of them are", 100 * 50 / SESSIONS, "%"),
         (bug, f"{one_hot}, 12 bytes a cell", cells * 12 / 1e9, "GB"),
         (bug, "the same with a float copy, 16 bytes", cells * 16 / 1e9, "GB"),
     )

@@ -110,6 +110,7 @@ def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20) ->
 BOUNDS = {
     "memory": "more would not fit",
     "cache": "more would leave the cache",
+    "bandwidth": "it keeps a GPU busy (computed)",
     "all": "that is all of them",
 }
 """Why a chunk is no larger, in words."""
@@ -121,17 +122,19 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Free:
-    """Free memory and the limit that says so; ``cache_bytes`` is the last cache's size (0: not known, or a GPU)."""
+    """Free memory and the limit that says so; ``cache_bytes`` is the last cache's size (0: not known, or a GPU), ``card_bytes``
+    the whole of a GPU's memory (0: not known, or none)."""
 
     bytes: int
     says: str
     cache_bytes: int = 0
     gpu: bool = False
+    card_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``chunk_trades`` trades at a time; ``bound``: memory, cache, or all (the trades are fewer). ``says`` is the sentence."""
+    """``chunk_trades`` trades at a time; ``bound``: a name of BOUNDS. ``says`` is the sentence."""
 
     strategy: str
     chunk_trades: int
@@ -180,7 +183,8 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
     fast = GPU_CHUNK_BYTES if free.gpu else free.cache_bytes // 2
     each = _per_trade_bytes(strategy, shape) + 4
     liked = max(LEAST_TRADES, fast // each) if fast else trades
-    bound = "cache" if fits > liked else "all" if fits == trades else "memory"
+    enough = "bandwidth" if free.gpu else "cache"
+    bound = enough if fits > liked else "all" if fits == trades else "memory"
     chunk = min(fits, liked)
     return Plan(strategy, chunk, -(-trades // chunk), bound, peak(chunk), free)
 
@@ -208,9 +212,9 @@ def free_here(root: Path = Path("/")) -> Free:
     return Free(max(0, least), says, cache_bytes(root))
 
 
-def free_on(device_free_bytes: int, device: str) -> Free:
+def free_on(device_free_bytes: int, device: str, card_bytes: int = 0) -> Free:
     """Free memory of a GPU, as torch or the driver tells it."""
-    return Free(device_free_bytes, f"free on {device}", 0, True)
+    return Free(device_free_bytes, f"free on {device}", 0, True, card_bytes)
 
 
 def cache_bytes(root: Path = Path("/")) -> int:

@@ -88,10 +88,10 @@ def level_rows(trades: Trades, found: Levels) -> list[dict[str, Any]]:
     ]
 
 
-def nodes(row: Array, window: int = 10, share: float = 0.1) -> tuple[list[int], list[int]]:
+def nodes(row: Array, window: int = 10) -> tuple[list[int], list[int]]:
     """High and low volume nodes of one profile, as positions in its row.
 
-    A high node (HVN) has the most volume within ``window`` ticks on each side and at least ``share`` of the POC's; of equal
+    A high node (HVN) has the most volume within ``window`` ticks on each side and at least a tenth of the POC's; of equal
     neighbours the first counts. A low node (LVN) lies between two high ones, one in each gap: the least volume there.
     """
     row = np.asarray(row, np.float64)
@@ -99,7 +99,7 @@ def nodes(row: Array, window: int = 10, share: float = 0.1) -> tuple[list[int], 
         return [], []
     padded = np.pad(row, window, constant_values=-1.0)
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * window + 1)
-    peaks = (around.argmax(axis=1) == window) & (row >= share * row.max())
+    peaks = (around.argmax(axis=1) == window) & (row >= 0.1 * row.max())
     high = np.flatnonzero(peaks).tolist()
     gaps = [(a + 1, b) for a, b in zip(high, high[1:], strict=False) if b > a + 1]
     return high, [a + int(np.argmin(row[a:b])) for a, b in gaps]

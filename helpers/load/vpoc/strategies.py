@@ -64,20 +64,6 @@ def _sessions(name: str, trades: Trades, layout: Layout) -> Array:
     return out
 
 
-def case_histogram(trades: Trades, bins: int = 1000) -> Array:
-    """What the case study computes on the CPU: np.histogram of ``bins`` linear bins over each session's own [low, high].
-
-    No strategy: its bins are no ticks. It answers the left edge of a bin as the VPOC, here one a session, in points.
-    """
-    answers = np.full(trades.sessions, np.nan)
-    for s in range(trades.sessions):
-        ticks, volume = trades.session(s)
-        if len(ticks):
-            held, edges = np.histogram(ticks * trades.tick, bins, weights=volume)
-            answers[s] = edges[int(np.argmax(held))]
-    return answers
-
-
 STRATEGIES = {
     name: Strategy(name, *row)
     for name, row in json.loads(Path(__file__).with_suffix(".json").read_text()).items()

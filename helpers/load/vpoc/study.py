@@ -172,10 +172,10 @@ ONE_HOT_BYTES = 512 * MIB
 """What the one-hot strategy may take while it is measured; the rest is extrapolated and says so."""
 
 
-def limit_s(trades: Trades, rounds: int = 10) -> float:
-    """Seconds that one read of all price and volume bytes takes with every core, the best of ``rounds``: the physical limit."""
+def limit_s(trades: Trades) -> float:
+    """Seconds that one read of all price and volume bytes takes with every core, the best of eleven: the physical limit."""
     best, jobs = float("inf"), read_jobs(trades)
-    for _ in range(rounds + 1):
+    for _ in range(11):
         began = time.perf_counter()
         together(jobs)
         best = min(best, time.perf_counter() - began)
@@ -230,16 +230,14 @@ def chunk_curve(
     return rows
 
 
-def refusals(
-    store: Store, names: Sequence[str], limits_mib: Sequence[int], chunk_trades: int = 1 << 20
-) -> list[dict[str, Any]]:
+def refusals(store: Store, names: Sequence[str], limits_mib: Sequence[int]) -> list[dict[str, Any]]:
     """Which strategies pass with at most so much private memory (RLIMIT_DATA), and what the allocator says to the others.
 
     Those that are no streams load their inputs within the limit, as the programs that fail do. One-hot takes all at once.
     """
     rows = []
     for name, mib in ((name, mib) for name in names for mib in limits_mib):
-        chunk = len(store.trades) if name == "one_hot" else chunk_trades
+        chunk = len(store.trades) if name == "one_hot" else 1 << 20
         got = measure(name, store, limit_bytes=mib * MIB, chunk_trades=chunk)
         rows.append(got.row(limit="RLIMIT_DATA", limit_mib=mib, says=got.why))
     return rows
@@ -271,9 +269,9 @@ def fragmentation(
     return rows
 
 
-def orders(trades: Trades, seed: int = 0) -> Iterator[tuple[str, Trades]]:
+def orders(trades: Trades) -> Iterator[tuple[str, Trades]]:
     """The same trades as traded, shuffled within each session, and all of a session at one price."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     bounds = list(zip(trades.starts.tolist(), trades.starts[1:].tolist(), strict=False))
     order = np.concatenate([rng.permutation(b - a) + a for a, b in bounds])
     first = np.array([trades.price[a] if a < b else 0 for a, b in bounds], trades.price.dtype)

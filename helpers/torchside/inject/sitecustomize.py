@@ -88,7 +88,8 @@ def announce(what, text=""):
     new = sys.version_info[:2] >= OLDEST
     name = str(os.getpid()) + "-" + version + (what if new else ".too-old")
     try:
-        with open(os.path.join(json.loads(asked)["folder"], name), "a") as file:
+        path = os.path.join(json.loads(asked)["folder"], name)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
             file.write(text)
     except (OSError, ValueError, KeyError):
         return False  # the folder went away: there is nowhere to record to

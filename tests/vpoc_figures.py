@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench import row
+from vpoc_trades import case_histogram
 
 from helpers.load.vpoc import sample
-from helpers.load.vpoc.histogram import profiles, stream_read, threads, together
+from helpers.load.vpoc.histogram import profiles, stream_read, together
 from helpers.load.vpoc.profile import levels
-from helpers.load.vpoc.strategies import case_histogram, run
+from helpers.load.vpoc.strategies import run
 from helpers.load.vpoc.study import measure, read_jobs
 from helpers.load.vpoc.trades import Array, Trades, survey, write_store
 from helpers.look.reading import MIB
@@ -35,24 +35,10 @@ def rounds(count: int, *jobs: Callable[[], Any]) -> Array:
     return np.array(found).reshape(count, len(jobs)).T
 
 
-def _row(
-    name: str, value: float, unit: str, ratio_to: str, base: float, goal: str
-) -> dict[str, Any]:
-    about = {"name": name, "value": round(float(value), 3), "unit": unit, "ratio_to": ratio_to}
-    machine = f"{platform.machine()}, {threads()} cores, Python {platform.python_version()}"
-    return {**about, "ratio": round(float(value / base), 2), "goal": goal, "machine": machine}
-
-
 def _long(sessions: int, trades: int) -> Iterator[Trades]:
     short = sample.generated(8, trades, 1)
     for first in range(0, sessions, 8):
         yield short.take(0, min(8, sessions - first))
-
-
-def bench() -> list[dict[str, Any]]:
-    """Rows of {name, value, unit, ratio_to, ratio, goal, machine}. The files take 1.6 GB for a while."""
-    with tempfile.TemporaryDirectory(prefix="casebook-bench-") as folder:
-        return [*in_memory(Path(folder, "small")), *stream(Path(folder, "long"))]
 
 
 def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
@@ -73,14 +59,14 @@ def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
         f"fused, {SESSIONS} x {TRADES} int32, best of {len(fused)}",
         "reading every byte once",
     )
-    yield _row(head, best, "ms", f"{once}, best", limit.min(), "<= 1.6 x")
+    yield row(head, best, "ms", f"{once}, best", limit.min(), "<= 1.6 x")
     name = "the same, median of paired ratios"
-    yield _row(name, middle, "ms", f"{once} in the same round", paired, "<= 2.0 x")
+    yield row(name, middle, "ms", f"{once} in the same round", paired, "<= 2.0 x")
     name = "POC and value area of all sessions"
-    yield _row(name, level.min(), "ms", "fused", best, "< 5 ms")
-    yield _row("np.bincount a session", bincount, "ms", "fused", best, ">= 5 x")
-    yield _row("the case's np.histogram", case, "ms", "fused", best, ">= 30 x")
-    yield _row("its peak beyond inputs", peak / MIB, "MiB", "the result", RESULT_MIB, "<= 6 MiB")
+    yield row(name, level.min(), "ms", "fused", best, "< 5 ms")
+    yield row("np.bincount a session", bincount, "ms", "fused", best, ">= 5 x")
+    yield row("the case's np.histogram", case, "ms", "fused", best, ">= 30 x")
+    yield row("its peak beyond inputs", peak / MIB, "MiB", "the result", RESULT_MIB, "<= 6 MiB")
 
 
 def stream(folder: Path) -> Iterator[dict[str, Any]]:
@@ -90,7 +76,7 @@ def stream(folder: Path) -> Iterator[dict[str, Any]]:
     jobs = (lambda: profiles(inside, store.layout), lambda: stream_read(store))
     base, streamed = rounds(10, *jobs).min(axis=1)
     name = f"stream_read, {SESSIONS} x {LONG}, {len(inside) * 8 / 1e9:.2f} GB"
-    yield _row(name, streamed, "ms", "the same in memory", base, "<= 8 x")
+    yield row(name, streamed, "ms", "the same in memory", base, "<= 8 x")
     peak = measure("stream_read", store, limit_bytes=64 * MIB).peak_bytes or math.nan
     name = "stream_read, private memory at its peak"
-    yield _row(name, peak / MIB, "MiB", "its result", RESULT_MIB, "<= 20 MiB")
+    yield row(name, peak / MIB, "MiB", "its result", RESULT_MIB, "<= 20 MiB")
