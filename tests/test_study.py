@@ -1,11 +1,13 @@
 """What notebook 02 studies, what it shows of it, and which verdict a what-if leads to."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from helpers.allocator.driver import Card
+from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.trace import Op, Trace
 from helpers.allocator.whatif import whatif
 from helpers.load import study
@@ -27,6 +29,20 @@ def seen():
 def answer(seen):
     case = seen.study
     return whatif(case.trace, case.card, torch=case.torch, confs=["", EXPANDABLE])
+
+
+def test_what_record_wrote_beside_a_snapshot_tells_its_torch_build_card_and_fraction(tmp_path):
+    torch = {"version": "2.8.0", "hip": "6.3.42134-a9a80e791"}
+    card = {"total_bytes": 20 << 30, "fraction": 0.5}
+    (tmp_path / "run.record").mkdir()
+    record = {"processes": [{"torch": torch}, {"torch": torch, "devices": [card]}]}
+    (tmp_path / "run.record/record.json").write_text(json.dumps(record))
+    bare = study.study("growing-loop").trace
+    trace = with_record(replace(bare, header={"label": "x"}), tmp_path / "run.pickle")
+    assert trace.header["build"] == "rocm6.3" and trace.header["torch"] == "2.8.0"
+    assert (trace.header["vram"], trace.header["fraction"]) == (20 << 30, 0.5)
+    assert circumstances(trace).build == "rocm6.3"
+    assert with_record(bare, tmp_path / "other.pickle") is bare
 
 
 def verdict_on(card_mib, *sizes_mib):
