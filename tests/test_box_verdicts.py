@@ -56,6 +56,12 @@ def test_near_capacity_with_stranded_memory_shows_both_and_names_the_snapshot_an
     assert "not caused by it" in verdict.summary
 
 
+def test_a_box_without_a_gpu_is_told_to_look_for_one_and_not_for_its_driver():
+    verdict = judged("cpu-only")
+    assert "on the bus" in verdict.title and "driver" not in verdict.next_step.what
+    assert "dmesg" not in verdict.next_step.command
+
+
 # -- the build of torch ---------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "chip, archs, served",
