@@ -1,11 +1,12 @@
 # Every verb is one line over env/bootstrap.py, which works where make does not.
 # TORCH=cpu|rocm|cuda|none  TORCH_PYTHON=path  BOX=name  PLAN=file  GPU=pci address  ARGS="more arguments"  PYTHON=python3.12
+# Of the oracle: RELEASE=2.6.0  SOURCE=folder, archive or clone@tag  HEADERS=folder
 PYTHON ?= python3
 verb = @$(PYTHON) env/bootstrap.py $@ $(if $(TORCH),--torch "$(TORCH)") $(if $(TORCH_PYTHON),--torch-python "$(TORCH_PYTHON)")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help diagnose test test-all lab capture overnight test-browser doors faults check check-gpu cases oracle gpu-proof rehearse-proof bench check-pins lock wheelhouse capture.pyz setup
+.PHONY: help diagnose test test-all lab capture overnight test-browser doors faults check check-gpu cases oracle oracle-rocm gpu-proof rehearse-proof bench check-pins lock wheelhouse capture.pyz setup
 
 help:        ; $(verb)
 diagnose:    ; $(verb) $(if $(BOX),--box "$(BOX)") $(ARGS)
@@ -20,7 +21,8 @@ overnight:   ; $(verb) $(if $(PLAN),"$(PLAN)") $(ARGS)
 check:       ; $(verb)
 check-gpu:   ; $(verb) $(if $(GPU),--gpu "$(GPU)") $(ARGS)
 cases:       ; $(verb) $(ARGS)
-oracle:      ; $(verb) $(ARGS)
+oracle:      ; $(verb) $(if $(RELEASE),--release "$(RELEASE)") $(ARGS)
+oracle-rocm: ; $(verb) $(if $(RELEASE),--release "$(RELEASE)") $(if $(SOURCE),--source "$(SOURCE)") $(if $(HEADERS),--headers "$(HEADERS)") $(ARGS)
 gpu-proof:   ; $(verb) $(ARGS)
 rehearse-proof: ; $(verb) $(ARGS)
 bench:       ; $(verb) $(ARGS)

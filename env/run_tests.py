@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CELL_LIMIT_S = 600  # a guard against a hang, also on a machine that has ten other things to do
 MOST_PROCESSES = 8
+# Told cases take a minute, and two notebooks measure for most of one: tests/test_notebooks.py carries those out on little work.
+LONG = ("cases", "04_vpoc_chunking.ipynb", "06_training_paths.ipynb")
 REASONS: Counter[str] = Counter()
 LEFT_OUT: Counter[str] = Counter()
 
@@ -71,8 +73,8 @@ def main(arguments: list[str]) -> int:
     # -p no:cacheprovider would lose --lf; a checkout that cannot be written only warns.
     options += ["-rfE", "--nbval-lax", f"--nbval-cell-timeout={CELL_LIMIT_S}"]
     options += ["--nbval-current-env"]
-    if not every:  # told cases take a minute
-        options += ["-m", "not slow", "--ignore=notebooks/cases"]
+    if not every:
+        options += ["-m", "not slow", *(f"--ignore=notebooks/{name}" for name in LONG)]
     return int(pytest.main([*options, *given, *([] if named else ["notebooks", "tests"])]))
 
 

@@ -204,8 +204,9 @@ class Verdict(Shape):
 
     @property
     def short(self) -> str:
-        """The cause and how sure it is, for a table; ``healthy`` where nothing is wrong."""
-        return self.state if self.state == "healthy" else f"{self.cause} ({self.confidence})"
+        """The cause, or the title of one outside the list, and how sure it is; ``healthy`` where nothing is wrong."""
+        name = self.title[:60] if self.cause == "other" and self.title else self.cause
+        return self.state if self.state == "healthy" else f"{name} ({self.confidence})"
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,8 @@ class FirstOom(Shape):
 
 @dataclass(frozen=True)
 class Replay(Shape):
-    """What the allocator did, or would have done, under one setting."""
+    """What the allocator did, or would have done, under one setting. ``proved``: the compiled allocator of this release and build
+    was compared with the model, or only its source was read; ``proved_on``: that in words, with what was compared."""
 
     events: int
     ooms: int
@@ -279,11 +281,12 @@ class Replay(Shape):
     build: str
     proved: Literal["oracle", "source"]
     schema_version: int = field(default=SCHEMA_VERSION, metadata=_FIRST)
-    slow_calls: Optional[int] = None
-    passes: Optional[bool] = None
+    proved_on: str = ""
+    slow_calls: int = 0
+    passes: bool = False
     addresses_agree: Optional[bool] = None
-    peak_reserved_low_bytes: Optional[int] = None
-    peak_reserved_high_bytes: Optional[int] = None
+    peak_reserved_low_bytes: int = 0
+    peak_reserved_high_bytes: int = 0
     flags: List[str] = field(default_factory=list)
 
 
@@ -308,6 +311,8 @@ class WhatIf(Shape):
     use: str
     needs_bytes: int
     schema_version: int = field(default=SCHEMA_VERSION, metadata=_FIRST)
+    proved: Literal["oracle", "source"] = "source"
+    proved_on: str = ""
     warnings: List[str] = field(default_factory=list)
     held_bytes: int = 0
     torch: str = ""

@@ -8,6 +8,7 @@ import pty
 import random
 import signal
 import time
+from pathlib import Path
 
 import psutil
 from fault_check import snapshot
@@ -164,7 +165,7 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
         case.spoiled[name], life.said = spoil(fault, case.batch / name / "run.json", rng), name
     if fault == "plan changed between" and case.batch:
         plan = case.work / "plan.yaml"
-        time.sleep(0.5)  # what the killed life leaves ends by itself
+        until_nobody_works_in(case.batch)
         text, before = plan.read_text(), digest(case.batch)
         plan.write_text(text.replace("jobs: ", "jobs: 1"))
         second(case, boot, "was begun with another plan", fault)
@@ -172,6 +173,17 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
         if digest(case.batch) != before:
             case.refusals.append("a refused plan wrote into the batch: see plan changed between")
     return boot
+
+
+def until_nobody_works_in(batch: Path, limit_s: float = LIFE_S) -> None:
+    """What a killed life leaves ends by itself, and may write until then; on a busy box that takes as long as it takes."""
+    here, end = str(batch), time.monotonic() + limit_s
+    while time.monotonic() < end and any(
+        here in " ".join([one.info["cwd"] or "", *(one.info["cmdline"] or ())])
+        for one in psutil.process_iter(["cwd", "cmdline"])
+        if one.pid != os.getpid()
+    ):
+        time.sleep(0.1)
 
 
 def second(case: Case, boot: str, words: str, fault: str) -> None:

@@ -28,7 +28,7 @@ from helpers.allocator.replay import replay  # noqa: E402
 from helpers.allocator.trace import Trace, TraceError  # noqa: E402
 from helpers.load.patterns import PATTERNS, generate  # noqa: E402
 from helpers.load.study import StressResult, stress  # noqa: E402
-from helpers.look.reading import parse_size  # noqa: E402
+from helpers.units import parse_size  # noqa: E402
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8")
 RUN_S = 40.0

@@ -34,7 +34,7 @@ def _own_cpu_s() -> float:
 
 def _shares(root: str) -> tuple[float, float, float, int]:
     """CPU seconds a second of the sampler and of this process, of all wake-ups the samples a second, and how many came."""
-    from helpers.tell.panels import monitor
+    from helpers.tell.panels import live, monitor
     from helpers.tell.panels.frame import open_panel
 
     watch = monitor.Watch(pid=os.getpid(), folder=Path("unused"), root=root)
@@ -43,7 +43,7 @@ def _shares(root: str) -> tuple[float, float, float, int]:
     feed = next(end.__self__ for end in frame.ends)  # type: ignore[attr-defined]
     time.sleep(SETTLE_S)
     # As after two minutes: the drawing is at its largest.
-    state.ring.extend(dict(state.ring[-1]) for _ in range(monitor.DRAWN))
+    state.ring.extend(dict(state.ring[-1]) for _ in range(live.DRAWN))
     seen: list[Any] = []
     frame.box.children[5].observe(lambda change: seen.append(1), names="value")
     before, own, began = _cpu_s(feed.child.pid), _own_cpu_s(), time.monotonic()

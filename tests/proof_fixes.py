@@ -205,7 +205,7 @@ def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends
     tried, not_tried = pairs(wanted, gpu=True, build=card["build"])
     try:
         made = fixplan.plan(tried, repeats=3, budget_s=ends - time.monotonic())
-    except fixplan.PlanError as error:
+    except fixplan.BudgetError as error:
         return f"not run because {error}"
     ran = fixplan.run(made, python=python, out=folder / "trials", target=target)
     given: Any = {"tried": made.pairs, "ran": ran, "not_tried": {**not_tried, **made.left_out}}

@@ -11,7 +11,7 @@ import nbformat
 
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
-from helpers.look.reading import GIB, MIB, Reading, not_allowed, not_available, seen
+from helpers.look.reading import Reading, not_allowed, not_available, seen
 from helpers.run.notebook import VERDICT as VERDICT_MIME
 from helpers.run.shapes import Run
 from helpers.shapes import Verdict, as_dict, from_json
@@ -19,6 +19,7 @@ from helpers.tell import figures
 from helpers.tell.sheet import png
 from helpers.tell.shown import Shown
 from helpers.tell.tables import pools_table
+from helpers.units import GIB, MIB
 
 DATA = Path(__file__).parent / "data" / "tell"
 HOSTILE = "\x1b[31m<script>alert(1)</script>]]>\u202e$x$ & \"'`*"

@@ -94,7 +94,7 @@ def random_case(seed: int, length: int) -> dict[str, Any]:
     start, ids = random_start(chance)
     live, pending = list(range(ids)), list(range(ids))
     small_only, streams = chance.random() < 0.2, chance.choice(((0,), (0, 0x1000, 0x5000)))
-    pools = chance.choice(((0,), (0, 0, 2)))
+    pools = chance.choice(((0,), (0, 0, 2, -2)))
     values: list[float | str] = []
     rows = []
     for _ in range(length):
@@ -278,8 +278,8 @@ def test_both_agree_on_each_pattern(name: str, conf: str) -> None:
     trace = patterns.generate(name)
     card = Card(trace.header["vram"] * 3 // 4)
     same(
-        replay(trace, conf, card, timeline=True, stop=1500, engine="plain"),
-        replay(trace, conf, card, timeline=True, stop=1500, engine="compiled"),
+        replay(trace, conf, card, timeline=True, stop=700, engine="plain"),
+        replay(trace, conf, card, timeline=True, stop=700, engine="compiled"),
     )
 
 
@@ -400,7 +400,25 @@ def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path: Path) -> 
     assert done.stdout == "plain\nFalse\n" and done.stderr == ""
 
 
-def test_one_line_says_that_it_compiles_and_how_long_that_takes(tmp_path: Path) -> None:
+def test_one_line_says_that_it_compiles_and_what_is_kept_is_loaded_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, kept = patterns.generate("key_value_cache", requests=1), []
+    monkeypatch.setattr(compiled, "ready", lambda: bool(kept))
+    monkeypatch.setattr(compiled, "make", lambda: kept.append(True))
+    for before, engine, lines in (
+        (0, "plain", 0),
+        (1 << 40, "compiled", 1),
+        (20_000, "compiled", 0),
+    ):
+        monkeypatch.setattr("helpers.allocator.replay._plain", before)
+        assert replay(trace, "", Card(1 << 30)).engine == engine
+        said = capsys.readouterr().err
+        assert said.count("\n") == lines == said.count("Compiling")
+
+
+@pytest.mark.slow
+def test_a_fresh_box_compiles_once_and_keeps_it(tmp_path: Path) -> None:
     first = fresh_process(BUSY.format("1 << 40") + PATTERN.format(""), tmp_path)
     assert first.stdout == "compiled\n"
     assert first.stderr.count("\n") == 1 and "Compiling" in first.stderr and " s " in first.stderr

@@ -1,19 +1,15 @@
 """Rewinding: the state at the start of a recording, the requests in it, and what is refused as impossible."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_allocator import MIB, Toy, layout_of
+from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
 from helpers.allocator.requests import placed
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import load, parse
 from helpers.allocator.trace import Op, TraceError
 
-ROOT = Path(__file__).resolve().parents[1]
-SAMPLES = sorted((ROOT / ".." / "shared" / "samples" / "snapshots").glob("*.pickle"))
 PYTHON = [{"name": "step", "filename": "/x/train.py", "line": 5}]
 EMPTY = [{"name": "empty_cache", "filename": "/x/memory.py", "line": 218}, *PYTHON]
 
@@ -309,6 +305,25 @@ def test_a_range_of_whole_large_pages_is_the_large_pools_however_large_they_are_
     content = {"segments": [], "device_traces": [[event("segment_unmap", 0, mib)]]}
     trace = rewind(parse({**content, "allocator_settings": settings}))
     assert [segment.small for segment in trace.start] == [small]
+
+
+def starts(*events):
+    """The ranges at the start of a recording that ends with nothing: (MiB from the base, MiB, stream, expandable)."""
+    trace = rewind(parse({"segments": [], "device_traces": [list(events)]}))
+    return [
+        ((one.address - BASE) // MIB, one.size // MIB, one.stream, one.expandable)
+        for one in trace.start
+    ]
+
+
+def test_a_range_joins_only_a_mapped_neighbour_of_its_stream():
+    one, other = event("segment_unmap", 0, 20), event("segment_unmap", 20, 20)
+    assert starts(one, other) == starts(other, one) == [(0, 40, 0, True)]
+    elsewhere, segment = {**other, "stream": 0x1000}, {**other, "action": "segment_free"}
+    apart = [(0, 20, 0, True), (20, 20, 0x1000, True)]
+    assert starts(one, elsewhere) == starts(elsewhere, one) == apart
+    plain = [(0, 20, 0, True), (20, 20, 0, False)]
+    assert starts(one, segment) == starts(segment, one) == plain
 
 
 def tampered(change):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_allocator import MIB, Toy, layout_of
+from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
 from helpers.allocator import unpickle
 from helpers.allocator.load import read
@@ -21,7 +21,6 @@ from helpers.allocator.snapshot import load, parse
 from helpers.allocator.trace import Op, TraceError
 
 ROOT = Path(__file__).resolve().parents[1]
-SAMPLES = sorted((ROOT / ".." / "shared" / "samples" / "snapshots").glob("*.pickle"))
 
 
 def recorded():

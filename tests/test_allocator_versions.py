@@ -8,7 +8,7 @@ import pytest
 from helpers.allocator.blocks import round_size
 from helpers.settings.audit import audit
 from helpers.settings.releases import Behaviour, VersionError, behaviour
-from helpers.settings.table import CHANGES, release
+from helpers.settings.table import CHANGES, PROVED, release
 from helpers.settings.text import parse
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
@@ -56,7 +56,7 @@ def test_a_newer_torch_runs_as_the_newest_known_and_says_so():
 def test_every_fact_of_every_release_has_a_source(torch, build):
     found = behaviour(torch, build)
     for field in Behaviour.__dataclass_fields__:
-        if field not in ("torch", "release", "build", "proved", "note", "sources"):
+        if field not in ("torch", "release", "build", "proved", "proved_on", "note", "sources"):
             assert found.source(field), field
     assert found.source("torch") == ""
 
@@ -91,10 +91,20 @@ def test_a_single_division_left_sizes_as_they_are_before_2_4(torch, size):
 
 
 def test_what_is_proved_and_what_is_not():
-    proved = [torch for torch in RELEASES if behaviour(torch).proved == "oracle"]
-    assert proved == ["2.2", "2.3", "2.4", "2.6", "2.11", "2.13", "2.14"]
-    rocm = behaviour("2.14.1", "rocm7.2")
-    assert rocm.proved == "source" and "not proved on a HIP build" in rocm.note
+    for build in ("cuda", "rocm"):
+        compared = {release(row["torch"]) for row in PROVED if row["build"] == build}
+        for torch in RELEASES:
+            found = behaviour(torch, build)
+            assert (found.proved == "oracle") is (release(torch) in compared)
+            assert (f"no {build} build of torch" in found.proved_on) is (found.proved == "source")
+    assert behaviour("2.6.1", "rocm6.4").proved == behaviour("2.14.1").proved == "oracle"
+    assert behaviour("2.9.0", "rocm6.4").proved == "source" == behaviour("2.7.1").proved
+
+
+def test_every_row_of_what_was_proved_says_how_and_none_differs():
+    for row in PROVED:
+        assert row["build"] in ("cuda", "rocm") and row["differing"] == 0, row
+        assert row["traces"] >= 100 and row["events"] > 50_000 and "make oracle" in row["source"]
 
 
 def test_expandable_segments_by_build():

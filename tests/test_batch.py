@@ -228,6 +228,25 @@ def test_a_runner_that_does_not_end_is_ended_after_a_look_at_what_it_does(
     watched.close()
 
 
+def test_a_runner_that_was_killed_while_its_supervisor_was_held_up_was_killed_and_not_late(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runner, "GRACE_S", 0.1)
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    job = {"mark": "m", "run_s": 0.1}
+    watched = Watched(process, tmp_path, job, Stop(), time.monotonic())
+
+    def held_up(*where):
+        process.kill()
+        time.sleep(0.5)
+
+    watched.wait(held_up)
+    assert watched.verdict == ("", "", "") and process.returncode == -signal.SIGKILL
+    assert not (tmp_path / "stacks").exists()
+    watched.close()
+
+
 def test_a_record_that_its_runner_could_not_write_is_heard_of(tmp_path):
     run = move(planned(tmp_path), "started", pid=1)
     words = move(run, "answered", seconds=3).model_dump_json()

@@ -456,7 +456,8 @@ def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
 
 def dry_make(*words: str) -> subprocess.CompletedProcess[str]:
     """What make would do; under `make test` its own variables must not reach it."""
-    outer = "MAKEFLAGS MAKELEVEL MFLAGS MAKEOVERRIDES ARGS BOX PLAN GPU TORCH TORCH_PYTHON".split()
+    outer = "MAKEFLAGS MAKELEVEL MFLAGS MAKEOVERRIDES ARGS BOX PLAN GPU TORCH TORCH_PYTHON"
+    outer = f"{outer} RELEASE SOURCE HEADERS".split()
     env = {name: value for name, value in os.environ.items() if name not in outer}
     return ran(["make", "-n", *words], cwd=ROOT, env=env, check=True)
 
@@ -480,6 +481,7 @@ def test_every_verb_is_one_line_of_make_over_bootstrap() -> None:
         (["check-gpu", "GPU=0000:03:00.0"], 'check-gpu   --gpu "0000:03:00.0"'),
         (["setup", "TORCH_PYTHON=/my env/python"], 'setup  --torch-python "/my env/python"'),
         (["test", "ARGS=-k probe"], "test   -k probe"),
+        (["oracle-rocm", "SOURCE=a@v2.12.0"], 'oracle-rocm  --source "a@v2.12.0"'),
         (["test", "PYTHON=python3.12"], "test"),
     ],
 )

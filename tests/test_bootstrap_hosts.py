@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,53 @@ def test_no_network_says_how_to_bring_the_wheels(real: Checkout) -> None:
     assert done.returncode == 1
     assert "no index that is reached has it: `make wheelhouse` under Python 3." in done.stderr
     assert "python3 -m helpers capture" in done.stderr and "Traceback" not in done.stderr
+
+
+@needs_pip
+@pytest.mark.slow
+def test_a_proxy_that_does_not_answer_is_named(real: Checkout) -> None:
+    with socket.socket() as closed:  # nobody listens there, and nobody else may
+        closed.bind(("127.0.0.1", 0))
+        proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        real.environ = {**UNREACHED, "PIP_INDEX_URL": "https://index.example/simple"}
+        real.environ |= {"PIP_PROXY": proxy, "PIP_RETRIES": "1"}
+        done = real.lacking(NO_ENSUREPIP).start("diagnose", "--torch=none")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "pip stopped (the proxy that is set does not answer; " in done.stderr
+    assert "no index that is reached has it: `make wheelhouse` under Python 3." in done.stderr
+
+
+# A uv that is asked by a wheelhouse alone: it notes what it was given, and leaves the work to pip.
+ASKED_UV = """\
+import os, sys
+with open(os.environ["VIRTUAL_ENV"] + "/uv.calls", "a") as calls:
+    print(sys.argv[1:], sorted(name for name in os.environ if name[:3] == "UV_"), file=calls)
+sys.exit(2)
+"""
+
+
+@needs_pip
+@pytest.mark.slow
+def test_a_wheelhouse_of_the_real_pip_brings_uv_and_is_its_only_source(
+    real: Checkout, tmp_path: Path
+) -> None:
+    there = lay(tmp_path / "there", real_pip=True)
+    for one in (there, real):
+        wheel(one.wheels, "uv", files={"uv/__init__.py": "", "uv/__main__.py": ASKED_UV})
+        (one.root / "env/requirements-maintain.txt").write_text("uv==1.0\n")
+    made = there.start("wheelhouse")
+    assert made.returncode == 0, made.stderr
+    house = there.root / "wheelhouse"
+    assert {"tiny", "torch", "uv"} <= {path.name.split("-")[0] for path in house.iterdir()}
+    shutil.copytree(house, real.root / "wheelhouse")
+    real.environ = UNREACHED
+    done = real.lacking(NO_ENSUREPIP).start("diagnose")
+    assert done.returncode == 0, done.stderr
+    assert real.imports("tiny") == "1.0" and real.record["torch"] == "9.9.9+cpu"
+    calls = (real.venv / "uv.calls").read_text().splitlines()
+    assert calls and all("'--no-index'" in call for call in calls)
+    assert all(str(real.root / "wheelhouse").split("/")[-1] in call for call in calls)
+    assert not any("UV_DEFAULT_INDEX" in call or "UV_EXTRA" in call for call in calls)
 
 
 @needs_pip

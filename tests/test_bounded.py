@@ -1,19 +1,24 @@
 """What comes from elsewhere is bounded: no file keeps a verb busy for ever, and none reaches the terminal unspelt."""
 
+import gzip
 import json
+import lzma
 import os
 import pickle
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 from command_line import verb
 from run_stand_in import ROOT
 
 from helpers.look import kernel_log
+from helpers.look import text as text_file
 from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.look.gpus import MOST_GPUS, gpus
+from helpers.look.messages import read_message
 from helpers.look.nvidia import XML
 
 HEAD = '<?xml version="1.0" ?>\n<nvidia_smi_log>\n'
@@ -47,6 +52,80 @@ def test_an_input_without_an_end_is_refused_in_one_line(tmp_path, words):
         done = verb(*words.format(endless).split())
         assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
         assert "not a regular file" in done.err or "no such file" in done.err
+
+
+def test_of_a_text_that_is_too_long_the_beginning_and_the_end_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "MOST_BYTES", 1 << 18)
+    monkeypatch.setattr(text_file, "END_BYTES", 1 << 18)
+    refused = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB.\n"
+    filler = "the loss of a step\n" * 10_000
+    text = (
+        refused.format(1400)
+        + filler
+        + filler
+        + refused.format(2600)
+        + 7 * filler
+        + refused.format(3800)
+    )
+    (tmp_path / "log").write_text(text)
+    (tmp_path / "case").write_text(json.dumps({"evidence": {"error_text": text}}))
+    writer = BundleWriter("b", "recorded", "1", "2026-01-01T00:00:00Z")
+    writer.add("file", "message", text)
+    writer.write(tmp_path / "bundle")
+    where = {"--message": "log", "--case": "case", "": "bundle"}
+    answers = [
+        verb("diagnose", *filter(None, [how]), tmp_path / at, "--wide") for how, at in where.items()
+    ]
+    for shown in (" ".join(done.out.split()) for done in answers):
+        assert "3800 MiB" in shown and "2600 MiB" not in shown
+        assert "Not used: only the first" in shown
+    end, begin = os.pipe()
+    writer = threading.Thread(target=lambda: (os.write(begin, text.encode()), os.close(begin)))
+    writer.start()
+    with text_file.TextFile("-", end, waits=True) as piped:
+        read = "".join(piped.lines())
+    writer.join()
+    os.close(end)
+    assert "1400 MiB" in read and "3800 MiB" in read and "2600 MiB" not in read
+    assert "and the last" in piped.note
+
+
+def test_a_log_of_nothing_but_failures_is_read_to_its_end_without_reading_each(tmp_path):
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB.\n"
+    text = line.format(5) * 20_000 + line.format(77)
+    got = read_message(text)
+    assert [one.requested.bytes >> 20 for one in got.messages] == [5, 77]
+    assert "characters before its end, after so many messages" in got.unused
+
+
+@pytest.mark.parametrize("device", ["/dev/kmsg", "/proc/kmsg"])
+def test_a_device_that_gives_record_by_record_and_never_ends_is_an_answer(device):
+    if not os.access(device, os.R_OK):
+        pytest.skip("this user may not read it")
+    done = verb("diagnose", "--message", device)
+    assert done.code == 0 or (done.code, done.err.count("\n")) == (2, 1)
+    assert "nothing came for 1 s" in " ".join((done.out + done.err).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("zeros.jsonl.xz", lzma.compress(bytes(65 << 20), preset=0), "replay {}"),
+        ("zeros.tar.gz", gzip.compress(bytes(65 << 20), 1), "diagnose {}"),
+        ("deep.json", b"[" * 200_000, "diagnose --case {}"),
+        ("deep.ipynb", b'{"cells":' + b"[" * 200_000, "share {}"),
+        ("deep.yaml", b"[" * 100_000, "run {} --dry-run"),
+        ("blocks.yaml", b"name: x\nruns:\n" + b"- " * 20_000 + b"x\n", "run {} --dry-run"),
+        ("marks.pickle", b"\x80\x04" + b"(" * 1_000_000, "diagnose {}"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_what_is_deep_or_grows_when_it_is_unpacked_is_refused_in_one_line(
+    tmp_path, name, content, words
+):
+    (tmp_path / name).write_bytes(content)
+    done = verb(*words.format(tmp_path / name).split())
+    assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
 
 
 def test_a_table_of_trades_that_is_none_is_refused_in_one_line(tmp_path):
@@ -184,32 +263,56 @@ def test_a_folder_that_the_user_names_keeps_its_mode_and_what_is_written_there_i
 def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(tmp_path):
     home, out = tmp_path / "home", ROOT / "outputs" / f"test-{os.getpid()}"
     home.mkdir()
-    plan = tmp_path / "plan.yaml"
+    out.mkdir(mode=0o700, parents=True)
+    plan, own = tmp_path / "plan.yaml", tmp_path / "own.py"
     plan.write_text("name: x\nruns:\n- {notebook: 01_hardware_probe.ipynb, box: cpu-only}\n")
-    command = [sys.executable, MAIN, "run", plan, "--out", out]
+    own.write_text("import torch\ndef f(given):\n    return given['x']\nprint(torch.zeros(9))\n")
+    (tmp_path / "log").write_text("epoch 1 of 2\nCUDA out of memory\n")
+    rows = "".join(f"{100 + at / 4},{at + 1}\n" for at in range(400))
+    (tmp_path / "trades.csv").write_text("price,volume\n" + rows)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
     env = {**clean, "HOME": str(home)}
+    trace = min((ROOT / "tests/golden").rglob("*.jsonl.xz"), key=lambda one: one.stat().st_size)
+    words = [
+        f"run {plan} --out {out}/run",
+        *(f"{verb} BATCH" for verb in ("status", "report", "compare BATCH")),
+        f"collect BATCH --out {out}/all",
+        f"share BATCH --out {out}/page.html --issue rocm",
+        f"replay {trace}",
+        f"whatif {trace} --capacity 8GiB",
+        f"tune {own}:f --study {out}/s.db --param x=0..1 --trials 1",
+        f"criteria --log {tmp_path}/log --study {out}/s.db",
+        f"vpoc {tmp_path}/trades.csv --out {out}/v",
+        f"rehearse --capacity 8GiB -- {sys.executable} {own}",
+        f"trial --preset cpu-one-thread --repeats 3 -- {sys.executable} {own}",
+        f"fleet keys --keys {out}/keys",
+    ]
     try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, umask=0, check=False
-        )
+        for line in words:
+            batch = next((one.parent for one in (out / "run").glob("*/plan.yaml")), out / "run")
+            argv = [sys.executable, MAIN, *line.replace("BATCH", str(batch)).split()]
+            how = {"env": env, "capture_output": True, "text": True, "umask": 0}
+            done = subprocess.run(argv, check=False, **how)
+            assert done.returncode in (0, 1) or "rehearse" in line, (line, done.stderr)
+            assert list(home.iterdir()) == [], line
         left = [path for path in [out, *out.rglob("*")] if not path.is_symlink()]
         modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in left}
     finally:
         shutil.rmtree(out, ignore_errors=True)
-    assert done.returncode == 0, done.stderr
-    assert modes == {(True, 0o700), (False, 0o600)} and list(home.iterdir()) == []
+    assert modes == {(True, 0o700), (False, 0o600)}
 
 
 def test_what_record_trial_and_tune_write_is_the_owners_and_the_program_keeps_its_umask(tmp_path):
     (tmp_path / "own.py").write_text(
-        "import os, sys, torch\n"
+        "import os, torch\n"
         "def f(given):\n    return given['x']\n"
+        "torch.cuda.allocate(512)\n"
         "open(os.path.join(os.path.dirname(__file__), f'own-{os.getpid()}'), 'w').close()\n"
     )
     out = tmp_path / "outputs"
     program = ["--", sys.executable, tmp_path / "own.py"]
-    env = {**os.environ, "CASEBOOK_OUTPUTS": str(out)}
+    standin = ROOT / "tests" / "programs" / "history_torch"
+    env = {**os.environ, "CASEBOOK_OUTPUTS": str(out), "PYTHONPATH": str(standin)}
     for words in (
         ["record", "--hang-after", "60", *program],
         ["trial", "--preset", "cpu-one-thread", "--repeats", "3", *program],

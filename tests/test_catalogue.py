@@ -26,7 +26,7 @@ MAKERS = ("note", "say", "also", "_row", "Observation")
 """The functions that make an observation; its name is their first argument."""
 NOT_MAKING = "owner catalogue diagnosis binding ceilings ttm_plan ttm_verify".split()
 OBSERVING = [path for path in sorted(JUDGE.glob("*.py")) if path.stem not in NOT_MAKING]
-FOR_DISPLAY = {"explained", "snapshot-oom", "snapshot-reserved", "used:*"}
+FOR_DISPLAY = {"explained", "snapshot-oom", "snapshot-reserved", "free:*"}
 """What a verdict only shows as evidence, or what the healthy box's answer lists."""
 EACH = pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")

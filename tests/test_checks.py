@@ -19,7 +19,6 @@ from helpers import child
 from helpers.child import Ended, watch
 from helpers.load.checks import CHECKS, DEFAULT, LOOKS, PAIRS, Limits, as_rows, run_checks
 from helpers.load.targets import Target
-from helpers.look.reading import GIB, MIB
 from helpers.torchside import checks as torch_checks
 from helpers.torchside.checks import STEP_BYTES, climb, stop_bytes
 from helpers.torchside.device import (
@@ -31,6 +30,7 @@ from helpers.torchside.device import (
     wrong_card,
 )
 from helpers.torchside.frame import NotRun
+from helpers.units import GIB, MIB
 
 PROGRAMS = Path(__file__).parent / "programs"
 MISBEHAVE = [sys.executable, str(PROGRAMS / "misbehave.py")]

@@ -75,7 +75,7 @@ def test_what_is_confirmed_has_a_hard_proof_of_its_own_cause(found):
             assert {one.name for one in hard} & set(row.failure.proof)
             assert not any(one.hard for one in row.against)
         if row.confidence == "likely":
-            assert row.measured
+            assert any(one.hard for one in row.speaks_for)
 
 
 @settings(max_examples=80)
@@ -167,7 +167,7 @@ from itertools import repeat
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_message
 OOM = {oom!r}
-for count in (8, 120):
+for count in (8, 60):
     print(diagnose(evidence_from_message(repeat({chunk}, count))).cause)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -179,7 +179,7 @@ def test_a_stream_of_any_length_is_judged_in_the_same_memory(name):
     command = [sys.executable, "-c", CHILD.format(oom=OOM, chunk=chunk)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     _, short_kib, got, long_kib = done.stdout.split()
-    assert got == cause and int(long_kib) < int(short_kib) + 32 * 1024
+    assert got == cause and int(long_kib) < int(short_kib) + 16 * 1024
 
 
 def test_a_failure_in_the_middle_of_a_long_log_counts():
@@ -187,13 +187,22 @@ def test_a_failure_in_the_middle_of_a_long_log_counts():
     assert diagnose(evidence_from_message(middle)).cause == "true-capacity"
 
 
-@pytest.mark.parametrize("text", [
+HOSTILE = {text[:14].strip(): text for text in (
     "\x00" * 400_000, "9" * 200_000, "GiB " * 40_000, "| 0 N/A N/A 1 C x 1MiB |\n" * 4_000, "(" * 100_000,
     "Tried to allocate " * 10_000, "Killed process " * 10_000, "/dev/nvidia0: " + " 12345m" * 20_000,
     "a(1M)" * 20_000, "-" * 100_000, "reserved but unallocated " * 6_000, "gfx1100 " * 10_000,
-], ids=lambda text: text[:14].strip())  # fmt: skip
-@pytest.mark.parametrize("place", ["error_text", "tool", "narrative", "environment"])
-def test_hostile_text_in_any_place_gets_a_verdict(place, text):
+)}  # fmt: skip
+PLACES = ("error_text", "tool", "narrative", "environment")
+QUICK = [(PLACES[at % 4], name) for at, name in enumerate(HOSTILE)]
+QUICK += [(PLACES[(at + 2) % 4], name) for at, name in enumerate(HOSTILE)]
+REST = [(place, name) for place in PLACES for name in HOSTILE if (place, name) not in QUICK]
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), QUICK + [pytest.param(*one, marks=pytest.mark.slow) for one in REST]
+)
+def test_hostile_text_in_any_place_gets_a_verdict(place, name):
+    text = HOSTILE[name]
     tools = {"nvidia-smi": text, "fuser -v": text}
     facts = {"gpu": text, "env_vars": {"PYTORCH_CUDA_ALLOC_CONF": text}}
     places = {"tool": {"tool_outputs": tools}, "environment": {"environment": facts}}

@@ -33,6 +33,11 @@ def test_a_recorded_box_measures_nothing_and_says_so(recorded):
     assert by["threshold-alone"] == "ineffective", "inert, not harmful"
 
 
+def test_a_remedy_that_hangs_on_the_chip_is_predicted_for_the_chip_of_the_box():
+    (row,) = fix_study(open_box("rx7900xt-container"), ["xnack"]).rows
+    assert "ROCr lists this chip without XNACK" in row.predicted, row.predicted
+
+
 def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
     found = fixes.verdict(recorded)
     assert (

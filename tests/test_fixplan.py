@@ -3,7 +3,7 @@
 import pytest
 from trial_records import record
 
-from helpers.load.fixplan import Arm, Pair, PlanError, Ran, plan, run, within
+from helpers.load.fixplan import Arm, BudgetError, Pair, Ran, plan, run, within
 from helpers.load.targets import Target
 from helpers.load.trial import RecordNotKept, TrialError, TrialRefused
 from helpers.load.workloads import workload
@@ -48,7 +48,7 @@ def test_cheap_and_telling_remedies_come_first_and_what_does_not_fit_is_named():
     ],
 )
 def test_a_budget_in_which_nothing_fits_is_refused_with_what_is_needed(repeats, says):
-    with pytest.raises(PlanError, match=says):
+    with pytest.raises(BudgetError, match=says):
         plan([pair("one")], repeats=repeats, budget_s=20)
 
 

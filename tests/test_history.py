@@ -55,7 +55,9 @@ def test_a_report_has_the_cause_or_the_answer_of_each_run_and_names_torn_records
     assert (died["state"], died["why"]) == ("died", "killed by SIGSEGV")
     last = str(outputs / "20261122-a")
     assert re.search("Not readable: .*002-torn", str(batches.runs_table(last)))
-    assert {row["cause"] for row in batches.answers_table(last).rows} >= {"true-capacity"}
+    assert {row["answer"] for row in batches.answers_table(last).rows} >= {
+        "too little memory (weak)"
+    }
     assert batches.NO_BATCH in str(batches.runs_table(""))
 
 
@@ -131,9 +133,9 @@ def test_two_records_are_the_same_run_by_what_was_asked_not_by_what_came_of_it()
 
 
 def test_the_table_for_a_notebook_cell_names_what_it_left_out(outputs):
-    text = str(batches.history_table("states", str(outputs)))
+    text = str(batches.nights(str(outputs / "20261121-a"), "states"))
     assert "20261121-a" in text and "answered" in text and text.count("Left out: ") == 2
-    nothing = str(batches.history_table("states", str(outputs / "nothing")))
+    nothing = str(batches.nights(str(outputs / "nothing" / "x"), "states"))
     assert nothing.endswith("expected the one that holds the batches")
 
 

@@ -68,8 +68,8 @@ def held(one: Installed) -> None:
     before = one.files()
     for words, seen in (
         ("boxes", "strix-halo-1-found"),
-        ("diagnose --message m.txt", "true-capacity"),
-        ("diagnose strix-halo-1-found", "ttm-gtt-cap"),
+        ("diagnose --message m.txt", "more than the card has"),
+        ("diagnose strix-halo-1-found", "The TTM limit"),
         ("ttm strix-halo-1-found", "<- binds"),
         ("capture --no-torch --no-commands", "Written to"),
     ):

@@ -148,7 +148,9 @@ def test_prose_is_hearsay_whatever_it_stands_in(place):
     text = "The memory use grows with every step. Only a reboot frees the memory. Somebody else uses the card."
     given = {place: {"nvidia-smi": text} if place == "tool_outputs" else text}
     found = statement_observations(case_evidence(given))
-    assert found and not [one for one in found if one.hard]
+    tool = "nvidia-smi: " if place == "tool_outputs" else ""
+    assert found[0].reading.value == f"{tool}The memory use grows with every step."
+    assert not [one for one in found if one.hard]
 
 
 @given(st.text(max_size=300))

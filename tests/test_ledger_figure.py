@@ -10,11 +10,12 @@ from test_figures import bars, laid_out, words
 
 from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
 from helpers.look.boxes import open_box, recorded_names
-from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
+from helpers.look.reading import not_allowed, not_available, seen
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
 from helpers.tell.figures import ROWS, colours, pieces_of
 from helpers.tell.sheet import MARGIN, RIGHT, STACKED, STUB, UNKNOWN
+from helpers.units import GIB, MIB
 
 
 def book(rows, total=16 * GIB, account=DRIVER, **more):

@@ -142,6 +142,24 @@ def test_a_notebook_that_only_looks_prints_the_same_when_it_is_run_twice(path, m
     assert told[: len(sources)] == told[len(sources) :] and any(told)
 
 
+LITTLE = {
+    "04_vpoc_chunking": "sessions, per_session, strategies = 4, 500, ['preallocated']",
+    "06_training_paths": "paths, shape = ['accumulation and checkpointing'], 'tiny'",
+}
+
+
+@pytest.mark.parametrize("name", LITTLE)
+def test_a_notebook_that_measures_comes_to_its_committed_next_step_on_little_work(
+    name, monkeypatch
+):
+    path = ROOT / "notebooks" / f"{name}.ipynb"
+    monkeypatch.chdir(path.parent)
+    given, *rest = [c for c in cells(path, "code") if "slow" not in c.metadata.get("tags", [])]
+    told = carried_out([given.source, LITTLE[name], *(cell.source for cell in rest)])[2:]
+    assert told[-2].strip().split(": ")[:2] == text_of(rest[-2]).strip().split(": ")[:2]
+    assert "next_step" in rest[-2].source
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_can_be_run_twice_in_one_kernel(path):

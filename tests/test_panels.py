@@ -127,6 +127,17 @@ def test_the_longest_session_grows_with_the_mean_one():
     assert PLANNER.asked(2_560_000, 128, 1000, "20GiB", True).free is PLANNER.free
 
 
+def test_a_reserve_says_how_much_more_torch_would_get_than_now(reserve):
+    at, now = reserve.what_if.at(reserve.reserve_gib), reserve.stack.decision.binding_bytes
+    more = (at.limit_bytes - now) / (1 << 30)
+    assert more > 0 and f"this would be {more:.2f} GiB more." in reserve.says()
+
+
+def test_trades_that_lie_there_take_nothing_of_what_a_plan_may_take():
+    small = PLANNER.asked(2_560_000, 128, 1000, "64MiB", True).says()
+    assert "51.2 MiB may be taken" in small
+
+
 def test_releases_and_builds_are_chosen_from_lists():
     _, controls, _ = opened(allocator.PANEL, allocator.Bench(made.small_study()))
     assert {"cuda", "rocm7.2"} <= set(controls["Build"].options)

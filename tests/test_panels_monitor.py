@@ -111,7 +111,7 @@ def test_an_nvidia_card_and_its_process_are_told_by_nvml(monkeypatch):
 
 
 def test_the_ring_forgets_the_oldest_and_the_file_holds_samples_and_events(tmp_path):
-    state = monitor.Monitor(kept=3)
+    state = live.Monitor(kept=3)
     with pytest.raises(ValueError, match="nothing to save"):
         state.save(tmp_path)
     state.ring.extend(sample(at) for at in range(5))
@@ -123,7 +123,7 @@ def test_the_ring_forgets_the_oldest_and_the_file_holds_samples_and_events(tmp_p
 
 
 def test_what_was_not_told_is_not_drawn_as_zero():
-    state = monitor.Monitor()
+    state = live.Monitor()
     state.ring.extend([sample(1), sample(2, used=None), sample(3, rss=10)])
     assert state.shares() == {
         "VRAM 0000:03:00.0": [0.5, None, 0.5],
@@ -132,12 +132,12 @@ def test_what_was_not_told_is_not_drawn_as_zero():
     }
     state.ring.append(sample(4, used=None))
     assert "VRAM 0000:03:00.0 not known" in state.chart() and state.chart().count("polyline") == 3
-    pools, holders = monitor.views(sample(used=None))
+    pools, holders = live.views(sample(used=None))
     assert [row["in use"] for row in pools.rows] == [40, "not known"] and holders.rows == []
 
 
 def test_the_chart_ends_at_the_right_and_marks_events_where_they_fell():
-    state = monitor.Monitor()
+    state = live.Monitor()
     state.ring.extend(sample(at) for at in range(4))
     state.marks += [(-1.0, "before"), (2.0, "now")]
     chart = state.chart()
@@ -148,17 +148,17 @@ def test_the_chart_ends_at_the_right_and_marks_events_where_they_fell():
 
 def test_the_largest_holders_are_listed_and_names_are_never_markup():
     rows = [{"pid": n, "name": "<b>x", "pci": "p", "vram": n, "by": "fdinfo"} for n in range(20)]
-    *_, holders = monitor.views(sample(holders=rows, rss=5))
+    *_, holders = live.views(sample(holders=rows, rss=5))
     assert [row["pid"] for row in holders.rows] == [str(n) for n in range(19, 7, -1)]
     assert (
         holders.title.endswith(", the 12 largest of 20") and holders.rows[0]["GTT"] == "not known"
     )
-    html = frame.parts_html(monitor.views(sample(holders=rows, rss=5)))
+    html = frame.parts_html(live.views(sample(holders=rows, rss=5)))
     assert (
         "<b>" not in html and "&lt;b&gt;x" in html and "the process watched, from outside" in html
     )
     gone = sample(process={"pid": 7, "why": "no such process"})
-    assert monitor.views(gone)[1] == "process 7: no such process"
+    assert live.views(gone)[1] == "process 7: no such process"
 
 
 @pytest.fixture
@@ -248,14 +248,14 @@ def test_torch_is_asked_only_in_a_process_that_listens(tmp_path):
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout.readline() == "ready\n"
-            said = monitor.torch_numbers(child.pid)
+            said = live.torch_numbers(child.pid)
             assert said == "device 0: torch holds 3.00 GiB, its tensors 2.00 GiB"
             path = next(tmp_path.glob("*.json"))
             row = json.loads(path.read_text())
             for change in ({"signals": {"SIGUSR1": "the program's own"}}, {"ended": "exit"}):
                 path.write_text(json.dumps({**row, **change}))
                 with pytest.raises(ValueError, match="does not listen"):
-                    monitor.torch_numbers(child.pid)
+                    live.torch_numbers(child.pid)
         finally:
             child.kill()
 
@@ -263,7 +263,7 @@ def test_torch_is_asked_only_in_a_process_that_listens(tmp_path):
 def test_a_process_not_recorded_gets_no_signal():
     with subprocess.Popen(["sleep", "30"]) as child:
         with pytest.raises(ValueError, match="not started under record"):
-            monitor.torch_numbers(child.pid)
+            live.torch_numbers(child.pid)
         assert child.poll() is None
         child.kill()
 

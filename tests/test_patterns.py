@@ -151,8 +151,7 @@ def died_in(trace, conf, card_bytes=20 << 30, **options):
     return int(place.partition(":")[2]), int(trace.size[at]), int(outcome.column("allocated")[at])
 
 
-@pytest.mark.parametrize("seed", [0, 11])
-@pytest.mark.parametrize("torch", ["2.6.0", "2.14.1"])
+@pytest.mark.parametrize(("seed", "torch"), [(0, "2.6.0"), (11, "2.14.1")])
 def test_growing_batches_die_of_fragmentation_near_batch_42_on_20_gib(seed, torch):
     batch, request, allocated = died_in(generate("growing_batches", seed), "", torch=torch)
     assert 35 <= batch <= 50

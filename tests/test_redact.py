@@ -91,7 +91,8 @@ def test_each_form_of_each_token_is_found_by_its_shape_in_a_page_and_in_a_comman
         assert re.fullmatch(r"of token-\d here", redact_text(f"of {value} here", Known()))
         half = len(value) // 2
         cut = redact_text(f"{value[:half]}\n    {value[half:]}", Known())
-        assert re.fullmatch(r"token-\d\s+(?:token-\d)?", cut), value
+        told = value[max(len(one) for one in row["begins"].split() if value.startswith(one)) :]
+        assert not [at for at in range(len(told) - 9) if told[at : at + 10] in cut], (value, cut)
 
 
 def test_tokens_of_a_hundred_makers_are_known():
@@ -114,8 +115,8 @@ def test_what_a_detector_finds_in_any_of_its_alternatives_goes_from_the_text(det
         clean = redact_text(text, known)
         for span in found:
             value = text[span.start : span.end]
-            stays = len(value) < 8 or redact_text(value, known) == value
-            assert value not in clean or stays, (text, value)
+            if value in clean and len(value) >= 8:
+                assert redact_text(value, known) == value, (text, value)
 
 
 def test_every_row_has_an_example_or_a_shape():
@@ -158,11 +159,16 @@ def told_box(tmp_path_factory):
     return box
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_value_goes_in_every_way_to_write_it(told_box, form):
+@pytest.mark.parametrize(
+    ("form", "every"),
+    [(form, 4) for form in FORMS]
+    + [pytest.param(form, 1, marks=pytest.mark.slow) for form in FORMS],
+)
+def test_a_value_goes_in_every_way_to_write_it(told_box, form, every):
+    """Each form takes other values of a kind than the form before it."""
     known = deepcopy(told_box)
     insensitive = ("host", "mac", "gpu-uuid", "boot-id", "disk", "serial")
-    for kind, value in ALL:
+    for kind, value in ALL[list(FORMS).index(form) % every :: every]:
         if form == "upper" and kind not in insensitive or form == "url-lower" and kind not in KNOWN:
             continue
         written = FORMS[form](told(kind, value))
@@ -495,6 +501,28 @@ def test_the_second_scan_reckons_entropy_without_quotes_and_allows_what_is_named
         assert second_scan({"log": f"commit {value}", "digest": f'"sha256": "{value}"'}) == []
 
 
+AWS = "AKIA" + "IOSFODNN7EXAMPLQ"
+HIDDEN = {
+    "entities": "".join(f"&#{ord(sign)};" for sign in AWS),
+    "percent": "".join(f"%{ord(sign):02x}" for sign in AWS),
+    "json": "".join(f"\\u{ord(sign):04x}" for sign in AWS),
+    "bytes": "".join(f"\\x{ord(sign):02x}" for sign in AWS),
+    "base64": base64.b64encode(f"id {AWS} of me".encode()).decode(),
+    "hex": f"id {AWS} of me".encode().hex(),
+    "line end": f"{AWS[:9]}\n{AWS[9:]}",
+    "tags": f"{AWS[:7]}<b>{AWS[7:13]}</b>{AWS[13:]}",
+}
+
+
+@pytest.mark.parametrize("way", HIDDEN)
+def test_the_second_scan_reads_a_value_however_it_is_written(way):
+    pytest.importorskip("detect_secrets", reason="detect-secrets is not installed")
+    finds = second_scan({"page": f"all well\nit is {HIDDEN[way]} here\nand over\nthe end"})
+    (find,) = (one for one in finds if "AWS" in one)
+    assert find == "page line 2: AWS Access Key"
+    assert find.value == HIDDEN[way] and AWS in find.read
+
+
 def test_the_second_scan_lets_the_path_of_a_run_of_ours_pass():
     run = "20261123T013307Z-quick/000-01_hardware_probe-20c93ae7/notebook.ipynb"
     assert second_scan({"notebook": f'"output_path": "/srv/wt/integ/outputs/{run}"'}) == []
@@ -505,9 +533,7 @@ def test_the_second_scan_finds_what_was_planted_and_nothing_after(known):
     nb, _, _ = notebook(180, "plain")
     clean, _ = redact_notebook(nb, known)
     assert second_scan({"before": json.dumps(nb, indent=1)})
-    digests = [one for one in MUST_KEEP if re.fullmatch("[0-9a-f]{32,}", one)]
-    keep = [f"commit {one}" if one in digests else one for one in MUST_KEEP]
-    after = {"after": json.dumps(clean, indent=1), "keep": "\n".join(keep)}
+    after = {"after": json.dumps(clean, indent=1), "keep": "\n".join(MUST_KEEP)}
     assert second_scan(after) == []
 
 

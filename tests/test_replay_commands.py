@@ -52,6 +52,55 @@ def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
     assert code == 2 and "is there already" in err and err.count("\n") == 1
 
 
+def test_results_keep_the_ids_of_the_trace_and_are_a_trace_again(tmp_path):
+    ops = [
+        {"op": "alloc", "id": 17, "size": 5000},
+        {"op": "fail_next", "n": 1},
+        {"op": "alloc", "id": "loss", "size": 30 << 20},
+        {"op": "free", "id": 17},
+        {"op": "alloc", "id": 17, "size": 6000, "pool": 3},
+        {"op": "empty_cache", "pool": 3},
+    ]
+    trace, out, again = small_trace(tmp_path, *ops), tmp_path / "out.jsonl", tmp_path / "2.jsonl"
+    assert run("replay", trace, "--capacity", "1GiB", "--results", out)[0] == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()][1:-1]
+    assert [row.get("id") for row in rows] == [17, None, "loss", 17, 17, None]
+    assert [row.get("pool") for row in rows] == [None] * 4 + [3, 3] and rows[1]["count"] == 1
+    assert run("replay", out, "--results", again)[0] == 0
+    assert again.read_text().splitlines()[1:] == out.read_text().splitlines()[1:]
+    parquet, last = tmp_path / "t.parquet", tmp_path / "3.jsonl"
+    assert run("replay", out, "--parquet", parquet)[0] == 0
+    assert run("replay", parquet, "--results", last)[0] == 0
+    assert last.read_text().splitlines()[1:] == out.read_text().splitlines()[1:]
+
+
+def test_results_on_standard_output_end_well(tmp_path):
+    code, out, err = run("replay", small_trace(tmp_path, *ALLOCS), "--results", "-")
+    assert (code, err) == (0, "") and json.loads(out.splitlines()[-1])["final"]
+
+
+def test_an_answer_says_what_it_was_compared_with_and_names_one_release(tmp_path):
+    trace = small_trace(tmp_path, *ALLOCS)
+    words = ("--capacity", "1GiB", "--torch", "2.6.0", "--build", "rocm6.4")
+    for argv in (("replay", trace, *words), ("whatif", trace, "--only", *words)):
+        code, out, _ = run(*argv)
+        assert code == 0 and "of torch 2.6.0, rocm build, event by event: " in out, out
+        assert "2.14.1" not in out, "the release that would have been taken"
+        found = json.loads(run(*argv, "--json")[1])
+        assert found["proved"] == "oracle" and "rocm build" in found["proved_on"]
+    code, out, _ = run("replay", trace, *words[:2], "--torch", "2.9.0", "--build", "rocm6.4")
+    assert code == 0 and "no rocm build of torch" in out and "rocm builds of 2.6.0" in out
+
+
+def test_pages_that_cuda_cannot_map_are_refused_in_one_line(tmp_path):
+    conf = "expandable_segments:True,large_segment_size_mb:25"
+    for verb, more in (("replay", ["--conf", conf]), ("whatif", ["--only", "--conf", conf])):
+        argv = [verb, small_trace(tmp_path, *ALLOCS), "--capacity", "1GiB", *more]
+        code, out, err = run(*argv)
+        assert code == 2 and "use an even number" in err and err.count("\n") == 1 and not out
+        assert run(*argv, "--build", "rocm7.2")[0] == 0
+
+
 def test_a_trace_is_written_as_parquet_that_replays_the_same_and_never_over_another(tmp_path):
     trace, out = small_trace(tmp_path, *ALLOCS), tmp_path / "out.parquet"
     words = ("--capacity", "1GiB", "--json")

@@ -18,7 +18,7 @@ from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_reco
 
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
-from helpers.look.reading import GIB, seen
+from helpers.look.reading import seen
 from helpers.run.box_state import BoxState, GpuState
 from helpers.run.last_look import before_the_end, keep
 from helpers.run.notebook import VERDICT as MIME
@@ -31,6 +31,7 @@ from helpers.tell.page import Prose, Room, cells, notebook_html, png_size
 from helpers.tell.shown import Shown
 from helpers.tell.tables import plain
 from helpers.tell.verdict import CAUSE_WORDS, headline
+from helpers.units import GIB
 
 ROOM = 10_000
 new_notebook, output = nbformat.v4.new_notebook, nbformat.v4.new_output
@@ -315,7 +316,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         report.write_index(folder)
     assert (folder / "index.html").read_bytes() == before
-    name = "strix-halo-2026-11-21-ttm-gtt-cap-likely.html"
+    name = "strix-halo-2026-11-21-TTM-or-GTT-limit-likely.html"
     assert sorted(path.name for path in folder.iterdir()) == ["01-run", "index.html", name]
     assert (folder / name).read_bytes() == before
 
@@ -353,7 +354,7 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
     audit = check(report.page(tmp_path))
     table = audit.text[audit.text.index("Every box") :]
     assert in_order(table, "What was found", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
-    assert in_order(table, "other", CAUSE_WORDS["ttm-gtt-cap"], "driver-leak (weak)")
+    assert in_order(table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory nobody owns (weak)")
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -516,7 +517,7 @@ def test_a_night_says_what_is_new_since_the_batch_before(tmp_path):
     text = Audit(report.write_index(tmp_path / "2-n").read_text()).text
     since = text[text.index("New since 1-n") :]
     assert in_order(
-        since, "Before", "ttm-gtt-cap (likely)", "failed", f"{Path(run['notebook']).stem} on"
+        since, "Before", "TTM or GTT limit (likely)", "failed", f"{Path(run['notebook']).stem} on"
     )
     assert "New since" not in report.write_index(tmp_path / "1-n").read_text()
     assert "Every run came to what it came to then." not in text

@@ -1,5 +1,6 @@
 """What leaves the box: one file that reaches nowhere, nothing on it that should have stayed home, and it says what it did."""
 
+import base64
 import hashlib
 import importlib
 import json
@@ -7,7 +8,9 @@ import random
 import re
 import shutil
 import string
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import nbformat
@@ -297,12 +300,18 @@ def test_wrong_use_is_one_line(run, words, says):
         run(*words)
 
 
-def test_a_find_of_the_second_scan_names_its_cell_and_is_marked_in_a_page_beside(tmp_path, run):
+def test_a_find_of_the_second_scan_names_its_cell_and_is_marked_in_a_page_beside(
+    tmp_path, run, monkeypatch
+):
     pytest.importorskip("detect_secrets", reason="detect-secrets is not installed")
+    # The first look misses it, as it may miss what nobody has thought of.
+    monkeypatch.setattr("helpers.tell.redact_known.random_in", lambda run: ())
     odd = "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=40))
     shown = nbformat.v4.new_output("stream", text=f"all well\nof {odd} here\n")
-    nb = nbformat.v4.new_notebook(cells=[code("print(1)"), code("print(2)", shown)])
-    nbformat.write(nb, tmp_path / "case.ipynb")
+    html = f"<p>{odd[:12]}<b>{odd[12:]}</b></p>"
+    broken = nbformat.v4.new_output("display_data", data={"text/html": html})
+    cells = [code("print(1)"), code("print(2)", shown, broken)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "case.ipynb")
     words = (tmp_path / "case.ipynb", "--out", tmp_path / "x.html")
     says = r"case\.ipynb cell 1 output 0 line \d+: Base64 High Entropy String; marked in .*x\.unsafe\.html"
     with pytest.raises(ValueError, match=says) as error:
@@ -310,9 +319,43 @@ def test_a_find_of_the_second_scan_names_its_cell_and_is_marked_in_a_page_beside
     assert odd not in str(error.value) and not (tmp_path / "x.html").exists()
     unsafe = (tmp_path / "x.unsafe.html").read_text()
     assert f"<mark>{odd}</mark>" in unsafe and "Not for others" in unsafe
+    assert f"<mark>{odd[:12]}</mark><b><mark>{odd[12:]}</mark></b>" in unsafe
+    assert "case.ipynb cell 1 output 1 line 1: Base64 High Entropy String" in unsafe
     assert run(*words, "--allow-found")[0] == 0
     assert not (tmp_path / "x.unsafe.html").exists()
     assert "Not looked for: words drawn in pictures" in (tmp_path / "x.html").read_text()
+
+
+def test_of_a_picture_only_what_draws_it_is_shared(tmp_path, run):
+    def chunk(kind, data):
+        return (
+            struct.pack(">I", len(data)) + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+        )
+
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+    png += chunk(b"tEXt", b"Author\0Petra Plantwood") + chunk(b"eXIf", b"MM\0*Petra Plantwood")
+    png += chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+    jpeg = b"\xff\xd8\xff\xe1\0\x20Exif\0\0Petra Plantwood\xff\xd9"
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><metadata>Petra Plantwood</metadata>'
+    svg += (
+        "<title>Petra Plantwood</title><!-- Petra Plantwood --><rect width='5' height='5'/></svg>"
+    )
+    kinds = {"image/png": png, "image/jpeg": jpeg, "image/svg+xml": svg}
+    shown = [
+        nbformat.v4.new_output(
+            "display_data",
+            data={kind: one if isinstance(one, str) else base64.b64encode(one).decode()},
+        )
+        for kind, one in kinds.items()
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=[code("1", *shown)]), tmp_path / "case.ipynb")
+    assert run(tmp_path / "case.ipynb", "--out", tmp_path / "x.html")[0] == 0
+    page = (tmp_path / "x.html").read_text()
+    whole = page + "".join(
+        base64.b64decode(one).decode("latin-1")
+        for one in re.findall(r"data:image/[^;]*;base64,([\w+/=]*)", page)
+    )
+    assert "IHDR" in whole and "rect" in whole and "Plantwood" not in whole
 
 
 def test_an_issue_comes_with_the_redacted_bundle_that_was_scanned_and_whose_digest_it_names(
@@ -365,6 +408,10 @@ def test_a_page_is_printed_on_few_sheets_without_a_network_and_leaves_nothing_be
     outside = "<img src='https://example.org/x.png'></main>"
     source.write_text(shared.html.replace("</main>", outside))
     assert share.write_pdf(source, out) == ""
+    told = dict(
+        re.findall(rb"/(Creator|Producer|CreationDate|ModDate)\s*\(([^)]*)\)", out.read_bytes())
+    )
+    assert told and not b"".join(told.values()).strip()
     sheets = re.findall(rb"/Type\s*/Page\b", out.read_bytes())
     assert out.read_bytes().startswith(b"%PDF-") and 1 <= len(sheets) <= 8
     assert len(list(tmp_path.iterdir())) == 2

@@ -30,11 +30,7 @@ COMMANDS = {
     "jupyter execute": ("jupyter-execute {book} --output={out}/book.ipynb", None),
     "nbconvert": ("jupyter-nbconvert --to notebook --execute --output-dir {out} {book}", None),
 }
-ONCE = (
-    "papermill in the checkout",
-    "papermill in notebooks",
-    "nbval-lax",
-)  # `make test` is the last
+QUICK = ("papermill elsewhere", "nbval")  # the rest, and the other notebooks, in `make doors`
 # Other values than the notebook's own, and little work.
 PARAMETERS = {
     "02_allocator_stress": {"box": "rx7900xt-container", "capacity": "24GiB"},
@@ -56,7 +52,7 @@ def stock(words: str, **values: object) -> list[str]:
 def each():
     for command in COMMANDS:
         for book in NOTEBOOKS:
-            quick = book.stem == CHEAP and command not in ONCE
+            quick = book.stem == CHEAP and command in QUICK
             marks = [] if quick else [pytest.mark.slow]
             yield pytest.param(command, book, marks=marks, id=f"{command}-{book.stem}")
 

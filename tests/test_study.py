@@ -77,6 +77,12 @@ def test_fragmentation_is_confirmed_where_a_gpu_recorded_it_and_another_setting_
     found = replays.verdict(answer, views.row_of(answer, ""), seen.metrics, recorded=recorded)
     assert (found.cause, found.confidence) == ("allocator-fragmentation", confidence)
     assert found.next_step.command == f"export PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
+    for torch, wins in (("2.6.0", "PYTORCH_HIP_ALLOC_CONF"), ("2.9.0", "PYTORCH_CUDA_ALLOC_CONF")):
+        other = replace(answer, torch=torch, build="rocm6.4")
+        said = replays.verdict(other, views.row_of(answer, ""), seen.metrics, recorded=recorded)
+        assert said.next_step.command == f"export {wins}={EXPANDABLE}", (
+            "the name that this build reads"
+        )
     text = str(views.metrics_table(seen))
     assert "stranded" in text and "1 - allocated/reserved would say 0.24" in text
 

@@ -13,12 +13,13 @@ from helpers.grammar import lines as log_lines
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.look.boxes import open_box
-from helpers.look.reading import GIB, MIB, not_allowed, not_available, seen
+from helpers.look.reading import not_allowed, not_available, seen
 from helpers.shapes import CAUSES
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
 from helpers.tell.sanitise import clean_html
 from helpers.tell.shown import Column, Shown, columns_of, cut, plain, table, uncoloured, words
+from helpers.units import GIB, MIB
 
 NOT_THERE = not_available("no such file", "bytes", "/sys/x")
 ANY_TEXT = st.text(alphabet=st.characters())
@@ -196,7 +197,7 @@ def test_each_index_space_of_a_gpu_has_its_column():
 
 def test_pools_without_sources_hold_no_path():
     assert "/sys" in str(tables.pools_table([APU, *HOST_POOLS]))
-    assert "/sys" not in str(tables.pools_table([APU, *HOST_POOLS], sources=False))
+    assert "/sys" not in str(tables.pools_table([APU, *HOST_POOLS]).without("source"))
 
 
 def test_holders_name_what_nobody_seen_holds_and_what_cannot_be_seen():

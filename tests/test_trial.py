@@ -15,8 +15,8 @@ from helpers.load import trial as trials
 from helpers.load.targets import Target, environment, torch_files
 from helpers.load.trial import Limits, RecordNotKept, TrialError, TrialRefused, driver_used, trial
 from helpers.load.workloads import BUILT_IN, WorkloadError, command, workload
-from helpers.look.reading import MIB
 from helpers.settings.presets import NONE, Preset, parse
+from helpers.units import MIB
 
 QUICK = Limits(seconds=20, silent_s=5)
 SLOW = Limits(seconds=100)

@@ -30,7 +30,7 @@ def test_every_recorded_box_has_its_text_table_and_figure(name):
     text, view = tell.as_text(ttm(open_box(name))), tell.ceilings_bars(stack_of(name))
     for said in ("Plan:", "The one that binds:", "pages_limit alone is enough"):
         assert said in text
-    listed = str(tell.ceilings_table(stack_of(name), sources=False))
+    listed = str(tell.ceilings_table(stack_of(name)).without("source"))
     assert max(map(len, listed.splitlines())) <= 120 and view.alt.startswith(view.title)
     laid_out(view.draw())
 
@@ -121,7 +121,7 @@ def test_the_committed_notebook_shows_the_case():
     case = (
         "strix-halo-4-ttm",
         "this one binds",
-        "ttm-gtt-cap; likely",
+        "(likely: the evidence points to it",
         "grubby",
         "It took: 120.00 GiB",
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.load.vpoc import planner, sample, study
 from helpers.load.vpoc.planner import (
     Free,
-    PlanError,
+    NoRoomError,
     Shape,
     free_here,
     plan,
@@ -21,8 +21,8 @@ from helpers.load.vpoc.planner import (
 from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.load.vpoc.study import measure
 from helpers.load.vpoc.trades import open_store, write_store
-from helpers.look.reading import GIB, MIB
 from helpers.tell import vpoc
+from helpers.units import GIB, MIB
 
 VOLUMES = st.sampled_from(["int32", "int64", "float64"])
 TRADES, SESSIONS, LONGEST, BINS = (st.integers(1, most) for most in (10**9, 2000, 10**6, 5000))
@@ -39,7 +39,7 @@ FREE = st.builds(
 def test_a_plan_never_takes_more_than_its_share_of_what_is_free(shape, strategy, free, resident):
     try:
         chosen = plan(strategy, shape, free, resident)
-    except PlanError as error:
+    except NoRoomError as error:
         assert "stream" in str(error)
         return
     inputs = 0 if resident else shape.trades * shape.bytes_a_trade

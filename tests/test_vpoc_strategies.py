@@ -16,7 +16,7 @@ from helpers.load.vpoc.planner import predicted_bytes, shape_of
 from helpers.load.vpoc.strategies import NUMPY, TORCH, run
 from helpers.load.vpoc.study import ALL, measure
 from helpers.load.vpoc.trades import TradesError, from_sessions, survey, write_store
-from helpers.look.reading import MIB
+from helpers.units import MIB
 
 SOME = ragged(12, 3000, 5)
 

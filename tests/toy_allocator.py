@@ -4,7 +4,15 @@ First fit, two pools, splitting and merging by the real rules: it does not say w
 """
 
 import itertools
+from pathlib import Path
 
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "shared" / "samples" / "snapshots"
+SAMPLES = [
+    path if at < 2 else pytest.param(path, marks=pytest.mark.slow)
+    for at, path in enumerate(sorted(FOLDER.glob("*.pickle"), key=lambda path: path.stat().st_size))
+]
 MIB = 1 << 20
 
 

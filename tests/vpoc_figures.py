@@ -18,7 +18,7 @@ from helpers.load.vpoc.profile import levels
 from helpers.load.vpoc.strategies import run
 from helpers.load.vpoc.study import measure, read_jobs
 from helpers.load.vpoc.trades import Array, Trades, survey, write_store
-from helpers.look.reading import MIB
+from helpers.units import MIB
 
 SESSIONS, TRADES, LONG, BINS = 1014, 20_000, 200_000, 1000
 RESULT_MIB = SESSIONS * BINS * 4 / MIB

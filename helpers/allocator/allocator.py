@@ -2,8 +2,8 @@
 operations of a trace, carried out one after the other.
 
 It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.2 to 2.15) call for call: which block is taken,
-split, merged, given back, and in which order the card is asked. Proved event by event against the compiled allocator of torch
-2.6.0, 2.11.0, 2.13.0 and 2.14.1 (tests/oracle). What a release does differently stands in helpers/settings/torch.json.
+split, merged, given back, and in which order the card is asked. What a release does differently, and on which releases and
+builds this was proved event by event against the compiled allocator (tests/oracle), stands in helpers/settings/torch.json.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMEN
 
 # malloc -----------------------------------------------------------------------------------------------------------------
 def malloc(a, requested, stream, private):
-    """A block of at least requested bytes; the block at NONE where torch raises OutOfMemoryError."""
-    if not private:
+    """A block of at least requested bytes; the block at NONE where torch raises OutOfMemoryError. ``private`` as Trace.pool: a
+    graph that is captured keeps its hands off events and off what is cached."""
+    captures = private > 0 or (private < 0 and not a.pools_flush)
+    if not captures:
         process_events(a, False)
     size = round_size(requested, conf(a).roundup_divisions)
-    pool = 2 * private + int(size <= SMALL_MAX_BYTES)
+    pool = 2 * abs(private) + int(size <= SMALL_MAX_BYTES)
     block = get_free_block(a, pool, size, stream)
     if block.at == NONE:
         a.rejected = 0
@@ -86,7 +88,7 @@ def malloc(a, requested, stream, private):
         missed = block.at == NONE and not a.rejected
         if missed and release_available_cached_blocks(a, pool, size, stream):
             block = alloc_block(a, pool, size, stream)
-        if block.at == NONE and not a.rejected and not private:
+        if block.at == NONE and not a.rejected and not captures:
             release_cached_blocks(a, 0)
             # The pool is not searched again here, so a free that was pending does not save the call (PyTorch #189504).
             a.num_alloc_retries += 1
@@ -201,6 +203,8 @@ def allocate(a, pool, size, stream):
     """try_allocate_expandable_block: a block of at least size bytes, by mapping pages; what was mapped before one failed stays
     mapped."""
     block = find_expandable(a, pool, size, stream)
+    if block.at == NONE:
+        return block
     if not block.mapped and not map_block(a, block, min(block.size, size)):
         return block_at(a, NONE)
     while block.size < size:
@@ -216,7 +220,8 @@ def allocate(a, pool, size, stream):
 
 
 def find_expandable(a, pool, size, stream):
-    """The lowest run of free and unmapped blocks with size bytes of addresses; a new range where there is none."""
+    """The lowest run of free and unmapped blocks with size bytes of addresses; a new range where there is none. A release that
+    looks whether that is long enough gives it back where it is not: the block at NONE."""
     unmapped = lower_bound(a, pool_at(a, pool).unmapped, stream, 0, 0, -1)
     while unmapped.stream == stream:
         first = unmapped
@@ -233,6 +238,10 @@ def find_expandable(a, pool, size, stream):
     span = range_bytes(a.total, page)
     address = reserve(a, span)
     segment = new_segment(a, address, span, 1, a.reserves - 1, page)
+    if a.checks_range and span < size:
+        unreserve(a, segment)
+        drop_segment(a, segment)
+        return block_at(a, NONE)
     block = new_block(a, segment, pool, stream, segment.address, span, segment.number)
     block.mapped = 0
     insert(a, block)
@@ -297,8 +306,8 @@ def unmap_block(a, block):
 # giving memory back: empty_cache, the steps before an out-of-memory, garbage collection -----------------------------------
 def release_block(a, block):
     """cudaFree of a whole free segment. A part of one, which torch too would end at, tears the replay."""
-    if is_split(block):
-        # Part of an expandable segment (2.4), or of one split before max_split_size_mb became smaller.
+    if is_split(block) or is_expandable(a, block):
+        # Of an expandable segment (2.4), or part of one split before max_split_size_mb became smaller.
         a.status = BROKEN
         return
     segment = segment_at(a, block.segment)
@@ -372,7 +381,7 @@ def release_available_cached_blocks(a, pool, size, stream):
         block = listed(a, k)
         if released >= wanted or block.size < limit or block.stream != stream:
             break
-        if not is_expandable(a, block):
+        if not (a.skips_expandable and is_expandable(a, block)):
             released += block.size
             release_block(a, block)
     return released >= wanted

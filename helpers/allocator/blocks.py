@@ -5,7 +5,7 @@ Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.c
 
 from __future__ import annotations
 
-from helpers.allocator.driver import record_event, round_up
+from helpers.allocator.driver import EVENTS, USES, map_end, put, record_event, round_up, take_out
 from helpers.allocator.records import (
     BROKEN,
     BY_ADDRESS,
@@ -17,11 +17,13 @@ from helpers.allocator.records import (
     drop,
     fresh,
     ident_at,
+    map_at,
     part_at,
     pool_at,
     queue_at,
     segment_at,
     setting_at,
+    slot_at,
     stat_at,
     use_at,
 )
@@ -308,13 +310,7 @@ def free(a, block, pending):
         block.event_count = 1
         wait_for(a, block, pending)
     elif block.uses != NONE:
-        use = use_at(a, block.uses)
-        block.uses = NONE
-        while use.at != NONE:
-            after = use_at(a, use.next)
-            block.event_count += 1
-            insert_event(a, use, block)
-            use = after
+        insert_events(a, block)
     else:
         free_block(a, block)
 
@@ -339,12 +335,29 @@ def record_stream(a, block, stream):
         last.next = use.at
 
 
-def insert_event(a, use, block):
-    """Turn a stream's use of a block into an event that the block waits for."""
-    place = 1
-    while queue_at(a, place).stream != use.stream:
-        place += 1
-    queue = queue_at(a, place)
+def insert_events(a, block):
+    """Turn the uses of a block by other streams into events that it waits for, in the order of a map of those streams."""
+    m, use = map_at(a, USES), use_at(a, block.uses)
+    block.uses = NONE
+    while use.at != NONE:
+        place = 1
+        while queue_at(a, place).stream != use.stream:
+            place += 1
+        queue_at(a, place).use = use.at
+        put(a, m, place)
+        use = use_at(a, use.next)
+    for at in range(m.first, map_end(m)):
+        slot = slot_at(a, at)
+        if slot.far:
+            slot.far = 0
+            put(a, map_at(a, EVENTS), slot.queue)
+            insert_event(a, queue_at(a, slot.queue), block)
+    m.bits = m.count = 0
+
+
+def insert_event(a, queue, block):
+    use = use_at(a, queue.use)
+    block.event_count += 1
     use.event, use.block, use.next = record_event(a), block.at, NONE
     if queue.first == NONE:
         queue.first = use.at
@@ -356,8 +369,12 @@ def insert_event(a, use, block):
 def process_events(a, all_of_them):
     """Free what waited for events that have completed, per stream, up to the first that has not."""
     if a.use_count:
-        for place in range(1, a.queue_count + 1):
-            queue = queue_at(a, place)
+        m, at = map_at(a, EVENTS), map_at(a, EVENTS).first
+        while at < map_end(m):
+            if slot_at(a, at).far == 0:
+                at += 1
+                continue
+            queue = queue_at(a, slot_at(a, at).queue)
             while queue.first != NONE:
                 use = use_at(a, queue.first)
                 if use.event > a.events_done and not all_of_them:
@@ -370,6 +387,10 @@ def process_events(a, all_of_them):
                 block.event_count -= 1
                 if block.event_count == 0:
                     free_block(a, block)
+            if queue.first == NONE:
+                take_out(a, m, at)
+            else:
+                at += 1
 
 
 def wait_for(a, block, ident):

@@ -10,7 +10,7 @@ import numpy as np
 
 from helpers.allocator import blocks, driver, records
 from helpers.allocator.allocator import advance, page_bytes, range_bytes
-from helpers.allocator.driver import Card, event_turn, round_up
+from helpers.allocator.driver import Card, round_up, stream_turn
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
 from helpers.allocator.records import NO_LIMIT, NONE, Memory, table, unused
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
@@ -50,15 +50,21 @@ def run(
     start, shift = whole(trace.start, settings[0], card), max(0, -int(trace.id.min(initial=0)))
     op = trace.op[:stop]
     named = trace.pool[:stop][(op == Op.ALLOC) | (op == Op.EMPTY_CACHE)]
-    pools = [0, *sorted({*named.tolist(), *(segment.pool for segment in start)} - {0})]
-    streams = sorted(set(trace.stream[:stop][op == Op.RECORD_STREAM].tolist()), key=event_turn)
+    pools = [0, *sorted({*map(abs, named.tolist()), *(segment.pool for segment in start)} - {0})]
+    streams = sorted(set(trace.stream[:stop][op == Op.RECORD_STREAM].tolist()))
+    turns, slots = (
+        [stream_turn(one, rules.device_type) for one in streams],
+        64 << len(streams).bit_length(),
+    )
     parts = parts_of(start, pools, settings[0], shift)
     room, low = 3 * len(parts) + (4096 if compiled else 32), above(trace, card, addresses)
     tables, values = at_rest(pools, room, card, rules, low)
     tables |= {
         "settings": settings_table(settings, card),
         "parts": parts if len(parts) else table("parts", 1),
-        "queues": table("queues", len(streams) + 1, stream=[-1, *streams]),
+        "queues": table("queues", len(streams) + 1, stream=[-1, *streams], turn=[0, *turns]),
+        "maps": table("maps", 3, first=[0, slots, 2 * slots]),
+        "slots": table("slots", 3 * slots),
         "idents": table("idents", trace.ids + shift + 1, block=records.GONE),
         "recorded": table("recorded", len(addresses) or 1, value=addresses or 0),
         "calls": table("calls", 4 * len(tables["blocks"]) if timeline else 1),
@@ -71,7 +77,6 @@ def run(
         "logs": int(timeline),
         "part_count": len(parts),
         "recorded_count": len(addresses),
-        "queue_count": len(streams),
     }
     memory = Memory(tables, values, compiled)
     rows = np.zeros((stop if timeline else 0, len(COLUMNS)), np.int64)
@@ -119,7 +124,7 @@ def columns_of(
         sizes[at] = settings_at[at]
     for at in np.flatnonzero(op == Op.SET_FRACTION).tolist():
         sizes[at] = limit(float(trace.values[int(sizes[at])]), card, rules)
-    private = np.where(trace.pool == 0, 0, 1 + np.searchsorted(pools[1:], trace.pool))
+    private = np.sign(trace.pool) * (1 + np.searchsorted(pools[1:], np.abs(trace.pool)))
     numbers = [one[:stop] for one in (trace.id + shift, sizes, trace.stream, private)]
     kinds = (np.int8, *[np.int64] * len(numbers))
     fixed = tuple(
@@ -166,6 +171,8 @@ def at_rest(
     }
     return tables, {
         "order": ORDERS.index(rules.order),
+        "checks_range": int(rules.checks_range),
+        "pools_flush": int(rules.pools_flush),
         "skips_expandable": int(rules.oversize_release_skips_expandable),
         "total": card.capacity_bytes,
         "capacity": card.capacity_bytes,

@@ -120,6 +120,7 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
         "header": trace.header,
         "values": trace.values,
         "notes": trace.notes,
+        "names": trace.names,
         "start": [astuple(segment) for segment in trace.start],
         "driver": [astuple(call) for call in trace.driver],
     }
@@ -193,4 +194,5 @@ def _trace_of(name: str, table: Any, rest: dict[str, Any]) -> Trace:
         frames=tuple(tuple(text.split("\n")) for text in stacks),
         header=dict(rest["header"]),
         notes=tuple(rest["notes"]),
+        names=tuple(rest.get("names", ())),
     )

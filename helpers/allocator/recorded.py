@@ -6,7 +6,9 @@ import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from helpers.allocator.driver import CALLS, FREE, MALLOC, MAP, UNMAP, Card
 from helpers.allocator.outcome import Outcome, ReplayError
@@ -36,10 +38,15 @@ class Circumstances:
 
 
 class Agreement(NamedTuple):
-    """A same-settings replay against the recording: counts of what was compared and of what was equal."""
+    """A same-settings replay against the recording: counts of what was compared and of what was equal.
+
+    ``by_offset``: so many of the allocations lie in expandable ranges and are compared by their offset in them, since where a
+    range begins is the driver's choice.
+    """
 
     allocations: int
     same_address: int
+    by_offset: int
     segment_calls: int
     same_segment_calls: int
     reserved_bytes: int
@@ -105,10 +112,12 @@ def circumstances(trace: Trace) -> Circumstances:
 
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
     """The candidate whose replay gives the most recorded addresses, and that in words."""
-    checks, card = {}, Card(AMPLE_BYTES, policy="recorded")
+    checks, head = {}, trace.header
+    card = Card(head.get("vram") or AMPLE_BYTES, head.get("foreign") or 0, "recorded")
+    how: dict[str, Any] = {"fraction": head.get("fraction"), "timeline": True}
     for torch in CANDIDATES:
         try:
-            outcome = replay(trace, conf, card, torch=torch, timeline=True)
+            outcome = replay(trace, conf, card, torch=torch, **how)
         except ReplayError:
             continue  # where the program lowers max_split_size_mb, another order may meet a segment in parts: it is not the one
         check = agreement(trace, outcome)
@@ -133,9 +142,17 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
         return None
     stop = outcome.events
     compared = (trace.op[:stop] == Op.ALLOC) & (trace.address[:stop] >= 0)
-    same = outcome.column("address")[compared] == trace.address[:stop][compared]
+    recorded, kind, ordinal, offset, address = (
+        trace.address[:stop][compared],
+        *(outcome.column(name)[compared] for name in ("kind", "ordinal", "offset", "address")),
+    )
+    same = address == recorded
+    for one in np.unique(ordinal[kind == 1]):
+        mine = (kind == 1) & (ordinal == one)
+        begins, often = np.unique((recorded - offset)[mine], return_counts=True)
+        same[mine] = (recorded - offset)[mine] == begins[often.argmax()]
     calls = [call for call in trace.driver if call.event < stop and call.action != "oom"]
-    recorded = Counter((call.event, call.action, call.size) for call in calls)
+    asked = Counter((call.event, call.action, call.size) for call in calls)
     # Bytes of each cudaMalloc segment by its ordinal: those of the start come first.
     sizes = dict(enumerate(one.size for one in trace.start if not one.expandable))
     modelled: Counter[tuple[int, str, int]] = Counter()
@@ -148,8 +165,9 @@ def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
     return Agreement(
         allocations=int(compared.sum()),
         same_address=int(same.sum()),
-        segment_calls=max(recorded.total(), modelled.total()),
-        same_segment_calls=(recorded & modelled).total(),
+        by_offset=int((kind == 1).sum()),
+        segment_calls=max(asked.total(), modelled.total()),
+        same_segment_calls=(asked & modelled).total(),
         reserved_bytes=outcome.figure("reserved_bytes"),
         recorded_reserved_bytes=trace.header.get("final_reserved_bytes"),
     )

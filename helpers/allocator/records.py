@@ -49,7 +49,12 @@ SETTING = record(
 """settings.text.Settings. ``fraction_bytes``: what the fraction that the string names allows, NO_LIMIT where it names none."""
 USE = record("at spare stream event block next")
 """A stream that uses a block; once the block is freed, an event that it waits for, in the stream's queue."""
-QUEUE = record("stream first last")
+QUEUE = record("stream turn first last use")
+"""The events of one stream; ``turn`` places it in a map of streams (driver.py), ``use`` is that of the block at hand."""
+MAP = record("first bits count")
+SLOT = record("queue far")
+"""A map of streams: 2 ** bits slots from the first on and a few more, and the queue in each, 1 more than its distance away from
+where it belongs (0: empty)."""
 IDENT = record("block pending before after")
 """What an id of the trace stands for, at the place id + 1: its ``block`` (GONE: none), and the block whose free the recording
 has not yet completed (``pending``); these lie in a ring through place 0."""
@@ -74,15 +79,17 @@ TABLES = {
     "calls": CALL,
     "parts": PART,
     "recorded": ADDRESS,
+    "maps": MAP,
+    "slots": SLOT,
 }
 ALLOCATOR = record(
     "num_alloc_retries num_ooms num_device_alloc num_device_free num_sync_all_streams num_oom_rejections "
     # The present setting, limits in bytes (NO_LIMIT: none), total_allocated_memory, how the release behaves.
-    "setting allowed_bytes config_bytes mapped_bytes rejected order skips_expandable numbers "
+    "setting allowed_bytes config_bytes mapped_bytes rejected order skips_expandable pools_flush checks_range numbers "
     # The card.
     "total capacity held used granule topdown reuses fail_next mallocs reserves next_recorded events events_done events_held "
     # The replay: records in use, room, where it is, what failed; how high the sorted sets are.
-    "block_count segment_last use_count queue_count recorded_count part_count call_count block_room use_room call_room logs "
+    "block_count segment_last use_count recorded_count part_count call_count block_room use_room call_room logs "
     "operation status ooms first_oom first_oom_bytes chance levels " + " ".join(TABLES),
     ("path", np.int64, (LEVELS,)),
 )
@@ -100,7 +107,8 @@ def accessor(name: str) -> Any:
 
 
 block_at, segment_at, pool_at, stat_at, setting_at, use_at = map(accessor, list(TABLES)[:6])
-queue_at, ident_at, range_at, call_at, part_at, recorded_at = map(accessor, list(TABLES)[6:])
+queue_at, ident_at, range_at, call_at, part_at, recorded_at = map(accessor, list(TABLES)[6:12])
+map_at, slot_at = map(accessor, list(TABLES)[12:])
 
 
 def fresh(a, table):

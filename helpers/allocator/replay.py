@@ -7,15 +7,19 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from helpers.allocator.driver import Card
+from helpers.allocator.driver import GRANULE_BYTES, Card
 from helpers.allocator.engine import run
-from helpers.allocator.outcome import Outcome
+from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import Settings, SettingsError, parse
 
 COMPILED = "helpers.allocator.compiled"
 ENGINES = ("auto", "compiled", "plain")
+ODD_PAGES = (
+    "large_segment_size_mb:{mib} with expandable_segments: CUDA maps whole 2 MiB only, so torch fails at its first request above "
+    "1 MiB; use an even number"
+)
 
 
 def resolve(
@@ -57,6 +61,10 @@ def replay(
     """
     rules = behaviour(torch, build)
     settings, at, errors = resolve(trace, conf, rules)
+    for one in settings:
+        odd = one.expandable and one.large_segment_bytes % GRANULE_BYTES
+        if odd and rules.build == "cuda":
+            raise ReplayError(ODD_PAGES.format(mib=one.large_segment_bytes >> 20))
     recorded = trace.driver if card.policy == "recorded" else ()
     addresses = tuple(call.address for call in recorded if call.action == "malloc")
     stop = len(trace) if stop is None else min(stop, len(trace))

@@ -92,8 +92,10 @@ class Trace:
 
     ``id``: 0 to ids - 1, -1 for none. ``size``: ALLOC requested bytes; FOREIGN bytes; FAIL_NEXT a count; EVENTS_HOLD 1 or 0;
     SET_FRACTION and SET_CONF an index into ``values``. ``stream``: the handle (RECORD_STREAM: the stream that used the block).
-    ``pool``: 0 the default pools, k the k-th private pool. ``address``: recorded address of each ALLOC, -1 for none. ``frame``:
+    ``pool``: 0 the default pools, k the k-th private pool, as while a graph is captured, -k the same without (use_mem_pool); of
+    EMPTY_CACHE the pool that nothing will use any more. ``address``: recorded address of each ALLOC, -1 for none. ``frame``:
     index into ``frames`` ("file:line function", innermost first), -1 for none. ``notes``: what was cut, missing or guessed.
+    ``names``: what the file calls each id; empty where it is the id itself.
     """
 
     op: np.ndarray
@@ -110,6 +112,7 @@ class Trace:
     frames: tuple[tuple[str, ...], ...] = ()
     header: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    names: tuple[int | str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.op)
@@ -164,9 +167,9 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
     values: list[float | str] = []
     latest: dict[Any, int] = {}  # id of the file -> dense id
     live: set[Any] = set()
-    rows: list[tuple[int, ...]] = []  # op id size stream time frame
+    rows: list[tuple[int, ...]] = []  # op id size stream pool time frame
     stacks: dict[tuple[str, ...], int] = {}
-    count = 0
+    names: list[int | str] = []  # id of the file of each dense id
     for number, row in _objects(lines):
         kind = row.get("op")
         if kind is None:
@@ -185,8 +188,8 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             if name in live:
                 what = f"line {number} allocates id {name!r}, which is still live"
                 raise TraceError(f"{what}: free it first or use a new id")
-            ident = latest[name] = count
-            count += 1
+            ident = latest[name] = len(names)
+            names.append(name)
             if row.get("out", "ok") == "ok":
                 live.add(name)
         elif kind in ("free", "record_stream"):
@@ -206,28 +209,31 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             values.append(_value(row, kind, number))
         elif OP_NAMES[kind] in WORDS:
             # A result line holds its counts under "n", and how many calls fail under "count".
-            counted = kind == "fail_next" and "count" in row
+            counted = kind == "fail_next" and ("count" in row or type(row.get("n")) is list)
             size = _whole(row, "count" if counted else WORDS[OP_NAMES[kind]], number)
-        time, names, stack = row.get("time_ns"), row.get("frames"), -1
+        pool = _whole(row, "pool", number, 0) if kind in ("alloc", "empty_cache") else 0
+        pool = -pool if row.get("mempool") is True else pool
+        time, calls, stack = row.get("time_ns"), row.get("frames"), -1
         time = time if type(time) is int else -1
-        if type(names) is list:
-            stack = stacks.setdefault(tuple(map(str, names)), len(stacks))
-        rows.append((OP_NAMES[kind], ident, size, stream * STREAM_STEP, time, stack))
-    columns = np.array(rows, np.int64).reshape(-1, 6).T
-    op, ids, sizes, streams, times, frame = map(np.ascontiguousarray, columns)
+        if type(calls) is list:
+            stack = stacks.setdefault(tuple(map(str, calls)), len(stacks))
+        rows.append((OP_NAMES[kind], ident, size, stream * STREAM_STEP, pool, time, stack))
+    columns = np.array(rows, np.int64).reshape(-1, 7).T
+    op, ids, sizes, streams, pools, times, frame = map(np.ascontiguousarray, columns)
     remarks = top.pop("notes", ())
     return Trace(
         op.astype(np.int8),
         ids,
         sizes,
         streams,
-        np.zeros(len(op), np.int32),
+        pools.astype(np.int32),
         tuple(values),
         times if times.min(initial=-1 if not rows else 0) >= 0 else None,
         frame=frame.astype(np.int32) if stacks else None,
         frames=tuple(stacks),
         header=top,
         notes=tuple(map(str, remarks)) if isinstance(remarks, list) else (),
+        names=() if names == list(range(len(names))) else tuple(names),
     )
 
 
@@ -253,7 +259,7 @@ def _id(row: dict[str, Any], number: int) -> int | str:
 
 def _whole(row: dict[str, Any], key: str, number: int, default: int | None = None) -> int:
     value = row.get(key, default)
-    if type(value) is int and 0 <= value < _LARGEST >> (12 if key == "stream" else 0):
+    if type(value) is int and 0 <= value < _LARGEST >> {"stream": 12, "pool": 31}.get(key, 0):
         return value
     what = f"line {number} has {key} {str(value)[:40]}"
     raise TraceError(f"{what}: expected a whole number from 0 up")
@@ -272,15 +278,19 @@ def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
 
 def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
     """One line an operation, as the oracle reads them; what it has no word for keeps its own name."""
-    columns = (trace.op, trace.id, trace.size, trace.stream)
-    for op, ident, size, stream in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (trace.op, trace.id, trace.size, trace.stream, trace.pool)
+    for op, ident, size, stream, pool in zip(*(column.tolist() for column in columns), strict=True):
         line: dict[str, Any] = {"op": Op(op).name.lower()}
         if ident >= 0:
-            line["id"] = ident
+            line["id"] = trace.names[ident] if ident < len(trace.names) else ident
         if op == Op.ALLOC:
             line["size"] = size
         if stream or op == Op.RECORD_STREAM:
             line["stream"] = stream // STREAM_STEP if stream % STREAM_STEP == 0 else stream
+        if pool:
+            line["pool"] = abs(pool)
+        if pool < 0:
+            line["mempool"] = True
         if op in (Op.SET_FRACTION, Op.SET_CONF):
             line[WORDS[op]] = trace.values[size]
         elif op in WORDS:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,8 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse
-from helpers.shapes import LiveBytes
+from helpers.shapes import FirstOom, LiveBytes, Replay, WhatIf
 
-NOT_ON_HIP = "shared source, not proved on a HIP build"
-NOT_COMPARED = "this release was read in its source; its compiled allocator was not compared"
 BY_ADDRESS = (
     "on this release some settings pass or fail by the addresses that the driver returns; only those that "
     "pass under every rule tried count as passing"
@@ -27,54 +24,6 @@ BY_ADDRESS = (
 NOTHING_SAVED = "no other saves a retry or a slow call in a hundred operations"
 NO_NUMBA = "replayed by plain Python on one core: numba, which compiles it, is not there"
 TOP = 10
-
-
-@dataclass(frozen=True)
-class Row:
-    """One setting. Figures are those of first-fit addresses; the band of peak reserved is over all the rules for addresses that
-    matter on this release (one: no band), and it passes where it passes under each. flags: why it is never recommended."""
-
-    settings: str
-    events: int
-    ooms: int
-    first_oom: int | None
-    first_oom_bytes: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    peak_reserved_low_bytes: int
-    peak_reserved_high_bytes: int
-    retries: int
-    device_allocs: int
-    slow_calls: int
-    passes: bool
-    addresses_agree: bool
-    flags: tuple[str, ...]
-    proved: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The league table, best first, and the one setting to use.
-
-    use is a settings string, "" for the default settings; where needs_bytes is not 0 no setting helps, use is "", and the card
-    needs that many more bytes, then under needs_settings; live and groups are what was live when that row first ran out.
-    floor_bytes: the peak of live bytes, at operation floor_index: no setting passes on less, by arithmetic.
-    """
-
-    capacity_bytes: int
-    held_bytes: int
-    torch: str
-    build: str
-    rows: tuple[Row, ...]
-    use: str
-    why: str
-    needs_bytes: int
-    needs_settings: str
-    floor_bytes: int
-    floor_index: int
-    live: tuple[LiveBytes, ...]
-    groups: tuple[LiveBytes, ...]
-    warnings: tuple[str, ...]
 
 
 def whatif(
@@ -88,9 +37,12 @@ def whatif(
     progress: Progress | None = None,
     engine: str = "auto",
     anew: bool = False,
-) -> Answer:
-    """Which setting avoids the out-of-memory on that card, and what it costs.
+) -> WhatIf:
+    """Which setting avoids the out-of-memory on that card, and what it costs: the league, best first, and the one to use.
 
+    use is a settings string, "" for the default settings; where needs_bytes is not 0 no setting helps, use is "", and the card
+    needs that many more bytes, then under needs_settings; live and groups are what was live when that row first ran out.
+    floor_bytes: the peak of live bytes, at operation floor_index: no setting passes on less, by arithmetic.
     confs are the settings to try, by default the grid of this build and what the trace was recorded under. Recorded addresses
     are not used; anew: see capacity.prepared. Raises SettingsError for a string that torch refuses, ValueError for an empty trace
     or a card smaller than what was live on it at the start.
@@ -119,11 +71,11 @@ def whatif(
     outcomes = dict(zip(jobs, runs.map(one, jobs, progress), strict=True))
     tried = {conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs}
     table = [_row(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
-    rows = tuple(sorted(table, key=_rank))
+    rows = sorted(table, key=_rank)
     use, why = choose(rows)
     needs, needs_settings = 0, ""
-    live: tuple[LiveBytes, ...] = ()
-    groups: tuple[LiveBytes, ...] = ()
+    live: list[LiveBytes] = []
+    groups: list[LiveBytes] = []
     if use is None:
         allowed = [row.settings for row in rows if not row.flags]
         if not allowed:
@@ -145,14 +97,16 @@ def whatif(
     if any(not row.addresses_agree for row in rows):
         warnings.append(BY_ADDRESS)
     if rules.proved != "oracle":
-        warnings.insert(0, NOT_COMPARED if rules.build == "cuda" else NOT_ON_HIP)
+        warnings.insert(0, rules.proved_on)
     if engine != "plain" and find_spec("numba") is None:
         warnings.append(NO_NUMBA)
-    return Answer(
+    return WhatIf(
         capacity_bytes=card.capacity_bytes,
         held_bytes=card.held_bytes,
         torch=torch,
         build=rules.build,
+        proved=rules.proved,
+        proved_on=rules.proved_on,
         rows=rows,
         use=use or "",
         why=why,
@@ -162,7 +116,7 @@ def whatif(
         floor_index=int(origin[floor_at]),
         live=live,
         groups=groups,
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 
@@ -192,7 +146,9 @@ def _row(
     rules: Behaviour,
     fraction: float | None,
     origin: np.ndarray,
-) -> Row:
+) -> Replay:
+    """One setting. Figures are those of first-fit addresses; the band of peak reserved is over all the rules for addresses that
+    matter on this release (one: no band), and it passes where it passes under each. flags: why it is never recommended."""
     first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
     flags = list(settings.warnings)
@@ -202,12 +158,15 @@ def _row(
         flags.append("; ".join(("it changes nothing here", *settings.ignored)))
     failed = [outcome for outcome in outcomes if outcome.first_oom is not None]
     worst = min(failed, key=lambda outcome: outcome.first_oom or 0, default=first)
-    return Row(
+    return Replay(
         settings=settings.conf,
+        torch=rules.torch,
+        build=rules.build,
         events=first.events,
         ooms=max(outcome.ooms for outcome in outcomes),
-        first_oom=None if worst.first_oom is None else int(origin[worst.first_oom]),
-        first_oom_bytes=worst.first_oom_bytes,
+        first_oom=worst.first_oom
+        if worst.first_oom is None
+        else FirstOom(int(origin[worst.first_oom]), worst.first_oom_bytes),
         peak_allocated_bytes=first.peak_allocated_bytes,
         peak_reserved_bytes=first.peak_reserved_bytes,
         peak_reserved_low_bytes=min(peaks),
@@ -217,20 +176,20 @@ def _row(
         slow_calls=max(outcome.slow_calls for outcome in outcomes),
         passes=all(passed),
         addresses_agree=len(set(passed)) == 1,
-        flags=tuple(flags),
+        flags=flags,
         proved=rules.proved,
     )
 
 
-def _rank(row: Row) -> tuple:
+def _rank(row: Replay) -> tuple:
     """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the farthest first."""
-    after = (row.peak_reserved_high_bytes, len(row.settings), row.settings)
+    after = (row.peak_reserved_high_bytes or 0, len(row.settings), row.settings)
     if row.passes:
         return (0, row.slow_calls, row.retries, *after)
-    return (1, -(UNLIMITED if row.first_oom is None else row.first_oom), row.ooms, *after)
+    return (1, -(UNLIMITED if row.first_oom is None else row.first_oom.index), row.ooms, *after)
 
 
-def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
+def choose(rows: Sequence[Replay]) -> tuple[str | None, str]:
     """The setting to use and why; None where none that may be recommended passes.
 
     The best of the table, or a simpler one that is about as good; but the default settings where they pass and the best saves
@@ -259,7 +218,7 @@ def choose(rows: Sequence[Row]) -> tuple[str | None, str]:
 
 def live_at(
     trace: Trace, origin: np.ndarray, index: int
-) -> tuple[tuple[LiveBytes, ...], tuple[LiveBytes, ...]]:
+) -> tuple[list[LiveBytes], list[LiveBytes]]:
     """The live allocations before an operation that hold the most, and all of them by stack."""
     start = (block for segment in trace.start for block in segment.blocks if block.state == "A")
     known = {block.id: (block.requested or block.size, -1) for block in start}
@@ -280,20 +239,6 @@ def live_at(
         sums.setdefault(frames, []).append(size)
     groups = sorted(sums.items(), key=lambda group: -sum(group[1]))[:TOP]
     return (
-        tuple(
-            LiveBytes(size, frames, ident, event) for size, event, ident, frames in largest[:TOP]
-        ),
-        tuple(LiveBytes(sum(sizes), frames, count=len(sizes)) for frames, sizes in groups),
+        [LiveBytes(size, frames, ident, event) for size, event, ident, frames in largest[:TOP]],
+        [LiveBytes(sum(sizes), frames, count=len(sizes)) for frames, sizes in groups],
     )
-
-
-def to_shapes(answer: Answer) -> dict[str, Any]:
-    """The answer as the JSON shape WhatIf has it, its rows as Replay."""
-    shape = {"schema_version": 1, **asdict(answer)}
-    for row, known in zip(shape["rows"], answer.rows, strict=True):
-        first = {"index": known.first_oom, "size_bytes": row.pop("first_oom_bytes")}
-        row["first_oom"] = None if known.first_oom is None else first
-        row.update(schema_version=1, torch=answer.torch, build=answer.build)
-    for part in ("live", "groups"):
-        shape[part] = [{k: v for k, v in one.items() if v is not None} for one in shape[part]]
-    return shape

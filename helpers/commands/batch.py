@@ -200,7 +200,7 @@ def history(arguments: argparse.Namespace) -> int:
     Example: history verdicts
     """
     from helpers.run.history import MEANING, QUESTIONS, open_history
-    from helpers.tell.tables import table
+    from helpers.tell.shown import table
 
     if not arguments.question:
         lines = [f"{name:<9} {MEANING[name]}" for name in QUESTIONS]

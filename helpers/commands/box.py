@@ -197,7 +197,7 @@ def check(arguments: argparse.Namespace) -> int:
 
     from helpers.load.checks import as_rows, check_box
     from helpers.look.capture import Options, capture
-    from helpers.tell.tables import table
+    from helpers.tell.shown import table
 
     def on_result(result: Any) -> None:
         print(f"{result.pci} {result.check}: {result.state}", file=sys.stderr)

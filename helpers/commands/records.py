@@ -56,7 +56,7 @@ def bench(arguments: argparse.Namespace) -> int:
     """
     import runpy
 
-    from helpers.tell.tables import table
+    from helpers.tell.shown import table
 
     program = CHECKOUT / "tests" / "bench.py"
     if not program.is_file():

@@ -126,7 +126,7 @@ def _card(given: argparse.Namespace) -> Device:
 
 def _cards() -> str:
     from helpers.load.rehearse.devices import TABLE
-    from helpers.tell.tables import table
+    from helpers.tell.shown import table
 
     def row(key: str, card: Device) -> list[Any]:
         size, capability = card.total_bytes >> 20, card.capability / 10
@@ -194,9 +194,9 @@ def _several(
 ) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
     from helpers.load.rehearse import study
-    from helpers.look.reading import show_bytes
     from helpers.settings.presets import load
-    from helpers.tell.tables import table
+    from helpers.tell.shown import table
+    from helpers.units import show_bytes
 
     made: list[Rehearsal] = []
 
@@ -256,9 +256,9 @@ def _shape(done: Rehearsal) -> dict[str, Any]:
 def told(done: Rehearsal) -> list[str]:
     """A rehearsal in lines: the outcome, the first out-of-memory and how it reads, the trace, and how far to trust all that."""
     from helpers.judge.diagnosis import diagnose
-    from helpers.look.reading import show_bytes
     from helpers.tell.message import gathered
     from helpers.tell.verdict import headline
+    from helpers.units import show_bytes
 
     other = f"ended with {done.exit_code}, not for want of memory"
     retries = "unknown" if done.peak_reserved_bytes is None else done.retries

@@ -6,9 +6,11 @@ import argparse
 import itertools
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from helpers import shapes
 from helpers.commands.use import WrongUse, print_json
 
 SHARED = """
@@ -24,7 +26,7 @@ trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet
 
 
 def _size(text: str, what: str) -> int:
-    from helpers.look.reading import parse_size
+    from helpers.units import parse_size
 
     try:
         return parse_size(text)
@@ -60,7 +62,8 @@ class _Subject:
         self.torch = _release(arguments.torch, known.torch)
         self.build = arguments.build or known.build
         behaviour(self.torch, self.build)
-        self.notes = [*self.trace.notes, *known.notes]
+        # What the circumstances note is how the release was inferred.
+        self.notes = [*self.trace.notes, *(() if arguments.torch else known.notes)]
         capacity, wants_card = known.capacity_bytes, hasattr(arguments, "only")
         if arguments.capacity:
             capacity = _size(arguments.capacity, "capacity")
@@ -126,7 +129,7 @@ def replay(arguments: argparse.Namespace) -> int:
         job = {"conf": subject.conf, "vram": card.capacity_bytes, "fraction": subject.fraction}
         job.update(policy=card.policy, foreign=subject.held_bytes)
         head = {"job": job, "torch": subject.torch, "model": True}
-        with open(out, "w", encoding="utf-8") if out else sys.stdout as file:
+        with open(out, "w", encoding="utf-8") if out else nullcontext(sys.stdout) as file:
             for row in [head, *rows]:
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
         if out is None:
@@ -135,7 +138,7 @@ def replay(arguments: argparse.Namespace) -> int:
     shape = replays.replay_shape(outcome, subject.conf, subject.torch, subject.build)
     if arguments.json:
         agreed = {"agreement": check._asdict()} if check else {}
-        print_json({**shape, **agreed, "notes": subject.notes})
+        print_json({**shapes.as_dict(shape), **agreed, "notes": subject.notes})
     else:
         print(replays.replay_text(outcome, shape, subject.card, check, subject.notes))
     return 0
@@ -168,8 +171,8 @@ def whatif(arguments: argparse.Namespace) -> int:
             answers.append(whatif.whatif(subject.trace, card, progress=tick, **how))
     smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
     if arguments.json:
-        shapes = [{**whatif.to_shapes(answer), "notes": subject.notes} for answer in answers]
-        print_json(smallest or (shapes if len(shapes) > 1 else shapes[0]))
+        found = [shapes.as_dict(replace(answer, notes=subject.notes)) for answer in answers]
+        print_json(smallest or (found if len(found) > 1 else found[0]))
     elif smallest:
         print(replays.smallest_table(smallest))
     else:

@@ -33,9 +33,9 @@ def trial(arguments: argparse.Namespace) -> int:
     from helpers.load.remedies import preset_trials
     from helpers.load.targets import torch_interpreter
     from helpers.load.trial import Limits
-    from helpers.look.reading import parse_size
     from helpers.settings.presets import load
-    from helpers.tell.tables import table
+    from helpers.tell.shown import table
+    from helpers.units import parse_size
 
     def on_trial(planned: Any, record: Any) -> None:
         outcome = record.outcome if record else "refused"
@@ -103,7 +103,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from helpers.load.targets import environment, torch_interpreter
     from helpers.load.tuning import Settings, worker
     from helpers.load.tuning import tune as study
-    from helpers.tell.tables import table
+    from helpers.tell.shown import table
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
         expected = "expected FILE.py:FUNCTION, of a file that is there"

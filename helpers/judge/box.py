@@ -58,7 +58,7 @@ def _access(
     for way in obstacles(bundle, vendor_of(messages)):
         if way.cause == "no_gpu" and found:
             continue  # the bus list is incomplete: another layer sees a GPU
-        short = way.path or way.cause.replace("_", " ")
+        short = way.path or "none"
         reading = seen(short, "text", way.path or "pci_devices", way.item)
         name, says = OBSTACLES.get(way.cause, "access-refused"), way.says[:1].upper() + way.says[1:]
         yield _row(name, reading, says, name in ("no-gpu", "no-driver"))
@@ -83,9 +83,8 @@ def _build(bundle: Bundle, found: tuple[Gpu, ...]) -> Iterator[Observation]:
         family, minor = gfx[:-2], "4" if gfx == "gfx950" else gfx[-2:-1]
         runs = {gfx, f"{family}-generic", f"{family}-{minor}-generic"}
         if build.build == "rocm" and gfx and bare and not bare & runs:
-            chip = seen(gfx, "text", "torch", build.version.item)
-            listed = ", ".join(sorted(bare))[:160]
-            yield _row("gfx-not-in-targets", chip, f"torch is built for {listed}")
+            says = f"torch is built for {', '.join(sorted(bare))}"[:179]
+            yield _row("gfx-not-in-targets", seen(gfx, "text", "torch", build.version.item), says)
 
 
 def _holders(
@@ -96,8 +95,11 @@ def _holders(
     for gpu in found:
         pools = [pool for pool in gpu.pools if pool.layer in TOTALS]
         total = next((pool.total for pool in pools if pool.total.ok), None)
+        rooms = [one for one in (gpu.pools if gpu.integrated else pools) if one.free.ok]
+        for pool in sorted(rooms, key=lambda one: -one.total.bytes)[:1]:
+            says = f"Free on {gpu.pci}, of {pool.total.show()}, says {pool.layer}"
+            yield _row("free:" + gpu.pci, pool.free, says)
         for used in [pool.used for pool in pools if pool.used.ok][:1]:
-            yield _row("used:" + gpu.pci, used, f"In use on {gpu.pci}, by all together")
             if gpu.unattributed.ok and not gpu.integrated:
                 yield from _unattributed(gpu, used.bytes)
         for holder in gpu.holders:
@@ -116,17 +118,15 @@ def _holders(
 
 def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
     rest, place = gpu.unattributed, "identity, device_files"
-    if not owner.is_unexplained(rest.bytes, in_use):
-        says = f"The processes seen hold what {gpu.pci} has in use, but this much"
-        yield _row("explained", rest, says)
-        return
     says = f"In use on {gpu.pci}, and held by no process that is seen here"
+    if not owner.is_unexplained(rest.bytes, in_use):
+        yield _row("explained", rest, f"{says}: too little to matter")
+        return
     yield _row("unattributed", rest, says)
     for spot in gpu.blind_spots:
         yield _row("blind-spot", seen(spot, "text", place), "So a holder may be there unseen")
     if not gpu.blind_spots:
-        whole = seen("all", "text", place)
-        yield _row("all-processes-seen", whole, "Every process could be looked at")
+        yield _row("all-processes-seen", seen("all", "text", place), "Every process was looked at")
 
 
 def _kernel(bundle: Bundle) -> Iterator[Observation]:

@@ -16,8 +16,8 @@ from helpers.judge import table
 from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
 from helpers.judge.owner import account
 from helpers.judge.posted import processes
-from helpers.look.reading import GIB, show_bytes
 from helpers.shapes import CAUSES, Cause, NextStep
+from helpers.units import GIB, show_bytes
 
 KINDS = ("contrast", "symptom", "oddity")
 BASES = ("plain", "hint")

@@ -45,10 +45,6 @@ class Weighed:
     speaks_for: tuple[Observation, ...]
     against: tuple[Observation, ...]
 
-    @property
-    def measured(self) -> bool:
-        return any(one.hard for one in self.speaks_for)
-
 
 def diagnose(evidence: CaseEvidence) -> Verdict:
     """The verdict on what was handed over. Never raises on odd evidence; says ``cannot-tell`` where it does not decide."""
@@ -125,7 +121,7 @@ def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDE
     behind = [row for row in order[1:] if row.weight >= LEAST / 2]
     if not others:
         asked += [row.failure.decides for row in behind[:1]]
-    missing = [] if confidence == "confirmed" else _missing(asked, evidence)
+    missing = [] if confidence == "confirmed" else _missing(asked, evidence) or [_reading("look")]
     shown = behind if missing else others
     # A second fault in the same text: an assertion or a wrong index is no consequence of memory.
     apart = [one for one in found if one.name in APART and one.hard and one not in top.speaks_for]
@@ -155,6 +151,8 @@ def _missing(asked: Iterable[tuple[str, str]], evidence: CaseEvidence) -> list[M
 
 
 def _given(row: tuple[str, str], evidence: CaseEvidence) -> bool:
+    if row[0].startswith("The totals of every layer"):
+        return evidence.bundle is not None
     if row[0].startswith("The kernel's log"):
         if evidence.bundle is not None:
             from helpers.look.kernel_log import readable  # only a captured box has a log
@@ -168,7 +166,7 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
     near = [row for row in order if row.weight >= LEAST / 2][:3]
     if evidence.bundle is not None and not (near or evidence.messages or evidence.error_text):
-        return _healthy(found)
+        return _healthy(found, evidence.bundle.box if evidence.bundle.kind != "live" else "live")
     missing = _missing((row.failure.decides for row in near), evidence)
     if not evidence.messages:
         missing.append(_reading("message"))
@@ -214,16 +212,18 @@ def _listed(found: Iterable[Observation]) -> str:
     return "; ".join(dict.fromkeys(one.says.rstrip(".") for one in found))
 
 
-def _healthy(found: tuple[Observation, ...]) -> Verdict:
-    """Nothing failed and nothing is out of the ordinary on this box; what was looked at is the evidence."""
-    read, missing = [one for one in found if one.hard], _reading("failure")
+def _healthy(found: tuple[Observation, ...], box: str) -> Verdict:
+    """Nothing failed and nothing is out of the ordinary on this box; what was looked at is the evidence, what is free first."""
+    rooms = [one for one in found if one.name.startswith("free:")]
+    free, missing = ", ".join(one.reading.show() for one in rooms), _reading("failure")
+    missing = replace(missing, how=missing.how.replace(" live ", f" {box} "))
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
         state="healthy",
-        title=_say("healthy title"),
-        summary=_say("healthy", says=_listed(read)),
-        evidence=_unique(_evidence(read)),
+        title=_say("free", free=free) if free else _say("healthy title"),
+        summary=_say("healthy"),
+        evidence=_unique(_evidence([*rooms, *(one for one in found if one.hard)])),
         missing=[missing],
         next_step=NextStep(_say("if it fails"), missing.how, _say("whole text")),
     )

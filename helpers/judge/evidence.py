@@ -17,7 +17,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.files import whole
 from helpers.look.messages import Message, read_message, without_footers
 from helpers.look.reading import Reading, seen
-from helpers.look.text import encoding
+from helpers.look.text import encoding, ends
 
 if TYPE_CHECKING:
     from helpers.allocator.snapshot import Snapshot
@@ -110,7 +110,7 @@ def note(
     elif isinstance(value, Reading):
         reading = value
     else:
-        reading = seen(" ".join(str(value).split())[:160] or "(empty)", "text", source)
+        reading = seen(" ".join(str(value).split())[:400] or "(empty)", "text", source)
     says = says or table("observations")[name].format(**words)
     return Observation(name, reading, says, origin, hard, proof)
 
@@ -144,8 +144,10 @@ def evidence_from_message(text: str | bytes | Iterable[str]) -> CaseEvidence:
         marked = text[:2] in (b"\xff\xfe", b"\xfe\xff")
         text = text.decode("utf-16" if marked else "utf-8", "replace")
     if isinstance(text, str):
+        text, left = ends(text)
         got = read_message(text)
-        return CaseEvidence(got.messages, _cut(text, got.messages), unused=got.unused)
+        unused = "; ".join(filter(None, (left, got.unused)))
+        return CaseEvidence(got.messages, _cut(text, got.messages), unused=unused)
     head: list[str] = []
     tail: deque[str] = deque(maxlen=400)
     got = read_message(_kept(text, head, tail))

@@ -28,8 +28,7 @@ from helpers.judge.owner import CONTEXT_BYTES, LIKELY, POSSIBLE, Account, above,
 from helpers.judge.posted import figure_observations, posted_observations
 from helpers.look.messages import Message, read_message
 from helpers.look.parts import APU, CARD, device_list
-from helpers.look.reading import GIB, MIB, show_bytes
-from helpers.units import printed_size
+from helpers.units import GIB, MIB, printed_size, show_bytes
 
 NEAR_END = 0.9
 """A process that holds this share of the card is what fills it; the rest is context and granules (account.NEAR_FULL)."""

@@ -21,8 +21,7 @@ from typing import Any, Callable
 
 from helpers.judge import sentence, table
 from helpers.look.messages import Message, Quantity
-from helpers.look.reading import MIB, show_bytes
-from helpers.units import GIB
+from helpers.units import GIB, MIB, show_bytes
 
 EXCLUDED, POSSIBLE, LIKELY, UNKNOWN = "excluded", "possible", "likely", "unknown"
 KEPT_BACK_BYTES = 64 * MIB

@@ -26,9 +26,8 @@ from helpers.judge.evidence import (
 from helpers.look.bundle import Text
 from helpers.look.figures import Figure, figures_of, figures_of_message
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind, is_unified_size
-from helpers.look.reading import GIB, MIB, show_bytes
 from helpers.look.relations import relations
-from helpers.units import printed_size
+from helpers.units import GIB, MIB, printed_size, show_bytes
 
 if TYPE_CHECKING:
     from helpers.settings.table import Finding

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.judge.evidence import CaseEvidence, Observation, note
-from helpers.look.reading import MIB, show_bytes
+from helpers.units import MIB, show_bytes
 
 if TYPE_CHECKING:  # its packages are not the standard library's
     from helpers.allocator.snapshot import Snapshot

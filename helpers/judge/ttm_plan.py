@@ -33,8 +33,8 @@ from helpers.look import ttm as parameters
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine, page_size
-from helpers.look.reading import GIB, KIB, MIB, parse_size, show_bytes
 from helpers.shapes import TtmCommand, TtmPlan
+from helpers.units import GIB, KIB, MIB, parse_size, show_bytes
 
 RESERVE_BYTES, RESERVE_SHARE = 8 * GIB, 0.06
 SMALLEST_BYTES = 64 * MIB

@@ -13,8 +13,8 @@ from helpers.judge.ttm_plan import ttm as ttm_answer
 from helpers.look import ttm
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine, page_size
-from helpers.look.reading import Reading, not_available, seen, show_bytes
-from helpers.units import near
+from helpers.look.reading import Reading, not_available, seen
+from helpers.units import near, show_bytes
 
 _say = partial(sentence, "ttm", "verify")
 LAYERS = ("ttm", "gtt", "kfd_bank", "hsa_pool", "hip_total")

@@ -18,17 +18,12 @@ from types import MappingProxyType
 from typing import Any
 
 from helpers.child import Ended, json_row, program, watch
-from helpers.load.targets import (
-    Target,
-    environment,
-    pair_targets,
-    targets_of,
-    torch_interpreter,
-)
+from helpers.load.targets import Target, environment, pair_targets, targets_of, torch_interpreter
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
-from helpers.look.reading import GIB, MIB, Reading, not_available, seen
+from helpers.look.reading import Reading, not_available, seen
 from helpers.settings.table import NO_CACHE
+from helpers.units import GIB, MIB
 
 PROGRAM = "helpers.torchside.checks"
 

@@ -29,7 +29,7 @@ from helpers.load.targets import torch_files, torch_interpreter
 from helpers.load.training import PathResult
 from helpers.look.files import opened, whole
 from helpers.look.messages import of_device, of_host, read_message
-from helpers.look.reading import show_bytes
+from helpers.units import show_bytes
 
 NOT_MEASURED = "not measured because"
 _DATA = json.loads(Path(__file__).with_name("criteria.json").read_text(encoding="utf-8"))
@@ -382,8 +382,8 @@ def criteria(
     ``exit_code`` is the run's, ``files`` what it should have written, ``card_bytes`` the size of the card. Nothing is changed.
     Raises ValueError, one line, where one of them cannot be read.
     """
+    trials = read_study(study) if study is not None else None  # at once; a log may take minutes
     counts = count_log(log, exit_code) if log is not None else None
-    trials = read_study(study) if study is not None else None
     grown = growth(trials.memory) if trials else None
     found = _Found(counts, trials, grown, loaded(files), card_bytes)
     rows = [Row(row["case"], row["criterion"], row["expected"], *found.state(row)) for row in ASKED]

@@ -19,7 +19,7 @@ from helpers.settings.presets import NONE, Preset
 DEFAULT_REPEATS = 5
 
 
-class PlanError(ValueError):
+class BudgetError(ValueError):
     """No plan can be made: one line with what was seen, what was expected and what to do."""
 
 
@@ -114,10 +114,10 @@ def plan(
 ) -> FixPlan:
     """The trials that fit ``budget_s``, those of the pairs that tell most a second first. A control is shared by its pairs.
 
-    What does not fit is left out by name. Raises PlanError for fewer repeats than an interval needs, and where nothing fits.
+    What does not fit is left out by name. Raises BudgetError for fewer repeats than an interval needs, and where nothing fits.
     """
     if repeats < FEWEST_PAIRS:
-        raise PlanError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
+        raise BudgetError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
     chosen: list[Pair] = []
     left_out: dict[str, str] = {}
     for pair in sorted(pairs, key=_worth):
@@ -131,7 +131,7 @@ def plan(
         cheapest = min(_seconds([pair], repeats) for pair in pairs)
         takes = f"the cheapest of {len(pairs)} remedies takes {cheapest:.0f} s at {repeats} repeats"
         expected = "expected at least that; give more time or fewer repeats"
-        raise PlanError(f"time budget {budget_s:.0f} s: {takes}; {expected}")
+        raise BudgetError(f"time budget {budget_s:.0f} s: {takes}; {expected}")
     trials: list[Planned] = []
     for control in dict.fromkeys(pair.control.name for pair in chosen):
         arms = _arms(pair for pair in chosen if pair.control.name == control)
@@ -176,7 +176,7 @@ def within(
 ) -> tuple[FixPlan, Ran]:
     """Plan and run, then plan again what was left out for as long as there is time: estimates are on the long side.
 
-    A pair whose control has run is not taken up later: the two would not have run side by side. Raises PlanError as ``plan``.
+    A pair whose control has run is not taken up later: the two would not have run side by side. Raises BudgetError as ``plan``.
     """
     began = clock()
     made = plan(pairs, repeats=repeats, budget_s=budget_s, seed=seed)
@@ -190,7 +190,7 @@ def within(
         left_s = budget_s - (clock() - began)
         try:
             more = plan(rest, repeats=repeats, budget_s=left_s, seed=seed)
-        except PlanError:
+        except BudgetError:
             break
         made, ran = made.then(more), ran.then(run(more))
     return made, ran

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator.trace import STREAM_STEP, Op, Trace
-from helpers.look.reading import GIB, MIB
+from helpers.units import GIB, MIB
 
 
 class Tape:

@@ -16,7 +16,7 @@ from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Trace
-from helpers.allocator.whatif import Row, whatif
+from helpers.allocator.whatif import whatif
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.load import effect, fixplan
 from helpers.load.claims import claims
@@ -30,11 +30,12 @@ from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
-from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.presets import Preset, findings, load
 from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES, HOST_NAMES
 from helpers.settings.text import SettingsError
+from helpers.shapes import Replay
+from helpers.units import parse_size, show_bytes
 
 PATH = CHECKOUT / "env" / "remedies.yaml"
 OUT = OUTPUTS / "trials"
@@ -253,7 +254,9 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
     return Prediction(status, first or "no table of settings knows it")
 
 
-def _replayed(control: Row, treated: Row, capacity_bytes: int, needs_bytes: int) -> Prediction:
+def _replayed(
+    control: Replay, treated: Replay, capacity_bytes: int, needs_bytes: int
+) -> Prediction:
     """What the replay of both says: a danger first, then who passes, then the peaks."""
     peaks = [row.peak_reserved_high_bytes for row in (control, treated)]
     ratio = peaks[1] / max(1, peaks[0])
@@ -446,19 +449,19 @@ def fix_study(
     """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above 0, try what fits that time.
 
     ``names`` are remedies, those for other boxes too; without any they are all that are for this box. Raises ValueError
-    (fixplan.PlanError) in one line.
+    (fixplan.BudgetError) in one line.
     """
     size, torch, build = box_of(bundle, capacity)
     listed = gpus(bundle)
+    gfx = next((gpu.indices["gfx"] for gpu in listed if gpu.indices.get("gfx")), "")
     kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
     kinds += ["APUs"] * any(gpu.integrated for gpu in listed)
     places = [(one, elsewhere(one, build, kinds)) for one in chosen(names)]
     wanted = [one for one, other in places if names or not other]
     others = Counter(other for _, other in places if other and not names)
     requests: Trace = study(trace, capacity=str(size)).trace
-    guesses = {
-        one.id: predict(one, size, requests, torch, build) for one in wanted if one.how != "argued"
-    }
+    guessed = [one for one in wanted if one.how != "argued"]
+    guesses = {one.id: predict(one, size, requests, torch, build, gfx) for one in guessed}
     recorded = not is_this_box(bundle)
     target = CPU if recorded else next(iter(free_targets(bundle)[0]), CPU)
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)

@@ -24,8 +24,8 @@ from helpers.load.patterns import PATTERNS, generate
 from helpers.load.targets import CPU, Target, environment, free_targets, torch_interpreter
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
-from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.table import CONF_NAMES
+from helpers.units import parse_size, show_bytes
 
 BUNDLED = CHECKOUT / "env" / "traces"
 CPU_STEP = "cpu-training-step"

@@ -18,8 +18,8 @@ from helpers.look.framework import recorded_python
 from helpers.look.gpus import Gpu, holding, one_each
 from helpers.look.gpus import gpus as gpus_of
 from helpers.look.kernel_log import Event, events
-from helpers.look.reading import show_bytes
 from helpers.settings.table import CONF_NAMES, NO_CACHE
+from helpers.units import show_bytes
 
 FAULTS = ("gpu_reset", "vram_lost", "ring_timeout", "mes_hang", "vm_fault", "xid")
 VISIBLE = {"amdgpu": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}

@@ -17,10 +17,11 @@ from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
-from helpers.allocator.whatif import Answer, whatif
+from helpers.allocator.whatif import whatif
 from helpers.child import OUTPUTS, Transcript, program, transcript
 from helpers.load.targets import environment, torch_interpreter
-from helpers.look.reading import parse_size
+from helpers.shapes import WhatIf
+from helpers.units import parse_size
 
 PROGRAM = "helpers.torchside.training"
 START_S = 120.0
@@ -201,7 +202,7 @@ class Endurance:
     died_length: int | None
     message: str
     trace: Path | None = None
-    answer: Answer | None = None
+    answer: WhatIf | None = None
     why_no_answer: str = ""
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.grammar import data
-from helpers.units import now
+from helpers.units import now, show_bytes
 
 from .. import __version__
 from . import (
@@ -42,7 +42,6 @@ from . import (
 )
 from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
 from .bundle import Bundle, BundleWriter, Item
-from .reading import show_bytes
 
 if TYPE_CHECKING:
     Rows = Iterable[dict[str, Any]]

@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 
     Spans = list[tuple[int, int]]
 
-MESSAGES_LIMIT = 200
+MESSAGES_LIMIT, MENTIONS_LIMIT = 200, 2000
+"""Different messages that are kept, and mentions after which only the end of a text is still looked at."""
 WORDS_LIMIT = 400
 REFUSALS = ("refused", "refused-by-limit", "workspace", "collective", "driver-refused")
 """Events in which somebody asked for memory and did not get it."""
-_BLOCK, _WHOLE = 1 << 20, 1 << 16
+_BLOCK, _WHOLE = 1 << 18, 1 << 16
 _BEFORE, _AFTER = 400, 3200
 NOTHING_KNOWN = "nothing in it names a failure known here"
 _KEPT = 8192
 _SPAN, _REACH, _ADVICE = 1600, 320, 420
-_AGAIN = 120
+_AGAIN, _LINE = 120, 200
 """Squeezed characters: what a message may take, from one of its clauses to the next, behind it to the advice on it, and to
-the same thing in other words."""
+the same thing in other words. And what of a long line is quoted on either side of a message."""
 _KNOWN = grammar.data("look/message_words")
 _BACKENDS = {name: grammar.lazy(form) for name, form in _KNOWN["backends"].items()}
 _ELEMENT_BYTES: dict[str, int] = _KNOWN["element bytes"]
@@ -335,6 +336,7 @@ class _Reader:
         self.kept: dict[str, Message] = {}
         self.buffer = self.stopped = ""
         self.base = self.covered = self.not_text = self.repeats = self.over = self.characters = 0
+        self.passed = 0
         self.unread: dict[str, None] = {}
         self.cut = False
 
@@ -349,13 +351,14 @@ class _Reader:
             (bare, f"{bare} more mentions of out of memory without a number"),
             (self.repeats, f"{self.repeats} repeats of the same message"),
             (self.over, f"{self.over} more messages after the first {MESSAGES_LIMIT}"),
+            (self.passed, f"{self.passed} characters before its end, after so many messages"),
             (self.cut, "the text ends inside a message"),
             (not count, nothing),
         )
         return "; ".join(words for so, words in says if so)
 
     def blocks(self, source: object) -> Iterator[str]:
-        """The text in pieces of about a MiB, whatever it came as."""
+        """The text in pieces of 256 KiB, whatever it came as."""
         pending: list[str] = []
         size = 0
         try:
@@ -374,6 +377,10 @@ class _Reader:
             yield "".join(pending)
 
     def feed(self, block: str, last: bool) -> None:
+        if not last and len(self.kept) + self.repeats + self.over > MENTIONS_LIMIT:
+            self.passed += len(self.buffer)
+            self.base, self.buffer = self.base + len(self.buffer), block
+            return
         self.buffer += block
         limit = len(self.buffer) if last else len(self.buffer) - _KEPT
         if limit > 0:
@@ -414,7 +421,11 @@ class _Reader:
         elif len(self.kept) >= MESSAGES_LIMIT:
             self.over += 1
         else:
-            words = _words(self.buffer[begin : min(end, begin + 4 * WORDS_LIMIT)])
+            place, text = (begin, min(end, begin + 4 * WORDS_LIMIT)), f"{self.buffer}\n"
+            if not any(isinstance(one, Quantity) for one in values.values()):
+                first = max(text.rfind("\n", 0, begin) + 1, begin - _LINE)
+                place = first, min(text.find("\n", end), end + _LINE)  # its line is all it says
+            words = _words(self.buffer[slice(*place)])
             self.kept[key] = Message(start=begin + self.base, words=words, **values)
 
     def _note_cut(self, one: Found, flat: str) -> None:

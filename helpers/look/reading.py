@@ -12,14 +12,7 @@ from collections.abc import Sequence
 from helpers.shapes import NOT_ALLOWED as NOT_ALLOWED
 from helpers.shapes import NOT_AVAILABLE as NOT_AVAILABLE
 from helpers.shapes import OK as OK
-from helpers.shapes import STATUSES as STATUSES
-from helpers.shapes import UNITS as UNITS
 from helpers.shapes import Reading as Reading
-from helpers.units import GIB as GIB
-from helpers.units import KIB as KIB
-from helpers.units import MIB as MIB
-from helpers.units import parse_size as parse_size
-from helpers.units import show_bytes as show_bytes
 
 
 def seen(value: int | float | str, unit: str, source: str, item: str = "") -> Reading:

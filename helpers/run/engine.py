@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -223,14 +224,16 @@ class CasebookClient(PapermillNotebookClient):
                 state, cause = "interrupted", f"interrupted by {self.stopped}"
             self.run.fault = self._fault(cell_index, state, cause, self.stopped)
             raise
-        except DeadKernelError:
-            state, (how, name) = "died", self._how_it_ended()
-            if self.stopped:
-                state, how, name = "interrupted", f"interrupted by {self.stopped}", self.stopped
-            lost = self._lost(cell, cell_index, state, f"{how}; in", name)
-        except CellTimeoutError as error:
-            self._dump_stacks()
-            lost = self._lost(cell, cell_index, "timed_out", self._overran(cell, error))
+        except (DeadKernelError, CellTimeoutError) as error:
+            if isinstance(error, CellTimeoutError) and not self._is_dead():
+                self._dump_stacks()
+                state, how, name = "timed_out", self._overran(cell, error), ""
+            else:
+                state, (how, name) = "died", self._how_it_ended()
+                how += "; in"
+            if self.stopped and state == "died":
+                state, how, name = "interrupted", f"interrupted by {self.stopped}; in", self.stopped
+            lost = self._lost(cell, cell_index, state, how, name)
         except KeyboardInterrupt:
             why = "interrupted by SIGINT in"
             lost = self._lost(cell, cell_index, "interrupted", why, "SIGINT")
@@ -277,6 +280,12 @@ class CasebookClient(PapermillNotebookClient):
         code, words = self.process.returncode if self.process else 0, kernel.last_words(self.stderr)
         how, name = kernel.how_it_ended(code, self.ooms, kernel.oom_kills(), words)
         return f"the kernel was {how}" if name else f"the kernel {how}", name
+
+    def _is_dead(self) -> bool:
+        """Whether a kernel at its limit has ended; where an OOM kill was counted, it may still be giving its memory back."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S if (kernel.oom_kills() or 0) > (self.ooms or 0) else 0)
+        return self.process.returncode is not None
 
     def _fault(self, index: int, state: str, cause: str, name: str) -> RunFault:
         words = kernel.last_words(self.stderr)

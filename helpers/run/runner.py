@@ -263,6 +263,9 @@ class Watched:
 
     def _kill(self) -> None:
         if self.verdict[0] == "timed_out":
+            if self.process.poll() is not None:  # it ended while we were stopped ourselves
+                self.verdict = ("", "", "")
+                return
             write_evidence(self.folder, self.process.pid, self.job["mark"])
         self.process.kill()
         with suppress(subprocess.TimeoutExpired):

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine
-from helpers.look.reading import show_bytes
 from helpers.look.ttm import MODULES, parse_cmdline, parse_modprobe, settings
 from helpers.settings import table
 from helpers.settings.table import LONGEST, OTHER_PARAMETERS, PARAMETERS, Finding, finding
+from helpers.units import show_bytes
 
 UNITS = {"bytes": 1, "pages": 4096, "MiB": 1 << 20, "GiB": 1 << 30, "KiB": 1 << 10}
 """Units that people write sizes in, the likelier mistake first."""

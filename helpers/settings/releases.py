@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
-from helpers.settings.table import CHANGES, OPTIONS, RULES, SAYS, facts_of, holds, release
+from helpers.settings.table import CHANGES, OPTIONS, PROVED, RULES, SAYS, facts_of, holds, release
 
 OLDEST, NEWEST = (2, 2), (2, 15)
-CHECKED = ((2, 2), (2, 3), (2, 4), (2, 6), (2, 11), (2, 13), (2, 14))
-"""Releases whose compiled allocator (CUDA build) was compared with what is said here."""
 EXPANDABLE = "option:expandable_segments"
 
 
@@ -29,7 +28,11 @@ class Behaviour:
     Settings). ``fraction_rounds``: a memory limit is rounded to whole bytes, not cut. ``conf_names``: environment
     variables with the settings, the winner first; ``own_conf_names``: the same for options not shared by all accelerators.
     ``expandable_safe``: no loss of data, hang or crash is reported for it on this build.
-    ``proved``: ``oracle`` where the compiled allocator was checked, else ``source``. ``note``: what a reader must know.
+    ``pools_flush``: a request to a private pool outside of a capture gives cached memory back before it fails.
+    ``device_type``: by which torch hashes streams (c10/core/DeviceType.h: 1 CUDA, 6 HIP).
+    ``checks_range``: a request larger than the range of addresses that an expandable segment reserves fails at once.
+    ``proved``: ``oracle`` where the compiled allocator of this release and build was compared, else ``source``; ``proved_on``:
+    that in words, with what was compared. ``note``: what else a reader must know.
     """
 
     torch: str
@@ -44,11 +47,15 @@ class Behaviour:
     fraction_one_is_unlimited: bool
     fraction_rounds: bool
     oversize_release_skips_expandable: bool
+    pools_flush: bool
+    checks_range: bool
+    device_type: int
     conf_names: tuple[str, ...]
     own_conf_names: tuple[str, ...]
     expandable_available: bool
     expandable_safe: bool
-    proved: str
+    proved: Literal["oracle", "source"]
+    proved_on: str
     note: str
     sources: tuple[tuple[str, str], ...]
 
@@ -99,8 +106,17 @@ def nearest(torch: str, build: str) -> Behaviour:
     notes = [newer] if facts.torch > NEWEST else []
     notes += [SAYS["unchecked_2_12"]] if used == (2, 12) else []
     if facts.build == "rocm":
-        notes += [SAYS["rocm"]] + ([] if facts.rocm else [SAYS["no_rocm_version"]])
+        notes += [] if facts.rocm else [SAYS["no_rocm_version"]]
         notes += [f"expandable segments: {r.says}" for r in rules if r.verdict == "unknown"]
-    proved = "oracle" if facts.build == "cuda" and facts.torch in CHECKED else "source"
-    values.update(proved=proved, note="; ".join(notes), sources=tuple(sorted(sources.items())))
+    values["proved"], values["proved_on"] = _proved(facts.torch, facts.build)
+    values.update(note="; ".join(notes), sources=tuple(sorted(sources.items())))
     return Behaviour(torch=torch, release=used, build=build, **values)
+
+
+def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "source"], str]:
+    """How far what is said of a release and build was compared with its compiled allocator, and that in words."""
+    own = [row for row in PROVED if (release(row["torch"]), row["build"]) == (torch, build)]
+    if own:
+        return "oracle", "; ".join(SAYS["proved"].format(**row) for row in own)
+    on = {b: ", ".join(r["torch"] for r in PROVED if r["build"] == b) for b in ("cuda", "rocm")}
+    return "source", SAYS["not_proved"].format(torch=".".join(map(str, torch)), build=build, **on)

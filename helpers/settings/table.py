@@ -143,6 +143,8 @@ OPTIONS: dict[str, Option] = {row.name: row for row in _rows(Option, _torch["opt
 KINDS: dict[str, str] = _torch["kinds"]
 """What a value of a kind may be, in words."""
 CHANGES: tuple[Change, ...] = _rows(Change, _torch["changes"])
+PROVED: tuple[dict[str, Any], ...] = tuple(_torch["proved"])
+"""What the model was held against: a release's compiled allocator, cuda or rocm, over so many traces and events; its source."""
 TRIED: tuple[str, ...] = tuple(_torch["tried"])
 SAYS: dict[str, str] = _torch["says"]
 """Sentences about releases and strings, with gaps."""

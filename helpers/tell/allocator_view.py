@@ -17,14 +17,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from helpers.allocator import metrics, whatif
+from helpers.allocator import metrics
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 from helpers.load.study import Study
-from helpers.look.reading import GIB, MIB, show_bytes
 from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
+from helpers.shapes import Replay, WhatIf
+from helpers.units import GIB, MIB, show_bytes
 
 from . import sheet
 from .replays import league as league_rows
@@ -168,7 +169,7 @@ def memory(*views: View) -> Shown:
     return Shown(title, ["settings", *peaks, ""], rows, draw=draw, widest=None)
 
 
-def pair(seen: View, answer: whatif.Answer) -> Sequence[View]:
+def pair(seen: View, answer: WhatIf) -> Sequence[View]:
     """The run as it is and under the setting to use (or the best of the league), for before and after."""
     other = answer.use
     if other == seen.conf:
@@ -358,18 +359,18 @@ def metrics_table(seen: View) -> Shown:
     return Shown(title, columns, rows, misleads, widest=None)
 
 
-def row_of(answer: whatif.Answer, conf: str) -> whatif.Row:
+def row_of(answer: WhatIf, conf: str) -> Replay:
     """The row of a setting in the league."""
     return next(row for row in answer.rows if row.settings == conf)
 
 
-def league(answer: whatif.Answer) -> Shown:
+def league(answer: WhatIf) -> Shown:
     """Settings, the one to use first, then the best: a bar is the peak reserved, hatched where a request fails."""
     view = league_rows(answer, len(answer.rows))
     return replace(view, draw=partial(_draw_league, answer, view.title))
 
 
-def _draw_league(answer: whatif.Answer, title: str) -> Figure:
+def _draw_league(answer: WhatIf, title: str) -> Figure:
     rows, capacity, page = ranked(answer), answer.capacity_bytes, sheet.Sheet(title)
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     chosen = [*rows[: LEAGUE_ROWS - len(default)], *default]
@@ -383,7 +384,7 @@ def _draw_league(answer: whatif.Answer, title: str) -> Figure:
     return page.done()
 
 
-def _league_bar(row: whatif.Row, answer: whatif.Answer) -> sheet.Bar:
+def _league_bar(row: Replay, answer: WhatIf) -> sheet.Bar:
     look = sheet.Look(sheet.ACCENT) if row.passes else FAILS
     fills = [(answer.capacity_bytes, sheet.Look(sheet.PALE)), (row.peak_reserved_bytes, look)]
     use = row.settings == answer.use and not answer.needs_bytes

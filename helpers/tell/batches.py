@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from helpers.child import OUTPUTS
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.run.record import BatchView, gone, read_batch
+from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
-from .shown import Shown, plain
+from .shown import Shown, plain, words
+from .verdict import short
 
 NO_BATCH = "no batch: this report stands on the box alone"
 MOST_ROWS = 60
@@ -35,22 +36,23 @@ def runs_table(batch: str) -> Shown:
     more, below = len(listed) - MOST_ROWS, [f"Not readable: {line}" for line in view.unreadable]
     if more > 0:
         below.insert(0, f"and {more} more that did not answer")
-    before = [counted(view)] if many else []
+    before = [", ".join(counted(view.runs))] if many else []
     return Shown("Runs of the batch", columns, rows, below, before, widest=80, again=True)
 
 
-def counted(view: BatchView) -> str:
-    """How many runs are in each state."""
-    counts = view.counts.items()
-    return ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts)
+def counted(runs: Iterable[Run]) -> list[str]:
+    """How many runs came to what, in words; the good state first, then the worst."""
+    counts, named = Counter[str](run.state for run in runs), {"planned": "not started"}
+    states = [state for state in dict.fromkeys(("answered", *words("states"))) if counts[state]]
+    return [f"{counts[state]} {named.get(state, state.replace('_', ' '))}" for state in states]
 
 
 def answers_table(batch: str) -> Shown:
-    """What the runs that answered say: cause, confidence, and one sentence. Those that say the same share a row."""
-    columns = ["notebook", "cause", "confidence", "in a sentence"]
+    """What the runs that answered say, how sure they are, and one sentence. Those that say the same share a row."""
+    columns = ["notebook", "answer", "in a sentence"]
     if not batch:
         return Shown("Answers", columns, [], none=NO_BATCH)
-    answers = ((run.notebook, *about(run.verdict), run.verdict.summary) for run in _answered(batch))
+    answers = ((run.notebook, short(run.verdict), run.verdict.summary) for run in _answered(batch))
     count = Counter(answers)
     rows: list[tuple] = list(count)
     if max(count.values(), default=1) > 1:
@@ -58,33 +60,22 @@ def answers_table(batch: str) -> Shown:
     return Shown("Answers of the batch", columns, rows, widest=100, again=True)
 
 
-def about(verdict: Verdict) -> tuple[str, str]:
-    """Cause and confidence for a table. A healthy box has none; an answer to another question says that it is one."""
-    if verdict.state == "healthy":
-        return "healthy", ""
-    return verdict.cause + (" (aside)" if verdict.state == "aside" else ""), verdict.confidence
-
-
-def history_table(question: str, outputs: str = "") -> Shown:
-    """The answer to a question over many nights (helpers.run.history.QUESTIONS, or SQL), and what could not be read.
-
-    ``outputs`` holds the batches, those of this checkout by default. Where nothing can be asked one line says why.
-    """
+def nights(batch: str, question: str) -> Shown:
+    """What the records of all batches beside this one answer to a question (helpers.run.history.QUESTIONS, or SQL), and what
+    could not be read. Where nothing can be asked one line says why."""
     from helpers.run.history import MEANING, HistoryError, open_history
 
     try:
-        history = open_history(Path(outputs) if outputs else OUTPUTS)
+        history = open_history(Path(batch).resolve().parent)
         answer = history.ask(question)
     except HistoryError as error:
-        return Shown(question, [], [], none=plain(error))
+        return Shown("", [], [], none=plain(error))
     left_out = [f"Left out: {plain(line)}" for line in history.unreadable]
-    none = f"No record answers to this question: {MEANING.get(question, question)}."
-    return Shown(question, answer.columns, answer.rows[:MOST_ROWS], left_out, none=none, widest=60)
-
-
-def nights(batch: str, question: str) -> Shown:
-    """What the records of all batches beside this one answer to a question (helpers.run.history.QUESTIONS, or SQL)."""
-    return history_table(question, str(Path(batch).resolve().parent))
+    asked, rows = MEANING.get(question, question), answer.rows[:MOST_ROWS]
+    none = f"No record answers to this question: {asked}."
+    says = f"{asked}: {len(rows)} row" + "s" * (len(rows) != 1)
+    title, result = asked[:1].upper() + asked[1:], says if rows else none
+    return Shown(title, answer.columns, rows, left_out, none=none, widest=60, result=result)
 
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:

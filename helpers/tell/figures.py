@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
 from helpers.look.kernel_log import Event
-from helpers.look.reading import Reading, show_bytes
+from helpers.look.reading import Reading
+from helpers.units import show_bytes
 
 from . import sheet, tables
 from .box import NO_LEDGER, ledger_table
@@ -50,7 +51,7 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
     if most is not None and share > 0:
         used = out_of(used_of(most) or 0, size(most.total) or 0)
         title = f"{used} in use: {most.layer} is fullest"
-    draw, view = partial(_draw_pools, listed, title), tables.pools_table(listed, sources=False)
+    draw, view = partial(_draw_pools, listed, title), tables.pools_table(listed).without("source")
     return replace(view, title=title, draw=draw)
 
 

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from helpers.load.remedies import RECORDED, FixRow, FixStudy, adopt, forest, remedies
-from helpers.look.reading import seen, show_bytes
+from helpers.look.reading import seen
 from helpers.settings.presets import load
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.units import show_bytes
 
 from .sheet import ACCENT, ALARM, MUTED, PALE, SMALL, Bar, Look, Sheet, drawn, titled
 from .shown import Column, Shown, percent
@@ -47,17 +48,14 @@ def counts(study: FixStudy) -> Shown:
         for effect, own in _by_effect(study).items()
     ]
     heads = ["on this box", "remedies", "by trials", "by replay", "by audit", "by argument"]
-    return Shown(counted(study), heads, rows, [_elsewhere(study)] if study.elsewhere else ())
+    named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
+    left = [f"Left out, as they are for other boxes: {named}."] if named else ()
+    return Shown(counted(study), heads, rows, left)
 
 
 def counted(study: FixStudy) -> str:
     """The answer in one line: ``helps 4, harms 5, no effect 4, untested 26``."""
     return ", ".join(f"{effect} {len(rows)}" for effect, rows in _by_effect(study).items())
-
-
-def _elsewhere(study: FixStudy) -> str:
-    named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
-    return f"Left out, as they are for other boxes: {named}."
 
 
 def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:

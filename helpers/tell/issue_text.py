@@ -20,8 +20,9 @@ from helpers.look.machine import machine
 from helpers.look.reading import Reading
 from helpers.shapes import Evidence, Verdict
 
-from .tables import cut, one_source, plain, pools_table
-from .verdict import alternatives, headline, label, named, rows, summary, sums
+from .shown import cut, plain
+from .tables import one_source, pools_table
+from .verdict import alternatives, backticks, code, headline, label, named, rows, summary, sums
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("issue.yaml").read_text("utf-8"))
 """The trackers, their forms, and each cause in words for those who were not there."""
@@ -58,11 +59,8 @@ def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
     """The evidence whose reading no machine printed: it was filled in for a recorded box."""
     items = bundle.items if bundle else ()
     made = {word for item in items if item.constructed for word in (item.id, item.source)}
-    return [e for e in (*verdict.evidence, *verdict.against) if made & set(_sources(e.reading))]
-
-
-def _sources(reading: Reading) -> list[str]:
-    return [reading.item, *re.split(r"; | [-+] ", reading.source)]
+    every = [*verdict.evidence, *verdict.against]
+    return [e for e in every if made & {e.reading.item, *re.split(r"; | [-+] ", e.reading.source)}]
 
 
 def issue_text(tracker: str, case: Case) -> str:
@@ -122,9 +120,9 @@ def _of_verdict(case: Case) -> dict[str, str]:
         "attached": case.evidence or f"Evidence bundle: {_missing(case.no_bundle)}",
     }
     if verdict:
-        words = _code(headline(verdict)) if verdict.cause == "other" else headline(verdict)
-        seen = f"**Seen:** {words} (`{named(verdict)}`, {label(verdict)})."
-        fields["seen"] = "\n".join(filter(None, [seen, _code(cut(summary(verdict), 600), "")]))
+        words = code(headline(verdict)) if verdict.cause == "other" else headline(verdict)
+        seen = f"**Seen:** {words} ({label(verdict)})."
+        fields["seen"] = "\n".join(filter(None, [seen, code(cut(summary(verdict), 600), "")]))
         lines = [f"- {line}" for line in _evidence(verdict, case.bundle)]
         fields["evidence"] = "\n".join(["Evidence:", *lines])
     return fields
@@ -178,7 +176,7 @@ def _of_bundle(case: Case) -> dict[str, str]:
     ]
     models = f"GPU models and configuration: {'; '.join(line.strip('`') for line in listed)}"
     items: list[Gpu | Pool] = [*gpus(bundle), *host_pools(bundle)]
-    pools = str(pools_table(items, sources=False)).splitlines()
+    pools = str(pools_table(items).without("source")).splitlines()
     layers = [pool for item in items for pool in getattr(item, "pools", [item])]
     mark = " " + FILLED if {pool.total.item for pool in layers} & made else ""
     events = [e for e in kernel_log.events(bundle) if e.kind not in QUIET_EVENTS][-MOST_EVENTS:]
@@ -189,8 +187,8 @@ def _of_bundle(case: Case) -> dict[str, str]:
         "gpus": "\n".join(listed),
         "gpu_items": "\n".join(f" - GPU: {line}" for line in listed),
         "driver": ("" if driver.ok else "N/A (in-tree driver), ") + _shown(driver),
-        "rocm": _code("; ".join([*map(_value, releases), f"torch for HIP {_value(torch.hip)}"])),
-        "rocminfo": fields["rocminfo"] + (f"; rocminfo names {_code(kinds)}" if kinds else ""),
+        "rocm": code("; ".join([*map(_value, releases), f"torch for HIP {_value(torch.hip)}"])),
+        "rocminfo": fields["rocminfo"] + (f"; rocminfo names {code(kinds)}" if kinds else ""),
         "versions": _fence([*shown, models]),
         "memory": f"Memory as each layer reports it{mark}:\n{_fence(pools[:MOST_POOLS])}",
         "log": f"Kernel log:\n{_fence(log)}" if log else "",
@@ -202,12 +200,12 @@ def _gpus(bundle: Bundle) -> list[str]:
     vendors = [(gpu.vendor, _value(gpu.name)) for gpu in gpus(bundle)]
     names = [f"{vendor} {name.removeprefix(vendor + ' ')}" for vendor, name in vendors]
     counts = {name: names.count(name) for name in names}
-    shown = [_code(f"{count} x {name}" if count > 1 else name) for name, count in counts.items()]
+    shown = [code(f"{count} x {name}" if count > 1 else name) for name, count in counts.items()]
     return shown or [_missing("the bundle shows no GPU")]
 
 
 def _shown(reading: Reading) -> str:
-    return _code(_value(reading)) if reading.ok else _value(reading)
+    return _short(_value(reading)) if reading.ok else _value(reading)
 
 
 def _value(reading: Reading) -> str:
@@ -221,22 +219,10 @@ def _missing(why: str) -> str:
 
 
 def _short(text: str) -> str:
-    return _code(cut(text, WIDE))
-
-
-def _code(text: str, none: str = "`-`") -> str:
-    """A code span that holds any text: its fence is longer than any run of backticks inside."""
-    text = plain(" ".join(text.split()))
-    fence = "`" * (1 + _backticks(text))
-    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else none
+    return code(cut(text, WIDE), "`-`")
 
 
 def _fence(lines: list[str]) -> str:
     inside = [plain(cut(line, WIDE), keep="\t") for line in lines]
-    mark = "`" * max(3, 1 + max(map(_backticks, inside), default=0))
+    mark = "`" * max(3, 1 + max(map(backticks, inside), default=0))
     return "\n".join([f"{mark}text", *inside, mark])
-
-
-def _backticks(text: str) -> int:
-    """The longest run of backticks."""
-    return max(map(len, re.findall("`+", text)), default=0)

@@ -33,8 +33,8 @@ from helpers.shapes import Verdict, as_dict, from_json
 from . import verdict as words_of
 from .box import ELSEWHERE
 from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
-from .shown import ABOUT, LONGEST_LINE, words
-from .tables import cut, one_source, plain, uncoloured
+from .shown import ABOUT, LONGEST_LINE, cut, plain, template, uncoloured, words
+from .tables import one_source
 
 BANNER_TAG = "papermill-error-cell-tag"
 LABELS = {INJECTED: "Parameters of this run", PARAMETERS: "Parameters"}
@@ -63,9 +63,9 @@ class Room:
         return True
 
 
-def render(template: str, **values: Any) -> Markup:
+def render(name: str, **values: Any) -> Markup:
     """A template of this folder, filled in."""
-    return Markup(_environment().get_template(template).render(**values))
+    return Markup(_environment().get_template(name).render(**values))
 
 
 @cache
@@ -96,8 +96,7 @@ def _environment() -> jinja2.Environment:
 @cache
 def asset(*names: str) -> tuple[Markup, str]:
     """The style or the script of a page, and the hash by which the page's policy allows it and nothing else."""
-    folder = Path(__file__).with_name("templates")
-    text = "".join((folder / name).read_text(encoding="utf-8") for name in names)
+    text = "".join(map(template, names))
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Markup(text), f"'sha256-{digest}'"
 
@@ -303,8 +302,7 @@ def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] |
     """The output with one kind of data at most: the first we show. None where it has none that is safe."""
     if output.output_type == "stream":
         kind = "stderr" if output.name == "stderr" else "stdout"
-        text = re.sub(rf"(?m)^{ELSEWHERE}.*\n", "", uncoloured(output.text))  # for its runner
-        return _words(text, room, kind)
+        return _words(_passed_on(uncoloured(output.text)), room, kind)
     if output.output_type == "error":
         trace = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
         return _words(uncoloured(trace), room, "error")
@@ -312,7 +310,7 @@ def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] |
     verdict = _verdict(data.get(VERDICT))
     if verdict and room.take(4 * len(json.dumps(as_dict(verdict)))):
         return {"html": verdict_html(verdict)}
-    words = uncoloured(_text(data.get("text/plain", "")))
+    words = _passed_on(uncoloured(_text(data.get("text/plain", ""))))
     own = output.get("metadata", {}).get("image/png", {})
     own = own if isinstance(own, dict) else {}
     alt = alt or ("" if words.startswith("<Figure") else words) or "A figure without a description"
@@ -324,7 +322,7 @@ def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] |
         return {"picture": f"image/svg+xml;base64,{encoded}", "alt": about, **size}
     if "image/png" in data:
         return _picture(_text(data["image/png"]), about, own.get("width"), room)
-    html = _html(_text(data["text/html"])) if "text/html" in data else ""
+    html = _html(_passed_on(_text(data["text/html"]))) if "text/html" in data else ""
     if html and room.take(2 * len(html.encode())):
         return {"scroll": Markup(html)}
     if "text/markdown" in data:
@@ -336,6 +334,11 @@ def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] |
 
 def _words(text: str, room: Room, kind: str = "stdout") -> dict[str, Any]:
     return {"kind": kind, "text": _clipped(text, room, end=kind == "error")}
+
+
+def _passed_on(text: str) -> str:
+    """A text without the line that only who runs the notebook needs."""
+    return re.sub(rf"{ELSEWHERE}.*\n", "", text)
 
 
 def _html(text: str) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 from helpers.look.archive import BundleError, check_target, read_files, write_files
 
 from .redact_box import learn_bundle_files
-from .redact_known import PSEUDONYM, TABLE, Known
+from .redact_known import BEFORE, PSEUDONYM, TABLE, WRITING, Known, is_evidence
+from .redact_patterns import PACKED, View, decoded_base64, views
 from .redact_text import (
     BINARY,
-    PACKED,
     Replaced,
     learn,
     learn_data,
@@ -31,19 +31,16 @@ from .redact_text import (
 )
 
 _CONTROL = re.compile(r"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
-_ALLOWED = [
-    (re.compile(row["pattern"]), re.compile(row.get("after", ""), re.IGNORECASE))
-    for row in TABLE["allowed"]
-]
+_ALLOWED = [re.compile(row["pattern"]) for row in TABLE["allowed"]]
 _WORTH_A_LOOK = re.compile(TABLE["worth_a_look"], re.IGNORECASE)
 _TAGS = re.compile(r"<[^<>]*>|data:[\w/+.-]+;base64,[\w+/=\s]*")
-_BEFORE = 60
+_LINE, _RUN = re.compile(".+"), re.compile(r"[\w+/=.~-]{20,}")
 
 
 class Find(str):
-    """What a second scan found: its place and its kind. The value is there for who marks it, and is never printed."""
+    """What a second scan found: its place and its kind. The value, as written and as read, is for who marks it, never printed."""
 
-    value = ""
+    value = read = ""
 
 
 class RedactError(BundleError):
@@ -228,8 +225,9 @@ def _words(data: Any, key: str = "") -> str:
 def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
     """What detect-secrets finds in texts that should be clean: "NAME line N: KIND". Text by name.
 
-    All its plugins but that for addresses look at every line that has a long run of characters or a word such as password;
-    entropy is reckoned of every such run, in quotes or not. What is allowed, and for what reason, stands in redact.yaml.
+    All its plugins but that for addresses look at every line that has a long run of characters or a word such as password, as
+    it is written and as it reads (``views``: without escapes, encodings, and tags or line ends that part a word). Entropy is
+    reckoned of every such run, in quotes or not. What is allowed, and for what reason, stands in redact.yaml.
     A reason instead of a list where detect-secrets is not installed.
     """
     try:
@@ -243,16 +241,39 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
         kinds: Any = get_mapping_from_secret_type_to_class()
         plugins = [one() for one in kinds.values()]
         for name, text in texts.items():
-            plain = _TAGS.sub(lambda match: "\n" * match.group().count("\n") or " ", text)
-            for number, line in enumerate(plain.splitlines(), 1):
-                if not _WORTH_A_LOOK.search(line):
-                    continue
-                for kind, value in _suspects(line, plugins):
-                    before = line[: line.find(value)][-_BEFORE:]
-                    if not _is_allowed(value, before):
-                        finds.append(Find(f"{name} line {number}: {kind}"))
-                        finds[-1].value = value
+            seen = set()
+            packed = View(text).reread(
+                WRITING["base64"],
+                lambda run: inner if isinstance(inner := decoded_base64(run[0]), str) else None,
+            )
+            for way, view in (*views(text), ("base64", packed)):
+                for start, end, kind in _places(way == "joined", view.text, plugins):
+                    find = (view.place(start), view.place(end - 1, True), kind)
+                    if find in seen:
+                        continue
+                    seen.add(find)
+                    if not _is_allowed(
+                        view.text[start:end], view.text[max(0, start - BEFORE) : start]
+                    ):
+                        line = 1 + text.count("\n", 0, find[0])
+                        finds.append(Find(f"{name} line {line}: {kind}"))
+                        finds[-1].value = text[find[0] : find[1]]
+                        finds[-1].read = view.text[start:end]
     return finds
+
+
+def _places(joined: bool, text: str, plugins: list[Any]) -> Iterator[tuple[int, int, str]]:
+    """Where in a text there may be a secret, and of which kind. Where lines are joined, by a secret's own shape alone."""
+    if joined:
+        shaped = (one for one in plugins if not hasattr(one, "entropy_limit"))
+        plugins = [one for one in shaped if "Keyword" not in one.secret_type]
+    else:
+        text = _TAGS.sub(lambda tag: re.sub(".", " ", tag.group()), text)
+    for line in (_RUN if joined else _LINE).finditer(text):
+        if _WORTH_A_LOOK.search(line[0]):
+            for kind, value in _suspects(line[0], plugins):
+                start = line.start() + line[0].find(value)
+                yield start, start + len(value), kind
 
 
 def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
@@ -264,11 +285,15 @@ def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
             values = [
                 one for one in runs if plugin.calculate_shannon_entropy(one) > plugin.entropy_limit
             ]
-        yield from ((plugin.secret_type, value) for value in values if value)
+        for value in filter(None, values):
+            if len(value) < 5 and "Keyword" not in plugin.secret_type:  # of ghp_... it gives ghp
+                value = re.findall(rf"{re.escape(value)}[\w-]*", line)[0]
+            yield plugin.secret_type, value
 
 
 def _is_allowed(value: str, before: str) -> bool:
     """Whether a reason of redact.yaml lets a value pass, by its own shape and by what stands before it."""
     if PSEUDONYM.search(value):
         return True
-    return any(row.fullmatch(value) and after.search(before) for row, after in _ALLOWED)
+    before = before.rpartition("\n")[2]
+    return is_evidence(value, before) or any(row.fullmatch(value) for row in _ALLOWED)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ def _pieces() -> dict[str, str]:
     begins = [one for one in tokens if one[-1] in "_-."]
     whole = {name: data("look/environment")[of].replace(" ", "|") for name, of in WORDS.items()}
     whole.update(BEGINS="|".join(map(re.escape, begins)), NEAR="|".join(begins).lower())
+    whole["LAST"] = "|".join(f"{TABLE['tlds']} {TABLE['inside']}".split())
     whole["COLUMNS"] = "|".join(row["names"].replace(" ", "|") for row in TABLE["columns"])
     for name, piece in [*TABLE["pieces"].items(), *TABLE["writing_pieces"].items()]:
         whole[name] = filled(piece, whole)
@@ -231,3 +234,166 @@ def _pseudonym(kind: str, number: int) -> str:
         net, last = divmod(number - 1, 254)
         return str(DOCUMENTATION[net][last + 1]) if net < len(DOCUMENTATION) else f"ip-{number}"
     return str(IPV6_DOCUMENTATION[number]) if kind == "ipv6" else f"{kind}-{number}"
+
+
+# What is not known to be evidence: runs that look drawn at random, addresses with a name in them, words with numbers.
+_TOLD = data("tell/vocabulary")
+VOCABULARY = (
+    frozenset(" ".join(text for name, text in _TOLD.items() if len(name) == 1).split())
+    | COMMON
+    | frozenset(TABLE["field"].split())
+)
+"""The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
+_PAIRS = Counter(word[at : at + 2] for word in VOCABULARY for at in range(len(word) - 1))
+_USUAL = frozenset(pair for pair, _ in _PAIRS.most_common(230))
+_MACHINES, _INSIDE, _TLDS = (
+    frozenset(TABLE[name].split()) for name in ("machines", "inside", "tlds")
+)
+_PUBLIC = frozenset(TABLE["public"].split()) | frozenset(_TOLD["addresses"].split())
+EVIDENCE = [
+    (re.compile(row["pattern"]), re.compile(row.get("after", ""), re.IGNORECASE))
+    for row in TABLE["evidence"]
+]
+"""Runs that are evidence, by their own shape and by what stands before them."""
+_ATOM = re.compile("[A-Za-z0-9]+")
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_ENDINGS = "s es ed d ing ly er ers ion ions able ible ment al".split()
+_WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_NUMBER = re.compile(
+    r"\d+(?:[xX]\d+)*(?:[A-Za-z]{0,2}|[KMGT]iB|[KMG]Hz|bit|th)|0x[0-9a-fA-F]{1,16}"
+)
+_HEX = re.compile("[0-9a-f]{1,16}|[0-9A-F]{1,16}")
+_LEAST_ODD, _ODD_SHARE, _LEAST_SIGNS, BEFORE = 5.0, 0.4, 6, 60
+
+
+@lru_cache(1 << 16)
+def oddness(atom: str) -> float:
+    """How many steps from one character to the next are such as no word, number or identifier has."""
+    if atom.lower() in VOCABULARY or _NUMBER.fullmatch(atom):
+        return 0.0
+    odd, plain = -1.0, False
+    for part in _PARTS.findall(atom):
+        low, before, plain = part.lower(), plain, len(part) > 2 and part.lower() in VOCABULARY
+        odd += not (before and plain)
+        if part.isdigit():
+            odd += len(part) / 4
+        elif not plain:
+            odd += sum(low[at : at + 2] not in _USUAL for at in range(len(low) - 1))
+    return max(odd, 0.0)
+
+
+@lru_cache(1 << 16)
+def random_in(run: str) -> tuple[tuple[int, int], ...]:
+    """Where the parts of a run without blanks are that look drawn at random."""
+    found: list[tuple[int, int]] = []
+    group: list[re.Match[str]] = []
+
+    def end() -> None:
+        while group and (group[-1].group().isdigit() or 4 * oddness(group[-1].group()) < 1):
+            group.pop()
+        total = sum(oddness(one.group()) or _of_hex(one.group()) for one in group)
+        size = sum(len(one.group()) for one in group)
+        plain = len({char for one in group for char in one.group()}) < _LEAST_SIGNS
+        plain |= len(group) < 3 and all(_HEX.fullmatch(one.group()) for one in group)
+        plain |= len(group) > 1 and all(re.fullmatch("[A-Z]?[a-z]+", one.group()) for one in group)
+        if total >= _LEAST_ODD and total >= _ODD_SHARE * size and not plain:
+            stop = group[-1].end()
+            found.append((group[0].start(), stop + len(run[stop:]) - len(run[stop:].lstrip("="))))
+        group.clear()
+
+    for atom in _ATOM.finditer(run):
+        word = atom.group()
+        known = oddness(word) < 0.15 * len(word) and not _of_hex(word)
+        if word.isdigit() and len(word) < 17:
+            known = not group
+        if known:
+            end()
+        else:
+            group.append(atom)
+    end()
+    return tuple(found)
+
+
+def _of_hex(atom: str) -> float:
+    plain = len(atom) < 4 or atom.lower() in VOCABULARY or not _HEX.fullmatch(atom)
+    return 0.0 if plain else len(atom) / 2
+
+
+def is_evidence(value: str, before: str) -> bool:
+    """Whether a run is known to be evidence, by its own shape and by what stands before it."""
+    return any(row.fullmatch(value) and after.search(before) for row, after in EVIDENCE)
+
+
+@lru_cache(1 << 16)
+def has_name(run: str) -> bool:
+    """Whether a word with numbers, or one of several with hyphens, is a machine, an account or a login, for all that is known."""
+    atoms = run.split("-")
+    if len(atoms) == 1 or any(_is_numbered(atom, True) for atom in atoms):
+        return _is_numbered(atoms[0], False) if len(atoms) == 1 else True
+    numbered = any(
+        re.fullmatch(r"[A-Za-z]+\d+|\d{2,4}", one) and one.lower() not in VOCABULARY
+        for one in atoms[1:]
+    )
+    return numbered and (is_strange(run) or not _MACHINES.isdisjoint(run.lower().split("-")))
+
+
+def _is_numbered(atom: str, among: bool) -> bool:
+    match = re.fullmatch(r"([A-Za-z]+)(\d+)([A-Za-z]{0,2})", atom)
+    if not match or atom.lower() in VOCABULARY:
+        return False
+    stem, digits, rest = match.groups()
+    low, leading = stem.lower(), digits[0] == "0" and len(digits) > 1
+    if low in _MACHINES:
+        return leading or (len(digits) > 1 and low != "gpu")
+    if len(stem) < 3:
+        least = 5 if len(stem) == 1 else 4
+        return low not in VOCABULARY and not rest and (len(digits) >= least or (leading and among))
+    return not all(part.lower() in VOCABULARY or len(part) < 3 for part in _PARTS.findall(stem))
+
+
+def is_strange(name: str) -> bool:
+    """Whether a name has a part, between its capitals, digits and signs, that is no word of the field."""
+    return not all(len(part) < 3 or _is_word(part.lower()) for part in _WORD_PARTS.findall(name))
+
+
+@lru_cache(1 << 16)
+def _is_word(low: str) -> bool:
+    """Whether the vocabulary has a word, or that of which it is a plural or another form."""
+    stems = [
+        low,
+        *(low[: -len(end)] for end in _ENDINGS if low.endswith(end) and len(low) > len(end) + 3),
+    ]
+    return any(
+        stem in VOCABULARY or (stem is not low and f"{stem}e" in VOCABULARY) for stem in stems
+    )
+
+
+@lru_cache(1 << 16)
+def is_host(name: str) -> bool:
+    """Whether a name with dots is a machine's: it ends as those of a net do, and is neither code nor of a public project."""
+    *labels, last = name.lower().split(".")
+    if not labels or is_public(name):
+        return False
+    strange = any(is_strange(one) or has_name(one) for one in labels)
+    return (strange and last in _TLDS | _INSIDE) or last in ("lan", "corp", "intranet")
+
+
+def is_public(address: str) -> bool:
+    """Whether an address, a host with the first part of its path, is one of the public projects that evidence needs."""
+    host, _, path = address.lower().partition("/")
+    ends = [host.split(".", at)[-1] for at in range(host.count(".") + 1)]
+    return any(one in _PUBLIC or f"{one}/{path.split('/')[0]}" in _PUBLIC for one in ends)
+
+
+def is_iban(value: str) -> bool:
+    """Whether the check digits of ISO 13616 hold, which of a hundred other texts one does."""
+    plain = value.replace(" ", "")
+    return int("".join(str(int(char, 36)) for char in plain[4:] + plain[:4])) % 97 == 1
+
+
+def is_card(value: str) -> bool:
+    """Whether the check digit of ISO 7812 holds."""
+    digits = [int(char) for char in reversed(value) if char.isdigit()]
+    return (
+        sum(sum(divmod(2 * one, 10)) if at % 2 else one for at, one in enumerate(digits)) % 10 == 0
+    )

@@ -24,8 +24,11 @@ import numpy as np
 
 from helpers.grammar import data
 
+from . import redact_known as facts
 from .redact_known import (
+    BEFORE,
     COMMON,
+    LOGINS,
     PSEUDONYM,
     TABLE,
     WRITING,
@@ -45,8 +48,13 @@ _PIECE, _NEAR, _BEYOND = 2048, 256, 2048
 """A text is read in pieces of so many characters: a detector is tried only in those that hold one of its words, or nearly."""
 _MOST_UNPACKED = 1 << 20
 _PACKED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e")
-HIDDEN = "\ue000"
-"""Stands around one word that was written as digits or in an encoding."""
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+PACKED = (
+    *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
+    *(b"SQLite format 3", b"PAR1", b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95"),
+)
+"""How files begin that hold text in a form which no detector reads."""
+HIDDEN = "\ue000"  # stands around one word that was written as digits or in an encoding
 _LONGEST = 2000
 """A value beyond this length goes here, and is not looked for elsewhere."""
 
@@ -223,6 +231,24 @@ def read_bytes(raw: bytes) -> str | None:
     return text if text and odd * 8 <= len(text) else None
 
 
+def base64_bytes(text: str) -> bytes | None:
+    """The bytes of base64, also of its alphabet for addresses and without its padding; None where it is none."""
+    plain = "".join(text.split()).replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def decoded_base64(text: str) -> str | bytes | None:
+    """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
+    raw = base64_bytes(text) or b""
+    if raw.startswith((PNG[:4], JPEG)):
+        return raw
+    inner = read_bytes(raw)
+    return raw if inner is None and raw.startswith(PACKED) else inner
+
+
 def _decoded(view: View) -> View:
     for _ in range(3):
         if not WRITING["hint"].search(view.text):
@@ -316,29 +342,17 @@ class Detector:
         start, text = match.start(group), match.string
         if self.unless.search(text[max(0, start - 60) : start]):
             return False
+        if "<th" in text[match.start() : start] and not _strange(match[group]):
+            return False  # the head of the next column
         if "secret" in self.flags and not _is_secret(match, group):
             return False
         if self.kind == "token" and WRITING["name_of_secret"].fullmatch(match[group]):
             return False
-        if "iban" in self.flags and not _is_iban(match[group]):
+        if "iban" in self.flags and not facts.is_iban(match[group]):
             return False
-        if "card" in self.flags and not _is_card(match[group]):
+        if "card" in self.flags and not facts.is_card(match[group]):
             return False
         return bool(self.needs.search(match[group]))
-
-
-def _is_iban(value: str) -> bool:
-    """Whether the check digits of ISO 13616 hold, which of a hundred other texts one does."""
-    plain = value.replace(" ", "")
-    return int("".join(str(int(char, 36)) for char in plain[4:] + plain[:4])) % 97 == 1
-
-
-def _is_card(value: str) -> bool:
-    """Whether the check digit of ISO 7812 holds."""
-    digits = [int(char) for char in reversed(value) if char.isdigit()]
-    return (
-        sum(sum(divmod(2 * one, 10)) if at % 2 else one for at, one in enumerate(digits)) % 10 == 0
-    )
 
 
 def _only_here(kind: str, value: str) -> bool:
@@ -396,7 +410,163 @@ def detected(
         found += [
             placed(span, view, name) for name, view in tables for span in _cells(view.text, known)
         ]
+        runs = WRITING["base64"].finditer(text)
+        held = [run.span() for run in runs if decoded_base64(run.group())]
+        for name, view in each:
+            look = _over_lines if name == "joined" else _unknown
+            found += [placed(span, view, name) for span in look(text, view, known, held)]
     return each, found
+
+
+Found = Iterator[tuple[str, int, int]]
+"""Kinds of values, and where in a view each begins and ends."""
+
+
+def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -> Iterator[Span]:
+    """What is not known to be evidence: addresses with a name in them, folders, words with numbers, random runs."""
+    low = lower(view.text)
+    for way, read in {**_READERS, "random_run": _random}.items():
+        for match in WRITING[way].finditer(low if way in ("dotted", "told") else view.text):
+            at = view.place(match.start())
+            if view.differs(*match.span()) and not any(one <= at < two for one, two in held):
+                for kind, start, end in read(match):
+                    yield from _spans_of(kind, match.string[start:end], start, known)
+
+
+def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
+    only_here = kind == "token" and re.fullmatch("[0-9a-fA-F]+", value) or len(value) > _LONGEST
+    evidence = kind == "name" and facts.is_evidence(value, "")
+    if name := not evidence and (known.name if only_here else known.add)(kind, value):
+        yield Span(at, at + len(value), kind, name)
+
+
+def _random(match: re.Match[str]) -> Found:
+    run, at, before = match.group(), match.start(), match.string[: match.start()][-2:]
+    escape = re.match(
+        "[nrtbfv]" if before[-1:] == "\\" else r"\d{1,3}m" if before[-1:] == "[" else "$^", run
+    )
+    at, run = (
+        at + len(escape.group() if escape else ""),
+        run[len(escape.group()) if escape else 0 :],
+    )
+    inner = decoded_base64(run)
+    ours = isinstance(inner, str) and PSEUDONYM.search(inner)
+    for start, end in () if ours else facts.random_in(run):
+        told = match.string[max(0, at + start - BEFORE) : at + start]
+        if not facts.is_evidence(run[start:end], told) and not PSEUDONYM.search(run[start:end]):
+            yield "token", at + start, at + end
+
+
+def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]) -> Iterator[Span]:
+    """Random runs that go over the ends of lines, elements or literals, without the plain words beside them."""
+    for match in WRITING["random_run"].finditer(view.text):
+        at = match.start()
+        for start, end in facts.random_in(match.group()) if view.differs(*match.span()) else ():
+            first, last = view.place(at + start), view.place(at + end - 1, end=True)
+            if any(one < last and first < two for one, two in held):
+                continue
+            pieces = [one for one in WRITING["wrap"].split(text[first:last]) if one]
+            while len(pieces) > 1 and not _is_odd(pieces[0]):
+                start += len(pieces.pop(0))
+            while len(pieces) > 1 and not _is_odd(pieces[-1]):
+                end -= len(pieces.pop())
+            value = view.text[at + start : at + end]
+            digests = (end - start) % 8 and all(
+                re.fullmatch("[0-9a-f]{1,16}", one) for one in pieces
+            )
+            if len(pieces) > 1 and not digests and facts.random_in(value):
+                if not facts.is_evidence(value, view.text[: at + start][-BEFORE:]):
+                    yield from _spans_of("token", value, at + start, known)
+
+
+def _is_odd(piece: str) -> bool:
+    odd = sum(map(facts.oddness, re.findall("[A-Za-z0-9]+", piece))) * 4 >= len(piece)
+    return len(piece) > 7 if piece.isdigit() else odd and not facts.is_evidence(piece, "")
+
+
+def _word(kind: str, odd: Callable[[str], bool], way: str = "", group: str | int = 0) -> Any:
+    """A reader of one word: all of a match, or with what ends where it begins; found faster so than by its own beginning."""
+
+    def read(match: re.Match[str]) -> Found:
+        (start, end), before = match.span(group), max(0, match.start() - 2 * BEFORE)
+        if way:
+            found = WRITING[way].search(match.string[before : match.start()])
+            start, end = before + found.start() if found else end, end - (way == "of_port")
+        value = match.string[start:end]
+        if value and odd(value) and not facts.is_evidence(value, match.string[before:start]):
+            yield kind, start, end
+
+    return read
+
+
+def _strange(word: str) -> bool:
+    return facts.is_strange(word) or facts.has_name(word)
+
+
+def _served(host: str) -> bool:
+    return _strange(host) and not facts.is_public(host) and not host.endswith(_SOURCES)
+
+
+def _private(address: str) -> bool:
+    host = re.split(r"[:/?#\\]", address, maxsplit=1)[0]
+    return (
+        not facts.is_public(address)
+        and bool(host)
+        and host.lower() not in LOGINS
+        and not names_nobody("host", host)
+    )
+
+
+def _address(match: re.Match[str]) -> Found:
+    """Who asks for an address, and what it is asked with, where it is a public project's."""
+    if match["user"] and not facts.is_public(match["host"] + match["rest"]):
+        yield "user", *match.span("user")
+    for value in re.finditer(r"(?<==)[^&=#\s]{4,}", match["rest"]):
+        if _strange(value.group()):
+            yield "token", match.start("rest") + value.start(), match.start("rest") + value.end()
+
+
+def _at_host(match: re.Match[str]) -> Found:
+    user = WRITING["at_user"].search(match.string[max(0, match.start() - BEFORE) : match.start()])
+    host, name = match["host"], user.group() if user else ""
+    odd = _strange(host) or facts.is_host(host)
+    named = odd or (len(name) > 1 and facts.is_strange(name))
+    if len(name) > 1 and named and not facts.is_public(host) and not host.endswith(_UNITS):
+        yield "user", match.start() - len(name), match.start()
+        if odd:
+            yield "host", *match.span("host")
+
+
+def _folder(match: re.Match[str]) -> Found:
+    """The names between the root of a store and what is known below it; not those of the system's own folders."""
+    parts = list(re.finditer(r"[^/\\]+", match.group()))
+    system = parts[0].group().rstrip("0123456789") in _SYSTEM
+    for part in () if system else parts[1:4]:
+        word, at = part.group(), match.start() + part.start()
+        if word in _LIBRARIES or (part is parts[-1] and "." in word):
+            return
+        if odd := [one for one in re.finditer("[^_]+", word) if _strange(one.group())]:
+            yield "name", at + odd[0].start(), at + odd[-1].end()
+
+
+def _told(match: re.Match[str]) -> Found:
+    if not re.match(r"[\w-]", match.string[: match.start()][-1:]) and _strange(match["v"]):
+        yield _KIND_OF[match.group().split()[0]], *match.span("v")
+
+
+_READERS: dict[str, Any] = {
+    "numbered": _word("name", facts.has_name),
+    "dotted": _word("host", facts.is_host, "labels"),
+    "site": _word("host", _private, "labels"),
+    "full": _word("host", _private, group="v"),
+    "share": _word("host", _private, group="v"),
+    "port": _word("host", _served, "of_port"),
+    "handle": _word("user", facts.is_strange),
+    "cell": _word("name", _strange),
+    **{"address": _address, "at_host": _at_host, "folder": _folder, "told": _told},
+}
+_KIND_OF = {word: kind for kind, words in TABLE["told"].items() for word in words.split()}
+_UNITS, _SOURCES, _SYSTEM, _LIBRARIES = (tuple(row.split()) for row in TABLE["whole"].values())
 
 
 _COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
@@ -442,7 +612,11 @@ def _cells(text: str, known: Known) -> Iterator[Span]:
                 part = WRITING["of_head"].fullmatch(lower(name.group().strip()))
                 kind = _COLUMNS[part["name"]] if part else ""
                 value = field.group().strip(" \"'`").rstrip("+*:")
-                if kind and WRITING["cell"].fullmatch(value) and (named := known.add(kind, value)):
+                if (
+                    kind
+                    and WRITING["of_cell"].fullmatch(value)
+                    and (named := known.add(kind, value))
+                ):
                     at = row.start() + field.start() + field.group().index(value)
                     yield Span(at, at + len(value), kind, named)
 

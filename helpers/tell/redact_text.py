@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import copy
 import hashlib
 import re
@@ -15,14 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .redact_known import TABLE, WRITING, Known, Span
-from .redact_patterns import JOINT, detected, glue, last_wrap, placed, read_bytes
-
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-PACKED = (
-    *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
-    *(b"SQLite format 3", b"PAR1", b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95"),
+from .redact_patterns import (
+    JOINT,
+    PNG,
+    base64_bytes,
+    decoded_base64,
+    detected,
+    glue,
+    last_wrap,
+    placed,
 )
-"""How files begin that hold text in a form which no detector reads."""
+
 _PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
 _NAMED = re.compile(TABLE["named"], re.IGNORECASE)
 BINARY = re.compile(
@@ -160,24 +162,6 @@ def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
     return end
 
 
-def _unpacked(text: str) -> bytes | None:
-    """The bytes of base64, also of its alphabet for addresses and without its padding; None where it is none."""
-    plain = "".join(text.split()).replace("-", "+").replace("_", "/")
-    try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def decoded_base64(text: str) -> str | bytes | None:
-    """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
-    raw = _unpacked(text) or b""
-    if raw.startswith((PNG[:4], JPEG)):
-        return raw
-    inner = read_bytes(raw)
-    return raw if inner is None and raw.startswith(PACKED) else inner
-
-
 def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int) -> str:
     inner = decoded_base64(text)
     if inner is None:
@@ -187,7 +171,7 @@ def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int
         clean = replace(inner, known, replaced, where + " (base64)", depth + 1)
         if clean == inner:
             return text
-        plain = _unpacked(text) == inner.encode("utf-8", "replace")
+        plain = base64_bytes(text) == inner.encode("utf-8", "replace")
         return _encoded(clean.encode(), text) if plain else _name_of(text, known)
     picture = without_words(inner)
     if picture is None:
@@ -362,7 +346,7 @@ class _Walk:
     def binary(self, kind: str, content: Any, where: str, marked: bool) -> str | None:
         """Base64 content without metadata, or None where it must not stay."""
         encoded = "".join(content) if isinstance(content, list) else str(content)
-        raw = _unpacked(encoded) or b""
+        raw = base64_bytes(encoded) or b""
         clean = without_words(raw)
         if clean is None and kind == "a buffer" and isinstance(decoded_base64(encoded), str):
             return self.text(encoded, where)

@@ -12,57 +12,58 @@ from helpers.allocator.driver import Card
 from helpers.allocator.metrics import Metrics
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import AMPLE_BYTES, Agreement
-from helpers.allocator.whatif import TOP, Answer, Row
-from helpers.look.reading import seen, show_bytes
+from helpers.allocator.whatif import TOP
+from helpers.look.reading import seen
 from helpers.settings.releases import behaviour
-from helpers.shapes import Verdict
+from helpers.shapes import FirstOom, Replay, Verdict, WhatIf
+from helpers.units import show_bytes
 
 from .shown import Column, Shown
 
 
-def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> dict[str, Any]:
-    """The JSON shape of one replay."""
-    first = None
-    if outcome.first_oom is not None:
-        first = shapes.FirstOom(index=outcome.first_oom, size_bytes=outcome.first_oom_bytes)
-    rules = behaviour(torch, build)
-    replay = shapes.Replay(
+def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> Replay:
+    """One replay as its JSON shape."""
+    rules, peak, first = behaviour(torch, build), outcome.peak_reserved_bytes, outcome.first_oom
+    return Replay(
         events=outcome.events,
         ooms=outcome.ooms,
-        first_oom=first,
+        first_oom=None if first is None else FirstOom(first, outcome.first_oom_bytes),
         peak_allocated_bytes=outcome.peak_allocated_bytes,
-        peak_reserved_bytes=outcome.peak_reserved_bytes,
+        peak_reserved_bytes=peak,
+        peak_reserved_low_bytes=peak,
+        peak_reserved_high_bytes=peak,
         retries=outcome.counter("num_alloc_retries"),
         device_allocs=outcome.counter("num_device_alloc"),
+        slow_calls=outcome.slow_calls,
+        passes=not outcome.ooms,
         settings=conf,
         torch=torch,
         build=build,
-        proved="oracle" if rules.proved == "oracle" else "source",
+        proved=rules.proved,
+        proved_on=rules.proved_on,
     )
-    return shapes.as_dict(replay)
 
 
 def replay_text(
     outcome: Outcome,
-    shape: dict[str, Any],
+    shape: Replay,
     card: Card,
     check: Agreement | None,
     notes: Sequence[str],
 ) -> str:
     """One replay for a terminal."""
     end = "every request is met"
-    if shape["first_oom"] is not None:
-        end = f"{outcome.ooms} requests fail, the first at operation {outcome.first_oom}: "
-        end += f"{show_bytes(outcome.first_oom_bytes)} asked for"
+    if shape.first_oom is not None:
+        end = f"{shape.ooms} requests fail, the first at operation {shape.first_oom.index}: "
+        end += f"{show_bytes(shape.first_oom.size_bytes)} asked for"
     taken, given = outcome.counter("num_device_alloc"), outcome.counter("num_device_free")
     rows = [
-        ["peak reserved", show_bytes(outcome.peak_reserved_bytes)],
-        ["peak allocated", show_bytes(outcome.peak_allocated_bytes)],
-        ["retries after a flush", str(shape["retries"])],
+        ["peak reserved", show_bytes(shape.peak_reserved_bytes)],
+        ["peak allocated", show_bytes(shape.peak_allocated_bytes)],
+        ["retries after a flush", str(shape.retries)],
         ["calls to the card", f"{taken} to take, {given} to give back"],
-        ["settings", shape["settings"] or "default"],
-        ["torch", f"{shape['torch']}, {shape['build']}"],
-        ["proved", proved_words(shape["proved"], shape["build"])],
+        ["settings", shape.settings or "default"],
+        ["torch", f"{shape.torch}, {shape.build}"],
         ["engine", outcome.engine],
     ]
     ample = card.capacity_bytes >= AMPLE_BYTES
@@ -71,18 +72,19 @@ def replay_text(
     below = []
     if check is not None:
         exact = "exact" if check.exact else "not exact"
-        same = f"{check.same_address} of {check.allocations} addresses, "
+        ranges = f" ({check.by_offset} by offset in an expandable range)" * bool(check.by_offset)
+        same = f"{check.same_address} of {check.allocations} addresses{ranges}, "
         same += f"{check.same_segment_calls} of {check.segment_calls} segment calls"
         held = f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"
         below = ["", f"Against the recording, {exact}: {same}, reserved at the end {held}"]
-    below += [f"Note: {note}" for note in notes]
+    below += ["", f"Proof: {shape.proved_on}", *(f"Note: {note}" for note in notes)]
     return str(Shown("A replay", ["figure", "value"], rows, below, before=[head, ""]))
 
 
 SLOW_CALLS = "Slow calls: those to the card, which wait for it. Order: the one to use, then the fewest slow calls."
 
 
-def league(answer: Answer, rows: int = TOP) -> Shown:
+def league(answer: WhatIf, rows: int = TOP) -> Shown:
     """The settings of a what-if: the one to use, the best of the others and the default's, what was live, warnings."""
     size, passing = show_bytes(answer.capacity_bytes), sum(row.passes for row in answer.rows)
     use = "no setting helps"
@@ -105,20 +107,21 @@ def league(answer: Answer, rows: int = TOP) -> Shown:
     below += [f"note: {warning}" for warning in answer.warnings]
     head = ["settings", "runs out at", "peak reserved", "retries", "slow calls"]
     title = f"{use}. {passing} of {len(answer.rows)} settings pass on {size}"
-    before, below = [f"card {size}, {tried}", use, answer.why, ""], [*below, SLOW_CALLS]
+    proved = [f"proof: {answer.proved_on}"] if answer.proved == "oracle" else []
+    before, below = [f"card {size}, {tried}", use, answer.why, ""], [*below, *proved, SLOW_CALLS]
     return Shown(title, head, list(map(_league_row, chosen)), below, before, widest=None)
 
 
-def ranked(answer: Answer) -> list[Row]:
+def ranked(answer: WhatIf) -> list[Replay]:
     """The settings as they are shown: the one to use first, which is the simplest of those about as good as the best."""
     return sorted(
         answer.rows, key=lambda row: bool(answer.needs_bytes) or row.settings != answer.use
     )
 
 
-def _league_row(row: Row) -> list[Any]:
+def _league_row(row: Replay) -> list[Any]:
     """A setting: where it runs out, and its peak with the band that the rules for addresses leave."""
-    out = "passes" if row.passes else f"operation {row.first_oom:,}"
+    out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
     band = (show_bytes(row.peak_reserved_low_bytes), show_bytes(row.peak_reserved_high_bytes))
     peak = " to ".join(dict.fromkeys(band))
     return [row.settings or "default", out, peak, row.retries, row.slow_calls]
@@ -128,14 +131,15 @@ def _where(frames: tuple[str, ...]) -> str:
     return " < ".join(frames[:3]) or "no stack recorded"
 
 
-def sweep_table(answers: Sequence[Answer]) -> Shown:
+def sweep_table(answers: Sequence[WhatIf]) -> Shown:
     """What-ifs over releases and cards, a line each."""
     rows = []
     for answer in answers:
         default = next((row for row in answer.rows if not row.settings), None)
         first = "not tried"
         if default is not None:
-            first = "passes" if default.passes else f"fails at operation {default.first_oom}"
+            out = default.first_oom
+            first = f"fails at operation {out.index}" if out else "passes"
         use = answer.use or "the default"
         if answer.needs_bytes:
             then = answer.needs_settings or "the default"
@@ -153,17 +157,8 @@ def smallest_table(sizes: dict[str, int]) -> Shown:
     return Shown("The smallest card that is enough", head, rows, widest=None)
 
 
-def proved_words(proved: str, build: str) -> str:
-    """How far an answer for a build was proved."""
-    if build != "cuda":
-        return "shared source, not proved on a HIP build"
-    if proved == "oracle":
-        return "event by event against the compiled allocator"
-    return "from the source of this release"
-
-
 def verdict(
-    answer: Answer, now: Row, at_failure: Metrics | None, *, recorded: bool, own: bool = False
+    answer: WhatIf, now: Replay, at_failure: Metrics | None, *, recorded: bool, own: bool = False
 ) -> Verdict:
     """What a trace proves about its own end. `now` is the row of the settings in force; at_failure the block figures there.
 
@@ -174,7 +169,7 @@ def verdict(
     return replace(_of_trace(answer, now, at_failure, recorded), state="" if own else "aside")
 
 
-def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bool) -> Verdict:
+def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded: bool) -> Verdict:
     source = f"replay under torch {answer.torch}, {answer.build}"
 
     def held(name: str, value: int, item: str, says: str) -> shapes.Evidence:
@@ -194,12 +189,12 @@ def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bo
         ],
         next_step=_use(answer, now),
     )
-    if now.passes:
+    if now.first_oom is None:
         return made
-    request = f"request at operation {now.first_oom}", f"fails under {setting}"
+    request = f"request at operation {now.first_oom.index}", f"fails under {setting}"
     least = "the most that is alive at once: no setting passes on less"
     evidence = [
-        held("request", now.first_oom_bytes, *request),
+        held("request", now.first_oom.size_bytes, *request),
         held("floor", answer.floor_bytes, f"live at operation {answer.floor_index}", least),
         card,
     ]
@@ -223,7 +218,7 @@ def _of_trace(answer: Answer, now: Row, at_failure: Metrics | None, recorded: bo
     )
 
 
-def _too_small(made: Verdict, answer: Answer, recorded: bool) -> Verdict:
+def _too_small(made: Verdict, answer: WhatIf, recorded: bool) -> Verdict:
     """No setting passes on the card; above what is alive at once that is beyond doubt."""
     above, more = answer.floor_bytes > answer.capacity_bytes, answer.needs_bytes
     summary = f"No setting helps: the card needs {more} more bytes ({show_bytes(more)}), "
@@ -239,16 +234,16 @@ def _too_small(made: Verdict, answer: Answer, recorded: bool) -> Verdict:
     )
 
 
-def _use(answer: Answer, now: Row) -> shapes.NextStep:
+def _use(answer: WhatIf, now: Replay) -> shapes.NextStep:
     if answer.use == now.settings or (now.passes and not answer.use):
         return shapes.NextStep(what="Leave the allocator's settings as they are")
+    names = behaviour(answer.torch, answer.build).conf_names
     if not answer.use:
         what = "Unset the allocator's variables: the default settings pass"
-        return shapes.NextStep(what, "unset PYTORCH_CUDA_ALLOC_CONF")
-    name = "PYTORCH_CUDA_ALLOC_CONF" if answer.build == "cuda" else "PYTORCH_HIP_ALLOC_CONF"
+        return shapes.NextStep(what, f"unset {' '.join(names)}")
     return shapes.NextStep(
         what=f"Set it before the program starts: {answer.why}",
-        command=f"export {name}={answer.use}",
+        command=f"export {names[0]}={answer.use}",
         precondition="the program is started anew; a running one keeps what it has",
         blast_radius="programs started from this shell",
     )
@@ -258,7 +253,7 @@ def _name(settings: str) -> str:
     return settings or "the default settings"
 
 
-def _groups(answer: Answer) -> str:
+def _groups(answer: WhatIf) -> str:
     known = [group for group in answer.groups[:3] if group.frames]
     named = [f"{group.frames[0]} ({show_bytes(group.size_bytes)})" for group in known]
     return ", ".join(named) or "those the table lists"

@@ -28,12 +28,11 @@ from helpers.run.record import EARLIER, RecordUnreadable, boot_id, gone, read_ba
 from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
-from .batches import leading
+from .batches import counted, leading
 from .box import ELSEWHERE
 from .page import Room, notebook_html, render
-from .shown import words
-from .tables import cut, duration, plain, uncoloured
-from .verdict import headline
+from .shown import cut, duration, plain, uncoloured, words
+from .verdict import headline, short
 
 PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
 """Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
@@ -101,13 +100,9 @@ class Section:
         return self.few or bool(self.lost and self.html)
 
     @property
-    def answer(self) -> str:
-        return self.run.verdict.short if self.run.verdict else ""
-
-    @property
     def outcome(self) -> str:
         """What it came to: its answer, else its state."""
-        return self.answer or self.run.state.replace("_", " ")
+        return short(self.run.verdict) if self.run.verdict else self.run.state.replace("_", " ")
 
     @property
     def says(self) -> str:
@@ -179,7 +174,7 @@ def write_index(batch_folder: Path) -> Path:
 def _link(path: Path, sections: list[Section]) -> None:
     """A link to the page by a name that says box, day and cause: for who keeps it, or looks for it among others."""
     answers = _answers(sections)
-    causes = [answer["verdict"].short for answer in answers if answer["verdict"]]
+    causes = [short(answer["verdict"]) for answer in answers if answer["verdict"]]
     words = [_titles(path.parent, answers, [s.run for s in sections])["heading"], *causes]
     name = re.sub(r"[^\w.]+", "-", " ".join(words if len(answers) == 1 else words[:1])).strip("-.")
     for old in path.parent.glob("*.html"):
@@ -251,13 +246,16 @@ def _page(folder: Path, sections: list[Section], unreadable: list[str], up: str 
         notebooks=notebooks,
         since=None if up else _since(folder, sections),
         unreadable=unreadable,
-        counts=_counted(sections),
+        counts=counted(section.run for section in sections),
         troubles=troubles[:MOST_TROUBLES],
         more_troubles=len(troubles) - MOST_TROUBLES,
         most_alike=MOST_ALIKE,
         alarms=len(started),
         need=sum(map(len, started)),
-        nodes=[(node or "this one", here, _counted(here)) for node, here in nodes[1:] and nodes],
+        nodes=[
+            (node or "this one", here, counted(s.run for s in here))
+            for node, here in nodes[1:] and nodes
+        ],
         gates=[f"{why}{f', {count} times' if count > 1 else ''}" for why, count in gates],
         repeated=[f"{s.run.run_id}: {'; '.join([*s.earlier, s.state])}" for s in repeated],
     )
@@ -419,17 +417,6 @@ def _cell(runs: Iterable[Section]) -> list[tuple[Section, int]]:
     """What a notebook came to on a box: a run of each outcome with how many there are, the most frequent first."""
     alike = sorted(_by(runs, lambda section: section.outcome), key=lambda one: -len(one[1]))
     return [(here[0], len(here)) for _, here in alike]
-
-
-def _counted(sections: Iterable[Section]) -> list[str]:
-    """How many runs came to what, in words; the good state first, then the worst."""
-    counts = Counter[str](section.run.state for section in sections)
-    words = {"planned": "not started"}
-    return [
-        f"{counts[state]} {words.get(state, state.replace('_', ' '))}"
-        for state in dict.fromkeys(("answered", *STATE_WORDS))
-        if counts[state]
-    ]
 
 
 def _by(sections: Iterable[Section], key: Callable[[Section], Any]) -> list[tuple[Any, Sections]]:

@@ -43,17 +43,14 @@ DROPPED = set(
 _SPAN = re.compile(r"[1-9][0-9]{0,2}")
 
 
-def _kept(name: str, value: str) -> str | None:
-    """The value of an attribute that stays: how far a cell spans, and that it holds a number."""
-    fits = value == "number" if name == "class" else _SPAN.fullmatch(value)
-    return value if fits else None
-
-
 CLEANER = nh3.Cleaner(
     tags=TAGS,
     clean_content_tags=DROPPED,
     attributes={tag: {"colspan", "rowspan", "class"} for tag in ("td", "th")},
-    attribute_filter=lambda tag, name, value: _kept(name, value),
+    # How far a cell spans, and that it holds a number.
+    attribute_filter=lambda tag, name, value: (
+        value if (value == "number" if name == "class" else _SPAN.fullmatch(value)) else None
+    ),
     url_schemes=set(),
     link_rel=None,
 )

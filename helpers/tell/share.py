@@ -58,6 +58,10 @@ NO_ANSWER = "no run came to an answer"
 TITLE = "Why this computer runs out of graphics memory"
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
 _CARDS = re.compile(r'<section id="verdict">.*?</section>', re.DOTALL)
+_INFO = re.compile(
+    rb"(/(?:Creator|Producer|CreationDate|ModDate)\s*\()((?:[^()\\]|\\.)*)\)", re.DOTALL
+)
+_PARTED = re.compile(r"<[^<>]*>|\s*\n\s*")
 BROWSERS = "chromium chromium-browser google-chrome-stable google-chrome microsoft-edge".split()
 PRINTING = (
     "--headless --disable-gpu --no-first-run --disable-extensions --disable-sync --disable-background-networking "
@@ -116,7 +120,9 @@ class Shared:
 
 def marked(html: str, finds: Iterable[str]) -> str:
     """A page that is not for others: every value that a second scan found is marked, and it says so at its head."""
-    values = {escape(value) for find in finds if (value := getattr(find, "value", ""))}
+    written = {getattr(find, name, "") for find in finds for name in ("value", "read")}
+    pieces = {one for value in written for one in _PARTED.split(value) if len(one) > 3}
+    values = pieces | {escape(one) for one in pieces}
     if values:
         some = "|".join(map(re.escape, sorted(values, key=len, reverse=True)))
         html = re.sub(rf"(<[^<>]*>)|({some})", lambda m: m[1] or f"<mark>{m[2]}</mark>", html)
@@ -312,6 +318,7 @@ def _verdict(nb: Any) -> Verdict | None:
 def _cut(path: Path) -> tuple[bytes, list[str]]:
     """A notebook cut to what a page shows, with what is wrong with it; nothing of one that cannot be read."""
     from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_core.paths import jupyter_path
 
     try:
         nb, wrong = read_notebook(path)
@@ -319,7 +326,8 @@ def _cut(path: Path) -> tuple[bytes, list[str]]:
         return b"", [plain(error)]
     kernel = nb.metadata.get("kernelspec", {})
     kernel = kernel.get("name", "") if isinstance(kernel, dict) else ""
-    if kernel and kernel not in KernelSpecManager().find_kernel_specs():
+    specs = KernelSpecManager(kernel_dirs=jupyter_path("kernels"))  # by itself it makes ~/.ipython
+    if kernel and kernel not in specs.find_kernel_specs():
         wrong.append(f"kernel {kernel!r} is not installed here; shown is what was saved")
     cut_notebook(nb)
     return nbformat.writes(nb).encode("utf-8", "replace"), wrong
@@ -367,5 +375,6 @@ def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
         if ended.how != "exited" or not made.is_file() or made.read_bytes()[:5] != b"%PDF-":
             words = (ended.last_words.strip().splitlines() or ["no words"])[-1][:200]
             return f"{Path(program).name} {ended.fate}: {words}"
-        shutil.copyfile(made, out)
+        # Its own title is the page's; the time and the browser that it was printed with are nobody's business.
+        out.write_bytes(_INFO.sub(lambda m: m[1] + b" " * len(m[2]) + b")", made.read_bytes()))
     return ""

@@ -25,8 +25,9 @@ from functools import lru_cache
 from html import escape
 from typing import Any, NamedTuple
 
-from helpers.look.reading import Reading, show_bytes
+from helpers.look.reading import Reading
 from helpers.units import plain as plain
+from helpers.units import show_bytes
 
 WIDEST = 48
 """Columns a cell of words may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
@@ -39,6 +40,9 @@ LONGEST = 20
 """Letters of a word of a page that is not broken; a longer path may be, after a slash."""
 MOST_SPOKEN, LONGEST_LINE = 24, 140
 """Rows that an alt text names (of more it says how many), and columns of the line that a folded view has."""
+UNWRAPPED, OF_PROSE, PROSE = 17, 26, 60
+"""Letters that a column of a page has room for, if it needs so many, however narrow the screen is: rows stay low. Of prose,
+which begins with so many letters, they are a few more."""
 SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
 DARK = "".join(
     f"[style*='l: #{old}'],[fill='#{old}']{{fill:#{new}!important}}"
@@ -117,11 +121,6 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24:02d} h {minutes}"
 
 
-def milliseconds(seconds: float) -> str:
-    """Seconds as milliseconds, for short times that are compared."""
-    return f"{1e3 * seconds:.1f} ms"
-
-
 def percent(share: float) -> str:
     """A share as whole percent, of which none is below nothing: ``35%``, never ``-0%``."""
     return f"{round(share, 2) + 0:.0%}"
@@ -131,7 +130,7 @@ UNITS: dict[str, Callable[[Any], str]] = {
     "bytes": show_bytes,
     "s": duration,
     "0.1 s": "{:.1f} s".format,
-    "ms": milliseconds,
+    "ms": lambda seconds: f"{1e3 * seconds:.1f} ms",
     "%": percent,
 }
 """How a plain number of a column with that unit is written."""
@@ -151,11 +150,6 @@ class Cell(NamedTuple):
     words: str
     number: bool | None
     why: str = ""
-
-    @property
-    def starts(self) -> bool:
-        """Whether it is a short one that begins with a number: ``117.08 GiB``."""
-        return bool(re.match(r"-?[\d.,]+( |$)", self.words)) and len(self.words) < 28
 
 
 def cell(value: Any, unit: str = "") -> Cell:
@@ -208,8 +202,14 @@ class Shown:
         """The rows by heading, to go on with; values stay as they are."""
         return [dict(zip(self._heads(), row)) for row in self.cells]
 
+    def without(self, name: str) -> Shown:
+        """The view without one of its columns."""
+        at = self._heads().index(name)
+        rest = [[*row[:at], *row[at + 1 :]] for row in (self.columns, *self.cells)]
+        return replace(self, columns=rest[0], cells=rest[1:])
+
     def __str__(self) -> str:
-        return self.text(_terminal())
+        return self.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
 
     def text(self, columns: int | None = None) -> str:
         """The table as text, a column of numbers right; wider than ``columns`` it is wrapped where rich is installed."""
@@ -244,10 +244,13 @@ class Shown:
         """The table as HTML that is complete without scripts."""
         body, why = self._written(whole=True)
         numbers = _numbers(body, sizes=True) or [False] * len(self.columns)
-        titles = "".join(map(_html_cell, ["th"] * len(numbers), self._heads(), numbers))
+        columns = zip(self._heads(), *([one.words for one in row] for row in body))
+        widest = [max(map(columns_of, words)) for words in columns]
+        rooms = [OF_PROSE if wide >= PROSE else min(wide, UNWRAPPED) for wide in widest]
+        titles = "".join(map(_html_cell, self._heads(), numbers, rooms))
         lines = "".join(
-            f"<tr>{''.join(_html_cell('td', *one) for one in row)}</tr>"
-            for row in ([(one.words, right) for one, right in zip(row, numbers)] for row in body)
+            f"<tr>{''.join(_html_cell(one.words, right) for one, right in zip(row, numbers))}</tr>"
+            for row in body
         )
         caption = escape(plain(self.title))
         above, below = (_html_lines(some) for some in (self.before, [*why, *self.notes]))
@@ -339,6 +342,12 @@ class Shown:
         return words
 
 
+def text_html(text: str) -> str:
+    """Text with its lines, each wrapped at spaces; what is printed JupyterLab breaks within words."""
+    style = f"{SHEET};word-break:normal;max-width:97%;white-space:pre-wrap"
+    return f"<pre style='{style}'>{escape(plain(text, keep=chr(10)))}</pre>"
+
+
 def display(view: Any, data: dict[str, object] | None = None, again: bool = False) -> None:
     """Show a view, or words with ``data``, the same in other forms, as one output of a notebook's cell; ``again`` as of ABOUT.
 
@@ -352,8 +361,13 @@ def display(view: Any, data: dict[str, object] | None = None, again: bool = Fals
             if isinstance(view, Shown):
                 front.display(replace(view, again=again or view.again))
             else:
-                how = {"metadata": {ABOUT: {"again": True}}} if again else {}
-                front.display({**(data or {}), "text/plain": str(view)}, raw=True, **how)
+                words = str(view)
+                about: dict[str, object] = {"again": True} if again else {}
+                if data is None:
+                    data = {"text/html": text_html(words)}
+                    about["says"] = cut(words.split("\n")[0], LONGEST_LINE)
+                how = {"metadata": {ABOUT: about}} if about else {}
+                front.display({**data, "text/plain": words}, raw=True, **how)
             return
     print(view.alt if isinstance(view, Shown) and view.draw else view)
 
@@ -375,10 +389,13 @@ def _aligned(head: list[str], body: list[list[Cell]]) -> list[str]:
 
 
 def _numbers(body: list[list[Cell]], sizes: bool = False) -> list[bool]:
-    """Which columns hold numbers alone, and at least one; with ``sizes`` words that begin with a number count as one."""
+    """Which columns hold numbers alone, and at least one; with ``sizes`` short words that begin with one count as one."""
+
+    short, number = 28 * sizes, re.compile(r"-?[\d.,]+( |$)")
 
     def kinds(column: Sequence[Cell]) -> set[bool]:
-        return {bool(c.number or sizes and c.starts) for c in column if c.number is not None}
+        known = (one for one in column if one.number is not None)
+        return {bool(c.number or len(c.words) < short and number.match(c.words)) for c in known}
 
     return [kinds(column) == {True} for column in zip(*body)]
 
@@ -386,11 +403,6 @@ def _numbers(body: list[list[Cell]], sizes: bool = False) -> list[bool]:
 def _pad(text: str, width: int, right: bool) -> str:
     space = " " * (width - columns_of(text))
     return space + text if right else text + space
-
-
-def _terminal() -> int | None:
-    """The columns of the terminal that is written to; None where it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def bold(text: str) -> str:
@@ -420,12 +432,16 @@ def _wrapped_table(head: list[str], body: list[list[Cell]], columns: int) -> lis
     return [line.rstrip() for line in written.get().splitlines()]
 
 
-def _html_cell(tag: str, words: str, number: bool) -> str:
-    """A cell of a page: a number stands right and is not broken; words stand left also where no style sheet is let in."""
-    scope, said = " scope=col" * (tag == "th"), escape(words)
+def _html_cell(words: str, number: bool, room: int = 0) -> str:
+    """A cell of a page, or with ``room`` in letters the heading of its column; a number stands right and is not broken.
+
+    Words stand left, and columns have room, also where no style sheet is let in: in a notebook that nobody trusts yet.
+    """
+    tag, scope, said = ("th", " scope=col", escape(words)) if room else ("td", "", escape(words))
     if any(len(word) > LONGEST for word in words.split()):
         said = said.replace("/", "/<wbr>").replace("_", "_<wbr>")
-    side = " class=number" if number else " style='text-align:left'"
+    style = "text-align:left" * (not number) + f";min-width:{0.6 * room:.0f}em" * bool(room)
+    side = " class=number" * number + f" style='{style.strip(';')}'" * bool(style)
     return f"<{tag}{scope}{side}>{said}</{tag}>"
 
 

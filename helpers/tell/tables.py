@@ -10,15 +10,11 @@ import os.path
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from helpers.look.reading import Reading
 
 from .shown import Shown, duration, plain, size, words
-from .shown import cut as cut
-from .shown import table as table
-from .shown import uncoloured as uncoloured
 
 NO_POOL = "No memory pool was found."
 NO_GPU = "No GPU was found: no driver, and no listing of the PCI bus, shows one."
@@ -71,7 +67,7 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says)
 
 
-def pools_table(items: Iterable[Gpu | Pool], sources: bool = True) -> Shown:
+def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
     """Each layer's account of each memory pool, side by side."""
     rows: list[list[Any]] = []
     for _, pci, pools in pools_of(items):
@@ -79,11 +75,10 @@ def pools_table(items: Iterable[Gpu | Pool], sources: bool = True) -> Shown:
             readings = [pool.total, pool.used, pool.free]
             rows.append([pci or "host", pool.layer, *readings, one_source(readings)])
     head = ["GPU", "layer", "total", "used", "free", "source"]
-    view = Shown("Memory pools, each layer's account", head, rows, none=NO_POOL)
-    return _with_sources(view, sources)
+    return Shown("Memory pools, each layer's account", head, rows, none=NO_POOL)
 
 
-def holders_table(gpus: Iterable[Gpu], sources: bool = True) -> Shown:
+def holders_table(gpus: Iterable[Gpu]) -> Shown:
     """Each process that holds memory, what no process accounts for, and below it what could not be seen."""
     rows: list[list[Any]] = []
     blind = []
@@ -98,15 +93,7 @@ def holders_table(gpus: Iterable[Gpu], sources: bool = True) -> Shown:
     head = ["GPU", "pid", "process", "uid", "state", "memory", "note", "source"]
     most: Any = max(rows, key=lambda row: size(row[5]) or 0, default=None)
     says = f"{most[5].show()}, the most, by {plain(most[2])}" if most and size(most[5]) else ""
-    view = Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=says)
-    return _with_sources(view, sources)
-
-
-def _with_sources(view: Shown, sources: bool) -> Shown:
-    """The view with its last column, which says where each row is from, or without it."""
-    if sources:
-        return view
-    return replace(view, columns=view.columns[:-1], cells=[row[:-1] for row in view.cells])
+    return Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=says)
 
 
 def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:

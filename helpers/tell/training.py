@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import Any
 
 from helpers.load.criteria import Criteria, criteria, read_study, with_runs
 from helpers.load.training import WAYS, Endurance, PathResult
-from helpers.look.reading import seen, show_bytes
+from helpers.look.reading import seen
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.units import show_bytes
 
-from .sheet import ACCENT, NOT_KNOWN, Bar, Look, Sheet
 from .shown import Column, Shown
 
 SAVES = (
@@ -60,7 +59,9 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     return Shown(title, head, rows, draw=partial(_draw_paths, results, title), widest=90)
 
 
-def _draw_paths(results: Sequence[PathResult], title: str) -> Figure:
+def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
+    from .sheet import Sheet  # here: the criteria need no figure, and so no matplotlib
+
     sheet = Sheet(title)
     top = max([above_start(one) or 0 for one in results], default=0) or 1
     sheet.heading("Memory of the training itself", "above the process's start")
@@ -70,7 +71,9 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Figure:
     return sheet.done()
 
 
-def _path_bar(one: PathResult) -> Bar:
+def _path_bar(one: PathResult) -> Any:
+    from .sheet import ACCENT, NOT_KNOWN, Bar, Look
+
     took, small = above_start(one), list(filter(None, [one.says or one.why]))
     if took is None or one.state != "ran":
         return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
@@ -175,4 +178,4 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
     summary += f"same training ({best.equal_to_single})."
     step = NextStep(f"Train with {best.name}, and checkpoint so that a kill loses nothing")
     title = summary.rstrip(".")
-    return replace(made, confidence="likely", title=title, summary=summary, next_step=step)
+    return replace(made, confidence="confirmed", title=title, summary=summary, next_step=step)

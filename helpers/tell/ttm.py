@@ -15,9 +15,8 @@ from helpers.judge.ttm_plan import Room, in_units, plan
 from helpers.judge.ttm_verify import VerifyResult, verify
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import Bundle
-from helpers.look.reading import GIB, show_bytes
 from helpers.shapes import Ttm
-from helpers.units import near
+from helpers.units import GIB, near, show_bytes
 
 from .shown import Column, Shown, cell, plain, words, wrapped
 
@@ -103,11 +102,11 @@ def plan_lines(answer: Ttm) -> list[str]:
     return lines
 
 
-def command_text(answer: Ttm, number: int = 0) -> str:
+def command_text(answer: Ttm) -> str:
     """One block of commands with its undo and its check; what is printed here is never run by the workbook."""
     if not answer.commands:
         return "Nothing needs doing: there is no command to print."
-    block = answer.commands[number]
+    block = answer.commands[0]
     parts = (
         ("Keep what is there first", "python -m helpers capture --out before.tar.gz"),
         (f"To run, as {block.system} does it; printed here and never run", block.run),
@@ -127,19 +126,18 @@ def mistaken_table() -> Shown:
     return Shown("Settings often made by mistake", head, words("mistaken"), widest=None)
 
 
-def ceilings_table(stack: Stack, sources: bool = True) -> Shown:
+def ceilings_table(stack: Stack) -> Shown:
     """Every row of a stack: value, as its source writes it, what is pending, and whether it binds."""
     rows = []
     for row in stack.rows:
         mark = "binds" if _binds(stack, row) else "" if row.layer else "no ceiling"
         native = f"{row.native} {row.unit}".removesuffix(" text") if row.native else None
-        cells = [row.name, row.value, native, row.pending_bytes, mark, row.value.source or None]
-        rows.append(cells if sources else cells[:-1])
+        source = row.value.source or None
+        rows.append([row.name, row.value, native, row.pending_bytes, mark, source])
     sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
     head = ["layer", "value", "as written", Column("pending", "bytes"), "", "source"]
     notes = [line for note in sentences for line in wrapped(note, "", "  ")]
     says = next((f"{r.name} binds: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
-    head = head if sources else head[:-1]
     return Shown("The ceilings", head, rows, notes, result=says or "No layer is known to bind")
 
 

@@ -17,12 +17,13 @@ from .tables import one_source
 CAUSE_WORDS: dict[str, str] = words("causes")
 CONFIDENCE_WORDS: dict[str, str] = words("confidence")
 HEALTHY = "healthy"
+FINE = "nothing failed, and what was read is as it should be"
 UNDECIDED = "the reading that decides is named below"
 SUM, SUMS = "sum-", "The sums of the message"
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
-LONGEST_HEADLINE, LONGEST_TITLE, MOST_WHY = 90, 140, 3
+LONGEST_TITLE, LONGEST_NAME, MOST_WHY = 140, 56, 3
 SCREEN, LINES = 80, 25
 
 
@@ -31,22 +32,25 @@ def headline(verdict: Verdict) -> str:
     if verdict.title.strip():
         return cut(_flat(verdict.title).rstrip("."), LONGEST_TITLE)
     if verdict.cause == "other" and verdict.summary.strip():
-        clause = re.split(r"[.:;]\s", _flat(verdict.summary))[0].rstrip(".")
-        while len(clause) > LONGEST_HEADLINE and ", " in clause:
-            clause = clause.rpartition(", ")[0]
-        return cut(clause, LONGEST_HEADLINE)
+        return cut(re.split(r"[.:;]\s", _flat(verdict.summary))[0].rstrip("."), LONGEST_TITLE)
     return CAUSE_WORDS[verdict.cause]
 
 
 def named(verdict: Verdict) -> str:
-    """Its label: the cause's, or that nothing is wrong."""
+    """Its label in tables of data: the cause's, or that nothing is wrong. A reader is shown ``short``."""
     return HEALTHY if verdict.state == HEALTHY else verdict.cause
+
+
+def short(verdict: Verdict) -> str:
+    """The answer in a cell of a table: the cause's name, of one outside the list its title, and how sure that is."""
+    name = words("names").get(named(verdict)) or cut(headline(verdict), LONGEST_NAME)
+    return name if label(verdict) in (FINE, UNDECIDED) else f"{name} ({verdict.confidence})"
 
 
 def label(verdict: Verdict) -> str:
     """How sure it is, in words. Where nothing wrong was seen or nothing is decided there is nothing to be sure of."""
     if verdict.state == HEALTHY:
-        return "nothing failed, and what was read is as it should be"
+        return FINE
     return UNDECIDED if verdict.cause == "cannot-tell" else CONFIDENCE_WORDS[verdict.confidence]
 
 
@@ -70,6 +74,12 @@ def why(verdict: Verdict) -> list[Evidence]:
     return [*first, *(row for row in rows(verdict) if row.reading.unit != "bytes")][:MOST_WHY]
 
 
+def quoted(row: Evidence) -> str:
+    """What was read, as it stands beside what it says: a size, or the words of a log; a lone word is a code, and left out."""
+    value = plain(row.reading.show())
+    return value if row.reading.unit != "text" or " " in value and value not in row.says else ""
+
+
 def steps(verdict: Verdict) -> list[tuple[str, str, str]]:
     """The next step as what a person does one after the other: title, words, and what is typed there."""
     step = verdict.next_step
@@ -91,16 +101,15 @@ def brief(verdict: Verdict) -> str:
     Commands are never cut or wrapped. Where they take too much room, how to check and undo is left to ``as_text``.
     """
     head = [bold(line) for line in wrapped(headline(verdict), columns=SCREEN)]
-    head += wrapped(f"({named(verdict)}; {label(verdict)})", columns=SCREEN)
+    head += wrapped(f"({label(verdict)})", columns=SCREEN)
     first = why(verdict)
     reasons = ["", *([bold("Why")] if first else wrapped(summary(verdict), columns=SCREEN))]
     for row in first:
-        value, says = plain(row.reading.show()), _flat(row.says)
-        if row.reading.unit != "text":
-            says = f"{value}: {says}"
-        reasons += wrapped(says, "  ", "    ", SCREEN)
-        if row.reading.unit == "text" and " " in value and value not in says:
-            reasons.append("    " + cut(value, SCREEN - 4))  # a line of a log, not a code
+        value, says = quoted(row), _flat(row.says)
+        sized = f"{value}: {says}" if row.reading.unit != "text" else says
+        reasons += wrapped(sized, "  ", "    ", SCREEN)
+        if value and sized == says:
+            reasons += wrapped(value, "    ", columns=SCREEN)[:MOST_WHY]
     listed, after = steps(verdict), _limits(verdict)
     counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
     counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
@@ -133,15 +142,15 @@ def _limits(verdict: Verdict) -> list[str]:
     return [line for text in words for line in wrapped(_flat(text), "  ", "    ", SCREEN)]
 
 
-def as_text(verdict: Verdict, sources: bool = True) -> str:
-    """The verdict with all its evidence; ``sources=False`` leaves out where each reading came from."""
-    out = [headline(verdict), f"({named(verdict)}; {label(verdict)})"]
+def as_text(verdict: Verdict) -> str:
+    """The verdict with all its evidence."""
+    out = [headline(verdict), f"({label(verdict)})"]
     if summary(verdict):
         out += ["", *_prose(summary(verdict), "")]
-    out += ["", "Evidence", *_items(rows(verdict), "None.", sources)]
+    out += ["", "Evidence", *_items(rows(verdict), "None.")]
     if sums(verdict):
         out += ["", SUMS, *(line for row in sums(verdict) for line in _prose(row.says))]
-    out += ["", "Against", *_items(verdict.against, NOTHING_AGAINST, sources), "", "Missing"]
+    out += ["", "Against", *_items(verdict.against, NOTHING_AGAINST), "", "Missing"]
     missing = [line for m in verdict.missing for line in _prose(f"{m.reading}: {m.how}")]
     out += missing or ["  " + NOTHING_MISSING]
     if verdict.alternatives:
@@ -157,7 +166,7 @@ def as_markdown(verdict: Verdict) -> str:
     missing = [f"{_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
     parts = [
         f"**{_escaped(headline(verdict))}**",
-        f"`{named(verdict)}`, {label(verdict)}",
+        label(verdict),
         _escaped(summary(verdict)),
         _listed("Evidence", map(_item, rows(verdict)), "None."),
         _listed("Missing", missing, NOTHING_MISSING),
@@ -199,15 +208,15 @@ def next_step(verdict: Verdict) -> None:
 
 def alternatives(verdict: Verdict) -> list[str]:
     """The causes that the evidence leaves open, in words."""
-    return [f"{CAUSE_WORDS[a.cause]} ({a.cause}, {a.confidence})" for a in verdict.alternatives]
+    return [f"{CAUSE_WORDS[a.cause]} ({a.confidence})" for a in verdict.alternatives]
 
 
-def _items(items: list[Evidence], none: str, sources: bool) -> list[str]:
+def _items(items: list[Evidence], none: str) -> list[str]:
     """Each piece of evidence, its value under what it says."""
     out = []
     for e in items:
-        source = f"   from {one_source([e.reading])}" if sources else ""
-        out += [*_prose(f"{e.id}: {e.says}"), f"      {plain(e.reading.show())}{source}"]
+        value, source = plain(e.reading.show()), one_source([e.reading])
+        out += [*_prose(f"{e.id}: {e.says}"), f"      {value}   from {source}"]
     return out or ["  " + none]
 
 
@@ -216,7 +225,7 @@ def _prose(text: str, indent: str = "  ") -> list[str]:
 
 
 def _item(e: Evidence) -> str:
-    value, source = _escaped(e.reading.show()), _code(one_source([e.reading]))
+    value, source = _escaped(e.reading.show()), code(one_source([e.reading]))
     return f"{_escaped(e.says)} **{value}** from {source} ({_escaped(e.id)})"
 
 
@@ -233,10 +242,13 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", _flat(text))
 
 
-def _code(text: str) -> str:
+def code(text: str, none: str = "an unnamed source") -> str:
     """A code span that holds any text: its fence is longer than any run of backticks inside."""
-    text = plain(text)
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    if not text:
-        return "an unnamed source"
-    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
+    text = _flat(text)
+    fence = "`" * (1 + backticks(text))
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else none
+
+
+def backticks(text: str) -> int:
+    """The longest run of backticks."""
+    return max(map(len, re.findall("`+", text)), default=0)

@@ -8,7 +8,7 @@ from typing import Any
 from helpers.load.vpoc.answer import case_arithmetic
 from helpers.load.vpoc.planner import BOUNDS, Plan, Shape
 from helpers.load.vpoc.trades import Layout, Trades
-from helpers.look.reading import show_bytes
+from helpers.units import show_bytes
 
 from .shown import Column, Shown
 

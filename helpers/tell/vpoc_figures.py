@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from helpers.load.vpoc.profile import Levels, nodes
 from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.load.vpoc.trades import Layout, Trades, to_price
-from helpers.look.reading import MIB, show_bytes
+from helpers.units import MIB, show_bytes
 
 from .sheet import ACCENT, ALARM, INK, MUTED, SERIES, annotated, drawn, legend, titled
 from .shown import Column, Shown

@@ -19,6 +19,7 @@ import driver
 import panel_examples as made
 
 pytestmark = [
+    pytest.mark.slow,  # `make test-browser` runs it
     pytest.mark.skipif(not driver.chromium(), reason="no Chromium on this machine"),
 ]
 NAMES = list(made.CELLS)

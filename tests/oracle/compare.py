@@ -8,14 +8,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from helpers.allocator.driver import Card
-from helpers.allocator.outcome import lines
+from helpers.allocator.outcome import ReplayError, lines
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import from_oracle
 from helpers.settings.text import SettingsError
 
 FIELDS = ("out", "seg", "off", "bsize", "alloc", "res", "act", "req", "isplit", "n", "c", "drv")
 ABSENT = "absent"  # a field that one line lacks; null is a counter that the release does not have
-OPERATION = ("op", "id", "size", "stream", "via", "fraction", "conf", "on", "bytes")
+OPERATION = (
+    "op",
+    "id",
+    "size",
+    "stream",
+    "pool",
+    "mempool",
+    "via",
+    "fraction",
+    "conf",
+    "on",
+    "bytes",
+)
 
 
 def read(path: Path) -> list[dict]:
@@ -33,15 +45,19 @@ def operations(result: Iterable[dict]) -> list[dict]:
     return asked
 
 
-def model(job: dict, ops: list[dict], torch: str, engine: str = "auto") -> list[dict]:
+def model(
+    job: dict, ops: list[dict], torch: str, engine: str = "auto", build: str = "cuda"
+) -> list[dict]:
     """The result lines of a job {conf, vram, fraction, policy, foreign} over operations, by the model."""
     card = Card(job["vram"], job.get("foreign") or 0, job.get("policy") or "firstfit")
-    how = {"torch": torch, "fraction": job.get("fraction"), "engine": engine}
+    how = {"torch": torch, "build": build, "fraction": job.get("fraction"), "engine": engine}
     try:
         trace = from_oracle(map(json.dumps, ops))
         outcome = replay(trace, job.get("conf") or "", card, timeline=True, **how)
     except SettingsError as error:
         return [{"job": job}, {"config_error": str(error)}]
+    except ReplayError as error:
+        return [{"job": job}, {"torn": str(error)}]
     return [{"job": job}, *lines(ops, outcome)]
 
 
@@ -89,6 +105,9 @@ def fields(real: dict, model: dict) -> list[str]:
 
 def first_difference(real: list[dict], model: list[dict]) -> str:
     """Empty, or the first event that differs and how, in one line. The first line of each names the job and is not compared."""
+    torn = [lines[-1].get("torn", "") for lines in (real, model)]
+    if any(torn):  # torch ends there, and the model says so: nothing else of it is compared
+        return "" if all(torn) else f"torn: {torn[0] or 'no'} real, {torn[1] or 'no'} model"
     for left, right in zip(real[1:], model[1:], strict=False):
         if wrong := fields(left, right):
             named = [key for key in wrong if key in (*FIELDS, "config_error")]

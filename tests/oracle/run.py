@@ -14,11 +14,16 @@ WORKER = Path(__file__).resolve().parent / "worker.py"
 
 @dataclass(frozen=True)
 class Oracle:
-    """A torch that can be run: its version, the Python that runs it, and the environment that does."""
+    """A torch that can be run: its version, the Python that runs it, the environment that does, and the build."""
 
     torch: str
     python: str
     env: dict[str, str]
+    build: str = "cuda"
+
+    @property
+    def name(self) -> str:
+        return self.torch if self.build == "cuda" else f"{self.torch}+{self.build}"
 
     def start(self, argv: list[str]) -> subprocess.Popen:
         return subprocess.Popen(
@@ -45,7 +50,7 @@ class Oracle:
         for words, code in said:
             if code:
                 last = (words.strip() or f"a worker ended with {code}").splitlines()[-1]
-                raise build.NotRun(f"a job failed on torch {self.torch}: {last}")
+                raise build.NotRun(f"a job failed on torch {self.name}: {last}")
         return [out / trace.name for trace in traces]
 
 

@@ -133,6 +133,9 @@ class Runner:
             PYTORCH_CUDA_ALLOC_CONF=job["conf"],
         )
         self.torch, self.fake, self.places, self.live = torch, Fake(), Places(), {}
+        self.pools, self.graphs = set(), {}
+        header = Path(torch.__file__).parent / "include/c10/cuda/CUDACachingAllocator.h"
+        self.marks = "markCaptureBegin" in header.read_text()
         torch.cuda.init()  # here the settings are read
         self.fake.drain()
         if job.get("fraction") is not None:
@@ -140,15 +143,50 @@ class Runner:
 
     def alloc(self, op):
         """The address, or 0 for no bytes. ``via: tensor`` makes a tensor, which record_stream needs."""
+        if op.get("pool"):
+            return self.alloc_private(op)
         stream = op.get("stream", 0) * STREAM_STEP
         if op.get("via") == "tensor":
-            cuda = self.torch.cuda
-            with cuda.stream(cuda.ExternalStream(stream) if stream else cuda.default_stream()):
+            with self.torch.cuda.stream(self.stream(op.get("stream", 0))):
                 tensor = self.torch.empty(op["size"], dtype=self.torch.uint8, device="cuda:0")
             self.live[op["id"]] = tensor
             return tensor.data_ptr()
         self.live[op["id"]] = self.torch._C._cuda_cudaCachingAllocator_raw_alloc(op["size"], stream)
         return self.live[op["id"]]
+
+    def alloc_private(self, op):
+        """As ``alloc``, from the private pool that the operation names; the first use is held until the pool is given up.
+
+        Releases that tell a capture from use_mem_pool (their header has markCaptureBegin) get a real one; to those before it
+        is the same, and a graph of theirs would allocate the state of the random numbers, which no trace has.
+        """
+        calls, pool, plain = self.torch._C, (0, op["pool"]), {**op, "pool": 0}
+        if self.marks and not op.get("mempool"):
+            graph = self.torch.cuda.CUDAGraph()
+            with self.torch.cuda.stream(self.stream(op["stream"])):
+                graph.capture_begin(pool=pool)
+                try:
+                    return self.alloc(plain)
+                finally:
+                    graph.capture_end()
+                    self.graphs.setdefault(op["pool"], []).append(graph)
+        older = "AllocateCurrentStreamToPool"  # torch 2.4, and the end of it in 2.6
+        begin = getattr(calls, "_cuda_beginAllocateToPool", None)
+        with self.torch.cuda.stream(self.stream(op.get("stream", 0))):
+            (begin or getattr(calls, "_cuda_begin" + older))(0, pool)
+        try:
+            return self.alloc(plain)
+        finally:
+            end = getattr(calls, "_cuda_endAllocateToPool", None)
+            (end or getattr(calls, "_cuda_end" + older))(0, pool)
+            if op["pool"] in self.pools:
+                calls._cuda_releasePool(0, pool)
+            self.pools.add(op["pool"])
+
+    def stream(self, number):
+        """torch through 2.11 takes an ExternalStream of the handle 0 for a new one."""
+        cuda = self.torch.cuda
+        return cuda.ExternalStream(number * STREAM_STEP) if number else cuda.default_stream()
 
     def step(self, op):
         """(outcome, address of what was allocated or 0)."""
@@ -163,7 +201,7 @@ class Runner:
             if held is None:
                 return "skipped", 0  # its allocation failed
             if kind == "record_stream":
-                held.record_stream(torch.cuda.ExternalStream(op["stream"] * STREAM_STEP))
+                held.record_stream(self.stream(op["stream"]))
             else:
                 del self.live[op["id"]]
                 if isinstance(held, int) and held:
@@ -178,6 +216,10 @@ class Runner:
             except (RuntimeError, ValueError) as error:
                 return "error: " + str(error).splitlines()[0], 0
         elif kind == "empty_cache":
+            self.graphs.pop(op.get("pool"), None)
+            if (pool := op.get("pool")) in self.pools:
+                torch._C._cuda_releasePool(0, (0, pool))
+                self.pools.remove(pool)
             torch.cuda.empty_cache()
         elif kind == "set_fraction":
             torch.cuda.set_per_process_memory_fraction(op["fraction"], 0)
@@ -305,7 +347,12 @@ def results(path):
     except (RuntimeError, ValueError) as error:
         yield {"config_error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
         return
-    yield from runner.run(ops)
+    try:
+        yield from runner.run(ops)
+    except (
+        RuntimeError
+    ) as error:  # an assertion of torch's own, or the driver's refusal: its state is torn
+        yield {"torn": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
 
 
 def main(out, paths):

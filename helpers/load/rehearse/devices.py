@@ -10,7 +10,7 @@ from typing import Any
 
 from helpers.load.targets import largest_pool
 from helpers.look.bundle import Bundle
-from helpers.look.reading import parse_size, show_bytes
+from helpers.units import parse_size, show_bytes
 
 
 class DeviceError(ValueError):

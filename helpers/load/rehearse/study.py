@@ -24,12 +24,11 @@ from helpers.load.rehearse.rehearse import Rehearsal, rehearse
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.targets import Target, torch_interpreter
 from helpers.load.workloads import Workload, argv
-from helpers.look.reading import show_bytes
 from helpers.settings.presets import Preset, load
 from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES
 from helpers.settings.text import SettingsError
-from helpers.units import halved
+from helpers.units import halved, show_bytes
 
 AMPLE_BYTES = 4 << 40
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling

@@ -12,8 +12,8 @@ from helpers.load.criteria import ASKED, NOT_MEASURED
 from helpers.load.vpoc.planner import (
     BOUNDS,
     Free,
+    NoRoomError,
     Plan,
-    PlanError,
     Shape,
     free_here,
     free_on,
@@ -28,8 +28,9 @@ from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine
-from helpers.look.reading import seen, show_bytes
+from helpers.look.reading import seen
 from helpers.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.units import show_bytes
 
 USE = ("fused", "preallocated")
 
@@ -65,7 +66,7 @@ def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
     for name in STRATEGIES:
         try:
             found.append((name, plan(name, shape, free)))
-        except PlanError as error:
+        except NoRoomError as error:
             found.append((name, str(error)))
     return found
 
@@ -95,7 +96,7 @@ def expectations(store: Store, free: Free) -> list[list[Any]]:
     ]
     try:
         chosen = plan(way(free), shape, free)
-    except PlanError as error:
+    except NoRoomError as error:
         return [*rows, ["which chunk", None, str(error), "not met"]]
     rows.append(["which chunk", f"{chosen.strategy}: {chosen.take}", BOUNDS[chosen.bound], None])
     inputs, states = shape.trades * shape.bytes_a_trade, {True: "met", False: "not met"}
@@ -150,7 +151,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
         chosen = plan(name, shape, free)
         summary, step = f"{head}; {chosen.says}.", f"Count with {name}: {chosen.take}"
         title = f"Take {chosen.take}: {name} then needs {show_bytes(chosen.peak_bytes)}"
-    except PlanError as error:
+    except NoRoomError as error:
         title = "Not even one trade at a time fits"
         summary, step, missing = str(error), "Stream the file: one pass, a few MiB", []
         blows, command = ["the result"], f"{command} --tick SIZE --strategy stream_parquet"

@@ -22,7 +22,7 @@ from helpers.load.vpoc.trades import Layout, Trades
 from helpers.look.bundle import BundleWriter
 from helpers.look.files import read
 from helpers.look.machine import FILES, cgroup_files, machine
-from helpers.look.reading import KIB, MIB, show_bytes
+from helpers.units import KIB, MIB, show_bytes
 
 _KERNEL_ROWS = 8 * 1040
 SHARE = 0.8
@@ -116,7 +116,7 @@ BOUNDS = {
 """Why a chunk is no larger, in words."""
 
 
-class PlanError(ValueError):
+class NoRoomError(ValueError):
     """What is to be counted does not fit, whatever the chunk: one line with what would."""
 
 
@@ -160,7 +160,7 @@ class Plan:
 def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) -> Plan:
     """The chunk for a strategy. ``inputs_resident``: the inputs already take their memory, so that ``free`` is without them.
 
-    Raises PlanError where not even one trade at a time would fit; for a strategy that takes all at once that is all trades.
+    Raises NoRoomError where not even one trade at a time would fit; for a strategy that takes all at once that is all trades.
     """
     inputs = 0 if inputs_resident else shape.trades * shape.bytes_a_trade
     budget, trades = int(free.bytes * SHARE) - inputs, max(1, shape.trades)
@@ -173,7 +173,7 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
     need = peak(1 if chunked else trades)
     if need > budget:
         what = "one trade at a time" if chunked else "all trades at once, as it does,"
-        raise PlanError(
+        raise NoRoomError(
             f"{strategy} with {what} needs {need / MIB:.1f} MiB and {max(0, budget) / MIB:.1f} MiB may be taken "
             f"({free.says}): stream the file with stream_read, or count fewer sessions at a time"
         )

@@ -50,7 +50,7 @@ def profile_file(
 ) -> Result:
     """Read a file and count it by a strategy, torch's included, with the chunk that fits here.
 
-    Raises TradesError or TickError for a file that cannot be used, PlanError where the strategy would not fit.
+    Raises TradesError or TickError for a file that cannot be used, NoRoomError where the strategy would not fit.
     """
     if strategy == "stream_parquet":
         return _streamed(path, tick, reading.get("columns") or {})

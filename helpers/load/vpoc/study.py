@@ -28,7 +28,7 @@ from helpers.load.vpoc.histogram import parts, profiles, stream_read, threads, t
 from helpers.load.vpoc.planner import predicted_bytes, shape_of
 from helpers.load.vpoc.strategies import NUMPY, TORCH, run
 from helpers.load.vpoc.trades import Array, Store, Trades, open_store, write_store
-from helpers.look.reading import KIB, MIB
+from helpers.units import KIB, MIB
 
 HERE, THERE = "helpers.load.vpoc.study", "helpers.torchside.volume_profiles"
 ALL = (*NUMPY, "stream_read", *TORCH)

@@ -16,13 +16,13 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op
 from helpers.load.study import Study
-from helpers.look.reading import parse_size, show_bytes
 from helpers.settings.releases import NEWEST, OLDEST, behaviour
 from helpers.settings.text import grid
 from helpers.tell import allocator_view, replays
-from helpers.tell.shown import Shown
+from helpers.tell.shown import Shown, text_html
+from helpers.units import parse_size, show_bytes
 
-from .frame import Frame, Panel, Part, parts_html, text_html
+from .frame import Frame, Panel, Part, parts_html
 
 BUILDS = ("cuda", "rocm6.2", "rocm6.4", "rocm7.0", "rocm7.2")
 RELEASES = [f"{NEWEST[0]}.{minor}.0" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
@@ -126,7 +126,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     def step() -> None:
         here.value, seen = text_html(now[0].words(at.value)), now[0].map(at.value)
-        drawn.value = parts_html([seen, replace(seen, draw=None)] if seen.cells else [])
+        drawn.value = parts_html([seen, replace(seen, draw=None, notes=())] if seen.cells else [])
 
     def rank() -> None:
         this = now[0].study

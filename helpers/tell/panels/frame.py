@@ -14,7 +14,7 @@ from html import escape
 from typing import Any, TypeGuard
 
 from helpers.run.kernel import MARK
-from helpers.tell.shown import ABOUT, MUTED, SHEET, Shown, display, plain, template
+from helpers.tell.shown import ABOUT, MUTED, Shown, display, plain, template, text_html
 
 Part = str | Shown
 """A piece of a static twin: words, or a view, which stands as its figure where it has one."""
@@ -171,9 +171,3 @@ def parts_html(parts: Iterable[Part]) -> str:
         drawn = view.draw().svg(view.alt) if view and view.draw else view and view.html()
         pieces.append(drawn or text_html(str(part)))
     return "".join(pieces)
-
-
-def text_html(text: str) -> str:
-    """Text with its lines; a long one is wrapped."""
-    style = f"{SHEET};word-break:normal;max-width:97%;white-space:pre-wrap"
-    return f"<pre style='{style}'>{escape(plain(text, keep=chr(10)))}</pre>"

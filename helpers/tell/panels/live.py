@@ -27,9 +27,9 @@ from typing import Any
 
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.look.files import write_atomic
-from helpers.look.reading import show_bytes
 from helpers.run.kernel import environment
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Column, Shown, cut, plain
+from helpers.units import show_bytes
 
 END_S = 5.0
 KEPT, DRAWN, ROWS = 2400, 240, 12
@@ -233,21 +233,16 @@ SCREEN, BACK, HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
 
 def picture(monitor: Monitor, says: str, columns: int, rows: int) -> list[str]:
     """The lines of one screen: the keys, what is in use over the last minutes, and the tables of the newest sample."""
-    lines = [cut_to(f"{datetime.now():%H:%M:%S}  {says}", columns), ""]
+    lines = [cut(f"{datetime.now():%H:%M:%S}  {says}", columns), ""]
     shares, wide = monitor.shares(), max(10, columns - 48)
     for name, share in shares.items():
         bars = "".join("?" if one is None else BARS[round(8 * one)] for one in share[-wide:])
         now = "not known" if share[-1] is None else f"{100 * share[-1]:.0f} %"
-        lines.append(cut_to(f"{name:<32} {now:>9}  {bars}", columns))
+        lines.append(cut(f"{name:<32} {now:>9}  {bars}", columns))
     for part in views(monitor.ring[-1]):
         words = [part] if isinstance(part, str) else [part.title, *part.text().splitlines()]
-        lines += ["", *(cut_to(line, columns) for line in words if line)]
+        lines += ["", *(cut(plain(line), columns) for line in words if line)]
     return lines[: rows - 1]
-
-
-def cut_to(line: str, columns: int) -> str:
-    """A line as wide as the terminal, without what would move its cursor."""
-    return "".join(one if one.isprintable() else "?" for one in line)[:columns]
 
 
 def line_of(sample: dict[str, Any]) -> str:

@@ -13,11 +13,10 @@ from typing import Any
 from helpers.child import OUTPUTS
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
+from helpers.tell.shown import text_html
 
-from .frame import Frame, Panel, Part, parts_html, text_html
-from .live import DRAWN, KEPT, ROWS, Feed, Monitor, torch_numbers, views
-
-__all__ = ["DRAWN", "KEPT", "ROWS", "Feed", "Monitor", "torch_numbers", "views"]
+from .frame import Frame, Panel, Part, parts_html
+from .live import Feed, Monitor, torch_numbers, views
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from typing import Any
 from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
 from helpers.load.vpoc import answer
-from helpers.load.vpoc.planner import Free, PlanError, Shape, plan
+from helpers.load.vpoc.planner import Free, NoRoomError, Shape, plan
 from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.look.boxes import recorded_names
-from helpers.look.reading import GIB, parse_size, show_bytes
 from helpers.tell import figures, message, ttm, verdict, vpoc
+from helpers.tell.shown import text_html
+from helpers.units import GIB, parse_size, show_bytes
 
-from .frame import Frame, Panel, Part, parts_html, text_html
+from .frame import Frame, Panel, Part, parts_html
 
 EMPTY = "Paste an error text: from the words out of memory on, as the program printed it."
 
@@ -34,7 +35,7 @@ class Reader:
         evidence, books = message.gathered(self.text, self.box)
         made = diagnose(evidence)
         says = [
-            f"{verdict.headline(made)} ({verdict.named(made)}; {verdict.label(made)})",
+            f"{verdict.headline(made)} ({verdict.label(made)})",
             f"Next: {made.next_step.what}",
             message.next_notebook(made),
         ]
@@ -135,7 +136,7 @@ class Planner:
         """The plan in a sentence, or why there is none."""
         try:
             made = plan(self.strategy, self.shape, self.free, self.resident)
-        except PlanError as error:
+        except NoRoomError as error:
             return f"Does not fit: {error}"
         return f"{made.says}\nThe profiles themselves take {show_bytes(self.shape.result_bytes)}."
 
