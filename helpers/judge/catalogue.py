@@ -52,7 +52,7 @@ class Failure:
     makes it likely, since it is an exclusion by arithmetic or the program's own statement of the cause. ``proof``: of these
     one that is a proof makes it confirmed. ``strong`` and ``weak`` support it; ``refuted_by`` ends it where measured,
     ``strong_against`` and ``weak_against`` speak against it. ``base`` hint: even measured it is only a hint. ``decides`` is
-    the reading that would decide and how it is taken; ``source`` where the mechanism can be read.
+    the reading that would decide: its name, what it is, and how it is taken; ``source`` where the mechanism can be read.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Failure:
     title: str
     mechanism: str
     needs: tuple[tuple[str, ...], ...]
-    decides: tuple[str, str]
+    decides: tuple[str, str, str]
     remedy: Remedy
     source: str
     kind: str = "symptom"
@@ -86,7 +86,7 @@ def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
     odd = sorted(set(got) - known)
     if odd:
         raise ValueError(f"failures.json, {row.get('id')}: unknown key {odd[0]}")
-    got["decides"] = tuple(data["readings"][row["decides"]])
+    got["decides"] = (row["decides"], *data["readings"][row["decides"]])
     got["remedy"] = Remedy(**data["remedies"][row["remedy"]])
     groups = data.get("groups", {})
     for key, value in got.items():

@@ -144,22 +144,21 @@ def _alternative(row: Weighed, top: Weighed | None = None) -> Alternative:
     return Alternative(row.failure.cause, "likely" if near else "weak")
 
 
-def _missing(asked: Iterable[tuple[str, str]], evidence: CaseEvidence) -> list[Missing]:
+def _missing(asked: Iterable[tuple[str, str, str]], evidence: CaseEvidence) -> list[Missing]:
     """The readings that would decide, without those that were just given."""
-    rows = dict.fromkeys(row for row in asked if not _given(row, evidence))
-    return [Missing(reading=reading, how=how) for reading, how in rows]
+    rows = dict.fromkeys(row for row in asked if not _given(row[0], evidence))
+    return [Missing(reading=reading, how=how) for _, reading, how in rows]
 
 
-def _given(row: tuple[str, str], evidence: CaseEvidence) -> bool:
-    if row[0].startswith("The totals of every layer"):
-        return evidence.bundle is not None
-    if row[0].startswith("The kernel's log"):
-        if evidence.bundle is not None:
-            from helpers.look.kernel_log import readable  # only a captured box has a log
+def _given(reading: str, evidence: CaseEvidence) -> bool:
+    """Whether a reading, by its name in failures.json, is in what was handed over."""
+    if reading == "kernel-log" and evidence.bundle is not None:
+        from helpers.look.kernel_log import readable  # only a captured box has a log
 
-            return readable(evidence.bundle).ok
+        return readable(evidence.bundle).ok
+    if reading == "kernel-log":
         return any(m.row in {line.id for line in lines(log=True)} for m in evidence.messages)
-    return row[0].startswith("The error message") and bool(evidence.messages)
+    return reading == "ceilings" and evidence.bundle is not None
 
 
 def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEvidence) -> Verdict:
