@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS
 
+from helpers.look.bundle import BundleWriter
 from helpers.run.notebook import NotebookError, check_parameters, open_notebook, parameters
 from helpers.run.plan import NOTEBOOKS as COMMITTED
 from helpers.run.plan import (
@@ -98,7 +99,7 @@ def test_limits_fall_back_from_run_to_plan_to_the_defaults(plan):
 
 
 def test_a_box_is_live_a_recorded_name_or_a_path_and_a_grid_may_go_over_boxes(plan, tmp_path):
-    (tmp_path / "mine.tar.gz").write_bytes(b"")
+    BundleWriter("mine", "recorded", "1", "2026-01-01T00:00:00Z").write(tmp_path / "mine.tar.gz")
     boxes = f"{TAKES}}}\n{TAKES}, box: cpu-only}}\n{TAKES}, box: mine.tar.gz}}\n{NEEDS}}}"
     steps = plan(boxes).steps
     mine = (str(tmp_path / "mine.tar.gz"), "mine")
@@ -340,18 +341,27 @@ def test_a_path_that_leads_outside_is_refused_unless_named(plan, books, tmp_path
 
 def test_a_notebook_and_a_box_outside_are_refused_unless_named(plan, tmp_path, tmp_path_factory):
     away = tmp_path_factory.mktemp("away")
+    box = BundleWriter("box", "recorded", "1", "2026-01-01T00:00:00Z").write(away / "box")
     (away / "n.ipynb").write_bytes((tmp_path / "takes_parameters.ipynb").read_bytes())
     (tmp_path / "linked.ipynb").symlink_to(away / "n.ipynb")
     for text in (
         f"- {{notebook: {away}/n.ipynb}}",
         "- {notebook: linked.ipynb}",
-        f"{TAKES}, box: {away}}}",
-        f"{TAKES}, grid: {{box: [cpu-only, ../{away.name}]}}}}",
+        f"{TAKES}, box: {box}}}",
+        f"{TAKES}, grid: {{box: [cpu-only, ../{away.name}/box]}}}}",
     ):
         assert "outside:" in refused(plan, text)
         assert plan(text, f"name: try\noutside: [../{away.name}]").steps
-    assert plan(f"{TAKES}}}", box=str(away)).steps[0].box == str(away)  # the caller named it
+    assert plan(f"{TAKES}}}", box=str(box)).steps[0].box == str(box)  # the caller named it
     assert "outside: seen" in refused(plan, f"{TAKES}}}", "name: try\noutside: [/no/such]")
+
+
+def test_a_box_that_is_no_bundle_is_refused_before_anything_runs(plan, tmp_path):
+    (tmp_path / "notes.md").write_text("no bundle")
+    (tmp_path / "cut.tar.gz").write_bytes(b"\x1f\x8b")
+    for name in ("notes.md", "cut.tar.gz"):
+        assert name in refused(plan, f"{TAKES}, box: {name}}}")
+    assert "notes.md" in refused(plan, f"{TAKES}}}", box=str(tmp_path / "notes.md"))
 
 
 NO_PATHS = ["a/b or c", "https://example.org/x", "0 / 4 GiB", "growing-loop", "1/2", ""]

@@ -139,7 +139,7 @@ def _kernel(bundle: Bundle) -> Iterator[Observation]:
         rule, last = kernel_log.rule(kind), events[-1]
         name, times = observation_name(rule.side, rule.event), sum(e.count for e in events)
         if name:
-            words = seen(last.text[:160] or last.kind, "text", last.source)
+            words = seen(last.text[:400] or last.kind, "text", last.source)
             often = f"{times} lines of this kind; this is the last" if times > 1 else "this line"
             says, proof = f"The kernel log holds {often}", name in ("killed", "kernel-leak")
             yield _row(name, words, says, proof)

@@ -175,8 +175,8 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
     rows = _evidence([one for row in near for one in row.speaks_for] or list(found[:12]))
     rows += _sums(evidence)
     if near:
-        causes = (f"{row.failure.cause} ({row.failure.title.rstrip('.')})" for row in near)
-        summary = _say("left open", causes="; ".join(causes))
+        causes = "; ".join(row.failure.title.rstrip(".") for row in near)
+        summary = _say("left open", causes=causes)
     elif found:
         summary = _say("no cause", says=_listed(found[:3]))
     else:

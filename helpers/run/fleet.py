@@ -72,6 +72,7 @@ class Fleet(Local):
         self.beat, self.gone, self.scheduler = 0, "", ""
         self.gates, self.node_strikes, self.strikes = Gates(), 0, Counter[str]()
         self.workers: dict[str, dict[str, Any]] = {}
+        self.names: dict[str, str] = {}  # also of those that are gone
         self.words: dict[str, dict[str, Any]] = {}  # the last word on each run, by its key
         self.out: dict[str, str] = {}  # workers that get no further run, and why
         self.busy: set[str] = set()
@@ -300,6 +301,7 @@ class Fleet(Local):
         for one in self.workers.keys() - seen["workers"].keys():
             self.out.setdefault(one, f"{self._name(one)}: its connection to the scheduler ended")
         self.scheduler, self.workers = seen["id"], seen["workers"]
+        self.names |= {one: about["name"] for one, about in self.workers.items()}
 
     def _lease(self) -> None:
         self.beat += 1
@@ -338,7 +340,7 @@ class Fleet(Local):
         return [one for one, about in self.workers.items() if one not in self.out and has(about)]
 
     def _name(self, worker: str) -> str:
-        name = self.workers.get(worker, {}).get("name") or worker
+        name = self.names.get(worker) or worker
         return worker if name == worker else f"{name} ({worker})"
 
 

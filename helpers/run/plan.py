@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +21,9 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from helpers.child import CHECKOUT, OUTPUTS
+from helpers.look.archive import BundleError
 from helpers.look.boxes import recorded_names
+from helpers.look.bundle import open_bundle
 from helpers.settings.presets import FOLDER, PresetError
 from helpers.settings.presets import load as load_preset
 from helpers.shapes import one_line
@@ -149,6 +152,7 @@ class _Reader:
         self.plan, self.places, self.override = plan, places, override
         self.notebooks: dict[str, tuple[Path, Facts, dict[str, Any]]] = {}
         self.recorded = ["live", *recorded_names()]
+        self.opened = cache(open_bundle)
         self.estimates = Estimates()
 
     def steps(self, planned: PlannedRun) -> Iterator[Step]:
@@ -230,6 +234,10 @@ class _Reader:
             expected = f"expected a bundle's path or one of {', '.join(self.recorded)}"
             raise PlanError(f"box: seen {box!r}; {expected}")
         real = place.resolve() if named else self.places.inner(place, "box")
+        try:
+            self.opened(real)
+        except BundleError as error:
+            raise PlanError(f"box: {error}") from error
         end = next((end for end in ARCHIVES if place.name.endswith(end)), "")
         return str(real), place.name.removesuffix(end)
 

@@ -157,9 +157,8 @@ def provenance(bundle: Bundle) -> Shown:
         ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
         ["filled in", _filled(bundle) or "none: every reading is this machine's"],
     ]
-    says = (
-        f"{len(checked)} checks found nothing wrong; {bundle.kind}, {_filled(bundle) or 'all read'}"
-    )
+    checks = f"{len(checked)} check{'s' * (len(checked) != 1)} found nothing wrong"
+    says = f"{checks}; {bundle.kind}, {_filled(bundle) or 'all read'}"
     head = ["provenance", "what it is"]
     return Shown("Where the facts come from", head, rows, widest=None, result=says)
 

@@ -240,7 +240,10 @@ def timeline(events: Iterable[Event], log: Reading | None = None) -> Shown:
     bad = [(title, _kind(e.kind)) for title, here in reversed(boots) for e in _worst(here)]
     title = "Nothing in the kernel log is an error of a GPU or of memory"
     if bad:
-        title = f"{bad[0][0]}: {bad[0][1]}" + f", and {len(bad) - 1} more kinds" * (len(bad) > 1)
+        more = len(bad) - 1
+        title = f"{bad[0][0]}: {bad[0][1]}" + f", and {more} more kind{'s' * (more > 1)}" * (
+            more > 0
+        )
     columns, draw = ["boot", "kind", "lines"], partial(_draw_timeline, boots, none, title)
     return Shown(title, columns, rows, worst, none=none, draw=draw)
 
