@@ -139,16 +139,12 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
     )
 
 
-def _passes(capacity_bytes: int, runs: Runs, conf: str) -> bool:
-    return runs.passes(conf, capacity_bytes)
-
-
 def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> tuple[str, int]:
     """The setting of several that passes on the smallest card, and that card; the others fail one granule below it."""
     conf, *left = confs
     size = smallest(runs, conf, above=above)
     while left and (target := size - GRANULE_BYTES) > above:
-        passed = runs.map(partial(_passes, target), left)
+        passed = runs.map(partial(Runs.passes, capacity_bytes=target), left)
         left = [conf for conf, ok in zip(left, passed, strict=True) if ok]
         if left:
             conf = left.pop(0)

@@ -409,7 +409,9 @@ def main(argv: list[str] | None = None) -> int:
         # `timeout 60 ... capture` and a stopped job are interruptions too: keep what there is.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            collection = measure(options, _progress if sys.stderr.isatty() else lambda line: None)
+            seen = sys.stderr.isatty()
+            say = lambda line: print(f"  {line}", file=sys.stderr) if seen else None  # noqa: E731
+            collection = measure(options, say)
             collection.writer.write(out, given.force)
         finally:
             signal.signal(signal.SIGTERM, before)
@@ -433,10 +435,6 @@ def main(argv: list[str] | None = None) -> int:
     words = [f"{summary['box']}, {summary['seconds']} s", *collection.report(), f"Written to {out}"]
     print(json.dumps(summary, indent=1) if given.json else "\n".join(words))
     return 130 if collection.interrupted else 0
-
-
-def _progress(line: str) -> None:
-    print("  " + line, file=sys.stderr)
 
 
 if __name__ == "__main__":

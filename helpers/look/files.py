@@ -149,7 +149,8 @@ def opened(path: str | Path) -> BinaryIO:
     if not stat.S_ISREG(mode):
         kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
         raise OSError(0, f"{kind}, not a regular file", str(path))
-    return open(path, "rb", opener=_opener)
+    here = os.O_NONBLOCK | os.O_NOCTTY
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | here))
 
 
 def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
@@ -166,10 +167,6 @@ def _start(path: str | Path, most: int) -> bytes:
         while more := file.read(min(1 << 16, most - len(content))):
             content += more
     return bytes(content)
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def boot_id(root: str = "") -> str:

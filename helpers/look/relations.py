@@ -201,10 +201,6 @@ def _rest(book: _Book) -> Found:
                     yield "rest-differs", (total, used, free)
 
 
-def _busy(used: Figure, total: Figure) -> bool:
-    return _b(used) > max(BUSY_BYTES, 0.05 * _b(total))
-
-
 def _between_sources(book: _Book) -> Found:
     for what, name in (("used", "used-differs"), ("free", "frees-differ")):
         for pair in combinations(book.of(what, "runtime", "vram", "gtt")[:40], 2):
@@ -256,7 +252,7 @@ def _cards(book: _Book) -> Found:
         own = [f for f in book.of("used", "vram", "runtime") if f.source == source]
         pairs = [(f, t) for f in own for t in beside(f, book.all, "total") if _b(t) > 0]
         pairs = list({used.device: (used, total) for used, total in pairs if used.device}.values())
-        busy = [(used, total) for used, total in pairs if _busy(used, total)]
+        busy = [(f, total) for f, total in pairs if _b(f) > max(BUSY_BYTES, 0.05 * _b(total))]
         full = [used for used, total in pairs if _b(used) > 0.9 * _b(total)]
         idle = [used for used, total in pairs if _b(used) < 0.05 * _b(total)]
         if full and idle:
