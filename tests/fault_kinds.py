@@ -213,7 +213,7 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
         for name, seconds in FAST.items():
             setattr(one, name, seconds)
         journal.LAST_RUNNER_S, journal.KILL_S = 0.5, 0.3
-        kernel.sweep.__defaults__ = (False, 0.1, 0.3)
+        kernel.PATIENCE_S, kernel.SWEEP_S = 0.1, 0.3
         put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
         pieces: dict[str, Any] = {"PIPE": subprocess.PIPE}
         pieces["TimeoutExpired"] = subprocess.TimeoutExpired
