@@ -128,12 +128,19 @@ def test_a_look_is_kept_while_runs_go_on_and_none_is_taken_after_a_driver_did_no
     assert [look.boot_id for look in looks] == ["c"]
 
 
-def test_a_look_that_fails_while_runs_go_on_is_said_beside_the_last_readings(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("no file"), RuntimeError("can't start new thread")])
+def test_a_look_that_fails_while_runs_go_on_is_said_beside_the_last_readings(
+    tmp_path, monkeypatch, error
+):
     looks = [BoxState("b", available_bytes=3 * GIB, at="2026-01-01T00:00:00Z")]
     monkeypatch.setattr(gate, "WATCH_S", 0)
-    stand_in = SimpleNamespace(
-        measure=lambda folder: looks.pop() if looks else os.stat(tmp_path / "gone")
-    )
+
+    def measure(folder):
+        if not looks:
+            raise error
+        return looks.pop()
+
+    stand_in = SimpleNamespace(measure=measure)
     between = gate.Between(stand_in, GATES, tmp_path, lambda: False)
     between.watch()
     between.watch()

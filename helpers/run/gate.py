@@ -149,8 +149,7 @@ class Between:
         self.watched_s = time.monotonic()
         try:
             state = self.kept = self.gate.measure(folder=self.folder)
-        except (OSError, ValueError) as error:
-            # No process or file is left, or a driver's words are new: the page of a run that this box took down says so.
+        except Exception as error:  # noqa: BLE001  no process or thread is left, a driver's words are new: the page says so
             why = f"not looked at: {in_words(error)}"
             state = replace(self.kept, errors=(Trouble("box", why),))
         keep(self.folder, state)
