@@ -156,8 +156,27 @@ def test_frames_are_python_frames_without_the_folders_of_their_author():
     for event in content["device_traces"][0]:
         event["frames"] = list(stack)
     snapshot = parse(content)
-    assert snapshot.frames == (tuple(f"m{k}.py:{k} level{k}" for k in range(8)),)
+    assert snapshot.frames == (tuple(f"m{k}.py:{k} level{k}" for k in range(12)),)
     assert {event.frame for event in snapshot.events} == {0}
+
+
+def test_frames_of_packages_keep_their_place_in_it_and_the_programs_own_are_kept_below_them():
+    home = "/home/someone/proj/.venv/lib/python3.11"
+    paths = [f"{home}/site-packages/torch/nn/modules/m{k}.py" for k in range(9)]
+    paths += ["/usr/lib/python3/dist-packages/six.py", "/usr/lib/python3.12/contextlib.py"]
+    paths += [r"C:\Python311\Lib\threading.py", "/opt/src/torch/optim/adam.py"]
+    paths += ["/home/someone/proj/train.py", "<frozen runpy>", "/tmp/ipykernel_7/1.py"]
+    stack = [{"filename": path, "line": 3, "name": "f"} for path in paths]
+    content = recorded().snapshot()
+    for event in content["device_traces"][0]:
+        event["frames"] = list(stack)
+    (kept,) = parse(content).frames
+    assert kept[:8] == tuple(f"torch/nn/modules/m{k}.py:3 f" for k in range(8))
+    assert kept[8:] == ("train.py:3 f", "1.py:3 f")
+    content["device_traces"][0][1]["frames"] = stack[9:]
+    shown = [line.split(":")[0] for line in parse(content).frames[1]]
+    assert shown[:3] == ["site-packages/six.py", "python/contextlib.py", "python/threading.py"]
+    assert shown[3:] == ["torch/optim/adam.py", "train.py", "<frozen runpy>", "1.py"]
 
 
 def alloc_with(**wrong):
@@ -405,4 +424,5 @@ def test_real_snapshots_are_read_whole(path):
     kept = [entry for entry in raw["device_traces"][0] if entry["action"] != "snapshot"]
     wanted = [(entry["action"], entry["addr"], entry["size"]) for entry in kept]
     assert [(event.action, event.address, event.size) for event in snapshot.events] == wanted
-    assert all("/" not in line.split(":")[0] for stack in snapshot.frames for line in stack)
+    lines = [line for stack in snapshot.frames for line in stack]
+    assert all(line[0] != "/" and "/home" not in line and "packages" not in line for line in lines)

@@ -7,15 +7,23 @@ compile_context or user_metadata. host_segments and host_traces (2.14) are the h
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers.allocator import unpickle
-from helpers.allocator.trace import MAX_FILE_BYTES, StartBlock, StartSegment, TraceError
+from helpers.allocator.trace import (
+    MAX_FILE_BYTES,
+    StartBlock,
+    StartSegment,
+    TraceError,
+    own_line,
+)
 
-FRAMES_KEPT, FRAMES_SEEN = 8, 256
+FRAMES_KEPT, OWN_KEPT, FRAMES_SEEN = 8, 8, 256
+"""Of a stack: its innermost frames, how many of the program's own files beyond those, and how far is looked."""
 ACTIONS = (
     "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom"
 ).split()
@@ -237,16 +245,16 @@ class _Events:
         )
 
     def _frame(self, frames: list[Any]) -> int:
-        """The number of the innermost Python frames; a stack is often one object in many entries."""
+        """The number of the Python frames that are kept; a stack is often one object in many entries."""
         if (known := self._lists.get(id(frames))) is not None:
             return known
         lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:
             if (text := self._texts.get(id(frame))) is None:
                 text = self._texts[id(frame)] = _frame_text(frame)
-            if text:
+            if text and (len(lines) < FRAMES_KEPT or own_line(text)):
                 lines.append(text)
-                if len(lines) == FRAMES_KEPT:
+                if len(lines) == FRAMES_KEPT + OWN_KEPT:
                     break
         stack = tuple(lines)
         if stack not in self._numbers:
@@ -256,8 +264,22 @@ class _Events:
         return number
 
 
+_PACKAGES = {
+    "": r".*/(?:site|dist)-packages/(.+/.+)",
+    "site-packages/": r".*/(?:site|dist)-packages/(.+)",
+    "python/": r".*/lib(?:64)?/python\d[\d.]*t?/(.+)|.*/python\d+/lib/(.+)",
+    "torch/": r".*/torch/((?:nn|optim|autograd|utils|cuda|amp|fx|distributed|_\w+)/.+)",
+    "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
+    "casebook/": r".*/helpers/torchside/(.+)",
+}
+"""Files that are not the program's own, and what stands for their folder: installed, the standard library's, torch's from
+source, a compiler's, the recorder's."""
+_PATTERNS = {start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()}
+
+
 def _frame_text(frame: Any) -> str:
-    """``train.py:12 step``, without the folders of whoever recorded it; empty for C++."""
+    """``train.py:12 step``, without the folders of whoever recorded it; of a package's file with its place in the package,
+    ``torch/nn/modules/linear.py:125 forward``; empty for C++."""
     if type(frame) is not dict:
         return ""
     file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
@@ -265,5 +287,8 @@ def _frame_text(frame: Any) -> str:
         return ""
     if not file.endswith(".py") and file[:1] != "<":
         return ""
-    shown = file.replace("\\", "/").rsplit("/", 1)[-1]
-    return " ".join(f"{shown[:80]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())
+    path = file.replace("\\", "/")[-4096:]
+    places = ((start, pattern.match(path)) for start, pattern in _PATTERNS.items())
+    inside = (start + "".join(filter(None, one.groups())) for start, one in places if one)
+    shown = next(inside, path.rsplit("/", 1)[-1])
+    return " ".join(f"{shown[-80:]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())

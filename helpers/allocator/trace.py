@@ -6,6 +6,7 @@ Arrays, not objects: a million operations are a few tens of megabytes. load.py r
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -94,7 +95,8 @@ class Trace:
     SET_FRACTION and SET_CONF an index into ``values``. ``stream``: the handle (RECORD_STREAM: the stream that used the block).
     ``pool``: 0 the default pools, k the k-th private pool, as while a graph is captured, -k the same without (use_mem_pool); of
     EMPTY_CACHE the pool that nothing will use any more. ``address``: recorded address of each ALLOC, -1 for none. ``frame``:
-    index into ``frames`` ("file:line function", innermost first), -1 for none. ``notes``: what was cut, missing or guessed.
+    index into ``frames`` ("file:line function", innermost first; of a package's file with its place in the package, of the
+    program's own files without folders), -1 for none. ``notes``: what was cut, missing or guessed.
     ``names``: what the file calls each id; empty where it is the id itself.
     """
 
@@ -122,6 +124,14 @@ class Trace:
         """How many different blocks the trace names."""
         live = [block.id for segment in self.start for block in segment.blocks]
         return 1 + max(int(self.id.max(initial=-1)), max(live, default=-1))
+
+
+_PYTHON_LINE = re.compile(r"(?!<(?!ipython|stdin))[^/]*:\d+ ")
+
+
+def own_line(frame: str) -> bool:
+    """Whether a frame is a line of the program's own files: no package's, not the standard library's, no operator of torch's."""
+    return bool(_PYTHON_LINE.match(frame))
 
 
 def start_bytes(segments: Iterable[StartSegment]) -> int:

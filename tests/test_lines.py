@@ -1,0 +1,72 @@
+"""The requests of a trace by the program's own lines: which line asked, what is live, and what a trace without lines says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_allocator import MIB, Toy
+
+from helpers.allocator.capacity import live_bytes
+from helpers.allocator.lines import BEFORE, NO_LINE, LinesError, requests, with_lines
+from helpers.allocator.load import read
+from helpers.allocator.rewind import rewind
+from helpers.allocator.snapshot import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "/home/someone/.venv/lib/python3.11/site-packages/torch/nn/functional.py"
+
+
+def frames(line, name="step", *, inside=PACKAGE, file="/home/someone/train.py"):
+    inner = [{"name": "f", "filename": inside, "line": 7}] if inside else []
+    return [*inner, {"name": name, "filename": file, "line": line}]
+
+
+def trace_of(toy):
+    return rewind(parse(toy.snapshot()))
+
+
+def test_a_request_belongs_to_the_innermost_line_of_the_programs_own_files():
+    toy = Toy()
+    kept = toy.alloc(3 * MIB, frames(4))
+    toy.alloc(2 * MIB)  # as in the backward pass
+    toy.free(kept)
+    toy.alloc(1000, frames(9, "log", inside=""))
+    toy.alloc(MIB, frames(3, file=PACKAGE.replace("torch/nn", "lib/nn")))
+    found = with_lines(trace_of(toy))
+    sites = [found.sites[at] for at in found.site]
+    names = ["train.py:4 step", NO_LINE, "train.py:9 log", "lib/nn/functional.py:3 step"]
+    assert [site.name for site in sites] == names
+    assert [site.own for site in sites] == [True, False, True, False]
+    assert sites[0][2:] == ("train.py", 4, "step")
+    assert found.size.tolist() == [3 * MIB, 2 * MIB, 1024, MIB]
+    assert found.peak == 1 and found.live[found.peak] == 5 * MIB
+    held = dict(zip(found.sites, found.by_site(found.alive(found.peak)).tolist(), strict=True))
+    assert {site.name: size for site, size in held.items() if size} == {
+        "train.py:4 step": 3 * MIB,
+        NO_LINE: 2 * MIB,
+    }
+
+
+def test_what_was_live_before_the_recording_has_a_place_of_its_own():
+    toy = Toy()
+    first = toy.alloc(8 * MIB, frames(1))
+    toy.events.clear()
+    toy.alloc(2 * MIB, frames(2))
+    toy.free(first)
+    trace = trace_of(toy)
+    found = requests(trace)
+    assert [found.sites[at].name for at in found.site] == [BEFORE, "train.py:2 step"]
+    assert np.array_equal(found.live, live_bytes(trace))
+    assert found.live.tolist() == [10 * MIB, 2 * MIB]
+
+
+def test_a_trace_without_lines_says_in_one_line_what_is_missing():
+    toy = Toy()
+    toy.alloc(MIB)
+    with pytest.raises(LinesError, match=r"no request of the trace has a call site.*record again"):
+        with_lines(trace_of(toy))
+    with pytest.raises(LinesError, match="none of the 39 call sites of the trace is a line"):
+        with_lines(read(ROOT / "env" / "traces" / "cpu-training-step.parquet"))
+    toy.alloc(MIB, frames(3, file=PACKAGE))
+    with pytest.raises(LinesError, match="every call site of the trace lies in a package"):
+        with_lines(trace_of(toy))
