@@ -70,3 +70,23 @@ def test_a_trace_without_lines_says_in_one_line_what_is_missing():
     toy.alloc(MIB, frames(3, file=PACKAGE))
     with pytest.raises(LinesError, match="every call site of the trace lies in a package"):
         with_lines(trace_of(toy))
+
+
+def test_what_the_backward_pass_asks_for_belongs_to_the_line_that_called_it():
+    def calls(line):
+        home = PACKAGE.rpartition("/nn/")[0]
+        first = {"filename": f"{home}/autograd/__init__.py", "line": 1, "name": "_make_grads"}
+        return [first, *frames(line, inside=f"{home}/_tensor.py")]
+
+    toy = Toy()
+    toy.alloc(MIB)  # before any backward pass: of no line
+    toy.alloc(512, calls(8))
+    toy.alloc(2 * MIB)
+    toy.alloc(3 * MIB, frames(4, inside=PACKAGE.replace("nn/functional", "utils/checkpoint")))
+    toy.alloc(2 * MIB)
+    toy.alloc(512, frames(5))
+    toy.alloc(2 * MIB)  # a thread of somebody else's
+    found = requests(trace_of(toy))
+    lines = [found.sites[at].line for at in found.site]
+    assert lines == [0, 8, 8, 4, 8, 5, 0]
+    assert found.backward.tolist() == [False, True, True, False, True, False, False]

@@ -1,8 +1,9 @@
 """Whose line asked for it: the requests of a trace by call site, and how many bytes of each are live at any operation.
 
 A call site is the innermost frame in the program's own files, ``train.py:82 step``: no package's, no standard library's, none of
-torch's. Where a stack has none (a library's own thread) its innermost Python frame outside torch stands in; a request without any
-Python frame belongs to none: the backward pass of a GPU runs on a thread without them (torch/csrc/autograd/engine.cpp).
+torch's. Where a stack has none (a library's own thread) its innermost Python frame outside torch stands in. The backward pass of
+a GPU runs on a thread without Python frames (torch/csrc/autograd/engine.cpp): its requests belong to the line that called
+``backward``, which asked for the first gradient just before. Any other request without a Python frame belongs to no line.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from helpers.allocator.trace import Op, Trace, own_line
 from helpers.settings.text import MIN_BLOCK_BYTES
 
 BEFORE = "there when the recording began"
-NO_LINE = "no line of Python: the backward pass, or a library's thread"
+NO_LINE = "no line of Python"
+_CALLS_BACKWARD = ("torch/autograd/__init__.py:", "torch/_tensor.py:")
+_IN_BACKWARD = ("torch/utils/checkpoint.py:", "torch/autograd/function.py:")
+"""Frames of the call that starts a backward pass; and of Python that it runs itself, on its own thread."""
 
 
 class LinesError(ValueError):
@@ -40,7 +44,8 @@ class Requests:
 
     ``at``: the operation that asked, -1 for what was live before; ``until``: the operation that freed it (that asked for it to be
     freed), the trace's length where none did; ``size``: bytes on the card, each request rounded up to 512; ``site``: index into
-    ``sites``; ``id``: the block's; ``stack``: index into the trace's frames, -1 for none.
+    ``sites``; ``id``: the block's; ``stack``: index into the trace's frames, -1 for none; ``backward``: asked for by a backward
+    pass, as far as that is known.
     """
 
     trace: Trace
@@ -50,6 +55,7 @@ class Requests:
     site: np.ndarray
     id: np.ndarray
     stack: np.ndarray
+    backward: np.ndarray
     sites: tuple[Site, ...]
 
     def __len__(self) -> int:
@@ -112,7 +118,9 @@ def requests(trace: Trace) -> Requests:
     stack = np.full(len(trace), -1) if trace.frame is None else trace.frame.astype(np.int64)
     places: dict[Site, int] = {Site(BEFORE, False): 0, Site(NO_LINE, False): 1}
     of_stack = [places.setdefault(site_of(frames), len(places)) for frames in trace.frames]
-    site = np.array([*of_stack, 1], np.int64)[stack[asked]]  # a stack of -1 is the last
+    caller = _backward(trace, stack[asked])
+    # A stack of -1 is the last.
+    site = np.array([*of_stack, 1], np.int64)[np.where(caller >= 0, caller, stack[asked])]
     none = np.zeros(len(first), np.int64)
     return Requests(
         trace=trace,
@@ -122,8 +130,24 @@ def requests(trace: Trace) -> Requests:
         site=np.concatenate((none, site)),
         id=ids,
         stack=np.concatenate((none - 1, stack[asked])),
+        backward=np.concatenate((none > 0, caller >= 0)),
         sites=tuple(places),
     )
+
+
+def _backward(trace: Trace, stacks: np.ndarray) -> np.ndarray:
+    """For each request the stack that called the backward pass which asked for it; -1 where none is known to."""
+    calls, inside = (
+        np.array([any(one.startswith(names) for one in frames) for frames in trace.frames] + [end])
+        for names, end in ((_CALLS_BACKWARD, False), (_IN_BACKWARD, True))
+    )
+    python = np.array([any(".py:" in one for one in frames) for frames in trace.frames] + [False])
+    nameless = ~python[stacks]
+    # The last request before that some other Python asked for: it may be the call of the backward pass.
+    speaks = np.where(nameless | (inside & ~calls)[stacks], -1, np.arange(len(stacks)))
+    last = np.maximum.accumulate(speaks) if len(stacks) else speaks
+    root = np.where(last >= 0, stacks[last], -1)
+    return np.where((nameless & calls[root]) | calls[stacks], np.where(nameless, root, stacks), -1)
 
 
 def with_lines(trace: Trace) -> Requests:

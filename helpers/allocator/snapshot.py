@@ -268,7 +268,7 @@ _PACKAGES = {
     "": r".*/(?:site|dist)-packages/(.+/.+)",
     "site-packages/": r".*/(?:site|dist)-packages/(.+)",
     "python/": r".*/lib(?:64)?/python\d[\d.]*t?/(.+)|.*/python\d+/lib/(.+)",
-    "torch/": r".*/torch/((?:nn|optim|autograd|utils|cuda|amp|fx|distributed|_\w+)/.+)",
+    "torch/": r".*/torch/((?:nn|optim|autograd|utils|cuda|amp|fx|distributed|_\w+)/.+|_\w+\.py)",
     "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
     "casebook/": r".*/helpers/torchside/(.+)",
 }
