@@ -1,4 +1,4 @@
-"""Commands about allocation traces: replay, whatif."""
+"""Commands about allocation traces: replay, whatif, shrink."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import argparse
 import itertools
 import json
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from helpers import shapes
-from helpers.commands.use import WrongUse, print_json
+from helpers.commands.use import OUTPUTS, WrongUse, print_json
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
 --capacity SIZE: the card's memory, such as 20GiB; whatif takes several, with commas
+--gpu NAME: the card by its name, such as 4090, in place of --capacity
 --held SIZE: what others hold of it
 --fraction F <float>: set_per_process_memory_fraction
 --torch VER: the torch release (default: the recording's, else 2.14.1); whatif takes several, with commas
@@ -52,6 +54,7 @@ class _Subject:
         from helpers.allocator.driver import Card
         from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
+        from helpers.load.rehearse.devices import device
         from helpers.settings.releases import behaviour
 
         most = arguments.max_bytes
@@ -64,7 +67,9 @@ class _Subject:
         behaviour(self.torch, self.build)
         # What the circumstances note is how the release was inferred.
         self.notes = [*self.trace.notes, *(() if arguments.torch else known.notes)]
-        capacity, wants_card = known.capacity_bytes, hasattr(arguments, "only")
+        capacity, wants_card = known.capacity_bytes, not hasattr(arguments, "results")
+        if arguments.gpu:
+            capacity = device(arguments.gpu).total_bytes
         if arguments.capacity:
             capacity = _size(arguments.capacity, "capacity")
         if capacity <= 0 and wants_card:
@@ -203,4 +208,58 @@ def _smallest(subject: _Subject, answer: Any) -> dict[str, int]:
     return {conf: smallest(runs, conf) for conf in dict.fromkeys(named)}
 
 
-VERBS = (replay, whatif)
+def shrink(arguments: argparse.Namespace) -> int:
+    """The fewest requests that still fail in the same way, as a trace and as a program of at most 40 lines.
+
+    --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
+    --smaller-card: let the card be smaller too, where its layout is what fails: fewer requests fill it
+    --seconds S <float> = 240: end the search after so long
+    --out NAME: writes NAME.parquet and NAME.py (default: in outputs)
+    --force: write over what is there
+    Example: shrink run.pickle --capacity 20GiB
+    """
+    from dataclasses import asdict
+
+    from helpers.allocator.load import to_parquet
+    from helpers.allocator.shrink import shrink
+    from helpers.tell.reproducer import NoProgramError, program, shrunk_table
+
+    subject = _Subject(arguments)
+    given = arguments.out or OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = Path(str(given).removesuffix(".parquet").removesuffix(".py"))
+    files = {kind: out.with_name(f"{out.name}.{kind}") for kind in ("parquet", "py")}
+    for new in files.values():
+        if new.exists() and not arguments.force:
+            raise WrongUse(f"{new}: is there already; expected a new name, or --force")
+    made = shrink(
+        subject.trace,
+        subject.card,
+        conf=subject.conf,
+        torch=subject.torch,
+        build=subject.build,
+        fraction=subject.fraction,
+        smaller_card=arguments.smaller_card,
+        seconds=arguments.seconds,
+    )
+    notes = [*subject.notes]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    to_parquet(made.trace, files["parquet"])
+    try:
+        files["py"].write_text(program(made, files["py"].name), encoding="utf-8")
+    except NoProgramError as error:
+        notes.append(str(error))
+        files.pop("py")
+    if arguments.json:
+        found = {key: value for key, value in asdict(made).items() if key != "trace"}
+        kept = {"kind": made.failure.kind, "invariants": made.failure.invariants}
+        written = {kind: str(path) for kind, path in files.items()}
+        notes = [*made.notes, *notes]
+        print_json({"schema_version": 1, **kept, **found, "files": written, "notes": notes})
+    else:
+        print(shrunk_table(made))
+        print("\n".join("note: " + note for note in notes))
+        print("\n".join(f"written: {path}" for path in files.values()))
+    return 0
+
+
+VERBS = (replay, whatif, shrink)
