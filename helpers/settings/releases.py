@@ -104,7 +104,6 @@ def nearest(torch: str, build: str) -> Behaviour:
     sources["expandable_available"] = (refusal or OPTIONS[EXPANDABLE[7:]]).source
     newer = SAYS["newer"].format(torch=torch, newest=".".join(map(str, NEWEST)))
     notes = [newer] if facts.torch > NEWEST else []
-    notes += [SAYS["unchecked_2_12"]] if used == (2, 12) else []
     if facts.build == "rocm":
         notes += [] if facts.rocm else [SAYS["no_rocm_version"]]
         notes += [f"expandable segments: {r.says}" for r in rules if r.verdict == "unknown"]
