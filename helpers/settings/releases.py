@@ -116,6 +116,7 @@ def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "sour
     """How far what is said of a release and build was compared with its compiled allocator, and that in words."""
     own = [row for row in PROVED if (release(row["torch"]), row["build"]) == (torch, build)]
     if own:
-        return "oracle", "; ".join(SAYS["proved"].format(**row) for row in own)
+        made = [{**row, "made": f" ({row['made']})" if row.get("made") else ""} for row in own]
+        return "oracle", "; ".join(SAYS["proved"].format(**row) for row in made)
     on = {b: ", ".join(r["torch"] for r in PROVED if r["build"] == b) for b in ("cuda", "rocm")}
     return "source", SAYS["not_proved"].format(torch=".".join(map(str, torch)), build=build, **on)
