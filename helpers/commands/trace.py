@@ -155,6 +155,9 @@ def whatif(arguments: argparse.Namespace) -> int:
     --conf STR ...: try this one too; may be given again
     --only: try only the default settings and what --conf names
     --smallest: the smallest card that is enough, setting by setting
+    --edit CHANGE ...: a line of the program changed, such as "train.py:82 / 8", free-earlier, checkpoint, offload,
+        dtype bf16 or drop in place of / 8; may be given again
+    --lines: rank the lines of the program by which change saves the run
     Example: whatif run.pickle --capacity 20GiB
     """
     from dataclasses import replace
@@ -165,6 +168,8 @@ def whatif(arguments: argparse.Namespace) -> int:
     capacities, releases = arguments.capacity.split(","), arguments.torch.split(",")
     arguments.capacity, arguments.torch = capacities[0], releases[0]
     subject = _Subject(arguments)
+    if arguments.edit or arguments.lines:
+        return _changed(arguments, subject)
     answers = []
     for release, capacity in itertools.product(releases, capacities):
         torch, card = _release(release, subject.torch), subject.card
@@ -183,6 +188,30 @@ def whatif(arguments: argparse.Namespace) -> int:
     else:
         print(replays.league(answers[0]) if len(answers) == 1 else replays.sweep_table(answers))
         print("\n".join("note: " + note for note in subject.notes))
+    return 0
+
+
+def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
+    """What edits of the program's own lines make of it."""
+    from dataclasses import asdict
+
+    from helpers.allocator import edit
+    from helpers.tell import edits
+
+    how: dict[str, Any] = {"torch": subject.torch, "build": subject.build}
+    how["fraction"] = subject.fraction
+    if arguments.edit:
+        asked = [edit.parse(text) for text in arguments.edit]
+        study = edits.study(subject.trace, asked, subject.card, **how)
+        print_json(edits.as_dict(study)) if arguments.json else print(edits.table(study))
+    else:
+        confs = _tried(arguments, subject.torch, subject.build) or edits.CONFS
+        found = edit.ranked(subject.trace, subject.card, confs, **how)
+        table = edits.lines(found, edits.failed(subject.trace))
+        print_json([asdict(one) for one in found]) if arguments.json else print(table)
+    print(
+        "\n".join("note: " + note for note in subject.notes) if not arguments.json else "", end=""
+    )
     return 0
 
 
