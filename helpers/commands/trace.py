@@ -1,4 +1,4 @@
-"""Commands about allocation traces: replay, whatif, shrink."""
+"""Commands about allocation traces: replay, whatif, leaks, shrink."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Subject:
         behaviour(self.torch, self.build)
         # What the circumstances note is how the release was inferred.
         self.notes = [*self.trace.notes, *(() if arguments.torch else known.notes)]
-        capacity, wants_card = known.capacity_bytes, not hasattr(arguments, "results")
+        capacity, wants_card = known.capacity_bytes, arguments.verb not in ("replay", "leaks")
         if arguments.gpu:
             capacity = device(arguments.gpu).total_bytes
         if arguments.capacity:
@@ -215,6 +215,33 @@ def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
     return 0
 
 
+def leaks(arguments: argparse.Namespace) -> int:
+    """What grows from step to step, whose line keeps it, and at which step it runs out.
+
+    --conf STR = None: the settings to run out under (default: those of the recording)
+    Example: leaks run.pickle --capacity 20GiB
+    """
+    from helpers.allocator.ahead import end
+    from helpers.allocator.growth import growth
+    from helpers.allocator.lines import requests
+    from helpers.allocator.recorded import AMPLE_BYTES
+    from helpers.tell.lines import growth_json, growth_table
+
+    subject = _Subject(arguments)
+    found = requests(subject.trace)
+    grown, card, last = growth(found), subject.card, None
+    capacity = card.capacity_bytes if card.capacity_bytes < AMPLE_BYTES else 0
+    if capacity:
+        how: dict[str, Any] = {"torch": subject.torch, "build": subject.build}
+        last = end(found, grown, card, subject.conf, fraction=subject.fraction, **how)
+    if arguments.json:
+        print_json({**growth_json(grown, last, capacity), "notes": subject.notes})
+    else:
+        print(growth_table(grown, last, capacity))
+        print("\n".join("note: " + note for note in subject.notes))
+    return 0
+
+
 def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
     """The settings to try; None leaves it to the what-if."""
     from helpers.settings.releases import behaviour
@@ -291,4 +318,4 @@ def shrink(arguments: argparse.Namespace) -> int:
     return 0
 
 
-VERBS = (replay, whatif, shrink)
+VERBS = (replay, whatif, leaks, shrink)
