@@ -23,6 +23,7 @@ from helpers.units import plain
 
 GROUPS = {
     "Look at a box": ("box",),
+    "What fits": ("fits",),
     "The allocator, on your own program": ("rehearse", "trace"),
     "Try what helps": ("trial",),
     "A night of runs": ("batch",),

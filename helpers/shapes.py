@@ -304,8 +304,7 @@ class LiveBytes(Shape):
 
 @dataclass(frozen=True)
 class WhatIf(Shape):
-    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0. ``grows``:
-    what grows from step to step, in words; then a setting that passes here passes for the steps of the trace only."""
+    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0."""
 
     capacity_bytes: int
     rows: List[Replay]
@@ -325,7 +324,6 @@ class WhatIf(Shape):
     live: List[LiveBytes] = field(default_factory=list)
     groups: List[LiveBytes] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
-    grows: str = ""
 
 
 def from_json(cls: type[Known], data: object, what: str = "") -> Known:

@@ -1,0 +1,96 @@
+"""The command that says what fits: a model's own header or a server's log against a card or a box."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from helpers.commands.use import WrongUse, print_json
+
+if TYPE_CHECKING:
+    from helpers.fits.answer import Answer
+
+
+def fits(given: argparse.Namespace) -> int:
+    """What a server needs of a model and what a card can give: yes or no, the longest context, slots, layers, share.
+
+    [what]: a model (config.json, a safetensors header or index, a GGUF file, a folder) or a server's log
+    --inputs FILE: program, version, architecture and inputs as JSON, in place of it
+    --gpu NAME: the card, such as 4090; `rehearse --gpu list` names all
+    --capacity SIZE: its memory, such as 20GiB
+    --box B: the GPUs of that box or bundle, and what others hold on them
+    --held SIZE: what others hold, such as 2GiB
+    --context N <int>: tokens, over all slots of llama.cpp and ollama
+    --slots N <int>: requests at once
+    --tokens N <int>: tokens of the pool, of SGLang
+    --kv TYPE: type of the cache, such as q8_0 or fp8
+    --utilisation F <float>: the share that vLLM or SGLang may take
+    --tp N <int>: cards that share each layer
+    --server NAME: llama.cpp, ollama, vllm, sglang (default: by the model's file)
+    --release VERSION: its release or month, such as 0.21 or 2025-11
+    --train OPTIMIZER: training with it instead: adamw, adamw_8bit, adafactor, sgd, sgd_momentum
+    --batch N <int>: sequences of a training step
+    --checkpointing {none,selective,full}: what a training step keeps
+    Example: fits model.gguf --gpu 4090 --context 32768
+    """
+    from helpers.tell.fits import as_text
+
+    found = found_for(given)
+    print_json(found.shape()) if given.json else print(as_text(found))
+    return 0
+
+
+def found_for(given: argparse.Namespace) -> Answer:
+    """The answer to a command line. Raises ValueError in one line."""
+    from helpers.fits import answer, log, model
+    from helpers.look.text import TextFile
+
+    if bool(given.what) == bool(given.inputs):
+        raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
+    path, read, made = Path(given.what or given.inputs), None, None
+    if not path.exists():
+        raise WrongUse(f"{path}: not there; expected a local file, nothing is downloaded")
+    release, tags = given.release, list[str]()
+    if given.inputs:
+        program, release, tags, inputs = answer.read_inputs(path)
+    elif path.is_dir() or model.SUFFIX.search(path.name) or model.start_of(path, 4) == b"GGUF":
+        made = model.read_model(path)
+        tags, inputs = list(made.tags), made.inputs
+        program = "llama.cpp" if "gguf_arch" in inputs else "vLLM"
+    else:
+        with TextFile(str(path)) as file:
+            read = log.read_log(file.lines())
+        program, inputs = read.program, read.inputs
+    inputs = {**inputs, **_asked(given)}
+    if given.train:
+        program, inputs = "training", {"n_ctx": 2048, **inputs, "optimizer": given.train}
+    found = answer.answer(given.server or program, given.release or release, tags, inputs)
+    if made:
+        found.missing[:0], found.notes = made.missing, made.notes
+    if read:
+        answer.of_log(found, read)
+    return found
+
+
+def _asked(given: argparse.Namespace) -> dict[str, Any]:
+    """What the options say, as inputs of a sheet."""
+    from helpers.fits.answer import cards_of
+    from helpers.load.rehearse.devices import device
+    from helpers.look.boxes import open_box
+    from helpers.units import parse_size
+
+    found: dict[str, Any] = cards_of(open_box(given.box)) if given.box else {}
+    if given.gpu or given.capacity:
+        card = device(given.gpu, given.capacity, given.held)
+        words = card.name if given.gpu else "as given"
+        found.update(card_total_bytes=card.total_bytes, ceiling_words=words)
+    found.update({"card_free_bytes": None} if found else {})
+    found["others_bytes"] = parse_size(given.held) if given.held else found.get("others_bytes")
+    found.update(n_ctx=given.context, n_parallel=given.slots, kv_type=given.kv, tp=given.tp)
+    found.update(batch=given.batch, checkpointing=given.checkpointing, tokens=given.tokens)
+    found.update(gpu_memory_utilization=given.utilisation, mem_fraction_static=given.utilisation)
+    return {k: v for k, v in found.items() if v not in (None, "") or k == "card_free_bytes"}
+
+
+VERBS = (fits,)

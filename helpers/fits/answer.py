@@ -1,0 +1,160 @@
+"""The rows of what a server needs, their sum against what a card or a box can give, and each unknown solved for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from helpers.fits.log import Log
+from helpers.fits.model import json_file, wrong
+from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, Sheet, checked, table
+from helpers.judge.ceilings import ceilings
+from helpers.look.bundle import Bundle
+from helpers.look.gpus import gpus
+from helpers.look.parts import UNIFIED
+from helpers.units import halved
+
+
+class Part(NamedTuple):
+    """One row: bytes as they are likely, and the least and most they may be; None where nothing says so."""
+
+    part: str
+    bytes: int | None
+    low_bytes: int | None
+    high_bytes: int | None
+    source: str
+
+
+@dataclass
+class Answer:
+    """What fits: the rows, their ceiling, yes, no or None, what each open unknown may be, and what is missing to say more."""
+
+    program: str
+    rows: list[Part]
+    ceiling_bytes: int | None
+    ceiling_source: str
+    fits: bool | None
+    spare_bytes: int | None
+    solved: dict[str, Any]
+    missing: list[str]
+    cache: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def shape(self) -> dict[str, Any]:
+        """The answer as JSON holds it."""
+        return {**vars(self), "rows": [row._asdict() for row in self.rows]}
+
+
+def read_inputs(path: Path) -> tuple[str, str, list[str], dict[str, Any]]:
+    """Program, version, architecture and inputs of a record, and nothing else of it. Raises ValueError in one line."""
+    record = json_file(path)
+    inputs, tags = record.get("inputs"), record.get("architecture") or ()
+    if not isinstance(inputs, dict) or not isinstance(record.get("program"), str):
+        keys = ", ".join(list(record)[:6])[:80] or "nothing"
+        raise wrong(path, keys, "an object with program, version, architecture and inputs")
+    tags = list(map(str, tags if isinstance(tags, list) else (tags,)))
+    return record["program"], str(record.get("version") or ""), tags, inputs
+
+
+def cards_of(bundle: Bundle) -> dict[str, Any]:
+    """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others hold of it now, as inputs."""
+    sizes, held, words, stacks = [], 0, [], ceilings(bundle)
+    if any(one.kind in ("card", "other vendor") for one in stacks):  # an APU beside it is idle
+        stacks = tuple(one for one in stacks if one.kind != "apu")
+    for stack, gpu in ((s, g) for s in stacks for g in gpus(bundle) if g.pci == s.pci):
+        known = [pool for pool in gpu.pools if pool.total.ok]
+        own = [pool for pool in known if "GTT" not in pool.layer or stack.kind == "apu"]
+        pool, numbers = max(own, key=lambda one: one.total.bytes, default=None), stack.numbers
+        size = stack.decision.binding_bytes or (pool.total.bytes if pool else 0)
+        used = pool.used.bytes if pool and pool.used.ok else 0
+        if numbers.kind == UNIFIED and numbers.ram and numbers.available is not None:
+            size, used = numbers.ram, numbers.ram - numbers.available
+        if size:
+            sizes.append(size)
+            held += used
+            layer = stack.decision.binding or (pool.layer if pool else "RAM")
+            words.append(f"{stack.name or stack.pci}: {layer}")
+    if not sizes:
+        raise ValueError(f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity")
+    return {"card_total_bytes": sizes, "others_bytes": held, "ceiling_words": "; ".join(words)}
+
+
+def answer(program: str, version: str, tags: Sequence[str], inputs: Mapping[str, Any]) -> Answer:
+    """The rows, the sum, yes or no, and what is solved for. Raises ValueError for an input that cannot be one."""
+    given = checked(inputs)
+    words = given.pop("ceiling_words", "")
+    ends = {end: Sheet(program, version, given, tags, end) for end in ENDS}
+    sheet, least = ends[LIKELY], ends[LOW]
+    rows = [_part(ends, *row) for row in table()["parts"]]
+    spare = {end: one.value("spare") for end, one in ends.items()}
+    fits, ceiling = None, sheet.value("ceiling")
+    known = sum(least.value(name) or 0 for name in ("weights", "need_bytes", "state_bytes"))
+    if spare[HIGH] is not None and spare[HIGH] >= 0:
+        fits = True
+    elif (spare[LOW] or 0) < 0 or (ceiling is not None and known > ceiling):
+        fits = False
+    missing = _missing(sheet if fits is not None else ends[HIGH], *table()["asks"])
+    if fits is None and None not in spare.values():
+        missing.append("what the server measures at start: the ranges end on both sides")
+    if not sheet.family:
+        missing.append(f"program {program[:40] or '(none)'}: not known, counted without rounding")
+    cache = {name: sheet.value(name) for name in table()["cache"]}
+    left, top = (None if one is None else int(one) for one in (spare[LIKELY], ceiling))
+    words = words or sheet.sources.get("ceiling", "")
+    return Answer(program, rows, top, words, fits, left, solved(sheet), missing, cache)
+
+
+def _part(ends: Mapping[str, Sheet], name: str, formula: str, shown: Sequence[str]) -> Part:
+    sheet, values = ends[LOW], [one.value(formula) for one in ends.values()]
+    known = [max(0, int(value)) for value in values if value is not None]
+    if not known:
+        return Part(name, None, None, None, "missing: " + ", ".join(_missing(sheet, formula)))
+    source = next((sheet.sources[one] for one in shown if one in sheet.sources), "as given")
+    likely = None if values[1] is None else max(0, int(values[1]))
+    return Part(name, likely, min(known), None if None in values else max(known), source)
+
+
+def _missing(sheet: Sheet, *formulas: str) -> list[str]:
+    """What nothing gives of the names that formulas need, in words, each once."""
+    found = [why for why in map(sheet.lacks, formulas) if why]
+    return list(dict.fromkeys(why.why or table()["words"].get(why.name, why.name) for why in found))
+
+
+def solved(sheet: Sheet) -> dict[str, Any]:
+    """Each unknown that the inputs allow to solve, in the steps in which the program rounds; None where they do not."""
+    found: dict[str, Any] = {}
+    for unknown, how in table()["solved"].items():
+        known, name = (sheet.value(how.get(key, "nothing")) for key in ("is", "name"))
+        found[unknown] = None if known is None else max(0, int(known))
+        if known is None and name:
+            found[unknown] = _solved(sheet, name, how)
+    return found
+
+
+def _solved(sheet: Sheet, name: str, how: Mapping[str, Any]) -> float | None:
+    """The most of an unknown that leaves something spare, or the ``least``; 0 where none does, None where that is not known."""
+    scale, step, per = how.get("scale", 1), int(sheet.value(how.get("step", "1"))), how.get("per")
+    whole = (sheet.value(per or "nothing") or 0) / (sheet.value(name) or 1)
+    most = int(sheet.value(how["most"]) or 0) // step * step
+
+    def room(count: int) -> Any:
+        changed = {name: count * scale, **({per: whole * count} if per else {})}
+        spare = sheet.at(**changed).value("spare")
+        return None if spare is None else bool(spare >= 0)
+
+    if not most or (per and not whole) or room(step) is None or room(most) is None:
+        return None
+    if how.get("least"):
+        return round(halved(room, most, 0)[0] * scale, 4) if room(most) else None
+    return 0 if not room(step) else most if room(most) else halved(room, step, most, step)[0]
+
+
+def of_log(found: Answer, log: Log) -> None:
+    """What a log itself says comes before what was computed: sizes it printed, how it ended, and what to change."""
+    found.solved.update({name: log.printed[name] for name in found.solved if name in log.printed})
+    found.fits = False if log.failure else log.runs or found.fits
+    if log.failure is not None:
+        words = "It ended in: " + " ".join(log.failure.words.split())[:160]
+        found.notes = [words, *[log.advice] * bool(log.advice)]

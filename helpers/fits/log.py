@@ -1,0 +1,91 @@
+"""A server's log as the inputs of a sheet: what it was given, what it printed that it took, how it ended and what to change."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from helpers.fits.sheet import table
+from helpers.look.messages import Message, read_message
+from helpers.units import printed_size
+
+MOST_LINE = 4000
+FAILED = "refused refused-by-limit no-room-at-start no-room-for-cache no-room-for-model".split()
+
+
+@dataclass
+class Log:
+    """``program`` by its lines, ``inputs`` of a sheet, ``printed`` results, the ``failure`` it ended in, and the ``advice``."""
+
+    program: str = ""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    printed: dict[str, Any] = field(default_factory=dict)
+    failure: Message | None = None
+    runs: bool = False
+    advice: str = ""
+
+
+def read_log(lines: Iterable[str]) -> Log:
+    """What a log says, of its last load. Raises ValueError where no line is a server's."""
+    log, known, programs, kept = Log(), table("logs"), Counter[str](), list[str]()
+    seen: dict[tuple[str, str], dict[Any, Any]] = {}
+    again, runs, host = (re.compile(known[name]) for name in ("again", "runs", "host"))
+    forms = [(re.compile(row["form"]), row) for row in known["lines"]]
+    for line in (raw[:MOST_LINE] for raw in lines):
+        kept.append(line)
+        if again.search(line):
+            seen = {}
+        if runs.search(line):
+            log.runs, kept = True, []  # what failed before was tried again
+        for form, row in forms:
+            match, how = form.search(line), row.get("how", "last")
+            groups = [group for group in match.groups() if group] if match else []
+            if groups and not (how == "each" and host.match(groups[0])):
+                programs[row["program"]] += 1
+                spot = seen.setdefault((row["key"], how), {})
+                spot[groups[0] if how == "each" else len(spot)] = _value(groups[-1], row)
+    for (key, how), spot in seen.items():
+        values = list(spot.values())
+        whole = sum(values) if how in ("each", "add") else values if how == "list" else values[-1]
+        (log.printed if how == "printed" else log.inputs)[key] = whole
+    _of_caches(log.inputs, log.printed)
+    found = [one for one in read_message(kept).messages if one.event in FAILED]
+    if not programs and not found:
+        expected = "expected the output of llama.cpp, ollama, vLLM or SGLang, or a model's file"
+        raise ValueError(f"no line of a server among {len(kept)}; {expected}")
+    log.program = programs.most_common(1)[0][0] if programs else found[-1].program
+    log.failure = found[-1] if found else None
+    log.advice = known["advice"].get(found[-1].row, "") if found else ""
+    return log
+
+
+def _value(text: str, row: dict[str, Any]) -> Any:
+    """What a row's last group says: sizes, a size in its unit, a word, or a number."""
+    if row.get("unit") == "sizes":
+        return [printed_size(one) for one in re.findall(r"[\d.]+ [KMGT]iB", text)]
+    if "unit" in row:
+        return printed_size(text, row["unit"])
+    text, words = text.replace(",", ""), table("logs")["words"]
+    is_word = text in words or not re.fullmatch(r"[\d.]+", text)
+    return words.get(text, text) if is_word else float(text) if "." in text else int(text)
+
+
+def _of_caches(given: dict[str, Any], printed: dict[str, Any]) -> None:
+    """Bytes of a token by the sizes that were printed: so a context can be solved for without the model's dimensions."""
+    if "layers_model" in printed:
+        given.setdefault("n_layer", printed["layers_model"] - 1)
+    sizes = (given.pop(f"cache_{name}", ()) for name in ("cells", "sizes", "layers"))
+    caches, streams = sorted(zip(*sizes, strict=False)), given.get("streams", 1)
+    if caches and caches[0][0]:
+        for name, (cells, size, layers) in (("swa", caches[0]), ("full", caches[-1])):
+            given.update({f"{name}_token": size / cells / streams, f"n_layer_{name}": layers})
+        given.update(n_layer_kv=given.pop("n_layer_full"), swa_cells=caches[0][0] * streams)
+        given.update({"n_layer_swa": 0, "swa_token": 0} if len(caches) == 1 else {}, kv_bytes=None)
+    elif given.get("n_ctx") and (printed.get("need_at_n_ctx") or given.get("kv_bytes")):
+        whole = printed.get("need_at_n_ctx") or given.pop("kv_bytes")
+        given.update(full_token=whole / given["n_ctx"])
+    if "full_token" in given:
+        given.update({"n_layer_swa": 0, "n_layer_recurrent": 0, **given})

@@ -1,0 +1,300 @@
+"""A model by its own header as the inputs of a sheet: layers by kind, heads, widths, windows, states, bytes of its weights.
+
+A header is read in bounded bytes and nothing of it is believed: each length is held against what was read, and against a
+limit. A ``ValueError`` says in one line what was seen and what was expected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from helpers.fits.sheet import Sheet, table
+from helpers.units import MIB
+
+MOST_JSON, MOST_GGUF = 100 * MIB, 64 * MIB
+"""Bytes of a header that are read: safetensors itself refuses more than 100 MB; a GGUF's largest part is its vocabulary."""
+MOST_TENSORS, MOST_KEYS, MOST_KEPT, MOST_LAYERS = 200_000, 65_536, 4096, 4096
+MOST_BYTES, INDEX = 1 << 50, "model.safetensors.index.json"
+SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
+_SCALARS = {at: form for at, form in enumerate("BbHhIif?  Qqd") if form != " "}
+_STRING, _ARRAY = 8, 9
+
+
+def wrong(path: Path, seen: object, expected: str) -> ValueError:
+    """What is wrong with a file, in one line."""
+    return ValueError(f"{path.name}: seen {seen}; expected {expected}")
+
+
+def start_of(path: Path, size: int, at: int = 0) -> bytes:
+    """Bytes of a file, from its start or from ``at``."""
+    with path.open("rb") as file:
+        file.seek(at)
+        return file.read(size)
+
+
+def json_file(path: Path, at: int = 0, size: int = MOST_JSON + 1) -> dict[str, Any]:
+    """The JSON object in a file of bounded size, or in a part of it."""
+    data = start_of(path, size, at)
+    if len(data) > MOST_JSON:
+        raise wrong(path, f"more than {MOST_JSON} bytes", "JSON of at most 100 MiB")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        deep = "too deep" if isinstance(error, RecursionError) else str(error)[:80]
+        raise wrong(path, f"no JSON ({deep})", "a whole file") from None
+    if not isinstance(found, dict):
+        raise wrong(path, f"a {type(found).__name__}", "a JSON object")
+    return found
+
+
+def safetensors_bytes(path: Path) -> int:
+    """Bytes of the tensors of one safetensors file, by its header: 8 bytes of length, then JSON."""
+    size, length = path.stat().st_size, int.from_bytes(start_of(path, 8), "little")
+    if not 2 <= length <= min(MOST_JSON, size - 8):
+        raise wrong(path, f"a header of {length} of {size} bytes", "a whole safetensors file")
+    tensors = json_file(path, 8, length)
+    tensors.pop("__metadata__", None)
+    try:
+        found = max((int(one["data_offsets"][1]) for one in tensors.values()), default=0)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        found = -1
+    there = size - 8 - length or MOST_BYTES  # a header alone is enough
+    if len(tensors) > MOST_TENSORS or not 0 <= found <= there:
+        seen = f"{len(tensors)} tensors that end at {found} of {there} bytes"
+        raise wrong(path, seen, f"at most {MOST_TENSORS}, all of them in the file")
+    return found
+
+
+class Gguf:
+    """The header of a GGUF file: ``keys`` (long arrays only as their length), ``bytes`` of its tensors, and those by type."""
+
+    def __init__(self, path: Path):
+        self.path, self.data, self.at = path, start_of(path, MOST_GGUF), 4
+        self.by_type: dict[str, int] = {}
+        version, tensors, keys = self._take("<IQQ")
+        if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
+            most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
+            raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
+        self.keys: dict[str, Any] = {}
+        for _ in range(keys):
+            name = self._string()
+            self.keys[name] = self._value(*self._take("<I"))
+        last = max((self._tensor() for _ in range(tensors)), default=0)
+        self.bytes, size = sum(self.by_type.values()), path.stat().st_size
+        if size < self.at + last - 4096:
+            raise wrong(path, f"{size} bytes", f"at least {self.at + last}: the file is cut off")
+
+    def _tensor(self) -> int:
+        """Counts a tensor; returns where it ends."""
+        name, (rank,) = self._string(), self._take("<I")
+        shape = self._take(f"<{rank}Q") if rank <= 4 else ()
+        kind, offset = self._take("<IQ")
+        label, block, size = table("models")["ggml"].get(str(kind), ("", 1, 0))
+        if rank > 4 or not label or prod(shape) >= 1 << 56 or offset >= 1 << 62:
+            seen = f"tensor {name[:40]!r} of type {kind}, {rank} dimensions, {prod(shape)} elements"
+            raise wrong(self.path, seen, "a type of ggml.h, at most 4 dimensions, 2^56 elements")
+        whole = prod(shape) // block * size
+        self.by_type[label] = self.by_type.get(label, 0) + whole
+        return int(offset + whole)
+
+    def _moved(self, count: int) -> int:
+        """Where the next bytes begin, after a step over them."""
+        self.at += count
+        if self.at > len(self.data):
+            seen = f"a header that goes on after {len(self.data)} bytes"
+            raise wrong(self.path, seen, f"a whole one in the first {MOST_GGUF}")
+        return self.at - count
+
+    def _take(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack_from(form, self.data, self._moved(struct.calcsize(form)))
+
+    def _string(self) -> str:
+        (length,) = self._take("<Q")
+        return self.data[self._moved(length) : self.at].decode("utf-8", "replace")
+
+    def _value(self, kind: int) -> Any:
+        if kind in _SCALARS:
+            return self._take("<" + _SCALARS[kind])[0]
+        if kind == _STRING:
+            return self._string()
+        inner, count = self._take("<IQ") if kind == _ARRAY else (_ARRAY, 0)
+        if inner == _STRING:  # a vocabulary, of which only the number counts
+            data, at, end = self.data, self.at, len(self.data)
+            for _ in range(count):
+                at += 8 + int.from_bytes(data[at : at + 8], "little")
+                if at > end:
+                    break
+            self._moved(at - self.at)
+            return count
+        if inner not in _SCALARS:
+            raise wrong(self.path, f"a value of type {kind}, {inner}", "a number, text or a list")
+        start = self._moved(count * struct.calcsize(_SCALARS[inner]))
+        form = f"<{min(count, MOST_KEPT)}{_SCALARS[inner]}"
+        return list(struct.unpack_from(form, self.data, start)) if count <= MOST_KEPT else count
+
+
+@dataclass
+class Model:
+    """``inputs`` as a sheet takes them, ``tags`` of its architecture, what is ``missing`` in words, ``notes`` to show."""
+
+    architecture: str
+    inputs: dict[str, Any]
+    tags: Sequence[str] = ()
+    missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        name = re.sub("[^a-z]", "", self.architecture.lower())
+        if not any(name.startswith(known) for known in table("models")["known"]):
+            self.missing.append(f"not known: architecture {self.architecture or '(none)'}")
+            self.notes.append("What is said of its cache is that of plain attention.")
+
+
+def read_model(path: Path) -> Model:
+    """A model by its own header: nothing is downloaded, no weight is read. Raises ValueError in one line."""
+    if path.is_dir():
+        path = next((one for one in sorted(path.glob("*.gguf"))), path / "config.json")
+    if start_of(path, 4) == b"GGUF":
+        return _gguf(path)
+    config, folder = {} if path.suffix == ".safetensors" else json_file(path), path.parent
+    index, beside = folder / INDEX if config else path, folder / "config.json"
+    about = config if "weight_map" in config else {}
+    if config and not about and index.exists():
+        about = json_file(index)
+    total = about["metadata"].get("total_size") if isinstance(about.get("metadata"), dict) else 0
+    files = sorted(folder.glob("*.safetensors")) if config else [path]
+    weights = _whole(total) or sum(map(safetensors_bytes, files))
+    if not config or about is config:
+        config = json_file(beside) if beside.exists() else {}
+    if config:
+        return _config(config, path, weights)
+    missing = ["config.json beside the weights: it names layers, heads and widths"]
+    return Model("", {"weights_bytes": weights}, (), missing)
+
+
+def _whole(value: Any) -> int | None:
+    """A number of a header that can be a count or a width."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value < 1 << 48 else None
+
+
+def _named(keys: dict[str, Any], names: dict[str, list[str]], before: str = "") -> dict[str, Any]:
+    """What a header says under the first of the names that it has; a list as a list of numbers."""
+    found: dict[str, Any] = {}
+    for name, value in ((n, keys.get(before + other)) for n in names for other in names[n]):
+        if isinstance(value, list) and value:
+            found.setdefault(name, [_whole(one) or int(one is True) for one in value])
+        elif _whole(value) is not None:
+            found.setdefault(name, _whole(value))
+    return found
+
+
+def _config(config: dict[str, Any], path: Path, weights: int) -> Model:
+    inner = config.get("text_config") or config.get("llm_config")
+    text = {**config, **(inner if isinstance(inner, dict) else {})}
+    kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
+    found = _named(text, table("models")["config"])
+    if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
+        expected = "a model's config.json with num_hidden_layers and hidden_size"
+        raise wrong(path, f"no layers among {len(config)} keys", expected)
+    if text.get("use_sliding_window") is False:
+        found.pop("n_swa", None)
+    types = [one for one in map(text.get, table("models")["types"]) if isinstance(one, (list, str))]
+    inputs, tags = _layers(found, kind, types[0] if types else ())
+    inputs["tied"] = text.get("tie_word_embeddings") is True
+    inputs["gates"] = 2 if str(text.get("hidden_act")) in ("gelu", "relu", "gelu_new") else 3
+    inputs.update(_quantised(text.get("quantization_config")))
+    inputs.update({"model_bytes": weights} if weights else {"parameters_wide": 1})
+    sees = any(key.startswith("vision") for key in config)
+    missing = ["the vision part: no weights lie beside the config"] * (sees and not weights)
+    return Model(kind, inputs, tags + ["vision"] * sees, missing)
+
+
+def _quantised(how: Any) -> dict[str, Any]:
+    """A config's quantisation of its matrices: the method, the bits and the weights that share a scale."""
+    how = how if isinstance(how, dict) else {}
+    inner = how.get("config_groups")
+    for _ in range(2):  # compressed-tensors: the first group, and its weights
+        inner = inner if isinstance(inner, dict) else {}
+        inner = inner.get("weights", next(iter(inner.values()), {}))
+    both = {**(inner if isinstance(inner, dict) else {}), **how}
+    found = _named(both, table("models")["quantised"])
+    if how.get("load_in_4bit") or how.get("load_in_8bit"):
+        found["quant_bits"] = 4 if how.get("load_in_4bit") else 8
+    return {**found, "quant": str(how.get("quant_method", ""))[:40] or None}
+
+
+def _kinds(found: dict[str, Any], kind: str, types: Any) -> list[str]:
+    """Of each layer whether it is full, sliding, recurrent or without a cache."""
+    of, layers = table("models"), found["n_layer"]
+    if len(types) >= layers:
+        return [of["kinds"].get(str(one), "full") for one in list(types)[:layers]]
+    given = {"pattern": of["windows"].get(kind), "interval": of["intervals"].get(kind), **found}
+    unit = Sheet("", "", given).value("layer_unit")
+    flags = {0: "full", 1: "swa"}
+    return [flags.get(one, one) for one in (unit * layers)[:layers]]
+
+
+def _layers(found: dict[str, Any], kind: str, types: Any = ()) -> tuple[dict[str, Any], list[str]]:
+    """The inputs and tags of what a header says. Layers that share another's cache hold none."""
+    layers, query = found["n_layer"], found.get("n_head", 0)
+    if not 0 < layers <= MOST_LAYERS:
+        raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
+    heads = found.get("n_head_kv", query)
+    heads = (heads * layers)[:layers] if isinstance(heads, list) else [heads] * layers
+    query = max(query) if isinstance(query, list) else query
+    kinds = list(zip(_kinds(found, kind, types), heads, strict=True))
+    recurrent = sum(one == "recurrent" or (one == "full" and not h) for one, h in kinds)
+    held = kinds[: max(0, layers - found.get("shared_kv_layers", 0))]
+    full, swa = ([h for one, h in held if one == which and h] for which in ("full", "swa"))
+    inputs = {name: value for name, value in found.items() if not isinstance(value, list)}
+    inputs.update(n_layer_kv=len(full), n_layer_swa=len(swa), n_layer_recurrent=recurrent)
+    inputs.update(n_head=query, n_head_kv=max(full, default=max(heads)))
+    if isinstance(found.get("n_head_kv"), list):
+        inputs.update(heads_full=sum(full), heads_swa_all=sum(swa))
+        inputs["n_head_kv_swa"] = max(swa, default=0)
+    latent = "kv_lora_rank" in inputs
+    for name in ("head_dim_k", "head_dim_v") if latent else ():
+        inputs.pop(name, None)
+    tags = ["MLA"] if latent else ["GQA"] if query > max(heads) else ["MHA"]
+    tags += ["SWA"] * bool(swa) + ["hybrid"] * bool(recurrent)
+    return inputs, tags + ["MoE"] * (inputs.get("n_expert", 0) > 1)
+
+
+def _gguf(path: Path) -> Model:
+    header = Gguf(path)
+    kind = str(header.keys.get("general.architecture", ""))[:60]
+    found = _named(header.keys, table("models")["gguf"], kind + ".")
+    found.setdefault("n_vocab", _whole(header.keys.get("tokenizer.ggml.tokens")))
+    weights, missing = _parts(header, path)
+    if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
+        missing.append("layers and widths: its header names none")
+        return Model(kind, {"model_bytes": weights, "gguf_arch": kind}, (), missing)
+    if found.pop("head_dim_mla", 0) and "kv_lora_rank" in found:
+        found["n_rot"] = found.get("head_dim_k", 0) - found["kv_lora_rank"]
+    else:
+        found.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
+    if kind in table("models")["no_window"]:
+        found.pop("n_swa", None)
+    inputs, tags = _layers(found, kind)
+    inputs.update(model_bytes=weights, gguf_arch=kind)
+    types = [f"{label} {size / max(1, header.bytes):.0%}" for label, size in header.by_type.items()]
+    return Model(kind, inputs, tags, missing, ["Weights by type: " + ", ".join(types)])
+
+
+def _parts(header: Gguf, path: Path) -> tuple[int, list[str]]:
+    """Bytes of all parts of a split GGUF that lie beside it, and what is not there."""
+    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
+    if match is None:
+        return header.bytes, []
+    alike = re.compile(rf"{re.escape(match[1])}-\d{{5}}-of-{match[2]}\.gguf")
+    parts = [one for one in path.parent.iterdir() if alike.fullmatch(one.name)]
+    lost = [f"{int(match[2]) - len(parts)} of {int(match[2])} parts"]
+    return sum(Gguf(one).bytes for one in parts), lost * (len(parts) < int(match[2]))

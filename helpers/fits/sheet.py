@@ -1,0 +1,180 @@
+"""A small spreadsheet: rules.json evaluated for one program, release and set of inputs; each figure keeps its source.
+
+A name is what was given, else the first of its rows that is for the program's family and holds. A row of three formulas is a
+range, of which a sheet takes one end: ``low``, ``likely`` or ``high``. A name that nothing gives raises ``Missing``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pkgutil import get_data
+from types import CodeType
+from typing import Any
+
+from helpers.units import GIB, MIB
+
+LOW, LIKELY, HIGH = ENDS = ("low", "likely", "high")
+MOST = 1 << 62
+NEWEST = 999912
+
+
+class Missing(Exception):
+    """A name that neither the inputs nor a rule gives; ``why`` where a rule says that there is no bound."""
+
+    def __init__(self, name: str, why: str = ""):
+        super().__init__(name)
+        self.name, self.why = name, why
+
+
+@lru_cache(8)
+def table(name: str = "rules") -> dict[str, Any]:
+    """What the file NAME.json of this folder holds, with its sources. It is shared, so nobody changes it."""
+    return dict(json.loads(get_data(__name__, f"{name}.json") or b"{}"))
+
+
+@lru_cache(None)
+def compiled(formula: str) -> CodeType:
+    """A formula of the table. Only the project's own table is ever compiled, and it sees no name but a sheet's."""
+    return compile(formula, "rules.json", "eval")
+
+
+@lru_cache(64)
+def family_of(program: str) -> str:
+    """The family whose rules a program follows; empty where none is known."""
+    found = (family for family, names in table()["families"] if re.search(names, program.lower()))
+    return str(next(found, ""))
+
+
+@lru_cache(64)
+def date_of(version: str, family: str) -> int:
+    """A release as the month it came out in (202511): as written, by build or release number; the newest where nothing says so.
+
+    ``before 2025-05`` is the month before; a year alone is its end.
+    """
+    text, dates, found = version.lower(), table()["dates"], NEWEST
+    for word, year in re.findall(r"\b([a-z]{3})[a-z]*[. -]{1,2}(20\d\d)", text):
+        text += f" {year}-{dates['words'].get(word, 0):02d}"
+    build = re.search(r"\bb(?:uild )?(\d{3,5})\b", text)
+    number = build or (family in dates and re.search(r"\b(\d+\.\d+)", text))
+    if month := re.search(r"(20\d\d)-(0[1-9]|1[0-2])", text):
+        found = int(month[1] + month[2])
+    elif number:
+        rows = [
+            ([*map(int, one.split("."))], at) for one, at in dates["build" if build else family]
+        ]
+        known = [at for one, at in rows if one <= [*map(int, number[1].split("."))]]
+        found = int([rows[0][1], *known][-1].replace("-", ""))
+    elif year := re.search(r"\b20\d\d\b", text):
+        found = int(year[0] + "12")
+    return found - 1 if "before" in text else found
+
+
+def listed(value: Any) -> list[float]:
+    """One figure or one for each card, as a list."""
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that are known, of the right kind. Raises ValueError in one line for a figure that cannot be one."""
+    found = {k: v for k, v in inputs.items() if v is not None and k != "from"}
+    for name, value in found.items():
+        for one in listed(value):
+            least, most = int(name in table()["from_one"]), 1 if name in table()["shares"] else MOST
+            number = isinstance(one, (int, float)) and least <= one <= most
+            if not number and (least or most == 1 or not isinstance(one, str)):
+                expected = f"expected {least} to {most}, or null where it is not known"
+                raise ValueError(f"inputs: {name[:40]!r} is {one!r:.40}; {expected}")
+    types = {"kv_type", "kv_type_k", "kv_type_v"} & found.keys()
+    return {**found, **{name: str(found[name]).lower() for name in types}}
+
+
+def element_bytes(kind: str) -> float:
+    """Bytes of an element of a cache of that type. Raises Missing."""
+    known = table()["element_bytes"]
+    if kind not in known:
+        raise Missing(kind, f"type of the cache {kind[:40]!r}: not known, {', '.join(known)} are")
+    return float(known[kind])
+
+
+FUNCTIONS: dict[str, Any] = {
+    "b": element_bytes,
+    "total": lambda figures: sum(listed(figures)),
+    "least": lambda figures: min(listed(figures)),
+    "count": lambda figures: len(listed(figures)),
+    "up": lambda size, step: -(-size // step),
+    "pad": lambda size, step: -(-size // step) * step,
+    **{"max": max, "min": min, "int": int, "GIB": GIB, "MIB": MIB},
+}
+"""What formulas may use beside names."""
+
+
+class Sheet:
+    """The figures of one program, release and set of inputs, at one end of their ranges."""
+
+    def __init__(
+        self, program: str, version: str, inputs: dict[str, Any], tags: Any = (), end: str = LIKELY
+    ):
+        self.program, self.version, self.inputs = program.lower(), version, dict(inputs)
+        self.tags, self.end, self.family = tuple(tags), end, family_of(program)
+        self.sources: dict[str, str] = {}
+        self._made: dict[str, Any] = {**FUNCTIONS, "given": self._given}
+        self._made["may"] = lambda name: self.lacks(name) is None
+        self._made.update(program=self.program, family=self.family, tags=self.tags)
+        self._made["date"] = date_of(version, self.family)
+        self._open: list[str] = []
+
+    def at(self, **changed: Any) -> Sheet:
+        """The same sheet with other inputs."""
+        return Sheet(self.program, self.version, {**self.inputs, **changed}, self.tags, self.end)
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a name. Raises Missing."""
+        if self._given(name):
+            return self.inputs[name]
+        if name not in self._made:
+            self._made[name] = self._ruled(name)
+        return self._made[name]
+
+    def value(self, formula: str) -> Any:
+        """The value of a name or a formula, None where nothing gives it."""
+        return None if self.lacks(formula) else self._evaluated(formula)
+
+    def lacks(self, formula: str) -> Missing | None:
+        """What nothing gives and a formula needs."""
+        try:
+            self._evaluated(formula)
+        except Missing as missing:
+            return missing
+        except (ZeroDivisionError, TypeError, OverflowError):
+            return Missing(formula)  # a word where a figure belongs, or nothing to divide by
+        return None
+
+    def _given(self, name: str) -> bool:
+        return self.inputs.get(name) is not None
+
+    def _ruled(self, name: str) -> Any:
+        if name in self._open:
+            raise Missing(name)
+        self._open.append(name)
+        try:
+            for row in table()["rules"].get(name, ()):
+                mine = row.get("for", self.family) == self.family
+                if mine and ("when" not in row or self._evaluated(row["when"])):
+                    self.sources[name] = row["source"]
+                    ends = row["is"] if isinstance(row["is"], list) else [row["is"]] * len(ENDS)
+                    if (formula := ends[ENDS.index(self.end)]) is None:
+                        raise Missing(name, row["source"])
+                    return self._evaluated(formula)
+            raise Missing(name)
+        finally:
+            self._open.pop()
+
+    def _evaluated(self, formula: str) -> Any:
+        found = eval(compiled(formula), {"__builtins__": {}}, self)  # type: ignore[arg-type]
+        if isinstance(found, float) and not math.isfinite(found):
+            raise Missing(formula)
+        return found

@@ -1,0 +1,71 @@
+"""What fits, for people: the rows against the ceiling as a table and a stacked bar, and what is solved for in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+from helpers.fits.answer import Answer
+from helpers.units import show_bytes
+
+from .shown import Column, Shown, words, wrapped
+
+
+def headline(answer: Answer) -> str:
+    """Yes, no, or what is missing to say it."""
+    left, top = answer.spare_bytes, answer.ceiling_bytes
+    of = "" if top is None else f" in {show_bytes(top)}"
+    if answer.fits is None:
+        return f"Cannot tell whether it fits{of}: {'; '.join(answer.missing[:2])}"
+    rest = "to spare" if answer.fits else "too much"
+    known = left is not None and (left >= 0) is answer.fits
+    by = f": {show_bytes(abs(left or 0))} {rest}" if known else ""
+    return ("Fits" if answer.fits else "Does not fit") + of + by
+
+
+def rows_table(answer: Answer) -> Shown:
+    """Each part with its likely bytes and their range, and its source; drawn as one bar, what is left or too much at its end."""
+    names = words("fits")["parts"]
+    rows: list[list[Any]] = [
+        [names[part], likely, low, "no bound" if high is None else high, source]
+        for part, likely, low, high, source in answer.rows
+        if likely != 0 or high != 0
+    ]
+    columns = ["part", *(Column(name, "bytes") for name in ("likely", "at least", "at most"))]
+    says = headline(answer)
+    return Shown(f"What {answer.program} needs", [*columns, "source"], rows, result=says)
+
+
+def bar(answer: Answer) -> Shown:
+    """The rows as one stacked bar against the ceiling."""
+    view = rows_table(answer).without("source")
+    return replace(view, title=headline(answer), draw=partial(_draw, answer))
+
+
+def _draw(answer: Answer) -> Any:
+    from . import sheet  # matplotlib is slow to come, and a terminal needs none
+
+    page, names = sheet.Sheet(headline(answer)), words("fits")["parts"]
+    held = [(names[one.part], one.bytes) for one in answer.rows if one.bytes]
+    looks = (sheet.Look(colour, "white") for colour in cycle(sheet.SERIES))
+    pieces = [sheet.Piece(*row, look) for row, look in zip(held, looks, strict=False)]
+    whole, top = sum(size for _, size in held), answer.ceiling_bytes or 0
+    left = sheet.Piece("left", max(0, top - whole), sheet.Look(sheet.PALE, sheet.MUTED))
+    page.stacked([*pieces, left] if top > whole else pieces, max(top, whole))
+    return page.done()
+
+
+def solved_lines(answer: Answer) -> list[str]:
+    """What each open unknown may be, in a line each."""
+    says, found = words("fits")["solved"], answer.solved
+    return [says[name].format(value) for name, value in found.items() if value is not None]
+
+
+def as_text(answer: Answer) -> str:
+    """The answer of the command ``fits`` for a terminal."""
+    out = [headline(answer), "", str(rows_table(answer)), ""]
+    out += [f"Against: {answer.ceiling_source}"] * bool(answer.ceiling_source)
+    lines = [*solved_lines(answer), *answer.notes, *(f"Missing: {one}" for one in answer.missing)]
+    return "\n".join([*out, *(part for line in lines for part in wrapped(line, "", "  "))])

@@ -1,0 +1,404 @@
+"""What fits: rows, sum and answers from made-up models, logs and inputs; hostile headers end in one line."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import verb
+from fits_models import config, decoder, gguf, safetensors
+
+from helpers.fits.sheet import FUNCTIONS, date_of, table
+from helpers.units import GIB, MIB
+
+RECORDS = Path(__file__).resolve().parents[2] / "shared" / "fits"
+LLAMA = {
+    "n_layer": 32,
+    "n_head_kv": 8,
+    "head_dim_k": 128,
+    "n_ctx": 8192,
+    "kv_type": "f16",
+    "weights_bytes": 15 * GIB,
+}
+
+
+def asked(tmp_path, program, version="", tags=(), *options, **inputs):
+    """The JSON answer to a record of these inputs."""
+    path = tmp_path / "record.json"
+    record = {"program": program, "version": version, "architecture": list(tags)}
+    path.write_text(json.dumps({**record, "inputs": inputs, "truth": {"fits": "never read"}}))
+    done = verb("fits", "--inputs", path, "--json", *options)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def row(answer, part):
+    return next(one for one in answer["rows"] if one["part"] == part)
+
+
+def of(path, *options):
+    done = verb("fits", path, "--json", *options)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def names_in(formula):
+    tree = ast.walk(ast.parse(formula, mode="eval"))
+    return {node.id for node in tree if isinstance(node, ast.Name)}
+
+
+def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
+    rules = table()["rules"]
+    inputs = {name for one in ("config", "gguf") for name in table("models")[one]}
+    inputs |= {one["key"] for one in table("logs")["lines"]} | set(table()["words"])
+    inputs |= set("kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant".split())
+    inputs |= set("kv_cache_memory_bytes max_total_tokens margin_bytes optimizer".split())
+    inputs |= set(
+        "heads_full heads_swa_all quant_bits n_gpu_layers pattern period interval".split()
+    )
+    own = {"given", "may", "program", "family", "date", "tags", "False", "n", *FUNCTIONS}
+    for name, rows in rules.items():
+        for one in rows:
+            formulas = one["is"] if isinstance(one["is"], list) else [one["is"]]
+            assert "source" in one, name
+            for formula in filter(None, [*formulas, one.get("when")]):
+                assert names_in(formula) <= own | rules.keys() | inputs, f"{name}: {formula}"
+
+
+@pytest.mark.parametrize(
+    ("version", "family", "month"),
+    [
+        ("2025-12 (about b7437)", "llama.cpp", 202512),
+        ("before 2025-05", "llama.cpp", 202504),
+        ("build 850 (July 2023)", "llama.cpp", 202307),
+        ("late 2024", "llama.cpp", 202411),
+        ("b7300", "llama.cpp", 202512),
+        ("0.6.x (V0)", "vLLM", 202409),
+        ("0.21.1", "vLLM", 202605),
+        ("2026", "vLLM", 202612),
+        ("", "vLLM", 999912),
+    ],
+)
+def test_a_release_is_the_month_it_came_out_in(version, family, month):
+    assert date_of(version, family) == month
+
+
+def test_the_cache_of_llama_cpp_is_padded_as_the_release_pads_it(tmp_path):
+    token = 32 * 8 * (128 + 128) * 2
+    three = {**LLAMA, "n_ctx": 10000, "n_parallel": 3}
+    now = asked(tmp_path, "llama.cpp", "2026-01", **three)
+    assert row(now, "kv")["bytes"] == 3 * 3584 * token  # 10240 / 3 rounded up to 256, three times
+    unified = asked(tmp_path, "llama.cpp", "2026-01", **three, kv_unified=True)
+    assert row(unified, "kv")["bytes"] == 10240 * token
+    old = asked(tmp_path, "llama.cpp", "2023-06", **three)
+    assert row(old, "kv")["bytes"] == 10000 * token
+    small = asked(tmp_path, "llama.cpp", "2026-01", **{**LLAMA, "kv_type": "q8_0"})
+    assert row(small, "kv")["bytes"] == 8192 * token * 34 // 64
+
+
+def test_a_window_saves_cells_by_the_rule_of_its_release(tmp_path):
+    window = {**LLAMA, "n_layer": 24, "n_layer_swa": 20, "n_swa": 1024, "n_ctx": 65536}
+    token = 8 * 256 * 2
+    for version, cells in (("2025-04", 65536), ("2025-05", 3072), ("2025-07", 1536), ("", 1536)):
+        answer = asked(tmp_path, "llama.cpp", version, **window)
+        assert row(answer, "kv")["bytes"] == token * (4 * 65536 + 20 * cells), version
+    whole = asked(tmp_path, "llama.cpp", "", **window, swa_full=True)
+    assert row(whole, "kv")["bytes"] == token * 24 * 65536
+
+
+def test_states_of_recurrent_layers_follow_the_slots_and_not_the_context(tmp_path):
+    inputs = {**LLAMA, "n_layer_recurrent": 24, "n_parallel": 4, "ssm_d_conv": 4}
+    inputs.update(ssm_d_inner=4096, ssm_d_state=128, ssm_n_group=16)
+    layer = 4 * (3 * (4096 + 2 * 16 * 128) + 128 * 4096)
+    for context in (8192, 65536):
+        answer = asked(tmp_path, "llama.cpp", "", **{**inputs, "n_ctx": context})
+        assert row(answer, "state")["bytes"] == 4 * 24 * layer
+
+
+def test_vllm_is_solved_in_blocks_and_says_what_would_have_fitted(tmp_path):
+    inputs = {**LLAMA, "n_ctx": 131072, "card_total_bytes": 24 * GIB, "block_size": 16}
+    inputs.update(gpu_memory_utilization=0.9, non_torch_bytes=GIB // 2, activation_peak_bytes=GIB)
+    answer = asked(tmp_path, "vLLM", "0.8", **inputs)
+    left = int(24 * GIB * 0.9) - 15 * GIB - GIB // 2 - GIB
+    assert answer["fits"] is False
+    assert row(answer, "kv")["bytes"] == left
+    assert answer["solved"]["tokens"] == left // (16 * 131072) * 16 == answer["solved"]["context"]
+    assert asked(tmp_path, "vLLM", "0.8", **{**inputs, "n_ctx": 16384})["fits"] is True
+    more = asked(tmp_path, "vLLM", "0.8", (), "--context", 40960, **inputs)["solved"]["utilisation"]
+    needs = (16.5 + 5) / 24
+    assert needs <= more <= needs + 0.01
+
+
+def test_groups_of_layers_share_one_pool_of_blocks(tmp_path):
+    inputs = {"n_layer": 30, "n_layer_kv": 5, "n_layer_swa": 25, "n_head_kv": 2, "head_dim_k": 512}
+    inputs.update(n_head_kv_swa=8, head_dim_swa=256, n_swa=1024, max_num_batched_tokens=2048)
+    pool = {"n_ctx": 65536, "kv_cache_memory_bytes": 4 * GIB, "kv_type": "bf16"}
+    answer = asked(tmp_path, "vLLM", "0.29", ("SWA",), **inputs, **pool)
+    page = 16 * 8 * 512 * 2  # a page of the sliding layers; a full layer has half of it a token
+    blocks = 4 * GIB // (page * 5)
+    request = -(-65536 // 32) + 5 * (-(-(1023 + 2 * 2048) // 16) + 1)
+    assert answer["cache"]["blocks"] == blocks
+    assert answer["cache"]["request_blocks"] == request
+    assert answer["solved"]["tokens"] == int(blocks / request * 65536)
+    earlier = asked(tmp_path, "vLLM", "0.16", ("SWA",), **inputs, **pool)
+    assert earlier["solved"]["tokens"] == blocks // 6 * 16
+
+
+def test_sglang_holds_one_page_more_and_takes_a_fraction_of_what_is_free(tmp_path):
+    inputs = {**LLAMA, "n_ctx": None, "kv_type": "bf16", "page_size": 64, "tp": 2}
+    held = asked(tmp_path, "SGLang", "2026-02", **inputs, tokens=20480)
+    assert row(held, "kv")["bytes"] == (20480 + 64) * 32 * 4 * 256 * 2
+    inputs.update(card_free_bytes=40 * GIB, mem_fraction_static=0.8)
+    open_ = asked(tmp_path, "SGLang", "2026-02", **inputs)
+    assert open_["solved"]["tokens"] == int(40 * GIB * 0.8 - 15 * GIB) // 65536 // 64 * 64
+    none = asked(tmp_path, "SGLang", "", **{**inputs, "mem_fraction_static": 0.3})
+    assert none["fits"] is False and none["solved"]["utilisation"] >= 0.37
+
+
+def test_ollama_counts_as_its_estimate_does(tmp_path):
+    inputs = {**LLAMA, "n_head": 32, "n_embd": 4096, "n_vocab": 128256, "kv_type": "q8_0"}
+    answer = asked(tmp_path, "ollama", "2025-02", **inputs, card_free_bytes=23 * GIB)
+    assert row(answer, "kv")["bytes"] == 32 * 8 * 256 * 8192
+    graph = 4 * 512 * (1 + 4 * 4096 + 8192 * 33)
+    assert row(answer, "compute")["bytes"] == graph
+    assert answer["fits"] is True
+
+
+def test_what_is_not_given_is_named_and_nothing_is_guessed(tmp_path):
+    answer = asked(tmp_path, "llama.cpp", "", **{**LLAMA, "weights_bytes": None})
+    assert answer["fits"] is None
+    said = " ".join(answer["missing"])
+    assert "weights" in said and "--gpu" in said
+    odd = asked(tmp_path, "llama.cpp", "", **{**LLAMA, "kv_type": "turbo3"})
+    assert row(odd, "kv")["bytes"] is None and "turbo3" in row(odd, "kv")["source"]
+    assert "not known" in " ".join(asked(tmp_path, "zork", **LLAMA)["missing"])
+
+
+def test_several_cards_need_the_weights_to_fit_their_sum(tmp_path):
+    cards = {"card_free_bytes": [8 * GIB, 4 * GIB], "n_ctx": 4096}
+    assert asked(tmp_path, "llama.cpp", "2026-01", **{**LLAMA, **cards})["fits"] is False
+    layers = asked(tmp_path, "llama.cpp", "2026-01", **{**LLAMA, **cards})["solved"]
+    assert 0 < layers["layers_on_gpu"] < 33
+
+
+def test_a_gguf_header_gives_layers_weights_and_windows(tmp_path):
+    plain = of(decoder(tmp_path / "a.gguf"), "--capacity", "8GiB", "--context", 4096)
+    weights = 1000 * 1024 * 34 // 32 + 4096 + 4 * 4 * 1024 * 1024 * 144 // 256
+    assert row(plain, "weights")["bytes"] == weights and plain["fits"] is True
+    assert row(plain, "kv")["bytes"] == 4 * 2 * 256 * 2 * 4096
+    sliding = {"attention.sliding_window": 512, "attention.key_length": 64}
+    gemma = decoder(tmp_path / "g.gguf", "gemma3", layers=12, **sliding)
+    cells = 2 * 32768 + 10 * 1024
+    assert row(of(gemma, "--context", 32768), "kv")["bytes"] == 2 * 128 * 2 * cells
+    each = {"attention.head_count_kv": [8, 2], "attention.key_length": 64}
+    uneven = decoder(tmp_path / "u.gguf", "openelm", layers=2, **each)
+    assert row(of(uneven, "--context", 256), "kv")["bytes"] == 256 * 10 * 128 * 2
+    latent = {"attention.key_length": 576, "attention.value_length": 512}
+    latent |= {"attention.kv_lora_rank": 512, "attention.key_length_mla": 192}
+    deep = decoder(tmp_path / "d.gguf", "deepseek2", kv=1, **latent)
+    assert row(of(deep, "--context", 1024), "kv")["bytes"] == 4 * 1024 * 576 * 2
+    before = of(deep, "--context", 1024, "--release", "2025-08")
+    assert row(before, "kv")["bytes"] == 4 * 1024 * (576 + 512) * 2
+
+
+def test_parts_of_a_split_gguf_are_added_up_and_a_lost_one_is_said(tmp_path):
+    one = decoder(tmp_path / "m-00001-of-00002.gguf")
+    alone = of(one)
+    assert "1 of 2 parts" in " ".join(alone["missing"])
+    gguf(tmp_path / "m-00002-of-00002.gguf", {}, [("x", "F16", (1024, 1024))])
+    both = of(one)
+    assert row(both, "weights")["bytes"] == row(alone, "weights")["bytes"] + 2 * MIB
+
+
+def test_a_config_gives_weights_by_its_dimensions_and_quantisation(tmp_path):
+    whole = row(of(config(tmp_path)), "weights")["bytes"]
+    assert abs(whole / (2 * 8_030_261_248) - 1) < 0.001  # a decoder of 8.03 billion, tied to none
+    four = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    small = row(of(config(tmp_path, quantization_config=four)), "weights")["bytes"]
+    assert abs(small / 5_727_854_592 - 1) < 0.005
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
+    assert row(of(config(tmp_path, **experts)), "weights")["bytes"] > 5 * whole
+    safetensors(tmp_path / "model.safetensors", {"a": [1024, 1024], "b": [512]})
+    assert row(of(tmp_path), "weights")["bytes"] == 2 * MIB + 1024
+    index = {"metadata": {"total_size": 7 * GIB}, "weight_map": {"a": "x.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert row(of(tmp_path), "weights")["bytes"] == 7 * GIB
+
+
+def test_layers_of_a_config_are_told_apart_by_kind(tmp_path):
+    kinds = ["linear_attention"] * 3 + ["full_attention"]
+    state = {"linear_num_value_heads": 32, "linear_value_head_dim": 128}
+    state |= {"linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_conv_kernel_dim": 4}
+    hybrid = config(tmp_path, model_type="qwen3_next", layer_types=kinds * 8, **state)
+    answer = of(hybrid, "--server", "llama.cpp", "--context", 4096, "--slots", 2)
+    assert row(answer, "kv")["bytes"] == 8 * 8 * 256 * 2 * 4096
+    assert row(answer, "state")["bytes"] == 2 * 24 * 4 * (3 * (4096 + 4096) + 128 * 4096)
+    latent = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+    deep = config(tmp_path, model_type="deepseek_v3", **latent, v_head_dim=128)
+    assert of(deep, "--context", 1024)["cache"]["full_token"] == 32 * 576 * 2
+    odd = of(config(tmp_path, model_type="zorkformer"))
+    assert "not known: architecture zorkformer" in odd["missing"]
+    assert row(odd, "weights")["bytes"] > 0
+
+
+def test_training_is_a_first_bound_that_points_to_rehearse(tmp_path):
+    path = config(tmp_path)
+    answer = of(path, "--train", "adamw", "--context", 4096, "--capacity", "80GiB")
+    assert answer["fits"] is False
+    assert row(answer, "state")["bytes"] == 14 * 8_030_261_248
+    assert "rehearse" in row(answer, "compute")["source"]
+    kept = of(path, "--train", "adamw", "--context", 4096, "--checkpointing", "full")
+    assert row(kept, "compute")["bytes"] < row(answer, "compute")["bytes"]
+
+
+def test_a_box_gives_the_ceiling_that_ttm_gives(tmp_path):
+    path = config(tmp_path)
+    ttm = json.loads(verb("ttm", "strix-halo-3-gttsize", "--json").out)
+    answer = of(path, "--box", "strix-halo-3-gttsize", "--server", "llama.cpp")
+    assert answer["ceiling_bytes"] == ttm["binding_bytes"] - row(answer, "others")["bytes"]
+    held = of(path, "--box", "cuda-24gb-tuning")
+    assert held["ceiling_bytes"] + row(held, "others")["bytes"] > 20 * GIB
+    assert verb("fits", path, "--box", "cpu-only").err.count("\n") == 1
+
+
+HOSTILE = {
+    "cut.gguf": b"GGUF\x03\x00\x00\x00\x01",
+    "lies.gguf": b"GGUF\x03\x00\x00\x00" + b"\xff" * 16,
+    "long.gguf": b"GGUF\x03\x00\x00\x00" + bytes(8) + b"\x01" + bytes(7) + b"\xff" * 7 + b"\x00",
+    "nested.gguf": b"GGUF\x03\x00\x00\x00"
+    + bytes(8)
+    + b"\x01"
+    + bytes(7)
+    + b"\x01"
+    + bytes(7)
+    + b"a\x09\x00\x00\x00\x09\x00\x00\x00"
+    + b"\x01"
+    + bytes(7),
+    "version.gguf": b"GGUF\x63\x00\x00\x00" + bytes(16),
+    "empty.json": b"",
+    "deep.json": b"[" * 200_000,
+    "list.json": b"[1, 2]",
+    "package.json": b'{"name": "left-pad", "version": "1.0"}',
+    "layers.json": b'{"num_hidden_layers": 1e300, "hidden_size": -4}',
+    "many.json": b'{"num_hidden_layers": 999999, "hidden_size": 64, "num_attention_heads": 4}',
+    "half.json": b'{"num_hidden_layers": 32, "hidden',
+    "long.safetensors": b"\xff" * 8 + b"{}",
+    "lies.safetensors": b"\x2c" + bytes(7) + b'{"a":{"data_offsets":[0,99999999999999999]}}..',
+    "list.safetensors": b"\x02" + bytes(7) + b"[]",
+    "other.log": b"Es war einmal ein Kind, das hatte 12 GiB Speicher.\n" * 50,
+    "binary.log": bytes(range(256)) * 64,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_that_is_no_model_or_lies_is_refused_in_one_line(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(HOSTILE[name])
+    done = verb("fits", path)
+    assert done.code == 2 and done.out == "", done.out
+    assert done.err.count("\n") == 1 and "expected" in done.err, done.err
+
+
+def test_a_gguf_that_is_cut_off_or_has_a_million_tensors_is_refused(tmp_path):
+    path = decoder(tmp_path / "m.gguf")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    assert "cut off" in verb("fits", path).err
+    many = gguf(tmp_path / "many.gguf", {"general.architecture": "llama"}, [], counts=(10**6, 1))
+    assert "1000000 tensors" in verb("fits", many).err
+    big = decoder(tmp_path / "big.gguf", vocab=200)
+    with big.open("r+b") as file:
+        file.truncate(400 * GIB)  # a hole: only the header is read
+    assert of(big)["rows"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"n_ctx": -1}, {"n_layer": 0}, {"n_ctx": 1e300}, {"n_head_kv": {}}, {"tp": "two"}]
+)
+def test_an_input_that_cannot_be_is_refused_in_one_line(wrong, tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"program": "vLLM", "inputs": {**LLAMA, **wrong}}))
+    done = verb("fits", "--inputs", path)
+    assert done.code == 2 and done.err.count("\n") == 1 and "expected" in done.err
+
+
+LLAMA_LOG = """llama_model_loader: loaded meta data with 30 key-value pairs
+llama_model_load: using device CUDA0 (NVIDIA GeForce RTX 3060) (0000:01:00.0) - 11000 MiB free
+print_info: n_layer          = 32
+print_info: n_vocab          = 32000
+load_tensors:        CUDA0 model buffer size =  7000.00 MiB
+load_tensors:   CPU_Mapped model buffer size =   100.00 MiB
+llama_context: n_ctx         = 65536
+llama_kv_cache: size = 8192.00 MiB ( 65536 cells,  32 layers,  1/1 seqs), K (f16): 4096.00 MiB, V (f16): 4096.00 MiB
+"""
+REFUSED = """ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8192.00 MiB on device 0: cudaMalloc failed: out of memory
+"""
+
+
+def test_a_log_that_ended_out_of_memory_says_which_context_would_have_fitted(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(LLAMA_LOG + REFUSED)
+    answer = of(path)
+    assert answer["fits"] is False
+    assert row(answer, "weights")["bytes"] == 7000 * MIB
+    assert row(answer, "kv")["bytes"] == 8192 * MIB
+    context = answer["solved"]["context"]
+    assert (
+        context % 256 == 0 and 0.5 * 4000 < context / 8 < 4000
+    )  # of 4000 MiB left, an eighth a token
+    path.write_text(LLAMA_LOG + REFUSED + "main: server is listening on 127.0.0.1:8080\n")
+    assert of(path)["fits"] is True, "what was tried again and then runs is no failure"
+
+
+def test_failures_with_opposite_remedies_are_told_apart(tmp_path):
+    path, said = tmp_path / "vllm.log", []
+    for line in (
+        "ValueError: Free memory on device (11.50/23.64 GiB) on startup is less than desired "
+        "GPU memory utilization (0.9, 21.28 GiB). Decrease GPU memory utilization.",
+        "ValueError: To serve at least one request with the models's max seq len (65536), (8.0 GiB "
+        "KV cache is needed, which is larger than the available KV cache memory (3.0 GiB).",
+    ):
+        path.write_text(line + "\n")
+        answer = of(path)
+        assert answer["fits"] is False
+        said.append(" ".join(answer["notes"]))
+    assert "lower --gpu-memory-utilization" in said[0] and "raise" in said[1]
+    assert answer["solved"]["context"] == 24576  # three eighths of what was asked for
+
+
+def test_the_answer_is_read_in_a_terminal(tmp_path):
+    out = verb("fits", config(tmp_path), "--gpu", "4090", "--context", "131072").out
+    assert "Does not fit in" in out.splitlines()[0]
+    assert re.search(r"^weights +14\.96 GiB", out, re.MULTILINE)
+    assert "Longest context that fits" in out
+
+
+@pytest.mark.skipif(not RECORDS.is_dir(), reason="no records beside the checkout")
+def test_public_records_follow_from_their_inputs():
+    wrong = []
+    for path in sorted(RECORDS.glob("*.json")):
+        record = json.loads(path.read_text())
+        answer = of_inputs(path)
+        truth = record["truth"]
+        if truth["fits"] is not None and answer["fits"] not in (None, truth["fits"]):
+            wrong.append(f"{path.stem}: fits {answer['fits']}")
+        wrong += [f"{path.stem}: {line}" for line in differs(record, answer)]
+    assert wrong == []
+
+
+def of_inputs(path):
+    return json.loads(verb("fits", "--inputs", path, "--json").out)
+
+
+def differs(record, answer):
+    """What an independent record printed of its cache and the answer does not say, to the last printed digit."""
+    truth, pool = record["truth"], record["truth"]["kv_bytes"]
+    if not record["verification"]["independent"] or record["program"] == "SGLang":
+        return
+    size, need = row(answer, "kv")["bytes"], answer["cache"]["need_bytes"]
+    digit = {"vLLM": 0.0051 * GIB, "ollama": 0.051 * GIB}.get(record["program"], 0.0051 * MIB)
+    if pool and size and truth["tokens"] is None and abs(size - pool) > digit:
+        yield f"cache {size}, printed {pool}"
+    if pool and need and truth["tokens"] and size == need and need > pool + digit:
+        yield f"one request takes {need}, the pool is {pool}"
