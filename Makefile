@@ -1,6 +1,6 @@
 # Every verb is one line over env/bootstrap.py, which works where make does not.
 # TORCH=cpu|rocm|cuda|none  TORCH_PYTHON=path  BOX=name  PLAN=file  GPU=pci address  ARGS="more arguments"  PYTHON=python3.12
-# Of the oracle: RELEASE=2.6.0  SOURCE=folder, archive or clone@tag  HEADERS=folder
+# Of the oracle: RELEASE=2.12.1  SOURCE=folder, archive or clone@tag  HEADERS=folder
 PYTHON ?= python3
 verb = @$(PYTHON) env/bootstrap.py $@ $(if $(TORCH),--torch "$(TORCH)") $(if $(TORCH_PYTHON),--torch-python "$(TORCH_PYTHON)")
 

@@ -304,7 +304,8 @@ class LiveBytes(Shape):
 
 @dataclass(frozen=True)
 class WhatIf(Shape):
-    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0."""
+    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0. ``grows``:
+    what grows from step to step, in words; then a setting that passes here passes for the steps of the trace only."""
 
     capacity_bytes: int
     rows: List[Replay]
@@ -324,6 +325,7 @@ class WhatIf(Shape):
     live: List[LiveBytes] = field(default_factory=list)
     groups: List[LiveBytes] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
+    grows: str = ""
 
 
 def from_json(cls: type[Known], data: object, what: str = "") -> Known:

@@ -98,7 +98,9 @@ def test_what_is_proved_and_what_is_not():
             assert (found.proved == "oracle") is (release(torch) in compared)
             assert (f"no {build} build of torch" in found.proved_on) is (found.proved == "source")
     assert behaviour("2.6.1", "rocm6.4").proved == behaviour("2.14.1").proved == "oracle"
-    assert behaviour("2.9.0", "rocm6.4").proved == "source" == behaviour("2.7.1").proved
+    assert behaviour("2.8.0", "rocm6.4").proved == "source" == behaviour("2.7.1").proved
+    shipped = behaviour("2.12.1+rocm10.0").proved_on
+    assert "torch 2.12.1, rocm build (as Ubuntu 26.10 ships it, ROCm 10.0), event by" in shipped
 
 
 def test_every_row_of_what_was_proved_says_how_and_none_differs():
@@ -115,7 +117,7 @@ def test_expandable_segments_by_build():
     assert has == [False, True, True, False]
     assert not any(behaviour(torch, "rocm7.2").expandable_safe for torch in RELEASES)
     assert "legacy-rocm-build#6603" in behaviour("2.14", "rocm7.2").source("expandable_safe")
-    notes = [behaviour(torch, "rocm7.2").note for torch in ("2.12", "2.13")]
+    notes = [behaviour(torch, "rocm7.2").note for torch in ("2.11", "2.12")]
     assert "look for the warning" in notes[0] and "look for" not in notes[1]
     assert "7.0 or later is assumed" in behaviour("2.14", "rocm").note
 

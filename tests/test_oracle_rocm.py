@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle import compare, rocm
+from tests.oracle import archive, compare, rocm
 from tests.oracle.__main__ import main
 from tests.oracle.run import Oracle
 
@@ -88,6 +88,47 @@ def test_without_a_network_a_source_is_asked_for(refusal, tmp_path, monkeypatch,
     monkeypatch.setenv("PATH", f"{tools}:/bin")
     told = refusal()
     assert told.startswith(seen) and told.endswith("; give SOURCE=")
+
+
+SHIPS = """#!/bin/sh
+for word in "$@"; do case $word in
+indextargets | update) exit ;;
+madison) echo "libtorch-rocm-2.12 | 2.12.1+dfsg-0ubuntu2 | http://localhost/ubuntu" ;;
+esac; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("apt", "release", "seen"),
+    [
+        (
+            HAS_A_MIRROR + ASKS_NOBODY[10:],
+            "2.12.1",
+            "Ubuntu tenacious, update: apt-get ended with code 100: "
+            "E: Failed to fetch trixie/InRelease; give SOURCE=",
+        ),
+        (
+            SHIPS,
+            "2.12.0",
+            "Ubuntu tenacious: libtorch-rocm-2.12 2.12.1 seen, expected 2.12.0; "
+            "give RELEASE=2.12.1 or SOURCE=",
+        ),
+        (
+            SHIPS.replace("echo", ": "),
+            "2.9.1",
+            "Ubuntu resolute: libtorch-rocm-2.9 not seen, expected 2.9.1; give SOURCE=",
+        ),
+    ],
+    ids=["no-network", "another-release", "none"],
+)
+def test_a_build_that_a_distribution_does_not_ship_is_named(
+    refusal, tmp_path, monkeypatch, apt, release, seen
+):
+    monkeypatch.setattr(archive, "KEYRINGS", tmp_path)
+    (tmp_path / "ubuntu-archive-keyring.gpg").touch()
+    tools = programs(tmp_path / "bin", apt_get=apt, apt_cache=apt, dpkg_deb=apt)
+    monkeypatch.setenv("PATH", f"{tools}:/bin")
+    assert refusal("--release", release) == seen
 
 
 def test_a_folder_without_headers_is_named(refusal, tmp_path):
@@ -171,6 +212,8 @@ def test_the_other_backend_is_refused_by_name(tmp_path):
     (tmp_path / "include/c10/cuda/CUDACachingAllocator.h").write_text("")
     (tmp_path / "version").write_text("2.6.0+rocm6.4")
     shutil.copy(rocm.HIP / "torch_of_rocm.py", tmp_path / "torch.py")
+    driver = ["gcc", "-shared", "-o", tmp_path / rocm.DRIVEN, "-x", "c", "-"]
+    subprocess.run(driver, input="const char *words(void) { return 0; }", text=True, check=True)
     env = rocm.build.environment(tmp_path, [rocm.device(tmp_path)])
     job = {"name": "a", "conf": "backend:hipMallocAsync", "vram": 64 << 20}
     ops = [{"op": "alloc", "id": 1, "size": 512}]

@@ -179,7 +179,7 @@ doors | papermill, nbval and jupyter as typed, on every notebook | -m pytest -v 
 faults | breaks batches in some forty ways and checks their records (ARGS=--real: real kernels) | tests/fault_campaign.py | base test
 cases | scores the diagnosis on the shared cases, where they lie beside the checkout | tests/cases.py | base test
 oracle | holds the allocator model against torch's own, of a CUDA wheel and a ROCm build (fetches both) | -m tests.oracle | base test
-oracle-rocm | the same on a ROCm build made here by g++ (RELEASE=, SOURCE=, HEADERS=) | -m tests.oracle --build rocm | base test
+oracle-rocm | the same on a ROCm build, shipped or made here (RELEASE=, SOURCE=, HEADERS=) | -m tests.oracle --build rocm | base test
 gpu-proof | on a machine with a GPU: the model against the card, under 8 minutes, as one JSON record | tests/gpu_proof.py | base
 rehearse-proof | every kind of training on a card that is not there (fetches two CUDA wheels) | tests/rehearse_proof.py | base test
 lock | pins the newest packages that fit (ARGS=--upgrade) | env/check_pins.py lock | maintain

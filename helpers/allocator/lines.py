@@ -8,6 +8,7 @@ a GPU runs on a thread without Python frames (torch/csrc/autograd/engine.cpp): i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -19,8 +20,8 @@ from helpers.settings.text import MIN_BLOCK_BYTES
 
 BEFORE = "there when the recording began"
 NO_LINE = "no line of Python"
-_CALLS_BACKWARD = ("torch/autograd/__init__.py:", "torch/_tensor.py:")
-_IN_BACKWARD = ("torch/utils/checkpoint.py:", "torch/autograd/function.py:")
+_CALLS_BACKWARD = re.compile(r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)")
+_IN_BACKWARD = re.compile(r"torch/(?:utils/checkpoint|autograd/function)\.py:")
 """Frames of the call that starts a backward pass; and of Python that it runs itself, on its own thread."""
 
 
@@ -138,7 +139,7 @@ def requests(trace: Trace) -> Requests:
 def _backward(trace: Trace, stacks: np.ndarray) -> np.ndarray:
     """For each request the stack that called the backward pass which asked for it; -1 where none is known to."""
     calls, inside = (
-        np.array([any(one.startswith(names) for one in frames) for frames in trace.frames] + [end])
+        np.array([any(map(names.match, frames)) for frames in trace.frames] + [end])
         for names, end in ((_CALLS_BACKWARD, False), (_IN_BACKWARD, True))
     )
     python = np.array([any(".py:" in one for one in frames) for frames in trace.frames] + [False])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from helpers.allocator import unpickle
 from helpers.allocator.trace import (
+    CALLS,
     MAX_FILE_BYTES,
     StartBlock,
     StartSegment,
@@ -22,8 +23,8 @@ from helpers.allocator.trace import (
     own_line,
 )
 
-FRAMES_KEPT, OWN_KEPT, FRAMES_SEEN = 8, 8, 256
-"""Of a stack: its innermost frames, how many of the program's own files beyond those, and how far is looked."""
+FRAMES_KEPT, MORE_KEPT, FRAMES_SEEN = 8, 16, 256
+"""Of a stack: its innermost frames; how many more of the program's own files and of CALLS; and how far is looked."""
 ACTIONS = (
     "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom"
 ).split()
@@ -252,9 +253,9 @@ class _Events:
         for frame in frames[:FRAMES_SEEN]:
             if (text := self._texts.get(id(frame))) is None:
                 text = self._texts[id(frame)] = _frame_text(frame)
-            if text and (len(lines) < FRAMES_KEPT or own_line(text)):
+            if text and (len(lines) < FRAMES_KEPT or own_line(text) or CALLS.search(text)):
                 lines.append(text)
-                if len(lines) == FRAMES_KEPT + OWN_KEPT:
+                if len(lines) == FRAMES_KEPT + MORE_KEPT:
                     break
         stack = tuple(lines)
         if stack not in self._numbers:

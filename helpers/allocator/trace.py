@@ -129,6 +129,12 @@ class Trace:
 _PYTHON_LINE = re.compile(r"(?!<(?!ipython|stdin))[^/]*:\d+ ")
 
 
+CALLS = re.compile(
+    r"^torch/(?:nn/modules/module\.py:\d+ _call_impl|utils/checkpoint\.py:|autograd/function\.py:)"
+)
+"""Frames that run a part of the program: the forward of a module, what a checkpoint runs anew, a function's own backward."""
+
+
 def own_line(frame: str) -> bool:
     """Whether a frame is a line of the program's own files: no package's, not the standard library's, no operator of torch's."""
     return bool(_PYTHON_LINE.match(frame))

@@ -11,6 +11,7 @@ import numpy as np
 
 from helpers.allocator.capacity import Progress, Runs, clashes, lower_bound, prepared, smallest_of
 from helpers.allocator.driver import Card
+from helpers.allocator.growth import grows
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import Behaviour, behaviour
@@ -42,7 +43,7 @@ def whatif(
 
     use is a settings string, "" for the default settings; where needs_bytes is not 0 no setting helps, use is "", and the card
     needs that many more bytes, then under needs_settings; live and groups are what was live when that row first ran out.
-    floor_bytes: the peak of live bytes, at operation floor_index: no setting passes on less, by arithmetic.
+    floor_bytes: the peak of live bytes, at operation floor_index: no setting passes on less, by arithmetic. grows: see growth.
     confs are the settings to try, by default the grid of this build and what the trace was recorded under. Recorded addresses
     are not used; anew: see capacity.prepared. Raises SettingsError for a string that torch refuses, ValueError for an empty trace
     or a card smaller than what was live on it at the start.
@@ -117,6 +118,7 @@ def whatif(
         live=live,
         groups=groups,
         warnings=warnings,
+        grows=grows(trace),
     )
 
 

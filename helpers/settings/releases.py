@@ -104,7 +104,6 @@ def nearest(torch: str, build: str) -> Behaviour:
     sources["expandable_available"] = (refusal or OPTIONS[EXPANDABLE[7:]]).source
     newer = SAYS["newer"].format(torch=torch, newest=".".join(map(str, NEWEST)))
     notes = [newer] if facts.torch > NEWEST else []
-    notes += [SAYS["unchecked_2_12"]] if used == (2, 12) else []
     if facts.build == "rocm":
         notes += [] if facts.rocm else [SAYS["no_rocm_version"]]
         notes += [f"expandable segments: {r.says}" for r in rules if r.verdict == "unknown"]
@@ -117,6 +116,7 @@ def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "sour
     """How far what is said of a release and build was compared with its compiled allocator, and that in words."""
     own = [row for row in PROVED if (release(row["torch"]), row["build"]) == (torch, build)]
     if own:
-        return "oracle", "; ".join(SAYS["proved"].format(**row) for row in own)
+        made = [{**row, "made": f" ({row['made']})" if row.get("made") else ""} for row in own]
+        return "oracle", "; ".join(SAYS["proved"].format(**row) for row in made)
     on = {b: ", ".join(r["torch"] for r in PROVED if r["build"] == b) for b in ("cuda", "rocm")}
     return "source", SAYS["not_proved"].format(torch=".".join(map(str, torch)), build=build, **on)

@@ -81,6 +81,7 @@ def replay_text(
     return str(Shown("A replay", ["figure", "value"], rows, below, before=[head, ""]))
 
 
+LEAKS = "which lines keep it, and the step at which it runs out: python -m helpers leaks TRACE"
 SLOW_CALLS = "Slow calls: those to the card, which wait for it. Order: the one to use, then the fewest slow calls."
 
 
@@ -90,6 +91,8 @@ def league(answer: WhatIf, rows: int = TOP) -> Shown:
     use = "no setting helps"
     if not answer.needs_bytes:
         use = f"use: {answer.use or 'the default settings'}"
+    if answer.grows:
+        use = f"{answer.grows}: later steps run out whatever the setting. For these steps, {use}"
     tried = f"torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried"
     chosen = [row for at, row in enumerate(ranked(answer)) if at < rows or not row.settings]
     warned = [row for row in chosen if row.flags]
@@ -104,7 +107,7 @@ def league(answer: WhatIf, rows: int = TOP) -> Shown:
             f"  block {one.id} of operation {one.index}: {show_bytes(one.size_bytes)}, {_where(one.frames)}"
             for one in answer.live
         ]
-    below += [f"note: {warning}" for warning in answer.warnings]
+    below += [LEAKS] * bool(answer.grows) + [f"note: {warning}" for warning in answer.warnings]
     head = ["settings", "runs out at", "peak reserved", "retries", "slow calls"]
     title = f"{use}. {passing} of {len(answer.rows)} settings pass on {size}"
     proved = [f"proof: {answer.proved_on}"] if answer.proved == "oracle" else []
@@ -189,6 +192,12 @@ def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded:
         ],
         next_step=_use(answer, now),
     )
+    if now.first_oom is None and answer.grows:
+        later = (
+            f"Every request of these steps is met under {setting} on {size}, but {answer.grows}."
+        )
+        keep = shapes.NextStep("Find what keeps it", "python -m helpers leaks TRACE")
+        return replace(made, summary=later, next_step=keep)
     if now.first_oom is None:
         return made
     request = f"request at operation {now.first_oom.index}", f"fails under {setting}"

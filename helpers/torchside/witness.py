@@ -22,7 +22,9 @@ SIZES = frozenset(
     "_to_sparse to_sparse_sparse_dim tensor_split_tensor_indices_or_sections combinations".split()
 )
 # In the order of device.c.
-COUNTS = "launches blas blaslt cudnn to_device to_host within left_out memsets waits".split()
+COUNTS = (
+    "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms".split()
+)
 
 
 class Witness:
@@ -31,7 +33,9 @@ class Witness:
     def __init__(self, device: Any, folder: str):
         self.device, self.folder, self.forks = device, folder, 0
         self.reads: dict[tuple[str, bool, str, str], int] = {}
-        self.hear = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong)(self.heard)
+        self.hear = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_char_p, ctypes.c_ulonglong)(
+            self.heard
+        )
         device.fake_count.restype = ctypes.c_ulonglong
         device.fake_missing_name.restype = ctypes.c_char_p
         device.fake_on_read(self.hear)
@@ -42,7 +46,7 @@ class Witness:
         self.forks += 1
 
     def heard(self, ops: bytes, size: int) -> int:
-        """The device was read back: by which operators, from which line. 1: the size of something hangs on it."""
+        """The device was read back: by which operators, from which line. 0: the size of something hangs on it; -1: none."""
         names = ops.decode("ascii", "replace").split()
         inside = where = ""
         frame: FrameType | None = sys._getframe(1)
@@ -58,7 +62,7 @@ class Witness:
         self.reads[key] = times = self.reads.get(key, 0) + 1
         if times & (times - 1) == 0:
             self.write()
-        return 1 if sizes else 0
+        return 0 if sizes else -1
 
     def write(self) -> None:
         error: Any = getattr(sys, "last_value", None)

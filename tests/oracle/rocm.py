@@ -1,8 +1,9 @@
-"""A ROCm build of torch's caching allocator, made here without ROCm: c10/cuda of a release, turned into HIP by torch's own hipify,
-compiled by g++ against that release's libc10 and HIP's headers, over the stand-in device of a rehearsal under HIP's names.
+"""A ROCm build of torch's caching allocator, run without ROCm over the stand-in device of a rehearsal under HIP's names.
 
-Fetched are torch's source and libamdhip64-dev, unpacked and not installed, through this machine's apt from its mirror of Debian,
-and the release's wheel, through pip. Nothing is kept of them but the three libraries that run.
+Of the releases in SHIPPED it is Ubuntu's own build: its libc10_hip, as it was compiled for its packages, on the C library that
+it was compiled for. Of all others, and with ``SOURCE=``, it is made here: c10/cuda of the release, turned into HIP by torch's
+own hipify, compiled by g++ against that release's libc10 and HIP's headers. Packages come through this machine's apt from the
+archives of Debian and Ubuntu, unpacked and not installed, a wheel through pip; nothing is kept of them but what runs.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import tarfile
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from helpers.child import watch
 from helpers.load.rehearse.build import HERE as DEVICE
 from tests.oracle import build
+from tests.oracle.archive import Archive, run
 from tests.oracle.build import NotRun
 from tests.oracle.run import Oracle
 
@@ -31,12 +32,16 @@ SUITES = {"2.6": ("trixie", "sid")}
 NEWER = ("sid", "experimental")
 """Debian's suites with the source of a release and with HIP's headers for it: 6.4, from torch 2.12 on 7.2, as expandable segments
 need ROCm 7.0."""
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+SHIPPED = {"2.9": "resolute", "2.12": "tenacious"}
+"""Ubuntu's suites with a ROCm build of a release: libtorch-rocm-2.9 (26.04, HIP 7.1), libtorch-rocm-2.12 (26.10, ROCm 10.0)."""
+RUNS_ON = ("libc6", "libstdc++6", "libgcc-s1", "libnuma1", "libcpuinfo0")
+MATTERS = r"/libc10[^/]*\.so\.[\d.]+$|/include/(c10|torch/headeronly)/|/torch/utils/hipify/|/dist-packages/torch/version\.py$"
+LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
 ALLOCATOR = "c10/cuda/CUDACachingAllocator.cpp"
 WANTED = re.compile(r"torch/(include/|utils/hipify/|lib/libc10\.so$)")
-ERRORS = re.compile(r"^E: |ERROR|error: (?!ld )|undefined reference|fatal: ")
 ROOM_BYTES = 3 << 30
-LIMIT_S = 3600.0
+DRIVEN = "liballocator.so"
+FLAGS = "-std=gnu++20 -O1 -fPIC -w -DUSE_ROCM=1 -D__HIP_PLATFORM_AMD__=1".split()
 HIPIFY = """
 import sys
 at, wheel = sys.argv[1:]
@@ -44,17 +49,6 @@ sys.path.insert(0, wheel)
 from torch.utils.hipify.hipify_python import hipify
 hipify(at, output_directory=at, includes=[at + "/c10/cuda/*"], show_progress=False, hip_clang_launch=True)
 """
-
-
-def run(*argv: str | Path, **how: Any) -> list[str]:
-    """What a program prints. Raises NotRun with the first error that it names."""
-    lines: list[str] = []
-    ended = watch([str(word) for word in argv], LIMIT_S, on_line=lines.append, **how)
-    if ended.exit_code != 0:
-        told = [line for line in ended.last_words.splitlines() if ERRORS.search(line)]
-        why = (told or [ended.last_line])[0].strip()[:300]
-        raise NotRun(f"{Path(argv[0]).name} {ended.fate}: {why}")
-    return lines
 
 
 def tools(source: str, headers: str) -> None:
@@ -66,50 +60,6 @@ def tools(source: str, headers: str) -> None:
         raise NotRun("g++ is missing; expected GCC 12 or newer (Debian: apt install g++)")
     if missing:
         raise NotRun(f"{missing} is missing, expected Debian's tools; give SOURCE= and HEADERS=")
-
-
-class Debian:
-    """Packages of one suite, by this machine's apt, with lists and cache of its own in ``folder``. Raises NotRun, which says to
-    ``give`` that instead."""
-
-    def __init__(self, suite: str, folder: Path, give: str) -> None:
-        self.suite, self.folder, self.give = suite, folder, give
-        form = ("$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
-        found = [line.split() for line in run("apt-get", "indextargets", "--format", *form)]
-        mirror = next((uri for uri, *suites in found if "-" not in suites[0]), "")
-        if not mirror:
-            raise NotRun(f"no mirror of Debian in apt's sources, expected one; give {give}=")
-        signed = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
-        (folder / "lists/partial").mkdir(parents=True)
-        (folder / "cache/archives/partial").mkdir(parents=True)
-        lists = [f"{kind} {signed}{mirror} {suite} main\n" for kind in ("deb", "deb-src")]
-        (folder / "sources.list").write_text("".join(lists))
-        told = f"Dir::Etc::sourcelist={folder}/sources.list Dir::Etc::sourceparts=- Dir::State::lists={folder}/lists"
-        told += f" Dir::Cache={folder}/cache Acquire::Languages=none APT::Update::Error-Mode=any Acquire::Retries=1"
-        told += " Acquire::http::Timeout=30 Debug::NoLocking=1 APT::Sandbox::User=root"
-        self.options = [word for one in told.split() for word in ("-o", one)]
-        self.ask("apt-get", "update")
-
-    def ask(self, program: str, *words: str) -> list[str]:
-        try:
-            return run(program, *self.options, *words, cwd=self.folder)
-        except NotRun as error:
-            raise NotRun(f"Debian {self.suite}, {words[0]}: {error}; give {self.give}=") from error
-
-    def source(self, torch: str) -> Path:
-        lines = self.ask("apt-cache", "showsrc", "--only-source", "pytorch")
-        there = [line.split()[1] for line in lines if line.startswith("Version:")]
-        version = next((one for one in there if re.match(rf"{re.escape(torch)}[^\d.]", one)), "")
-        if not version:
-            seen = f"pytorch {', '.join(there) or 'not'} seen, expected {torch}"
-            raise NotRun(f"Debian {self.suite}: {seen}; give {self.give}=")
-        self.ask("apt-get", "source", "--download-only", "--tar-only", f"pytorch={version}")
-        return next(self.folder.glob("pytorch_*.orig.tar.*"))
-
-    def headers(self) -> Path:
-        self.ask("apt-get", "download", "libamdhip64-dev")
-        run("dpkg-deb", "-x", next(self.folder.glob("libamdhip64-dev_*.deb")), self.folder / "hip")
-        return self.folder / "hip/usr/include"
 
 
 def unpack(source: str | Path, torch: str, at: Path) -> None:
@@ -167,67 +117,68 @@ def wheel(torch: str, python: str, at: Path) -> Path:
     return file
 
 
+def hipified(at: Path, library: Path) -> None:
+    """Turns at/c10/cuda into at/c10/hip by the hipify below ``library``. Raises NotRun."""
+    shutil.copy(HIP / "allocator.cpp", at / "c10/cuda")
+    run(sys.executable, "-I", "-S", "-c", HIPIFY, at, library)
+
+
 def compiled(at: Path, of_wheel: Path, headers: Path, place: Path) -> None:
     """Turns at/c10/cuda into HIP and compiles it into ``place``. Raises NotRun."""
     macros = at / "c10/cuda/impl/cuda_cmake_macros.h"
     macros.write_text(Path(f"{macros}.in").read_text().replace("#cmakedefine", "#define"))
-    shutil.copy(HIP / "allocator.cpp", at / "c10/cuda")
-    run(sys.executable, "-I", "-S", "-c", HIPIFY, at, of_wheel)
+    hipified(at, of_wheel)
     libc10 = Path(shutil.copy(of_wheel / "torch/lib/libc10.so", place))
     new_strings = b"ErrorC1ENS_14SourceLocationENSt7__cxx11" in libc10.read_bytes()
     major, minor = hip_version(headers)
-    flags = "-std=gnu++20 -O1 -fPIC -w -DUSE_ROCM=1 -D__HIP_PLATFORM_AMD__=1"
-    flags += " -DC10_CUDA_BUILD_MAIN_LIB=1 -DC10_HIP_BUILD_MAIN_LIB=1"
-    flags += f" -D_GLIBCXX_USE_CXX11_ABI={int(new_strings)}"
-    flags += (
-        f" -DROCM_VERSION={major * 10000 + minor * 100} -DTORCH_HIP_VERSION={major * 100 + minor}"
-    )
-    gcc = [*flags.split(), f"-I{at}", f"-I{of_wheel}/torch/include", f"-I{headers}"]
+    flags = [*FLAGS, "-DC10_CUDA_BUILD_MAIN_LIB=1", "-DC10_HIP_BUILD_MAIN_LIB=1"]
+    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(new_strings)}"]
+    flags += [f"-DROCM_VERSION={major * 10000 + minor * 100}"]
+    flags += [f"-DTORCH_HIP_VERSION={major * 100 + minor}"]
+    gcc = [*flags, f"-I{at}", f"-I{of_wheel}/torch/include", f"-I{headers}"]
     shared = device(place)
     sources = [path for path in (at / "c10/hip").rglob("*.cpp") if not path.stem.endswith("Test")]
     sources.sort(key=lambda path: -path.stat().st_size)
     with ThreadPoolExecutor(2) as two:
         list(two.map(lambda path: run("g++", *gcc, "-c", path, "-o", f"{path}.o"), sources))
     objects = [f"{path}.o" for path in sources]
-    linked = ("-Wl,-z,defs", "-Wl,-rpath,$ORIGIN", "-o", place / "libc10_hip.so")
+    linked = ("-Wl,-z,defs", "-Wl,-rpath,$ORIGIN", "-o", place / DRIVEN)
     run("g++", "-shared", *objects, shared, libc10, *linked)
 
 
-def device(place: Path) -> Path:
+def named(library: Path, what: str) -> list[str]:
+    """What a library calls itself (SONAME), or the others that it needs (NEEDED). Raises NotRun."""
+    told = [line.split() for line in run("objdump", "-p", library)]
+    return [words[1] for words in told if words[:1] == [what]]
+
+
+def device(place: Path, name: str = "libamdhip64.so.6") -> Path:
     """The stand-in device under HIP's names. Raises NotRun."""
-    made = place / "libamdhip64.so.6"
+    made = place / name
     flags = "-std=gnu11 -shared -fPIC -fvisibility=hidden -O2 -Wall -Wextra".split()
-    name = f"-Wl,-soname,{made.name}"
-    run("gcc", *flags, name, f"-I{DEVICE}", "-o", made, HIP / "hip.c", "-ldl")
+    soname = f"-Wl,-soname,{name}"
+    run("gcc", *flags, soname, f"-I{DEVICE}", "-o", made, HIP / "hip.c", "-ldl")
     return made
 
 
 def make(torch: str, work: Path, python: str, source: str, headers: str) -> Path:
     """Fetches and builds below ``work``; the folder to keep. Raises NotRun."""
     began, most_bytes, number = time.monotonic(), 0, 0
+    at, place, fetched = work / "source", work / "made", work / "fetched"
+    shipped = not source and minor(torch) in SHIPPED
 
     def step(words: str) -> None:
         nonlocal most_bytes, number
         most_bytes = max(most_bytes, sum(p.lstat().st_blocks * 512 for p in work.rglob("*")))
         number += 1
-        print(f"torch {torch} for ROCm, {number} of 4: {words}", flush=True)
+        print(f"torch {torch} for ROCm, {number} of {3 if shipped else 4}: {words}", flush=True)
 
-    at, place, fetched = work / "source", work / "made", work / "fetched"
     for folder in (at, place, fetched):
         folder.mkdir()
-    suites = SUITES.get(".".join(torch.split(".")[:2]), NEWER)
-    step(f"source from {source or f'Debian {suites[0]} (about 60 MB)'}")
-    unpack(source or Debian(suites[0], fetched / "source", "SOURCE").source(torch), torch, at)
-    step(f"HIP's headers from {headers or f'Debian {suites[1]} (about 25 MB)'}")
-    include = (
-        Path(headers) if headers else Debian(suites[1], fetched / "headers", "HEADERS").headers()
-    )
-    version = "{}+rocm{}.{}".format(torch, *hip_version(include))
-    step("libc10 and hipify from PyPI's wheel (0.5 to 0.9 GB)")
-    whole = wheel(torch, python, fetched)
-    step("hipify, and g++ over some ten files (a minute on two cores)")
-    whole.unlink()
-    compiled(at, fetched, include.absolute(), place)
+    if shipped:
+        version = packaged(torch, at, place, fetched, headers, step)
+    else:
+        version = from_source(torch, at, place, fetched, python, source, headers, step)
     shutil.copy(HIP / "torch_of_rocm.py", place / "torch.py")
     (place / "include/c10/cuda").mkdir(parents=True)
     shutil.copy((at / ALLOCATOR).with_suffix(".h"), place / "include/c10/cuda")
@@ -235,6 +186,75 @@ def make(torch: str, work: Path, python: str, source: str, headers: str) -> Path
     took = f"{time.monotonic() - began:.0f} s, {most_bytes / 1e9:.1f} GB of disk at most"
     print(f"torch {version}: built in {took}", flush=True)
     return place
+
+
+def minor(torch: str) -> str:
+    return ".".join(torch.split(".")[:2])
+
+
+def from_source(
+    torch: str,
+    at: Path,
+    place: Path,
+    fetched: Path,
+    python: str,
+    source: str,
+    headers: str,
+    step: Callable[[str], None],
+) -> str:
+    """Compiles a release's allocator into ``place``; its version. Raises NotRun."""
+    suites = SUITES.get(minor(torch), NEWER)
+    step(f"source from {source or f'Debian {suites[0]} (about 60 MB)'}")
+    if not source:
+        source = str(Archive("Debian", suites[0], fetched / "source", "SOURCE").source(torch))
+    unpack(source, torch, at)
+    step(f"HIP's headers from {headers or f'Debian {suites[1]} (about 25 MB)'}")
+    if not headers:
+        debian = Archive("Debian", suites[1], fetched / "headers", "HEADERS")
+        headers = str(debian.unpacked("libamdhip64-dev") / "usr/include")
+    step("libc10 and hipify from PyPI's wheel (0.5 to 0.9 GB)")
+    whole = wheel(torch, python, fetched)
+    step("hipify, and g++ over some ten files (a minute on two cores)")
+    whole.unlink()
+    include = Path(headers).absolute()
+    compiled(at, fetched, include, place)
+    return "{}+rocm{}.{}".format(torch, *hip_version(include))
+
+
+def packaged(
+    torch: str, at: Path, place: Path, fetched: Path, headers: str, step: Callable[[str], None]
+) -> str:
+    """Puts Ubuntu's build of a release, a driver for it and what it runs on into ``place``; its version. Raises NotRun."""
+    suite, package = SHIPPED[minor(torch)], f"libtorch-rocm-{minor(torch)}"
+    step(f"torch's ROCm build from Ubuntu {suite} (about 0.4 GB)")
+    ubuntu = Archive("Ubuntu", suite, fetched / "ubuntu", "SOURCE", "main universe")
+    seen = re.split(r"[+-]", ubuntu.version(package))[0]
+    if seen != torch:
+        instead = f"give RELEASE={seen} or SOURCE=" if seen else "give SOURCE="
+        why = f"{package} {seen or 'not'} seen, expected {torch}"
+        raise NotRun(f"{ubuntu.name}: {why}; {instead}")
+    root = ubuntu.unpacked(package, "libtorch-rocm-dev", "python3-torch-rocm", only=MATTERS)
+    step("HIP's headers, and the C library that it runs on (about 10 MB)")
+    ubuntu.unpacked(*RUNS_ON, *([] if headers else ["libamdhip64-dev"]))
+    step("hipify and g++ over what drives it (seconds)")
+    (place / "lib").mkdir()
+    files = [file for file in (root / LIBRARIES).iterdir() if ".so" in file.suffixes]
+    for file in (file for file in files if file.is_file() and not file.is_symlink()):
+        for name in named(file, "SONAME"):
+            shutil.copy(file, place / "lib" / name)
+    hip = place / "lib" / f"libc10_hip.so.{minor(torch)}"
+    needed = [name for name in named(hip, "NEEDED") if name.startswith("libamdhip64.")]
+    python, include = root / "usr/lib/python3/dist-packages", root / "usr/include"
+    (at / "c10").mkdir()
+    shutil.copytree(include / "c10/cuda", at / "c10/cuda")
+    hipified(at, python)
+    linked = (hip, place / "lib" / f"libc10.so.{minor(torch)}", device(place, *needed))
+    linked += ("-Wl,--allow-shlib-undefined", "-o", place / DRIVEN)
+    including = (f"-I{include}", f"-I{headers or include}")
+    run("g++", *FLAGS, "-shared", *including, at / "c10/hip/allocator.cpp", *linked)
+    version = (python / "torch/version.py").read_text()
+    told = dict(re.findall(r"^(rocm|hip)\b.*= '(\d+\.\d+)", version, re.MULTILINE))
+    return f"{torch}+rocm{told.get('rocm') or told['hip']}"
 
 
 def prepare(torch: str, folder: Path, python: str, source: str = "", headers: str = "") -> Oracle:
@@ -249,6 +269,8 @@ def prepare(torch: str, folder: Path, python: str, source: str = "", headers: st
             raise NotRun(f"{folder}: {why}; name another with --folder")
         with tempfile.TemporaryDirectory(dir=folder, prefix="rocm-") as work:
             os.rename(make(torch, Path(work), python, source, headers), place)
-    libraries = [place / "libamdhip64.so.6"]
+    env = build.environment(place, list(place.glob("libamdhip64.so.*")))
     built = (place / "version").read_text().partition("+")[2]
-    return Oracle(torch, python, build.environment(place, libraries), built)
+    loader, own = place / "lib/ld-linux-x86-64.so.2", f"{place}/lib:{place}"
+    under = (str(loader), "--library-path", own) if loader.exists() else ()
+    return Oracle(torch, python, env, built, under)

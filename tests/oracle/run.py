@@ -14,12 +14,16 @@ WORKER = Path(__file__).resolve().parent / "worker.py"
 
 @dataclass(frozen=True)
 class Oracle:
-    """A torch that can be run: its version, the Python that runs it, the environment that does, and the build."""
+    """A torch that can be run: its version, the Python that runs it, the environment that does, and the build.
+
+    ``loader``: the words before that Python where the build needs another C library than this machine's.
+    """
 
     torch: str
     python: str
     env: dict[str, str]
     build: str = "cuda"
+    loader: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -27,7 +31,7 @@ class Oracle:
 
     def start(self, argv: list[str]) -> subprocess.Popen:
         return subprocess.Popen(
-            [self.python, *argv],
+            [*self.loader, self.python, *argv],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

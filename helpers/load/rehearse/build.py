@@ -31,6 +31,8 @@ PIP_S, TOOL_S = 3600.0, 300.0
 NEEDS = "needs"
 WORDS: dict[str, Any] = json.loads((HERE / "words.json").read_text(encoding="utf-8"))
 _SHARED = ("-shared", "-fPIC")
+# Whole numbers and addresses come in the same places however many there are (System V ABI, x86-64).
+ARGUMENTS = ", ".join(f"unsigned long a{at}" for at in range(20))
 _LIBRARY = re.compile(r"lib(cu|nv|nccl)")
 _SYMBOL = re.compile(
     r"_*cu[A-Z]|_*cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|cupti|nccl|nvrtc|nvtx|nvJitLink|nvml"
@@ -161,7 +163,7 @@ def build(torch: Torch, folder: Path) -> list[Path]:
     """The libraries to preload for that torch, in order; built once, in a few seconds. Raises NotReady."""
     tools()
     libraries = sorted((torch.folder / "torch" / "lib").glob("*.so*"))
-    sources = ("device.c", "libraries.c", "build.py", "words.json")
+    sources = ("device.c", "libraries.c", "properties.def", "symbols.txt", "build.py", "words.json")
     content = [(HERE / name).read_bytes() for name in sources]
     content += [f"{path.name} {path.stat().st_size}".encode() for path in libraries]
     digest = hashlib.sha256(b"".join(content)).hexdigest()[:12]
@@ -190,7 +192,10 @@ def _build(libraries: Sequence[Path], folder: Path) -> None:
                 symbols[name] = version.lstrip("@")
     needed -= {"libcuda.so.1", *(path.name for path in libraries)}
     wanted = sorted(name for name in needed if _LIBRARY.match(name))
-    text = ["void fake_missing(const char *);", *map(_stand_in, sorted(set(symbols) - have))]
+    listed = (HERE / "symbols.txt").read_text(encoding="utf-8").splitlines()
+    known = {name for line in listed if not line.startswith("#") for name in line.split()}
+    head = ["#include <stdlib.h>", "void fake_missing(const char *);"]
+    text = [*head, *map(_stand_in, sorted((known | set(symbols)) - have))]
     (folder / "vendor.c").write_text("\n".join(text) + "\n")
     beside = (f"-L{folder}", "-l:libdevice.so", "-Wl,-rpath,$ORIGIN")
     vendor = ("-Wl,-soname,libvendor.so", "-o", folder / "libvendor.so", folder / "vendor.c")
@@ -214,9 +219,11 @@ def _build(libraries: Sequence[Path], folder: Path) -> None:
 
 def _stand_in(name: str) -> str:
     """A function nobody wrote by hand: it notes that it was called, and answers what WORDS has for that library."""
-    if name.endswith(("GetErrorString", "GetResultString", "GetLastError")):
+    if name.endswith(("GetErrorString", "GetErrorName", "GetLastError", "GetStatusString")):
         return f'const char *{name}(void) {{ return "not part of a rehearsal"; }}'
     answers = WORDS["answers"].items()
     code = next((answer for start, answer in answers if name.startswith(start)), 1)
-    call = f'static int s; if (!s) fake_missing("{name}"); s = 1;'
-    return f"int {name}(void) {{ {call} return {code}; }}"
+    rows = [row for row in WORDS["outputs"] if re.fullmatch(row[0], name)][:1]
+    writes = [f"if (a{at}) *({kind} *)a{at} = {value};" for _, kind, to, value in rows for at in to]
+    call = f'static int s; if (!s) fake_missing("{name}"); s = 1; {" ".join(writes)}'
+    return f"int {name}({ARGUMENTS}) {{ {call} return {code}; }}"

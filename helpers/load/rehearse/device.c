@@ -19,13 +19,14 @@
  *   FAKE_RANGE_POLICY    the same for reserved ranges of addresses (default: as above)
  *   FAKE_GRANULE         unit of physical memory and of addresses (default 2 MiB)
  *   FAKE_LOG             0: keep no log of driver calls (fake_cuda_log_drain)
- *   FAKE_NAME, FAKE_CC, FAKE_SMS, FAKE_SM_THREADS, FAKE_SM_SMEM, FAKE_L2
+ *   FAKE_NAME, FAKE_CC, FAKE_SMS, FAKE_SM_THREADS, FAKE_SM_BLOCKS, FAKE_SM_SMEM, FAKE_L2
  *                        properties: name, capability times ten, multiprocessors,
- *                        threads and shared bytes of one, L2 bytes (an H100's)
+ *                        threads, blocks and shared bytes of one, L2 bytes (an H100's)
  *   FAKE_OCCUPANCY       what the occupancy queries answer (default 2)
  *   FAKE_COPY_MAX        copies to the device above this move nothing (default 1 MiB)
  *   FAKE_EVENT_LAG       an event is complete this many launches after its record, or
  *                        after a synchronise (default 0: at once)
+ *   FAKE_PEAKS           folder for PID.peaks: the most bytes in use on each device, as u64
  *   FAKE_CUDNN_VERSION   default 92400
  *   FAKE_CUDNN_WS        workspace bytes that every cuDNN plan asks for (default 0)
  *
@@ -34,6 +35,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -41,6 +43,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 typedef unsigned long long u64;
@@ -142,10 +145,11 @@ static void table_del(table *t, slot *s) { s->used = 2; t->live--; }
 /* ------------------------------------------------------------------- the state */
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    int ready, ndev, events_held, cc, sms, smthreads, smsmem, occ, cudnn;
+    int ready, ndev, events_held, cc, sms, smthreads, smsmem, smblocks, occ, cudnn;
     u64 vram, foreign, granule, l2, copymax, lag, ws;
     const char *name;
     u64 used[MAXDEV];
+    u64 *peak;             /* of each device; in a file where one is asked for, so that it outlives the process */
     u64 n_malloc, n_va, n_phys, n_stream, n_event, n_graph;
     u64 events_done;       /* every event whose ticket is <= this has completed */
     u64 fail_next;         /* so many of the next physical allocations are refused */
@@ -184,6 +188,16 @@ static int policy_of(const char *name, int or) {
     const char *p = getenv(name);
     return !p || !*p ? or : !strcmp(p, "monotonic") ? MONOTONIC : !strcmp(p, "topdown") ? TOPDOWN : FIRSTFIT;
 }
+static u64 *peaks(void) {
+    const char *folder = getenv("FAKE_PEAKS");
+    char path[4096];
+    static u64 own[MAXDEV];
+    if (!folder || !*folder || snprintf(path, sizeof path, "%s/%d.peaks", folder, (int)getpid()) >= (int)sizeof path) return own;
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *at = file >= 0 && !ftruncate(file, sizeof own) ? mmap(NULL, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (file >= 0) close(file);
+    return at == MAP_FAILED ? own : at;
+}
 static void boot(void) {
     if (S.ready) return;
     S.vram = env_u64("FAKE_VRAM_BYTES", 8ull << 30);
@@ -196,6 +210,7 @@ static void boot(void) {
     S.sms = (int)env_u64("FAKE_SMS", 132);
     S.smthreads = (int)env_u64("FAKE_SM_THREADS", 2048);
     S.smsmem = (int)env_u64("FAKE_SM_SMEM", 233472);
+    S.smblocks = (int)env_u64("FAKE_SM_BLOCKS", 32);
     S.l2 = env_u64("FAKE_L2", 50 * MIB);
     S.occ = (int)env_u64("FAKE_OCCUPANCY", 2);
     S.copymax = env_u64("FAKE_COPY_MAX", MIB);
@@ -204,6 +219,7 @@ static void boot(void) {
     S.ws = env_u64("FAKE_CUDNN_WS", 0);
     S.name = getenv("FAKE_NAME");
     if (!S.name || !*S.name) S.name = "Fake CUDA device";
+    S.peak = peaks();
     S.mem.policy = policy_of("FAKE_ADDR_POLICY", FIRSTFIT);
     S.va.policy = policy_of("FAKE_RANGE_POLICY", S.mem.policy);
     reserve_arena(&S.mem, 0x100000000000ull, 8ull << 40);
@@ -219,11 +235,12 @@ static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is
     if (S.fail_next) { S.fail_next--; return 0; }
     if (size > S.vram || S.used[dev] + S.foreign + size > S.vram) return 0;
     S.used[dev] += size;
+    if (S.used[dev] > S.peak[dev]) S.peak[dev] = S.used[dev];
     return 1;
 }
 
 /* ------------------------------------------------------------------------ counts */
-enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_KINDS };
+enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_KINDS };
 static u64 counts[N_KINDS];
 static u64 now(void) { return counts[N_LAUNCH] + counts[N_BLAS] + counts[N_LT] + counts[N_DNN]; } /* "time" */
 static void note(int kind) { __atomic_add_fetch(&counts[kind], 1, __ATOMIC_RELAXED); }
@@ -255,75 +272,33 @@ static size_t error_at(int e) { size_t i = 0; while (errors[i].code != e && erro
 API const char *cudaGetErrorName(int e) { return errors[error_at(e)].name; }
 API const char *cudaGetErrorString(int e) { return errors[error_at(e)].text; }
 
-/* Byte offsets of the device-properties fields that PyTorch reads.  The CUDA 13
- * record is 1008 bytes; CUDA 12's has 1032 and other places for the later fields. */
 static void put_i(char *p, size_t at, int v) { memcpy(p + at, &v, sizeof v); }
 static void put_z(char *p, size_t at, u64 v) { memcpy(p + at, &v, sizeof v); }
-static char *common_props(char *p, size_t size, size_t sm_at, size_t threads_at) {
+static int properties(char *p, size_t size, int release, int dev) {
     READY();
     memset(p, 0, size);
     snprintf(p, 256, "%s", S.name);
-    memcpy(p + 256, "fake-cuda-device", 16);
-    put_z(p, 288, S.vram);
-    put_z(p, 296, 49152);     /* shared memory per block */
-    put_i(p, 304, 65536);     /* registers per block */
-    put_i(p, 308, 32);        /* warp */
-    put_i(p, 320, 1024);      /* threads per block */
-    put_i(p, 324, 1024); put_i(p, 328, 1024); put_i(p, 332, 64);
-    put_i(p, 336, 0x7fffffff); put_i(p, 340, 65535); put_i(p, 344, 65535);
-    put_i(p, 360, S.cc / 10); put_i(p, 364, S.cc % 10);
-    put_i(p, sm_at, S.sms);
-    put_i(p, threads_at, S.smthreads);
-    return p;
-}
-API int cudaGetDeviceProperties(void *out, int dev) { /* CUDA 13 record */
-    char *p = common_props(out, 1008, 384, 604);
-    put_i(p, 568, 1); put_i(p, 572, dev); put_i(p, 576, 0);
-    put_i(p, 588, 1);         /* unified addressing */
-    put_i(p, 592, 5120);      /* bus width */
-    put_i(p, 596, (int)S.l2);
-    put_z(p, 624, (u64)S.smsmem); put_i(p, 632, 65536); put_z(p, 672, (u64)S.smsmem - 1024);
+    snprintf(p + 256, 16, "fake-device-%d", dev);
+#define P(name, at12, at13, bytes, attribute, value) { \
+        long at = release == 12 ? at12 : at13; u64 v = (u64)(value); \
+        if (at >= 0) memcpy(p + at, &v, bytes); }
+#include "properties.def"
+#undef P
     return OK;
 }
-API int cudaGetDeviceProperties_v2(void *out, int dev) { /* CUDA 12 record */
-    (void)dev;
-    char *p = common_props(out, 1032, 388, 624);
-    put_i(p, 616, (int)S.l2);
-    put_z(p, 640, (u64)S.smsmem); put_i(p, 648, 65536); put_z(p, 696, (u64)S.smsmem - 1024);
-    return OK;
-}
+API int cudaGetDeviceProperties(void *out, int dev) { return properties(out, 1008, 13, dev); }
+API int cudaGetDeviceProperties_v2(void *out, int dev) { return properties(out, 1032, 12, dev); }
 API int cudaDeviceGetAttribute(int *v, int attr, int dev) {
-    (void)dev;
     READY();
-    switch (attr) {
-    case 1: *v = 1024; break;         /* threads per block */
-    case 2: case 3: *v = 1024; break; /* block x, y */
-    case 4: *v = 64; break;
-    case 5: *v = 0x7fffffff; break;   /* grid x */
-    case 6: case 7: *v = 65535; break;
-    case 8: *v = 49152; break;        /* shared memory per block */
-    case 10: *v = 32; break;          /* warp */
-    case 12: *v = 65536; break;       /* registers per block */
-    case 16: *v = S.sms; break;
-    case 38: *v = (int)S.l2; break;
-    case 39: *v = S.smthreads; break;
-    case 41: *v = 1; break;           /* unified addressing */
-    case 75: *v = S.cc / 10; break;
-    case 76: *v = S.cc % 10; break;
-    case 81: *v = S.smsmem; break;
-    case 82: *v = 65536; break;
-    case 95: *v = 1; break;           /* cooperative launch */
-    case 97: *v = S.smsmem - 1024; break;
-    case 106: *v = 32; break;         /* blocks per multiprocessor */
-    case 115: *v = 1; break;          /* memory pools */
-    default: *v = 0;
-    }
+    *v = 0;
+#define P(name, at12, at13, bytes, attribute, value) if (attribute && attr == attribute) *v = (int)(value);
+#include "properties.def"
+#undef P
     return OK;
 }
-API int cuDeviceGetAttribute(int *v, int attr, int dev) {
-    if (attr < 100) return cudaDeviceGetAttribute(v, attr, dev);
-    *v = attr == 102 || attr == 103; /* virtual memory management, posix handles: yes; fabric, multicast, RDMA: no */
-    return OK;
+API int cuDeviceGetAttribute(int *v, int attr, int dev) { /* the driver's numbers are the runtime's, and these two beside them */
+    if (attr == 102 || attr == 103) { *v = 1; return OK; } /* virtual memory management, posix handles; fabric, multicast: no */
+    return cudaDeviceGetAttribute(v, attr, dev);
 }
 static int binary_of(int cc) { /* the newest code in a wheel that such a device can run: CUB chooses by it */
     static const int built[] = {120, 100, 90, 86, 80, 75, 70, 60, 50};
@@ -412,12 +387,12 @@ API int cudaPointerGetAttributes(void *attr, const void *p) { /* {int type; int 
     return OK;
 }
 /* Who reads the device back? The reader hears the operators (at::_ops) it came through, innermost first, and the bytes; what it answers
- * is whether their count came from a kernel: such a count is given as zero, never as the stale bytes that lie there. */
-static int (*reader)(const char *ops, u64 bytes);
-API void fake_on_read(int (*f)(const char *, u64)) { reader = f; }
-static int read_back(u64 bytes) {
+ * stands in place of a count that came from a kernel; -1: what lies there is what is read. */
+static long long (*reader)(const char *ops, u64 bytes);
+API void fake_on_read(long long (*f)(const char *, u64)) { reader = f; }
+static long long read_back(u64 bytes) {
     static __thread int within;
-    if (!reader || within) return 0;
+    if (!reader || within) return -1;
     void *at[64];
     char ops[256] = "";
     size_t used = 0, last = 0;
@@ -434,9 +409,9 @@ static int read_back(u64 bytes) {
         ops[used += w] = 0;
     }
     within = 1;
-    int zero = reader(ops, bytes);
+    long long answer = reader(ops, bytes);
     within = 0;
-    return zero;
+    return answer;
 }
 static int copy(void *d, const void *s, size_t n) {
     if (!n) return OK;
@@ -444,8 +419,9 @@ static int copy(void *d, const void *s, size_t n) {
     int dd = is_dev(d), ds = is_dev(s);
     if (dd && n > S.copymax) { note(N_SKIPPED); return OK; }
     note(ds ? (dd ? N_D2D : N_D2H) : N_H2D);
-    if (ds && !dd && read_back(n)) memset(d, 0, n);
-    else memmove(d, s, n);
+    long long answer = ds && !dd ? read_back(n) : -1;
+    memmove(d, s, n);
+    if (answer >= 0) { memset(d, 0, n); memcpy(d, &answer, n < sizeof answer ? n : sizeof answer); }
     return OK;
 }
 static int fill(void *d, int v, size_t n) {
@@ -731,33 +707,40 @@ API int cuCtxPushCurrent(void *c) { (void)c; return OK; }
 API int cuCtxPopCurrent(void **c) { if (c) *c = (void *)0x4000; return OK; }
 API int cuStreamGetCtx(void *s, void **c) { (void)s; *c = (void *)0x4000; return OK; }
 
-#define E(f) {#f, f},
-static const struct { const char *name; void *fn; } entry[] = {
-    E(cuInit) E(cuDeviceGet) E(cuDeviceGetAttribute) E(cuMemGetAllocationGranularity) E(cuMemAddressReserve)
-    E(cuMemAddressFree) E(cuMemCreate) E(cuMemRelease) E(cuMemMap) E(cuMemUnmap) E(cuMemSetAccess)
-    E(cuGetErrorString) E(cuCtxGetCurrent) E(cuCtxSetCurrent) E(cuLaunchKernel) E(cuLaunchKernelEx)
-    E(cuModuleLoadData) E(cuModuleGetFunction) E(cuTensorMapEncodeTiled) E(cuPointerGetAttribute)
-    E(cuDevicePrimaryCtxGetState) E(cuDevicePrimaryCtxRetain)
-};
 API int cudaGetDriverEntryPointByVersion(const char *sym, void **fn, unsigned ver, u64 flags, int *status) {
     (void)ver; (void)flags;
-    *fn = fake_cuda_unsupported;
-    for (size_t i = 0; i < sizeof entry / sizeof *entry; i++)
-        if (!strcmp(sym, entry[i].name)) *fn = entry[i].fn;
+    *fn = dlsym(RTLD_DEFAULT, sym);
+    if (!*fn) *fn = fake_cuda_unsupported;
     if (status) *status = 0;
     return OK;
 }
 API int cudaGetDriverEntryPoint(const char *sym, void **fn, u64 flags, int *status) { return cudaGetDriverEntryPointByVersion(sym, fn, 13000, flags, status); }
+API int cuGetProcAddress_v2(const char *sym, void **fn, int ver, u64 flags, int *status) { return cudaGetDriverEntryPointByVersion(sym, fn, (unsigned)ver, flags, status); }
+API int cuGetProcAddress(const char *sym, void **fn, int ver, u64 flags) { return cuGetProcAddress_v2(sym, fn, ver, flags, NULL); }
 
 /* ------------------------------------------------------------------------- NVML */
 /* torch asks for it by dlopen(libnvidia-ml.so.1): an empty library of that name that needs this one. Measured: expandable
  * segments of torch 2.14.1 call a null pointer where it is missing. */
 API int nvmlInit_v2(void) { return OK; }
 API int nvmlInit(void) { return OK; }
+API int nvmlInitWithFlags(unsigned f) { (void)f; return OK; }
 API int nvmlShutdown(void) { return OK; }
-API int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return OK; }
-API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **dev) { (void)id; *dev = (void *)0x6000; return OK; }
-API int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **dev) { (void)i; *dev = (void *)0x6000; return OK; }
+API int nvmlDeviceGetCount_v2(unsigned *n) { READY(); *n = (unsigned)S.ndev; return OK; }
+static int nvml_at(void **dev, unsigned i) { *dev = (void *)(0x6000ull + i); return OK; }
+API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **dev) { unsigned i = 0; if (sscanf(id, "%*x:%*x:%x", &i) != 1) i = 0; return nvml_at(dev, i); }
+API int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **dev) { return nvml_at(dev, i); }
+API int nvmlDeviceGetHandleByUUID(const char *id, void **dev) { (void)id; return nvml_at(dev, 0); }
+API int nvmlDeviceGetName(void *dev, char *s, unsigned n) { (void)dev; READY(); snprintf(s, n, "%s", S.name); return OK; }
+API int nvmlSystemGetDriverVersion(char *s, unsigned n) { snprintf(s, n, "580.00"); return OK; }
+API int nvmlDeviceGetMemoryInfo(void *dev, u64 *total_free_used) {
+    ENTER();
+    u64 d = (u64)dev - 0x6000, used = (d < MAXDEV ? S.used[d] : 0) + S.foreign;
+    u64 is[] = {S.vram, used > S.vram ? 0 : S.vram - used, used};
+    memcpy(total_free_used, is, sizeof is);
+    LEAVE();
+    return OK;
+}
+API int nvmlDeviceGetUtilizationRates(void *dev, unsigned *gpu_memory) { (void)dev; gpu_memory[0] = gpu_memory[1] = 0; return OK; }
 API int nvmlDeviceGetNvLinkRemoteDeviceType(void *dev, unsigned link, int *type) { (void)dev; (void)link; *type = 255; return 3; }
 API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *dev, unsigned link, void *pci) { (void)dev; (void)link; (void)pci; return 3; }
 API int nvmlDeviceGetComputeRunningProcesses(void *dev, unsigned *n, void *v) { (void)dev; (void)v; *n = 0; return OK; }

@@ -19,7 +19,7 @@ class DeviceError(ValueError):
 
 @dataclass(frozen=True)
 class Device:
-    """A card. ``total_bytes`` as torch reports it, ``capability`` times ten, ``threads``, ``shared_kib`` of one multiprocessor.
+    """A card. ``total_bytes`` as torch reports it, ``capability`` times ten, ``threads``, ``blocks``, ``shared_kib`` of an SM.
 
     ``blas_mib``: what torch 2.14.1 reserved for cuBLAS at its first product here: torch's own code decides it by capability and
     release, so it is told and not set. A ROCm card has a capability of 90 as a stand-in. ``held_bytes`` is what others hold.
@@ -30,6 +30,7 @@ class Device:
     capability: int
     multiprocessors: int
     threads: int
+    blocks: int
     shared_kib: int
     l2_mib: int
     blas_mib: float

@@ -191,3 +191,59 @@ API int cudnnGetRNNTempSpaceSizes(void *h, void *d, int mode, void *x, size_t *w
     return OK;
 }
 DNN(cudnnRNNForward) DNN(cudnnRNNBackwardData_v8) DNN(cudnnRNNBackwardWeights_v8)
+
+/* ------------------------------------------------------------------------------ collectives */
+/* Every rank is taken to hold what this one holds, and to be there: data moves within this process alone. */
+typedef struct { int ranks, rank; } comm;
+API int ncclGetVersion(int *v) { *v = 22705; return OK; }
+API const char *ncclGetErrorString(int e) { return e ? "error of a rehearsal's NCCL" : "no error"; }
+API const char *ncclGetLastError(void *c) { (void)c; return ""; }
+API int ncclGetUniqueId(char *id) { memset(id, 0, 128); return OK; }
+static int join(void **c, int ranks, int rank) { comm *x = calloc(1, sizeof *x); x->ranks = ranks; x->rank = rank; *c = x; return OK; }
+typedef struct { char internal[128]; } unique_id;
+API int ncclCommInitRank(void **c, int ranks, unique_id id, int rank) { (void)id; return join(c, ranks, rank); }
+API int ncclCommInitRankConfig(void **c, int ranks, unique_id id, int rank, void *how) { (void)id; (void)how; return join(c, ranks, rank); }
+API int ncclCommInitRankScalable(void **c, int ranks, int rank, int n, void *ids, void *how) { (void)n; (void)ids; (void)how; return join(c, ranks, rank); }
+API int ncclCommInitAll(void **c, int n, const int *devices) { (void)devices; for (int i = 0; i < n; i++) join(c + i, n, i); return OK; }
+API int ncclCommSplit(comm *c, int color, int key, void **made, void *how) { (void)how; *made = NULL; return color < 0 ? OK : join(made, c->ranks, key); }
+API int ncclCommDestroy(void *c) { free(c); return OK; }
+API int ncclCommAbort(void *c) { free(c); return OK; }
+API int ncclCommFinalize(void *c) { (void)c; return OK; }
+API int ncclCommGetAsyncError(void *c, int *e) { (void)c; *e = OK; return OK; }
+API int ncclCommCount(comm *c, int *n) { *n = c->ranks; return OK; }
+API int ncclCommUserRank(comm *c, int *n) { *n = c->rank; return OK; }
+API int ncclCommCuDevice(void *c, int *d) { (void)c; *d = cur_dev; return OK; }
+API int ncclCommRegister(void *c, void *p, size_t n, void **h) { (void)c; (void)n; *h = p; return OK; }
+API int ncclCommDeregister(void *c, void *h) { (void)c; (void)h; return OK; }
+API int ncclMemAlloc(void **p, size_t n) { return cudaMalloc(p, n) ? 1 : OK; }
+API int ncclMemFree(void *p) { return cudaFree(p) ? 1 : OK; }
+API int ncclGroupStart(void) { return OK; }
+API int ncclGroupEnd(void) { return OK; }
+API int ncclRedOpCreatePreMulSum(int *op) { *op = 5; return OK; }
+API int ncclRedOpDestroy(int op) { (void)op; return OK; }
+static size_t nccl_bytes(size_t n, int type) { static const char size[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}; return n * (type >= 0 && type < 12 ? (size_t)size[type] : 1); }
+static int moved(void *to, const void *from, size_t n) { note(N_LAUNCH); return to == from ? OK : copy(to, from, n); }
+API int ncclAllReduce(const void *s, void *r, size_t n, int t) { return moved(r, s, nccl_bytes(n, t)); }
+API int ncclReduce(const void *s, void *r, size_t n, int t) { return r ? moved(r, s, nccl_bytes(n, t)) : OK; }
+API int ncclBroadcast(const void *s, void *r, size_t n, int t) { return moved(r, s, nccl_bytes(n, t)); }
+API int ncclBcast(void *b, size_t n, int t) { (void)b; (void)n; (void)t; return moved(NULL, NULL, 0); }
+API int ncclAllGather(const char *s, char *r, size_t n, int t, comm *c) {
+    for (int i = 0; i < c->ranks; i++) moved(r + (size_t)i * nccl_bytes(n, t), s, nccl_bytes(n, t));
+    return OK;
+}
+API int ncclReduceScatter(const char *s, char *r, size_t n, int t, int op, comm *c) { (void)op; return moved(r, s + (size_t)c->rank * nccl_bytes(n, t), nccl_bytes(n, t)); }
+API int ncclAlltoAll(const char *s, char *r, size_t n, int t, comm *c) { return moved(r, s, (size_t)c->ranks * nccl_bytes(n, t)); }
+API int ncclSend(const void *b, size_t n, int t) { (void)b; (void)n; (void)t; return moved(NULL, NULL, 0); }
+API int ncclRecv(void *b, size_t n, int t) { (void)b; (void)n; (void)t; return moved(NULL, NULL, 0); }
+
+/* ------------------------------------------------------------------------------ transforms */
+/* Work areas hold 1 to 8 times the elements of the transform (cuFFT documentation, Fourier Transform Setup): FAKE_FFT_WS of them. */
+API int cufftXtMakePlanMany(int plan, int rank, long long *n, long long *ie, long long is, long long id, int it, long long *oe, long long os, long long od, int ot, long long batch, size_t *ws, int type) {
+    (void)plan; (void)ie; (void)is; (void)id; (void)it; (void)oe; (void)os; (void)od; (void)ot;
+    u64 elements = (u64)batch;
+    for (int i = 0; i < rank; i++) elements *= (u64)n[i];
+    u64 size = type == 5 ? 16 : type == 6 ? 4 : 8; /* complex double; complex half; complex float */
+    note(N_FFT);
+    *ws = (size_t)(elements * size * env_u64("FAKE_FFT_WS", 1));
+    return OK;
+}

@@ -111,6 +111,8 @@ def environment(
         "FAKE_CC": str(device.capability),
         "FAKE_SMS": str(device.multiprocessors),
         "FAKE_SM_THREADS": str(device.threads),
+        "FAKE_SM_BLOCKS": str(device.blocks),
+        "FAKE_PEAKS": str(folder),
         "FAKE_SM_SMEM": str(device.shared_kib << 10),
         "FAKE_L2": str(device.l2_mib << 20),
         "FAKE_CUDNN_WS": str(cudnn_workspace_bytes),
@@ -236,11 +238,12 @@ def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int =
     called = sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
     libraries = WORDS["libraries"].items()
     missing = [says for name in called for start, says in libraries if name.startswith(start)]
-    missing += [says for words, says in WORDS["ends"].items() if words in errors]
-    lines += [f"not rehearsed: {says}" for says in dict.fromkeys(missing)]
+    ends = [says for words, says in WORDS["ends"].items() if words in errors]
+    lines += dict.fromkeys([*missing, *(f"not rehearsed: {says}" for says in ends)])
     using = sum(bool(row["counts"].get("launches")) for row in told)
     counts = {
         "cudnn": sum(row["counts"].get("cudnn", 0) for row in told),
+        "transforms": sum(row["counts"].get("transforms", 0) for row in told),
         "streams": streams * (streams > 1),
         "forks": sum(row["forks"] for row in told),
         "several": using * (using > 1),

@@ -39,6 +39,12 @@ SAME(hipMemSetAccess, cuMemSetAccess) SAME(hipMemGetAllocationGranularity, cuMem
 SAME(hipMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle)
 SAME(hipDeviceGet, cuDeviceGet) SAME(hipDrvGetErrorString, cuGetErrorString)
 
+/* the other backend, which is linked but not run */
+SAME(hipMallocAsync, cudaMallocAsync) SAME(hipFreeAsync, cudaFreeAsync)
+SAME(hipDeviceGetDefaultMemPool, cudaDeviceGetDefaultMemPool) SAME(hipMemPoolTrimTo, cudaMemPoolTrimTo)
+SAME(hipMemPoolGetAttribute, cudaMemPoolGetAttribute) SAME(hipMemPoolSetAttribute, cudaMemPoolSetAttribute)
+SAME(hipMemPoolSetAccess, cudaMemPoolSetAccess)
+
 API int hipStreamGetCaptureInfo(void *s, int *st, u64 *id) { return cudaStreamGetCaptureInfo(s, st, id, NULL, NULL, NULL, NULL); }
 API int hipDeviceGetAttribute(int *v, int attr, int dev) { (void)attr; (void)dev; *v = 0; return OK; } /* HIP numbers them its own way */
 API int hipGetDevicePropertiesR0600(void *out, int dev) { /* begins as CUDA 12's record does, and goes on to 1472 bytes */
@@ -47,3 +53,6 @@ API int hipGetDevicePropertiesR0600(void *out, int dev) { /* begins as CUDA 12's
 }
 NOT_HERE(hipIpcGetMemHandle) NOT_HERE(hipIpcOpenMemHandle) NOT_HERE(hipIpcCloseMemHandle)
 NOT_HERE(hipMemExportToShareableHandle) NOT_HERE(hipMemImportFromShareableHandle) NOT_HERE(hipMemRetainAllocationHandle)
+NOT_HERE(hipMallocManaged) NOT_HERE(hipMemAdvise)
+NOT_HERE(hipGraphAddEmptyNode) NOT_HERE(hipGraphNodeGetType) NOT_HERE(hipGraphNodeGetDependencies)
+NOT_HERE(hipStreamUpdateCaptureDependencies)

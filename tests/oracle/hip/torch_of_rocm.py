@@ -10,7 +10,8 @@ from types import SimpleNamespace
 HERE = Path(__file__).resolve().parent
 __version__ = (HERE / "version").read_text(encoding="utf-8")
 uint8 = "uint8"
-_library = None
+_library = ctypes.CDLL(str(HERE / "liballocator.so"))
+_library.words.restype = ctypes.c_char_p
 _stream = 0  # the current one
 
 
@@ -31,15 +32,12 @@ def _told(name):
 
 
 def _init():
-    """Loads the library: as in a program, settings are read from the environment then."""
-    global _library
+    """Settings are read from the environment here, under the name that every ROCm build reads."""
     conf = os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", "")
     if "hipMallocAsync" in conf:
         raise RuntimeError("backend:hipMallocAsync is not the caching allocator; not compared here")
     if conf:
         os.environ["PYTORCH_HIP_ALLOC_CONF"] = conf
-    _library = ctypes.CDLL(str(HERE / "libc10_hip.so"))
-    _library.words.restype = ctypes.c_char_p
     _call("start")
 
 

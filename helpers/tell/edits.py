@@ -1,0 +1,109 @@
+"""What changing the program's own lines does: the settings table before and after an edit, and the lines ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from helpers import shapes
+from helpers.allocator.driver import Card
+from helpers.allocator.edit import Edit, Edited, Ranked, edited
+from helpers.allocator.trace import Trace
+from helpers.allocator.whatif import whatif
+from helpers.shapes import Replay, WhatIf
+from helpers.units import show_bytes
+
+from .shown import Column, Shown
+
+CONFS = ["", "expandable_segments:True"]
+MOST_EVENTS = 200_000
+"""A longer trace is replayed under CONFS alone."""
+AS_FAR = "as far as the recording goes: what the program would ask for after it failed is not in it"
+
+
+@dataclass(frozen=True)
+class Study:
+    """The what-if of a trace before and after edits."""
+
+    edits: list[Edit]
+    made: list[Edited]
+    before: WhatIf
+    after: WhatIf
+    ends: bool
+
+
+def study(trace: Trace, edits: Sequence[Edit], card: Card, **how: Any) -> Study:
+    """The edits, one after the other, and the what-if without and with them. Raises ValueError in one line."""
+    made: list[Edited] = []
+    for edit in edits:
+        made.append(edited(made[-1].trace if made else trace, edit))
+    confs = CONFS if len(trace) > MOST_EVENTS else None
+    before, after = (whatif(one, card, confs=confs, **how) for one in (trace, made[-1].trace))
+    return Study(list(edits), made, before, after, failed(trace))
+
+
+def as_dict(one: Study) -> dict[str, Any]:
+    """The study as JSON holds it."""
+    rows = [
+        {
+            "edit": edit.words,
+            "assumes": edit.assumes,
+            "requests": made.changed,
+            "bytes": made.taken,
+            "added_bytes": made.added,
+        }
+        for edit, made in zip(one.edits, one.made, strict=True)
+    ]
+    both = {"before": one.before, "after": one.after}
+    return {"edits": rows, **{name: shapes.as_dict(answer) for name, answer in both.items()}}
+
+
+def table(one: Study) -> Shown:
+    """Before and after, under the default settings and the best."""
+    rows = []
+    for name, answer in (("as it is", one.before), ("edited", one.after)):
+        default = next(row for row in answer.rows if not row.settings)
+        best = next((row for row in answer.rows if row.settings == answer.use), answer.rows[0])
+        best = best if best.settings or len(answer.rows) == 1 else answer.rows[0]
+        for row in dict.fromkeys((default.settings, best.settings)):
+            rows.append(_row(name, next(kept for kept in answer.rows if kept.settings == row)))
+    missing = one.after.needs_bytes
+    use = one.after.use or "the default settings"
+    end = f"no setting helps: {show_bytes(missing)} are missing" if missing else f"use: {use}"
+    before = [f"{', '.join(edit.words for edit in one.edits)}: {end}", ""]
+    below = [
+        f"{edit.words}: {made.changed} requests of {show_bytes(made.taken)}, {edit.assumes}"
+        + (f"; it adds {show_bytes(made.added)} asked for again" if made.added else "")
+        for edit, made in zip(one.edits, one.made, strict=True)
+    ]
+    below += [AS_FAR] * one.ends
+    head = ["program", "settings", "runs out at"]
+    sizes = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
+    return Shown(before[0], [*head, *sizes], rows, below, before, widest=None)
+
+
+def _row(name: str, row: Replay) -> list[Any]:
+    out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
+    sizes = [row.peak_allocated_bytes, row.peak_reserved_bytes]
+    return [name, row.settings or "default", out, *sizes]
+
+
+def failed(trace: Trace) -> bool:
+    """Whether the recorded program ran out of memory itself, so that the rest of it is missing."""
+    return any(call.action == "oom" for call in trace.driver)
+
+
+def lines(found: Sequence[Ranked], ends: bool) -> Shown:
+    """The program's own lines by which change saves the run."""
+    rows = [
+        [one.line, one.live_bytes, one.edit or "it alone does not", one.conf or "default"]
+        for one in found
+    ]
+    saving = [one for one in found if one.edit]
+    says = f"{saving[0].edit} saves the run" if saving else "no line alone saves the run"
+    says = says if found else "nothing runs out of memory: no line is to be changed"
+    below = list(dict.fromkeys(f"{one.edit}: {one.assumes}" for one in saving))
+    below += [AS_FAR] * ends
+    columns = ["line", Column("live where it fails", "bytes"), "change that saves it", "settings"]
+    return Shown(says, columns, rows, below, [says, ""], widest=None)

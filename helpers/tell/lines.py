@@ -1,0 +1,103 @@
+"""What grows from step to step, by the program's own lines, and at which step it runs out: as a table and as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from helpers.allocator.ahead import End
+from helpers.allocator.growth import KEPT, Growth
+from helpers.units import show_bytes
+
+from .shown import Column, Shown
+
+NEVER_STEPS = 10_000_000
+"""A death later than this is said to be as good as never: a step a millisecond for three hours."""
+
+
+def growth_table(grown: Growth, end: End | None, capacity_bytes: int) -> Shown:
+    """What grows, a call site a line. ``capacity_bytes``: of the card that ``end`` speaks of; 0 where none was named."""
+    steps, begin, card = len(grown.steps), grown.steps.line, show_bytes(capacity_bytes)
+    each = f"each begins at {begin}" if begin else "each ends with an optimizer step"
+    where = f"{steps} steps, {each}"
+    if grown.growers:
+        first, last = grown.window
+        head = f"{_size(grown.bytes_per_step)} a step, most at {grown.growers[0].site.name}"
+        result = f"grows by {head}"
+        where += f"; counted from step {first + 2} to step {last + 1}"
+    else:
+        least = f"{show_bytes(grown.seen_bytes)} a step"
+        often = f"once in {grown.seen_every} steps" if grown.seen_every > 1 else "in every step"
+        result = f"no growth in {steps} steps; {least}, or more {often}, would have been seen"
+    lines = [where]
+    if grown.inputs_grow:
+        lines.append(
+            "the steps ask for more from one to the next: what they are given becomes larger; that is not kept, but "
+            "their peak rises with it"
+        )
+    lines += [_end(end, card, bool(grown.growers))] * bool(capacity_bytes)
+    if grown.growers and not capacity_bytes:
+        lines.append("at which step it runs out: name the card with --capacity or --gpu")
+    notes = []
+    together = [one for one in grown.growers if one.how == KEPT and one.site.own]
+    last_of = next((one for one in together if one.last), None)
+    if last_of and len(together) > 2:
+        notes.append(
+            f"{len(together)} lines keep something in the same steps, the last of them {last_of.site.name}: look there for "
+            "what holds all of it, such as a loss that is kept with its graph"
+        )
+    live = [show_bytes(grown.live[at]) for at in sorted({0, 1, len(grown.live) // 2, -1 % steps})]
+    notes.append(
+        f"live at the beginning of the first, the second, a middle and the last step: {', '.join(live)}"
+    )
+    rows = [
+        [one.site.name, round(one.bytes_per_step), round(one.count, 2) or None, one.how]
+        for one in grown.growers
+    ]
+    columns = ["call site", Column("a step", "bytes"), "blocks a step", "how"]
+    none = "No call site keeps more from step to step."
+    return Shown(result, columns, rows, notes, [result, *lines, ""], none, widest=80, result=result)
+
+
+def _size(size: float) -> str:
+    return show_bytes(round(size))
+
+
+def _end(end: End | None, card: str, grows: bool) -> str:
+    if end is None:
+        why = "; no step was found at which it does" * grows
+        return f"on {card} the recorded steps pass" + why
+    if end.recorded:
+        return f"on {card} it runs out in step {end.step:,}, which is in the recording"
+    how = "replayed step by step" if end.replayed else "extrapolated from a shorter replay"
+    if end.step > NEVER_STEPS:
+        return f"on {card} it would last more than {NEVER_STEPS:,} steps: as good as never"
+    return f"on {card} it runs out in step {end.step:,} ({how})"
+
+
+def growth_json(grown: Growth, end: End | None, capacity_bytes: int) -> dict[str, Any]:
+    """The same as data."""
+    return {
+        "schema_version": 1,
+        "steps": len(grown.steps),
+        "begins": grown.steps.line,
+        "grows": bool(grown.growers),
+        "bytes_per_step": round(grown.bytes_per_step),
+        "growers": [
+            {
+                "where": one.site.name,
+                "own": one.site.own,
+                "bytes_per_step": round(one.bytes_per_step),
+                "blocks_per_step": round(one.count, 4),
+                "how": one.how,
+                "last_of_step": one.last,
+            }
+            for one in grown.growers
+        ],
+        "window": grown.window,
+        "live_bytes": grown.live,
+        "inputs_grow": grown.inputs_grow,
+        "seen_bytes": grown.seen_bytes,
+        "seen_every_steps": grown.seen_every,
+        "capacity_bytes": capacity_bytes or None,
+        "runs_out": end and end._asdict(),
+    }

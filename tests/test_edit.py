@@ -1,0 +1,128 @@
+"""What if a line of the program were changed: what each edit makes of the requests, and what is said where it cannot."""
+
+import json
+
+import numpy as np
+import pytest
+from allocator_traces import MIB, alloc, free, trace_of
+from command_line import verb as run
+
+from helpers.allocator.capacity import live_bytes
+from helpers.allocator.driver import Card
+from helpers.allocator.edit import edited, parse, ranked
+from helpers.allocator.load import to_parquet
+from helpers.allocator.replay import replay
+from helpers.allocator.trace import Op
+
+FRAMES = (
+    ("torch/nn/modules/module.py:966 _apply", "train.py:3 <module>"),
+    ("train.py:11 forward", "torch/nn/modules/module.py:1 _call_impl", "train.py:21 <module>"),
+    ("train.py:12 forward", "torch/nn/modules/module.py:1 _call_impl", "train.py:21 <module>"),
+    ("train.py:22 <module>",),
+    ("torch/autograd/__init__.py:1 _engine_run_backward", "train.py:23 <module>"),
+)
+WEIGHTS, FIRST, SECOND, LOSS, BACKWARD = range(5)
+
+
+def step(at, first=40, second=40):
+    """A training step: two activations, one from the other, a loss, and back; the gradients are as large."""
+    ids = range(at, at + 6)
+    return [
+        (FIRST, alloc(ids[0], first)),
+        (SECOND, alloc(ids[1], second)),
+        (LOSS, alloc(ids[2], 8)),
+        (BACKWARD, alloc(ids[3], second)),
+        (BACKWARD, free(ids[1])),
+        (BACKWARD, alloc(ids[4], first)),
+        (BACKWARD, free(ids[3])),
+        (BACKWARD, free(ids[0])),
+        (BACKWARD, free(ids[4])),
+        (LOSS, free(ids[2])),
+        (LOSS, alloc(ids[5], 1)),
+        (LOSS, free(ids[5])),
+    ]
+
+
+def trace(*steps):
+    rows = [(WEIGHTS, alloc(0, 10)), *(row for one in steps for row in one)]
+    frame = np.array([of for of, _ in rows], np.int32)
+    return trace_of(*(row for _, row in rows), frame=frame, frames=FRAMES)
+
+
+PLAIN = trace(step(1), step(11))
+
+
+def peak(one):
+    return int(live_bytes(one).max()) / MIB
+
+
+@pytest.mark.parametrize(
+    ("words", "mib", "requests"),
+    [
+        # As it is: weights 10, activations 40 and 40, loss 8, the gradient of the second 40.
+        pytest.param("train.py:30 drop", 138, None, id="as it is"),
+        # The second activation and its gradient are a quarter; then first 40, grads 10 and 40, loss, weights.
+        pytest.param("train.py:12 / 4", 10 + 40 + 8 + 10 + 40, 13, id="chunks"),
+        pytest.param("train.py:12 dtype bf16", 10 + 40 + 20 + 8 + 20 + 40 - 20, 13, id="half"),
+        pytest.param("train.py:12 drop", 10 + 40 + 8 + 40 + 40, 11, id="drop"),
+        # The first is the whole of its line's run and the input of the next: its output stays.
+        pytest.param("train.py:11 checkpoint", 138, 13, id="an output stays"),
+        # Of the two of line 21 the first is made again before the gradients.
+        pytest.param("train.py:21 checkpoint", 138, 15, id="checkpoint"),
+        pytest.param("train.py:12 offload", 138, 15, id="offload"),
+    ],
+)
+def test_an_edit_changes_the_requests_of_its_line_and_no_others(words, mib, requests):
+    if requests is None:
+        assert peak(PLAIN) == mib
+        return
+    made = edited(PLAIN, parse(words))
+    assert peak(made.trace) == mib
+    assert int((made.trace.op == Op.ALLOC).sum()) == requests
+    done = replay(made.trace, "", Card(1 << 30))
+    assert done.ooms == 0 and done.figure("allocated_bytes") == 10 * MIB  # all else is freed
+    assert made.trace.size[0] == 10 * MIB
+
+
+def test_what_is_offloaded_is_away_between_its_line_and_the_backward_pass():
+    held = trace(
+        [(FIRST, alloc(1, 40)), (LOSS, alloc(2, 100)), (LOSS, free(2)), *step(3)[3:4]],
+        [(BACKWARD, free(1)), (BACKWARD, free(6))],
+    )
+    made = edited(held, parse("train.py:11 offload"))
+    assert peak(held) == 150 and peak(made.trace) == 110 and made.added == 40 * MIB
+
+
+def test_a_free_comes_before_the_second_line_after():
+    kept = trace(
+        [(FIRST, alloc(1, 40)), (SECOND, alloc(2, 20)), (LOSS, alloc(3, 50)), (LOSS, free(1))]
+    )
+    made = edited(kept, parse("train.py:11 free-earlier"))
+    assert peak(kept) == 120 and peak(made.trace) == 80
+    order = made.trace.op.tolist()
+    assert order == [Op.ALLOC, Op.ALLOC, Op.ALLOC, Op.FREE, Op.ALLOC]
+
+
+def test_the_line_that_saves_the_run_is_named_with_how_much_of_it(tmp_path):
+    card = Card(120 * MIB)
+    big = trace(step(1, first=4, second=60), step(11, first=4, second=60))
+    found = ranked(big, card, [""])
+    assert (found[0].line, found[0].edit) == ("train.py:12 forward", "train.py:12 / 2")
+    assert not found[-1].edit
+    path = tmp_path / "big.parquet"
+    to_parquet(big, path)
+    code, text, _ = run("whatif", path, "--capacity", "120MiB", "--lines")
+    assert code == 0 and "train.py:12 / 2 saves the run" in text
+    code, text, _ = run("whatif", path, "--capacity", "120MiB", "--edit", found[0].edit, "--json")
+    answer = json.loads(text)
+    assert code == 0 and answer["before"]["needs_bytes"] > 0 == answer["after"]["needs_bytes"]
+    for words, says in (
+        ("train.py:99 / 2", "that line asks for nothing; expected one such as train.py:22"),
+        ("train.py:12 / 1", "expected FILE.py:LINE and one of"),
+    ):
+        done = run("whatif", path, "--capacity", "120MiB", "--edit", words)
+        assert done.code == 2 and says in done.err and done.err.count("\n") == 1
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text('{"op": "alloc", "id": 1, "size": 1000}\n')
+    done = run("whatif", bare, "--capacity", "1GiB", "--edit", "train.py:12 / 2")
+    assert done.code == 2 and "no request of the trace has a call site" in done.err

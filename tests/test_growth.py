@@ -1,0 +1,178 @@
+"""What grows from step to step: told apart from warm-up, replaced variables, longer inputs and full queues; and when it ends."""
+
+import json
+import pickle
+
+import pytest
+from command_line import verb as run
+from test_lines import frames
+from toy_allocator import MIB, Toy
+
+from helpers.allocator import ahead
+from helpers.allocator.ahead import end
+from helpers.allocator.driver import Card
+from helpers.allocator.growth import FEWEST_STEPS, LARGER, grows, growth
+from helpers.allocator.lines import LinesError, requests
+from helpers.allocator.replay import replay
+from helpers.allocator.rewind import rewind
+from helpers.allocator.snapshot import parse
+
+SITES = {"batch": 10, "forward": 11, "backward": 12, "keep": 13, "state": 14, "other": 15}
+BACKWARD = "/usr/lib/python3/dist-packages/torch/autograd/__init__.py"
+
+
+def loop(steps, keep, length=lambda step: 4):
+    """Training: a batch and an output that the next step replaces, activations, a backward pass, a state made in the first."""
+    toy, held = Toy(), {}
+
+    def alloc(name, size):
+        inside = BACKWARD if name == "backward" else ""
+        return toy.alloc(size, frames(SITES[name], "train", inside=inside))
+
+    toy.alloc(8 * MIB, frames(2, "<module>", inside=""))
+    for step in range(steps):
+        size = length(step) * MIB
+        for name in ("batch", "forward"):
+            new = alloc(name, size)
+            if name in held:
+                toy.free(held[name])
+            held[name] = new
+        activations = [alloc("forward", size) for _ in range(3)]
+        gradient_of_loss = alloc("backward", 512)
+        for one in reversed(activations):
+            gradient = toy.alloc(size)
+            toy.free(one)
+            toy.free(gradient)
+        toy.free(gradient_of_loss)
+        if step == 0:
+            alloc("state", 16 * MIB)
+        keep(step, alloc, toy)
+    return toy
+
+
+def found(toy):
+    return requests(rewind(parse(toy.snapshot())))
+
+
+def of(toy):
+    return growth(found(toy))
+
+
+def leak(step, alloc, toy):
+    alloc("keep", 3 * MIB)
+
+
+def nothing(step, alloc, toy):
+    pass
+
+
+def queue(most, size=lambda step: 2 * MIB):
+    """Holds the last ``most`` of what each step makes."""
+    held = []
+
+    def keep(step, alloc, toy):
+        if step == 0:
+            held.clear()
+        held.append(alloc("keep", size(step)))
+        if len(held) > most:
+            toy.free(held.pop(0))
+
+    return keep
+
+
+def some(step, alloc, toy):
+    """An evaluation every third step that keeps what it makes, and one every fourth that does not."""
+    if step % 3 == 2:
+        alloc("keep", 3 * MIB)
+    if step % 4 == 3:
+        toy.free(alloc("other", 5 * MIB))
+
+
+@pytest.mark.parametrize(
+    ("keep", "a_step", "steps"), [(leak, 3.0, 6), (leak, 3.0, 30), (some, 1.0, 40)]
+)
+def test_a_line_that_keeps_something_is_named_with_its_bytes_a_step(keep, a_step, steps):
+    grown = of(loop(steps, keep))
+    assert len(grown.steps) == steps
+    (one,) = grown.growers
+    assert one.site.name == "train.py:13 train"
+    assert one.bytes_per_step == a_step * MIB
+
+
+@pytest.mark.parametrize(
+    ("keep", "length"),
+    [
+        (nothing, lambda step: 4),
+        (nothing, lambda step: 2 + step),  # longer inputs: what is left is replaced by more
+        (nothing, lambda step: 2 + 7 * step % 5),
+        (queue(9), lambda step: 4),
+        (lambda step, alloc, toy: step < 9 and alloc("keep", MIB), lambda step: 4),
+        (lambda step, alloc, toy: step in (3, 4, 9) and alloc("keep", MIB), lambda step: 4),
+    ],
+    ids=["steady", "longer", "uneven", "queue", "warm-up", "cache"],
+)
+def test_what_comes_to_rest_or_is_replaced_is_no_growth(keep, length):
+    grown = of(loop(30, keep, length))
+    assert (len(grown.steps), grown.growers) == (30, ())
+    assert (grown.seen_bytes, grown.seen_every) == (512, 6)
+
+
+def test_a_buffer_that_each_step_replaces_by_a_larger_one_grows():
+    grown = of(loop(12, queue(1, lambda step: 2 * MIB + step * MIB // 2)))
+    (one,) = grown.growers
+    assert (one.site.line, one.how, one.bytes_per_step) == (13, LARGER, MIB / 2)
+    assert not grown.inputs_grow and of(loop(12, nothing, lambda step: 2 + step)).inputs_grow
+
+
+@pytest.mark.parametrize(
+    ("keep", "size"), [(leak, 180), (some, 120), (queue(1, lambda step: (5 + step) * MIB), 120)]
+)
+def test_the_step_in_which_it_runs_out_is_that_of_the_whole_program(keep, size):
+    whole, card = found(loop(80, keep)), Card(size * MIB)
+    died = int((growth(whole).steps.begins <= replay(whole.trace, "", card).first_oom).sum())
+    recorded = found(loop(24, keep))
+    ends = end(recorded, growth(recorded), card, "", torch="2.14.1")
+    assert 24 < died < 80 and ends.step == died and ends.replayed
+
+
+def test_a_death_too_far_to_replay_is_extrapolated(monkeypatch):
+    recorded, card = found(loop(9, leak)), Card(3 << 30)
+    exact = end(recorded, growth(recorded), card, "", torch="2.14.1")
+    monkeypatch.setattr(ahead, "MOST_OPERATIONS", 8000)
+    further = end(recorded, growth(recorded), card, "", torch="2.14.1")
+    assert (exact.replayed, further.replayed) == (True, False)
+    assert further.step == pytest.approx(exact.step, rel=0.02)
+
+
+def test_too_few_steps_or_none_are_said_in_one_line():
+    with pytest.raises(LinesError, match=f"the trace shows 4 steps .* at least {FEWEST_STEPS}"):
+        of(loop(4, leak))
+    with pytest.raises(LinesError, match="no loop of the program"):
+        of(loop(1, leak))
+    assert grows(found(loop(1, leak)).trace) == ""
+
+
+def test_layers_of_a_model_are_no_steps():
+    toy = Toy()
+    for layer in range(20):
+        home = "/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
+        calls = {"filename": home, "line": 1, "name": "_call_impl"}
+        toy.alloc(2 * MIB, [*frames(30 + layer % 2, "block", inside=""), calls, *frames(9)])
+    with pytest.raises(LinesError, match="no loop"):
+        of(toy)
+
+
+def test_leaks_says_what_grows_and_whatif_gives_no_all_clear(tmp_path):
+    code, out, _ = run("leaks", "env/traces/growing-loop.parquet", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["grows"] and told["runs_out"]["recorded"]
+    assert told["growers"][0]["where"] == "growing_loop.py:23 evaluation"
+    path = tmp_path / "grows.pickle"
+    path.write_bytes(pickle.dumps(loop(8, leak).snapshot()))
+    code, out, _ = run("leaks", path, "--gpu", "4090")
+    assert code == 0 and out.startswith("grows by 3.00 MiB a step, most at train.py:13 train")
+    assert "on 23.64 GiB it runs out in step 6,040 (replayed step by step)" in out
+    code, out, _ = run("whatif", path, "--only", "--capacity", "1GiB")
+    assert "grows by 3.00 MiB a step" in out and "later steps run out" in out
+    code, _, err = run("leaks", "env/traces/cpu-training-step.parquet")
+    assert code == 2 and "expected at least 5 steps" in err
