@@ -303,6 +303,19 @@ class LiveBytes(Shape):
 
 
 @dataclass(frozen=True)
+class LineEdit(Shape):
+    """A line of the program and the least change of it that lets the recorded requests pass; ``edit`` "" where it alone does
+    not. ``live_bytes``: what of it is live where it fails; ``conf``: the settings under which it passes then."""
+
+    line: str
+    live_bytes: int
+    edit: str
+    conf: str
+    assumes: str
+    chunks: int
+
+
+@dataclass(frozen=True)
 class WhatIf(Shape):
     """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0. ``grows``:
     what grows from step to step, in words; then a setting that passes here passes for the steps of the trace only."""
@@ -326,6 +339,7 @@ class WhatIf(Shape):
     groups: List[LiveBytes] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
     grows: str = ""
+    lines: List[LineEdit] = field(default_factory=list)
 
 
 def from_json(cls: type[Known], data: object, what: str = "") -> Known:

@@ -111,7 +111,7 @@ def test_the_line_that_saves_the_run_is_named_with_how_much_of_it(tmp_path):
     assert not found[-1].edit
     path = tmp_path / "big.parquet"
     to_parquet(big, path)
-    code, text, _ = run("whatif", path, "--capacity", "120MiB", "--lines")
+    code, text, _ = run("whatif", path, "--capacity", "120MiB")
     assert code == 0 and "train.py:12 / 2 saves the run" in text
     code, text, _ = run("whatif", path, "--capacity", "120MiB", "--edit", found[0].edit, "--json")
     answer = json.loads(text)

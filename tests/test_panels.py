@@ -2,9 +2,11 @@
 
 import functools
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import nbformat
+import numpy as np
 import panel_examples as made
 import pytest
 from hypothesis import given, settings
@@ -107,6 +109,17 @@ def test_the_allocator_panel_starts_at_the_failure_and_steps_over_events():
         at = bench.event(at, True)
     assert walked == [0, 1, 2, 4, 5]
     assert [bench.event(n, False) for n in (5, 4, 2, 1, 0)] == [4, 2, 1, 0, 0]
+
+
+def test_the_allocator_panel_replays_a_changed_line():
+    small = made.small_study()
+    trace = replace(small.trace, frame=np.zeros(6, np.int32), frames=(("train.py:7 step",),))
+    line, controls, says = opened(allocator.PANEL, allocator.Bench(replace(small, trace=trace)))
+    assert "requests that fail: 1" in says()
+    controls["Edit"].value = "train.py:7 / 2"
+    assert "every request is met" in says()
+    controls["Edit"].value = "train.py:8 / 2"
+    assert "that line asks for nothing" in line.value
 
 
 @given(

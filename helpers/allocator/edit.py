@@ -2,13 +2,13 @@
 
 ``train.py:82 / 8`` and the like. A line's requests are those asked for while it ran, whatever it called; what a library keeps for
 good after its first call (a workspace) is left as it is. What no trace can tell (when a tensor is last used, what is computed
-from it) follows from the rules of ``VERBS``, each said beside the answer.
+from it) follows from the rules of ``VERBS``, which are said beside the answer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,20 +19,25 @@ from helpers.allocator.driver import Card
 from helpers.allocator.lines import Requests, with_lines
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
+from helpers.shapes import LineEdit
 
 VERBS = {
     "/": "in {n} chunks, one after the other: what is computed from it, of the same size, its gradients too, is as small",
     "free-earlier": "freed before the line after the one that uses it; what autograd keeps stays",
     "checkpoint": "what it keeps for the backward pass is freed and made again there, its output stays",
-    "offload": "what it keeps is copied to the host and brought back before the backward pass needs it",
+    "offload": "what it keeps is copied to the host, and brought back before the backward pass frees it",
     "dtype bf16": "two bytes a value in place of four, its gradients too; a cast beside the original is not counted",
     "drop": "never asked for",
 }
 """What an edit assumes."""
 _FORM = re.compile(
-    r"(?P<file>[^\s:]+\.py):(?P<line>\d+)\s*(?:(?P<chunks>/)\s*(?P<n>\d+)|(?P<verb>free-earlier|checkpoint|offload"
-    r"|drop|dtype\s+(?:bf16|fp16)))\s*"
+    r"([^\s:]+\.py):(\d+)\s*(?:/\s*(\d+)|(free-earlier|checkpoint|offload|drop|dtype\s+(?:bf16|fp16)))\s*"
 )
+LARGE, NEAR = 1 << 16, 64
+"""Bytes from which what is computed from a request is looked for, and among how many requests around it."""
+HELD, MOST_LINES, CHUNKS, MANY = 0.02, 8, (2, 3, 4, 6, 8, 12, 16), 1 << 10
+KEPT = ("torch/optim/", "torch/nn/modules/module.py:")
+"""Frames of what makes an optimizer's state and moves weights (``to``; a call of a module ends in ``_call_impl``)."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,8 @@ class Edit:
 
 @dataclass(frozen=True, eq=False)
 class Edited:
-    """The trace after an edit. ``origin``: the operation before it of each one, -1 for what the edit adds; ``changed``: requests
-    that are made otherwise, ``taken`` their bytes; ``added``: bytes asked for again (recomputed, brought back)."""
+    """The trace after an edit: how many requests are made otherwise, their bytes, and bytes asked for again (recomputed, brought
+    back)."""
 
     trace: Trace
     changed: int
@@ -67,280 +72,204 @@ class Edited:
 def parse(text: str) -> Edit:
     """The edit in words such as "train.py:82 / 8". Raises ValueError in one line."""
     found = _FORM.fullmatch(text.strip())
-    if not found or (found["n"] and not 2 <= int(found["n"]) <= 4096):
+    if not found or (found[3] and not 2 <= int(found[3]) <= 4096):
         forms = ", ".join(verb.replace("/", "/ 8") for verb in VERBS)
         raise ValueError(f"--edit {text!r}: expected FILE.py:LINE and one of: {forms}")
-    verb = "dtype bf16" if (found["verb"] or "").startswith("dtype") else found["verb"] or "/"
-    return Edit(found["file"], int(found["line"]), verb, int(found["n"] or 1))
+    verb = re.sub(r"dtype.*", "dtype bf16", found[4] or "/")
+    return Edit(found[1], int(found[2]), verb, int(found[3] or 1))
 
 
 def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
     """The trace as the edited program would ask. Raises ValueError where the line asks for nothing, LinesError for a trace
-    without lines of the program."""
+    without lines of the program. ``known``: its requests, where they were read before."""
     asked = known or with_lines(trace)
     which = of_line(asked, edit)
     if not which.any():
-        raise ValueError(_nothing(asked, edit))
-    return _Bench(asked, edit, which).done()
+        places = {asked.sites[at] for at in set(asked.site[~asked.backward].tolist())}
+        own = [site for site in places if site.own]
+        own.sort(key=lambda site: (not site.file.endswith(edit.file), abs(site.line - edit.line)))
+        lines = ", ".join(f"{site.file}:{site.line}" for site in own[:3])
+        raise ValueError(
+            f"--edit {edit.words}: that line asks for nothing; expected one such as {lines}"
+        )
+    return _Change(asked, edit, np.flatnonzero(which & ~_workspaces(asked, which)).tolist()).done()
 
 
 def of_line(asked: Requests, edit: Edit) -> np.ndarray:
     """The requests asked for while that line ran, as a mask; not those of a backward pass."""
-    frames = asked.trace.frames
-    place, end = f"{edit.file}:{edit.line} ", f"/{edit.file}:{edit.line} "
-    hit = [any(one.startswith(place) or end in one for one in stack) for stack in frames]
-    return np.array([*hit, False])[asked.stack] & ~asked.backward & (asked.stack >= 0)
+    place, frames = f"{edit.file}:{edit.line} ", asked.trace.frames
+    hit = [any(f"/{place}" in f"/{one}" for one in stack) for stack in frames]
+    return np.array([*hit, False])[asked.stack] & ~asked.backward
 
 
-def _nothing(asked: Requests, edit: Edit) -> str:
-    places = {asked.sites[at] for at in set(asked.site[~asked.backward].tolist())}
-    own = sorted((site for site in places if site.own), key=lambda site: abs(site.line - edit.line))
-    near = [site for site in own if site.file.endswith(edit.file)] or own
-    known = ", ".join(f"{site.file}:{site.line}" for site in near[:3])
-    return f"--edit {edit.words}: that line asks for nothing; expected one such as {known}"
+def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
+    """Requests that a library keeps for good after its first call: never freed, though a later one with that stack is."""
+    stacks, never = asked.stack, asked.until >= len(asked.trace)
+    freed, last = np.flatnonzero(which & ~never), np.full(len(asked.trace.frames) + 1, -1)
+    np.maximum.at(last, stacks[freed], freed)
+    return which & never & (np.arange(len(asked)) < last[stacks])
 
 
-@dataclass(eq=False)
-class _Bench:
-    """One edit at work: the rows that go, and those that come, each at a place (operation, turn)."""
+class _Change:
+    """One edit at work: requests that are made otherwise, and rows (operation, turn, op, id, request) that come instead."""
 
-    asked: Requests
-    edit: Edit
-    which: np.ndarray
-
-    def __post_init__(self) -> None:
-        asked, trace = self.asked, self.asked.trace
-        self.gone: list[int] = []
-        self.rows: list[tuple[int, int, int, int, int]] = []  # (operation, turn, op, id, size)
-        self.like: list[int] = []  # the request that each row comes from
-        self.size = np.zeros(len(asked), np.int64)
-        born = asked.at >= 0
-        self.size[born] = trace.size[asked.at[born]]
-        self.next_id, self.added = trace.ids, 0
-        self.which &= ~_workspaces(asked, self.which)
-        self.new_size: dict[int, int] = {}
+    def __init__(self, asked: Requests, edit: Edit, mine: list[int]) -> None:
+        self.asked, self.edit, self.mine = asked, edit, mine
+        self.smaller: set[int] = set()
+        self.gone: set[int] = set()
+        self.rows: list[tuple[int, int, int, int, int]] = []
+        self.next_id, self.added = asked.trace.ids, 0
 
     def done(self) -> Edited:
-        mine = np.flatnonzero(self.which).tolist()
-        apply = {
-            "/": self._smaller,
-            "dtype bf16": self._smaller,
-            "drop": self._drop,
-            "free-earlier": self._free_earlier,
-            "checkpoint": self._checkpoint,
-            "offload": self._offload,
-        }
-        apply[self.edit.verb](mine)
-        changed = {*self.gone, *self.new_size}
-        taken = sum(int(self.asked.size[one]) for one in changed)
+        if self.edit.verb in ("/", "dtype bf16"):
+            self.smaller = {*self.mine, *self._derived()}
+        elif self.edit.verb == "drop":
+            self.gone = {*self.mine}
+        elif self.edit.verb == "free-earlier":
+            self._free_earlier()
+        else:
+            for run in self._runs():
+                self._put_away(run)
+        changed = [*self.gone, *self.smaller]
+        taken = int(self.asked.size[changed].sum())
         return Edited(self._trace(), len(changed), taken, self.added)
 
     # The edits.
 
-    def _drop(self, mine: list[int]) -> None:
-        self.gone += mine
+    def _derived(self) -> Iterator[int]:
+        """What is computed from these requests with as many values: the requests of equal size that follow one another in the
+        forward pass, and in the backward pass the gradients that are there when those are freed."""
+        asked, size_of = self.asked, self.asked.size
+        for one in (one for one in self.mine if size_of[one] >= LARGE):
+            members, size = [one], int(size_of[one])
+            for later in range(one + 1, min(one + NEAR, len(asked))):
+                if asked.backward[later] or size // 8 <= size_of[later] != size:
+                    break
+                members += [later] * bool(size_of[later] == size)
+            yield from members
+            for member in members:
+                yield from self._gradients(int(asked.until[member]), size)
 
-    def _smaller(self, mine: list[int]) -> None:
-        share = self.edit.n if self.edit.verb == "/" else 2
-        for one in {*mine, *self._family(mine)}:
-            self.new_size[one] = max(-(-int(self.size[one]) // share), 1)
+    def _gradients(self, until: int, size: int) -> Iterator[int]:
+        """The gradients of that size that are there when what they belong to is freed, and what is needed beside them."""
+        asked, last = self.asked, int(np.searchsorted(self.asked.at, until))
+        if until >= len(asked.trace) or not asked.backward[last - 1]:
+            return
+        for one in range(last - 1, max(last - NEAR, 0), -1):
+            # A backward step gives back what it was given and what it saved together, after its last request.
+            if (
+                asked.backward[one]
+                and asked.size[one] == size
+                and asked.until[one] > asked.at[last - 1]
+            ):
+                yield one
+                end = int(np.searchsorted(asked.at, asked.until[one]))
+                for other in range(one + 1, min(end, one + NEAR)):
+                    within = asked.backward[other] and asked.until[other] <= asked.until[one]
+                    if within and asked.size[other] in (size, 2 * size):
+                        yield other
 
-    def _free_earlier(self, mine: list[int]) -> None:
-        for one in mine:
-            end = self._second_line_after(int(self.asked.at[one]))
-            kept = self._in_backward(int(self.asked.until[one]))
-            if end < self.asked.until[one] and not kept:
-                self._move_free(one, end)
-
-    def _offload(self, mine: list[int]) -> None:
-        for run in self._runs(mine):
-            end = self._end_of(run)
-            for one in run:
-                until = int(self.asked.until[one])
-                if until > end:
-                    self._away(one, end, until)
-
-    def _checkpoint(self, mine: list[int]) -> None:
+    def _free_earlier(self) -> None:
         asked = self.asked
-        for run in self._runs(mine):
-            end = self._end_of(run)
-            held = [one for one in run if asked.until[one] > end]
-            saved = [one for one in held if self._kept_for_backward(one)]
-            # What the next line gets stays: the last request that is still held.
-            saved = [one for one in saved if one != held[-1]]
-            if not saved:
-                continue
-            first = min(int(asked.until[one]) for one in saved)
-            for one in saved:
-                self._move_free(one, end)
-            if first < len(asked.trace):
-                self._again([one for one in run if one <= saved[-1]], saved, self._before(first))
+        own = np.array([site.own for site in asked.sites])[asked.site]
+        places = np.flatnonzero(own)
+        other = np.flatnonzero(np.diff(asked.site[places])) + 1  # where another line begins to ask
+        begins = places[other]
+        for one in self.mine:
+            after = begins[np.searchsorted(begins, one, "right") :][1:2]
+            end = int(asked.at[after[0]]) if len(after) else len(asked.trace)
+            if end < asked.until[one] and not self._in_backward(int(asked.until[one])):
+                self._moved(one, end)
 
-    # What they do.
-
-    def _move_free(self, one: int, place: int) -> None:
-        """The request is freed before that operation."""
-        self.gone.append(one)
-        ident = self._fresh()
-        self._row(int(self.asked.at[one]), 0, Op.ALLOC, ident, one)
-        self._row(place, -2, Op.FREE, ident, one)
-
-    def _away(self, one: int, place: int, until: int) -> None:
-        self._move_free(one, place)
-        if until < len(self.asked.trace) and self._in_backward(until):
-            ident = self._fresh()
-            self._row(self._before(until), -1, Op.ALLOC, ident, one)
-            self._row(until, 0, Op.FREE, ident, one)
-            self.added += int(self.asked.size[one])
+    def _put_away(self, run: list[int]) -> None:
+        """checkpoint and offload: freed when the line is done, there again before the backward pass frees it."""
+        asked, total = self.asked, len(self.asked.trace)
+        end = int(asked.at[run[-1] + 1]) if run[-1] + 1 < len(asked) else total
+        held = [one for one in run if asked.until[one] > end]
+        if self.edit.verb == "offload":
+            for one in held:
+                until = int(asked.until[one])
+                self._moved(one, end)
+                if until < total and self._in_backward(until):
+                    self._again([one], [one], self._step_of(until))
+            return
+        # What the next line gets stays: the last request that is still held.
+        back = [one for one in held[:-1] if self._in_backward(int(asked.until[one]))]
+        ended = [one for one in held[:-1] if asked.until[one] == total]
+        for one in (*back, *ended):
+            self._moved(one, end)
+        if back:
+            first = min(int(asked.until[one]) for one in back)
+            self._again([one for one in run if one <= back[-1]], back, self._step_of(first))
 
     def _again(self, run: list[int], saved: list[int], place: int) -> None:
         """The requests of a run are asked for again before that operation, in their order; what was saved lives on."""
-        asked, again = self.asked, {one: self._fresh() for one in run}
+        asked, last = self.asked, self.asked.at[run[-1]]
         steps = [(int(asked.at[one]), Op.ALLOC, one) for one in run]
-        steps += [(int(asked.until[one]), Op.FREE, one) for one in run if one not in saved]
-        for _, op, one in sorted(steps):
-            if op == Op.ALLOC or asked.until[one] <= asked.at[run[-1]]:
-                self._row(place, -1, op, again[one], one)
-        for one in run:
-            until = int(asked.until[one])
-            if one in saved:
-                self._row(until, 0, Op.FREE, again[one], one)
-            elif until > asked.at[run[-1]]:
-                self._row(place, -1, Op.FREE, again[one], one)
-        self.added += sum(int(asked.size[one]) for one in run)
+        steps += [(min(int(asked.until[one]), int(last) + 1), Op.FREE, one) for one in run]
+        ids = {one: self.next_id + at for at, one in enumerate(run)}
+        self.next_id += len(run)
+        for _, op, one in sorted(steps, key=lambda step: step[0]):
+            if op == Op.ALLOC or one not in saved:
+                self.rows.append((place, -1, op, ids[one], one))
+        self.rows += [(int(asked.until[one]), 0, Op.FREE, ids[one], one) for one in saved]
+        self.added += int(asked.size[run].sum())
 
-    def _row(self, place: int, turn: int, op: Op, ident: int, one: int) -> None:
-        size = int(self.size[one]) if op == Op.ALLOC else 0
-        self.rows.append((place, turn, int(op), ident, size))
-        self.like.append(one)
-
-    def _fresh(self) -> int:
+    def _moved(self, one: int, place: int) -> None:
+        """The request is freed before that operation."""
+        self.gone.add(one)
+        self.rows.append((int(self.asked.at[one]), 0, Op.ALLOC, self.next_id, one))
+        self.rows.append((place, -2, Op.FREE, self.next_id, one))
         self.next_id += 1
-        return self.next_id - 1
 
     # What the trace tells.
 
     def _in_backward(self, operation: int) -> bool:
         """Whether the operation lies in a backward pass: the request before it was asked for by one."""
-        before = np.searchsorted(self.asked.at, operation) - 1
-        return bool(before >= 0 and self.asked.backward[before])
+        before = int(np.searchsorted(self.asked.at, operation)) - 1
+        return operation < len(self.asked.trace) and bool(self.asked.backward[max(before, 0)])
 
-    def _kept_for_backward(self, one: int) -> bool:
-        until = int(self.asked.until[one])
-        return until >= len(self.asked.trace) or self._in_backward(until)
-
-    def _end_of(self, run: list[int]) -> int:
-        """The operation of the first request after those of a run that the line did not ask for."""
-        after = run[-1] + 1
-        return int(self.asked.at[after]) if after < len(self.asked) else len(self.asked.trace)
-
-    def _before(self, operation: int) -> int:
-        """The first of the requests that stand right before an operation: the backward step that frees it asked for them."""
+    def _step_of(self, operation: int) -> int:
+        """Where the backward step begins that frees something at that operation: the first of its requests in a row."""
         asked = self.asked
         one = int(np.searchsorted(asked.at, operation)) - 1
-        if one < 0 or not asked.backward[one]:
-            return operation
         while one > 0 and asked.backward[one - 1] and asked.at[one - 1] == asked.at[one] - 1:
             one -= 1
         return int(asked.at[one])
 
-    def _runs(self, mine: list[int]) -> Iterator[list[int]]:
+    def _runs(self) -> Iterator[list[int]]:
         """The requests of each time that the line ran: neighbours, and a new run where the first stack comes again."""
-        run: list[int] = []
-        stack = self.asked.stack
-        for one in mine:
+        run, stack = list[int](), self.asked.stack
+        for one in self.mine:
             again = run and stack[one] == stack[run[0]] and stack[one] != stack[run[-1]]
             if run and (one != run[-1] + 1 or again):
                 yield run
                 run = []
             run.append(one)
-        if run:
-            yield run
-
-    def _second_line_after(self, operation: int) -> int:
-        """The operation of the first request of the second own line after the one that asked there."""
-        asked = self.asked
-        at = int(np.searchsorted(asked.at, operation))
-        seen = [int(asked.site[at])]
-        for later in range(at + 1, len(asked)):
-            site = int(asked.site[later])
-            if site not in seen and asked.sites[site].own:
-                seen.append(site)
-                if len(seen) == 3:
-                    return int(asked.at[later])
-        return len(asked.trace)
-
-    def _family(self, mine: list[int]) -> set[int]:
-        """What is computed from these requests with as many values: the requests of equal size that follow one another in the
-        forward pass, and in the backward pass the gradients that are there when those are freed."""
-        asked, found = self.asked, set()
-        for one in mine:
-            if asked.size[one] < LARGE:
-                continue
-            members, size = [one], int(asked.size[one])
-            for later in range(one + 1, len(asked)):
-                if (
-                    asked.backward[later]
-                    or asked.size[later] >= size // 8
-                    and asked.size[later] != size
-                ):
-                    break
-                if asked.size[later] == size:
-                    members.append(later)
-            found.update(members)
-            for member in members:
-                found.update(self._gradients(member, size))
-        return found
-
-    def _gradients(self, member: int, size: int) -> Iterable[int]:
-        asked, until = self.asked, int(self.asked.until[member])
-        if until >= len(asked.trace) or not self._in_backward(until):
-            return
-        start = until
-        while start > 0 and asked.trace.op[start - 1] != Op.ALLOC:
-            start -= 1
-        last = int(np.searchsorted(asked.at, until))
-        for one in range(last - 1, max(last - NEAR, 0), -1):
-            if asked.backward[one] and asked.size[one] == size and asked.until[one] >= start:
-                yield one
-                inside = range(one + 1, int(np.searchsorted(asked.at, asked.until[one])))
-                yield from (
-                    other
-                    for other in inside
-                    if asked.backward[other]
-                    and asked.size[other] in (size, 2 * size)
-                    and asked.until[other] <= asked.until[one]
-                )
-
-    # The trace.
+        yield run
 
     def _trace(self) -> Trace:
         trace, asked = self.asked.trace, self.asked
-        gone = np.isin(trace.id, asked.id[self.gone]) & (trace.id >= 0) if self.gone else None
-        keep = np.ones(len(trace), bool) if gone is None else ~gone
-        sizes = trace.size.copy()
-        for one, size in self.new_size.items():
-            sizes[asked.at[one]] = size
-        count = len(self.rows)
-        rows = np.array(self.rows, np.int64).reshape(-1, 5).T
-        like = np.array(self.like, np.int64)
-        places = asked.at[like] if count else like
-        kept = np.flatnonzero(keep)
-        pos, turn = np.concatenate((kept, rows[0])), np.concatenate((kept * 0, rows[1]))
-        order = np.lexsort((np.arange(len(pos)), turn, pos))
+        sizes, smaller = trace.size.copy(), asked.at[[*self.smaller]]
+        sizes[smaller] = np.maximum(-(-sizes[smaller] // max(self.edit.n, 2)), 1)
+        kept = np.flatnonzero((trace.id < 0) | ~np.isin(trace.id, asked.id[[*self.gone]]))
+        place, turn, op, ident, one = np.array(self.rows, np.int64).reshape(-1, 5).T
+        asks = asked.at[one]
+        size = np.where(op == Op.ALLOC, sizes[asks], 0)
+        places, turns = np.concatenate((kept, place)), np.concatenate((kept * 0, turn))
+        order = np.lexsort((np.arange(len(places)), turns, places))
 
         def column(old: np.ndarray, new: np.ndarray) -> np.ndarray:
             return np.concatenate((old[kept], new.astype(old.dtype)))[order]
 
-        frame = trace.frame
         return replace(
             trace,
-            op=column(trace.op, rows[2]),
-            id=column(trace.id, rows[3]),
-            size=column(sizes, rows[4]),
-            stream=column(trace.stream, trace.stream[places]),
-            pool=column(trace.pool, trace.pool[places]),
-            frame=None if frame is None else column(frame, frame[places]),
+            op=column(trace.op, op),
+            id=column(trace.id, ident),
+            size=column(sizes, size),
+            stream=column(trace.stream, trace.stream[asks]),
+            pool=column(trace.pool, trace.pool[asks]),
+            frame=None if trace.frame is None else column(trace.frame, trace.frame[asks]),
             time_ns=None,
             address=None,
             driver=(),
@@ -348,20 +277,7 @@ class _Bench:
         )
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A line of the program and the least change of it that lets the recorded requests pass; ``edit`` "" where it alone does
-    not. ``live_bytes``: what of it is live where it fails; ``conf``: the settings under which it passes then."""
-
-    line: str
-    live_bytes: int
-    edit: str
-    conf: str
-    assumes: str = ""
-    chunks: int = 0
-
-
-def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[Ranked]:
+def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[LineEdit]:
     """The program's own lines by what saves the run: fewest chunks first, then other edits, then what no edit of it saves.
 
     What is kept for good (weights, an optimizer's state) can be held on the host, not be made in chunks. confs are tried in
@@ -372,50 +288,28 @@ def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[R
     first = next(filter(None, (replay(stream, one, card, **how).first_oom for one in confs)), None)
     if first is None:
         return []
+
+    def passes(edit: Edit) -> str | None:
+        made, _, _ = prepared(edited(trace, edit, asked).trace, card)
+        return next(
+            (one for one in confs if replay(made, one, card, **how).first_oom is None), None
+        )
+
     live = asked.alive(max(int(origin[first]) - 1, 0)) & (asked.at >= 0) & ~asked.backward
-    sums = asked.by_site(live)
+    sums, found = asked.by_site(live), []
     order = [at for at in np.argsort(-sums).tolist() if asked.sites[at].own][:MOST_LINES]
-    found = []
-    for at in order:
-        site = asked.sites[at]
-        if sums[at] < HELD * sums[order[0]]:
-            continue
-        stacks = {trace.frames[one] for one in asked.stack[live & (asked.site == at)].tolist()}
-        inner = [stack[0] for stack in stacks]
+    for at in (at for at in order if sums[at] >= HELD * sums[order[0]]):
+        name, _, file, line, _ = asked.sites[at]
+        inner = [
+            trace.frames[one][0] for one in set(asked.stack[live & (asked.site == at)].tolist())
+        ]
         state = any(one.startswith(KEPT) and "_call_impl" not in one for one in inner)
-        edits = [] if state else [Edit(site.file, site.line, "/", n) for n in CHUNKS]
-        edits += [Edit(site.file, site.line, verb) for verb in ("checkpoint", "offload")[state:]]
-        if _passes(asked, Edit(site.file, site.line, "drop"), card, confs, how) is None:
-            edits = []
-        tried = ((edit, _passes(asked, edit, card, confs, how)) for edit in edits)
-        edit, conf = next((one for one in tried if one[1] is not None), (None, ""))
-        words, why = (edit.words, edit.assumes) if edit else ("", "")
+        most = not state and passes(Edit(file, line, "/", CHUNKS[-1])) is not None
+        edits = [Edit(file, line, "/", n) for n in CHUNKS] if most else []
+        edits += [Edit(file, line, verb) for verb in ("checkpoint", "offload")[state:]]
+        tried = ((edit, passes(edit)) for edit in edits)
+        edit, conf = next((one for one in tried if one[1] is not None), (None, None))
         chunks = edit.n if edit and edit.verb == "/" else MANY
-        found.append(Ranked(site.name, int(sums[at]), words, conf or "", why, chunks))
-    return sorted(
-        found, key=lambda one: (not one.edit, bool(one.conf), one.chunks, -one.live_bytes)
-    )
-
-
-def _passes(
-    asked: Requests, edit: Edit, card: Card, confs: Sequence[str], how: dict[str, Any]
-) -> str | None:
-    """The first of the settings under which the edited requests pass; None for none."""
-    made, _, _ = prepared(edited(asked.trace, edit, asked).trace, card)
-    return next((one for one in confs if replay(made, one, card, **how).first_oom is None), None)
-
-
-HELD, MOST_LINES, CHUNKS, MANY = 0.02, 8, (2, 3, 4, 6, 8, 12, 16), 1 << 10
-KEPT = ("torch/optim/", "torch/nn/modules/module.py:")
-"""Frames of what makes an optimizer's state and moves weights (``to``; a call of a module ends in ``_call_impl``)."""
-LARGE, NEAR = 1 << 16, 64
-"""Bytes from which what is computed from a request is looked for; and among how many requests before its free."""
-
-
-def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
-    """Requests that a library keeps for good after its first call: never freed, though a later one with that stack is."""
-    stacks, never = asked.stack, asked.until >= len(asked.trace)
-    freed = np.flatnonzero(which & ~never)
-    last = np.full(len(asked.trace.frames) + 1, -1)
-    np.maximum.at(last, stacks[freed], freed)
-    return which & never & (np.arange(len(asked)) < last[stacks])
+        words = (edit.words, conf or "", edit.assumes) if edit else ("", "", "")
+        found.append(LineEdit(name, int(sums[at]), *words, chunks))
+    return sorted(found, key=lambda one: (not one.edit, one.conf, one.chunks, -one.live_bytes))

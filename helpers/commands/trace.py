@@ -157,18 +157,17 @@ def whatif(arguments: argparse.Namespace) -> int:
     --smallest: the smallest card that is enough, setting by setting
     --edit CHANGE ...: a line of the program changed, such as "train.py:82 / 8", free-earlier, checkpoint, offload,
         dtype bf16 or drop in place of / 8; may be given again
-    --lines: rank the lines of the program by which change saves the run
     Example: whatif run.pickle --capacity 20GiB
     """
     from dataclasses import replace
 
     from helpers.allocator import whatif
-    from helpers.tell import replays
+    from helpers.tell import edits, replays
 
     capacities, releases = arguments.capacity.split(","), arguments.torch.split(",")
     arguments.capacity, arguments.torch = capacities[0], releases[0]
     subject = _Subject(arguments)
-    if arguments.edit or arguments.lines:
+    if arguments.edit:
         return _changed(arguments, subject)
     answers = []
     for release, capacity in itertools.product(releases, capacities):
@@ -179,6 +178,10 @@ def whatif(arguments: argparse.Namespace) -> int:
         how.update(confs=_tried(arguments, torch, subject.build), fraction=subject.fraction)
         with replays.progress(f"settings on torch {torch}", quiet=arguments.json) as tick:
             answers.append(whatif.whatif(subject.trace, card, progress=tick, **how))
+    if len(answers) == 1:
+        of = (subject.trace, replace(subject.card, capacity_bytes=answers[0].capacity_bytes))
+        lines = edits.least(*of, answers[0], subject.fraction)
+        answers = [replace(answers[0], lines=lines)]
     smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
     if arguments.json:
         found = [shapes.as_dict(replace(answer, notes=subject.notes)) for answer in answers]
@@ -187,31 +190,25 @@ def whatif(arguments: argparse.Namespace) -> int:
         print(replays.smallest_table(smallest))
     else:
         print(replays.league(answers[0]) if len(answers) == 1 else replays.sweep_table(answers))
+        if answers[0].lines:
+            print(f"\n{edits.lines(answers[0].lines, edits.failed(subject.trace))}")
         print("\n".join("note: " + note for note in subject.notes))
     return 0
 
 
 def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
     """What edits of the program's own lines make of it."""
-    from dataclasses import asdict
-
     from helpers.allocator import edit
     from helpers.tell import edits
 
-    how: dict[str, Any] = {"torch": subject.torch, "build": subject.build}
-    how["fraction"] = subject.fraction
-    if arguments.edit:
-        asked = [edit.parse(text) for text in arguments.edit]
-        study = edits.study(subject.trace, asked, subject.card, **how)
-        print_json(edits.as_dict(study)) if arguments.json else print(edits.table(study))
+    how = {"torch": subject.torch, "build": subject.build, "fraction": subject.fraction}
+    asked = [edit.parse(text) for text in arguments.edit]
+    study = edits.study(subject.trace, asked, subject.card, **how)
+    if arguments.json:
+        print_json({**edits.as_dict(study), "notes": subject.notes})
     else:
-        confs = _tried(arguments, subject.torch, subject.build) or edits.CONFS
-        found = edit.ranked(subject.trace, subject.card, confs, **how)
-        table = edits.lines(found, edits.failed(subject.trace))
-        print_json([asdict(one) for one in found]) if arguments.json else print(table)
-    print(
-        "\n".join("note: " + note for note in subject.notes) if not arguments.json else "", end=""
-    )
+        print(edits.table(study))
+        print("\n".join("note: " + note for note in subject.notes))
     return 0
 
 

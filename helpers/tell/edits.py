@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from helpers import shapes
 from helpers.allocator.driver import Card
-from helpers.allocator.edit import Edit, Edited, Ranked, edited
+from helpers.allocator.edit import Edit, Edited, edited, ranked
+from helpers.allocator.lines import LinesError
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import whatif
-from helpers.shapes import Replay, WhatIf
+from helpers.shapes import LineEdit, Replay, WhatIf
 from helpers.units import show_bytes
 
 from .shown import Column, Shown
 
 CONFS = ["", "expandable_segments:True"]
-MOST_EVENTS = 200_000
-"""A longer trace is replayed under CONFS alone."""
+MOST_EVENTS, PLAIN_EVENTS = 200_000, 2_000
+"""A longer trace is replayed under CONFS alone; and is not ranked where only plain Python can."""
 AS_FAR = "as far as the recording goes: what the program would ask for after it failed is not in it"
 
 
@@ -89,12 +92,25 @@ def _row(name: str, row: Replay) -> list[Any]:
     return [name, row.settings or "default", out, *sizes]
 
 
+def least(trace: Trace, card: Card, answer: WhatIf, fraction: float | None) -> list[LineEdit]:
+    """The lines ranked where the default settings fail; none where the trace has no lines, or plain Python would take long."""
+    default = next((row for row in answer.rows if not row.settings), None)
+    quick = find_spec("numba") is not None or len(trace) < PLAIN_EVENTS
+    if default is None or default.passes or not quick:
+        return []
+    confs = list(dict.fromkeys(["", *[answer.needs_settings] * bool(answer.needs_bytes)]))
+    how: dict[str, Any] = {"torch": answer.torch, "build": answer.build, "fraction": fraction}
+    with suppress(LinesError):
+        return ranked(trace, card, confs, **how)
+    return []
+
+
 def failed(trace: Trace) -> bool:
     """Whether the recorded program ran out of memory itself, so that the rest of it is missing."""
     return any(call.action == "oom" for call in trace.driver)
 
 
-def lines(found: Sequence[Ranked], ends: bool) -> Shown:
+def lines(found: Sequence[LineEdit], ends: bool) -> Shown:
     """The program's own lines by which change saves the run."""
     rows = [
         [one.line, one.live_bytes, one.edit or "it alone does not", one.conf or "default"]

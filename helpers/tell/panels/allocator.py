@@ -12,6 +12,7 @@ import numpy as np
 from helpers.allocator import whatif
 from helpers.allocator.allocator import OOM, OUTCOMES
 from helpers.allocator.driver import Card
+from helpers.allocator.edit import edited, parse
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op
@@ -34,12 +35,15 @@ class Bench:
 
     study: Study
 
-    def asked(self, capacity: str, conf: str, torch: str, build: str) -> Bench:
-        """The same trace on another card, under other settings, another release or build. Raises ValueError in one line."""
+    def asked(self, capacity: str, conf: str, torch: str, build: str, change: str = "") -> Bench:
+        """The same trace on another card, under other settings, another release or build, after a change of one of the
+        program's lines such as "train.py:82 / 8". Raises ValueError in one line."""
         if (size := parse_size(capacity)) <= 0:
             raise ValueError(f"card of {capacity}: expected a size above 0, such as 20GiB")
-        card = Card(size, self.study.card.held_bytes)
-        return Bench(replace(self.study, card=card, conf=conf, torch=torch, build=build))
+        card, trace = Card(size, self.study.card.held_bytes), self.study.trace
+        trace = edited(trace, parse(change)).trace if change else trace
+        how: Any = {"conf": conf, "torch": torch, "build": build}
+        return Bench(replace(self.study, trace=trace, card=card, **how))
 
     def replayed(self, **how: Any) -> Outcome:
         """The replay, whole or up to ``stop``."""
@@ -112,14 +116,19 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     builds = list(dict.fromkeys([study.build, *BUILDS]))
     torch = frame.field("Dropdown", "torch", study.torch, options=releases)
     built = frame.field("Dropdown", "Build", study.build, options=builds)
+    words = "a line changed: / 8, free-earlier, checkpoint, offload, dtype bf16 or drop"
+    change = frame.field("Text", "Edit", "", placeholder="train.py:82 / 8", tooltip=words)
     last, tip = len(study.trace) - 1, "arrow keys step by one operation"
     at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
     run, here, drawn, league = (frame.widgets.HTML() for _ in range(4))
 
     def look() -> None:
         size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
-        asked = bench.asked(size, conf.value.strip(), torch.value, built.value)
+        asked = bench.asked(
+            size, conf.value.strip(), torch.value, built.value, change.value.strip()
+        )
         run.value, league.value, now[0] = text_html(asked.says()), "", asked
+        at.max = len(asked.study.trace) - 1
         if at.value == asked.moment:
             step()
         at.value = asked.moment
@@ -148,8 +157,8 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
         frame.button("Try every setting", rank, "the league of settings for this card"),
     ]
     frame.changed(step, at)
-    frame.changed(look, capacity, conf, torch, built)()
-    return [capacity, conf, torch, built, run, at, frame.row(*steps), here, drawn, league]
+    frame.changed(look, capacity, conf, torch, built, change)()
+    return [capacity, conf, torch, built, change, run, at, frame.row(*steps), here, drawn, league]
 
 
 PANEL = Panel("Allocator what-if", Bench, build)
