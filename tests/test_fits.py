@@ -402,3 +402,43 @@ def differs(record, answer):
         yield f"cache {size}, printed {pool}"
     if pool and need and truth["tokens"] and size == need and need > pool + digit:
         yield f"one request takes {need}, the pool is {pool}"
+
+
+@pytest.mark.parametrize(
+    "one", table("logs")["lines"], ids=lambda one: f"{one['key']}-{one['has'][:12]}"
+)
+def test_a_line_of_a_log_is_looked_for_by_words_of_its_form(one):
+    assert re.compile(one["form"]).groups <= 2 and one["source"]
+    plain = one["form"].replace("\\", "")
+    assert one["has"] in plain
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        (
+            "ValueError: To serve at least one request with the model's max seq len (65536), (8.0 GiB KV "
+            "cache is needed, which is larger than the available KV cache memory (3.0 GiB)).",
+            True,
+        ),
+        (
+            "(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+            "GPU 0 has a total capacity of 23.64 GiB of which 300.00 MiB is free. Of the allocated memory "
+            "22.90 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+            True,
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+            "GPU 0 has a total capacity of 23.64 GiB of which 300.00 MiB is free. Of the allocated memory "
+            "22.90 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+            False,
+        ),
+    ],
+)
+def test_the_verdict_of_a_servers_failure_ends_in_fits_and_a_trainings_does_not(
+    text, fits, tmp_path
+):
+    path = tmp_path / "error.txt"
+    path.write_text(text)
+    step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
+    assert ("helpers fits LOG" in step["command"]) is fits

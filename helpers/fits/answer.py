@@ -84,7 +84,6 @@ def cards_of(bundle: Bundle) -> dict[str, Any]:
 def answer(program: str, version: str, tags: Sequence[str], inputs: Mapping[str, Any]) -> Answer:
     """The rows, the sum, yes or no, and what is solved for. Raises ValueError for an input that cannot be one."""
     given = checked(inputs)
-    words = given.pop("ceiling_words", "")
     ends = {end: Sheet(program, version, given, tags, end) for end in ENDS}
     sheet, least = ends[LIKELY], ends[LOW]
     rows = [_part(ends, *row) for row in table()["parts"]]
@@ -102,8 +101,8 @@ def answer(program: str, version: str, tags: Sequence[str], inputs: Mapping[str,
         missing.append(f"program {program[:40] or '(none)'}: not known, counted without rounding")
     cache = {name: sheet.value(name) for name in table()["cache"]}
     left, top = (None if one is None else int(one) for one in (spare[LIKELY], ceiling))
-    words = words or sheet.sources.get("ceiling", "")
-    return Answer(program, rows, top, words, fits, left, solved(sheet), missing, cache)
+    says = given.get("ceiling_words") or sheet.sources.get("ceiling", "")
+    return Answer(program, rows, top, says, fits, left, solved(sheet), missing, cache)
 
 
 def _part(ends: Mapping[str, Sheet], name: str, formula: str, shown: Sequence[str]) -> Part:

@@ -33,14 +33,14 @@ def read_log(lines: Iterable[str]) -> Log:
     log, known, programs, kept = Log(), table("logs"), Counter[str](), list[str]()
     seen: dict[tuple[str, str], dict[Any, Any]] = {}
     again, runs, host = (re.compile(known[name]) for name in ("again", "runs", "host"))
-    forms = [(re.compile(row["form"]), row) for row in known["lines"]]
+    forms = [(row["has"], re.compile(row["form"]), row) for row in known["lines"]]
     for line in (raw[:MOST_LINE] for raw in lines):
         kept.append(line)
         if again.search(line):
             seen = {}
         if runs.search(line):
             log.runs, kept = True, []  # what failed before was tried again
-        for form, row in forms:
+        for _, form, row in [one for one in forms if one[0] in line]:
             match, how = form.search(line), row.get("how", "last")
             groups = [group for group in match.groups() if group] if match else []
             if groups and not (how == "each" and host.match(groups[0])):

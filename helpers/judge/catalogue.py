@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from helpers.judge import table
+from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
 from helpers.judge.owner import account
 from helpers.judge.posted import processes
@@ -110,6 +110,7 @@ def names_of(evidence: CaseEvidence, found: Iterable[Observation]) -> dict[str, 
     got: dict[str, str] = {}
     rows = [*_of_messages(evidence), *_of_holders(evidence), *_of_observations(found)]
     rows.append(("chip", evidence.fact("gfx")))
+    rows += [("server", match[0]) for match in form("server").finditer(evidence.error_text)]
     if any(one.name == "two-kinds-of-gpu" for one in found):
         from helpers.judge.obstacles import visible_devices
 
