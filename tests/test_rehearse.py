@@ -220,7 +220,57 @@ def read(op, sizes=False, inside="", where="train.py:3 step", times=1):
 
 
 SIZE = read("nonzero", True)
-ORDINAL = {"error": "AcceleratorError", "message": "CUDA error: invalid device ordinal"}
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "code", "says"),
+    [
+        (
+            "AcceleratorError",
+            "CUDA error: invalid device ordinal",
+            1,
+            "the program: it asked for a second",
+        ),
+        ("OutOfMemoryError", "CUDA out of memory.", 1, "memory: it asked for more"),
+        (
+            "URLError",
+            "<urlopen error [Errno -2] Name or service not known>",
+            1,
+            "the program: .*download",
+        ),
+        ("OSError", "We couldn't connect to 'https://x' to load", 1, "the program: .*download"),
+        ("EOFError", "EOF when reading a line", 1, "the program: .*standard input"),
+        ("TclError", "no display name and no $DISPLAY", 1, "the program: .*display"),
+        ("RuntimeError", "CUFFT_INTERNAL_ERROR", 1, "the rehearsal: .*library"),
+        ("ImportError", "ext.so: undefined symbol: _ZN3c10", 1, "the program: .*CUDA extension"),
+        ("ValueError", "a bad width", 1, "the program: it raised an error of its own"),
+        ("", "", 136, "the rehearsal: a process crashed .signal 8"),
+    ],
+)
+def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
+    ended = SimpleNamespace(exit_code=code, signal="")
+    told = {**QUIET, "error": error, "message": message}
+    assert re.match(says, rehearse.whose(ended, [told]))
+    if error == "ValueError":
+        assert "perhaps" in rehearse.whose(ended, [{**told, **SIZE}])
+
+
+def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
+    lost = command.told(ran(exit_code=139, peak_allocated_bytes=None, at_least=True, whose="x: y"))
+    assert (
+        "peak allocated unknown, reserved at least 20.00 MiB" in lost[0]
+        and "unknown retries" in lost[0]
+    )
+    assert "whose fault: x: y" in lost
+    ended = command.told(ran(stopped="--steps", steps=5))[0]
+    assert "fits so far: ended by --steps after 5 steps" in ended
+
+
+def test_two_ends_of_what_hangs_on_values_are_one_line():
+    low, high = ran(), ran(fits=False, peak_reserved_bytes=40 * MIB)
+    assert command.between([low]) == []
+    [line] = command.between([low, high])
+    assert "between 20.00 MiB (fits) and 40.00 MiB (runs out)" in line
 
 
 @pytest.mark.parametrize(
@@ -232,7 +282,6 @@ ORDINAL = {"error": "AcceleratorError", "message": "CUDA error: invalid device o
         ({"missing": ["ncclCommShrink"]}, "not rehearsed: NCCL"),
         ({"missing": ["cusolverDnCreate"]}, "cuSOLVER's workspaces are not known and taken as 0"),
         ({"counts": {"transforms": 3}}, "each of 3 plans of cuFFT has a work area of once"),
-        (ORDINAL, "it asked for a second GPU"),
         ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls needs 0 bytes"),
         ({"forks": 3}, "3 processes were forked"),
     ],

@@ -292,4 +292,6 @@ def _frame_text(frame: Any) -> str:
     places = ((start, pattern.match(path)) for start, pattern in _PATTERNS.items())
     inside = (start + "".join(filter(None, one.groups())) for start, one in places if one)
     shown = next(inside, path.rsplit("/", 1)[-1])
+    if shown == "casebook/values.py":
+        return ""  # a rehearsal's, between the program's line and torch
     return " ".join(f"{shown[-80:]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())

@@ -87,6 +87,9 @@ def rehearse(given: argparse.Namespace) -> int:
     --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all
     --capacity SIZE: its memory, such as 20GiB
     --box B: the largest card of that box or bundle, and what others hold on it
+    --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
+    --seconds S <float>: end after S seconds, with the verdict so far
+    --values {least,typical,most,between} = typical: how large what hangs on values is (typical: half; between: both ends)
     --held SIZE: what the context and others hold, such as 500MiB
     --torch VER: its release (default: your own CUDA torch, else 2.14.1)
     --cudnn-workspace SIZE: what each cuDNN call takes, unknown here (default: 0)
@@ -96,6 +99,9 @@ def rehearse(given: argparse.Namespace) -> int:
     from helpers.load.rehearse import build
 
     place, command = build.cache(given.cache), _program(given)
+    if given.steps < 0 or (given.seconds or 0) < 0:
+        seen = f"--steps {given.steps}, --seconds {given.seconds or 0}"
+        raise WrongUse(f"rehearse: seen {seen}; expected numbers above 0, or leave them out")
     if sum(map(bool, (given.find_capacity, given.find_batch, given.against))) > 1:
         three = "--find-capacity, --find-batch and --against"
         raise WrongUse(f"rehearse: seen several of {three}; expected one of them")
@@ -144,7 +150,7 @@ def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
     from helpers.load.targets import torch_interpreter
 
     build.tools()
-    first = under(given.torch_python, command)[0]
+    first = given.torch_python or under("", command)[0]
     runs = os.path.basename(first).startswith("python") and shutil.which(first)
     python = first if runs else torch_interpreter()
     found, where = build.find(python, given.torch, place)
@@ -168,21 +174,45 @@ def _agreed(line: str) -> bool:
 def _answer(
     given: argparse.Namespace, command: list[str], place: Path, torch: Torch, card: Device
 ) -> int:
-    from helpers.load.rehearse.rehearse import rehearse
+    from helpers.load.rehearse.rehearse import Limits, rehearse
     from helpers.units import parse_size
 
     workspace = parse_size(given.cudnn_workspace or "0")
+    ends = ["least", "most"] if given.values == "between" else [given.values]
+    limits = [Limits(given.steps, given.seconds or 0.0, values) for values in ends]
     run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
-    run = partial(run, cudnn_workspace_bytes=workspace)
+    run = partial(run, cudnn_workspace_bytes=workspace, limits=limits[-1])
     if given.find_capacity or given.find_batch or given.against:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _several(given, command, card, run, Path(folder))
-    done = run(command, card, _out(given, "rehearsal"), conf=given.conf)
+    out = _out(given, "rehearsal")
+    done = run(command, card, out, conf=given.conf)
+    both = [done]
+    if given.values == "between" and not done.exact:
+        least = out.with_name(f"{out.stem}-least{out.suffix}")
+        both = [run(command, card, least, conf=given.conf, limits=limits[0]), done]
     if given.json:
-        print(json.dumps(_shape(done), indent=1, default=str), file=sys.stderr)
+        shapes = [_shape(one) for one in both]
+        print(
+            json.dumps(shapes[0] if len(both) == 1 else shapes, indent=1, default=str),
+            file=sys.stderr,
+        )
     else:
-        _tell(told(done), sys.stderr)
+        _tell([*between(both), *told(done)], sys.stderr)
     return done.exit_code
+
+
+def between(both: list[Rehearsal]) -> list[str]:
+    """The two ends of what hangs on values, in one line; none where there is one rehearsal."""
+    from helpers.units import show_bytes
+
+    if len(both) == 1:
+        return []
+    ends = [(one.peak_reserved_bytes or 0, one.outcome) for one in both]
+    low, high = (f"{show_bytes(size)} ({outcome})" for size, outcome in ends)
+    return [
+        f"what hangs on values: peak reserved between {low} and {high}; the run below has the most"
+    ]
 
 
 def _several(
@@ -261,14 +291,21 @@ def told(done: Rehearsal) -> list[str]:
     from helpers.units import show_bytes
 
     other = f"ended with {done.exit_code}, not for want of memory"
-    retries = "unknown" if done.peak_reserved_bytes is None else done.retries
-    outcome = "fits" if done.fits else "does not fit" if done.ooms else other
+    unknown = done.peak_reserved_bytes is None or done.at_least
+    retries = "unknown" if unknown else done.retries
+    outcome = done.outcome if done.fits else "does not fit" if done.ooms else other
+    if done.stopped:
+        outcome += f": ended by {done.stopped} after {done.steps} steps"
     outcome += "" if done.exact else ", as far as that can be told: see what is not to be trusted"
+    least = "at least " if done.at_least else ""
+    allocated = show_bytes(done.peak_allocated_bytes)
+    allocated = allocated if done.peak_allocated_bytes is None else f"{least}{allocated}"
     lines = [
-        f"{done.label}: {outcome}; peak allocated {show_bytes(done.peak_allocated_bytes)}, reserved "
-        f"{show_bytes(done.peak_reserved_bytes)}, {retries} retries, {done.ooms} times out of memory, "
+        f"{done.label}: {outcome}; peak allocated {allocated}, reserved "
+        f"{least}{show_bytes(done.peak_reserved_bytes)}, {retries} retries, {done.ooms} times out of memory, "
         f"{done.seconds:.1f} s"
     ]
+    lines += [f"whose fault: {done.whose}"] if done.whose else []
     if done.oom:
         asked, free = show_bytes(done.oom.requested_bytes), show_bytes(done.oom.free_bytes)
         frames = " < ".join(done.oom.frames[:6]) or "no Python frame"
@@ -280,7 +317,8 @@ def told(done: Rehearsal) -> list[str]:
         lines.append(f"it ended by {done.error}")
     ask = f"next: python -m helpers whatif {done.trace}"
     lines.append(f"trace: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}")
-    return [*lines, *done.notes, *done.trust]
+    first, *rest = lines
+    return [first, *done.trust[:-1], *rest, *done.notes, *done.trust[-1:]]
 
 
 VERBS = (record, rehearse)

@@ -82,6 +82,9 @@ class Recorder:
             atexit.register(self.finish, "exit")
             self.facts["argv"] = list(getattr(sys, "orig_argv", sys.argv))
         os.register_at_fork(after_in_child=self._forked)
+        self._peaks = "CASEBOOK_REHEARSE" in os.environ
+        if self._peaks:
+            self._hang.poll_s = min(1.0, self._hang.poll_s)
         if hang_after_s:
             self._listener.attend(self._tick)
 
@@ -247,12 +250,26 @@ class Recorder:
             self._hang.end()
             self.note(f"the watch for hangs ended: {words(error)}")
             return self._hang
+        if self._peaks:
+            self._write_peaks()
         if hang is not None:
             self.facts["hangs"].append(hang)
             self._write()
             self.keep("hang")
             self._hang.forget_own_writes()
         return self._hang
+
+    def _write_peaks(self) -> None:
+        """The counters so far: who is killed outright has no last word."""
+        if self.open and self.history and self._lock.acquire(blocking=False):
+            try:
+                self.facts["devices"] = self._devices()
+                self._write()
+                self._hang.forget_own_writes()
+            except Exception as error:  # noqa: BLE001 - a torch whose counters differ: the program goes on
+                self.note(f"the counters could not be read: {words(error)}")
+            finally:
+                self._lock.release()
 
     def _forked(self) -> None:
         """In a forked child: a process of its own. A CUDA that the parent has started cannot be used there."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import json
 import os
 import sys
-from types import FrameType
+import threading
 from typing import Any
 
 from .frame import replacing
@@ -21,6 +22,8 @@ SIZES = frozenset(
     "unique_dim_consecutive bincount one_hot repeat_interleave_Tensor repeat_interleave_self_Tensor _coalesce to_sparse "
     "_to_sparse to_sparse_sparse_dim tensor_split_tensor_indices_or_sections combinations".split()
 )
+HERE = os.path.dirname(os.path.abspath(__file__))
+ENDLESS = 1000
 # In the order of device.c.
 COUNTS = (
     "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms".split()
@@ -32,6 +35,15 @@ class Witness:
 
     def __init__(self, device: Any, folder: str):
         self.device, self.folder, self.forks = device, folder, 0
+        self.steps: dict[int, int] = {}
+        self.stopped, self.compiled = "", 0
+        self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
+        if seconds := float(os.environ.get("CASEBOOK_SECONDS") or 0):
+            self.limit(seconds)
+        # Of the reads that come next: what is answered (-1: what lies there) and whether that is known. Later: of masks, in
+        # a backward pass, which reads them once more, the last first.
+        self.coming: list[tuple[int, bool]] = []
+        self.later: list[tuple[int, bool]] = []
         self.reads: dict[tuple[str, bool, str, str], int] = {}
         self.hear = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_char_p, ctypes.c_ulonglong)(
             self.heard
@@ -48,21 +60,82 @@ class Witness:
     def heard(self, ops: bytes, size: int) -> int:
         """The device was read back: by which operators, from which line. 0: the size of something hangs on it; -1: none."""
         names = ops.decode("ascii", "replace").split()
+        sizes = [name for name in names if name in SIZES]
+        answer, known = -1, False
+        if self.coming:
+            answer, known = self.coming.pop(0)
+        elif sizes and self.later:
+            answer, known = self.later.pop()
+        if known:
+            return answer
         inside = where = ""
-        frame: FrameType | None = sys._getframe(1)
+        frame = sys._getframe(0).f_back  # the backward pass runs on a thread without Python
         while frame is not None and not where:
             file = frame.f_code.co_filename
             if "/torch/" in file.replace(os.sep, "/"):
                 inside = inside or os.path.basename(file)
-            else:
+            elif os.path.dirname(file) != HERE:
                 where = f"{os.path.basename(file)}:{frame.f_lineno} {frame.f_code.co_name}"
             frame = frame.f_back
-        sizes = [name for name in names if name in SIZES]
         key = (sizes[-1] if sizes else names[0] if names else "copy", bool(sizes), inside, where)
         self.reads[key] = times = self.reads.get(key, 0) + 1
         if times & (times - 1) == 0:
             self.write()
-        return 0 if sizes else -1
+        if times == ENDLESS and not sizes:
+            says = f"{where or 'the backward pass'} has read {times:,} values that a rehearsal does not compute; if they decide"
+            self.say(
+                f"{says} when it ends, it never will: --steps and --seconds end it with the verdict so far"
+            )
+        return max(answer, 0) if sizes else -1
+
+    def say(self, line: str) -> None:
+        print(f"rehearsal: {line}", file=sys.stderr, flush=True)
+
+    def limit(self, seconds: float) -> None:
+        """End this process after so long, where it has no others that do its work."""
+        timer = threading.Timer(seconds, self.late)
+        timer.daemon = True
+        timer.start()
+
+    def late(self) -> None:
+        torch = sys.modules.get("torch")
+        works = torch is not None and torch.cuda.is_initialized()
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+                waits = not works and bool(file.read().split())
+        except OSError:
+            waits = False
+        if waits:
+            self.limit(1.0)
+        else:
+            self.stop("--seconds")
+
+    def stepped(self, optimizer: Any, *_: Any) -> None:
+        """An optimizer begins a step: past the last one that was asked for, the program ends."""
+        self.steps[id(optimizer)] = taken = self.steps.get(id(optimizer), 0) + 1
+        if taken > self.most_steps > 0:
+            self.stop("--steps")
+
+    def stop(self, why: str) -> None:
+        self.stopped = why
+        self.write()
+        sys.stdout.flush()
+        os._exit(0)  # the recorder's own, which keeps the trace
+
+    def torch_imported(self, torch: Any) -> None:
+        """Limits of steps, and what a rehearsal does not do: compiling."""
+        steps = sys.modules.get("torch.optim.optimizer")
+        register = getattr(steps, "register_optimizer_step_pre_hook", None)
+        if register is not None:  # since torch 2.1
+            register(self.stepped)
+        compile_ = torch.compile
+
+        @functools.wraps(compile_)
+        def eagerly(*args: Any, **kwargs: Any) -> Any:
+            self.compiled += 1
+            return compile_(*args, **kwargs)
+
+        torch.compile = eagerly
 
     def write(self) -> None:
         error: Any = getattr(sys, "last_value", None)
@@ -84,6 +157,9 @@ class Witness:
             "error": "" if error is None else type(error).__name__,
             "message": "" if error is None else str(error),
             "counts": {name: self.device.fake_count(at) for at, name in enumerate(COUNTS)},
+            "stopped": self.stopped,
+            "steps": max(self.steps.values(), default=0) - (self.stopped == "--steps"),
+            "compiled": self.compiled,
             "reads": [dict(zip(read, (*key, times))) for key, times in self.reads.items()],  # noqa: B905 -- Python 3.9
         }
         try:
@@ -93,10 +169,11 @@ class Witness:
             return  # the folder went away: there is nowhere to write to
 
 
-def start() -> None:
+def start() -> Witness | None:
     """Watch this process, where it runs on the device that is not there."""
     device = ctypes.CDLL(None)
     if hasattr(device, "fake_on_read"):
         # Last: what the program has of its own comes first.
         sys.path += filter(None, [os.environ.get("CASEBOOK_NEEDS")])
-        Witness(device, os.environ["CASEBOOK_REHEARSE"])
+        return Witness(device, os.environ["CASEBOOK_REHEARSE"])
+    return None

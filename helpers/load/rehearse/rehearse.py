@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,8 +25,22 @@ from helpers.load.rehearse.build import NEEDS, WORDS, Torch, build
 from helpers.load.rehearse.devices import Device
 
 SHOWN = 6
+DIED = "killed or crashed"  # the recorder's word (helpers/load/record.py)
 Told = Sequence[Mapping[str, Any]]
 """What the witness of each process wrote (helpers/torchside/witness.py)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a rehearsal ends by itself (0: nowhere): steps of an optimizer, seconds. ``values``: how many elements a result has
+    whose size hangs on values that nobody computed: the least, half of all (typical), the most."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    values: str = "typical"
+
+
+UNLIMITED = Limits()
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,9 @@ class Rehearsal:
     """What a rehearsal found. ``exit_code`` is the program's; the peaks, retries and ooms are those of torch's statistics.
 
     ``ooms`` counts those too that the program caught. ``trace`` is ready for replay and what-if; None: ``why_no_trace``.
-    ``exact``: nothing allocated is known to hang on values that were not computed. ``trust`` says what it rests on.
+    ``exact``: nothing allocated is known to hang on values that were not computed. ``trust`` says what it rests on. ``at_least``:
+    a process of it died, so the peaks are those it had reached. ``stopped``: by which limit, after ``steps`` of an optimizer.
+    ``whose``: whose fault it is where it failed: memory, the program or the rehearsal, and why, in one line.
     """
 
     device: Device
@@ -62,6 +79,10 @@ class Rehearsal:
     exact: bool
     trust: tuple[str, ...]
     notes: tuple[str, ...]
+    at_least: bool = False
+    stopped: str = ""
+    steps: int = 0
+    whose: str = ""
 
     @property
     def label(self) -> str:
@@ -77,7 +98,7 @@ class Rehearsal:
     def outcome(self) -> str:
         """fits, runs out, or what it ended with."""
         other = "runs out" if self.ooms else f"ended with {self.exit_code}"
-        return "fits" if self.fits else other
+        return ("fits so far" if self.stopped else "fits") if self.fits else other
 
 
 def environment(
@@ -88,6 +109,7 @@ def environment(
     conf: str | None,
     extra: Mapping[str, str] | None = None,
     cudnn_workspace_bytes: int = 0,
+    limits: Limits = UNLIMITED,
 ) -> dict[str, str]:
     """What the program's environment gets beside its own; nothing outside of the rehearsed process changes."""
     own = "" if torch.own else str(torch.folder)
@@ -116,6 +138,11 @@ def environment(
         "FAKE_SM_SMEM": str(device.shared_kib << 10),
         "FAKE_L2": str(device.l2_mib << 20),
         "FAKE_CUDNN_WS": str(cudnn_workspace_bytes),
+        "CASEBOOK_STEPS": str(limits.steps),
+        "CASEBOOK_SECONDS": str(limits.seconds),
+        "CASEBOOK_VALUES": limits.values,
+        # Compiled code is made of kernels that nobody could run: the program's own lines are run instead.
+        "TORCHDYNAMO_DISABLE": "1",
         **(extra or {}),
     }
     return {**found, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf is not None else found
@@ -133,24 +160,31 @@ def rehearse(
     python: str = "",
     cudnn_workspace_bytes: int = 0,
     log: Path | None = None,
+    limits: Limits = UNLIMITED,
 ) -> Rehearsal:
     """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a folder beside it).
 
     ``conf`` is PYTORCH_CUDA_ALLOC_CONF (None: the program's own), ``extra`` more environment, ``python`` the interpreter in
     place of the ``python`` that the command names; ``log`` takes the program's output. Raises RecordError and NotReady.
     """
-    argv = under(python, command)
-    if not shutil.which(argv[0]):
+    own = bool(python) and not re.fullmatch(r"python[0-9.]*|.*\.py", os.path.basename(command[0]))
+    argv = list(command) if own else under(python, command)
+    # A shell, or torchrun: what it starts by name is looked for beside that Python first.
+    beside = [os.path.dirname(shutil.which(python) or "")] if own else []
+    search = os.pathsep.join([*beside, os.environ.get("PATH", os.defpath)])
+    if not shutil.which(argv[0], path=search):
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
     out = out.absolute()
     folder, workspace = out.with_suffix(".record"), cudnn_workspace_bytes
-    given = environment(torch, build(torch, cache), device, folder, conf, extra, workspace)
+    given = environment(torch, build(torch, cache), device, folder, conf, extra, workspace, limits)
+    given["PATH"] = search
     before = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
     done = record([*before, *argv], out, max_events=DEFAULT_EVENTS)
     paths = sorted(folder.glob("rehearsal_*.told"))
     told = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    found = _found(done, told, device, torch, given.get("PYTORCH_CUDA_ALLOC_CONF", ""), workspace)
+    conf = given.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    found = _found(done, told, device, torch, conf, workspace, limits)
     path = folder / "record.json"
     kept = json.loads(path.read_text(encoding="utf-8"))
     # The command as it was given: the environment before it is this machine's business.
@@ -161,12 +195,25 @@ def rehearse(
 
 
 def _found(
-    done: Recording, told: Told, device: Device, torch: Torch, conf: str, workspace_bytes: int
+    done: Recording,
+    told: Told,
+    device: Device,
+    torch: Torch,
+    conf: str,
+    workspace_bytes: int,
+    limits: Limits,
 ) -> Rehearsal:
     """The rehearsal that a recording and its witnesses tell of."""
     cards = [row["devices"][0]["stats"] for row in done.processes if row.get("devices")]
     highest = "reserved_bytes.all.peak"
     stats: Mapping[str, Any] = max(cards, key=lambda one: one[highest], default={})
+    # What the card itself saw outlives the process: more than what its last word had is what was reached at least.
+    peaks = {int(path.stem): _peak(path) for path in done.folder.glob("*.peaks")}
+    ended = {row["pid"] for row in done.processes if row["snapshots"] and row["ended"] != DIED}
+    seen = max((peak for pid, peak in peaks.items() if pid not in ended), default=0)
+    known = stats.get(highest) or 0
+    at_least = seen > 0 and seen >= known
+    stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
     versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
     errors = [f"{row['error']}: {row['message']}" for row in told if row["error"]]
     oom, streams = _first_oom(done, told)
@@ -176,8 +223,10 @@ def _found(
         conf=conf,
         exit_code=done.exit_code,
         seconds=done.seconds,
-        peak_allocated_bytes=stats.get("allocated_bytes.all.peak"),
-        peak_reserved_bytes=stats.get(highest),
+        peak_allocated_bytes=stats.get("allocated_bytes.all.peak")
+        if known or not at_least
+        else None,
+        peak_reserved_bytes=max(seen, known) if at_least else stats.get(highest),
         retries=stats.get("num_alloc_retries", 0),
         ooms=sum(row["ooms"] for row in done.processes),
         oom=oom,
@@ -185,9 +234,35 @@ def _found(
         why_no_trace=done.why_no_trace,
         error=" ".join(errors[0].split())[:400] if errors else "",
         exact=exact(told),
-        trust=tuple(trust(told, device, streams, workspace_bytes)),
+        trust=tuple(trust(told, device, streams, workspace_bytes, limits.values)),
         notes=done.notes,
+        at_least=at_least,
+        stopped=stopped,
+        steps=max((row.get("steps", 0) for row in told), default=0),
+        whose=whose(done, told) if done.exit_code else "",
     )
+
+
+def _peak(path: Path) -> int:
+    """The most bytes in use on one device of that process (device.c: FAKE_PEAKS)."""
+    content = path.read_bytes()
+    return max(
+        (int.from_bytes(content[at : at + 8], "little") for at in range(0, len(content), 8)),
+        default=0,
+    )
+
+
+def whose(done: Recording, told: Told) -> str:
+    """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal, in one line."""
+    errors = " ".join(f"{row['error']}: {row['message']}" for row in told if row["error"])
+    found = next((row for row in WORDS["ends"] if re.search(row["seen"], errors)), None)
+    if found is None and done.exit_code > 128 and not errors:
+        found = WORDS["crash"]
+    if found is None and not exact(told):
+        found = WORDS["sizes"]
+    found = found or WORDS["other"]
+    name = done.signal or f"signal {done.exit_code - 128}"
+    return f"{found['whose']}: {found['says'].format(signal=name)}"
 
 
 @once
@@ -222,10 +297,22 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
 # What a rehearsal takes for granted.
 
 
-def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int = 0) -> list[str]:
+def trust(
+    told: Told,
+    device: Device,
+    streams: int,
+    cudnn_workspace_bytes: int = 0,
+    values: str = "typical",
+) -> list[str]:
     """What it took for granted, a line each, what hangs on device values first. ``streams``: of the trace."""
-    sentences, known = WORDS["says"], WORDS["known"]
-    lines = [sentences["sizes"].format(**_place(row)) for row in _reads(told, True)[:SHOWN]]
+    sentences, known, bound = WORDS["says"], WORDS["known"], WORDS["bounds"][values]
+    by_place: dict[str, dict[str, Any]] = {}
+    for row in map(_place, _reads(told, True)):
+        kept = by_place.setdefault(f"{row['place']} {row['op']}", {**row, "times": 0})
+        kept["times"] += row["times"]
+    lines = [sentences["sizes"].format(**row, bound=bound) for row in [*by_place.values()][:SHOWN]]
+    compiled = sum(row.get("compiled", 0) for row in told)
+    lines += [sentences["compiled"].format(many=compiled)] if compiled else []
     plain = _reads(told, False)
     effects = [known[row["inside"]] for row in plain if row["inside"] in known]
     lines += dict.fromkeys(f"assumed: {effect}" for effect in effects)
@@ -234,12 +321,10 @@ def trust(told: Told, device: Device, streams: int, cudnn_workspace_bytes: int =
         names = ["{place} ({op}, {times} times)".format(**row) for row in other[:SHOWN]]
         places = "; ".join(names) + "; and others" * (len(other) > SHOWN)
         lines.append(sentences["values"].format(places=places))
-    errors = " ".join(f"{row['error']} {row['message']}" for row in told)
     called = sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
     libraries = WORDS["libraries"].items()
     missing = [says for name in called for start, says in libraries if name.startswith(start)]
-    ends = [says for words, says in WORDS["ends"].items() if words in errors]
-    lines += dict.fromkeys([*missing, *(f"not rehearsed: {says}" for says in ends)])
+    lines += dict.fromkeys(missing)
     using = sum(bool(row["counts"].get("launches")) for row in told)
     counts = {
         "cudnn": sum(row["counts"].get("cudnn", 0) for row in told),

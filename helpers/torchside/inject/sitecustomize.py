@@ -16,6 +16,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 OLDEST = (3, 9)
 # The recorder's modules live under a name of their own: the program may have a package named helpers.
 PACKAGE = "_casebook_torchside"
+WITNESS = None  # of a rehearsed program
 
 
 class AtTorch:
@@ -52,6 +53,8 @@ class AtTorch:
             del loader.exec_module
             if recorder is not None:
                 recorder.torch_imported(module)
+            if WITNESS is not None:
+                start_witness(WITNESS, module)
 
         try:
             loader.exec_module = exec_module
@@ -75,6 +78,15 @@ def start_recorder():
     except Exception as error:  # noqa: BLE001 - a recorder that cannot start must not cost the program its torch
         announce(".failed", type(error).__name__ + ": " + str(error))
         return None
+
+
+def start_witness(witness, module):
+    """What a rehearsal knows of this process begins; as with the recorder, nothing is raised into the program."""
+    try:
+        witness.torch_imported(module)
+        own_module("values").start(module, witness)
+    except Exception as error:  # noqa: BLE001 - private parts of a torch that nobody knows yet
+        announce(".failed", type(error).__name__ + ": " + str(error))
 
 
 def announce(what, text=""):
@@ -110,5 +122,5 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir
 if announce(".reached"):
     sys.meta_path.insert(0, AtTorch(start_recorder))
 if "CASEBOOK_REHEARSE" in os.environ and sys.version_info[:2] >= OLDEST:
-    own_module("witness").start()
+    WITNESS = own_module("witness").start()
 run_the_programs_own()

@@ -1,0 +1,287 @@
+"""In a rehearsed program: small tensors are computed for real, on the processor, in the device's own memory.
+
+What a program decides by the values of its device hangs on small tensors: masks, counts, lengths, whether all sequences have
+ended. Their memory can be touched by the host, so each operator whose tensors are all small runs once more over it. Products and
+convolutions are left out, and so is what is random: their results are unknown, taken as 0 (an index: as the middle of its range,
+`all`: as true), and what is made of them is unknown, too. How large a result of unknown values is: at a stated bound.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+from typing import Any
+
+from .witness import SIZES, Witness
+
+SMALL = 1 << 16  # elements
+MOVED = 1 << 20  # bytes: what the device moves at all (FAKE_COPY_MAX)
+LEFT_OUT = re.compile(
+    r"(add|b|add?b|spars\w*)?(mm|mv)(_|$)|addm[mv]|baddbmm|conv|cudnn|scaled_dot|attention|_rnn|lstm|gru|grid_sampler"
+    r"|linalg_|_linalg|fft|ctc_loss|_foreach|_fused|_amp_foreach|histc|native_\w*norm|embedding_bag|c10d|record_stream"
+)
+INDEX = ("argmax", "argmin", "multinomial", "topk", "max", "min", "sort", "kthvalue", "median")
+ALLOCATES = (
+    "lift_fresh",
+    "empty",
+    "new_empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty_strided",
+    "resize_",
+)
+MASKED = (
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index",
+    "_unsafe_index_put",
+)
+READS = ("_local_scalar_dense", "equal", "_to_copy", "copy_", "is_nonzero")
+# Of so many elements, how many a result of unknown values has.
+BOUNDS = {"least": lambda n: 0, "typical": lambda n: (n + 1) // 2, "most": lambda n: n}
+
+
+def start(torch: Any, witness: Witness) -> None:
+    """Compute along in this thread from now on. Raises nothing: a torch without dispatch modes is left as it is."""
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        return
+    bound = os.environ.get("CASEBOOK_VALUES", "typical")
+    if bound not in BOUNDS:
+        return
+    along = _Along(torch, witness, bound)
+
+    class Values(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # else torch's compiler is imported, and stands in every stack
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return along(func, args, kwargs or {})
+
+    os.register_at_fork(after_in_child=along.rest)
+    mode = Values()
+    mode.__enter__()
+    # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in ATen): it gets none.
+    top = torch.utils._python_dispatch._get_current_dispatch_mode
+    for name in ("backward", "grad"):
+        setattr(torch.autograd, name, _without(mode, top, getattr(torch.autograd, name)))
+    # So do these, with a mode, and what they give is unknown in any case.
+    functional = torch.nn.functional
+    for name in ("linear", "scaled_dot_product_attention"):
+        builtin = getattr(functional, name)
+        found = _without(mode, top, builtin, along.made_unknown)
+        setattr(functional, name, found)
+        torch.jit._builtins._register_builtin(found, f"aten::{name}")
+    # What it computes anew, it computes as before.
+    again = torch.utils.checkpoint
+    again.checkpoint = _within(mode, top, again.checkpoint)
+
+
+def _without(mode: Any, top: Any, call: Any, then: Any = None) -> Any:
+    @functools.wraps(call)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        if top() is not mode:
+            return call(*args, **kwargs)
+        mode.__exit__(None, None, None)
+        try:
+            out = call(*args, **kwargs)
+        finally:
+            mode.__enter__()
+        return then(out) if then else out
+
+    return alone
+
+
+def _within(mode: Any, top: Any, checkpoint: Any) -> Any:
+    @functools.wraps(checkpoint)
+    def beside(function: Any, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(function)
+        def run(*inner: Any, **more: Any) -> Any:
+            if top() is mode:
+                return function(*inner, **more)
+            with mode:
+                return function(*inner, **more)
+
+        return checkpoint(run, *args, **kwargs)
+
+    return beside
+
+
+class _Along:
+    """One operator after another: on the device, where nothing is computed, and over its memory, where that is small."""
+
+    def __init__(self, torch: Any, witness: Witness, bound: str):
+        self.torch, self.witness, self.many = torch, witness, BOUNDS[bound]
+        self.live, self.unknown = True, set[int]()
+        self.kinds: dict[Any, str] = {}
+
+    def rest(self) -> None:
+        self.live = False
+
+    def kind(self, func: Any) -> str:
+        """What is done about an operator, once for each."""
+        name, tags = func.overloadpacket.__name__, self.torch.Tag
+        schema = func._schema
+        writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+        views = any(r.alias_info is not None for r in schema.returns) and not writes
+        if name in MASKED:
+            found = "masks"
+        elif name in SIZES or getattr(tags, "dynamic_output_shape", None) in func.tags:
+            found = "sizes"
+        elif name in READS:
+            found = "reads"
+        elif name in ALLOCATES:
+            found = "allocates"
+        elif views:
+            found = "views"
+        elif LEFT_OUT.match(name) or tags.nondeterministic_seeded in func.tags:
+            found = "unknown"
+        else:
+            found = "writes" if writes else "computes"
+        self.kinds[func] = found
+        return found
+
+    def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
+        kind = self.kinds.get(func) or self.kind(func) if self.live else "views"
+        if kind == "views":
+            return func(*args, **kwargs)
+        given = [one for one in _flat((*args, *kwargs.values())) if self.on_device(one)]
+        unknown = any(_place(one) in self.unknown for one in given)
+        answer, coming = None, self.witness.coming
+        if kind == "sizes" and given:
+            answer = None if unknown else self.again(func, "computes", args, kwargs, None)
+            unknown = answer is None
+            coming.append((self.size(func, given[0], answer), not unknown))
+        elif kind == "reads":
+            coming.append((-1, not unknown))
+        elif kind == "masks":
+            coming += map(self.count, filter(None.__ne__, args[1]))
+        masks = coming[:]
+        try:
+            out = func(*args, **kwargs)
+            if kind == "masks" and self.torch.is_grad_enabled():
+                back = args[0] if len(args) < 3 else args[2]
+                self.witness.later += (
+                    masks[: len(masks) - len(coming)] if back.requires_grad else []
+                )
+        finally:
+            coming.clear()
+        made = [one for one in _flat((out,)) if self.on_device(one)]
+        if kind == "allocates":
+            self.mark(made, False)
+        elif kind == "reads":
+            self.mark(made, unknown or any(one.nbytes > MOVED for one in made))
+        elif made:
+            answer = (
+                self.again(func, kind, args, kwargs, made)
+                if answer is None
+                else self.put(made, answer)
+            )
+            if answer is None:
+                self.assume(func.overloadpacket.__name__, made, given, kind)
+            self.mark(made, unknown or answer is None)
+        return out
+
+    def size(self, func: Any, given: Any, answer: Any) -> int:
+        """How many elements or rows a result has whose size values decide."""
+        name = func.overloadpacket.__name__
+        if answer is not None:
+            first = _flat((answer,))[0]
+            return int(first._nnz() if first.is_sparse else first.shape[0])
+        return max(self.many(given.numel()), int("unique" in name and given.numel() > 0))
+
+    def count(self, mask: Any) -> tuple[int, bool]:
+        """How many places a mask names, and whether that is known."""
+        known = mask.numel() <= SMALL and not (
+            self.on_device(mask) and _place(mask) in self.unknown
+        )
+        return int(self.host(mask).count_nonzero()) if known else self.many(mask.numel()), known
+
+    def put(self, made: Any, found: Any) -> Any:
+        """What the processor found, put into the device's memory; None where it has no place there."""
+        try:
+            for to, one in zip(made, _flat((found,))):  # noqa: B905 -- Python 3.9
+                self.host(to).copy_(one)
+        except (ValueError, RuntimeError):
+            return None
+        return found
+
+    def again(self, func: Any, kind: str, args: Any, kwargs: Any, made: Any) -> Any:
+        """The same over the memory itself, by the processor; None where that is not done."""
+        if kind in ("unknown", "sizes"):
+            return None
+        try:
+            with_device = {k: self.host(v) if k != "device" else "cpu" for k, v in kwargs.items()}
+            found = func(*self.host(args), **with_device)
+        except Exception:  # noqa: BLE001 -- too large, or an operator that the processor does not have: unknown
+            return None
+        return found if made is None or kind == "writes" else self.put(made, found)
+
+    def host(self, one: Any) -> Any:
+        """A value for the processor: a tensor of the device as its own memory. Raises ValueError for a large one."""
+        if isinstance(one, (list, tuple)):
+            return type(one)(map(self.host, one))
+        if not isinstance(one, self.torch.Tensor):
+            return one
+        if one.numel() > SMALL or type(one) not in (self.torch.Tensor, self.torch.nn.Parameter):
+            raise ValueError("large")
+        if not self.on_device(one):
+            return one
+        storage = one.untyped_storage()
+        if not storage.nbytes():
+            return self.torch.empty(one.shape, dtype=one.dtype)
+        memory = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+        flat = self.torch.frombuffer(memory, dtype=self.torch.uint8)
+        of = self.torch.empty(0, dtype=one.dtype)
+        return of.set_(flat.untyped_storage(), one.storage_offset(), one.shape, one.stride())
+
+    def assume(self, name: str, made: Any, given: Any, kind: str) -> None:
+        """What stands in a small result that nobody computed."""
+        for at, one in enumerate(made):
+            if kind in ("writes", "reads") or one.numel() > SMALL or not one.is_contiguous():
+                continue
+            index = name in INDEX and one.dtype == self.torch.int64 and given
+            middle = (
+                given[0].shape[-1] // 2
+                if index and given[0].dim() and (at or name[0] in "am")
+                else 0
+            )
+            try:
+                self.host(one).fill_(1 if name == "all" else middle)
+            except ValueError:
+                continue
+
+    def made_unknown(self, out: Any) -> Any:
+        if self.live and self.on_device(out):
+            self.unknown.add(_place(out))
+        return out
+
+    def mark(self, made: Any, unknown: bool) -> None:
+        change = self.unknown.add if unknown else self.unknown.discard
+        for one in made:
+            change(_place(one))
+
+    def on_device(self, one: Any) -> bool:
+        return isinstance(one, self.torch.Tensor) and one.is_cuda
+
+
+def _flat(values: Any) -> list[Any]:
+    found: list[Any] = []
+    for one in values:
+        found += _flat(one) if isinstance(one, (list, tuple)) else [one]
+    return found
+
+
+def _place(one: Any) -> int:
+    try:
+        return int(one.untyped_storage().data_ptr())
+    except RuntimeError:  # a sparse or wrapped tensor has no memory of its own
+        return -1
