@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.allocator.growth import growth
+from helpers.allocator.lines import requests
+from helpers.allocator.load import read as load
 from helpers.load.record import record
 from helpers.torchside.cpu_profile import LABEL, STEPS, trace_rows
 
@@ -142,6 +145,13 @@ sys.exit(recording.exit_code)
     assert closed(rows) == header["net_bytes"] + before
     assert header["net_bytes"] == header["profiler_net_bytes"]
     assert any(f"ends after {STEPS} optimizer steps" in note for note in header["notes"])
+    # Each allocation lies in the lines of the program that asked for it, the backward pass in the line that called it.
+    frames = [row["frames"] for row in rows if row["op"] == "alloc" and "frames" in row]
+    lines = {tuple(name for name in one if name.startswith("train.py:")) for one in frames}
+    steps = {(f"train.py:{line} train", "train.py:13 <module>") for line in (9, 10, 11)}
+    assert lines == steps | {("train.py:4 <module>",)}
+    grown = growth(requests(load(tmp_path / "t.jsonl")))
+    assert (len(grown.steps), grown.growers) == (STEPS, ())
 
 
 @pytest.mark.slow

@@ -29,8 +29,7 @@ KEPT, LARGER = "kept", "larger each step"
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """``begins``: the operation with which each step begins; ``line``: the program's line there, "" where it is the recorder's
-    own count of optimizer steps."""
+    """``begins``: the operation with which each step begins; ``line``: the program's line there."""
 
     begins: np.ndarray
     line: str
@@ -75,11 +74,6 @@ class Growth:
 
 def steps(found: Requests) -> Steps:
     """The steps of a trace. Raises LinesError where it shows fewer than FEWEST_STEPS."""
-    counted = found.trace.header.get("steps")
-    if isinstance(counted, list) and all(type(one) is int for one in counted):
-        begins = np.unique(np.clip(np.array(counted, np.int64), 0, max(len(found.trace) - 1, 0)))
-        if len(begins) >= FEWEST_STEPS:
-            return Steps(begins, "")
     best = _best(found)
     if best is None or len(best) < FEWEST_STEPS:
         many = "no loop" if best is None else f"{len(best)} steps"

@@ -20,7 +20,9 @@ from helpers.settings.text import MIN_BLOCK_BYTES
 
 BEFORE = "there when the recording began"
 NO_LINE = "no line of Python"
-_CALLS_BACKWARD = re.compile(r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)")
+_CALLS_BACKWARD = re.compile(
+    r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)|autograd::engine"
+)
 _IN_BACKWARD = re.compile(r"torch/(?:utils/checkpoint|autograd/function)\.py:")
 """Frames of the call that starts a backward pass; and of Python that it runs itself, on its own thread."""
 

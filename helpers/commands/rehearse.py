@@ -67,12 +67,26 @@ def record(given: argparse.Namespace) -> int:
         python=given.torch_python,
     )
     ask = f"next: python -m helpers whatif {done.trace} --capacity 20GiB"
+    if more := _grows(done.trace):
+        ask = f"{more}; next: python -m helpers leaks {done.trace} --capacity 20GiB"
     end = f"{done.kind}: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}"
     if given.json:
         print(json.dumps(asdict(done), default=str), file=sys.stderr)
     else:
         _tell([*done.notes, end], sys.stderr)
     return done.exit_code
+
+
+def _grows(trace: Path | None) -> str:
+    """What grows in a trace that was just recorded, in words; empty where nothing does or it cannot be read."""
+    from helpers.allocator.growth import grows
+    from helpers.allocator.load import read
+    from helpers.allocator.trace import TraceError
+
+    try:
+        return grows(read(trace)) if trace else ""
+    except TraceError:
+        return ""
 
 
 def rehearse(given: argparse.Namespace) -> int:

@@ -17,8 +17,7 @@ NEVER_STEPS = 10_000_000
 def growth_table(grown: Growth, end: End | None, capacity_bytes: int) -> Shown:
     """What grows, a call site a line. ``capacity_bytes``: of the card that ``end`` speaks of; 0 where none was named."""
     steps, begin, card = len(grown.steps), grown.steps.line, show_bytes(capacity_bytes)
-    each = f"each begins at {begin}" if begin else "each ends with an optimizer step"
-    where = f"{steps} steps, {each}"
+    where = f"{steps} steps, each begins at {begin}"
     if grown.growers:
         first, last = grown.window
         head = f"{_size(grown.bytes_per_step)} a step, most at {grown.growers[0].site.name}"

@@ -15,16 +15,19 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .call_lines import MARK, CallLines
 from .frame import replacing
 
 LABEL = "recorded on a CPU, without any device library's workspace"
-# Later steps repeat the first ones, and the profiler keeps every event in host memory until it is stopped.
+# The profiler keeps every event in host memory until it is stopped.
 STEPS = 5
-FRAMES = 6
+FRAMES, LINES = 6, 8
+"""Of an allocation: the innermost operators that it happened in, and the innermost lines of the program's own files."""
 JOB: dict[str, Any] = {"conf": "", "vram": None, "fraction": None, "policy": "firstfit"}
 JOB |= {"foreign": 0, "env": {}, "label": LABEL, "device": "cpu"}
 Allocation = tuple[int, int, int, int, list[str]]
-"""Address, bytes (negative: freed), the profiler's own total after it, time in ns, operators it happened in, innermost first."""
+"""Address, bytes (negative: freed), the profiler's own total after it, time in ns, and the operators, then the program's lines, that
+it happened in, innermost first."""
 
 
 class CpuProfile:
@@ -38,6 +41,7 @@ class CpuProfile:
         self.when_stopped: Callable[[dict[str, Any]], None] = lambda result: None
         self.result: dict[str, Any] | None = None
         self._step_times_ns: list[int] = []
+        self._lines = CallLines(torch)
 
     def start(self) -> None:
         """Raises RuntimeError where this torch was built without the profiler, or where one is already running."""
@@ -47,6 +51,7 @@ class CpuProfile:
         self._hook = register and register(self._after_step)
         self._profile = self.torch.autograd.profiler.profile(use_kineto=True, profile_memory=True)
         self._profile.__enter__()
+        self._no_lines = self._lines.start()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._step_times_ns.append(time.time_ns())
@@ -63,13 +68,15 @@ class CpuProfile:
         self.result = {"file": os.path.basename(self.out), "events": 0, "notes": []}
         if self._hook is not None:
             self._hook.remove()
+        self._lines.stop()
         self._profile.__exit__(None, None, None)
         tree = self._profile.kineto_results.experimental_event_tree()
         allocations = cpu_allocations(self.torch, tree)
         header, rows = trace_rows(allocations, self._before, self._step_times_ns, self.max_events)
         if self._full():
-            last = f"the trace ends after {self.steps} optimizer steps; later ones repeat them"
-            header["notes"].append(last)
+            header["notes"].append(f"the trace ends after {self.steps} optimizer steps")
+        if self._no_lines:
+            header["notes"].append(self._no_lines)
         about = {"job": JOB, "torch": str(self.torch.__version__), "label": LABEL}
         with replacing(self.out) as lines:
             for row in [{**about, **header}, *rows]:
@@ -109,10 +116,13 @@ def cpu_allocations(torch: Any, tree: Iterable[Any]) -> list[Allocation]:
         if node.tag != kind or str(node.extra_fields.device).partition(":")[0] != "cpu":
             continue
         fields, when, outer = node.extra_fields, int(node.start_time_ns), node.parent
-        frames: list[str] = []
-        while outer is not None and len(frames) < FRAMES:
-            frames.append(str(outer.name if isinstance(outer.name, str) else outer.name()))
+        operators: list[str] = []
+        lines: list[str] = []
+        while outer is not None:
+            name = str(outer.name if isinstance(outer.name, str) else outer.name())
+            (lines if MARK.match(name) else operators).append(name)
             outer = outer.parent
+        frames = operators[:FRAMES] + lines[:LINES]
         sizes = int(fields.alloc_size), int(fields.total_allocated)
         order = when, int(getattr(node, "id", 0))
         found.append((order, (int(fields.ptr or 0), *sizes, when, frames)))
