@@ -8,10 +8,13 @@ are, they are checked alike.
 from __future__ import annotations
 
 import json
+import pkgutil
+import re
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import (
     Any,
+    Dict,
     List,
     Literal,
     Optional,
@@ -150,6 +153,26 @@ class Evidence(Shape):
     says: str
 
 
+LONGEST_NAME = 56
+"""Letters of an answer in a cell of a table, where its cause is outside the list and has no name."""
+
+
+@lru_cache(maxsize=None)
+def causes() -> Dict[str, Dict[str, str]]:
+    """Each cause in a reader's words (causes.json): ``says`` is a sentence, ``name`` stands in a cell of a table."""
+    rows: Dict[str, Dict[str, str]] = json.loads(pkgutil.get_data(__name__, "causes.json") or b"{}")
+    return rows
+
+
+def in_words(label: str) -> str:
+    """A cause's code as its name, ``ttm-gtt-cap (likely)`` with how sure it is; any other text as it is."""
+    code, _, sure = label.partition(" ")
+    if code not in causes() or sure not in ("", "(confirmed)", "(likely)", "(weak)"):
+        return label
+    sure = "" if code in ("healthy", "cannot-tell") else sure
+    return f"{causes()[code]['name']} {sure}".strip()
+
+
 @dataclass(frozen=True)
 class Missing(Shape):
     """A reading that would decide, and how to take it."""
@@ -203,10 +226,19 @@ class Verdict(Shape):
     missing: List[Missing] = field(default_factory=list)
 
     @property
+    def label(self) -> str:
+        """Its code in data: the cause's, or ``healthy`` where nothing is wrong. A reader is shown ``short``."""
+        return "healthy" if self.state == "healthy" else self.cause
+
+    @property
     def short(self) -> str:
-        """The cause, or the title of one outside the list, and how sure it is; ``healthy`` where nothing is wrong."""
-        name = self.title[:60] if self.cause == "other" and self.title else self.cause
-        return self.state if self.state == "healthy" else f"{name} ({self.confidence})"
+        """The answer in a cell of a table: the cause's name, of one outside the list its title, and how sure that is."""
+        own = self.title.strip() or re.split(r"[.:;]\s", self.summary.strip())[0]
+        own = plain(" ".join(own.split())).rstrip(".")
+        if self.label != "other" or not own:
+            return in_words(f"{self.label} ({self.confidence})")
+        cut = own if len(own) <= LONGEST_NAME else own[: LONGEST_NAME - 1] + "…"
+        return f"{cut} ({self.confidence})"
 
 
 @dataclass(frozen=True)

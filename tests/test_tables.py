@@ -14,7 +14,7 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.look.boxes import open_box
 from helpers.look.reading import not_allowed, not_available, seen
-from helpers.shapes import CAUSES
+from helpers.shapes import CAUSES, causes
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
 from helpers.tell.sanitise import clean_html
@@ -219,7 +219,9 @@ def test_every_code_that_is_shown_has_its_own_words():
     kinds = tables.kind_words()
     assert {rule.kind for rule in log_lines(True)} <= set(kinds)
     assert all(row.keys() <= {"kind", "words", "harmless"} for row in words("events"))
-    assert set(words("causes")) == set(CAUSES) and len({*words("causes").values()}) == len(CAUSES)
+    assert set(causes()) == {*CAUSES, "healthy"}
+    for told in ("says", "name"):
+        assert len({row[told] for row in causes().values()}) == len(CAUSES) + 1
     layers = {
         row.layer
         for name in ("strix-halo-1-found", "cpu-only")

@@ -213,8 +213,7 @@ def history(arguments: argparse.Namespace) -> int:
         unreadable = list(nights.unreadable)
         print_json({"rows": rows, "read": nights.read, "unreadable": unreadable})
         return 0
-    cells = [["" if value is None else value for value in row] for row in answer.rows]
-    print(table(cells, list(answer.columns)))
+    print(table(answer.in_words().rows, answer.columns))
     lines = [f"not readable: {line}" for line in nights.unreadable]
     print("\n".join([*lines, f"{nights.read} records read"]))
     return 0

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers.shapes import in_words
+
 from .record import BLAMED, RecordUnreadable, read_run
 from .shapes import Run
 
@@ -47,6 +49,11 @@ class Answer:
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
+
+    def in_words(self) -> Answer:
+        """The answer for a person: causes by their names, nothing in place of NULL."""
+        rows = [tuple(map(_in_words, self.columns, row)) for row in self.rows]
+        return Answer(self.columns, rows)
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ def _row(run: Run) -> dict[str, Any]:
     verdict = run.verdict
     own: dict[str, Any] = {"batch": run.batch_id, "same": same_run(run), "parameters": given}
     own["run_id"] = run.run_id.rpartition(f"{run.batch_id}.")[2]
-    own["verdict"] = verdict.cause if verdict else None
+    own["verdict"] = verdict.label if verdict else None
     own["confidence"] = verdict.confidence if verdict else None
     return {**{name: getattr(run, name, None) for name in _columns(RUNS)}, **own}
 
@@ -149,6 +156,12 @@ def _load(
 def _plain(value: Any) -> Any:
     """A value that JSON holds: times and decimals become words."""
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _in_words(column: str, value: Any) -> Any:
+    """A value in a reader's words. A cause alone is known by its column: a word such as ``permission`` may stand in others."""
+    told = isinstance(value, str) and (column == "verdict" or value.endswith(")"))
+    return in_words(value) if told else "" if value is None else value
 
 
 def _text(value: Any) -> str | None:

@@ -14,7 +14,6 @@ from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
 from .shown import Shown, plain, words
-from .verdict import short
 
 NO_BATCH = "no batch: this report stands on the box alone"
 MOST_ROWS = 60
@@ -52,7 +51,7 @@ def answers_table(batch: str) -> Shown:
     columns = ["notebook", "answer", "in a sentence"]
     if not batch:
         return Shown("Answers", columns, [], none=NO_BATCH)
-    answers = ((run.notebook, short(run.verdict), run.verdict.summary) for run in _answered(batch))
+    answers = ((run.notebook, run.verdict.short, run.verdict.summary) for run in _answered(batch))
     count = Counter(answers)
     rows: list[tuple] = list(count)
     if max(count.values(), default=1) > 1:
@@ -67,7 +66,7 @@ def nights(batch: str, question: str) -> Shown:
 
     try:
         history = open_history(Path(batch).resolve().parent)
-        answer = history.ask(question)
+        answer = history.ask(question).in_words()
     except HistoryError as error:
         return Shown("", [], [], none=plain(error))
     left_out = [f"Left out: {plain(line)}" for line in history.unreadable]

@@ -27,7 +27,7 @@ from helpers.look.reading import Reading, seen
 from helpers.run.history import same_run
 from helpers.run.record import RecordUnreadable, read_batch, read_run
 from helpers.run.shapes import Run
-from helpers.shapes import Verdict
+from helpers.shapes import Verdict, in_words
 from helpers.units import show_bytes
 
 from .batches import bundle_of
@@ -128,13 +128,13 @@ def compare(a: Path, b: Path) -> Comparison:
             records = [path if path.is_file() else path / "run.json" for path in (a, b)]
             runs = [read_run(record) for record in records]
             both = _of_runs(runs[0], runs[1], records[0].parent, records[1].parent)
-            pair, boxes = _pair(_title(runs[1]), both), tuple(run.box for run in runs)
+            pair, boxes = _pair(_title(*runs), both), tuple(run.box for run in runs)
             why = _explained([boxes], *(record.parent.parent for record in records))
             return Comparison(kind, str(a), str(b), (pair,), boxes=boxes, **why)
         if kind == "bundle":
             sides = open_bundle(a), open_bundle(b)
             boxes = sides[0].box, sides[1].box
-            title = ", ".join(dict.fromkeys(boxes))
+            title = " -> ".join(dict.fromkeys(boxes))
             pairs, builds = (_pair(title, _of_bundles(*sides)),), (_built(title, *sides),)
             return Comparison(kind, str(a), str(b), pairs, boxes=boxes, builds=builds)
     except (RecordUnreadable, BundleError) as error:
@@ -153,9 +153,11 @@ def _kind(path: Path) -> str:
     raise CompareError(f"{path}: {lacks}; expected a run, a batch or an evidence bundle")
 
 
-def _title(run: Run) -> str:
+def _title(before: Run, run: Run) -> str:
+    """A run by notebook, box and parameters: both boxes where it moved from one to another."""
+    boxes = " -> ".join(filter(None, dict.fromkeys([before.box, run.box])))
     given = ", ".join(f"{name}={value}" for name, value in run.parameters.items())
-    words = run.notebook + f" on {run.box}" * bool(run.box) + f" ({given})" * bool(given)
+    words = run.notebook + f" on {boxes}" * bool(boxes) + f" ({given})" * bool(given)
     return plain(cut(words, 160))
 
 
@@ -168,7 +170,8 @@ def _batches(a: Path, b: Path) -> Comparison:
         before, after = dict(_numbered(rest_a, with_box)), dict(_numbered(rest_b, with_box))
         pairs += [
             _pair(
-                _title(after[key]), _of_runs(run, after[key], a / run.run_id, b / after[key].run_id)
+                _title(run, after[key]),
+                _of_runs(run, after[key], a / run.run_id, b / after[key].run_id),
             )
             for key, run in before.items()
             if key in after
@@ -176,7 +179,7 @@ def _batches(a: Path, b: Path) -> Comparison:
         matched += [(run.box, after[key].box) for key, run in before.items() if key in after]
         rest_a = [run for key, run in before.items() if key not in after]
         rest_b = [run for key, run in after.items() if key not in before]
-    alone = [tuple(map(_title, rest)) for rest in (rest_a, rest_b)]
+    alone = [tuple(map(_title, rest, rest)) for rest in (rest_a, rest_b)]
     unread = (*left.unreadable, *right.unreadable)
     boxes = tuple(
         ", ".join(sorted({run.box for run in side.runs} - {""})) for side in (left, right)
@@ -219,11 +222,19 @@ def _readings(
 def _verdicts(one: Verdict | None, two: Verdict | None) -> Iterator[Change]:
     """Two verdicts and the readings that each stands on, by what they say; one evidence has one name on both sides."""
     if one or two:
-        yield Change("verdict", "verdict", *(v.short if v else "none" for v in (one, two)))
+        yield Change("verdict", "verdict", *(_coded(v) for v in (one, two)))
     sides = [[*v.evidence, *v.against] if v else [] for v in (one, two)]
     named = {item.id: item.says or item.id for side in sides for item in side}
     one_side, other = [{named[item.id]: item.reading for item in side} for side in sides]
     yield from _readings(one_side, other)
+
+
+def _coded(verdict: Verdict | None) -> str:
+    """A verdict's code and how sure it is, as data; of a cause outside the list the answer itself."""
+    if verdict is None:
+        return "none"
+    is_code = verdict.label != "other"
+    return f"{verdict.label} ({verdict.confidence})" if is_code else verdict.short
 
 
 def _of_runs(one: Run, two: Run, at_one: Path, at_two: Path) -> Iterator[Change]:
@@ -364,8 +375,8 @@ def as_text(found: Comparison) -> str:
             changes = [change for change in pair.moved if change.kind == kind]
             lines += [f"  {pair.title}"] * bool(changes and len({one.title for one in pairs}) > 1)
             lines += [
-                f"    {cut(one.what, 70)}: {cut(one.before, 80)} -> {cut(one.after, 80)}"
-                + (f" ({one.by})" if one.by else "")
+                f"    {cut(one.what, 70)}: {cut(in_words(one.before), 80)}"
+                f" -> {cut(in_words(one.after), 80)}" + (f" ({one.by})" if one.by else "")
                 for one in changes
             ]
     lines += ["", "What did not move"]

@@ -22,7 +22,7 @@ from helpers.shapes import Evidence, Verdict
 
 from .shown import cut, plain
 from .tables import one_source, pools_table
-from .verdict import alternatives, backticks, code, headline, label, named, rows, summary, sums
+from .verdict import alternatives, backticks, code, headline, label, rows, summary, sums
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("issue.yaml").read_text("utf-8"))
 """The trackers, their forms, and each cause in words for those who were not there."""
@@ -52,7 +52,7 @@ def about_cause(verdict: Verdict | None) -> dict[str, Any]:
     """The row of issue.yaml for a verdict's cause; one without a verdict is undecided."""
     if verdict and verdict.state == "aside" and verdict.cause == "other":
         return TABLE["causes"]["aside"]
-    return TABLE["causes"][named(verdict) if verdict else "cannot-tell"]
+    return TABLE["causes"][verdict.label if verdict else "cannot-tell"]
 
 
 def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:

@@ -32,7 +32,7 @@ from .batches import counted, leading
 from .box import ELSEWHERE
 from .page import Room, notebook_html, render
 from .shown import cut, duration, plain, uncoloured, words
-from .verdict import headline, short
+from .verdict import headline
 
 PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
 """Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
@@ -102,7 +102,7 @@ class Section:
     @property
     def outcome(self) -> str:
         """What it came to: its answer, else its state."""
-        return short(self.run.verdict) if self.run.verdict else self.run.state.replace("_", " ")
+        return self.run.verdict.short if self.run.verdict else self.run.state.replace("_", " ")
 
     @property
     def says(self) -> str:
@@ -174,7 +174,7 @@ def write_index(batch_folder: Path) -> Path:
 def _link(path: Path, sections: list[Section]) -> None:
     """A link to the page by a name that says box, day and cause: for who keeps it, or looks for it among others."""
     answers = _answers(sections)
-    causes = [short(answer["verdict"]) for answer in answers if answer["verdict"]]
+    causes = [answer["verdict"].short for answer in answers if answer["verdict"]]
     words = [_titles(path.parent, answers, [s.run for s in sections])["heading"], *causes]
     name = re.sub(r"[^\w.]+", "-", " ".join(words if len(answers) == 1 else words[:1])).strip("-.")
     for old in path.parent.glob("*.html"):

@@ -50,7 +50,7 @@ from .redact_known import Known
 from .redact_text import Replaced, redact_data
 from .sanitise import cut_notebook
 from .shown import plain, words
-from .verdict import alternatives, headline, named, summary
+from .verdict import alternatives, headline, summary
 
 MOST_NOTES, MOST_STEPS, MOST_CARDS = 8, 3, 3
 AS_IS = "Not redacted, as was asked for: names, addresses and paths stand here as they were seen."
@@ -212,7 +212,7 @@ def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> di
     cause, sure, machine = about_cause(verdict), "cannot-tell", report.machine_line(nb)
     met, still_open = [cause["plain"], cause["ask"], machine], []
     if verdict:
-        sure = named(verdict) if named(verdict) in TABLE["sure"] else verdict.confidence
+        sure = verdict.label if verdict.label in TABLE["sure"] else verdict.confidence
         met += [headline(verdict), summary(verdict), verdict.next_step.what]
         met += [row.says for row in verdict.evidence]
         still_open = [f"It may also be this: {line}" for line in alternatives(verdict)]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict
+from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
 
 from .shown import WIDE as WIDE
 from .shown import Shown, bold, cut, display, plain, words, wrapped
 from .tables import one_source
 
-CAUSE_WORDS: dict[str, str] = words("causes")
+CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
 CONFIDENCE_WORDS: dict[str, str] = words("confidence")
 HEALTHY = "healthy"
 FINE = "nothing failed, and what was read is as it should be"
@@ -23,7 +23,7 @@ SUM, SUMS = "sum-", "The sums of the message"
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
-LONGEST_TITLE, LONGEST_NAME, MOST_WHY = 140, 56, 3
+LONGEST_TITLE, MOST_WHY = 140, 3
 SCREEN, LINES = 80, 25
 
 
@@ -34,17 +34,6 @@ def headline(verdict: Verdict) -> str:
     if verdict.cause == "other" and verdict.summary.strip():
         return cut(re.split(r"[.:;]\s", _flat(verdict.summary))[0].rstrip("."), LONGEST_TITLE)
     return CAUSE_WORDS[verdict.cause]
-
-
-def named(verdict: Verdict) -> str:
-    """Its label in tables of data: the cause's, or that nothing is wrong. A reader is shown ``short``."""
-    return HEALTHY if verdict.state == HEALTHY else verdict.cause
-
-
-def short(verdict: Verdict) -> str:
-    """The answer in a cell of a table: the cause's name, of one outside the list its title, and how sure that is."""
-    name = words("names").get(named(verdict)) or cut(headline(verdict), LONGEST_NAME)
-    return name if label(verdict) in (FINE, UNDECIDED) else f"{name} ({verdict.confidence})"
 
 
 def label(verdict: Verdict) -> str:
