@@ -153,8 +153,8 @@ class Evidence(Shape):
     says: str
 
 
-LONGEST_NAME = 56
-"""Letters of an answer in a cell of a table, where its cause is outside the list and has no name."""
+LONGEST_TITLE, LONGEST_NAME = 140, 56
+"""Letters of an answer, and of one that has no name in a cell of a table."""
 
 
 @lru_cache(maxsize=None)
@@ -231,14 +231,24 @@ class Verdict(Shape):
         return "healthy" if self.state == "healthy" else self.cause
 
     @property
+    def headline(self) -> str:
+        """The answer in words: its own title, else the cause's words; outside the list the first clause of its summary."""
+        own = self.title.strip()
+        if not own and self.cause == "other":
+            own = re.split(r"[.:;]\s", " ".join(self.summary.split()))[0]
+        own = plain(" ".join(own.split())).rstrip(".")
+        return _cut(own, LONGEST_TITLE) or causes()[self.cause]["says"]
+
+    @property
     def short(self) -> str:
         """The answer in a cell of a table: the cause's name, of one outside the list its title, and how sure that is."""
-        own = self.title.strip() or re.split(r"[.:;]\s", self.summary.strip())[0]
-        own = plain(" ".join(own.split())).rstrip(".")
-        if self.label != "other" or not own:
-            return in_words(f"{self.label} ({self.confidence})")
-        cut = own if len(own) <= LONGEST_NAME else own[: LONGEST_NAME - 1] + "…"
-        return f"{cut} ({self.confidence})"
+        if self.label == "other":
+            return f"{_cut(self.headline, LONGEST_NAME)} ({self.confidence})"
+        return in_words(f"{self.label} ({self.confidence})")
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from helpers.settings.presets import load
 from helpers.tell import cases, share
 from helpers.tell.redact_box import known_values
 from helpers.tell.redact_text import redact_notebook
-from helpers.tell.verdict import headline
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
@@ -104,7 +103,7 @@ def test_nothing_in_it_is_left_to_redact_and_its_page_begins_with_the_verdict(pa
     made = share.page(share.subject(path), boxes)
     page = check(made.html)
     assert made.replaced.total == 0 and (not made.scan or isinstance(made.scan, str))
-    assert page.text.index(headline(verdict_of(book))) < page.text.index("Conclusion")
+    assert page.text.index(verdict_of(book).headline) < page.text.index("Conclusion")
 
 
 def test_the_pictures_of_the_gallery_are_the_notebooks_own():

@@ -26,7 +26,7 @@ from helpers.shapes import Alternative, Evidence, NextStep, Reading, Verdict, fr
 from helpers.tell import batches, report, share
 from helpers.tell.issue_text import Case, issue_text
 from helpers.tell.page import verdict_html
-from helpers.tell.verdict import against, as_text, headline, steps
+from helpers.tell.verdict import against, as_text, steps
 
 ROOT = Path(__file__).resolve().parents[1]
 DOORS = ("01_hardware_probe", "03_ttm_gtt_analysis", "09_case_report")
@@ -51,9 +51,7 @@ def by_notebook(name, box, monkeypatch):
     space = {}
     for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells:
         if cell.cell_type == "code":
-            lines = cell.source.splitlines()
-            drawn = [line for line in lines if not line.startswith("figures.show(")]
-            exec(compile("\n".join(drawn), name, "exec"), space)
+            exec(compile(cell.source, name, "exec"), space)
         if "parameters" in cell.metadata.get("tags", []):
             space["box"] = box
     assert len(shown) == 1
@@ -81,11 +79,11 @@ def test_what_make_diagnose_runs_its_page_and_the_issue_say_the_same(box, tmp_pa
         assert answer(run.verdict) == answer(said), run.notebook
         assert run.box == box and run.figures
     folder = next(path.parent.parent for path in (tmp_path / "out").glob("**/run.json"))
-    assert headline(said) in report.page(folder)
+    assert said.headline in report.page(folder)
     about = share.subject(folder)
     assert answer(about.verdict) == answer(said)
     text = issue_text("pytorch", Case(about.verdict, open_box(box), "", about.steps, ""))
-    assert headline(said) in text and said.next_step.what[:60] in text
+    assert said.headline in text and said.next_step.what[:60] in text
 
 
 def batch_of(folder, box, *verdicts):

@@ -162,16 +162,11 @@ def test_no_ledger_is_said():
     assert str(ledger_table([])) == NO_LEDGER
 
 
-def test_a_process_has_its_colour_in_every_ledger_and_the_holders_are_the_drivers():
+def test_a_process_has_its_colour_in_every_ledger():
     message = book([("process", "this process: tensors", 9 * GIB)], account=MESSAGE)
     figure = figures.ledger([FULL, message]).draw()
     tall = [bar.get_facecolor() for bar in bars(figure, STACKED)]
     assert tall[0] == tall[1] == tall[2] == tall[len(pieces_of(FULL, colours([FULL])))] != tall[3]
-    holders = figures.holders([message, FULL])
-    assert holders.rows == figures.ledger([FULL]).rows
-    assert [bar.get_facecolor() for bar in bars(holders.draw(), STACKED)] == tall[
-        : len(pieces_of(FULL, colours([FULL])))
-    ]
     assert figures.ledger([FULL, message]).title == "9.00 of 16.00 GiB: train (7), tensors"
 
 

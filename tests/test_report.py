@@ -30,7 +30,7 @@ from helpers.tell import page, report
 from helpers.tell.page import Prose, Room, cells, notebook_html, png_size
 from helpers.tell.shown import Shown
 from helpers.tell.tables import plain
-from helpers.tell.verdict import CAUSE_WORDS, headline
+from helpers.tell.verdict import CAUSE_WORDS
 from helpers.units import GIB
 
 ROOM = 10_000
@@ -124,7 +124,7 @@ def table_of(columns, rows, *notes):
 def test_a_page_shows_each_thing_once(whole):
     """The verdict, a figure or its table, what a panel repeats, and what an earlier notebook of the page has shown."""
     text = Audit(whole).text
-    assert text.count(headline(VERDICT)) == 2 and "the answer above" in text  # with the title
+    assert text.count(VERDICT.headline) == 2 and "the answer above" in text  # with the title
     assert "print(machine_line" not in text and text.count("strix-halo: Ubuntu") == 1
     view = code("x", table_of(["a", "b"], [[1, 2]], "note"))
     panel = code("anything.show()", data(text__plain="One moment"))

@@ -215,6 +215,15 @@ def test_events_stand_with_their_time_and_the_log_they_are_from():
     assert view.notes == ["The log of this boot: dmesg"] and tables.events_table([]).notes == []
 
 
+def test_of_very_many_events_forty_are_shown_the_worst_first_and_the_rest_counted():
+    quiet = [event for event in EVENTS if event.kind == "gtt_ready"] * 60
+    view = tables.events_table([*quiet, *EVENTS])
+    assert view.html().count("<tr>") == 41
+    for told in (str(view), view.html()):
+        assert "GPU reset" in told and f"and {len(view.rows) - 40} more rows" in told
+    assert len(view.rows) == len(quiet) + len(EVENTS)
+
+
 def test_every_code_that_is_shown_has_its_own_words():
     kinds = tables.kind_words()
     assert {rule.kind for rule in log_lines(True)} <= set(kinds)

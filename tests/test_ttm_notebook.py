@@ -104,8 +104,8 @@ def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
 def test_verification_in_words():
     text = str(tell.verify_table(verify(open_box(STATES[0]), open_box(STATES[2]))))
     assert text.count("  did not take") == 4 and "Intended: the plan for the earlier bundle" in text
-    assert "no earlier bundle was given" in str(tell.verify_with(open_box("cpu-only"), ""))
-    assert "It took: 120.00 GiB" in str(tell.verify_with(open_box(STATES[3]), STATES[0]))
+    took = verify(open_box(STATES[0]), open_box(STATES[3]))
+    assert "It took: 120.00 GiB" in str(tell.verify_table(took))
 
 
 def test_names_from_the_box_cannot_move_the_terminal():
@@ -119,11 +119,9 @@ def test_names_from_the_box_cannot_move_the_terminal():
 def test_the_committed_notebook_shows_the_case():
     shown = " ".join(" ".join(text_of(cell) for cell in cells(NOTEBOOK, "code")).split())
     case = (
-        "strix-halo-4-ttm",
         "this one binds",
         "(likely: the evidence points to it",
         "grubby",
-        "It took: 120.00 GiB",
     )
     assert [said for said in case if said not in shown] == []
     tags = [cell.metadata.get("tags", []) for cell in nbformat.read(NOTEBOOK, 4).cells]

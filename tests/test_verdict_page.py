@@ -41,7 +41,7 @@ def test_every_confidence_has_its_own_words():
     ],
 )
 def test_a_headline_is_the_title_the_cause_or_the_first_clause_of_what_was_said(verdict, headline):
-    assert words.headline(verdict) == words.as_text(verdict).splitlines()[0] == headline
+    assert verdict.headline == words.as_text(verdict).splitlines()[0] == headline
 
 
 @pytest.mark.parametrize(

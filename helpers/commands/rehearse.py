@@ -301,7 +301,6 @@ def told(done: Rehearsal) -> list[str]:
     """A rehearsal in lines: the outcome, the first out-of-memory and how it reads, the trace, and how far to trust all that."""
     from helpers.judge.diagnosis import diagnose
     from helpers.tell.message import gathered
-    from helpers.tell.verdict import headline
     from helpers.units import show_bytes
 
     other = f"ended with {done.exit_code}, not for want of memory"
@@ -325,7 +324,7 @@ def told(done: Rehearsal) -> list[str]:
         frames = " < ".join(done.oom.frames[:6]) or "no Python frame"
         lines.append(f"first out of memory: {asked} asked of the card, {free} free; {frames}")
         caught = "the program caught it, so its words are not here"
-        words = done.oom.message and headline(diagnose(gathered(done.oom.message, "")[0]))
+        words = done.oom.message and diagnose(gathered(done.oom.message, "")[0]).headline
         lines.append(f"read as: {words}" if words else caught)
     elif done.error:
         lines.append(f"it ended by {done.error}")

@@ -4,7 +4,7 @@
 -- states: how the runs of each night ended
 SELECT batch, count(*) AS runs, count(*) FILTER (state = 'answered') AS answered, count(*) FILTER (state = 'failed') AS failed,
        count(*) FILTER (state IN LOST) AS lost, count(*) FILTER (state = 'skipped') AS skipped,
-       count(*) FILTER (state IN ('planned', 'started')) AS "no end", round(sum(seconds) / 3600, 2) AS hours
+       count(*) FILTER (state IN ('planned', 'started')) AS "no end", round(sum(seconds) / 60, 1) AS minutes
 FROM runs GROUP BY batch ORDER BY min(started_at) NULLS LAST, batch
 
 -- slowest: the notebooks that take longest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
@@ -17,26 +18,25 @@ from .shown import Shown, plain, words
 
 NO_BATCH = "no batch: this report stands on the box alone"
 MOST_ROWS = 60
-"""A table for a person; of a larger batch it holds what did not answer, and the page of the batch has the rest."""
+"""Rows that a table for a person shows, those that did not answer first; the page of the batch has the rest."""
 
 
 def runs_table(batch: str) -> Shown:
-    """Each run with its true state and, where it did not answer, why. Without a batch one line that says so."""
-    columns = ["notebook", "box", "state", "why"]
+    """Each run with its true state and its answer, or why it has none. Without a batch one line that says so."""
+    columns = ["notebook", "box", "state", "answer, or why there is none"]
     if not batch:
         return Shown("Runs", columns, [], none=NO_BATCH, again=True)
     view = read_batch(Path(batch))
-    many = len(view.runs) > MOST_ROWS
-    listed = [run for run in view.runs if run.state != "answered"] if many else view.runs
-    rows = [
-        [run.notebook, run.box, run.state.replace("_", " "), run.cause or gone(run)]
-        for run in listed[:MOST_ROWS]
-    ]
-    more, below = len(listed) - MOST_ROWS, [f"Not readable: {line}" for line in view.unreadable]
-    if more > 0:
-        below.insert(0, f"and {more} more that did not answer")
-    before = [", ".join(counted(view.runs))] if many else []
-    return Shown("Runs of the batch", columns, rows, below, before, widest=80, again=True)
+    first = sorted(view.runs, key=lambda run: run.state == "answered")
+    rows = [[run.notebook, run.box, run.state.replace("_", " "), _end(run)] for run in first]
+    below = [f"Not readable: {line}" for line in view.unreadable]
+    says = ", ".join(counted(view.runs))
+    how: dict[str, Any] = {"widest": 80, "again": True, "most": MOST_ROWS}
+    return Shown("Runs of the batch", columns, rows, below, [says], **how)
+
+
+def _end(run: Run) -> str:
+    return run.verdict.short if run.verdict else run.cause or gone(run)
 
 
 def counted(runs: Iterable[Run]) -> list[str]:
@@ -44,19 +44,6 @@ def counted(runs: Iterable[Run]) -> list[str]:
     counts, named = Counter[str](run.state for run in runs), {"planned": "not started"}
     states = [state for state in dict.fromkeys(("answered", *words("states"))) if counts[state]]
     return [f"{counts[state]} {named.get(state, state.replace('_', ' '))}" for state in states]
-
-
-def answers_table(batch: str) -> Shown:
-    """What the runs that answered say, how sure they are, and one sentence. Those that say the same share a row."""
-    columns = ["notebook", "answer", "in a sentence"]
-    if not batch:
-        return Shown("Answers", columns, [], none=NO_BATCH)
-    answers = ((run.notebook, run.verdict.short, run.verdict.summary) for run in _answered(batch))
-    count = Counter(answers)
-    rows: list[tuple] = list(count)
-    if max(count.values(), default=1) > 1:
-        columns, rows = [*columns, "runs"], [(*row, n) for row, n in count.items()][:MOST_ROWS]
-    return Shown("Answers of the batch", columns, rows, widest=100, again=True)
 
 
 def nights(batch: str, question: str) -> Shown:
@@ -70,11 +57,12 @@ def nights(batch: str, question: str) -> Shown:
     except HistoryError as error:
         return Shown("", [], [], none=plain(error))
     left_out = [f"Left out: {plain(line)}" for line in history.unreadable]
-    asked, rows = MEANING.get(question, question), answer.rows[:MOST_ROWS]
+    asked, rows = MEANING.get(question, question), answer.rows
+    if question == "states":  # this batch still runs: its own page says how it ended
+        rows = [row for row in rows if row[0] != Path(batch).name]
     none = f"No record answers to this question: {asked}."
-    says = f"{asked}: {len(rows)} row" + "s" * (len(rows) != 1)
-    title, result = asked[:1].upper() + asked[1:], says if rows else none
-    return Shown(title, answer.columns, rows, left_out, none=none, widest=60, result=result)
+    how: dict[str, Any] = {"none": none, "widest": 60, "most": MOST_ROWS}
+    return Shown(asked[:1].upper() + asked[1:], answer.columns, rows, left_out, **how)
 
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:

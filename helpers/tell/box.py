@@ -99,11 +99,11 @@ def slot_table(bundle: Bundle) -> Shown:
         whole = _covers(device, listed[device.pci])
         bar = device.largest_bar_bytes or None
         rows.append([device.pci, now, most, bar, whole, device.iommu, device.numa_node])
-    head = ["link now", "at most", Column("largest BAR", "bytes"), "covers the VRAM", "IOMMU"]
+    head = ["GPU", "link now", "at most", Column("largest BAR", "bytes"), "covers the VRAM"]
     none = "No slot is known: no GPU is among the PCI devices that were listed."
     slow = [f"{row[0]} runs at {row[1]} of {row[2]}" for row in rows if row[1] != row[2]]
     says = "; ".join(slow) or "each link at its full speed and width"
-    head = ["GPU", *head, "NUMA node"]
+    head += ["IOMMU", "NUMA node"]
     return Shown("PCIe slots of the GPUs", head, rows, none=none, result=says if rows else none)
 
 
@@ -226,8 +226,6 @@ def claims_table(box: str) -> Shown:
     head = ", ".join(f"{count} {verdict}" for verdict, count in counts)
     columns = ["claim", "verdict", "what it says", "why"]
     rows = [[c.id, c.verdict, c.claim, c.reason] for c in listed]
-    if not listed:
-        none = f"{box} comes from no case study: there are no claims to check."
-        return Shown("Claims", columns, rows, none=none)
-    before = [f"{len(listed)} claims: {head}"]
-    return Shown("Claims of the case study", columns, rows, before=before, widest=None)
+    none = f"{box} comes from no case study: there are no claims to check."
+    result = f"{len(listed)} claims: {head}" if listed else none
+    return Shown("Claims of the case study", columns, rows, none=none, widest=None, result=result)

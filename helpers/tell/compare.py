@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
@@ -231,10 +231,9 @@ def _verdicts(one: Verdict | None, two: Verdict | None) -> Iterator[Change]:
 
 def _coded(verdict: Verdict | None) -> str:
     """A verdict's code and how sure it is, as data; of a cause outside the list the answer itself."""
-    if verdict is None:
-        return "none"
-    is_code = verdict.label != "other"
-    return f"{verdict.label} ({verdict.confidence})" if is_code else verdict.short
+    if verdict is None or verdict.label == "other":
+        return verdict.short if verdict else "none"
+    return f"{verdict.label} ({verdict.confidence})"
 
 
 def _of_runs(one: Run, two: Run, at_one: Path, at_two: Path) -> Iterator[Change]:
@@ -270,7 +269,7 @@ def _by(old: Reading | None, new: Reading | None) -> str:
     """By how much a number moved."""
     if not old or not new or old.unit != new.unit:
         return ""
-    if not isinstance(old.value, (int, float)) or not isinstance(new.value, (int, float)):
+    if not (_number(old.value) and _number(new.value)):
         return ""
     step = new.value - old.value
     words = show_bytes(int(step)) if new.unit == "bytes" else f"{step:g}"
@@ -490,5 +489,5 @@ def _moved(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> Iterato
             yield name, shown(apart[0][0]), shown(apart[0][1]), by
 
 
-def _number(value: Any) -> bool:
+def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -23,9 +23,8 @@ from helpers.units import show_bytes
 
 from . import sheet, tables
 from .box import NO_LEDGER, ledger_table
-from .shown import Shown, cell, display, plain, size, words
+from .shown import Shown, cell, plain, size, words
 
-show = display
 LOOKS = {
     "outside": sheet.Look("#8a949e", "white", "\\\\\\\\"),
     "reserved": sheet.Look("#8a949e", "white"),
@@ -123,11 +122,6 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
     return made
 
 
-def holders(ledgers: Iterable[GpuLedger]) -> Shown:
-    """Who holds each GPU's memory as the driver counts it: of the ledgers those that are no message's."""
-    return ledger(ledgers, without=MESSAGE)
-
-
 def _together(readings: list[Reading]) -> sheet.Piece:
     """The processes that have no piece of their own, as one."""
     held, unknown = sum(size(r) or 0 for r in readings), sum(size(r) is None for r in readings)
@@ -135,15 +129,14 @@ def _together(readings: list[Reading]) -> sheet.Piece:
     return sheet.Piece(name, held, sheet.Look(sheet.MUTED, "white"))
 
 
-def ledger(ledgers: Iterable[GpuLedger], without: str = "") -> Shown:
+def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
     """One bar a ledger, all on one scale, whose pieces add up to what is in use, then what is free.
 
     The mark above a bar stands at what its source says is in use; the title is the largest piece of all.
-    Accounts that it is ``without`` have their say in the colours alone.
     """
-    every = list(ledgers)
-    books, of = [book for book in every if book.account != without], colours(every)
-    own = [pid for book in every for row in book.rows if row.kind == "process" for pid in _pid(row)]
+    books = list(ledgers)
+    of = colours(books)
+    own = [pid for book in books for row in book.rows if row.kind == "process" for pid in _pid(row)]
     of[0] = of[(own or [0])[0]]
     bars = [(book, pieces_of(book, of)) for book in books]
     held = [(p.held or 0, p.words, _whole(*bar)) for bar in bars for p in bar[1] if p.look != FREE]
@@ -225,27 +218,24 @@ def pieces_of(book: GpuLedger, of: Mapping[int, str]) -> list[sheet.Piece]:
 
 
 def timeline(events: Iterable[Event], log: Reading | None = None) -> Shown:
-    """What the kernel log says about the GPUs in this boot and the one before: a row a kind, worst kinds on top.
+    """When the kernel log speaks of the GPUs, in this boot and the one before: a row a kind, worst kinds on top.
 
     ``log`` says where the log was read from, or why it was not.
     """
     none = tables.no_events(log)
     boots: list[tuple[str, list[Event]]] = []
-    listed, rows, worst = list(events), [], []
+    listed, rows = list(events), []
     for boot, title in ((-1, "Boot before"), (0, "This boot")):
         if here := [e for e in listed if e.boot == boot]:
             boots.append((title, here))
             rows += [[title, _kind(kind), _count(here, kind)] for kind in _kinds(here)]
-            worst += [f"{title}, the first of the worst: {_about(e)}" for e in _worst(here)[:1]]
     bad = [(title, _kind(e.kind)) for title, here in reversed(boots) for e in _worst(here)]
     title = "Nothing in the kernel log is an error of a GPU or of memory"
     if bad:
-        more = len(bad) - 1
-        title = f"{bad[0][0]}: {bad[0][1]}" + f", and {more} more kind{'s' * (more > 1)}" * (
-            more > 0
-        )
+        more = f", and {len(bad) - 1} more kind{'s' * (len(bad) > 2)}" * (len(bad) > 1)
+        title = f"{bad[0][0]}: {bad[0][1]}{more}"
     columns, draw = ["boot", "kind", "lines"], partial(_draw_timeline, boots, none, title)
-    return Shown(title, columns, rows, worst, none=none, draw=draw)
+    return Shown(title, columns, rows, none=none, draw=draw)
 
 
 def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str, title: str) -> Figure:
@@ -276,14 +266,6 @@ def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str, title: str) 
         if any(at is not None for at in moments):
             page.time_axis(left, sheet.RIGHT - SHORT_S, end)
         page.y += 0.3
-        for e in alarms:
-            page.box(sheet.MARGIN, 0.03, 0.15, sheet.Look(sheet.ALARM), dy=-0.11)
-            text = f"{tables.since_boot(e.when)}  {_kind(e.kind)}: {_about(e)}"
-            lines = sheet.wrap(text, sheet.RIGHT - sheet.MARGIN - 0.2, sheet.SMALL)
-            for line in lines if len(lines) <= 3 else [*lines[:2], lines[2] + "…"]:
-                page.text(sheet.MARGIN + 0.14, line, sheet.SMALL)
-                page.y += 0.16
-            page.y += 0.03
         page.y += 0.12
     if not boots:
         page.nothing(none)
@@ -324,9 +306,3 @@ def _worst(events: list[Event]) -> list[Event]:
 
 def _kind(kind: str) -> str:
     return tables.kind_words().get(kind) or plain(kind).replace("_", " ")
-
-
-def _about(event: Event) -> str:
-    named = tables.who(event)
-    text = (f"{named}: " if named else "") + " ".join(event.text[:600].split())
-    return plain(f"{text} ({event.meaning})" if event.meaning else text)

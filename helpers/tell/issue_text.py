@@ -22,7 +22,7 @@ from helpers.shapes import Evidence, Verdict
 
 from .shown import cut, plain
 from .tables import one_source, pools_table
-from .verdict import alternatives, backticks, code, headline, label, rows, summary, sums
+from .verdict import alternatives, backticks, code, label, rows, summary, sums
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("issue.yaml").read_text("utf-8"))
 """The trackers, their forms, and each cause in words for those who were not there."""
@@ -69,7 +69,7 @@ def issue_text(tracker: str, case: Case) -> str:
         raise ValueError(f"tracker {tracker!r}: expected one of {', '.join(TRACKERS)}")
     where, form = TABLE["trackers"][tracker].values()
     fields = {**_of_verdict(case), **_of_bundle(case), "error": _error(tracker, case)}
-    title = plain(headline(case.verdict) if case.verdict else UNTOLD)
+    title = plain(case.verdict.headline if case.verdict else UNTOLD)
     lines = [
         f"<!-- For {where}. Title: {re.sub('[-<>]{2,}|[<>]', '-', title)}",
         "Read it before you send it. -->",
@@ -120,7 +120,7 @@ def _of_verdict(case: Case) -> dict[str, str]:
         "attached": case.evidence or f"Evidence bundle: {_missing(case.no_bundle)}",
     }
     if verdict:
-        words = code(headline(verdict)) if verdict.cause == "other" else headline(verdict)
+        words = code(verdict.headline) if verdict.cause == "other" else verdict.headline
         seen = f"**Seen:** {words} ({label(verdict)})."
         fields["seen"] = "\n".join(filter(None, [seen, code(cut(summary(verdict), 600), "")]))
         lines = [f"- {line}" for line in _evidence(verdict, case.bundle)]

@@ -85,7 +85,7 @@ def sums(evidence: CaseEvidence) -> Shown:
     numbered = enumerate(evidence.messages, 1)
     rows: list[Any] = [[number, line] for number, one in numbered for line in account(one).lines]
     none, heads = "No message here has numbers to add up.", ["message", "its numbers, added up"]
-    return Shown("The sums", heads, rows, none=none, widest=None, result=rows[0][1] if rows else "")
+    return Shown("The sums", heads, rows, none=none, widest=None, again=True)
 
 
 def next_notebook(verdict: Verdict) -> str:

@@ -84,7 +84,6 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=harmless,
     )
-    environment.filters.update(headline=words_of.headline)
     environment.globals.update(asset=asset, glossary=words("glossary"))
     environment.filters["card"] = verdict_html
     environment.filters["hero"] = lambda verdict: verdict_html(verdict, hero=True)

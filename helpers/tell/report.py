@@ -32,7 +32,6 @@ from .batches import counted, leading
 from .box import ELSEWHERE
 from .page import Room, notebook_html, render
 from .shown import cut, duration, plain, uncoloured, words
-from .verdict import headline
 
 PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
 """Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
@@ -109,7 +108,7 @@ class Section:
         """Its answer in a sentence, where the page has not said that above; or why there is none."""
         if self.run.verdict is None:
             return cut(self.cause, 120)
-        return "the answer above" if self.agrees else headline(self.run.verdict)
+        return "the answer above" if self.agrees else self.run.verdict.headline
 
     @property
     def not_clean(self) -> str:
@@ -280,7 +279,7 @@ def _titles(folder: Path, answers: list[dict[str, Any]], runs: list[Run]) -> dic
         "Code and outputs": ["notebook.ipynb in the folder of each run"],
     }
     provenance = [(name, ", ".join(filter(None, dict.fromkeys(v)))) for name, v in columns.items()]
-    title = f"{heading}: {headline(verdict)}" if verdict else heading
+    title = f"{heading}: {verdict.headline}" if verdict else heading
     return {"heading": heading, "title": title, "provenance": provenance}
 
 
@@ -291,7 +290,7 @@ def _embedded(folder: Path, sections: list[Section], answers: list[dict]) -> lis
     few = len(sections) <= MOST_OPEN and len(answers) == 1
     for section in sections:
         own = section.run.verdict
-        agrees = lead is not None and own is not None and headline(own) == headline(lead)
+        agrees = lead is not None and own is not None and own.headline == lead.headline
         section = replace(section, few=few, agrees=agrees, own_verdict=None if agrees else own)
         opened.append(_opened(section, folder, room, known))
     return opened

@@ -50,7 +50,7 @@ from .redact_known import Known
 from .redact_text import Replaced, redact_data
 from .sanitise import cut_notebook
 from .shown import plain, words
-from .verdict import alternatives, headline, summary
+from .verdict import alternatives, summary
 
 MOST_NOTES, MOST_STEPS, MOST_CARDS = 8, 3, 3
 AS_IS = "Not redacted, as was asked for: names, addresses and paths stand here as they were seen."
@@ -213,14 +213,14 @@ def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> di
     met, still_open = [cause["plain"], cause["ask"], machine], []
     if verdict:
         sure = verdict.label if verdict.label in TABLE["sure"] else verdict.confidence
-        met += [headline(verdict), summary(verdict), verdict.next_step.what]
+        met += [verdict.headline, summary(verdict), verdict.next_step.what]
         met += [row.says for row in verdict.evidence]
         still_open = [f"It may also be this: {line}" for line in alternatives(verdict)]
     text = " ".join(met)
     items = bundle.items if bundle else ()
     return {
         "title": cause.get("title", TITLE),
-        "headline": headline(verdict) if verdict else NO_ANSWER,
+        "headline": verdict.headline if verdict else NO_ANSWER,
         "when": _day(about.when),
         "machine": machine,
         "verdict": verdict,

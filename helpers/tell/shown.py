@@ -173,7 +173,8 @@ class Shown:
 
     ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may take; ``before`` and ``notes`` are
     lines above and below the table, ``none`` is what an empty one says instead, ``draw`` makes its figure, where it has one.
-    ``result`` is what its rows come to, in a line; ``again`` as of ABOUT. Raises ValueError for a row of another length.
+    ``result`` is what its rows come to, in a line; ``again`` as of ABOUT. Of more than ``most`` rows so many are shown and the
+    rest counted; ``rows`` and ``frame()`` have all. Raises ValueError for a row of another length.
     """
 
     title: str
@@ -186,6 +187,7 @@ class Shown:
     widest: int | None = WIDEST
     result: str = ""
     again: bool = False
+    most: int | None = None
 
     def __post_init__(self) -> None:
         columns = tuple(
@@ -227,7 +229,7 @@ class Shown:
         """The cells in words, and a line for each reason why one has no value."""
         marks: dict[str, str] = {}
         body = []
-        for row in self.cells:
+        for row in self.cells[: self.most]:
             written = []
             for value, column in zip(row, self.columns):
                 one = cell(value, column.unit)
@@ -238,7 +240,9 @@ class Shown:
                     one = one._replace(words=cut(one.words, column.widest))
                 written.append(one)
             body.append(written)
-        return body, [f"{mark} {why}" for why, mark in marks.items()]
+        below = [f"{mark} {why}" for why, mark in marks.items()]
+        more = len(self.cells) - len(body)
+        return body, [f"and {more} more rows", *below] if more else below
 
     def html(self) -> str:
         """The table as HTML that is complete without scripts."""

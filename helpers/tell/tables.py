@@ -16,6 +16,7 @@ from helpers.look.reading import Reading
 
 from .shown import Shown, duration, plain, size, words
 
+MOST_EVENTS = 40
 NO_POOL = "No memory pool was found."
 NO_GPU = "No GPU was found: no driver, and no listing of the PCI bus, shows one."
 
@@ -99,11 +100,22 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
 def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     """What the kernel log says about GPUs and memory, one line an event or storm; boot 0 is this boot, -1 the one before.
 
-    ``log`` says where it was read from, or why it was not.
+    ``log`` says where it was read from, or why it was not. Of very many those of the worst kinds stand first.
     """
-    kinds = kind_words()
+    kinds, events = kind_words(), list(events)
+    if len(events) > MOST_EVENTS:
+        worst = {kind: number for number, kind in enumerate(kinds)}
+        events.sort(key=lambda event: worst.get(event.kind, len(worst)))
     rows: list[list[Any]] = [
-        [since_boot(e.when), e.boot, e.count, kinds.get(e.kind, e.kind), e.pci, who(e), e.text]
+        [
+            since_boot(e.when),
+            e.boot,
+            e.count,
+            kinds.get(e.kind, e.kind),
+            e.pci,
+            who(e),
+            f"{e.text} ({e.meaning})" if e.meaning else e.text,
+        ]
         for e in events
     ]
     head = ["time", "boot", "lines", "kind", "GPU", "process", "text"]
@@ -111,7 +123,7 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     said = Counter(str(row[3]) for row in rows).most_common()
     says = ", ".join(f"{kind} ({count})" if count > 1 else kind for kind, count in said)
     title, none = "Events of the kernel log", no_events(log)
-    return Shown(title, head, rows, notes, widest=140, none=none, result=says)
+    return Shown(title, head, rows, notes, widest=140, none=none, result=says, most=MOST_EVENTS)
 
 
 def no_events(log: Reading | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
 from helpers.judge.ttm_plan import Room, in_units, plan
-from helpers.judge.ttm_verify import VerifyResult, verify
+from helpers.judge.ttm_verify import VerifyResult
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import Bundle
 from helpers.shapes import Ttm
@@ -20,23 +20,14 @@ from helpers.units import GIB, near, show_bytes
 
 from .shown import Column, Shown, cell, plain, words, wrapped
 
-STATE_LAYERS = (
-    ("carveout", "carve-out"),
-    ("ttm", "TTM limit"),
-    ("gtt", "GTT"),
-    ("kfd_bank", "KFD bank"),
-    ("hip_total", "torch"),
-)
+STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
+STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "binds"]
 KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
 """Layers drawn pale: the RAM, and what the firmware and the kernel keep of it."""
 FOLLOW = ("gtt", "kfd_bank", "hsa_pool", "hip_total")
 """Layers that pass TTM's limit on, unless something else was set for them."""
 RESERVES_GIB = (4, 8, 12, 16, 24, 32, 48)
 BYTES_A_PARAMETER = 2
-NOT_COMPARED = (
-    "Not compared: no earlier bundle was given. Before a change run `python -m helpers capture --out before.tar.gz`, "
-    "and after the reboot give that file as `earlier`."
-)
 
 
 def as_text(answer: Ttm) -> str:
@@ -150,12 +141,11 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
     rows = []
     for bundle in bundles:
         stack = ceilings(bundle)[0]
-        layers = [stack.row(layer) for layer, _ in STATE_LAYERS]
+        layers = map(stack.row, STATE_LAYERS)
         values = [row.value if row else None for row in layers]
         rows.append([bundle.box, *values, stack.decision.binding])
-    head = ["state", *(name for _, name in STATE_LAYERS), "binds"]
     says = "; ".join(f"{row[0]}: {cell(row[-2]).words} for torch" for row in (rows[0], rows[-1]))
-    return Shown("States of one box", head, rows, result=says)
+    return Shown("States of one box", STATE_HEADS, rows, result=says)
 
 
 def verify_table(result: VerifyResult) -> Shown:
@@ -167,13 +157,6 @@ def verify_table(result: VerifyResult) -> Shown:
     notes += [f"Mind: {one}" for one in result.warnings]
     before = [result.says] if rows else []
     return Shown("What a change did", head, rows, notes, before, result.says, widest=None)
-
-
-def verify_with(now: Bundle, earlier: str, target_bytes: int | None = None) -> Shown:
-    """``verify_table`` against an earlier bundle by name or path; without one, how to keep one."""
-    if not earlier:
-        return Shown("What a change did", ["layer"], [], none=NOT_COMPARED)
-    return verify_table(verify(open_box(earlier), now, target_bytes=target_bytes))
 
 
 def four_states() -> list[Bundle]:

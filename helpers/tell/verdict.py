@@ -11,36 +11,25 @@ from collections.abc import Iterable
 from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
 
 from .shown import WIDE as WIDE
-from .shown import Shown, bold, cut, display, plain, words, wrapped
+from .shown import Shown, bold, display, plain, words, wrapped
 from .tables import one_source
 
 CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
 CONFIDENCE_WORDS: dict[str, str] = words("confidence")
-HEALTHY = "healthy"
 FINE = "nothing failed, and what was read is as it should be"
 UNDECIDED = "the reading that decides is named below"
 SUM, SUMS = "sum-", "The sums of the message"
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
-LONGEST_TITLE, MOST_WHY = 140, 3
+MOST_WHY = 3
 SCREEN, LINES = 80, 25
-
-
-def headline(verdict: Verdict) -> str:
-    """The answer in words: its own title, else the cause's words; outside the list the first clause of its summary."""
-    if verdict.title.strip():
-        return cut(_flat(verdict.title).rstrip("."), LONGEST_TITLE)
-    if verdict.cause == "other" and verdict.summary.strip():
-        return cut(re.split(r"[.:;]\s", _flat(verdict.summary))[0].rstrip("."), LONGEST_TITLE)
-    return CAUSE_WORDS[verdict.cause]
 
 
 def label(verdict: Verdict) -> str:
     """How sure it is, in words. Where nothing wrong was seen or nothing is decided there is nothing to be sure of."""
-    if verdict.state == HEALTHY:
-        return FINE
-    return UNDECIDED if verdict.cause == "cannot-tell" else CONFIDENCE_WORDS[verdict.confidence]
+    instead = {"healthy": FINE, "cannot-tell": UNDECIDED}
+    return instead.get(verdict.label) or CONFIDENCE_WORDS[verdict.confidence]
 
 
 def summary(verdict: Verdict) -> str:
@@ -89,7 +78,7 @@ def brief(verdict: Verdict) -> str:
 
     Commands are never cut or wrapped. Where they take too much room, how to check and undo is left to ``as_text``.
     """
-    head = [bold(line) for line in wrapped(headline(verdict), columns=SCREEN)]
+    head = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     head += wrapped(f"({label(verdict)})", columns=SCREEN)
     first = why(verdict)
     reasons = ["", *([bold("Why")] if first else wrapped(summary(verdict), columns=SCREEN))]
@@ -133,7 +122,7 @@ def _limits(verdict: Verdict) -> list[str]:
 
 def as_text(verdict: Verdict) -> str:
     """The verdict with all its evidence."""
-    out = [headline(verdict), f"({label(verdict)})"]
+    out = [verdict.headline, f"({label(verdict)})"]
     if summary(verdict):
         out += ["", *_prose(summary(verdict), "")]
     out += ["", "Evidence", *_items(rows(verdict), "None.")]
@@ -154,7 +143,7 @@ def as_markdown(verdict: Verdict) -> str:
     """
     missing = [f"{_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
     parts = [
-        f"**{_escaped(headline(verdict))}**",
+        f"**{_escaped(verdict.headline)}**",
         label(verdict),
         _escaped(summary(verdict)),
         _listed("Evidence", map(_item, rows(verdict)), "None."),

@@ -35,7 +35,7 @@ class Reader:
         evidence, books = message.gathered(self.text, self.box)
         made = diagnose(evidence)
         says = [
-            f"{verdict.headline(made)} ({verdict.label(made)})",
+            f"{made.headline} ({verdict.label(made)})",
             f"Next: {made.next_step.what}",
             message.next_notebook(made),
         ]
