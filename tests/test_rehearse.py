@@ -298,7 +298,7 @@ def test_a_quiet_program_leaves_only_what_is_always_so():
 
 
 @pytest.mark.parametrize(
-    "says", ["3 streams", "2 processes used the GPU", "a CUDA build stands in for ROCm"]
+    "says", ["3 streams", "2 processes used a GPU", "a CUDA build stands in for ROCm"]
 )
 def test_streams_several_processes_and_rocm_are_named(says):
     assert says in trust({}, {}, card=devices.device("7900xtx"), streams=3)
@@ -581,3 +581,53 @@ def test_what_nobody_wrote_by_hand_answers_by_name_and_fills_what_it_must():
         assert written in build._stand_in(name) and "return 0" in build._stand_in(name)
     listed = (build.HERE / "symbols.txt").read_text().split()
     assert {"cudaMemPrefetchAsync", "cuMemPrefetchAsync", "nvmlDeviceGetPowerUsage"} <= {*listed}
+
+
+def test_the_settings_of_a_box_are_those_of_its_rehearsal_unless_others_are_given():
+    box = SimpleNamespace(conf=None, box="rx7900xt-container")
+    conf, [line] = command._conf(box)
+    assert "expandable_segments:True" in conf and "PYTORCH_HIP_ALLOC_CONF" in line
+    assert command._conf(SimpleNamespace(conf="", box=box.box)) == ("", [])
+    assert command._conf(SimpleNamespace(conf=None, box="cuda-healthy")) == (None, [])
+
+
+# Under the real allocator: CASEBOOK_ORACLE_TORCH names a folder with a CUDA wheel of torch (pip install --no-deps --target).
+
+DECIDES = """
+import torch
+count, steps = torch.zeros(2, dtype=torch.long, device="cuda"), 0
+while not (count >= 5).all():
+    count += 1
+    steps += 1
+known = torch.arange(64, device="cuda") > 50
+weight = torch.randn(300, 300, device="cuda", requires_grad=True)
+chosen = weight[weight > 0]
+chosen.sum().backward()
+top = torch.randn(4, 32000, device="cuda").topk(50)
+half = torch.fft.rfft(torch.linalg.inv(torch.randn(8, 8, device="cuda")))
+print(steps, known.nonzero().shape[0], len(weight[known[:1].expand(300)]), len(chosen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "CASEBOOK_ORACLE_TORCH" not in os.environ, reason="CASEBOOK_ORACLE_TORCH names no torch folder"
+)
+@pytest.mark.parametrize(("values", "chosen"), [("least", 0), ("typical", 45000), ("most", 90000)])
+def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, chosen, tmp_path):
+    torch = build.read(Path(os.environ["CASEBOOK_ORACLE_TORCH"]))
+    (tmp_path / "decides.py").write_text(DECIDES)
+    shell = ["sh", "-c", f"cd {tmp_path} && python decides.py"]
+    done = rehearse.rehearse(
+        shell,
+        CARD,
+        tmp_path / "out.pickle",
+        torch=replace(torch, own=False),
+        cache=tmp_path / "cache",
+        python=sys.executable,
+        log=tmp_path / "log",
+        limits=rehearse.Limits(values=values),
+    )
+    assert done.fits and not done.exact, (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text().split()[-4:] == ["5", "13", "0", str(chosen)]
+    assert "decides.py:9 <module>" in done.trust[0] and "nonzero" in done.trust[0]

@@ -100,7 +100,8 @@ def rehearse(given: argparse.Namespace) -> int:
     --remove: take away everything that was installed for rehearsals
     --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all
     --capacity SIZE: its memory, such as 20GiB
-    --box B: the largest card of that box or bundle, and what others hold on it
+    --box B: the largest card of that box or bundle, what others hold on it, and its allocator's settings
+    --gpus N <int> = 1: so many such cards, for torchrun --nproc_per_node N
     --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
     --seconds S <float>: end after S seconds, with the verdict so far
     --values {least,typical,most,between} = typical: how large what hangs on values is (typical: half; between: both ends)
@@ -113,6 +114,10 @@ def rehearse(given: argparse.Namespace) -> int:
     from helpers.load.rehearse import build
 
     place, command = build.cache(given.cache), _program(given)
+    if not 1 <= given.gpus <= 16:
+        raise WrongUse(
+            f"rehearse: seen --gpus {given.gpus}; expected 1 to 16, one a process of torchrun"
+        )
     if given.steps < 0 or (given.seconds or 0) < 0:
         seen = f"--steps {given.steps}, --seconds {given.seconds or 0}"
         raise WrongUse(f"rehearse: seen {seen}; expected numbers above 0, or leave them out")
@@ -142,6 +147,20 @@ def _card(given: argparse.Namespace) -> Device:
     ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
     bundle = open_box(given.box) if given.box else None
     return device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
+
+
+def _conf(given: argparse.Namespace) -> tuple[str | None, list[str]]:
+    """The allocator's settings: as given, else as the box had them, which is said; None: the program's own."""
+    from helpers.look.boxes import open_box
+    from helpers.look.environment import variables
+    from helpers.settings.audit import value_and_remark
+    from helpers.settings.table import CONF_NAMES
+
+    if given.conf is not None or not given.box:
+        return given.conf, []
+    had = {v.name: value_and_remark(v.name, v.value)[0] for v in variables(open_box(given.box))}
+    name = next((name for name in CONF_NAMES if had.get(name)), "")
+    return had.get(name), [f"as on the box: {name}={had[name]}"] if name else []
 
 
 def _cards() -> str:
@@ -193,18 +212,18 @@ def _answer(
 
     workspace = parse_size(given.cudnn_workspace or "0")
     ends = ["least", "most"] if given.values == "between" else [given.values]
-    limits = [Limits(given.steps, given.seconds or 0.0, values) for values in ends]
+    limits = [Limits(given.steps, given.seconds or 0.0, values, given.gpus) for values in ends]
     run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
     run = partial(run, cudnn_workspace_bytes=workspace, limits=limits[-1])
     if given.find_capacity or given.find_batch or given.against:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _several(given, command, card, run, Path(folder))
-    out = _out(given, "rehearsal")
-    done = run(command, card, out, conf=given.conf)
+    out, (conf, as_there) = _out(given, "rehearsal"), _conf(given)
+    done = run(command, card, out, conf=conf)
     both = [done]
     if given.values == "between" and not done.exact:
         least = out.with_name(f"{out.stem}-least{out.suffix}")
-        both = [run(command, card, least, conf=given.conf, limits=limits[0]), done]
+        both = [run(command, card, least, conf=conf, limits=limits[0]), done]
     if given.json:
         shapes = [_shape(one) for one in both]
         print(
@@ -212,7 +231,7 @@ def _answer(
             file=sys.stderr,
         )
     else:
-        _tell([*between(both), *told(done)], sys.stderr)
+        _tell([*as_there, *between(both), *told(done)], sys.stderr)
     return done.exit_code
 
 

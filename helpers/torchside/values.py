@@ -20,7 +20,7 @@ SMALL = 1 << 16  # elements
 MOVED = 1 << 20  # bytes: what the device moves at all (FAKE_COPY_MAX)
 LEFT_OUT = re.compile(
     r"(add|b|add?b|spars\w*)?(mm|mv)(_|$)|addm[mv]|baddbmm|conv|cudnn|scaled_dot|attention|_rnn|lstm|gru|grid_sampler"
-    r"|linalg_|_linalg|fft|ctc_loss|_foreach|_fused|_amp_foreach|histc|native_\w*norm|embedding_bag|c10d|record_stream"
+    r"|linalg_|_linalg|fft|ctc_loss|_foreach|_fused|_amp_foreach|histc|native_\w*norm|embedding_bag|record_stream"
 )
 INDEX = ("argmax", "argmin", "multinomial", "topk", "max", "min", "sort", "kthvalue", "median")
 ALLOCATES = (
@@ -132,7 +132,9 @@ class _Along:
         schema = func._schema
         writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
         views = any(r.alias_info is not None for r in schema.returns) and not writes
-        if name in MASKED:
+        if "c10d" in schema.name:
+            found = "views"  # the device moves what ranks exchange
+        elif name in MASKED:
             found = "masks"
         elif name in SIZES or getattr(tags, "dynamic_output_shape", None) in func.tags:
             found = "sizes"

@@ -240,7 +240,7 @@ static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is
 }
 
 /* ------------------------------------------------------------------------ counts */
-enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_KINDS };
+enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_COLLECTIVE, N_KINDS };
 static u64 counts[N_KINDS];
 static u64 now(void) { return counts[N_LAUNCH] + counts[N_BLAS] + counts[N_LT] + counts[N_DNN]; } /* "time" */
 static void note(int kind) { __atomic_add_fetch(&counts[kind], 1, __ATOMIC_RELAXED); }
@@ -381,7 +381,7 @@ API int cudaPointerGetAttributes(void *attr, const void *p) { /* {int type; int 
     int dev = is_dev(p);
     memset(attr, 0, 24);
     put_i(attr, 0, dev ? 2 : 0);
-    put_i(attr, 4, dev ? 0 : -2);
+    put_i(attr, 4, dev ? cur_dev : -2);
     put_z(attr, 8, dev ? (u64)p : 0);
     put_z(attr, 16, dev ? 0 : (u64)p);
     return OK;

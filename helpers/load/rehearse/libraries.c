@@ -222,7 +222,7 @@ API int ncclGroupEnd(void) { return OK; }
 API int ncclRedOpCreatePreMulSum(int *op) { *op = 5; return OK; }
 API int ncclRedOpDestroy(int op) { (void)op; return OK; }
 static size_t nccl_bytes(size_t n, int type) { static const char size[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}; return n * (type >= 0 && type < 12 ? (size_t)size[type] : 1); }
-static int moved(void *to, const void *from, size_t n) { note(N_LAUNCH); return to == from ? OK : copy(to, from, n); }
+static int moved(void *to, const void *from, size_t n) { note(N_LAUNCH); note(N_COLLECTIVE); return to == from ? OK : copy(to, from, n); }
 API int ncclAllReduce(const void *s, void *r, size_t n, int t) { return moved(r, s, nccl_bytes(n, t)); }
 API int ncclReduce(const void *s, void *r, size_t n, int t) { return r ? moved(r, s, nccl_bytes(n, t)) : OK; }
 API int ncclBroadcast(const void *s, void *r, size_t n, int t) { return moved(r, s, nccl_bytes(n, t)); }

@@ -33,11 +33,13 @@ Told = Sequence[Mapping[str, Any]]
 @dataclass(frozen=True)
 class Limits:
     """Where a rehearsal ends by itself (0: nowhere): steps of an optimizer, seconds. ``values``: how many elements a result has
-    whose size hangs on values that nobody computed: the least, half of all (typical), the most."""
+    whose size hangs on values that nobody computed: the least, half of all (typical), the most. ``gpus``: how many such cards the
+    box has; collectives between them move nothing."""
 
     steps: int = 0
     seconds: float = 0.0
     values: str = "typical"
+    gpus: int = 1
 
 
 UNLIMITED = Limits()
@@ -118,7 +120,8 @@ def environment(
     found = {
         "LD_PRELOAD": " ".join(filter(None, libraries)),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(limits.gpus))),
+        "FAKE_DEVICES": str(limits.gpus),
         "CASEBOOK_REHEARSE": str(folder),
         "FAKE_LOG": "0",
         "CASEBOOK_NEEDS": str(torch.folder / NEEDS),
@@ -204,7 +207,7 @@ def _found(
     limits: Limits,
 ) -> Rehearsal:
     """The rehearsal that a recording and its witnesses tell of."""
-    cards = [row["devices"][0]["stats"] for row in done.processes if row.get("devices")]
+    cards = [card["stats"] for row in done.processes for card in row.get("devices") or ()]
     highest = "reserved_bytes.all.peak"
     stats: Mapping[str, Any] = max(cards, key=lambda one: one[highest], default={})
     # What the card itself saw outlives the process: more than what its last word had is what was reached at least.
@@ -215,7 +218,7 @@ def _found(
     at_least = seen > 0 and seen >= known
     stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
     versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
-    errors = [f"{row['error']}: {row['message']}" for row in told if row["error"]]
+    errors = [f"{row['error']}: {row['message']}" for row in _own_errors(told)]
     oom, streams = _first_oom(done, told)
     return Rehearsal(
         device=device,
@@ -252,9 +255,15 @@ def _peak(path: Path) -> int:
     )
 
 
+def _own_errors(told: Told) -> list[Mapping[str, Any]]:
+    """Who raised; a launcher tells of others' errors alone."""
+    found = [row for row in told if row["error"]]
+    return [row for row in found if row["error"] != "ChildFailedError"] or found
+
+
 def whose(done: Recording, told: Told) -> str:
     """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal, in one line."""
-    errors = " ".join(f"{row['error']}: {row['message']}" for row in told if row["error"])
+    errors = " ".join(f"{row['error']}: {row['message']}" for row in _own_errors(told))
     found = next((row for row in WORDS["ends"] if re.search(row["seen"], errors)), None)
     if found is None and done.exit_code > 128 and not errors:
         found = WORDS["crash"]
@@ -332,6 +341,7 @@ def trust(
         "streams": streams * (streams > 1),
         "forks": sum(row["forks"] for row in told),
         "several": using * (using > 1),
+        "collectives": sum(row["counts"].get("collectives", 0) for row in told),
     }
     known_bytes = {"bytes": cudnn_workspace_bytes}
     lines += [
