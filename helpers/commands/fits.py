@@ -37,7 +37,7 @@ def fits(given: argparse.Namespace) -> int:
     from helpers.tell.fits import as_text
 
     found = found_for(given)
-    print_json(found.shape()) if given.json else print(as_text(found))
+    print_json(vars(found)) if given.json else print(as_text(found))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from helpers.fits.log import Log
 from helpers.fits.model import json_file, wrong
@@ -17,22 +17,13 @@ from helpers.look.parts import UNIFIED
 from helpers.units import halved
 
 
-class Part(NamedTuple):
-    """One row: bytes as they are likely, and the least and most they may be; None where nothing says so."""
-
-    part: str
-    bytes: int | None
-    low_bytes: int | None
-    high_bytes: int | None
-    source: str
-
-
 @dataclass
 class Answer:
-    """What fits: the rows, their ceiling, yes, no or None, what each open unknown may be, and what is missing to say more."""
+    """What fits: the rows (bytes as they are likely, the least and most they may be, None where nothing says so; source), their
+    ceiling, yes, no or None, what each open unknown may be, and what is missing to say more. Its fields are its JSON."""
 
     program: str
-    rows: list[Part]
+    rows: list[dict[str, Any]]
     ceiling_bytes: int | None
     ceiling_source: str
     fits: bool | None
@@ -41,10 +32,6 @@ class Answer:
     missing: list[str]
     cache: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-
-    def shape(self) -> dict[str, Any]:
-        """The answer as JSON holds it."""
-        return {**vars(self), "rows": [row._asdict() for row in self.rows]}
 
 
 def read_inputs(path: Path) -> tuple[str, str, list[str], dict[str, Any]]:
@@ -105,14 +92,14 @@ def answer(program: str, version: str, tags: Sequence[str], inputs: Mapping[str,
     return Answer(program, rows, top, says, fits, left, solved(sheet), missing, cache)
 
 
-def _part(ends: Mapping[str, Sheet], name: str, formula: str, shown: Sequence[str]) -> Part:
+def _part(ends: Mapping[str, Sheet], part: str, formula: str, shown: list[str]) -> dict[str, Any]:
     sheet, values = ends[LOW], [one.value(formula) for one in ends.values()]
-    known = [max(0, int(value)) for value in values if value is not None]
-    if not known:
-        return Part(name, None, None, None, "missing: " + ", ".join(_missing(sheet, formula)))
+    sizes = [None if value is None else max(0, int(value)) for value in values]
+    known = [size for size in sizes if size is not None]
+    least, most = min(known, default=None), None if None in sizes else max(known)
+    row = {"part": part, "bytes": sizes[1], "low_bytes": least, "high_bytes": most}
     source = next((sheet.sources[one] for one in shown if one in sheet.sources), "as given")
-    likely = None if values[1] is None else max(0, int(values[1]))
-    return Part(name, likely, min(known), None if None in values else max(known), source)
+    return {**row, "source": source if known else f"missing: {', '.join(_missing(sheet, formula))}"}
 
 
 def _missing(sheet: Sheet, *formulas: str) -> list[str]:

@@ -51,7 +51,7 @@ def read_log(lines: Iterable[str]) -> Log:
         values = list(spot.values())
         whole = sum(values) if how in ("each", "add") else values if how == "list" else values[-1]
         (log.printed if how == "printed" else log.inputs)[key] = whole
-    _of_caches(log.inputs, log.printed)
+    log.inputs["n_ctx_printed"] = log.inputs.get("n_ctx")
     found = [one for one in read_message(kept).messages if one.event in FAILED]
     if not programs and not found:
         expected = "expected the output of llama.cpp, ollama, vLLM or SGLang, or a model's file"
@@ -71,21 +71,3 @@ def _value(text: str, row: dict[str, Any]) -> Any:
     text, words = text.replace(",", ""), table("logs")["words"]
     is_word = text in words or not re.fullmatch(r"[\d.]+", text)
     return words.get(text, text) if is_word else float(text) if "." in text else int(text)
-
-
-def _of_caches(given: dict[str, Any], printed: dict[str, Any]) -> None:
-    """Bytes of a token by the sizes that were printed: so a context can be solved for without the model's dimensions."""
-    if "layers_model" in printed:
-        given.setdefault("n_layer", printed["layers_model"] - 1)
-    sizes = (given.pop(f"cache_{name}", ()) for name in ("cells", "sizes", "layers"))
-    caches, streams = sorted(zip(*sizes, strict=False)), given.get("streams", 1)
-    if caches and caches[0][0]:
-        for name, (cells, size, layers) in (("swa", caches[0]), ("full", caches[-1])):
-            given.update({f"{name}_token": size / cells / streams, f"n_layer_{name}": layers})
-        given.update(n_layer_kv=given.pop("n_layer_full"), swa_cells=caches[0][0] * streams)
-        given.update({"n_layer_swa": 0, "swa_token": 0} if len(caches) == 1 else {}, kv_bytes=None)
-    elif given.get("n_ctx") and (printed.get("need_at_n_ctx") or given.get("kv_bytes")):
-        whole = printed.get("need_at_n_ctx") or given.pop("kv_bytes")
-        given.update(full_token=whole / given["n_ctx"])
-    if "full_token" in given:
-        given.update({"n_layer_swa": 0, "n_layer_recurrent": 0, **given})

@@ -30,7 +30,7 @@ def rows_table(answer: Answer) -> Shown:
     names = words("fits")["parts"]
     rows: list[list[Any]] = [
         [names[part], likely, low, "no bound" if high is None else high, source]
-        for part, likely, low, high, source in answer.rows
+        for part, likely, low, high, source in map(dict.values, answer.rows)
         if likely != 0 or high != 0
     ]
     columns = ["part", *(Column(name, "bytes") for name in ("likely", "at least", "at most"))]
@@ -48,7 +48,7 @@ def _draw(answer: Answer) -> Any:
     from . import sheet  # matplotlib is slow to come, and a terminal needs none
 
     page, names = sheet.Sheet(headline(answer)), words("fits")["parts"]
-    held = [(names[one.part], one.bytes) for one in answer.rows if one.bytes]
+    held = [(names[one["part"]], one["bytes"]) for one in answer.rows if one["bytes"]]
     looks = (sheet.Look(colour, "white") for colour in cycle(sheet.SERIES))
     pieces = [sheet.Piece(*row, look) for row, look in zip(held, looks, strict=False)]
     whole, top = sum(size for _, size in held), answer.ceiling_bytes or 0
