@@ -48,29 +48,22 @@ def found_for(given: argparse.Namespace) -> Answer:
 
     if bool(given.what) == bool(given.inputs):
         raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
-    path, read, made = Path(given.what or given.inputs), None, None
+    path = Path(given.what or given.inputs)
     if not path.exists():
         raise WrongUse(f"{path}: not there; expected a local file, nothing is downloaded")
-    release, tags = given.release, list[str]()
     if given.inputs:
-        program, release, tags, inputs = answer.read_inputs(path)
+        known = answer.read_inputs(path)
     elif path.is_dir() or model.SUFFIX.search(path.name) or model.start_of(path, 4) == b"GGUF":
-        made = model.read_model(path)
-        tags, inputs = list(made.tags), made.inputs
-        program = "llama.cpp" if "gguf_arch" in inputs else "vLLM"
+        known = model.read_model(path)
     else:
         with TextFile(str(path)) as file:
-            read = log.read_log(file.lines())
-        program, inputs = read.program, read.inputs
-    inputs = {**inputs, **_asked(given)}
+            known = log.read_log(file.lines())
+    known.inputs.update(_asked(given))
+    known.program, known.version = given.server or known.program, given.release or known.version
     if given.train:
-        program, inputs = "training", {"n_ctx": 2048, **inputs, "optimizer": given.train}
-    found = answer.answer(given.server or program, given.release or release, tags, inputs)
-    if made:
-        found.missing[:0], found.notes = made.missing, made.notes
-    if read:
-        answer.of_log(found, read)
-    return found
+        known.inputs = {"n_ctx": 2048, **known.inputs, "optimizer": given.train}
+        known.program = "training"
+    return answer.answer(known)
 
 
 def _asked(given: argparse.Namespace) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.fits.log import Log
 from helpers.fits.model import json_file, wrong
-from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, Sheet, checked, table
+from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, Given, Sheet, checked, table
 from helpers.judge.ceilings import ceilings
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
@@ -34,7 +33,7 @@ class Answer:
     notes: list[str] = field(default_factory=list)
 
 
-def read_inputs(path: Path) -> tuple[str, str, list[str], dict[str, Any]]:
+def read_inputs(path: Path) -> Given:
     """Program, version, architecture and inputs of a record, and nothing else of it. Raises ValueError in one line."""
     record = json_file(path)
     inputs, tags = record.get("inputs"), record.get("architecture") or ()
@@ -42,7 +41,7 @@ def read_inputs(path: Path) -> tuple[str, str, list[str], dict[str, Any]]:
         keys = ", ".join(list(record)[:6])[:80] or "nothing"
         raise wrong(path, keys, "an object with program, version, architecture and inputs")
     tags = list(map(str, tags if isinstance(tags, list) else (tags,)))
-    return record["program"], str(record.get("version") or ""), tags, inputs
+    return Given(record["program"], inputs, tags, str(record.get("version") or ""))
 
 
 def cards_of(bundle: Bundle) -> dict[str, Any]:
@@ -68,28 +67,29 @@ def cards_of(bundle: Bundle) -> dict[str, Any]:
     return {"card_total_bytes": sizes, "others_bytes": held, "ceiling_words": "; ".join(words)}
 
 
-def answer(program: str, version: str, tags: Sequence[str], inputs: Mapping[str, Any]) -> Answer:
-    """The rows, the sum, yes or no, and what is solved for. Raises ValueError for an input that cannot be one."""
-    given = checked(inputs)
-    ends = {end: Sheet(program, version, given, tags, end) for end in ENDS}
+def answer(given: Given) -> Answer:
+    """The rows, the sum, yes or no, and what is solved for; what a log says comes before what is computed. Raises ValueError."""
+    program, inputs = given.program, checked(given.inputs)
+    ends = {end: Sheet(program, given.version, inputs, given.tags, end) for end in ENDS}
     sheet, least = ends[LIKELY], ends[LOW]
     rows = [_part(ends, *row) for row in table()["parts"]]
     spare = {end: one.value("spare") for end, one in ends.items()}
-    fits, ceiling = None, sheet.value("ceiling")
+    fits, ceiling = given.fits, sheet.value("ceiling")
     known = sum(least.value(name) or 0 for name in ("weights", "need_bytes", "state_bytes"))
-    if spare[HIGH] is not None and spare[HIGH] >= 0:
+    if fits is None and spare[HIGH] is not None and spare[HIGH] >= 0:
         fits = True
-    elif (spare[LOW] or 0) < 0 or (ceiling is not None and known > ceiling):
+    elif fits is None and ((spare[LOW] or 0) < 0 or (ceiling is not None and known > ceiling)):
         fits = False
-    missing = _missing(sheet if fits is not None else ends[HIGH], *table()["asks"])
+    missing = given.missing + _missing(sheet if fits is not None else ends[HIGH], *table()["asks"])
     if fits is None and None not in spare.values():
         missing.append("what the server measures at start: the ranges end on both sides")
     if not sheet.family:
         missing.append(f"program {program[:40] or '(none)'}: not known, counted without rounding")
     cache = {name: sheet.value(name) for name in table()["cache"]}
     left, top = (None if one is None else int(one) for one in (spare[LIKELY], ceiling))
-    says = given.get("ceiling_words") or sheet.sources.get("ceiling", "")
-    return Answer(program, rows, top, says, fits, left, solved(sheet), missing, cache)
+    says = inputs.get("ceiling_words") or sheet.sources.get("ceiling", "")
+    made = {**solved(sheet), **{k: v for k, v in given.printed.items() if k in table()["solved"]}}
+    return Answer(program, rows, top, says, fits, left, made, missing, cache, given.notes)
 
 
 def _part(ends: Mapping[str, Sheet], part: str, formula: str, shown: list[str]) -> dict[str, Any]:
@@ -135,12 +135,3 @@ def _solved(sheet: Sheet, name: str, how: Mapping[str, Any]) -> float | None:
     if how.get("least"):
         return round(halved(room, most, 0)[0] * scale, 4) if room(most) else None
     return 0 if not room(step) else most if room(most) else halved(room, step, most, step)[0]
-
-
-def of_log(found: Answer, log: Log) -> None:
-    """What a log itself says comes before what was computed: sizes it printed, how it ended, and what to change."""
-    found.solved.update({name: log.printed[name] for name in found.solved if name in log.printed})
-    found.fits = False if log.failure else log.runs or found.fits
-    if log.failure is not None:
-        words = "It ended in: " + " ".join(log.failure.words.split())[:160]
-        found.notes = [words, *[log.advice] * bool(log.advice)]

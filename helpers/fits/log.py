@@ -5,32 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.fits.sheet import table
-from helpers.look.messages import Message, read_message
+from helpers.fits.sheet import Given, table
+from helpers.look.messages import read_message
 from helpers.units import printed_size
 
 MOST_LINE = 4000
-FAILED = "refused refused-by-limit no-room-at-start no-room-for-cache no-room-for-model".split()
 
 
-@dataclass
-class Log:
-    """``program`` by its lines, ``inputs`` of a sheet, ``printed`` results, the ``failure`` it ended in, and the ``advice``."""
-
-    program: str = ""
-    inputs: dict[str, Any] = field(default_factory=dict)
-    printed: dict[str, Any] = field(default_factory=dict)
-    failure: Message | None = None
-    runs: bool = False
-    advice: str = ""
-
-
-def read_log(lines: Iterable[str]) -> Log:
+def read_log(lines: Iterable[str]) -> Given:
     """What a log says, of its last load. Raises ValueError where no line is a server's."""
-    log, known, programs, kept = Log(), table("logs"), Counter[str](), list[str]()
+    log, known, programs, kept = Given("", {}), table("logs"), Counter[str](), list[str]()
     seen: dict[tuple[str, str], dict[Any, Any]] = {}
     again, runs, host = (re.compile(known[name]) for name in ("again", "runs", "host"))
     forms = [(row["has"], re.compile(row["form"]), row) for row in known["lines"]]
@@ -39,7 +25,7 @@ def read_log(lines: Iterable[str]) -> Log:
         if again.search(line):
             seen = {}
         if runs.search(line):
-            log.runs, kept = True, []  # what failed before was tried again
+            log.fits, kept = True, []  # what failed before was tried again
         for _, form, row in [one for one in forms if one[0] in line]:
             match, how = form.search(line), row.get("how", "last")
             groups = [group for group in match.groups() if group] if match else []
@@ -52,13 +38,14 @@ def read_log(lines: Iterable[str]) -> Log:
         whole = sum(values) if how in ("each", "add") else values if how == "list" else values[-1]
         (log.printed if how == "printed" else log.inputs)[key] = whole
     log.inputs["n_ctx_printed"] = log.inputs.get("n_ctx")
-    found = [one for one in read_message(kept).messages if one.event in FAILED]
+    found = [one for one in read_message(kept).messages if one.event in known["failed"]]
     if not programs and not found:
         expected = "expected the output of llama.cpp, ollama, vLLM or SGLang, or a model's file"
         raise ValueError(f"no line of a server among {len(kept)}; {expected}")
     log.program = programs.most_common(1)[0][0] if programs else found[-1].program
-    log.failure = found[-1] if found else None
-    log.advice = known["advice"].get(found[-1].row, "") if found else ""
+    for last in found[-1:]:
+        words, advice = " ".join(last.words.split())[:160], known["advice"].get(last.row)
+        log.fits, log.notes = False, [f"It ended in: {words}", *([advice] if advice else [])]
     return log
 
 

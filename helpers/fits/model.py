@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from helpers.fits.sheet import Sheet, table
+from helpers.fits.sheet import Given, Sheet, table
 from helpers.units import MIB
 
 MOST_JSON, MOST_GGUF = 100 * MIB, 64 * MIB
@@ -140,24 +138,7 @@ class Gguf:
         return list(struct.unpack_from(form, self.data, start)) if count <= MOST_KEPT else count
 
 
-@dataclass
-class Model:
-    """``inputs`` as a sheet takes them, ``tags`` of its architecture, what is ``missing`` in words, ``notes`` to show."""
-
-    architecture: str
-    inputs: dict[str, Any]
-    tags: Sequence[str] = ()
-    missing: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        name = re.sub("[^a-z]", "", self.architecture.lower())
-        if not any(name.startswith(known) for known in table("models")["known"]):
-            self.missing.append(f"not known: architecture {self.architecture or '(none)'}")
-            self.notes.append("What is said of its cache is that of plain attention.")
-
-
-def read_model(path: Path) -> Model:
+def read_model(path: Path) -> Given:
     """A model by its own header: nothing is downloaded, no weight is read. Raises ValueError in one line."""
     if path.is_dir():
         path = next((one for one in sorted(path.glob("*.gguf"))), path / "config.json")
@@ -176,7 +157,16 @@ def read_model(path: Path) -> Model:
     if config:
         return _config(config, path, weights)
     missing = ["config.json beside the weights: it names layers, heads and widths"]
-    return Model("", {"weights_bytes": weights}, (), missing)
+    return Given("vLLM", {"weights_bytes": weights}, missing=missing)
+
+
+def _known(kind: str, **given: Any) -> Given:
+    """What a header gives; an architecture that is not known is said."""
+    name, found = re.sub("[^a-z]", "", kind.lower()), Given(**given)
+    if not any(map(name.startswith, table("models")["known"])):
+        found.missing.append(f"not known: architecture {kind or '(none)'}")
+        found.notes.append("What is said of its cache is that of plain attention.")
+    return found
 
 
 def _whole(value: Any) -> int | None:
@@ -196,7 +186,7 @@ def _named(keys: dict[str, Any], names: dict[str, list[str]], before: str = "") 
     return found
 
 
-def _config(config: dict[str, Any], path: Path, weights: int) -> Model:
+def _config(config: dict[str, Any], path: Path, weights: int) -> Given:
     inner = config.get("text_config") or config.get("llm_config")
     text = {**config, **(inner if isinstance(inner, dict) else {})}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
@@ -214,7 +204,8 @@ def _config(config: dict[str, Any], path: Path, weights: int) -> Model:
     inputs.update({"model_bytes": weights} if weights else {"parameters_wide": 1})
     sees = any(key.startswith("vision") for key in config)
     missing = ["the vision part: no weights lie beside the config"] * (sees and not weights)
-    return Model(kind, inputs, tags + ["vision"] * sees, missing)
+    tags += ["vision"] * sees
+    return _known(kind, program="vLLM", inputs=inputs, tags=tags, missing=missing)
 
 
 def _quantised(how: Any) -> dict[str, Any]:
@@ -268,25 +259,27 @@ def _layers(found: dict[str, Any], kind: str, types: Any = ()) -> tuple[dict[str
     return inputs, tags + ["MoE"] * (inputs.get("n_expert", 0) > 1)
 
 
-def _gguf(path: Path) -> Model:
+def _gguf(path: Path) -> Given:
     header = Gguf(path)
     kind = str(header.keys.get("general.architecture", ""))[:60]
     found = _named(header.keys, table("models")["gguf"], kind + ".")
     found.setdefault("n_vocab", _whole(header.keys.get("tokenizer.ggml.tokens")))
     weights, missing = _parts(header, path)
+    given: dict[str, Any] = {"program": "llama.cpp", "missing": missing}
+    inputs = {"model_bytes": weights, "gguf_arch": kind}
     if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
         missing.append("layers and widths: its header names none")
-        return Model(kind, {"model_bytes": weights, "gguf_arch": kind}, (), missing)
+        return _known(kind, inputs=inputs, **given)
     if found.pop("head_dim_mla", 0) and "kv_lora_rank" in found:
         found["n_rot"] = found.get("head_dim_k", 0) - found["kv_lora_rank"]
     else:
         found.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
     if kind in table("models")["no_window"]:
         found.pop("n_swa", None)
-    inputs, tags = _layers(found, kind)
-    inputs.update(model_bytes=weights, gguf_arch=kind)
+    layers, tags = _layers(found, kind)
     types = [f"{label} {size / max(1, header.bytes):.0%}" for label, size in header.by_type.items()]
-    return Model(kind, inputs, tags, missing, ["Weights by type: " + ", ".join(types)])
+    notes = ["Weights by type: " + ", ".join(types)]
+    return _known(kind, inputs={**layers, **inputs}, tags=tags, notes=notes, **given)
 
 
 def _parts(header: Gguf, path: Path) -> tuple[int, list[str]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pkgutil import get_data
 from types import CodeType
@@ -18,8 +19,22 @@ from typing import Any
 from helpers.units import GIB, MIB
 
 LOW, LIKELY, HIGH = ENDS = ("low", "likely", "high")
-MOST = 1 << 62
-NEWEST = 999912
+MOST, NEWEST = 1 << 62, 999912
+
+
+@dataclass
+class Given:
+    """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is ``missing`` and what to say beside it
+    (``notes``), and of a log the ``printed`` results and how it ended (``fits``)."""
+
+    program: str
+    inputs: dict[str, Any]
+    tags: Sequence[str] = ()
+    version: str = ""
+    missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    printed: dict[str, Any] = field(default_factory=dict)
+    fits: bool | None = None
 
 
 class Missing(Exception):

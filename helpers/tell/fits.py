@@ -8,6 +8,8 @@ from itertools import cycle
 from typing import Any
 
 from helpers.fits.answer import Answer
+from helpers.look.reading import seen
+from helpers.shapes import Evidence, Missing, NextStep, Verdict
 from helpers.units import show_bytes
 
 from .shown import Column, Shown, words, wrapped
@@ -33,9 +35,9 @@ def rows_table(answer: Answer) -> Shown:
         for part, likely, low, high, source in map(dict.values, answer.rows)
         if likely != 0 or high != 0
     ]
-    columns = ["part", *(Column(name, "bytes") for name in ("likely", "at least", "at most"))]
-    says = headline(answer)
-    return Shown(f"What {answer.program} needs", [*columns, "source"], rows, result=says)
+    columns = [Column(name, "bytes") for name in ("likely", "at least", "at most")]
+    heads, title = ["part", *columns, "source"], f"What {answer.program} needs"
+    return Shown(title, heads, rows, result=headline(answer))
 
 
 def bar(answer: Answer) -> Shown:
@@ -61,6 +63,26 @@ def solved_lines(answer: Answer) -> list[str]:
     """What each open unknown may be, in a line each."""
     says, found = words("fits")["solved"], answer.solved
     return [says[name].format(value) for name, value in found.items() if value is not None]
+
+
+def verdict(answer: Answer) -> Verdict:
+    """The answer as a notebook's verdict."""
+    names, lines = words("fits")["parts"], solved_lines(answer) or answer.missing
+    known = [(one["part"], one["bytes"], one["source"]) for one in answer.rows if one["bytes"]]
+    rows = [
+        Evidence(name, seen(size, "bytes", source), names[name]) for name, size, source in known
+    ]
+    ask = "python -m helpers fits MODEL --gpu NAME --context N"
+    return Verdict(
+        cause="other" if answer.fits else "cannot-tell" if answer.fits is None else "true-capacity",
+        state="aside",
+        title=headline(answer),
+        confidence="likely",
+        summary="; ".join(lines),
+        evidence=rows,
+        missing=[Missing(one, ask) for one in answer.missing],
+        next_step=NextStep(lines[0], ask),
+    )
 
 
 def as_text(answer: Answer) -> str:
