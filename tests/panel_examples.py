@@ -17,6 +17,7 @@ CELLS = {
     "Live monitor": ("01_hardware_probe", "monitor.show(bundle)"),
     "Allocator what-if": ("02_allocator_stress", "allocator.show(case)"),
     "Ceilings and the reserve": ("03_ttm_gtt_analysis", "ceilings_panel.show(stacks[0], what_if)"),
+    "What fits": ("07_what_fits", "fits_panel.show(given)"),
     "Chunk planner": ("04_vpoc_chunking", "chunks_panel.show(shape, free)"),
 }
 """The notebook that each panel belongs to, and the cell that opens it there."""
@@ -25,18 +26,21 @@ PRELUDE = """import functools, os, sys
 sys.path.insert(0, os.environ["CASEBOOK_TESTS"])
 import panel_examples
 from helpers.allocator.replay import replay
+from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers, ttm_plan
 from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.boxes import open_box
 from helpers.tell import ttm
 from helpers.tell.panels import allocator, monitor
-from helpers.tell.panels.questions import ceilings as ceilings_panel, chunks as chunks_panel, reader as reader_panel
+from helpers.tell.panels.questions import ceilings as ceilings_panel, chunks as chunks_panel, fits_panel, reader as reader_panel
 from helpers.tell.shown import Column, Shown
 monitor.is_this_box = lambda bundle: True
 allocator.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin
 message, box, bundle = "", "", open_box("strix-halo-1-found")
 stacks, case = layers.ceilings(bundle), panel_examples.small_study()
 what_if = ttm.what_if(stacks[0], ttm_plan.room(bundle, stacks[0]))
+given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
+                            "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
 shape, free = Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)
 """
 """What a notebook holds before its panel, made small. It runs in a kernel of its own, in a folder of its own."""

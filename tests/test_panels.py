@@ -15,6 +15,7 @@ from tell_boxes import DATA
 from test_notebooks import ROOT
 
 from helpers.allocator.replay import replay
+from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_plan
 from helpers.load.vpoc.planner import Free, Shape
@@ -22,12 +23,23 @@ from helpers.look.boxes import open_box
 from helpers.run.kernel import MARK
 from helpers.tell import ttm
 from helpers.tell.panels import allocator, frame, monitor
-from helpers.tell.panels.questions import Planner, Reader, Reserve, ceilings, chunks, reader
+from helpers.tell.panels.questions import (
+    Planner,
+    Reader,
+    Reserve,
+    Wish,
+    ceilings,
+    chunks,
+    fits_panel,
+    reader,
+)
 from helpers.tell.sanitise import clean_svg
 from helpers.tell.shown import DARK
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
-PANELS = (reader, ceilings, chunks, allocator.PANEL, monitor.PANEL)
+SMALL = {"n_layer": 16, "n_head_kv": 4, "head_dim_k": 128, "n_ctx": 8192, "n_ctx_train": 65536}
+WISH = Wish(Given("llama.cpp", {**SMALL, "weights_bytes": 4 << 30, "card_total_bytes": 8 << 30}))
+PANELS = (reader, ceilings, chunks, fits_panel, allocator.PANEL, monitor.PANEL)
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +79,7 @@ def state_of(name):
         "message": lambda: Reader(made.MESSAGE),
         "small": lambda: allocator.Bench(made.small_study()),
         "planner": lambda: PLANNER,
+        "wish": lambda: WISH,
     }
     return made_up[name]() if name in made_up else reserve_of(name)
 
@@ -191,8 +204,17 @@ def test_opening_a_panel_again_closes_the_one_before():
 
 def states():
     """Each panel with a state that it can show."""
-    several = map(state_of, ("message", "strix-halo-1-found", "planner", "small"))
+    several = map(state_of, ("message", "strix-halo-1-found", "planner", "wish", "small"))
     return zip(PANELS, [*several, monitor.Watch()], strict=True)
+
+
+def test_sliders_for_context_and_slots_answer_what_fits():
+    line, controls, says = opened(fits_panel, WISH)
+    assert "Fits in 8.00 GiB" in says() and "Longest context that fits: " in says()
+    controls["Context"].value = 65536
+    controls["Slots"].value = 4
+    assert "role='status'" in line.value and "ready" in line.value
+    assert "Does not fit" in says() or "Cannot tell" in says()
 
 
 def test_every_control_has_a_label_and_waits_until_it_is_left():

@@ -81,7 +81,7 @@ def verdict(answer: Answer) -> Verdict:
         summary="; ".join(lines),
         evidence=rows,
         missing=[Missing(one, ask) for one in answer.missing],
-        next_step=NextStep(lines[0], ask),
+        next_step=NextStep(words("fits")["steps"][str(answer.fits)].format(lines[0]), ask),
     )
 
 
