@@ -103,6 +103,18 @@ def test_what_a_card_has_is_not_the_hosts_memory_and_an_apu_not_more_than_comput
     }
 
 
+@pytest.mark.parametrize(
+    ("box", "torch"),
+    [
+        ("rx7900xt-container", "2.4.0a0+rocm6.3"),  # prints itself as +git; HIP says 6.3
+        ("strix-halo-4-ttm", "2.10.0a0+rocm7.10.0a20251015"),
+        ("cuda-24gb-tuning", "2.9.0"),
+    ],
+)
+def test_a_study_keeps_the_rocm_release_of_its_box(box, torch):
+    assert fix_study(open_box(box), ["xnack"]).torch == torch
+
+
 def measured(remedy, says, predicted, verdict, ratio):
     says_of = "less" if ratio < 1 else "more"
     memory = Effect("memory", ratio, ratio - 0.1, ratio + 0.1, 5, says_of)

@@ -428,12 +428,18 @@ class FixStudy:
 
 
 def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
-    """(bytes of the card to predict for, torch, build) of a box; a box without a GPU is predicted for a card of 20 GiB."""
+    """(bytes of the card to predict for, torch, build) of a box; a box without a GPU is predicted for a card of 20 GiB.
+
+    ``torch`` names the ROCm release, by which settings differ: its own mark, or HIP's version, which follows it.
+    """
     facts = framework(bundle)
     torch = str(facts.version.value) if facts.version.ok else "2.14.1"
     build = "rocm" if any(gpu.driver == "amdgpu" for gpu in gpus(bundle)) else "cuda"
     size = parse_size(capacity) if capacity else largest_pool(bundle)[0] or CPU_BYTES
-    return size, torch.split("+")[0], build
+    version, _, mark = torch.partition("+")
+    if build == "rocm" and not mark.startswith("rocm"):
+        mark = "rocm" + ".".join(str(facts.hip.value).split(".")[:2]) if facts.hip.ok else ""
+    return size, f"{version}+{mark}" if mark.startswith("rocm") else version, build
 
 
 def fix_study(
