@@ -309,7 +309,8 @@ class FirstOom(Shape):
 @dataclass(frozen=True)
 class Replay(Shape):
     """What the allocator did, or would have done, under one setting. ``proved``: the compiled allocator of this release and build
-    was compared with the model, or only its source was read; ``proved_on``: that in words, with what was compared."""
+    was compared with the model, or only its source was read; ``proved_on``: that in words, with what was compared;
+    ``not_modelled``: settings named in ``settings`` that the model leaves out, each with why."""
 
     events: int
     ooms: int
@@ -330,6 +331,7 @@ class Replay(Shape):
     peak_reserved_low_bytes: int = 0
     peak_reserved_high_bytes: int = 0
     flags: List[str] = field(default_factory=list)
+    not_modelled: List[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -132,13 +132,29 @@ def test_a_refusal_says_what_was_expected(conf, torch, words):
         parse(conf, behaviour(torch))
 
 
-@pytest.mark.parametrize("form", ["1.5", "40G", "nonsense"])
-def test_the_reserve_of_2_15_is_taken_and_said_to_be_without_effect(form):
-    reserve = f"expandable_segments_reserve:{form}"
-    both = f"{reserve},expandable_segments_reserve_by_class:[a:0.5,b:8G]"
-    assert len(parse(both, behaviour("2.15")).ignored) == 2
+@pytest.mark.parametrize(
+    ("form", "reserve"),
+    [
+        ("1.5", (True, 1.5)),
+        ("3e-1", (True, 0.3)),
+        ("40G", (False, 40.0)),
+        ("0.5g", (False, 0.5)),
+        *((text, (True, 0.25)) for text in ("nonsense", "0", "-1", "64M", "1e999", "inf", "G")),
+    ],
+)
+def test_the_reserve_of_2_15_is_read_and_one_that_torch_warns_of_leaves_what_held(form, reserve):
+    text, rules = f"expandable_segments_reserve:{form}", behaviour("2.15")
+    before = parse("expandable_segments_reserve:0.25", rules)
+    assert parse(text, rules, before).reserve == reserve
     with pytest.raises(SettingsError):
-        parse(reserve, NEW)
+        parse(text, NEW)
+
+
+def test_what_a_replay_leaves_out_is_told():
+    text = "expandable_segments_reserve_by_class:[a:0.5,b:8G],graph_capture_record_stream_reuse:True"
+    by_class, reuse = parse(text, behaviour("2.15")).unmodelled
+    assert by_class.startswith("expandable_segments_reserve_by_class: no trace says which stream")
+    assert reuse.startswith("graph_capture_record_stream_reuse: it frees blocks earlier while")
 
 
 def test_dangers_are_named():

@@ -201,7 +201,7 @@ def test_a_fraction_of_a_string_that_torch_refuses_holds_nothing():
 
 
 GOOD = {"flag": "True", "size": "64", "number": "8", "share": "0.5", "open share": "0.5"}
-GOOD |= {"divisions": "4", "text": "1.5", "list": "[small:0.5]", "backend": "native"}
+GOOD |= {"divisions": "4", "reserve": "1.5", "list": "[small:0.5]", "backend": "native"}
 
 
 @EACH_BUILD

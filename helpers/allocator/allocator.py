@@ -194,11 +194,6 @@ def page_bytes(settings, small):
     return SMALL_SEGMENT_BYTES if small else settings.large_segment_bytes
 
 
-def range_bytes(total, page):
-    """Addresses of an expandable segment on a card of so many bytes."""
-    return round_up(total + total // 8, page)
-
-
 def allocate(a, pool, size, stream):
     """try_allocate_expandable_block: a block of at least size bytes, by mapping pages; what was mapped before one failed stays
     mapped."""
@@ -235,7 +230,7 @@ def find_expandable(a, pool, size, stream):
             return first
         unmapped = after_in_set(a, unmapped)
     page = page_bytes(conf(a), pool_at(a, pool).small)
-    span = range_bytes(a.total, page)
+    span = round_up(conf(a).range_bytes, page)
     address = reserve(a, span)
     segment = new_segment(a, address, span, 1, a.reserves - 1, page)
     if a.checks_range and span < size:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator import blocks, driver, records
-from helpers.allocator.allocator import advance, page_bytes, range_bytes
+from helpers.allocator.allocator import advance, page_bytes
 from helpers.allocator.driver import Card, round_up, stream_turn
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
 from helpers.allocator.records import NO_LIMIT, NONE, Memory, table, unused
@@ -189,11 +189,18 @@ def at_rest(
 def settings_table(settings: Sequence[Settings], card: Card) -> np.ndarray:
     made = table("settings", len(settings), fraction_bytes=NO_LIMIT)
     for row, one in zip(made, settings, strict=True):
-        for name in {*(records.SETTING.names or ())} - {"fraction_bytes"}:
+        for name in {*(records.SETTING.names or ())} - {"fraction_bytes", "range_bytes"}:
             row[name] = getattr(one, name)
         if one.fraction is not None:
             row["fraction_bytes"] = int(one.fraction * float(card.capacity_bytes))
+        row["range_bytes"] = range_bytes(one, card)
     return made
+
+
+def range_bytes(settings: Settings, card: Card) -> int:
+    """The addresses of an expandable segment, before they are rounded to whole pages."""
+    full, (of_card, number) = card.capacity_bytes * 9 // 8, settings.reserve or (True, 2.0)
+    return int(min(number * (card.capacity_bytes if of_card else 1 << 30), full))
 
 
 def whole(start: Sequence[StartSegment], settings: Settings, card: Card) -> list[StartSegment]:
@@ -211,7 +218,7 @@ def whole(start: Sequence[StartSegment], settings: Settings, card: Card) -> list
         holds = (at for at in mine if 0 <= known.address - found[at].address < found[at].size)
         at = next(holds, len(found))
         if at == len(found):
-            span = range_bytes(card.capacity_bytes, page_bytes(settings, known.small))
+            span = round_up(range_bytes(settings, card), page_bytes(settings, known.small))
             found.append(replace(known, size=span, blocks=(StartBlock(0, span, 0, UNMAPPED, -1),)))
             mine.append(at)
         *pieces, tail = found[at].blocks

@@ -42,11 +42,12 @@ POOL = record("private small get_calls free unmapped")
 """BlockPool in C++. ``free`` and ``unmapped``: the places of the blocks that stand in front of its two sets."""
 STAT = record("current peak allocated freed")
 SETTING = record(
-    "max_split_bytes non_split_rounding_bytes expandable large_segment_bytes throw_on_oom fraction_bytes",
+    "max_split_bytes non_split_rounding_bytes expandable large_segment_bytes throw_on_oom fraction_bytes range_bytes",
     ("gc_threshold", np.float64),
     ("roundup_divisions", np.int64, (16,)),
 )
-"""settings.text.Settings. ``fraction_bytes``: what the fraction that the string names allows, NO_LIMIT where it names none."""
+"""settings.text.Settings. ``fraction_bytes``: what the fraction that the string names allows, NO_LIMIT where it names none;
+``range_bytes``: the addresses of an expandable segment, before they are rounded to whole pages."""
 USE = record("at spare stream event block next")
 """A stream that uses a block; once the block is freed, an event that it waits for, in the stream's queue."""
 QUEUE = record("stream turn first last use")

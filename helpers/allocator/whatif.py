@@ -71,7 +71,7 @@ def whatif(
     one = partial(_one, card.capacity_bytes)
     outcomes = dict(zip(jobs, runs.map(one, jobs, progress), strict=True))
     tried = {conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs}
-    table = [_row(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
+    table = [row_of(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
     rows = sorted(table, key=_rank)
     use, why = choose(rows)
     needs, needs_settings = 0, ""
@@ -142,33 +142,34 @@ def _confs(
     return [*tried, recorded], []
 
 
-def _row(
+def row_of(
     settings: Settings,
     outcomes: Sequence[Outcome],
     rules: Behaviour,
     fraction: float | None,
-    origin: np.ndarray,
+    origin: np.ndarray | None = None,
 ) -> Replay:
     """One setting. Figures are those of first-fit addresses; the band of peak reserved is over all the rules for addresses that
-    matter on this release (one: no band), and it passes where it passes under each. flags: why it is never recommended."""
+    matter on this release (one: no band), and it passes where it passes under each. flags: why it is never recommended;
+    origin: the recorded operation of each that was replayed, where they differ."""
     first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
     flags = list(settings.warnings)
     if fraction is not None:
         flags = [text for text in flags if not text.startswith("garbage_collection_threshold:")]
-    if settings.conf and replace(settings, conf="", ignored=()) == parse("", rules):
+    if settings.conf and replace(settings, conf="", ignored=(), unmodelled=()) == parse("", rules):
         flags.append("; ".join(("it changes nothing here", *settings.ignored)))
     failed = [outcome for outcome in outcomes if outcome.first_oom is not None]
     worst = min(failed, key=lambda outcome: outcome.first_oom or 0, default=first)
+    oom = worst.first_oom
+    at = oom if oom is None or origin is None else int(origin[oom])
     return Replay(
         settings=settings.conf,
         torch=rules.torch,
         build=rules.build,
         events=first.events,
         ooms=max(outcome.ooms for outcome in outcomes),
-        first_oom=worst.first_oom
-        if worst.first_oom is None
-        else FirstOom(int(origin[worst.first_oom]), worst.first_oom_bytes),
+        first_oom=None if at is None else FirstOom(at, worst.first_oom_bytes),
         peak_allocated_bytes=first.peak_allocated_bytes,
         peak_reserved_bytes=first.peak_reserved_bytes,
         peak_reserved_low_bytes=min(peaks),
@@ -179,6 +180,7 @@ def _row(
         passes=all(passed),
         addresses_agree=len(set(passed)) == 1,
         flags=flags,
+        not_modelled=list(settings.unmodelled),
         proved=rules.proved,
     )
 

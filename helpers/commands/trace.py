@@ -103,11 +103,16 @@ def replay(arguments: argparse.Namespace) -> int:
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --capacity 20GiB --conf expandable_segments:True
     """
+    from dataclasses import replace
+
     from helpers.allocator import replay as allocator
     from helpers.allocator.load import to_parquet
     from helpers.allocator.outcome import lines
     from helpers.allocator.recorded import agreement
     from helpers.allocator.trace import op_lines
+    from helpers.allocator.whatif import row_of
+    from helpers.settings.releases import behaviour
+    from helpers.settings.text import parse
     from helpers.tell import replays
 
     subject = _Subject(arguments)
@@ -140,7 +145,9 @@ def replay(arguments: argparse.Namespace) -> int:
         if out is None:
             return 0
     check = agreement(subject.trace, outcome) if subject.same_settings else None
-    shape = replays.replay_shape(outcome, subject.conf, subject.torch, subject.build)
+    rules = behaviour(subject.torch, subject.build)
+    shape = row_of(parse(subject.conf, rules), [outcome], rules, subject.fraction)
+    shape = replace(shape, build=subject.build, proved_on=rules.proved_on)
     if arguments.json:
         agreed = {"agreement": check._asdict()} if check else {}
         print_json({**shapes.as_dict(shape), **agreed, "notes": subject.notes})

@@ -27,10 +27,10 @@ NO_CACHE = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 class Option:
     """One key of the allocator's text; before ``since`` torch stops at its first use of the GPU with "Unrecognized".
 
-    ``kind`` says how torch reads the value (flag, size, number, share, open share, divisions, list, text, backend), ``form``
+    ``kind`` says how torch reads the value (flag, size, number, share, open share, divisions, list, reserve, backend), ``form``
     is an expression for values as they are meant, ``expected`` the same in words. ``shared``: read by the parser that all
-    accelerators share since 2.10. ``inert``: why a replay need not model it. ``moment``: when it is read, where that is not
-    when the text is.
+    accelerators share since 2.10. ``inert``: why a replay need not model it; ``unmodelled``: why it does not, though it should.
+    ``moment``: when it is read, where that is not when the text is.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Option:
     since: str = ""
     shared: bool = False
     inert: str = ""
+    unmodelled: str = ""
     least: int = 0
     moment: str = ""
 

@@ -40,7 +40,8 @@ class Settings:
     """What holds under one string. ``fraction``: what the key says (None: not named); it limits memory from the start only.
 
     ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the last above; 0, 1: none; -1: nor 512 B.
-    ``ignored``: what was named without effect on bytes, a sentence each; ``warnings``: dangers, a sentence each.
+    ``reserve``: of the device's memory (True) or GiB (False), and how many. ``ignored``: what was named without effect on bytes,
+    ``unmodelled``: with an effect that a replay leaves out; ``warnings``: dangers; a sentence each.
     """
 
     conf: str = ""
@@ -52,7 +53,9 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     throw_on_oom: bool = False
     fraction: float | None = None
+    reserve: tuple[bool, float] | None = None
     ignored: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -73,6 +76,7 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
         "expandable_segments": before.expandable,
         "throw_on_cudamalloc_oom": before.throw_on_oom,
         "per_process_memory_fraction": before.fraction,
+        "expandable_segments_reserve": before.reserve,
         **text.named,
     }
     sized = "large_segment_size_mb" in behaviour.keys
@@ -87,8 +91,11 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
         large_segment_bytes=now["large_segment_size_mb"],
         throw_on_oom=now["throw_on_cudamalloc_oom"],
         fraction=now["per_process_memory_fraction"],
+        reserve=now["expandable_segments_reserve"],
     )
-    inert = [f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert]
+    named = [OPTIONS[key] for key in text.named]
+    inert = [f"{one.name} {one.inert}" for one in named if one.inert]
+    unmodelled = tuple(f"{one.name}: {one.unmodelled}" for one in named if one.unmodelled)
     unlimited = settings.max_split_bytes == UNLIMITED
     without = {
         "no_expandable": now["expandable_segments"] and not behaviour.expandable_available,
@@ -97,7 +104,7 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     }
     ignored = (*inert, *(SAYS[name] for name, so in without.items() if so))
     dangers = _dangers(settings, behaviour, (previous or settings).fraction)
-    settings = replace(settings, ignored=ignored, warnings=dangers)
+    settings = replace(settings, ignored=ignored, unmodelled=unmodelled, warnings=dangers)
     if text.error is not None:
         text.error.left = settings
         raise text.error
@@ -245,7 +252,7 @@ class Conf:
         if kind == "divisions":
             self._roundup(text)
             return
-        value: Any = text  # of a text torch warns where it is bad, and keeps its default
+        value: Any = text
         wants = KINDS.get(kind, "")
         if kind == "flag":
             value = {"True": True, "False": False}.get(text)
@@ -256,6 +263,8 @@ class Conf:
             share = _real(text)
             inside = share is not None and (0 < share < 1 or (kind == "share" and share in (0, 1)))
             value = share if inside else None
+        elif kind == "reserve" and (value := _reserve(text)) is None:
+            return  # torch warns and keeps what it has
         elif kind in ("size", "number"):
             value = self._sized(key, self._whole(key, text))
         if value is None:
@@ -325,6 +334,14 @@ class Conf:
 
 def _power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
+
+
+def _reserve(text: str) -> tuple[bool, float] | None:
+    """parseReserveSpec's reading: (True, parts of the device's memory) or (False, GiB); None where it warns."""
+    number = text[:-1] if text[-1:] in ("G", "g") else text
+    whole = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", number)
+    value = float(number) if whole else 0.0
+    return (number == text, value) if 0 < value < float("inf") else None
 
 
 def _real(text: str) -> float | None:

@@ -15,33 +15,10 @@ from helpers.allocator.recorded import AMPLE_BYTES, Agreement
 from helpers.allocator.whatif import TOP
 from helpers.look.reading import seen
 from helpers.settings.releases import behaviour
-from helpers.shapes import FirstOom, Replay, Verdict, WhatIf
+from helpers.shapes import Replay, Verdict, WhatIf
 from helpers.units import show_bytes
 
 from .shown import Column, Shown
-
-
-def replay_shape(outcome: Outcome, conf: str, torch: str, build: str) -> Replay:
-    """One replay as its JSON shape."""
-    rules, peak, first = behaviour(torch, build), outcome.peak_reserved_bytes, outcome.first_oom
-    return Replay(
-        events=outcome.events,
-        ooms=outcome.ooms,
-        first_oom=None if first is None else FirstOom(first, outcome.first_oom_bytes),
-        peak_allocated_bytes=outcome.peak_allocated_bytes,
-        peak_reserved_bytes=peak,
-        peak_reserved_low_bytes=peak,
-        peak_reserved_high_bytes=peak,
-        retries=outcome.counter("num_alloc_retries"),
-        device_allocs=outcome.counter("num_device_alloc"),
-        slow_calls=outcome.slow_calls,
-        passes=not outcome.ooms,
-        settings=conf,
-        torch=torch,
-        build=build,
-        proved=rules.proved,
-        proved_on=rules.proved_on,
-    )
 
 
 def replay_text(
@@ -77,7 +54,12 @@ def replay_text(
         same += f"{check.same_segment_calls} of {check.segment_calls} segment calls"
         held = f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"
         below = ["", f"Against the recording, {exact}: {same}, reserved at the end {held}"]
-    below += ["", f"Proof: {shape.proved_on}", *(f"Note: {note}" for note in notes)]
+    below += [
+        "",
+        f"Proof: {shape.proved_on}",
+        *(f"Not modelled: {it}" for it in shape.not_modelled),
+    ]
+    below += [f"Note: {note}" for note in notes]
     return str(Shown("A replay", ["figure", "value"], rows, below, before=[head, ""]))
 
 
@@ -111,6 +93,8 @@ def league(answer: WhatIf, rows: int = TOP) -> Shown:
     head = ["settings", "runs out at", "peak reserved", "retries", "slow calls"]
     title = f"{use}. {passing} of {len(answer.rows)} settings pass on {size}"
     proved = [f"proof: {answer.proved_on}"] if answer.proved == "oracle" else []
+    left_out = dict.fromkeys(one for row in chosen for one in row.not_modelled)
+    proved += [f"not modelled: {one}" for one in left_out]
     before, below = [f"card {size}, {tried}", use, answer.why, ""], [*below, *proved, SLOW_CALLS]
     return Shown(title, head, list(map(_league_row, chosen)), below, before, widest=None)
 

@@ -14,12 +14,15 @@ MIB, GIB = 1 << 20, 1 << 30
 ODD = ["max_split_size_mb:19", "garbage_collection_threshold:1.5", "no_such_key:3"]
 ODD += ["roundup_power2_divisions:3", "expandable_segments:maybe", "max_split_size_mb"]
 
+RESERVES = ("0.02", ".1", "3e-1", "0.75", "1.125", "4", "+1.", "1G", "0.1g", "0.003G", "1e3G")
+RESERVES += ("0", "-1", "64M", "1e999", "inf", "G", "0x10")  # of these torch warns
+
 
 class Program:
     """Operations so far, the blocks that are live as far as the program knows, and the card and settings that it runs under."""
 
-    def __init__(self, rng: random.Random, conf: str, vram: int, captures: bool) -> None:
-        self.rng, self.conf, self.vram, self.captures = rng, conf, vram, captures
+    def __init__(self, rng: random.Random, conf: str, vram: int, torch: str) -> None:
+        self.rng, self.conf, self.vram, self.torch = rng, conf, vram, torch
         self.events = rng.randint(250, 750)
         self.ops: list[dict] = []
         self.live: dict[int, int] = {}
@@ -189,6 +192,9 @@ def pools(p: Program) -> None:
     """Private pools, as graphs have them: filled, used again, and given up once nothing in them lives."""
     home: dict[int, set[int]] = {}
     last = 0
+    if p.torch.startswith("2.13."):  # its first graph allocates the state of the random numbers
+        p.say("alloc", id=1, size=8, via="generator")
+        p.say("alloc", id=2, size=8, via="generator")
     while p.more:
         if len(home) < 3 or p.rng.random() < 0.1:
             last += 1
@@ -198,7 +204,7 @@ def pools(p: Program) -> None:
         if sum(p.live.values()) + size > 0.8 * p.vram:
             p.drop(*p.some(0.6))
         where = {"pool": pool, "stream": 1 + pool % 8}
-        if pool % 2 or not p.captures:
+        if pool % 2:
             where = {"pool": pool, "mempool": True}
         number = p.get(size, via="tensor", **(where if pool else {}))
         if p.rng.random() < 0.1:
@@ -239,6 +245,7 @@ def settings(r: random.Random, whole: bool = True) -> list[str]:
             f"{grows},{gc}",
             f"{grows},{table}",
             f"{grows},{large}",
+            f"{grows},expandable_segments_reserve:{r.choice(RESERVES)}",
         ]
         found += [f"per_process_memory_fraction:{r.uniform(0.3, 1):.2f},{gc}"]
         found += ["throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.6"]
@@ -247,15 +254,14 @@ def settings(r: random.Random, whole: bool = True) -> list[str]:
 
 
 def fresh(count: int, seed: int, torch: str = "") -> Iterator[tuple[dict, list[dict]]]:
-    """``count`` jobs, the kinds in turn. A capture of torch 2.13 allocates the state of the random numbers, which no trace has:
-    there the private pools are those of use_mem_pool."""
+    """``count`` jobs for a release, the kinds in turn."""
     for number in range(count):
         r, kind = random.Random(f"programs/{seed}/{number}"), KINDS[number % len(KINDS)]
         conf = r.choice(settings(r))
         if kind is holes and r.random() < 0.6 and "expandable" not in conf:
             conf = ",".join(filter(None, ("expandable_segments:True", conf)))
         vram = r.choice((64, 200, 512, 1024, 6 << 10, 24 << 10, 80 << 10, 192 << 10)) * MIB
-        program = Program(r, conf, vram, not torch.startswith("2.13."))
+        program = Program(r, conf, vram, torch)
         kind(program)
         job = {"name": f"p{number:04d}_{kind.__name__}", "conf": conf, "vram": vram}
         fraction = r.choice((None, None, None, 1.0, round(r.uniform(0.2, 1), 3)))

@@ -145,6 +145,8 @@ class Runner:
         """The address, or 0 for no bytes. ``via: tensor`` makes a tensor, which record_stream needs."""
         if op.get("pool"):
             return self.alloc_private(op)
+        if op.get("via") == "generator":
+            return self.alloc_generator()
         stream = op.get("stream", 0) * STREAM_STEP
         if op.get("via") == "tensor":
             with self.torch.cuda.stream(self.stream(op.get("stream", 0))):
@@ -153,6 +155,14 @@ class Runner:
             return tensor.data_ptr()
         self.live[op["id"]] = self.torch._C._cuda_cudaCachingAllocator_raw_alloc(op["size"], stream)
         return self.live[op["id"]]
+
+    def alloc_generator(self):
+        """The state of the random numbers, two tensors, which torch 2.13 allocates for its first graph and keeps to the last."""
+        if "generator" not in self.graphs:
+            self.graphs["generator"] = self.torch.cuda.CUDAGraph()
+            generator = self.torch.cuda.default_generators[0]
+            self.graphs["generator"].register_generator_state(generator)
+        return 0
 
     def alloc_private(self, op):
         """As ``alloc``, from the private pool that the operation names; the first use is held until the pool is given up.
