@@ -1,4 +1,4 @@
-"""The model does, event by event, what the real allocator of five CUDA releases and a ROCm build did: results of tests/oracle."""
+"""The model does, event by event, what the real allocator of five CUDA releases and of two ROCm builds did: results of tests/oracle."""
 
 from pathlib import Path
 
@@ -45,7 +45,8 @@ def test_the_golden_results_cover_every_configuration_and_character():
 
 
 @pytest.mark.parametrize(
-    "torch", ["2.6.0", "2.6.0+rocm6.4", "2.11.0", "2.13.0", "2.14.1", "2.15.0"]
+    "torch",
+    ["2.6.0", "2.6.0+rocm6.4", "2.11.0", "2.12.1+rocm10.0", "2.13.0", "2.14.1", "2.15.0"],
 )
 def test_the_golden_results_are_those_of_the_generated_jobs(torch):
     made = {job["name"]: (job, ops) for job, ops in golden.made(torch)}

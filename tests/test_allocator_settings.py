@@ -150,13 +150,6 @@ def test_the_reserve_of_2_15_is_read_and_one_that_torch_warns_of_leaves_what_hel
         parse(text, NEW)
 
 
-def test_what_a_replay_leaves_out_is_told():
-    text = "expandable_segments_reserve_by_class:[a:0.5,b:8G],graph_capture_record_stream_reuse:True"
-    by_class, reuse = parse(text, behaviour("2.15")).unmodelled
-    assert by_class.startswith("expandable_segments_reserve_by_class: no trace says which stream")
-    assert reuse.startswith("graph_capture_record_stream_reuse: it frees blocks earlier while")
-
-
 def test_dangers_are_named():
     def said(conf, torch="2.14.1", build="cuda"):
         return " ".join(parse(conf, behaviour(torch, build)).warnings)

@@ -92,6 +92,19 @@ def test_an_answer_says_what_it_was_compared_with_and_names_one_release(tmp_path
     assert code == 0 and "no rocm build of torch" in out and "rocm builds of 2.6.0, 2.9.1" in out
 
 
+def test_a_setting_that_the_model_leaves_out_is_named_beside_the_proof(tmp_path):
+    trace, base = small_trace(tmp_path, *ALLOCS), "expandable_segments:True"
+    conf = base + ",expandable_segments_reserve_by_class:[a:0.5,b:8G]"
+    words = ("--capacity", "1GiB", "--torch", "2.15.0", "--conf")
+    told = "expandable_segments_reserve_by_class: no trace says which stream is in which class"
+    for argv in (("replay", trace, *words), ("whatif", trace, "--only", *words)):
+        assert f"ot modelled: {told}\n" in run(*argv, conf)[1]
+        found = json.loads(run(*argv, conf, "--json")[1])
+        row = next((one for one in found.get("rows", []) if one["settings"] == conf), found)
+        assert row["not_modelled"] == [told]
+        assert "ot modelled" not in run(*argv, base)[1]
+
+
 def test_pages_that_cuda_cannot_map_are_refused_in_one_line(tmp_path):
     conf = "expandable_segments:True,large_segment_size_mb:25"
     for verb, more in (("replay", ["--conf", conf]), ("whatif", ["--only", "--conf", conf])):

@@ -46,8 +46,7 @@ SETTING = record(
     ("gc_threshold", np.float64),
     ("roundup_divisions", np.int64, (16,)),
 )
-"""settings.text.Settings. ``fraction_bytes``: what the fraction that the string names allows, NO_LIMIT where it names none;
-``range_bytes``: the addresses of an expandable segment, before they are rounded to whole pages."""
+"""settings.text.Settings. ``fraction_bytes``: what a named fraction allows, else NO_LIMIT; ``range_bytes``: engine.range_bytes."""
 USE = record("at spare stream event block next")
 """A stream that uses a block; once the block is freed, an event that it waits for, in the stream's queue."""
 QUEUE = record("stream turn first last use")

@@ -15,7 +15,8 @@ from helpers.allocator.growth import grows
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import Behaviour, behaviour
-from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse
+from helpers.settings.table import OPTIONS
+from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse, parts
 from helpers.shapes import FirstOom, LiveBytes, Replay, WhatIf
 
 BY_ADDRESS = (
@@ -150,14 +151,17 @@ def row_of(
     origin: np.ndarray | None = None,
 ) -> Replay:
     """One setting. Figures are those of first-fit addresses; the band of peak reserved is over all the rules for addresses that
-    matter on this release (one: no band), and it passes where it passes under each. flags: why it is never recommended;
-    origin: the recorded operation of each that was replayed, where they differ."""
+    matter on this release (one: no band), and it passes where it passes under each. flags: why never recommended; origin:
+    the recorded operation of each, where they differ."""
     first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
     flags = list(settings.warnings)
     if fraction is not None:
         flags = [text for text in flags if not text.startswith("garbage_collection_threshold:")]
-    if settings.conf and replace(settings, conf="", ignored=(), unmodelled=()) == parse("", rules):
+    keys = [OPTIONS[key] for key, _ in parts(settings.conf) if key in OPTIONS]
+    left_out = [f"{key.name}: {key.unmodelled}" for key in keys if key.unmodelled]
+    unchanged = replace(settings, conf="", ignored=()) == parse("", rules)
+    if settings.conf and unchanged and not left_out:
         flags.append("; ".join(("it changes nothing here", *settings.ignored)))
     failed = [outcome for outcome in outcomes if outcome.first_oom is not None]
     worst = min(failed, key=lambda outcome: outcome.first_oom or 0, default=first)
@@ -180,7 +184,7 @@ def row_of(
         passes=all(passed),
         addresses_agree=len(set(passed)) == 1,
         flags=flags,
-        not_modelled=list(settings.unmodelled),
+        not_modelled=left_out,
         proved=rules.proved,
     )
 

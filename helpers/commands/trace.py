@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class _Subject:
         known = circumstances(self.trace)
         self.torch = _release(arguments.torch, known.torch)
         self.build = arguments.build or known.build
-        behaviour(self.torch, self.build)
+        self.rules = behaviour(self.torch, self.build)
         # What the circumstances note is how the release was inferred.
         self.notes = [*self.trace.notes, *(() if arguments.torch else known.notes)]
         capacity, wants_card = known.capacity_bytes, arguments.verb not in ("replay", "leaks")
@@ -103,15 +104,12 @@ def replay(arguments: argparse.Namespace) -> int:
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --capacity 20GiB --conf expandable_segments:True
     """
-    from dataclasses import replace
-
     from helpers.allocator import replay as allocator
     from helpers.allocator.load import to_parquet
     from helpers.allocator.outcome import lines
     from helpers.allocator.recorded import agreement
     from helpers.allocator.trace import op_lines
     from helpers.allocator.whatif import row_of
-    from helpers.settings.releases import behaviour
     from helpers.settings.text import parse
     from helpers.tell import replays
 
@@ -145,9 +143,9 @@ def replay(arguments: argparse.Namespace) -> int:
         if out is None:
             return 0
     check = agreement(subject.trace, outcome) if subject.same_settings else None
-    rules = behaviour(subject.torch, subject.build)
-    shape = row_of(parse(subject.conf, rules), [outcome], rules, subject.fraction)
-    shape = replace(shape, build=subject.build, proved_on=rules.proved_on)
+    settings, rules = parse(subject.conf, subject.rules), subject.rules
+    shape = row_of(settings, [outcome], rules, subject.fraction)
+    shape = replace(shape, proved_on=rules.proved_on)
     if arguments.json:
         agreed = {"agreement": check._asdict()} if check else {}
         print_json({**shapes.as_dict(shape), **agreed, "notes": subject.notes})
@@ -166,8 +164,6 @@ def whatif(arguments: argparse.Namespace) -> int:
         dtype bf16 or drop in place of / 8; may be given again
     Example: whatif run.pickle --capacity 20GiB
     """
-    from dataclasses import replace
-
     from helpers.allocator import whatif
     from helpers.tell import edits, replays
 

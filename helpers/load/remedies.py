@@ -428,18 +428,16 @@ class FixStudy:
 
 
 def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
-    """(bytes of the card to predict for, torch, build) of a box; a box without a GPU is predicted for a card of 20 GiB.
-
-    ``torch`` names the ROCm release, by which settings differ: its own mark, or HIP's version, which follows it.
-    """
+    """(bytes of the card to predict for, torch with its ROCm release, build) of a box; without a GPU it is a card of 20 GiB."""
     facts = framework(bundle)
     torch = str(facts.version.value) if facts.version.ok else "2.14.1"
     build = "rocm" if any(gpu.driver == "amdgpu" for gpu in gpus(bundle)) else "cuda"
     size = parse_size(capacity) if capacity else largest_pool(bundle)[0] or CPU_BYTES
-    version, _, mark = torch.partition("+")
-    if build == "rocm" and not mark.startswith("rocm"):
-        mark = "rocm" + ".".join(str(facts.hip.value).split(".")[:2]) if facts.hip.ok else ""
-    return size, f"{version}+{mark}" if mark.startswith("rocm") else version, build
+    if build == "rocm" and "+rocm" not in torch and facts.hip.ok:
+        torch = re.sub(
+            r"(\+.*)?$", f"+rocm{'.'.join(str(facts.hip.value).split('.')[:2])}", torch, count=1
+        )
+    return size, torch if "+rocm" in torch else torch.split("+")[0], build
 
 
 def fix_study(

@@ -29,8 +29,8 @@ class Option:
 
     ``kind`` says how torch reads the value (flag, size, number, share, open share, divisions, list, reserve, backend), ``form``
     is an expression for values as they are meant, ``expected`` the same in words. ``shared``: read by the parser that all
-    accelerators share since 2.10. ``inert``: why a replay need not model it; ``unmodelled``: why it does not, though it should.
-    ``moment``: when it is read, where that is not when the text is.
+    accelerators share since 2.10. ``field``: of a text.Settings; ``inert``: why a replay need not model it, ``unmodelled``: why
+    it does not, though it should. ``moment``: when it is read, where that is not when the text is.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Option:
     source: str
     since: str = ""
     shared: bool = False
+    field: str = ""
     inert: str = ""
     unmodelled: str = ""
     least: int = 0

@@ -40,8 +40,8 @@ class Settings:
     """What holds under one string. ``fraction``: what the key says (None: not named); it limits memory from the start only.
 
     ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the last above; 0, 1: none; -1: nor 512 B.
-    ``reserve``: of the device's memory (True) or GiB (False), and how many. ``ignored``: what was named without effect on bytes,
-    ``unmodelled``: with an effect that a replay leaves out; ``warnings``: dangers; a sentence each.
+    ``reserve``: how many, of the device's memory (True) or GiB (False). ``ignored``: what was named without effect on bytes, a
+    sentence each; ``warnings``: dangers, a sentence each.
     """
 
     conf: str = ""
@@ -55,7 +55,6 @@ class Settings:
     fraction: float | None = None
     reserve: tuple[bool, float] | None = None
     ignored: tuple[str, ...] = ()
-    unmodelled: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -69,42 +68,24 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     text = Conf(conf, behaviour, before.large_segment_bytes)
     if text.named.get("backend", "native") != "native":
         raise SettingsError(SAYS["other_allocator"].format(backend=text.named["backend"]))
-    now: dict[str, Any] = {
-        "large_segment_size_mb": before.large_segment_bytes,
-        "max_split_size_mb": UNLIMITED,
-        "garbage_collection_threshold": 0.0,
-        "expandable_segments": before.expandable,
-        "throw_on_cudamalloc_oom": before.throw_on_oom,
-        "per_process_memory_fraction": before.fraction,
-        "expandable_segments_reserve": before.reserve,
-        **text.named,
-    }
-    sized = "large_segment_size_mb" in behaviour.keys
-    rounding = now["large_segment_size_mb"] if sized else before.non_split_rounding_bytes
-    settings = Settings(
-        conf=conf,
-        max_split_bytes=now["max_split_size_mb"],
-        non_split_rounding_bytes=now.get("max_non_split_rounding_mb", rounding),
-        roundup_divisions=tuple(text.divisions),
-        gc_threshold=now["garbage_collection_threshold"],
-        expandable=now["expandable_segments"] and behaviour.expandable_available,
-        large_segment_bytes=now["large_segment_size_mb"],
-        throw_on_oom=now["throw_on_cudamalloc_oom"],
-        fraction=now["per_process_memory_fraction"],
-        reserve=now["expandable_segments_reserve"],
-    )
-    named = [OPTIONS[key] for key in text.named]
-    inert = [f"{one.name} {one.inert}" for one in named if one.inert]
-    unmodelled = tuple(f"{one.name}: {one.unmodelled}" for one in named if one.unmodelled)
+    named = {OPTIONS[key].field: value for key, value in text.named.items() if OPTIONS[key].field}
+    large = named.get("large_segment_bytes", before.large_segment_bytes)
+    step = large if "large_segment_size_mb" in behaviour.keys else before.non_split_rounding_bytes
+    unnamed: dict[str, Any] = {"max_split_bytes": UNLIMITED, "gc_threshold": 0.0}
+    unnamed |= {"roundup_divisions": tuple(text.divisions), "non_split_rounding_bytes": step}
+    settings = replace(before, conf=conf, **{**unnamed, **named})
+    wanted, available = settings.expandable, behaviour.expandable_available
+    inert = [f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert]
     unlimited = settings.max_split_bytes == UNLIMITED
     without = {
-        "no_expandable": now["expandable_segments"] and not behaviour.expandable_available,
+        "no_expandable": wanted and not available,
         "no_split": "max_non_split_rounding_mb" in text.named and unlimited,
         "fraction_later": previous and "per_process_memory_fraction" in text.named,
     }
+    settings = replace(settings, expandable=wanted and available)
     ignored = (*inert, *(SAYS[name] for name, so in without.items() if so))
     dangers = _dangers(settings, behaviour, (previous or settings).fraction)
-    settings = replace(settings, ignored=ignored, unmodelled=unmodelled, warnings=dangers)
+    settings = replace(settings, ignored=ignored, warnings=dangers)
     if text.error is not None:
         text.error.left = settings
         raise text.error

@@ -54,12 +54,8 @@ def replay_text(
         same += f"{check.same_segment_calls} of {check.segment_calls} segment calls"
         held = f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"
         below = ["", f"Against the recording, {exact}: {same}, reserved at the end {held}"]
-    below += [
-        "",
-        f"Proof: {shape.proved_on}",
-        *(f"Not modelled: {it}" for it in shape.not_modelled),
-    ]
-    below += [f"Note: {note}" for note in notes]
+    left_out = [f"Not modelled: {one}" for one in shape.not_modelled]
+    below += ["", f"Proof: {shape.proved_on}", *left_out, *(f"Note: {note}" for note in notes)]
     return str(Shown("A replay", ["figure", "value"], rows, below, before=[head, ""]))
 
 

@@ -92,7 +92,7 @@ def fields(real: dict, model: dict) -> list[str]:
     if "config_error" in real or "config_error" in model:
         return [] if "config_error" in real and "config_error" in model else ["config_error"]
     if real.get("via") == "generator":
-        return []  # both of them come at the first: compared is what follows
+        return []  # both of a graph come and go at once: compared is what follows
     compared = FIELDS if "op" in real else ()
     wrong = [key for key in compared if not same(real.get(key, ABSENT), model.get(key, ABSENT))]
     ours = model.get("final", {})

@@ -11,9 +11,13 @@ FOLDER = Path(__file__).resolve().parents[1] / "golden"
 
 
 def made(torch: str) -> list[tuple[jobs.Job, list[dict]]]:
-    """The jobs whose results are kept for a release: for 2.15 one of each program and one that asks for more than a range has."""
-    programs_made = list(programs.fresh(23, 4711))
-    return programs_made[:10] + programs_made[22:] if torch[:4] == "2.15" else jobs.golden(torch)
+    """The jobs whose results are kept for a release: for 2.15 one of each program, one that asks for more than a range has, and
+    some with ranges of a given size."""
+    if torch[:4] != "2.15":
+        return jobs.golden(torch)
+    each = list(programs.fresh(23, 4711))
+    reserves = [one for one in programs.fresh(130, 4712, torch) if "reserve" in one[0]["conf"]]
+    return each[:10] + each[22:] + reserves[1:3]
 
 
 def write(oracle: run.Oracle, folder: Path) -> None:

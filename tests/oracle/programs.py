@@ -191,10 +191,8 @@ def serving(p: Program) -> None:
 def pools(p: Program) -> None:
     """Private pools, as graphs have them: filled, used again, and given up once nothing in them lives."""
     home: dict[int, set[int]] = {}
+    states: dict[int, list[int]] = {}  # of the random numbers, which each graph of torch 2.13 has
     last = 0
-    if p.torch.startswith("2.13."):  # its first graph allocates the state of the random numbers
-        p.say("alloc", id=1, size=8, via="generator")
-        p.say("alloc", id=2, size=8, via="generator")
     while p.more:
         if len(home) < 3 or p.rng.random() < 0.1:
             last += 1
@@ -206,6 +204,11 @@ def pools(p: Program) -> None:
         where = {"pool": pool, "stream": 1 + pool % 8}
         if pool % 2:
             where = {"pool": pool, "mempool": True}
+        elif pool and p.torch.startswith("2.13."):
+            p.say("synchronize")  # as its capture_begin does
+            for state in (10 * p.made + 11, 10 * p.made + 12):
+                p.say("alloc", id=state, size=8, via="generator", **{"for": [pool, 1 + pool % 8]})
+                states.setdefault(pool, []).append(state)
         number = p.get(size, via="tensor", **(where if pool else {}))
         if p.rng.random() < 0.1:
             p.say("record_stream", id=number, stream=p.rng.randint(0, 8))
@@ -217,6 +220,8 @@ def pools(p: Program) -> None:
         if len(home) > 3:
             gone = p.rng.choice(list(home))
             p.drop(*home.pop(gone))
+            for state in sorted(states.pop(gone, ()), key=lambda one: (one // 10, -one)):
+                p.say("free", id=state, via="generator")
             p.say("empty_cache", pool=gone)
 
 
@@ -245,7 +250,6 @@ def settings(r: random.Random, whole: bool = True) -> list[str]:
             f"{grows},{gc}",
             f"{grows},{table}",
             f"{grows},{large}",
-            f"{grows},expandable_segments_reserve:{r.choice(RESERVES)}",
         ]
         found += [f"per_process_memory_fraction:{r.uniform(0.3, 1):.2f},{gc}"]
         found += ["throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.6"]
@@ -260,6 +264,8 @@ def fresh(count: int, seed: int, torch: str = "") -> Iterator[tuple[dict, list[d
         conf = r.choice(settings(r))
         if kind is holes and r.random() < 0.6 and "expandable" not in conf:
             conf = ",".join(filter(None, ("expandable_segments:True", conf)))
+        if number % 4 == 1 and "segments:True" in conf and torch.startswith("2.15."):
+            conf += f",expandable_segments_reserve:{RESERVES[number // 4 % len(RESERVES)]}"
         vram = r.choice((64, 200, 512, 1024, 6 << 10, 24 << 10, 80 << 10, 192 << 10)) * MIB
         program = Program(r, conf, vram, torch)
         kind(program)

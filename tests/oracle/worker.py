@@ -133,7 +133,7 @@ class Runner:
             PYTORCH_CUDA_ALLOC_CONF=job["conf"],
         )
         self.torch, self.fake, self.places, self.live = torch, Fake(), Places(), {}
-        self.pools, self.graphs = set(), {}
+        self.pools, self.graphs, self.begun = set(), {}, None
         header = Path(torch.__file__).parent / "include/c10/cuda/CUDACachingAllocator.h"
         self.marks = "markCaptureBegin" in header.read_text()
         torch.cuda.init()  # here the settings are read
@@ -146,7 +146,7 @@ class Runner:
         if op.get("pool"):
             return self.alloc_private(op)
         if op.get("via") == "generator":
-            return self.alloc_generator()
+            return self.alloc_generator(op)
         stream = op.get("stream", 0) * STREAM_STEP
         if op.get("via") == "tensor":
             with self.torch.cuda.stream(self.stream(op.get("stream", 0))):
@@ -156,12 +156,15 @@ class Runner:
         self.live[op["id"]] = self.torch._C._cuda_cudaCachingAllocator_raw_alloc(op["size"], stream)
         return self.live[op["id"]]
 
-    def alloc_generator(self):
-        """The state of the random numbers, two tensors, which torch 2.13 allocates for its first graph and keeps to the last."""
-        if "generator" not in self.graphs:
-            self.graphs["generator"] = self.torch.cuda.CUDAGraph()
-            generator = self.torch.cuda.default_generators[0]
-            self.graphs["generator"].register_generator_state(generator)
+    def alloc_generator(self, op):
+        """The state of the random numbers, two tensors, which torch 2.13 allocates as it begins a capture and keeps with the
+        graph: the first of them begins the one that the next allocation ends, and both hold it."""
+        if self.begun is None:
+            pool, stream = op["for"]
+            self.begun = self.torch.cuda.CUDAGraph()
+            with self.torch.cuda.stream(self.stream(stream)):
+                self.begun.capture_begin(pool=(0, pool))
+        self.live[op["id"]] = self.begun
         return 0
 
     def alloc_private(self, op):
@@ -172,14 +175,16 @@ class Runner:
         """
         calls, pool, plain = self.torch._C, (0, op["pool"]), {**op, "pool": 0}
         if self.marks and not op.get("mempool"):
-            graph = self.torch.cuda.CUDAGraph()
+            graph, self.begun = self.begun, None
             with self.torch.cuda.stream(self.stream(op["stream"])):
-                graph.capture_begin(pool=pool)
+                if graph is None:
+                    graph = self.torch.cuda.CUDAGraph()
+                    graph.capture_begin(pool=pool)
+                    self.graphs.setdefault(op["pool"], []).append(graph)
                 try:
                     return self.alloc(plain)
                 finally:
                     graph.capture_end()
-                    self.graphs.setdefault(op["pool"], []).append(graph)
         older = "AllocateCurrentStreamToPool"  # torch 2.4, and the end of it in 2.6
         begin = getattr(calls, "_cuda_beginAllocateToPool", None)
         with self.torch.cuda.stream(self.stream(op.get("stream", 0))):
