@@ -62,7 +62,7 @@ def peak(one):
         # As it is: weights 10, activations 40 and 40, loss 8, the gradient of the second 40.
         pytest.param("train.py:30 drop", 138, None, id="as it is"),
         # The second activation and its gradient are a quarter; then first 40, grads 10 and 40, loss, weights.
-        pytest.param("train.py:12 / 4", 10 + 40 + 8 + 10 + 40, 13, id="chunks"),
+        pytest.param("train.py:12 / 4", 10 + 40 + 8 + 10 + 40, 15, id="chunks"),
         pytest.param("train.py:12 dtype bf16", 10 + 40 + 20 + 8 + 20 + 40 - 20, 13, id="half"),
         pytest.param("train.py:12 drop", 10 + 40 + 8 + 40 + 40, 11, id="drop"),
         # The first is the whole of its line's run and the input of the next: its output stays.
@@ -86,11 +86,18 @@ def test_an_edit_changes_the_requests_of_its_line_and_no_others(words, mib, requ
 
 def test_what_is_offloaded_is_away_between_its_line_and_the_backward_pass():
     held = trace(
-        [(FIRST, alloc(1, 40)), (LOSS, alloc(2, 100)), (LOSS, free(2)), *step(3)[3:4]],
-        [(BACKWARD, free(1)), (BACKWARD, free(6))],
+        [(FIRST, alloc(1, 40)), (SECOND, alloc(9, 10)), (LOSS, alloc(2, 100)), (LOSS, free(2))],
+        [*step(3)[3:4], (BACKWARD, free(1)), (BACKWARD, free(6))],
     )
     made = edited(held, parse("train.py:11 offload"))
-    assert peak(held) == 150 and peak(made.trace) == 110 and made.added == 40 * MIB
+    assert peak(held) == 160 and peak(made.trace) == 120 and made.added == 40 * MIB
+
+
+def test_a_line_that_asks_for_nothing_keeps_what_the_line_above_it_asked_for():
+    """``kept.append(x)`` at line 13, in a loop: not kept, each is freed when there is the next."""
+    kept = trace([(SECOND, alloc(at, 40)) for at in range(1, 5)], [(LOSS, alloc(5, 8))])
+    made = edited(kept, parse("train.py:13 drop"))
+    assert peak(kept) == 178 and peak(made.trace) == 10 + 40 + 40
 
 
 def test_a_free_comes_before_the_second_line_after():

@@ -18,7 +18,7 @@ from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.lines import Requests, with_lines
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import Op, Trace, own_line
 from helpers.shapes import LineEdit
 
 VERBS = {
@@ -27,9 +27,11 @@ VERBS = {
     "checkpoint": "what it keeps for the backward pass is freed and made again there, its output stays",
     "offload": "what it keeps is copied to the host, and brought back before the backward pass frees it",
     "dtype bf16": "two bytes a value in place of four, its gradients too; a cast beside the original is not counted",
-    "drop": "never asked for",
+    "drop": "never asked for; where the line only keeps what one above asked for, it does not keep it",
 }
 """What an edit assumes."""
+KEEPS = ("drop", "offload", "free-earlier")
+"""Edits of a line that asks for nothing itself, but keeps what the line above it asked for."""
 _FORM = re.compile(
     r"([^\s:]+\.py):(\d+)\s*(?:/\s*(\d+)|(free-earlier|checkpoint|offload|drop|dtype\s+(?:bf16|fp16)))\s*"
 )
@@ -52,6 +54,10 @@ class Edit:
     @property
     def words(self) -> str:
         return f"{self.file}:{self.line} {self.verb}" + f" {self.n}" * (self.verb == "/")
+
+    def runs(self, frame: str) -> bool:
+        """Whether that frame is this line."""
+        return f"/{self.file}:{self.line} " in f"/{frame} "
 
     @property
     def assumes(self) -> str:
@@ -82,23 +88,26 @@ def parse(text: str) -> Edit:
 def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
     """The trace as the edited program would ask. Raises ValueError where the line asks for nothing, LinesError for a trace
     without lines of the program. ``known``: its requests, where they were read before."""
-    asked = known or with_lines(trace)
+    asked, of = known or with_lines(trace), edit
     which = of_line(asked, edit)
     if not which.any():
         places = {asked.sites[at] for at in set(asked.site[~asked.backward].tolist())}
         own = [site for site in places if site.own]
         own.sort(key=lambda site: (not site.file.endswith(edit.file), abs(site.line - edit.line)))
-        lines = ", ".join(f"{site.file}:{site.line}" for site in own[:3])
-        raise ValueError(
-            f"--edit {edit.words}: that line asks for nothing; expected one such as {lines}"
-        )
-    return _Change(asked, edit, np.flatnonzero(which & ~_workspaces(asked, which)).tolist()).done()
+        above = [site for site in own if site.file.endswith(edit.file) and site.line < edit.line]
+        if edit.verb not in KEEPS or not above or edit.line > max(site.line for site in own):
+            lines = ", ".join(f"{site.file}:{site.line}" for site in own[:3])
+            raise ValueError(
+                f"--edit {edit.words}: that line asks for nothing; expected one such as {lines}"
+            )
+        of = replace(edit, line=above[0].line, verb="release")
+        which = of_line(asked, of)
+    return _Change(asked, of, which).done()
 
 
 def of_line(asked: Requests, edit: Edit) -> np.ndarray:
     """The requests asked for while that line ran, as a mask; not those of a backward pass."""
-    place, frames = f"{edit.file}:{edit.line} ", asked.trace.frames
-    hit = [any(f"/{place}" in f"/{one}" for one in stack) for stack in frames]
+    hit = [any(map(edit.runs, stack)) for stack in asked.trace.frames]
     return np.array([*hit, False])[asked.stack] & ~asked.backward
 
 
@@ -113,61 +122,86 @@ def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
 class _Change:
     """One edit at work: requests that are made otherwise, and rows (operation, turn, op, id, request) that come instead."""
 
-    def __init__(self, asked: Requests, edit: Edit, mine: list[int]) -> None:
-        self.asked, self.edit, self.mine = asked, edit, mine
+    def __init__(self, asked: Requests, edit: Edit, which: np.ndarray) -> None:
+        self.asked, self.edit, self.all = asked, edit, np.flatnonzero(which).tolist()
+        self.kept = _workspaces(asked, which)
+        self.mine = np.flatnonzero(which & ~self.kept).tolist()
+        self.of_id = np.full(asked.trace.ids + 1, -1)
+        self.of_id[asked.id] = np.arange(len(asked))
         self.smaller: set[int] = set()
         self.gone: set[int] = set()
         self.rows: list[tuple[int, int, int, int, int]] = []
         self.next_id, self.added = asked.trace.ids, 0
 
     def done(self) -> Edited:
-        if self.edit.verb in ("/", "dtype bf16"):
-            self.smaller = {*self.mine, *self._derived()}
-        elif self.edit.verb == "drop":
+        asked, verb = self.asked, self.edit.verb
+        if verb in ("/", "dtype bf16"):
+            self._make_smaller()
+        elif verb == "drop":
             self.gone = {*self.mine}
-        elif self.edit.verb == "free-earlier":
+        elif verb == "free-earlier":
             self._free_earlier()
-        else:
+        elif verb == "checkpoint":
             for run in self._runs():
-                self._put_away(run)
-        changed = [*self.gone, *self.smaller]
-        taken = int(self.asked.size[changed].sum())
-        return Edited(self._trace(), len(changed), taken, self.added)
+                self._checkpoint(run)
+        elif verb == "offload":
+            self._put_away()
+        else:
+            self._release()
+        changed = [*{*self.gone, *self.smaller}]
+        return Edited(self._trace(), len(changed), int(asked.size[changed].sum()), self.added)
 
     # The edits.
 
-    def _derived(self) -> Iterator[int]:
-        """What is computed from these requests with as many values: the requests of equal size that follow one another in the
-        forward pass, and in the backward pass the gradients that are there when those are freed."""
-        asked, size_of = self.asked, self.asked.size
-        for one in (one for one in self.mine if size_of[one] >= LARGE):
-            members, size = [one], int(size_of[one])
-            for later in range(one + 1, min(one + NEAR, len(asked))):
-                if asked.backward[later] or size // 8 <= size_of[later] != size:
-                    break
-                members += [later] * bool(size_of[later] == size)
-            yield from members
+    def _make_smaller(self) -> None:
+        """And what is kept of it for the backward pass is made again there, a chunk at a time."""
+        for one in self.mine:
+            if one in self.smaller:
+                continue
+            members = self._derived(one)
+            self.smaller.update(members)
             for member in members:
-                yield from self._gradients(int(asked.until[member]), size)
+                self.smaller.update(self._gradients(int(self.asked.until[member]), len(members)))
+            if self.edit.verb == "/":
+                self._recomputed(members, members, int(self.asked.size[one]))
 
-    def _gradients(self, until: int, size: int) -> Iterator[int]:
-        """The gradients of that size that are there when what they belong to is freed, and what is needed beside them."""
+    def _derived(self, one: int) -> list[int]:
+        """What is computed from a request with as many values: those of equal size that follow one another in the forward
+        pass."""
+        asked, members, size = self.asked, [one], int(self.asked.size[one])
+        for later in range(one + 1, min(one + NEAR, len(asked)) if size >= LARGE else one):
+            if asked.backward[later] or size // 8 <= asked.size[later] != size:
+                break
+            members += [later] * bool(asked.size[later] == size)
+        return members
+
+    def _gradients(self, until: int, most: int) -> set[int]:
+        """The gradients that are there when what they belong to is freed, of its size, and what is needed beside them; then
+        those computed from them one after the other, up to as many as there are in the forward pass."""
         asked, last = self.asked, int(np.searchsorted(self.asked.at, until))
-        if until >= len(asked.trace) or not asked.backward[last - 1]:
-            return
-        for one in range(last - 1, max(last - NEAR, 0), -1):
-            # A backward step gives back what it was given and what it saved together, after its last request.
-            if (
-                asked.backward[one]
-                and asked.size[one] == size
-                and asked.until[one] > asked.at[last - 1]
-            ):
-                yield one
-                end = int(np.searchsorted(asked.at, asked.until[one]))
-                for other in range(one + 1, min(end, one + NEAR)):
-                    within = asked.backward[other] and asked.until[other] <= asked.until[one]
-                    if within and asked.size[other] in (size, 2 * size):
-                        yield other
+        size = int(asked.size[self.of_id[asked.trace.id[until]]]) if self._in_backward(until) else 0
+        if size < LARGE:
+            return set()
+        near = range(max(last - NEAR, 0), min(last + NEAR, len(asked)))
+        same = [one for one in near if asked.backward[one] and asked.size[one] == size]
+        # A backward step gives back what it was given and what it saved together, after its last request.
+        found: list[int] = []
+        for one in (one for one in same if one < last and asked.until[one] > asked.at[last - 1]):
+            if not any(asked.until[one] < asked.until[other] for other in found):
+                found.append(one)
+        for one in same:
+            end = int(asked.until[found[-1]]) if len(found) in range(1, most) else 0
+            if asked.at[one] < end < asked.until[one] and one > found[-1]:
+                found.append(one)
+        beside = {
+            other
+            for one in found
+            for other in range(one + 1, min(one + NEAR, len(asked)))
+            if asked.backward[other]
+            and asked.until[other] <= asked.until[one]
+            and asked.size[other] in (size, 2 * size)
+        }
+        return {*found, *beside}
 
     def _free_earlier(self) -> None:
         asked = self.asked
@@ -181,26 +215,63 @@ class _Change:
             if end < asked.until[one] and not self._in_backward(int(asked.until[one])):
                 self._moved(one, end)
 
-    def _put_away(self, run: list[int]) -> None:
-        """checkpoint and offload: freed when the line is done, there again before the backward pass frees it."""
-        asked, total = self.asked, len(self.asked.trace)
-        end = int(asked.at[run[-1] + 1]) if run[-1] + 1 < len(asked) else total
-        held = [one for one in run if asked.until[one] > end]
-        if self.edit.verb == "offload":
-            for one in held:
-                until = int(asked.until[one])
+    def _put_away(self) -> None:
+        """Freed once it was used, and there again before a backward pass frees it."""
+        for one in self.mine:
+            until, end = int(self.asked.until[one]), self._used(one)
+            if until > end:
                 self._moved(one, end)
-                if until < total and self._in_backward(until):
+                if self._in_backward(until):
                     self._again([one], [one], self._step_of(until))
+
+    def _release(self) -> None:
+        """What a line gives on is freed when it has given on the next; what autograd keeps stays."""
+        until = self.asked.until
+        held = [one for one in self.mine if until[one] > self._used(one)]
+        for one, after in zip(held, [*held[1:], None], strict=True):
+            end = self._used(one) if after is None else int(self.asked.at[after]) + 1
+            if end < until[one] and not self._in_backward(int(until[one])):
+                self._moved(one, end)
+
+    def _checkpoint(self, run: list[int]) -> None:
+        """What the next line gets stays: the last request of the line's run that is still held."""
+        asked = self.asked
+        end = int(asked.at[run[-1] + 1]) if run[-1] + 1 < len(asked) else len(asked.trace)
+        held = [one for one in run if asked.until[one] > end]
+        self._recomputed(run, held[:-1], int(asked.size[held[-1]]) if held else 0)
+        for one in held[:-1]:
+            if asked.until[one] == len(asked.trace):  # the recording ends before it is needed again
+                self._moved(one, end)
+
+    def _recomputed(self, run: list[int], held: list[int], size: int) -> None:
+        """What is kept for the backward pass is freed when the line is done and made again when the backward pass comes to it;
+        what the line was given stays until then."""
+        asked = self.asked
+        saved = [one for one in held if self._in_backward(int(asked.until[one]))]
+        if not saved:
             return
-        # What the next line gets stays: the last request that is still held.
-        back = [one for one in held[:-1] if self._in_backward(int(asked.until[one]))]
-        ended = [one for one in held[:-1] if asked.until[one] == total]
-        for one in (*back, *ended):
+        place = self._reached(saved[-1], size, min(int(asked.until[one]) for one in saved))
+        end = int(asked.at[run[-1] + 1])
+        if end >= place:
+            return
+        for one in saved:
             self._moved(one, end)
-        if back:
-            first = min(int(asked.until[one]) for one in back)
-            self._again([one for one in run if one <= back[-1]], back, self._step_of(first))
+        self._again([one for one in run if one <= saved[-1]], saved, place)
+        given, line = run[0] - 1, asked.site[run[0] - 1]
+        while given >= 0 and asked.site[given] == line and given > run[0] - NEAR:
+            until = int(asked.until[given])
+            if asked.at[run[0]] < until < place and given not in self.gone:
+                self._moved(given, max(int(asked.until[one]) for one in saved))
+            given -= 1
+
+    def _used(self, one: int) -> int:
+        """When a request was used by what comes next: before the second request after it that is about as large."""
+        asked, seen = self.asked, 0
+        for later in range(one + 1, min(one + NEAR, len(asked))):
+            seen += bool(asked.size[later] * 8 >= asked.size[one])
+            if seen == 2 or asked.backward[later]:
+                return int(asked.at[later])
+        return len(asked.trace)
 
     def _again(self, run: list[int], saved: list[int], place: int) -> None:
         """The requests of a run are asked for again before that operation, in their order; what was saved lives on."""
@@ -229,6 +300,24 @@ class _Change:
         before = int(np.searchsorted(self.asked.at, operation)) - 1
         return operation < len(self.asked.trace) and bool(self.asked.backward[max(before, 0)])
 
+    def _reached(self, one: int, size: int, until: int) -> int:
+        """Where the backward pass comes to what was made up to a request and given on with so many bytes: something that was
+        made later has just been freed, and the step that asked for the gradient of what was given on is over."""
+        asked, last, begin = self.asked, self._step_of(until), until
+        while begin > max(until - NEAR, 0):
+            begin -= 1
+            freed = self.of_id[asked.trace.id[begin]] if asked.trace.op[begin] != Op.ALLOC else -1
+            if freed > one and not asked.backward[freed]:
+                break
+        near = slice(*np.searchsorted(asked.at, (begin, last)))
+        for given in np.flatnonzero(asked.size[near] == size)[:1] + near.start:
+            older = slice(max(int(given) - NEAR, 0), given)
+            ends = asked.until[older][
+                asked.backward[older] & (asked.until[older] > asked.at[given])
+            ]
+            begin = int(ends.min(initial=last))
+        return min(int(asked.at[np.searchsorted(asked.at, begin)]), last)
+
     def _step_of(self, operation: int) -> int:
         """Where the backward step begins that frees something at that operation: the first of its requests in a row."""
         asked = self.asked
@@ -238,15 +327,29 @@ class _Change:
         return int(asked.at[one])
 
     def _runs(self) -> Iterator[list[int]]:
-        """The requests of each time that the line ran: neighbours, and a new run where the first stack comes again."""
+        """The requests of each time that the line ran: neighbours, and a new run where what the line calls is at its first line
+        again after another. What it calls is of torch: where the first stack comes again."""
         run, stack = list[int](), self.asked.stack
-        for one in self.mine:
-            again = run and stack[one] == stack[run[0]] and stack[one] != stack[run[-1]]
+        called = [self._called(one) for one in self.asked.trace.frames]
+        loops = [not name or name.startswith("torch/nn/modules/container.py") for name in called]
+        own = [own_line(name) for name in called]
+        for one in self.all:
+            first, last, here = (
+                stack[each] for each in ((run or [one])[0], (run or [one])[-1], one)
+            )
+            again = called[here] == called[first] != called[last]
+            again |= not (loops[here] or own[here]) and here == first != last
             if run and (one != run[-1] + 1 or again):
-                yield run
+                yield [each for each in run if not self.kept[each]]
                 run = []
             run.append(one)
-        yield run
+        yield [each for each in run if not self.kept[each]]
+
+    def _called(self, frames: tuple[str, ...]) -> str:
+        """The frame that the edited line called, past those by which torch calls a module; "" for none."""
+        inner = [one for one in frames if not one.endswith("_call_impl")]
+        at = next((at for at, one in enumerate(inner) if self.edit.runs(one)), 0)
+        return inner[at - 1] if at else ""
 
     def _trace(self) -> Trace:
         trace, asked = self.asked.trace, self.asked

@@ -21,7 +21,7 @@ from .shown import Column, Shown
 
 CONFS = ["", "expandable_segments:True"]
 MOST_EVENTS, PLAIN_EVENTS = 200_000, 2_000
-"""A longer trace is replayed under CONFS alone; and is not ranked where only plain Python can."""
+"""A longer trace is replayed under CONFS alone, and its lines are not ranked; these are not where only plain Python can."""
 AS_FAR = "as far as the recording goes: what the program would ask for after it failed is not in it"
 
 
@@ -95,8 +95,8 @@ def _row(name: str, row: Replay) -> list[Any]:
 def least(trace: Trace, card: Card, answer: WhatIf, fraction: float | None) -> list[LineEdit]:
     """The lines ranked where the default settings fail; none where the trace has no lines, or plain Python would take long."""
     default = next((row for row in answer.rows if not row.settings), None)
-    quick = find_spec("numba") is not None or len(trace) < PLAIN_EVENTS
-    if default is None or default.passes or not quick:
+    most = MOST_EVENTS if find_spec("numba") else PLAIN_EVENTS
+    if default is None or default.passes or len(trace) > most:
         return []
     confs = list(dict.fromkeys(["", *[answer.needs_settings] * bool(answer.needs_bytes)]))
     how: dict[str, Any] = {"torch": answer.torch, "build": answer.build, "fraction": fraction}
