@@ -1,6 +1,7 @@
 """Rehearsals held against themselves and the model: each kind of training, twice over, out of memory at 70 %, replayed exactly.
 
     python tests/rehearse_proof.py --torch 2.14.1 --torch 2.6.0        (make rehearse-proof)
+    python tests/rehearse_proof.py --torch 2.14.1 --expandable         (two programs, one of them on several streams)
 
 Each row: two runs on an ample card with the same events, one on 70 % of its peak that ends in torch's own OutOfMemoryError, and
 the replay of all three under the model of the allocator, address by address. Installs each torch alone (0.6 to 0.8 GB to
@@ -38,6 +39,7 @@ PROGRAM = ROOT / "tests" / "programs" / "rehearse" / "steps.py"
 MODELS, PRECISIONS = ("mlp", "transformer", "convnet", "lstm"), ("fp32", "bf16", "fp16")
 OPTIMIZERS = ("sgd", "adamw", "adamw-fused", "adamw-loop")
 FEATURES = ("none", "checkpoint", "streams", "expandable", "graphs")
+EXPANDABLE = ("transformer", "fp32", "adamw", "expandable"), ("mlp", "bf16", "adamw", "streams")
 SHARE = 0.7
 GRANULE = 2 << 20
 
@@ -57,8 +59,8 @@ def events(path: Path) -> list[tuple]:
     ]
 
 
-def exact(done: Rehearsal) -> str:
-    """Empty where the model, on the card and settings of the recording, does the same; else what differs."""
+def exact(done: Rehearsal) -> tuple[str, str]:
+    """What differs where the model replays a rehearsal on its card and settings (empty: nothing), and how much was compared."""
     assert done.trace is not None
     recorded = with_record(read(done.trace), done.trace)
     known = circumstances(recorded)
@@ -67,21 +69,30 @@ def exact(done: Rehearsal) -> str:
     try:
         outcome = replay(recorded, known.conf, card, **under)
     except ReplayError as error:
-        return f"not replayed: {error}"
+        return f"not replayed: {error}", ""
     check = agreement(recorded, outcome)
-    if check is None or not check.exact:
-        return f"replay: {check}"
+    if check is None:
+        return "replay: nothing to compare", ""
+    compared = f"{check.same_address}/{check.allocations} addresses, {check.by_offset} by offset, "
+    compared += f"{check.same_segment_calls}/{check.segment_calls} segment calls"
+    if not check.exact:
+        return f"replay: {check}", compared
     differs = f"replay: {outcome.ooms} out of memory, recorded {done.ooms}"
-    return differs if bool(outcome.ooms) != bool(done.ooms) else ""
+    return differs if bool(outcome.ooms) != bool(done.ooms) else "", compared
 
 
 def one(
-    row: tuple[str, str, str, str], torch: build.Torch, python: str, place: Path, work: Path
+    row: tuple[str, str, str, str],
+    torch: build.Torch,
+    python: str,
+    place: Path,
+    work: Path,
+    conf: str = "",
 ) -> dict:
     """What came of a row; ``wrong`` is empty where it holds."""
     named = zip(("--model", "--precision", "--optimizer", "--feature"), row, strict=True)
     command = [python, str(PROGRAM), *itertools.chain(*named)]
-    conf = "expandable_segments:True" if row[3] == "expandable" else ""
+    conf = "expandable_segments:True" if row[3] == "expandable" else conf
     name = "-".join(row)
     run = partial(rehearse, command, torch=torch, cache=place, conf=conf)
 
@@ -104,10 +115,12 @@ def one(
     if not (ran_out and small.trace):
         end = f"{small.exit_code}, {small.ooms} out of memory, {small.error[:60]}"
         wrong.append(f"at {SHARE:.0%}: ended with {end}")
+    replays = {}
     for what, done in (("ample", first), ("small", small)):
-        why = exact(done) if done.trace else ""
+        why, replays[what] = exact(done) if done.trace else ("", "")
         wrong += [f"{what}: {why}"] if why else []
-    return {**told, "events": len(seen), "exact": first.exact, "wrong": "; ".join(wrong)}
+    told |= {"exact": first.exact, "replays": replays}
+    return {**told, "events": len(seen), "wrong": "; ".join(wrong)}
 
 
 def main() -> int:
@@ -118,6 +131,8 @@ def main() -> int:
     add("--python", default=sys.executable, help="the Python that installs and runs torch")
     add("--cache", type=Path, help="where torch is, or is put and stays; else a folder that goes")
     add("--only", default="", help="rows with this word alone")
+    two = "two programs with expandable segments, one on several streams, and what was compared"
+    add("--expandable", action="store_true", help=two)
     add("--jobs", type=int, default=2)
     add("--out", type=Path, default=ROOT / "outputs" / "rehearse-proof.json")
     given = parser.parse_args()
@@ -133,15 +148,20 @@ def main() -> int:
             missing = True
             print(f"torch {version} not run because {error}", flush=True)
             continue
-        chosen = [row for row in rows() if not given.only or given.only in row]
+        every = EXPANDABLE if given.expandable else rows()
+        chosen = [row for row in every if not given.only or given.only in row]
+        conf = "expandable_segments:True" if given.expandable else ""
         scratch = tempfile.TemporaryDirectory(prefix="rehearse-proof-work-")
         with scratch as work, ThreadPoolExecutor(given.jobs) as pool:
-            place_of = {"torch": torch, "python": given.python, "place": place, "work": Path(work)}
+            place_of = {"torch": torch, "python": given.python, "place": place}
+            place_of |= {"work": Path(work), "conf": conf}
             for told in pool.map(partial(one, **place_of), chosen):
                 found.append(told)
                 names = "{torch:<14}{model:<12}{precision:<6}{optimizer:<12}{feature:<11}"
                 size = f"{told['events']:>7,} events{told['peak_bytes'] >> 20:>7} MiB"
                 print(names.format(**told), size, "", told["wrong"] or "holds", flush=True)
+                for what, compared in told.get("replays", {}).items() if given.expandable else ():
+                    print(f"    {what}: {compared}", flush=True)
         if not given.cache:
             shutil.rmtree(where, ignore_errors=True)
     if not given.cache:
