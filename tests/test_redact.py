@@ -224,8 +224,8 @@ def test_one_value_has_one_name_over_text_notebook_and_case(known):
 
 
 def test_a_value_told_once_is_found_before_and_after():
-    text = "qwibble ran\nhome is /home/qwibble/x\nstrace of QWIBBLE_train.py\nqwibbler"
-    clean = "user-1 ran\nhome is /home/user-1/x\nstrace of user-1_train.py\nqwibbler"
+    text = "qwibble ran\nhome is /home/qwibble/x\nstrace of QWIBBLE_train.py\na qwibbler is one"
+    clean = "user-1 ran\nhome is /home/user-1/x\nstrace of user-1_train.py\na qwibbler is one"
     assert redact_text(text, Known()) == clean
 
 
@@ -454,6 +454,36 @@ def test_a_table_is_read_by_its_heads_and_only_as_far_as_rows_keep_to_them():
     clean = redact_text(text, Known())
     assert not [one for one in ("qwibble", "vexobar9", "PKX0471123") if one in clean]
     assert "63488M of GTT memory ready." in clean and "card,serial-1,24" in clean
+
+
+@pytest.mark.parametrize(
+    ("source", "answer", "goes"),
+    [
+        ("!whoami", "qwibble\n", "qwibble"),
+        ("import getpass\ngetpass.getuser()", "'falcon'", "falcon"),
+        ("%%bash\nhostname\nnproc", "vexobar\n16\n", "vexobar"),
+        ("print(platform.node(), torch.cuda.device_count())", "vexobar 2\n", "vexobar"),
+        ("!groups", "qwibble video render fenlab\n", "fenlab"),
+    ],
+)
+def test_what_a_cell_that_asks_for_a_name_was_answered_goes(source, answer, goes):
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": 1, "source": source}
+    kind = "execute_result" if answer[0] == "'" else "stream"
+    more = {"data": {"text/plain": answer}} if answer[0] == "'" else {"text": answer}
+    cell["outputs"] = [{"output_type": kind, "name": "stdout", "metadata": {}, **more}]
+    clean = told_again(redact_notebook({"cells": [cell], "metadata": {}}, Known())[0])
+    assert goes not in clean and source.split("(")[0].split("\n")[0] in clean
+    assert not answer.endswith("16\n") or "16" in clean
+
+
+def test_words_of_the_field_and_what_a_program_calls_its_own_stay_in_the_places_of_names():
+    for line in (DATA / "redact_evidence.txt").read_text(encoding="utf-8").splitlines():
+        assert redact_text(line, Known()) == line
+
+
+def test_base64_that_ends_with_its_padding_swallows_no_line():
+    text = "cGFkZGVkIHdpdGggb25lIHNpZ24gYXQgdGhlIGVuZCE=\nallocated 20.31 GiB of 24.00 GiB\n"
+    assert redact_text(text, Known()) == text
 
 
 def test_tables_of_html_and_of_data_are_read_by_their_heads():

@@ -160,11 +160,8 @@ def _json(name: str, text: str | None) -> Any:
 
 
 def _unused(name: str, used: Mapping[str, bytes]) -> str:
-    number, free = 1, name
-    while free in used:
-        number += 1
-        free = f"{name}~{number}"
-    return free
+    names = (f"{name}~{number}" for number in range(2, len(used) + 3))
+    return next((one for one in names if one not in used), "") if name in used else name
 
 
 def _manifest(

@@ -68,7 +68,7 @@ _PLAIN_HEX = re.compile(
 )
 _BESIDE = re.compile(r"[^\W_]")
 _PLAIN = re.compile(r"[\w.~+/=-]+")
-_FREE_LENGTH, HEAD = 8, 10
+_FREE_LENGTH, HEAD, _LONGEST = 8, 10, 2000
 _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
 """Values this long are found inside longer words too: a host's name in a file name without a separator."""
 
@@ -113,7 +113,7 @@ class Known:
         short = value.split(".")[0]
         if kind == "host" and short != value and not names_nobody(kind, short):
             # A host is the same one with and without its domain.
-            self._names.setdefault(_canonical(value), self.add(kind, short))
+            self._names.setdefault(_canonical(value), self.found(kind, short))
         name = self.name(kind, value)
         if name and kind == "token" and len(value) >= 2 * HEAD and _PLAIN.fullmatch(value):
             # A logger leaves the beginning of it.
@@ -121,7 +121,21 @@ class Known:
             self._forms.setdefault(lower(value)[:HEAD], (kind, name))
         for form in _forms(kind, value) if name else ():
             self._forms.setdefault(form, (kind, name))
+        for part in value.split(" ") if name and kind == "person" else ():
+            if len(part) > 3 and is_strange(part):  # one of the two names alone is the same person
+                self._forms.setdefault(lower(part), (kind, name))
         return name
+
+    def found(self, kind: str, value: str) -> str:
+        """The pseudonym of a value that a text tells. Remembered, unless it is too long for a name or a word of the field.
+
+        A secret that is such a word or a short number stays elsewhere, too.
+        """
+        secret, low = kind in ("token", "url-credential"), value.lower()
+        plain = len(value) <= 4 or low in COMMON or (len(value) <= 8 and value.isdigit())
+        word = (secret or kind in WORD_KINDS) and low in VOCABULARY
+        here = word or len(value) > _LONGEST or (secret and plain)
+        return (self.name if here else self.add)(kind, value)
 
     def name(self, kind: str, value: str, login: bool = False) -> str:
         """The pseudonym of a value, without looking for it elsewhere; "" where the value names nobody.
@@ -195,9 +209,8 @@ def is_private(address: str) -> bool:
 def lower(text: str) -> str:
     """Lower case, of the same length: a few letters (as İ) have a lower case of two characters and stay."""
     low = text.lower()
-    if len(low) == len(text):
-        return low
-    return "".join(c if len(c.lower()) != 1 else c.lower() for c in text)
+    same = len(low) == len(text)
+    return low if same else "".join(c if len(c.lower()) != 1 else c.lower() for c in text)
 
 
 def _canonical(value: str) -> str:
@@ -241,7 +254,7 @@ _TOLD = data("tell/vocabulary")
 VOCABULARY = (
     frozenset(" ".join(text for name, text in _TOLD.items() if len(name) == 1).split())
     | COMMON
-    | frozenset(TABLE["field"].split())
+    | frozenset(f"{TABLE['field']} {TABLE['written']}".split())
 )
 """The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
 _PAIRS = Counter(word[at : at + 2] for word in VOCABULARY for at in range(len(word) - 1))

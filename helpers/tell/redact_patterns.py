@@ -16,18 +16,14 @@ import zlib
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from helpers.grammar import data
 
 from . import redact_known as facts
 from .redact_known import (
     BEFORE,
-    COMMON,
     LOGINS,
     PSEUDONYM,
     TABLE,
@@ -46,6 +42,7 @@ SEPARATOR = "\x1f"
 """What a colour reads as where it parts two values: white space, as regular expressions see it."""
 _PIECE, _NEAR, _BEYOND = 2048, 256, 2048
 """A text is read in pieces of so many characters: a detector is tried only in those that hold one of its words, or nearly."""
+_BLOCK = re.compile(r"(?:[^\n]*\n){16}")
 _MOST_UNPACKED = 1 << 20
 _PACKED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e")
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
@@ -55,8 +52,9 @@ PACKED = (
 )
 """How files begin that hold text in a form which no detector reads."""
 HIDDEN = "\ue000"  # stands around one word that was written as digits or in an encoding
-_LONGEST = 2000
-"""A value beyond this length goes here, and is not looked for elsewhere."""
+
+
+Read = Callable[[re.Match[str]], str | None]
 
 
 class View:
@@ -67,12 +65,7 @@ class View:
         self._at: list[int] = []
         self._pieces: list[tuple[int, int, int]] = []
 
-    def reread(
-        self,
-        pattern: re.Pattern[str],
-        read: Callable[[re.Match[str]], str | None],
-        before: str = "",
-    ) -> View:
+    def reread(self, pattern: re.Pattern[str], read: Read, before: str = "") -> View:
         """The view in which every match of ``pattern``, with what of ``before`` stands before it, reads as ``read`` says.
 
         A match of which ``read`` says None stays as it is.
@@ -91,6 +84,13 @@ class View:
             at = end
         new.text = "".join([*parts, self.text[at:]])
         return new if parts else self
+
+    def near(self) -> View:
+        """The view without the blocks of lines that read as they are written, and whose neighbours do."""
+        new = {True: None, False: "\n\n"}
+        return self.reread(
+            _BLOCK, lambda one: new[self.differs(max(0, one.start() - _PIECE), one.end() + _PIECE)]
+        )
 
     def place(self, at: int, end: bool = False) -> int:
         """Where the character at a place begins in the text as it is written; with ``end``, where it ends."""
@@ -118,29 +118,25 @@ class View:
 def views(text: str) -> Iterator[tuple[str, View]]:
     """The text as it stands, then each view that shows something else.
 
-    ``decoded``: without the escapes of JSON, URLs and HTML, up to three deep; a colour reads as a separator. ``literals``: and
-    with literals that a program puts together as one. ``unpacked``: with what is written in digits or in an encoding as the
-    text that it stands for. ``uncoloured``: without colours and tags inside a line. ``joined``: and with every line joined to
-    the next.
+    ``decoded``: without the escapes of JSON, URLs and HTML, up to three deep, with literals that a program puts together as
+    one; a colour reads as a separator. ``unpacked``: with what is written in digits or in an encoding as the text that it
+    stands for. ``uncoloured``: without colours and tags inside a line. ``joined``: and with every line joined to the next.
     """
     plain = View(text)
     yield "plain", plain
     quoted = bool(WRITING["quoted_signs"].search(text))
     decoded = _decoded(plain.reread(WRITING["quoted"], _plain) if quoted else plain)
+    decoded = decoded.reread(WRITING["literals"], _joined)
     if decoded is not plain:
+        decoded = decoded.near()
         yield "decoded", decoded
-    literal = decoded.reread(WRITING["literals"], _joined)
-    if literal is not decoded:
-        yield "literals", literal
-    for view in (plain, *([literal] if literal is not plain else [])):
+    for view in dict.fromkeys((plain, decoded)):
         if (unpacked := _unpacked(view)) is not view:
-            yield "unpacked", unpacked
-    for name, pattern, before in (
-        ("uncoloured", WRITING["glue"], ""),
-        ("joined", WRITING["wrap"], TABLE["writing_pieces"]["BARS"]),
-    ):
+            yield "unpacked", unpacked.near()
+    bars = TABLE["writing_pieces"]["BARS"]
+    for name, way, before in (("uncoloured", "glue", ""), ("joined", "wrap", bars)):
         # Glue first: a colour written as an escape is read here, not by the decoder.
-        inner = plain.reread(pattern, lambda match: "", before)
+        inner = plain.reread(WRITING[way], lambda match: "", before)
         if inner is not plain:
             yield name, _decoded(inner.reread(WRITING["quoted"], _plain) if quoted else inner)
 
@@ -155,7 +151,7 @@ def _unpacked(view: View) -> View:
     for _ in range(3):
         before = view
         for row in TABLE["runs"]:
-            if not row["signs"] or any(sign in view.text for sign in row["signs"].split(" ")):
+            if not row["signs"] or any(sign in view.text for sign in row["signs"].split("  ")):
                 pattern, way = WRITING[row["way"]], row["way"]
                 view = view.reread(pattern, lambda match, way=way: _run(way, match))  # type: ignore[misc]
         if view is before:
@@ -173,14 +169,11 @@ def _run(way: str, match: re.Match[str]) -> str | None:
 
 def _decoded_run(way: str, match: re.Match[str]) -> str | None:
     run = match.group()
-    if way in ("spaced", "nulled"):
-        return re.sub(" " if way == "spaced" else r"\\x00|\\0|\0", "", run)
-    if way == "chars":
-        return "".join(re.findall(r"[\"'](.)[\"']", run))
-    if way == "turned":
-        return f'"{next(filter(None, match.groups()))[::-1]}"'
-    if way == "rot13":
-        return codecs.decode(run, "rot13")
+    if way in _WAYS:
+        return _WAYS[way](run)
+    if way in ("chars", "turned"):
+        turned = next(filter(None, match.groups()), "")[::-1]
+        return f'"{turned}"' if turned else "".join(re.findall(r"[\"'](.)[\"']", run))
     if way in ("base85", "ascii85"):
         decode = base64.b85decode if way == "base85" else base64.a85decode
         run = run.removeprefix("<~").removesuffix("~>")
@@ -188,25 +181,31 @@ def _decoded_run(way: str, match: re.Match[str]) -> str | None:
         begin = _tried(decode, run[:10])
         sure = begin[:2] in _PACKED or read_bytes(begin)
         return read_bytes(_tried(decode, run)) if sure else None
-    if way == "css":
-        return "".join(chr(int(one, 16)) for one in re.findall(r"\\([0-9a-fA-F]+)", run))
-    if way == "utf7":
-        plain = run[1:-1] + "=" * (-len(run[1:-1]) % 4)
-        return _tried(base64.b64decode, plain).decode("utf-16-be", "replace")
     if way == "base64_words":
-        plain = run.replace("-", "+").replace("_", "/").rstrip("=")
-        text = read_bytes(_tried(base64.b64decode, plain + "=" * (-len(plain) % 4)))
+        text = read_bytes(base64_bytes(run) or b"")
         # What is longer, and of words, stays base64 around what is replaced in it.
         return None if text and len(run) >= 20 and re.search(r"\s\S", text) else text
-    if way == "base32":
-        return read_bytes(
-            _tried(base64.b32decode, run.rstrip("=") + "=" * (-len(run.rstrip("=")) % 8))
-        )
     if way == "numbers":
         numbers = re.findall(r"0[xX][0-9a-fA-F]+|\d+", run)
         return read_bytes(_tried(lambda _: bytes(int(one, 0) for one in numbers), run))
     run = "".join(WRITING["dump_line"].findall(run)) or re.sub(r"0x|\\x", " ", run)
     return read_bytes(bytes.fromhex("".join(re.findall("[0-9a-fA-F]{2}", run))))
+
+
+def _padded(run: str, whole: int) -> str:
+    return run.rstrip("=") + "=" * (-len(run.rstrip("=")) % whole)
+
+
+_WAYS: dict[str, Callable[[str], str | None]] = {
+    "spaced": lambda run: run.replace(" ", ""),
+    "nulled": lambda run: re.sub(r"\\x00|\\0|\0", "", run),
+    "rot13": lambda run: codecs.decode(run, "rot13"),
+    "css": lambda run: "".join(chr(int(one, 16)) for one in re.findall(r"\\([0-9a-fA-F]+)", run)),
+    "utf7": lambda run: _tried(base64.b64decode, _padded(run[1:-1], 4)).decode(
+        "utf-16-be", "replace"
+    ),
+    "base32": lambda run: read_bytes(_tried(base64.b32decode, _padded(run, 8))),
+}
 
 
 def _tried(decode: Callable[[str], bytes], text: str) -> bytes:
@@ -269,7 +268,7 @@ def last_wrap(text: str, start: int, end: int) -> re.Match[str] | None:
     return max(WRITING["wrap"].finditer(text, start, end), key=re.Match.start, default=None)
 
 
-def _plain(match: re.Match[str]) -> str:
+def _plain(match: re.Match[str]) -> str | None:
     kind, text = match.lastgroup, match.group()
     if kind in ("colour", "end"):
         return SEPARATOR if kind == "colour" else "\n"
@@ -285,8 +284,12 @@ def _plain(match: re.Match[str]) -> str:
         return text
     if kind == "entity":
         return html.unescape(text)
-    if kind is None:  # a soft end of a line
-        return ""
+    if kind is None:  # a soft end of a line, unless base64 ends there
+        return (
+            None
+            if WRITING["padded"].search(match.string[max(0, match.end() - 200) : match.end()])
+            else ""
+        )
     return chr(int(match[kind], 8 if kind == "octal" else 16))
 
 
@@ -294,20 +297,19 @@ Piece = tuple[int, str, frozenset[str]]
 """Where a piece of a text begins, the piece with what is near it in lower case, and the words of detectors in it."""
 
 
-@dataclass(frozen=True)
 class Detector:
     """A row of redact.yaml, compiled: a kind of value and how it is recognised. Its columns are described there."""
 
-    kind: str
-    what: str
-    near: tuple[str, ...]
-    flags: frozenset[str]
-    pattern: re.Pattern[str]
-    gate: re.Pattern[str]
-    needs: re.Pattern[str]
-    unless: re.Pattern[str]
-    example: str
-    source: str
+    def __init__(self, row: dict[str, str]):
+        self.kind, self.what = row["kind"], row["what"]
+        self.example, self.source = row["example"], row["source"]
+        self.near = tuple(filled(row["near"]).split("|"))
+        self.flags = frozenset(row.get("flags", "").split())
+        how = re.MULTILINE | (re.IGNORECASE if "any-case" in self.flags else 0)
+        self.pattern, self.gate, self.needs, self.unless = (
+            re.compile(filled(row.get(name, none)), how)
+            for name, none in (("pattern", ""), ("gate", ""), ("needs", ""), ("unless", "(?!)"))
+        )
 
     def matches(self, text: str, low: str, pieces: list[Piece]) -> Iterator[re.Match[str]]:
         """Where the pattern fits, in the pieces of a text that hold a word of ``near``."""
@@ -330,12 +332,8 @@ class Detector:
                 continue
             if value and group[0] == "v" and self._is_value(match, group):
                 login = "login" in self.flags and names_nobody(self.kind, value)
-                name = (
-                    known.name(self.kind, value, login)
-                    if login or _only_here(self.kind, value)
-                    else known.add(self.kind, value)
-                )
-                if name:
+                found = known.found if not login else partial(known.name, login=True)
+                if name := found(self.kind, value):
                     yield Span(match.start(group), match.end(group), self.kind, name)
 
     def _is_value(self, match: re.Match[str], group: str) -> bool:
@@ -348,35 +346,9 @@ class Detector:
             return False
         if self.kind == "token" and WRITING["name_of_secret"].fullmatch(match[group]):
             return False
-        if "iban" in self.flags and not facts.is_iban(match[group]):
-            return False
-        if "card" in self.flags and not facts.is_card(match[group]):
-            return False
-        return bool(self.needs.search(match[group]))
-
-
-def _only_here(kind: str, value: str) -> bool:
-    """Whether a value goes where it stands and stays elsewhere: too long for a name, or a secret that is a word or a number."""
-    plain = len(value) <= 4 or value.lower() in COMMON or (len(value) <= 8 and value.isdigit())
-    return len(value) > _LONGEST or (kind in ("token", "url-credential") and plain)
-
-
-def _detectors() -> tuple[Detector, ...]:
-    """The rows of redact.yaml, whose pieces may use pieces above them, and a row for each token of look/secrets.json."""
-    detectors = []
-    for row in [*TABLE["detectors"], *map(_of_token, data("look/secrets")["tokens"])]:
-        flags = frozenset(row.get("flags", "").split())
-        how = re.MULTILINE | (re.IGNORECASE if "any-case" in flags else 0)
-        patterns: dict[str, Any] = {
-            name: re.compile(filled(row.get(name, none)), how)
-            for name, none in (("pattern", ""), ("gate", ""), ("needs", ""), ("unless", "(?!)"))
-        }
-        near = tuple(filled(row["near"]).split("|"))
-        about = {name: row[name] for name in ("kind", "what", "example", "source")}
-        detectors.append(Detector(near=near, flags=flags, **patterns, **about))
-    for name, text in TABLE["secrets"].items():
-        _SECRETS[name] = re.compile(filled(text), re.IGNORECASE)
-    return tuple(detectors)
+        checks = {"strange": _bare, "iban": facts.is_iban, "card": facts.is_card}
+        sure = all(checks[flag](match[group]) for flag in self.flags & checks.keys())
+        return sure and bool(self.needs.search(match[group]))
 
 
 def _of_token(row: dict[str, str]) -> dict[str, str]:
@@ -388,8 +360,12 @@ def _of_token(row: dict[str, str]) -> dict[str, str]:
     return {**row, **more, "near": near, "pattern": pattern}
 
 
-_SECRETS: dict[str, re.Pattern[str]] = {}
-DETECTORS = _detectors()
+_SECRETS = {
+    name: re.compile(filled(text), re.IGNORECASE) for name, text in TABLE["secrets"].items()
+}
+DETECTORS = [
+    Detector(row) for row in (*TABLE["detectors"], *map(_of_token, data("look/secrets")["tokens"]))
+]
 
 
 def detected(
@@ -397,24 +373,21 @@ def detected(
 ) -> tuple[list[tuple[str, View]], list[Span]]:
     """A text in each of its views, and every value that a detector finds in them, at its place in the text."""
     each = list(views(text))
-    found = [
-        placed(span, view, name)
-        for name, view in each
-        for span in _spans(view, known, detectors, strong=name == "joined")
-    ]
+    runs = WRITING["base64"].finditer(text) if detectors is DETECTORS else ()
+    held = [run.span() for run in runs if decoded_base64(run.group())]
     tables = each[:1] + [one for one in each if one[0] == "uncoloured"]
     if "</th>" in text:
         read = lambda match: "\n" if match["row"] else " | " if match["cell"] else " "  # noqa: E731
         tables.append(("tabled", each[0][1].reread(WRITING["html_table"], read)))
-    if detectors is DETECTORS:
-        found += [
-            placed(span, view, name) for name, view in tables for span in _cells(view.text, known)
-        ]
-        runs = WRITING["base64"].finditer(text)
-        held = [run.span() for run in runs if decoded_base64(run.group())]
-        for name, view in each:
-            look = _over_lines if name == "joined" else _unknown
-            found += [placed(span, view, name) for span in look(text, view, known, held)]
+    found = []
+    for name, view in tables if detectors is DETECTORS else ():
+        found += [placed(span, view, name) for span in _cells(view.text, known)]
+    for name, view in each:
+        over = name == "joined"
+        found += [placed(one, view, name) for one in _spans(view, known, detectors, strong=over)]
+        if detectors is DETECTORS:
+            more = (_over_lines if over else _unknown)(text, view, known, held)
+            found += [placed(one, view, name) for one in more]
     return each, found
 
 
@@ -430,30 +403,26 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
             at = view.place(match.start())
             if view.differs(*match.span()) and not any(one <= at < two for one, two in held):
                 for kind, start, end in read(match):
-                    yield from _spans_of(kind, match.string[start:end], start, known)
+                    if way != "told" or not view.text[start].isupper():
+                        yield from _spans_of(kind, match.string[start:end], start, known)
 
 
 def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
-    only_here = kind == "token" and re.fullmatch("[0-9a-fA-F]+", value) or len(value) > _LONGEST
+    drawn = kind == "token" and re.fullmatch("[0-9a-fA-F]+", value)  # a digest stays elsewhere
     evidence = kind == "name" and facts.is_evidence(value, "")
-    if name := not evidence and (known.name if only_here else known.add)(kind, value):
+    if name := not evidence and (known.name if drawn else known.found)(kind, value):
         yield Span(at, at + len(value), kind, name)
 
 
 def _random(match: re.Match[str]) -> Found:
-    run, at, before = match.group(), match.start(), match.string[: match.start()][-2:]
-    escape = re.match(
-        "[nrtbfv]" if before[-1:] == "\\" else r"\d{1,3}m" if before[-1:] == "[" else "$^", run
-    )
-    at, run = (
-        at + len(escape.group() if escape else ""),
-        run[len(escape.group()) if escape else 0 :],
-    )
-    inner = decoded_base64(run)
-    ours = isinstance(inner, str) and PSEUDONYM.search(inner)
-    for start, end in () if ours else facts.random_in(run):
-        told = match.string[max(0, at + start - BEFORE) : at + start]
-        if not facts.is_evidence(run[start:end], told) and not PSEUDONYM.search(run[start:end]):
+    run, text, at = match.group(), match.string, match.start()
+    before = text[max(0, at - 2) : at]
+    escape = "[nrtbfv]" if before[-1:] == "\\" else r"\d{1,3}m" if before[-1:] == "[" else "$^"
+    if found := re.match(escape, run):
+        at, run = at + found.end(), run[found.end() :]
+    for start, end in facts.random_in(run):
+        ours = isinstance(inner := decoded_base64(run), str) and PSEUDONYM.search(inner)
+        if not (ours or PSEUDONYM.search(run[start:end]) or _evident(text, at + start, at + end)):
             yield "token", at + start, at + end
 
 
@@ -475,13 +444,23 @@ def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]
                 re.fullmatch("[0-9a-f]{1,16}", one) for one in pieces
             )
             if len(pieces) > 1 and not digests and facts.random_in(value):
-                if not facts.is_evidence(value, view.text[: at + start][-BEFORE:]):
+                if not facts.is_evidence(
+                    value, view.text[max(0, at + start - BEFORE) : at + start]
+                ):
                     yield from _spans_of("token", value, at + start, known)
 
 
 def _is_odd(piece: str) -> bool:
     odd = sum(map(facts.oddness, re.findall("[A-Za-z0-9]+", piece))) * 4 >= len(piece)
     return len(piece) > 7 if piece.isdigit() else odd and not facts.is_evidence(piece, "")
+
+
+def _evident(text: str, start: int, end: int) -> bool:
+    """Whether a piece of a text is known to be evidence, or within a symbol of a program or the name of a package that is."""
+    before, after = text[max(0, start - 2 * BEFORE) : start], text[end : end + 4 * BEFORE]
+    whole = f"{_TAIL.findall(before)[0]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
+    symbol = WRITING["symbol"].fullmatch(whole) or WRITING["version"].match(after)
+    return bool(symbol) or facts.is_evidence(text[start:end], before)
 
 
 def _word(kind: str, odd: Callable[[str], bool], way: str = "", group: str | int = 0) -> Any:
@@ -491,9 +470,9 @@ def _word(kind: str, odd: Callable[[str], bool], way: str = "", group: str | int
         (start, end), before = match.span(group), max(0, match.start() - 2 * BEFORE)
         if way:
             found = WRITING[way].search(match.string[before : match.start()])
-            start, end = before + found.start() if found else end, end - (way == "of_port")
+            start, end = before + found.start() if found else end, end - way.startswith("of_")
         value = match.string[start:end]
-        if value and odd(value) and not facts.is_evidence(value, match.string[before:start]):
+        if value and odd(value) and not _evident(match.string, start, end):
             yield kind, start, end
 
     return read
@@ -509,12 +488,8 @@ def _served(host: str) -> bool:
 
 def _private(address: str) -> bool:
     host = re.split(r"[:/?#\\]", address, maxsplit=1)[0]
-    return (
-        not facts.is_public(address)
-        and bool(host)
-        and host.lower() not in LOGINS
-        and not names_nobody("host", host)
-    )
+    known = facts.is_public(address) or host.lower() in LOGINS or names_nobody("host", host)
+    return bool(host) and not known
 
 
 def _address(match: re.Match[str]) -> Found:
@@ -549,8 +524,29 @@ def _folder(match: re.Match[str]) -> Found:
             yield "name", at + odd[0].start(), at + odd[-1].end()
 
 
+def _bare(word: str) -> bool:
+    """Whether a word without a sign may be a name: strange, no identifier of code and no file."""
+    return word.count("_") < 2 and not word.endswith(_SOURCES) and facts.is_strange(word)
+
+
+def _slots(match: re.Match[str]) -> Found:
+    for group, word in match.groupdict().items():
+        if word and _bare(word) and not _evident(match.string, *match.span(group)):
+            yield "name", *match.span(group)
+
+
+def _person(match: re.Match[str]) -> Found:
+    """Names of which none is a word of the field, or one is not where nothing but a sign stands beside them."""
+    odd = [facts.is_strange(one) for one in match.group().split()]
+    if all(odd) or (any(odd) and match["alone"]):
+        yield "person", *match.span()
+
+
 def _told(match: re.Match[str]) -> Found:
-    if not re.match(r"[\w-]", match.string[: match.start()][-1:]) and _strange(match["v"]):
+    word, at = match["v"], match.start()
+    inside = re.match(r"[\w-]", match.string[max(0, at - 1) : at])
+    named = not inside and (_bare(word) or facts.has_name(word))
+    if named and not _evident(match.string, *match.span("v")):
         yield _KIND_OF[match.group().split()[0]], *match.span("v")
 
 
@@ -561,10 +557,18 @@ _READERS: dict[str, Any] = {
     "full": _word("host", _private, group="v"),
     "share": _word("host", _private, group="v"),
     "port": _word("host", _served, "of_port"),
+    "remote": _word("host", _bare, "of_remote"),
     "handle": _word("user", facts.is_strange),
-    "cell": _word("name", _strange),
-    **{"address": _address, "at_host": _at_host, "folder": _folder, "told": _told},
+    **{
+        "address": _address,
+        "at_host": _at_host,
+        "folder": _folder,
+        "told": _told,
+        "person": _person,
+    },
+    **{name: _slots for name in WRITING if name.endswith("slot")},
 }
+_TAIL, _HEAD = re.compile(r"\w*$"), re.compile(r"[\w.]*")
 _KIND_OF = {word: kind for kind, words in TABLE["told"].items() for word in words.split()}
 _UNITS, _SOURCES, _SYSTEM, _LIBRARIES = (tuple(row.split()) for row in TABLE["whole"].values())
 
@@ -598,27 +602,19 @@ def _cells(text: str, known: Known) -> Iterator[Span]:
             fields = list(cut.finditer(row.group()))
             pairs = list(zip(names, fields, strict=False))
             if len(fields) != len(names) or not mark:
-                edges = {one.start() for one in fields}, {one.end() for one in fields}
-                kept = sum(a.start() in edges[0] or a.end() in edges[1] for a in names)
-                aligned = not mark and kept * 3 > 2 * len(names)
-                if not aligned and (len(fields) != len(names) or row.start() != end + 1):
+                starts, ends = {one.start() for one in fields}, {one.end() for one in fields}
+                kept = sum(a.start() in starts or a.end() in ends for a in names)
+                if not mark and kept * 3 > 2 * len(names):
+                    under = [(a, b) for a in names for b in fields if a.start() < b.end()]
+                    pairs = [(a, b) for a, b in under if b.start() < a.end()]
+                elif len(fields) != len(names) or row.start() != end + 1:
                     break
-                if aligned:
-                    under = ((a, b) for a in names for b in fields)
-                    pairs = [
-                        (a, b) for a, b in under if a.start() < b.end() and b.start() < a.end()
-                    ]
             for name, field in pairs:
                 part = WRITING["of_head"].fullmatch(lower(name.group().strip()))
-                kind = _COLUMNS[part["name"]] if part else ""
                 value = field.group().strip(" \"'`").rstrip("+*:")
-                if (
-                    kind
-                    and WRITING["of_cell"].fullmatch(value)
-                    and (named := known.add(kind, value))
-                ):
-                    at = row.start() + field.start() + field.group().index(value)
-                    yield Span(at, at + len(value), kind, named)
+                at = row.start() + field.start() + field.group().index(value)
+                if part and WRITING["of_cell"].fullmatch(value):
+                    yield from _spans_of(_COLUMNS[part["name"]], value, at, known)
 
 
 def placed(span: Span, view: View, name: str) -> Span:
@@ -638,39 +634,17 @@ def _spans(view: View, known: Known, detectors: Iterable[Detector], strong: bool
 
 
 def _pieces(view: View, low: str, detectors: tuple[Detector, ...]) -> list[Piece]:
-    """The pieces of a view that show something new. Most words are known not to be there by every three characters that are."""
-    words, grams = _index(detectors)
-    codes = np.frombuffer(low.encode("utf-32-le", "surrogatepass"), np.uint32)
-    steps, here = _grams(codes), np.empty(_GRAMS + 1, bool)
-    pieces = []
+    """The pieces of a view that show something new."""
+    words = {word for detector in detectors for word in detector.near}
+    # Most words are known not to be there by three of their characters.
+    grams = {low[at : at + 3] for at in range(len(low))}
+    likely = (word for word in words if len(word) < 3 or word[:3] in grams)
+    words, pieces = set(filter(low.__contains__, likely)), []
     for start in range(0, len(low), _PIECE):
         if view.differs(start, start + _PIECE + _NEAR):
-            first, last = max(0, start - 64), start + _PIECE + _NEAR
-            near = low[first:last]
-            here[:] = False
-            here[steps[first:last]] = here[_GRAMS] = True
-            maybe = np.flatnonzero(here[grams].all(axis=1))
-            pieces.append((start, near, frozenset(words[at] for at in maybe if words[at] in near)))
+            near = low[max(0, start - 64) : start + _PIECE + _NEAR]
+            pieces.append((start, near, frozenset(filter(near.__contains__, words))))
     return pieces
-
-
-_GRAMS, _MOST_GRAMS = 1 << 15, 6
-
-
-def _grams(codes: Any) -> Any:
-    """A number below _GRAMS for every three characters that follow each other."""
-    return (codes[:-2] * 961 + codes[1:-1] * 31 + codes[2:]) % _GRAMS
-
-
-@cache
-def _index(detectors: tuple[Detector, ...]) -> tuple[list[str], Any]:
-    """All words of detectors, and for each the numbers of its characters by three; _GRAMS stands for none."""
-    words = sorted({word for detector in detectors for word in detector.near})
-    grams = np.full((len(words), _MOST_GRAMS), _GRAMS)
-    for row, word in zip(grams, words, strict=True):
-        numbers = _grams(np.array(list(map(ord, word))))[:_MOST_GRAMS]
-        row[: len(numbers)] = numbers
-    return words, grams
 
 
 def _is_secret(match: re.Match[str], group: str) -> bool:
@@ -680,17 +654,15 @@ def _is_secret(match: re.Match[str], group: str) -> bool:
     ours = PSEUDONYM.finditer(text, max(0, begin - 16), begin + 24)
     if any(one.start() <= begin < one.end() for one in ours):
         return False
-    if name.lower().startswith("token") and (
-        _SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
-        or not re.search(r"[^\d.,]", value)
-    ):
+    counted = _SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
+    if name.lower().startswith("token") and (counted or not re.search(r"[^\d.,]", value)):
         return False
     pin = _SECRETS["password"].search(name) and re.fullmatch(r"\d{4,}", value)
     if _SECRETS["no_secret"].fullmatch(value) and not pin:
         return False
     if name[-1:] in ("'", '"', "`"):
         return not value.isspace()
-    after = text[match.end(group) :][:1]
+    after = text[match.end(group) : match.end(group) + 1]
     if after in ("(", "[") or value.startswith("="):
         return False
     if not re.fullmatch(r"[A-Za-z_.]+", value):

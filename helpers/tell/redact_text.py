@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from .redact_known import TABLE, WRITING, Known, Span
+from .redact_known import TABLE, WRITING, Known, Span, has_name, is_strange
 from .redact_patterns import (
     JOINT,
     PNG,
@@ -36,7 +36,7 @@ _LINES = (
 """Keys under which nbformat keeps one text as a list of its lines."""
 _TELLING = ("name", "key", "label", "description", "placeholder")
 """Under these keys data has the name of what stands beside it as its value."""
-_DEPTH, _WHOLE = 6, 36
+_DEPTH, _WHOLE, _ANSWER = 6, 36, 4096
 _COUNT = re.compile(r"[\d.,]+\w{0,4}")
 _LINES_LEAST = 5
 """A known value cut by the end of a line is looked for from this length on."""
@@ -56,10 +56,9 @@ class Replaced:
 
     def kinds(self) -> dict[str, int]:
         """How many of each kind, by kind."""
-        counts: Counter[str] = Counter()
-        for (kind, _), count in self.counts.items():
-            counts[kind] += count
-        return dict(sorted(counts.items()))
+        kinds = Counter({kind: 0 for kind, _ in sorted(self.counts)})
+        kinds.update(kind for kind, _ in self.counts.elements())
+        return dict(kinds)
 
     def add(self, other: Replaced, where: str) -> None:
         """Count what was replaced in a part, under the part's place."""
@@ -81,12 +80,13 @@ def redact_text(
 
 def learn(text: str, known: Known) -> None:
     """Remember the values that a text tells: the user of a home folder, the host of a prompt, what has a shape of its own."""
-    if text not in known.read:
-        known.read[text] = detected(text, known)
-        for match in WRITING["base64"].finditer(text):
-            inner = decoded_base64(match.group())
-            if isinstance(inner, str):
-                learn(inner, known)
+    for part in WRITING["part"].findall(text):
+        if part not in known.read:
+            known.read[part] = detected(part, known)
+            for match in WRITING["base64"].finditer(part):
+                inner = decoded_base64(match.group())
+                if isinstance(inner, str):
+                    learn(inner, known)
 
 
 def replace(
@@ -94,13 +94,19 @@ def replace(
 ) -> str:
     """The text with pseudonyms, by what is known so far and by detectors; ``learn`` all texts first."""
     replaced = Replaced() if replaced is None else replaced
+    parts = WRITING["part"].findall(text)
+    if len(parts) > 1:
+        return "".join(replace(part, known, replaced, where, depth) for part in parts)
     for _ in range(4):
         each, values = known.read.pop(text, None) or detected(text, known)
-        values = values + [
-            placed(span, view, name)
-            for name, view in each
-            for span in known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
-        ]
+        for name, view in each:
+            spans = known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
+            values = values + [placed(span, view, name) for span in spans]
+        over = [one for one in values if one.joined and "\n" in text[one.start : one.end]]
+        if over:  # the half of a known value in a line of its own is no name
+            halves = [one for one in values if one.kind == "name" and not one.joined]
+            cut = {one for one in halves if any(a.start <= one.start < a.end for a in over)}
+            values = [one for one in values if one not in cut]
         text, again = _put(text, values, replaced, where)
         if not again:
             break
@@ -283,6 +289,8 @@ class _Walk:
                 data = {**data, "data": self.binary("a buffer", inside, where, False) or ""}
             if data.get("_model_name") == "PasswordModel" and isinstance(data.get("value"), str):
                 self.known.add("password", data["value"])
+            if self.learns and isinstance(data.get("outputs"), list):
+                self.answers(data)
             new = type(data)()
             heads = data.get("columns")
             said = next((data[one] for one in _TELLING if isinstance(data.get(one), str)), "")
@@ -309,6 +317,16 @@ class _Walk:
             return data
         self.replaced.counts[value[0], where] += 1
         return value[1]
+
+    def answers(self, cell: dict[str, Any]) -> None:
+        """Remember what a cell that asks for a name was answered: the whole of it, but words of the field among others."""
+        asked = WRITING["asks"].search("".join(cell.get("source", "")))
+        for output in cell["outputs"] if asked else ():
+            text = (output.get("data") or {}).get("text/plain") or output.get("text") or ""
+            words = WRITING["answer"].findall("".join(text)[:_ANSWER])
+            for word in words:
+                if asked and (len(words) == 1 or is_strange(word) or has_name(word)):
+                    self.known.add("host" if asked.lastgroup else "user", word)
 
     def row(self, heads: list[Any], row: Any, where: str) -> Any:
         """The cells of a row, each read with the head of its column."""
