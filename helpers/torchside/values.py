@@ -136,6 +136,8 @@ class _Along:
             found = "views"  # the device moves what ranks exchange
         elif name in MASKED:
             found = "masks"
+        elif name in ("masked_scatter", "masked_scatter_"):
+            found = "scatters"
         elif name in SIZES or getattr(tags, "dynamic_output_shape", None) in func.tags:
             found = "sizes"
         elif name in READS:
@@ -162,8 +164,12 @@ class _Along:
             answer = None if unknown else self.again(func, "computes", args, kwargs, None)
             unknown = answer is None
             coming.append((self.size(func, given[0], answer), not unknown))
+            if "repeat" in func.overloadpacket.__name__:
+                coming.append((1, not unknown))  # that none is negative
         elif kind == "reads":
             coming.append((-1, not unknown))
+        elif kind == "scatters" and args[2].requires_grad and self.torch.is_grad_enabled():
+            self.witness.later.append(self.count(args[1].expand_as(args[0])))
         elif kind == "masks":
             coming += map(self.count, filter(None.__ne__, args[1]))
         masks = coming[:]
@@ -179,8 +185,11 @@ class _Along:
         made = [one for one in _flat((out,)) if self.on_device(one)]
         if kind == "allocates":
             self.mark(made, False)
-        elif kind == "reads":
-            self.mark(made, unknown or any(one.nbytes > MOVED for one in made))
+        elif kind == "reads" and made:
+            how, source = ("writes", args[1]) if made[0] is args[0] else ("computes", args[0])
+            moved = made[0].nbytes <= MOVED and made[0].dtype == source.dtype
+            found = self.again(func, how, args, kwargs, made)
+            self.mark(made, unknown or (found is None and not moved))
         elif made:
             answer = (
                 self.again(func, kind, args, kwargs, made)
@@ -202,10 +211,15 @@ class _Along:
 
     def count(self, mask: Any) -> tuple[int, bool]:
         """How many places a mask names, and whether that is known."""
+        times = 1
+        for at, (length, stride) in enumerate(zip(mask.shape, mask.stride())):  # noqa: B905 -- Python 3.9
+            if length > 1 and not stride:  # the same again and again
+                times, mask = times * length, mask.narrow(at, 0, 1)
         known = mask.numel() <= SMALL and not (
             self.on_device(mask) and _place(mask) in self.unknown
         )
-        return int(self.host(mask).count_nonzero()) if known else self.many(mask.numel()), known
+        found = int(self.host(mask).count_nonzero()) if known else self.many(mask.numel())
+        return times * found, known
 
     def put(self, made: Any, found: Any) -> Any:
         """What the processor found, put into the device's memory; None where it has no place there."""

@@ -174,7 +174,7 @@ def build(torch: Torch, folder: Path) -> list[Path]:
             try:
                 _build(libraries, Path(made))
                 shutil.rmtree(place, ignore_errors=True)
-                shutil.copytree(made, place)
+                shutil.copytree(made, place, symlinks=True)
             except OSError as error:
                 raise NotReady(f"the device could not be built: {error}") from error
     return [place / name for name in (place / "preload").read_text().split()]
@@ -182,6 +182,7 @@ def build(torch: Torch, folder: Path) -> list[Path]:
 
 def _build(libraries: Sequence[Path], folder: Path) -> None:
     have = _names(device(folder), "--defined-only")
+    (folder / "libcuda.so.1").symlink_to("libdevice.so")  # Triton looks for a file of that name
     needed: set[str] = {"libnvidia-ml.so.1"}  # torch opens this one by name
     symbols: dict[str, str] = {}
     for library in libraries:
