@@ -146,7 +146,7 @@ def environment(
         "CASEBOOK_VALUES": limits.values,
         # Compiled code is made of kernels that nobody could run: the program's own lines are run instead.
         "TORCHDYNAMO_DISABLE": "1",
-        "TRITON_LIBCUDA_PATH": str(preload[0].parent),
+        "TRITON_LIBCUDA_PATH": str(preload[0].parent) if preload else "",
         **(extra or {}),
     }
     return {**found, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf is not None else found
