@@ -22,7 +22,8 @@ from helpers.allocator.trace import Op, Trace, own_line
 from helpers.shapes import LineEdit
 
 VERBS = {
-    "/": "in {n} chunks, one after the other: what is computed from it, of the same size, its gradients too, is as small",
+    "/": "in {n} chunks, one at a time: what is computed from it with as many values and its gradients are as small, and what the "
+    "backward pass needs of it is made again there",
     "free-earlier": "freed before the line after the one that uses it; what autograd keeps stays",
     "checkpoint": "what it keeps for the backward pass is freed and made again there, its output stays",
     "offload": "what it keeps is copied to the host, and brought back before the backward pass frees it",
@@ -82,7 +83,7 @@ def parse(text: str) -> Edit:
         forms = ", ".join(verb.replace("/", "/ 8") for verb in VERBS)
         raise ValueError(f"--edit {text!r}: expected FILE.py:LINE and one of: {forms}")
     verb = re.sub(r"dtype.*", "dtype bf16", found[4] or "/")
-    return Edit(found[1], int(found[2]), verb, int(found[3] or 1))
+    return Edit(found[1].rpartition("/")[2], int(found[2]), verb, int(found[3] or 1))
 
 
 def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
@@ -142,7 +143,7 @@ class _Change:
         elif verb == "free-earlier":
             self._free_earlier()
         elif verb == "checkpoint":
-            for run in self._runs():
+            for run in filter(None, self._runs()):
                 self._checkpoint(run)
         elif verb == "offload":
             self._put_away()

@@ -42,7 +42,9 @@ def study(trace: Trace, edits: Sequence[Edit], card: Card, **how: Any) -> Study:
     for edit in edits:
         made.append(edited(made[-1].trace if made else trace, edit))
     confs = CONFS if len(trace) > MOST_EVENTS else None
-    before, after = (whatif(one, card, confs=confs, **how) for one in (trace, made[-1].trace))
+    before = after = whatif(trace, card, confs=confs, **how)
+    if made:
+        after = whatif(made[-1].trace, card, confs=confs, **how)
     return Study(list(edits), made, before, after, failed(trace))
 
 
@@ -65,7 +67,7 @@ def as_dict(one: Study) -> dict[str, Any]:
 def table(one: Study) -> Shown:
     """Before and after, under the default settings and the best."""
     rows = []
-    for name, answer in (("as it is", one.before), ("edited", one.after)):
+    for name, answer in (("as it is", one.before), ("edited", one.after))[: 1 + bool(one.edits)]:
         default = next(row for row in answer.rows if not row.settings)
         best = next((row for row in answer.rows if row.settings == answer.use), answer.rows[0])
         best = best if best.settings or len(answer.rows) == 1 else answer.rows[0]
@@ -74,7 +76,8 @@ def table(one: Study) -> Shown:
     missing = one.after.needs_bytes
     use = one.after.use or "the default settings"
     end = f"no setting helps: {show_bytes(missing)} are missing" if missing else f"use: {use}"
-    before = [f"{', '.join(edit.words for edit in one.edits)}: {end}", ""]
+    words = ", ".join(edit.words for edit in one.edits) or "no line changed"
+    before = [f"{words}: {end}", ""]
     below = [
         f"{edit.words}: {made.changed} requests of {show_bytes(made.taken)}, {edit.assumes}"
         + (f"; it adds {show_bytes(made.added)} asked for again" if made.added else "")
@@ -118,8 +121,8 @@ def lines(found: Sequence[LineEdit], ends: bool) -> Shown:
     ]
     saving = [one for one in found if one.edit]
     says = f"{saving[0].edit} saves the run" if saving else "no line alone saves the run"
-    says = says if found else "nothing runs out of memory: no line is to be changed"
-    below = list(dict.fromkeys(f"{one.edit}: {one.assumes}" for one in saving))
+    says = says if found else "no line ranked: nothing runs out, or no line of a program is known"
+    below = [f"assumed: {words}" for words in dict.fromkeys(one.assumes for one in saving)]
     below += [AS_FAR] * ends
     columns = ["line", Column("live where it fails", "bytes"), "change that saves it", "settings"]
     return Shown(says, columns, rows, below, [says, ""], widest=None)
