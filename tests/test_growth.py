@@ -81,6 +81,19 @@ def queue(most, size=lambda step: 2 * MIB):
     return keep
 
 
+def saw_tooth(period):
+    """Keeps what each step makes until it is cleared, as cycles are collected."""
+    held = []
+
+    def keep(step, alloc, toy):
+        if step % period == 0:
+            while held:
+                toy.free(held.pop())
+        held.append(alloc("keep", 2 * MIB))
+
+    return keep
+
+
 def some(step, alloc, toy):
     """An evaluation every third step that keeps what it makes, and one every fourth that does not."""
     if step % 3 == 2:
@@ -107,10 +120,11 @@ def test_a_line_that_keeps_something_is_named_with_its_bytes_a_step(keep, a_step
         (nothing, lambda step: 2 + step),  # longer inputs: what is left is replaced by more
         (nothing, lambda step: 2 + 7 * step % 5),
         (queue(9), lambda step: 4),
+        (saw_tooth(4), lambda step: 4),
         (lambda step, alloc, toy: step < 9 and alloc("keep", MIB), lambda step: 4),
         (lambda step, alloc, toy: step in (3, 4, 9) and alloc("keep", MIB), lambda step: 4),
     ],
-    ids=["steady", "longer", "uneven", "queue", "warm-up", "cache"],
+    ids=["steady", "longer", "uneven", "queue", "saw-tooth", "warm-up", "cache"],
 )
 def test_what_comes_to_rest_or_is_replaced_is_no_growth(keep, length):
     grown = of(loop(30, keep, length))

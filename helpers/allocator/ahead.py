@@ -19,7 +19,7 @@ from helpers.allocator.lines import Requests
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 
-MOST_OPERATIONS = 2_000_000
+MOST_OPERATIONS = 500_000
 """What is replayed at most; a death beyond it is extrapolated from two cards on which the program dies sooner."""
 LEAST_REACH_BYTES = 256 << 20
 """What must grow in so many operations for that: less is few segments, and is taken to fill the card byte by byte."""

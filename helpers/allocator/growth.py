@@ -22,7 +22,7 @@ from helpers.units import show_bytes
 
 FEWEST_STEPS = 5
 """Three steps after the first that keep something, seen two steps later, are the least that can be told from a start."""
-SAME_HEIGHT, SAME_COUNT, WITH_BACKWARD = 0.5, 0.9, 0.8
+SAME_HEIGHT, SAME_COUNT, WITH_BACKWARD = 0.5, 0.9, 0.5
 _DEEPEST, _MOST_CANDIDATES = 8, 300
 KEPT, LARGER = "kept", "larger each step"
 
@@ -150,14 +150,16 @@ def _entries(at: np.ndarray, token: np.ndarray, anew: bool) -> Iterator[tuple[in
 
 
 def _best(found: Requests) -> Steps | None:
-    """Of all that may be beginnings: those between which memory rises highest and, in training, the backward pass runs; of these
-    the most; of these the one at which least is live. Without a backward pass the outermost loop is the main one."""
+    """Of all that may be beginnings: those between which memory rises highest and falls again and, in training, the backward pass
+    runs; of these the most; of these the one at which least is live. Without a backward pass the outermost loop is the main one.
+    """
     live, back = np.concatenate(([0], found.live)), np.zeros(len(found.trace) + 1, np.int64)
     np.add.at(back, found.at[found.backward] + 1, 1)
     back = np.cumsum(back)
     scored = []
     for one in islice(_candidates(found), _MOST_CANDIDATES):
-        heights = np.maximum.reduceat(live[1:], one.begins)[:-1] - live[one.begins[:-1]]
+        ends = np.maximum(live[one.begins[:-1]], live[one.begins[1:]])
+        heights = np.maximum.reduceat(live[1:], one.begins)[:-1] - ends
         runs = (np.diff(back[one.begins]) > 0).mean() >= WITH_BACKWARD
         scored.append((float(np.median(heights)), bool(runs), one))
     # A module's forward is no main loop, unless whole steps run in it, as where a trainer wraps them in one.
@@ -227,10 +229,12 @@ def _over_steps(
 
 
 def _goes_on(series: np.ndarray) -> bool:
-    """Whether it grows in each third, in the last at half the pace at least, and has not come to rest since."""
+    """Whether it grows in each third, in the last at half the pace at least, does not fall back to where it was, and has not come
+    to rest since."""
     places = np.linspace(0, len(series) - 1, 4).round().astype(int)
     gains = np.diff(series[places])
-    if (gains <= 0).any() or gains[2] < (gains[0] + gains[1]) / 4:
+    falls = series[places[2] :].min() <= series[: places[1]].max()
+    if falls or (gains <= 0).any() or gains[2] < (gains[0] + gains[1]) / 4:
         return False
     rises = np.flatnonzero(np.diff(series) > 0)
     rest = len(series) - 2 - rises[-1]

@@ -81,6 +81,7 @@ def with_record(trace: Trace, path: Path) -> Trace:
     own = {key: value for key, value in trace.header.items() if value is not None}
     known = {key: value for key, value in head.items() if value is not None}
     notes = (*trace.notes, report["rehearsed"]) if report.get("rehearsed") else trace.notes
+    notes += tuple(line for line in map(str, report.get("trust") or ()) if "values" in line)
     return replace(trace, header={**trace.header, **known, **own}, notes=notes)
 
 

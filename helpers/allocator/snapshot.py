@@ -269,7 +269,9 @@ _PACKAGES = {
     "": r".*/(?:site|dist)-packages/(.+/.+)",
     "site-packages/": r".*/(?:site|dist)-packages/(.+)",
     "python/": r".*/lib(?:64)?/python\d[\d.]*t?/(.+)|.*/python\d+/lib/(.+)",
-    "torch/": r".*/torch/((?:nn|optim|autograd|utils|cuda|amp|fx|distributed|_\w+)/.+|_\w+\.py)",
+    "torch/": r".*/torch/((?:_\w+|amp|ao|autograd|backends|cuda|distributed|distributions|export|fft|func|functional|fx|jit|"
+    r"linalg|masked|multiprocessing|nested|nn|optim|overrides|profiler|random|serialization|sparse|special|storage|utils)"
+    r"(?:/.+|\.py))",
     "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
     "casebook/": r".*/helpers/torchside/(.+)",
 }

@@ -157,17 +157,63 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """What moved between two batches, runs or evidence bundles, and what did not.
+    """What moved between two batches, runs, evidence bundles, or traces of allocations, and what did not.
 
-    before: a batch, the folder of a run, or a bundle
+    before: a batch, the folder of a run, a bundle, or a trace
     after: another of the same kind
-    Example: compare env/boxes/strix-halo-3-gttsize env/boxes/strix-halo-4-ttm
+    --allow SHARE: of two traces: exit 1 where the peak of live memory rises by more, such as 0.01
+    Example: compare before.pickle after.pickle --allow 0.01
     """
     from helpers.tell import compare
 
+    sides = Path(arguments.before), Path(arguments.after)
+    allowed = share(arguments.allow)
+    if all(map(compare.is_trace, sides)):
+        return peaks(sides, allowed, arguments.json)
+    if arguments.allow:
+        raise WrongUse(f"--allow {arguments.allow}: {sides[0]} is no trace; expected two traces")
     moved = compare.compare(Path(arguments.before), Path(arguments.after))
     print_json(compare.as_json(moved)) if arguments.json else print(compare.as_text(moved))
     return 0
+
+
+def share(text: str) -> float | None:
+    """A share such as 1% or 0.01; None for no text. Raises WrongUse."""
+    try:
+        found = float(text.rstrip("%")) / (100 if text.endswith("%") else 1) if text else None
+    except ValueError:
+        found = -1.0
+    if found is not None and not 0 <= found < 1e6:
+        raise WrongUse(f"--allow {text}: expected a share from 0 up, such as 1%")
+    return found
+
+
+def peaks(
+    sides: tuple[Path, Path],
+    allowed: float | None,
+    as_json: bool,
+    sources: Any = ({}, {}),
+    names: tuple[str, str] | None = None,
+) -> int:
+    """What moved at the peak of two traces; 1 where it rose by more than is allowed."""
+    from dataclasses import asdict
+
+    from helpers.allocator.load import read
+    from helpers.allocator.peak import compare
+    from helpers.allocator.recorded import with_record
+    from helpers.tell.lines import peaks_table
+
+    one, two = (with_record(read(path), path) for path in sides)
+    moved = compare(one, two, sources)
+    over = allowed is not None and moved.share > allowed
+    if as_json:
+        found = {"schema_version": 1, "kind": "trace", **asdict(moved), "share": moved.share}
+        print_json({**found, "allow": allowed, "above": over})
+    else:
+        print(peaks_table(moved, names or (str(sides[0]), str(sides[1]))))
+        if allowed is not None:
+            print(f"{'above' if over else 'within'} what is allowed: {allowed:.1%}")
+    return int(over)
 
 
 def collect(arguments: argparse.Namespace) -> int:

@@ -96,6 +96,8 @@ def rehearse(given: argparse.Namespace) -> int:
     --find-capacity: the smallest card that it finishes on
     --find-batch ARG: the largest value of an argument that fits: batch
     --against PRESET +: once for each preset of env/presets
+    --against-commit REF: the program as it is beside the same at a commit: what moved at the peak; exit 1 where it rose
+    --allow SHARE = 1%: with --against-commit: by how much the peak may rise
     --setup: install what is missing without asking
     --remove: take away everything that was installed for rehearsals
     --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all
@@ -215,6 +217,8 @@ def _answer(
     limits = [Limits(given.steps, given.seconds or 0.0, values, given.gpus) for values in ends]
     run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
     run = partial(run, cudnn_workspace_bytes=workspace, limits=limits[-1])
+    if given.against_commit:
+        return _commits(given, command, card, run)
     if given.find_capacity or given.find_batch or given.against:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _several(given, command, card, run, Path(folder))
@@ -246,6 +250,29 @@ def between(both: list[Rehearsal]) -> list[str]:
     return [
         f"what hangs on values: peak reserved between {low} and {high}; the run below has the most"
     ]
+
+
+def _commits(
+    given: argparse.Namespace, command: list[str], card: Device, run: Callable[..., Rehearsal]
+) -> int:
+    """The program at a commit and as it is now, both rehearsed and compared; what they print is put aside."""
+    from helpers.commands.batch import peaks, share
+    from helpers.load.record import under
+    from helpers.load.rehearse import commits
+
+    allowed, out, ref = share(given.allow), _out(given, "rehearsal"), given.against_commit
+    words = under(given.torch_python, command)
+
+    def one(words: list[str], at: Path) -> Rehearsal:
+        log = at.with_suffix(".log")
+        return run(words, card, at, conf=given.conf, python="", log=log)
+
+    with commits.checked_out(ref, OUTPUTS) as (commit, folder):
+        before = commits.rehearsed(one, words, folder, out.with_name(f"{out.name}-{commit}"))
+        after = commits.rehearsed(one, words, Path.cwd(), out)
+        both = commits.sources(folder), commits.sources(Path.cwd())
+    names = f"{ref} ({commit}): {before}", f"as it is now: {after}"
+    return peaks((before, after), allowed, given.json, both, names)
 
 
 def _several(

@@ -142,6 +142,13 @@ def compare(a: Path, b: Path) -> Comparison:
     return _batches(a, b)
 
 
+def is_trace(path: Path) -> bool:
+    """Whether a file is a trace of allocations, by its name."""
+    return path.is_file() and path.name.endswith(
+        (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")
+    )
+
+
 def _kind(path: Path) -> str:
     if path.name == "run.json" or (path / "run.json").is_file():
         return "run"
@@ -150,7 +157,7 @@ def _kind(path: Path) -> str:
     if (path / "plan.yaml").is_file() or any(path.glob("*/run.json")):
         return "batch"
     lacks = "no run.json, plan.yaml or manifest.json" if path.exists() else "no such file or folder"
-    raise CompareError(f"{path}: {lacks}; expected a run, a batch or an evidence bundle")
+    raise CompareError(f"{path}: {lacks}; expected a run, a batch, an evidence bundle or a trace")
 
 
 def _title(before: Run, run: Run) -> str:

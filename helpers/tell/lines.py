@@ -1,4 +1,4 @@
-"""What grows from step to step, by the program's own lines, and at which step it runs out: as a table and as data."""
+"""What grows from step to step, and what moved at the peak from one trace to another, by the program's own lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from helpers.allocator.ahead import End
 from helpers.allocator.growth import KEPT, Growth
+from helpers.allocator.peak import Peaks
 from helpers.units import show_bytes
 
 from .shown import Column, Shown
@@ -55,6 +56,33 @@ def growth_table(grown: Growth, end: End | None, capacity_bytes: int) -> Shown:
     columns = ["call site", Column("a step", "bytes"), "blocks a step", "how"]
     none = "No call site keeps more from step to step."
     return Shown(result, columns, rows, notes, [result, *lines, ""], none, widest=80, result=result)
+
+
+MOST_LINES = 20
+
+
+def peaks_table(moved: Peaks, names: tuple[str, str]) -> Shown:
+    """What moved at the peak, a line of the program each, then by kind; ``names``: of the two traces."""
+    (before, after), (reserved, reserved_now) = moved.live, moved.reserved
+    result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({moved.share:+.1%})"
+    first = next((one for one in moved.lines if one.by * (after - before) > 0), None)
+    if first and before != after:
+        result += f", most at {first.what}"
+    lines = [f"A: {names[0]}", f"B: {names[1]}", result]
+    lines.append(f"reserved at most {show_bytes(reserved)} -> {show_bytes(reserved_now)}")
+    rows = [
+        [one.what + f" (was {one.was})" * bool(one.was), one.before, one.after, _by(one.by)]
+        for one in moved.lines[:MOST_LINES]
+    ]
+    rows += [[one.what, one.before, one.after, _by(one.by)] for one in moved.kinds]
+    left = len(moved.lines) - MOST_LINES
+    notes = [f"{left} more lines moved by less"] * (left > 0)
+    columns = ["at the peak", Column("A", "bytes"), Column("B", "bytes"), "by"]
+    return Shown(result, columns, rows, notes, [*lines, ""], widest=80, result=result)
+
+
+def _by(size: int) -> str:
+    return f"{'-' if size < 0 else '+'}{show_bytes(abs(size))}" if size else "0"
 
 
 def _size(size: float) -> str:

@@ -1,0 +1,106 @@
+"""What moved at the peak between two traces: by line, found again where lines were inserted, by kind, and with which exit code."""
+
+import json
+import pickle
+import subprocess
+
+import pytest
+from command_line import verb as run
+from test_growth import loop, nothing
+from test_lines import frames, trace_of
+from toy_allocator import MIB, Toy
+
+from helpers.allocator.lines import requests
+from helpers.allocator.peak import by_kind, compare
+from helpers.load.rehearse import commits
+
+
+def program(shift=0, *, forward=4, extra=0, function="step"):
+    """Three lines that each hold something at the peak, so many lines further down; ``extra``: what a new line holds."""
+    toy, held = Toy(), []
+    for line, size in ((3, 2), (5, forward), (8, 1)):
+        held += [toy.alloc(size * MIB, frames(line + shift, function)) for _ in range(line)]
+    if extra:
+        held.append(toy.alloc(extra * MIB, frames(9 + shift, function)))
+    for one in held:
+        toy.free(one)
+    return trace_of(toy)
+
+
+def moved(one, two, *sources):
+    found = compare(one, two, *sources)
+    return found, [(line.what, line.by // MIB) for line in found.lines]
+
+
+def test_inserted_lines_renamed_functions_and_nothing_at_all_move_nothing():
+    for other in (program(), program(shift=40), program(function="train_step")):
+        found, lines = moved(program(), other)
+        assert (lines, found.share) == ([], 0.0)
+
+
+def test_the_line_that_asks_for_more_is_named_wherever_it_is_now():
+    found, lines = moved(program(), program(shift=7, forward=6))
+    assert lines == [("train.py:12 step", 10)] and found.lines[0].was == "train.py:5 step"
+    assert found.live == (34 * MIB, 44 * MIB) and found.share == pytest.approx(10 / 34)
+    assert moved(program(), program(shift=7, extra=9))[1] == [("train.py:16 step", 9)]
+
+
+def test_the_sources_say_which_line_became_which():
+    before = ["", "", "a = f()", "", "b = g(a)", "", "", "c = h(b)"]
+    after = ["b = g(a)", *before[:4], "b = g(a, more)", *before[5:]]
+    sources = ({"train.py": before}, {"train.py": after})
+    found, lines = moved(program(), program(shift=1, forward=5), sources)
+    assert lines == [("train.py:6 step", 5)] and found.lines[0].was == "train.py:5 step"
+
+
+def test_kinds_are_told_by_who_asked_and_how_long_it_stays():
+    toy = loop(6, nothing)
+    kinds = {kind: size / MIB for kind, size in by_kind(requests(trace_of(toy))).items()}
+    assert kinds["parameters"] == 8 + 16  # the model, and what the first step kept
+    assert kinds["activations"] == 5 * 4  # three layers, and what the step before left of two
+    toy.alloc(8519680, frames(4))
+    state = "/x/site-packages/torch/optim/adam.py"
+    toy.alloc(40 * MIB, frames(5, inside=state))
+    kinds = by_kind(requests(trace_of(toy)))
+    assert (kinds["workspaces"], kinds["optimizer state"]) == (8519680, 40 * MIB)
+
+
+def test_compare_of_two_traces_ends_with_1_above_what_is_allowed(tmp_path):
+    paths = [tmp_path / "a.pickle", tmp_path / "b.pickle"]
+    for path, keep in zip(paths, (2, 3), strict=True):
+        toy = Toy()
+        toy.alloc(100 * MIB, frames(3))
+        toy.alloc(keep * MIB, frames(4))
+        path.write_bytes(pickle.dumps(toy.snapshot()))
+    code, out, _ = run("compare", *paths, "--allow", "2%")
+    assert code == 0 and "102.00 MiB -> 103.00 MiB (+1.0%), most at train.py:4 step" in out
+    code, out, _ = run("compare", *paths, "--allow", "0.5%", "--json")
+    told = json.loads(out)
+    assert code == 1 and told["above"] and told["live"] == [102 * MIB, 103 * MIB]
+    assert run("compare", *reversed(paths), "--allow", "0%")[0] == 0
+    for wrong in ("much", "nan", "1e9"):
+        code, _, err = run("compare", *paths, "--allow", wrong)
+        assert code == 2 and "expected a share from 0 up" in err
+    code, _, err = run("compare", paths[0], "env/traces/cpu-training-step.parquet")
+    assert code == 2 and "record again" in err and err.count("\n") == 1
+
+
+def test_a_commit_is_checked_out_beside_the_work_tree_and_goes(tmp_path, monkeypatch):
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q")
+    (tmp_path / "train.py").write_text("\n\nfirst\n")
+    git("add", "train.py")
+    git("commit", "-qm", "one")
+    (tmp_path / "train.py").write_text("second\n")
+    monkeypatch.chdir(tmp_path)
+    with commits.checked_out("HEAD", tmp_path / "outputs") as (name, folder):
+        assert commits.sources(folder) == {"train.py": ["", "", "first"]}
+        assert len(name) >= 7 and folder.is_dir()
+    assert not folder.exists()
+    assert commits.git("worktree", "list", cwd=tmp_path)[1:] == []
+    with pytest.raises(commits.CommitError, match="git rev-parse: .*expected a commit"):
+        with commits.checked_out("no-such", tmp_path / "outputs"):
+            pass
