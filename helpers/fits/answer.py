@@ -38,15 +38,14 @@ def read_inputs(path: Path) -> Given:
     record = json_file(path)
     inputs, tags = record.get("inputs"), record.get("architecture") or ()
     if not isinstance(inputs, dict) or not isinstance(record.get("program"), str):
-        keys = ", ".join(list(record)[:6])[:80] or "nothing"
-        raise wrong(path, keys, "an object with program, version, architecture and inputs")
+        raise wrong(path, list(record)[:6], "program, version, architecture and inputs, an object")
     tags = list(map(str, tags if isinstance(tags, list) else (tags,)))
     return Given(record["program"], inputs, tags, str(record.get("version") or ""))
 
 
 def cards_of(bundle: Bundle) -> dict[str, Any]:
     """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others hold of it now, as inputs."""
-    sizes, held, words, stacks = [], 0, [], ceilings(bundle)
+    found, stacks = [], ceilings(bundle)
     if any(one.kind in ("card", "other vendor") for one in stacks):  # an APU beside it is idle
         stacks = tuple(one for one in stacks if one.kind != "apu")
     for stack, gpu in ((s, g) for s in stacks for g in gpus(bundle) if g.pci == s.pci):
@@ -58,13 +57,13 @@ def cards_of(bundle: Bundle) -> dict[str, Any]:
         if numbers.kind == UNIFIED and numbers.ram and numbers.available is not None:
             size, used = numbers.ram, numbers.ram - numbers.available
         if size:
-            sizes.append(size)
-            held += used
             layer = stack.decision.binding or (pool.layer if pool else "RAM")
-            words.append(f"{stack.name or stack.pci}: {layer}")
-    if not sizes:
+            found.append((size, used, f"{stack.name or stack.pci}: {layer}"))
+    if not found:
         raise ValueError(f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity")
-    return {"card_total_bytes": sizes, "others_bytes": held, "ceiling_words": "; ".join(words)}
+    sizes, held, words = zip(*found, strict=True)
+    cards = {"card_total_bytes": list(sizes), "others_bytes": sum(held)}
+    return {**cards, "ceiling_words": "; ".join(words)}
 
 
 def answer(given: Given) -> Answer:

@@ -11,8 +11,6 @@ from helpers.fits.sheet import Given, table
 from helpers.look.messages import read_message
 from helpers.units import printed_size
 
-MOST_LINE = 4000
-
 
 def read_log(lines: Iterable[str]) -> Given:
     """What a log says, of its last load. Raises ValueError where no line is a server's."""
@@ -20,7 +18,7 @@ def read_log(lines: Iterable[str]) -> Given:
     seen: dict[tuple[str, str], dict[Any, Any]] = {}
     again, runs, host = (re.compile(known[name]) for name in ("again", "runs", "host"))
     forms = [(row["has"], re.compile(row["form"]), row) for row in known["lines"]]
-    for line in (raw[:MOST_LINE] for raw in lines):
+    for line in (raw[:4000] for raw in lines):
         kept.append(line)
         if again.search(line):
             seen = {}

@@ -16,7 +16,7 @@ from typing import Any
 from helpers.fits.sheet import Given, Sheet, table
 from helpers.units import MIB
 
-MOST_JSON, MOST_GGUF = 100 * MIB, 64 * MIB
+MOST_JSON, MOST_GGUF = 100 * MIB, 32 * MIB
 """Bytes of a header that are read: safetensors itself refuses more than 100 MB; a GGUF's largest part is its vocabulary."""
 MOST_TENSORS, MOST_KEYS, MOST_KEPT, MOST_LAYERS = 200_000, 65_536, 4096, 4096
 MOST_BYTES, INDEX = 1 << 50, "model.safetensors.index.json"
@@ -75,7 +75,7 @@ class Gguf:
 
     def __init__(self, path: Path):
         self.path, self.data, self.at = path, start_of(path, MOST_GGUF), 4
-        self.by_type: dict[str, int] = {}
+        self.by_type, self.ends = dict[str, int](), dict[str, int]()
         version, tensors, keys = self._take("<IQQ")
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
             most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
@@ -99,6 +99,7 @@ class Gguf:
             seen = f"tensor {name[:40]!r} of type {kind}, {rank} dimensions, {prod(shape)} elements"
             raise wrong(self.path, seen, "a type of ggml.h, at most 4 dimensions, 2^56 elements")
         whole = prod(shape) // block * size
+        self.ends[name.partition(".")[0]] = whole
         self.by_type[label] = self.by_type.get(label, 0) + whole
         return int(offset + whole)
 
@@ -180,7 +181,8 @@ def _named(keys: dict[str, Any], names: dict[str, list[str]], before: str = "") 
     found: dict[str, Any] = {}
     for name, value in ((n, keys.get(before + other)) for n in names for other in names[n]):
         if isinstance(value, list) and value:
-            found.setdefault(name, [_whole(one) or int(one is True) for one in value])
+            each = [_whole(one) or int(one is True) for one in value]
+            found.setdefault(name, each if name in table("models")["lists"] else max(each))
         elif _whole(value) is not None:
             found.setdefault(name, _whole(value))
     return found
@@ -266,7 +268,8 @@ def _gguf(path: Path) -> Given:
     found.setdefault("n_vocab", _whole(header.keys.get("tokenizer.ggml.tokens")))
     weights, missing = _parts(header, path)
     given: dict[str, Any] = {"program": "llama.cpp", "missing": missing}
-    inputs = {"model_bytes": weights, "gguf_arch": kind}
+    host = header.ends.get("token_embd", 0) if "output" in header.ends else 0
+    inputs = {"model_bytes": weights, "gguf_arch": kind, "host_bytes": host}
     if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
         missing.append("layers and widths: its header names none")
         return _known(kind, inputs=inputs, **given)

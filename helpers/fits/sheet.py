@@ -95,16 +95,17 @@ def listed(value: Any) -> list[float]:
 
 def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that are known, of the right kind. Raises ValueError in one line for a figure that cannot be one."""
-    found = {k: v for k, v in inputs.items() if v is not None and k != "from"}
-    for name, value in found.items():
-        for one in listed(value):
-            least, most = int(name in table()["from_one"]), 1 if name in table()["shares"] else MOST
-            number = isinstance(one, (int, float)) and least <= one <= most
-            if not number and (least or most == 1 or not isinstance(one, str)):
-                expected = f"expected {least} to {most}, or null where it is not known"
-                raise ValueError(f"inputs: {name[:40]!r} is {one!r:.40}; {expected}")
-    types = {"kv_type", "kv_type_k", "kv_type_v"} & found.keys()
-    return {**found, **{name: str(found[name]).lower() for name in types}}
+    found, of, used = {}, table()["inputs"], {**table()["rules"], **table()["words"]}
+    for name, value in inputs.items():
+        least, most = int(name in of["from one"]), 1 if name in of["shares"] else MOST
+        figures = value if isinstance(value, list) and value and name in of["lists"] else [value]
+        is_word = isinstance(value, str) and name in of["words"]
+        if is_word or all(isinstance(n, (int, float)) and least <= n <= most for n in figures):
+            found[name] = value.lower() if is_word and name.startswith("kv_type") else value
+        elif value is not None and name in used:
+            expected = f"expected {least} to {most}, or null where it is not known"
+            raise ValueError(f"inputs: {name[:40]!r} is {value!r:.40}; {expected}")
+    return found
 
 
 def element_bytes(kind: str) -> float:
