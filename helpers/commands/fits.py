@@ -76,8 +76,7 @@ def _asked(given: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = cards_of(open_box(given.box)) if given.box else {}
     if given.gpu or given.capacity:
         card = device(given.gpu, given.capacity, given.held)
-        words = card.name if given.gpu else "as given"
-        found.update(card_total_bytes=card.total_bytes, ceiling_words=words)
+        found.update(card_total_bytes=card.total_bytes, ceiling_words=given.gpu and card.name)
     found.update({"card_free_bytes": None} if found else {})
     found["others_bytes"] = parse_size(given.held) if given.held else found.get("others_bytes")
     found.update(n_ctx=given.context, n_parallel=given.slots, kv_type=given.kv, tp=given.tp)
