@@ -53,9 +53,10 @@ def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
     inputs = {name for one in ("config", "gguf") for name in table("models")[one]}
     inputs |= {one["key"] for one in table("logs")["lines"]} | set(table()["words"])
     inputs |= set("kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant".split())
+    inputs |= set("d_state d_inner n_group n_embd_r n_embd_s".split())
     inputs |= set("kv_cache_memory_bytes max_total_tokens margin_bytes optimizer".split())
     inputs |= set(
-        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes pattern period interval".split()
+        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv pattern period interval".split()
     )
     own = {"given", "may", "program", "family", "date", "tags", "False", "n", *FUNCTIONS}
     for name, rows in rules.items():
@@ -143,6 +144,17 @@ def test_groups_of_layers_share_one_pool_of_blocks(tmp_path):
     assert answer["solved"]["tokens"] == int(blocks / request * 65536)
     earlier = asked(tmp_path, "vLLM", "0.16", ("SWA",), **inputs, **pool)
     assert earlier["solved"]["tokens"] == blocks // 6 * 16
+
+
+def test_a_block_of_a_hybrid_model_is_as_large_as_its_state(tmp_path):
+    inputs = {"n_layer": 64, "n_layer_recurrent": 48, "n_head_kv": 4, "head_dim_k": 256, "tp": 2}
+    inputs |= {"ssm_d_conv": 4, "ssm_d_inner": 6144, "ssm_d_state": 128, "ssm_n_group": 16}
+    pool = {"kv_type": "fp8", "n_ctx": 131072, "kv_cache_memory_bytes": 5 * GIB}
+    answer = asked(tmp_path, "vLLM", "0.27", ("hybrid",), **inputs, **pool)
+    state = (3 * (6144 + 4096) * 2 + 128 * 6144 * 4) // 2
+    block = -(-state // (16 * 2 * 512)) * 16
+    assert answer["cache"]["block_size"] == block == 1568
+    assert answer["cache"]["blocks"] == 5 * GIB // (block * 2 * 512 * 16)
 
 
 def test_sglang_holds_one_page_more_and_takes_a_fraction_of_what_is_free(tmp_path):
@@ -448,3 +460,11 @@ def test_the_verdict_of_a_servers_failure_ends_in_fits_and_a_trainings_does_not(
     path.write_text(text)
     step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
     assert ("helpers fits LOG" in step["command"]) is fits
+
+
+def test_a_window_that_a_config_switches_off_saves_nothing(tmp_path):
+    window = {"model_type": "gemma3_text", "sliding_window": 1024, "head_dim": 128}
+    on = of(config(tmp_path, **window), "--server", "llama.cpp", "--context", 32768)
+    assert on["cache"]["swa_cells"] == 1536
+    off = config(tmp_path, **window, use_sliding_window=False)
+    assert of(off, "--server", "llama.cpp", "--context", 32768)["cache"]["swa_cells"] == 0

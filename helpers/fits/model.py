@@ -142,7 +142,8 @@ class Gguf:
 def read_model(path: Path) -> Given:
     """A model by its own header: nothing is downloaded, no weight is read. Raises ValueError in one line."""
     if path.is_dir():
-        path = next((one for one in sorted(path.glob("*.gguf"))), path / "config.json")
+        ggufs = sorted(path.glob("*.gguf"), key=lambda one: "mmproj" in one.name)
+        path = (*ggufs, path / "config.json")[0]
     if start_of(path, 4) == b"GGUF":
         return _gguf(path)
     config, folder = {} if path.suffix == ".safetensors" else json_file(path), path.parent
@@ -196,18 +197,17 @@ def _config(config: dict[str, Any], path: Path, weights: int) -> Given:
     if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
         raise wrong(path, f"no layers among {len(config)} keys", expected)
-    if text.get("use_sliding_window") is False:
-        found.pop("n_swa", None)
+    found.update({"n_swa": 0} if text.get("use_sliding_window") is False else {})
     types = [one for one in map(text.get, table("models")["types"]) if isinstance(one, (list, str))]
     inputs, tags = _layers(found, kind, types[0] if types else ())
-    inputs["tied"] = text.get("tie_word_embeddings") is True
-    inputs["gates"] = 2 if str(text.get("hidden_act")) in ("gelu", "relu", "gelu_new") else 3
+    gates = 2 if str(text.get("hidden_act")) in ("gelu", "relu", "gelu_new") else 3
+    inputs.update(tied=text.get("tie_word_embeddings") is True, gates=gates)
     inputs.update(_quantised(text.get("quantization_config")))
     inputs.update({"model_bytes": weights} if weights else {"parameters_wide": 1})
     sees = any(key.startswith("vision") for key in config)
-    missing = ["the vision part: no weights lie beside the config"] * (sees and not weights)
+    lost = ["the vision part: no weights lie beside the config"] * (sees and not weights)
     tags += ["vision"] * sees
-    return _known(kind, program="vLLM", inputs=inputs, tags=tags, missing=missing)
+    return _known(kind, program="vLLM", inputs=inputs, tags=tags, missing=lost)
 
 
 def _quantised(how: Any) -> dict[str, Any]:
