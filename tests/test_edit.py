@@ -1,6 +1,7 @@
 """What if a line of the program were changed: what each edit makes of the requests, and what is said where it cannot."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.edit import edited, parse, ranked
 from helpers.allocator.load import to_parquet
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Op
+from helpers.allocator.trace import DriverCall, Op
 
 FRAMES = (
     ("torch/nn/modules/module.py:966 _apply", "train.py:3 <module>"),
@@ -98,6 +99,13 @@ def test_a_line_that_asks_for_nothing_keeps_what_the_line_above_it_asked_for():
     kept = trace([(SECOND, alloc(at, 40)) for at in range(1, 5)], [(LOSS, alloc(5, 8))])
     made = edited(kept, parse("train.py:13 drop"))
     assert peak(kept) == 178 and peak(made.trace) == 10 + 40 + 40
+
+
+def test_a_request_that_was_refused_is_edited_too():
+    refused = replace(trace(step(1)[:2]), driver=(DriverCall(2, "oom", 0, 40 * MIB, 0),))
+    made = edited(refused, parse("train.py:12 / 4"))
+    assert made.trace.size.tolist() == [10 * MIB, 40 * MIB, 10 * MIB, 40 * MIB]
+    assert made.trace.op.tolist() == [Op.ALLOC, Op.ALLOC, Op.ALLOC, Op.FREE]
 
 
 def test_a_free_comes_before_the_second_line_after():

@@ -164,6 +164,23 @@ def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:
     )
 
 
+def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
+    """The requests without what was recorded beside them, each that the card refused given back at once; the recorded operation
+    of each, and how many were refused."""
+    origin = np.arange(len(trace))
+    calls = sorted({call.event for call in trace.driver if call.action == "oom"})
+    refused = np.array(calls, np.int64)
+    frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
+    refused = refused[(trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)]
+    trace = replace(trace, time_ns=None, address=None, driver=())
+    if len(refused):
+        origin = np.insert(origin, refused + 1, refused)
+        names = ("id", "size", "stream", "pool", *["frame"] * (trace.frame is not None))
+        others = {name: getattr(trace, name)[origin] for name in names}
+        trace = replace(trace, op=np.insert(trace.op, refused + 1, int(Op.FREE)), **others)
+    return trace, origin, len(refused)
+
+
 def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.ndarray, list[str]]:
     """The requests to replay, the recorded operation of each (-1: none), and what was changed, a sentence each.
 
@@ -171,21 +188,11 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
     that is larger than the card loses the segments without a live block, which the allocator would have given back; where that
     is not enough, or with anew, its live blocks are allocated anew in the order of their addresses.
     """
-    notes, origin = [], np.arange(len(trace))
-    calls = sorted({call.event for call in trace.driver if call.action == "oom"})
-    refused = np.array(calls, np.int64)
-    frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
-    refused = refused[(trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)]
-    # What was recorded beside each operation is not used.
-    trace = replace(trace, time_ns=None, address=None, driver=())
-    if len(refused):
+    trace, origin, refused = asked_again(trace)
+    notes = []
+    if refused:
         again = "asked again and, if served, freed at once"
-        notes.append(
-            f"requests that ran out of memory when it was recorded, {again}: {len(refused)}"
-        )
-        origin = np.insert(origin, refused + 1, refused)
-        others = {name: getattr(trace, name)[origin] for name in ("id", "size", "stream", "pool")}
-        trace = replace(trace, op=np.insert(trace.op, refused + 1, int(Op.FREE)), **others)
+        notes.append(f"requests that ran out of memory when it was recorded, {again}: {refused}")
     if (trace.op == Op.SET_CONF).any():
         notes.append(
             "the program sets allocator settings itself while it runs; those are kept on top of each setting tried"
@@ -223,4 +230,6 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
     for name, new in columns.items():
         old = getattr(trace, name)
         columns[name] = np.append(new.astype(old.dtype), old)
+    if trace.frame is not None:
+        columns["frame"] = np.append(np.full(len(rows), -1, trace.frame.dtype), trace.frame)
     return replace(trace, start=(), **columns), np.append(np.full(len(rows), -1), origin), notes

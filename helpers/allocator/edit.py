@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.capacity import prepared
+from helpers.allocator.capacity import asked_again, prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.lines import Requests, with_lines
 from helpers.allocator.replay import replay
@@ -89,7 +89,7 @@ def parse(text: str) -> Edit:
 def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
     """The trace as the edited program would ask. Raises ValueError where the line asks for nothing, LinesError for a trace
     without lines of the program. ``known``: its requests, where they were read before."""
-    asked, of = known or with_lines(trace), edit
+    asked, of = known or with_lines(asked_again(trace)[0]), edit
     which = of_line(asked, edit)
     if not which.any():
         places = {asked.sites[at] for at in set(asked.site[~asked.backward].tolist())}
@@ -113,11 +113,13 @@ def of_line(asked: Requests, edit: Edit) -> np.ndarray:
 
 
 def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
-    """Requests that a library keeps for good after its first call: never freed, though a later one with that stack is."""
+    """Requests that a library keeps for good after its first call: the only one of its stack that is never freed, though later
+    ones are."""
     stacks, never = asked.stack, asked.until >= len(asked.trace)
     freed, last = np.flatnonzero(which & ~never), np.full(len(asked.trace.frames) + 1, -1)
     np.maximum.at(last, stacks[freed], freed)
-    return which & never & (np.arange(len(asked)) < last[stacks])
+    kept = which & never & (np.arange(len(asked)) < last[stacks])
+    return kept & (np.bincount(stacks[kept], minlength=len(last))[stacks] == 1)
 
 
 class _Change:
@@ -387,6 +389,7 @@ def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[L
     What is kept for good (weights, an optimizer's state) can be held on the host, not be made in chunks. confs are tried in
     turn; ``how`` goes to replay. Lines that hold less than HELD of the most of any are left out.
     """
+    trace, _, _ = asked_again(trace)
     asked = with_lines(trace)
     stream, origin, _ = prepared(trace, card)
     first = next(filter(None, (replay(stream, one, card, **how).first_oom for one in confs)), None)

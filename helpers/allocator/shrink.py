@@ -139,10 +139,7 @@ class _Trial:
             if target is None or done.first_oom != len(trace) - 1:
                 return False
             found = self.failure(trace, done)
-            if found is None or (found.kind, found.request_bytes) != (
-                target.kind,
-                target.request_bytes,
-            ):
+            if found is None or found.kind != target.kind or trace.size[-1] != target.request_bytes:
                 return False
             met = not target.saved or self.outcome(trace, target.saved).first_oom is None
             return met and (found.stranded or not target.stranded)
@@ -173,7 +170,7 @@ def shrink(
     began = time.monotonic()
     how = {"torch": torch, "build": build, "fraction": fraction}
     trial = _Trial(conf, card, how, began + seconds)
-    stream, notes = _asked(trace, card, anew=False)
+    stream, _, notes = prepared(trace, card)
     done = trial.outcome(stream)
     found = trial.failure(stream, done)
     if found is None:
@@ -182,7 +179,7 @@ def shrink(
         raise ValueError(f"{why} {card.capacity_bytes:,} bytes; give a --capacity below {peak}")
     if stream.start:
         kind = found.kind
-        stream, notes = _asked(trace, card, anew=True)
+        stream, _, notes = prepared(trace, card, anew=True)
         found = trial.failure(stream, trial.outcome(stream))
         if found is None or found.kind != kind:
             lay = "the failure hangs on how segments lay when the recording began"
@@ -235,14 +232,6 @@ def _columns(done: Outcome, names: str) -> np.ndarray:
 
 
 # Forms of a trace.
-
-
-def _asked(trace: Trace, card: Card, anew: bool) -> tuple[Trace, list[str]]:
-    """The requests as a replay asks them, each with its stack, and what was changed."""
-    stream, origin, notes = prepared(trace, card, anew)
-    if trace.frame is None:
-        return stream, notes
-    return replace(stream, frame=np.where(origin < 0, -1, trace.frame[origin])), notes
 
 
 def kept(trace: Trace, which: np.ndarray) -> Trace:

@@ -239,7 +239,7 @@ def live_at(
     largest = []
     for ident, (size, at) in known.items():
         event = int(origin[at]) if at >= 0 else -1  # the recorded operation
-        stack = int(trace.frame[event]) if trace.frame is not None and event >= 0 else -1
+        stack = int(trace.frame[at]) if trace.frame is not None and at >= 0 else -1
         largest.append((size, event, ident, trace.frames[stack] if stack >= 0 else ()))
     largest.sort(key=lambda one: (-one[0], *one[1:3]))
     sums: dict[tuple[str, ...], list[int]] = {}

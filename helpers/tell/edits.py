@@ -14,7 +14,7 @@ from helpers.allocator.edit import Edit, Edited, edited, ranked
 from helpers.allocator.lines import LinesError
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import whatif
-from helpers.shapes import LineEdit, Replay, WhatIf
+from helpers.shapes import LineEdit, WhatIf
 from helpers.units import show_bytes
 
 from .shown import Column, Shown
@@ -50,29 +50,25 @@ def study(trace: Trace, edits: Sequence[Edit], card: Card, **how: Any) -> Study:
 
 def as_dict(one: Study) -> dict[str, Any]:
     """The study as JSON holds it."""
-    rows = [
-        {
-            "edit": edit.words,
-            "assumes": edit.assumes,
-            "requests": made.changed,
-            "bytes": made.taken,
-            "added_bytes": made.added,
-        }
-        for edit, made in zip(one.edits, one.made, strict=True)
-    ]
+    rows: list[dict[str, Any]] = []
+    for edit, made in zip(one.edits, one.made, strict=True):
+        rows.append({"edit": edit.words, "assumes": edit.assumes, "requests": made.changed})
+        rows[-1] |= {"bytes": made.taken, "added_bytes": made.added}
     both = {"before": one.before, "after": one.after}
     return {"edits": rows, **{name: shapes.as_dict(answer) for name, answer in both.items()}}
 
 
 def table(one: Study) -> Shown:
     """Before and after, under the default settings and the best."""
-    rows = []
+    rows: list[list[Any]] = []
     for name, answer in (("as it is", one.before), ("edited", one.after))[: 1 + bool(one.edits)]:
         default = next(row for row in answer.rows if not row.settings)
-        best = next((row for row in answer.rows if row.settings == answer.use), answer.rows[0])
-        best = best if best.settings or len(answer.rows) == 1 else answer.rows[0]
-        for row in dict.fromkeys((default.settings, best.settings)):
-            rows.append(_row(name, next(kept for kept in answer.rows if kept.settings == row)))
+        best = next((row for row in answer.rows if row.settings == answer.use), default)
+        best = best if best.settings else answer.rows[0]
+        for row in [default, best][: 1 + (best is not default)]:
+            out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
+            sizes = [row.peak_allocated_bytes, row.peak_reserved_bytes]
+            rows.append([name, row.settings or "default", out, *sizes])
     missing = one.after.needs_bytes
     use = one.after.use or "the default settings"
     end = f"no setting helps: {show_bytes(missing)} are missing" if missing else f"use: {use}"
@@ -87,12 +83,6 @@ def table(one: Study) -> Shown:
     head = ["program", "settings", "runs out at"]
     sizes = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
     return Shown(before[0], [*head, *sizes], rows, below, before, widest=None)
-
-
-def _row(name: str, row: Replay) -> list[Any]:
-    out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
-    sizes = [row.peak_allocated_bytes, row.peak_reserved_bytes]
-    return [name, row.settings or "default", out, *sizes]
 
 
 def least(trace: Trace, card: Card, answer: WhatIf, fraction: float | None) -> list[LineEdit]:
