@@ -26,7 +26,7 @@ from typing import (
     get_type_hints,
 )
 
-from helpers.units import plain, show_bytes
+from helpers.units import cut, plain, show_bytes
 
 SCHEMA_VERSION = 1
 OK, NOT_AVAILABLE, NOT_ALLOWED = "ok", "not_available", "not_allowed"
@@ -237,18 +237,14 @@ class Verdict(Shape):
         if not own and self.cause == "other":
             own = re.split(r"[.:;]\s", " ".join(self.summary.split()))[0]
         own = plain(" ".join(own.split())).rstrip(".")
-        return _cut(own, LONGEST_TITLE) or causes()[self.cause]["says"]
+        return cut(own, LONGEST_TITLE) or causes()[self.cause]["says"]
 
     @property
     def short(self) -> str:
         """The answer in a cell of a table: the cause's name, of one outside the list its title, and how sure that is."""
         if self.label == "other":
-            return f"{_cut(self.headline, LONGEST_NAME)} ({self.confidence})"
+            return f"{cut(self.headline, LONGEST_NAME)} ({self.confidence})"
         return in_words(f"{self.label} ({self.confidence})")
-
-
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 @dataclass(frozen=True)

@@ -197,3 +197,23 @@ def _spelt(char: str) -> str:
     code = ord(char)
     form = "\\x{:02x}" if code < 0x100 else "\\u{:04x}" if code < 0x10000 else "\\U{:08x}"
     return " " if unicodedata.category(char) == "Zs" else form.format(code)
+
+
+def columns_of(text: str) -> int:
+    """Columns a terminal needs for the text: two for an East Asian wide character, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    kinds = ((unicodedata.combining(c), unicodedata.east_asian_width(c)) for c in text)
+    return sum(0 if combines else 1 + (wide in "WF") for combines, wide in kinds)
+
+
+def cut(text: str, columns: int) -> str:
+    """The text, or as much of its start as fits with an ellipsis."""
+    if columns_of(text) <= columns:
+        return text
+    kept = ""
+    for char in text:
+        if columns_of(kept + char) > columns - 1:
+            break
+        kept += char
+    return kept + "…"

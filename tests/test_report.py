@@ -106,7 +106,8 @@ def test_the_only_script_of_a_page_is_its_own(whole):
     own = [(folder / name).read_text() for name in ("table.js", "page.js")]
     assert check(whole).script == "".join(own)
     assert own[0] in Shown("", ["a"], [[1]])._repr_mimebundle_()[0]["text/html"]
-    assert Audit(whole).style == (folder / "casebook.css").read_text()
+    css = "".join((folder / name).read_text() for name in ("casebook.css", "stacked.css"))
+    assert Audit(whole).style == css
 
 
 def test_code_is_shown_where_a_cell_did_not_run_well_and_pictures_have_their_words(whole):

@@ -52,8 +52,7 @@ class Answer:
 
     def in_words(self) -> Answer:
         """The answer for a person: causes by their names, nothing in place of NULL."""
-        rows = [tuple(map(_in_words, self.columns, row)) for row in self.rows]
-        return Answer(self.columns, rows)
+        return Answer(self.columns, [tuple(map(_in_words, self.columns, r)) for r in self.rows])
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class View:
     @property
     def name(self) -> str:
         """The setting, in words."""
-        return self.conf or "Default settings"
+        return self.conf.replace(",", ", ") or "Default settings"
 
     @property
     def moment_words(self) -> str:
@@ -181,7 +181,8 @@ def pair(seen: View, answer: WhatIf) -> Sequence[View]:
 def _draw_runs(views: Sequence[View], title: str, figure: Figure) -> None:
     panels: Any = figure.subplots(len(views), 1, sharex=True, sharey=True, squeeze=False)
     for one, axes in zip(views, panels[:, 0], strict=True):
-        sheet.titled(axes, one.name if len(views) > 1 else title)
+        own = f"{one.name}: at most {show_bytes(one.lines[0].peak_bytes)} reserved"
+        sheet.titled(axes, own if len(views) > 1 else title)
         _draw_run(axes, one)
         axes.label_outer()
     handles, labels = panels[0, 0].get_legend_handles_labels()
@@ -208,7 +209,8 @@ def _draw_run(axes: Axes, seen: View) -> None:
         place: Any = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top"}
         sheet.annotated(axes, "first out-of-memory", (first, 1), (-3, -3), sheet.ALARM, **place)
     tallest = max([capacity, *(line.peak_bytes for line in seen.lines)])
-    axes.set(xlabel="operation", ylabel="GiB", ylim=(0, 1.12 * tallest / GIB))
+    axes.yaxis.set_major_formatter("{x:g} GiB")
+    axes.set(xlabel="operation", ylim=(0, 1.12 * tallest / GIB))
 
 
 def segments(seen: View) -> Shown:

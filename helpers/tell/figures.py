@@ -265,8 +265,7 @@ def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str, title: str) 
                     page.box(left + at * scale, wide, 0.15, look, dy=-0.11)
         if any(at is not None for at in moments):
             page.time_axis(left, sheet.RIGHT - SHORT_S, end)
-        page.y += 0.3
-        page.y += 0.12
+        page.y += 0.42
     if not boots:
         page.nothing(none)
     return page.done()

@@ -95,7 +95,7 @@ def _environment() -> jinja2.Environment:
 @cache
 def asset(*names: str) -> tuple[Markup, str]:
     """The style or the script of a page, and the hash by which the page's policy allows it and nothing else."""
-    text = "".join(map(template, names))
+    text = template(*names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Markup(text), f"'sha256-{digest}'"
 

@@ -18,7 +18,6 @@ import re
 import shutil
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,8 +25,9 @@ from html import escape
 from typing import Any, NamedTuple
 
 from helpers.look.reading import Reading
+from helpers.units import columns_of, show_bytes
+from helpers.units import cut as cut
 from helpers.units import plain as plain
-from helpers.units import show_bytes
 
 WIDEST = 48
 """Columns a cell of words may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
@@ -66,34 +66,14 @@ def words(name: str) -> Any:
 
 
 @lru_cache(maxsize=None)
-def template(name: str) -> str:
-    """A file of templates/: table.js, by which tables sort and are searched in JupyterLab and VS Code, and how they look."""
-    return (pkgutil.get_data(__name__, f"templates/{name}") or b"").decode()
+def template(*names: str) -> str:
+    """Files of templates/: table.js, by which tables sort and are searched in JupyterLab and VS Code, and how they look."""
+    return b"".join(pkgutil.get_data(__name__, f"templates/{n}") or b"" for n in names).decode()
 
 
 def uncoloured(text: str) -> str:
     """Program output without terminal colours, other control characters spelt out, lines and tabs kept."""
     return plain(_COLOUR.sub("", text.replace("\r\n", "\n")), keep="\n\t")
-
-
-def columns_of(text: str) -> int:
-    """Columns a terminal needs for the text: two for an East Asian wide character, none for a combining one."""
-    if text.isascii():
-        return len(text)
-    wide = (2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-    return sum(0 if unicodedata.combining(c) else width for c, width in zip(text, wide))
-
-
-def cut(text: str, columns: int) -> str:
-    """The text, or as much of its start as fits with an ellipsis."""
-    if columns_of(text) <= columns:
-        return text
-    kept = ""
-    for char in text:
-        if columns_of(kept + char) > columns - 1:
-            break
-        kept += char
-    return kept + "…"
 
 
 def size(reading: Reading) -> int | None:
@@ -265,7 +245,7 @@ class Shown:
         if not lines:
             whole = _html_lines([self.nothing])
         top = f"<div style='color:{MUTED}'>{caption}</div>{above}"
-        return f"<div class=casebook style='{SHEET}'>{top}{whole}{below}</div><style>{template('table.css')}</style>"
+        return f"<div class=casebook style='{SHEET}'>{top}{whole}{below}</div><style>{template('table.css', 'stacked.css')}</style>"
 
     def _repr_html_(self) -> str | None:
         """The table for whoever asks for HTML; none where a figure stands for it, which a front end would else leave out."""
@@ -347,9 +327,11 @@ class Shown:
 
 
 def text_html(text: str) -> str:
-    """Text with its lines, each wrapped at spaces; what is printed JupyterLab breaks within words."""
+    """Text with its lines, each wrapped at spaces; what is printed JupyterLab breaks within words, and after a hyphen."""
     style = f"{SHEET};word-break:normal;max-width:97%;white-space:pre-wrap"
-    return f"<pre style='{style}'>{escape(plain(text, keep=chr(10)))}</pre>"
+    whole = r"<span style='white-space:nowrap'>\g<0></span>"
+    said = re.sub(r"(?<!\S)(?=\S*-)\S{1,28}(?!\S)", whole, escape(plain(text, keep="\n")))
+    return f"<pre style='{style}'>{said}</pre>"
 
 
 def display(view: Any, data: dict[str, object] | None = None, again: bool = False) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from html import escape
 
 from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
 
 from .shown import WIDE as WIDE
-from .shown import Shown, bold, display, plain, words, wrapped
+from .shown import Shown, bold, display, plain, text_html, words, wrapped
 from .tables import one_source
 
 CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
@@ -88,7 +89,7 @@ def brief(verdict: Verdict) -> str:
         reasons += wrapped(sized, "  ", "    ", SCREEN)
         if value and sized == says:
             reasons += wrapped(value, "    ", columns=SCREEN)[:MOST_WHY]
-    listed, after = steps(verdict), _limits(verdict)
+    listed = steps(verdict)
     counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
     counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
     counts += [f"{len(verdict.alternatives)} still open"] * bool(verdict.alternatives)
@@ -96,28 +97,27 @@ def brief(verdict: Verdict) -> str:
     while True:
         undo = ", and how to check and undo it" * (len(listed) < len(steps(verdict)))
         end = ["", *wrapped(f"{more}{undo}: --wide", columns=SCREEN)]
-        out = [*head, *reasons, "", bold("Next step"), *_typed(listed)]
-        if len(out + after + end) <= LINES or len(listed) == 1:
-            return "\n".join([*out, *after, *end])
+        out = [*head, *reasons, "", bold("Next step"), *_typed(verdict, listed)]
+        if len(out + end) <= LINES or len(listed) == 1:
+            return "\n".join([*out, *end])
         listed.pop()
 
 
-def _typed(listed: list[tuple[str, str, str]]) -> list[str]:
-    """Steps by number, each with its commands as they are typed."""
+def _typed(verdict: Verdict, listed: list[tuple[str, str, str]]) -> list[str]:
+    """Steps by number, each with its commands as they are typed, then what they need first and may harm."""
     out = []
     for number, (title, says, command) in enumerate(listed, 1):
         words = f"{number}. {title}: {says}" if says else f"{number}. {title}:"
         out += wrapped(words, "  ", "     ", SCREEN)
         out += ["     " + plain(line) for line in command.splitlines()]
-    return out
+    return out + [one for text in _limits(verdict) for one in wrapped(text, "  ", "    ", SCREEN)]
 
 
 def _limits(verdict: Verdict) -> list[str]:
     """What the next step needs first, and what it may harm."""
     step = verdict.next_step
     first = [f"Before it: {step.precondition}"] if step.precondition else []
-    words = [*first, f"What it may harm: {step.blast_radius}"]
-    return [line for text in words for line in wrapped(_flat(text), "  ", "    ", SCREEN)]
+    return [_flat(text) for text in (*first, f"What it may harm: {step.blast_radius}")]
 
 
 def as_text(verdict: Verdict) -> str:
@@ -133,7 +133,7 @@ def as_text(verdict: Verdict) -> str:
     out += missing or ["  " + NOTHING_MISSING]
     if verdict.alternatives:
         out += ["", "Still open", *("  " + line for line in alternatives(verdict))]
-    return "\n".join([*out, "", "Next step", *_typed(steps(verdict)), *_limits(verdict)])
+    return "\n".join([*out, "", "Next step", *_typed(verdict, steps(verdict))])
 
 
 def as_markdown(verdict: Verdict) -> str:
@@ -152,15 +152,14 @@ def as_markdown(verdict: Verdict) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def steps_markdown(verdict: Verdict) -> str:
-    """The next step as a numbered list, what is typed as a block to copy, and below it what it needs and may harm."""
-    step, parts = verdict.next_step, []
-    for number, (title, says, typed) in enumerate(steps(verdict), 1):
-        parts.append(f"{number}. **{title}**{': ' * bool(says)}{_escaped(says)}")
-        parts += ["\n".join(" " * 7 + plain(line) for line in typed.splitlines())]
-    parts += ["Before it: " + _escaped(step.precondition)] if step.precondition else []
-    parts += ["What it may harm: " + _escaped(step.blast_radius)]
-    return "\n\n".join(filter(None, parts)) + "\n"
+def steps_html(verdict: Verdict) -> str:
+    """The next step as a numbered list, what is typed as lines to copy, and below it what it needs and may harm."""
+    listed = "".join(
+        f"<li><b>{title}</b>{escape(': ' * bool(says) + says)}{text_html(typed) if typed else ''}</li>"
+        for title, says, typed in steps(verdict)
+    )
+    limits = "".join(f"<p>{escape(line)}</p>" for line in _limits(verdict))
+    return f"<div class=casebook><ol>{listed}</ol>{limits}</div>"
 
 
 def against(verdict: Verdict, sources: bool = True) -> Shown:
@@ -180,8 +179,7 @@ def show(verdict: Verdict) -> None:
 
 def next_step(verdict: Verdict) -> None:
     """Show the one next step alone: what to do, to check and to undo, as a list in a notebook, else as text."""
-    text = "\n".join([*_typed(steps(verdict)), *_limits(verdict)])
-    display(text, {"text/markdown": steps_markdown(verdict)})
+    display("\n".join(_typed(verdict, steps(verdict))), {"text/html": steps_html(verdict)})
 
 
 def alternatives(verdict: Verdict) -> list[str]:

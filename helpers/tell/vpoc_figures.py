@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from helpers.load.vpoc.profile import Levels, nodes
 from helpers.load.vpoc.strategies import STRATEGIES
@@ -28,15 +28,19 @@ Rows = Sequence[dict[str, Any]]
 
 
 def _log(axes: Axes, x: str, y: str) -> None:
-    """Both axes logarithmic, with a few plain numbers."""
+    """Both axes logarithmic, with a few plain numbers; time has its unit, all else is a size in MiB."""
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
-    for axis in (axes.xaxis, axes.yaxis):
+    for axis, name in ((axes.xaxis, x), (axes.yaxis, y)):
         low, high = axis.get_view_interval()
-        subs = (1,) if high > 200 * low else (1, 2, 5)
-        few = MaxNLocator(4) if high < 6 * low else LogLocator(subs=subs, numticks=5)
-        axis.set_major_locator(few)
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        base = 10 if name == "time" else 2
+        few = LogLocator(base, (1,) if base == 2 or high > 200 * low else (1, 2, 5), numticks=5)
+        axis.set_major_locator(MaxNLocator(4) if high < 6 * low else few)
+        axis.set_major_formatter("{x:g} s" if name == "time" else _size)
         axis.set_minor_formatter(NullFormatter())
+
+
+def _size(mib: float, _: float) -> str:
+    return show_bytes(round(mib * MIB)).replace(".00", "")
 
 
 def _look(strategy: str) -> dict[str, Any]:
@@ -115,14 +119,14 @@ def _draw_strategies(
     ran: Rows, limit_s: float, free_bytes: int, title: str, figure: Figure
 ) -> None:
     axes, free = figure.subplots(), free_bytes / MIB
-    _points(axes, ran, "measured_bytes", "seconds", 1e-3)
-    axes.axhline(1e3 * limit_s, color=MUTED, linestyle="--", linewidth=1)
+    _points(axes, ran, "measured_bytes", "seconds", 1)
+    axes.axhline(limit_s, color=MUTED, linestyle="--", linewidth=1)
     place: Any = {"xycoords": ("axes fraction", "data"), "ha": "right"}
-    annotated(axes, "one read of the inputs", (0.99, 1e3 * limit_s), (0, 2), MUTED, **place)
+    annotated(axes, "one read of the inputs", (0.99, limit_s), (0, 2), MUTED, **place)
     axes.axvline(free, color=ALARM, linewidth=1)
     place = {"xycoords": ("data", "axes fraction"), "va": "top", "ha": "right", "rotation": 90}
     annotated(axes, "free here", (free, 0.98), (-2, 0), ALARM, **place)
-    _log(axes, "peak beyond the inputs, MiB", "time, ms")
+    _log(axes, "peak beyond the inputs", "time")
     titled(axes, title)
     _keyed(figure, axes)
 
@@ -132,31 +136,34 @@ def curve(rows: Rows) -> Shown:
     ran = _measured(rows, "seconds")
     names = dict.fromkeys(row["strategy"] for row in ran)
     lines = {name: [row for row in ran if row["strategy"] == name] for name in names}
-    title = "No chunk size was measured"
+    title, least = "No chunk size was measured", ""
     if ran:
         best = min(ran, key=lambda row: row["seconds"])
         title = f"Fastest on this machine: {best['chunk_trades']:,} trades a chunk with {best['strategy']}, "
         title += f"{1e3 * best['seconds']:.1f} ms and {show_bytes(best['measured_bytes'])}"
+        low = min(ran, key=lambda row: row["measured_bytes"])
+        least = f"Least memory: {low['chunk_trades']:,} trades with {low['strategy']}"
     keys = ("strategy", "chunk_trades", "seconds", "measured_bytes", "predicted_bytes")
     cells = [[row[key] for key in keys] for row in ran]
-    draw = partial(drawn, partial(_draw_curve, lines, title), 4.6)
+    draw = partial(drawn, partial(_draw_curve, lines, title, least), 4.6)
     return Shown(title, ["strategy", "trades a chunk", TIME, PEAK, MODEL], cells, draw=draw)
 
 
-def _draw_curve(lines: Mapping[str, Rows], title: str, figure: Figure) -> None:
+def _draw_curve(lines: Mapping[str, Rows], title: str, least: str, figure: Figure) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True)
     for name, mine in lines.items():
         at, look = [row["chunk_trades"] for row in mine], {"markersize": 4, **_look(name)}
-        upper.plot(at, [1e3 * row["seconds"] for row in mine], label=name, **look)
+        upper.plot(at, [row["seconds"] for row in mine], label=name, **look)
         lower.plot(at, [row["measured_bytes"] / MIB for row in mine], **look)
         model = [row["predicted_bytes"] / MIB for row in mine]
         lower.plot(at, model, "--", color=look["color"], linewidth=1)
-    _log(lower, "trades a chunk", "peak, MiB")
+    _log(lower, "trades a chunk", "peak; dashes: predicted")
     chunks = sorted({row["chunk_trades"] for mine in lines.values() for row in mine})
     lower.set_xticks(chunks, [f"{chunk / 1000:,.0f}k" for chunk in chunks])
-    upper.set(ylabel="time, ms", ylim=(0, None))
+    upper.set(ylabel="time", ylim=(0, None))
+    upper.yaxis.set_major_formatter("{x:g} s")
     titled(upper, title)
-    titled(lower, "Line: measured. Dashes: predicted.")
+    titled(lower, least)
     _keyed(figure, upper)
 
 
@@ -179,6 +186,6 @@ def _draw_predicted(ran: Rows, title: str, figure: Figure) -> None:
     _points(axes, ran, "predicted_bytes", "measured_bytes", MIB)
     ends = [min(sizes) / 2, max(sizes) * 2]
     axes.plot(ends, ends, color=MUTED, linewidth=1)
-    _log(axes, "predicted peak, MiB", "measured peak, MiB")
+    _log(axes, "predicted peak", "measured peak")
     titled(axes, title)
     _keyed(figure, axes)

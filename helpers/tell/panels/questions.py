@@ -80,9 +80,7 @@ class Reserve:
         """What the reserve leaves, against what torch gets now; or why there is nothing to choose."""
         choice, made = self.what_if.at(self.reserve_gib), self.stack.decision
         if choice is None:
-            return (
-                f"No reserve of {self.reserve_gib:g} GiB to choose here. {self.what_if.why}".strip()
-            )
+            return f"No reserve to choose here. {self.what_if.why}".strip()
         if made.binding_bytes is None:
             return choice.words()
         more = choice.limit_bytes - made.binding_bytes

@@ -28,21 +28,6 @@
     unfold.textContent = open ? 'Fold all' : 'Unfold all';
   });
   if (folded.length) document.querySelector('header').append(unfold);
-  // On a phone a table that is wider than the screen becomes pairs of a heading and a value, without those that have none.
-  const narrow = matchMedia('(max-width: 48rem)');
-  const stack = () => {
-    for (const table of all('table', main)) {
-      table.classList.remove('stacked');
-      if (!narrow.matches || !table.tHead || table.offsetWidth <= table.parentElement.clientWidth + 1) continue;
-      const labels = [...table.tHead.rows[0].cells].map((one) => one.textContent);
-      for (const row of table.tBodies[0].rows) for (const one of row.cells) one.dataset.label = labels[one.cellIndex] ?? '';
-      for (const one of all('td', table)) one.classList.toggle('none', one.textContent.trim() === '-');
-      table.classList.add('stacked');
-    }
-  };
-  for (const one of folded) one.addEventListener('toggle', stack);
-  addEventListener('resize', stack);
-  stack();
   const follow = () => {
     const at = location.hash && document.getElementById(location.hash.slice(1));
     for (let up = at; up; up = up.parentElement) if (up.tagName === 'DETAILS') up.open = true;

@@ -32,8 +32,22 @@
     rows.sort(([a], [b]) => a === null || b === null ? compare(a, b) : sign * compare(a, b));
     body.append(...rows.map(([, row]) => row));
   };
+  // On a phone a table that is wider than the screen becomes pairs of a heading and a value, without those that have none.
+  const narrow = matchMedia('(max-width: 48rem)');
+  const stack = (table) => {
+    table.classList.remove('stacked');
+    if (!narrow.matches || !table.tHead || table.offsetWidth <= table.parentElement.clientWidth + 1) return;
+    const labels = [...table.tHead.rows[0].cells].map((one) => one.textContent);
+    for (const one of table.tBodies[0].querySelectorAll('td, th')) {
+      one.dataset.label = labels[one.cellIndex] ?? '';
+      one.classList.toggle('none', one.textContent.trim() === '-');
+    }
+    table.classList.add('stacked');
+  };
   const start = (table) => {
     table.dataset.live = 1;
+    new ResizeObserver(() => stack(table)).observe(table.parentElement);
+    stack(table);
     const rows = [...table.tBodies[0]?.rows ?? []];
     if (rows.length < 2) return;
     for (const heading of table.tHead?.rows[0]?.cells ?? []) {
