@@ -30,9 +30,8 @@ def runs_table(batch: str) -> Shown:
     first = sorted(view.runs, key=lambda run: run.state == "answered")
     rows = [[run.notebook, run.box, run.state.replace("_", " "), _end(run)] for run in first]
     below = [f"Not readable: {line}" for line in view.unreadable]
-    says = ", ".join(counted(view.runs))
     how: dict[str, Any] = {"widest": 80, "again": True, "most": MOST_ROWS}
-    return Shown("Runs of the batch", columns, rows, below, [says], **how)
+    return Shown("Runs of the batch", columns, rows, below, [", ".join(counted(view.runs))], **how)
 
 
 def _end(run: Run) -> str:
