@@ -56,7 +56,7 @@ def test_the_sources_say_which_line_became_which():
 def test_kinds_are_told_by_who_asked_and_how_long_it_stays():
     toy = loop(6, nothing)
     kinds = {kind: size / MIB for kind, size in by_kind(requests(trace_of(toy))).items()}
-    assert kinds["parameters"] == 8 + 16  # the model, and what the first step kept
+    assert (kinds["parameters"], kinds["kept"]) == (8, 16)  # the model; what the first step kept
     assert kinds["activations"] == 5 * 4  # three layers, and what the step before left of two
     toy.alloc(8519680, frames(4))
     state = "/x/site-packages/torch/optim/adam.py"

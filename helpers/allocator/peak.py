@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator.driver import Card
-from helpers.allocator.lines import Requests, with_lines
+from helpers.allocator.growth import steps
+from helpers.allocator.lines import LinesError, Requests, with_lines
 from helpers.allocator.recorded import AMPLE_BYTES, circumstances
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
 
-KINDS = "parameters,gradients,optimizer state,activations,workspaces,temporaries,cached".split(",")
+KINDS = "parameters,gradients,optimizer state,activations,workspaces,kept,temporaries,cached".split(
+    ","
+)
 BLAS_BYTES = (8519680, 32 << 20)
 """What cuBLAS gets once and keeps, up to Hopper and on it (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 Sources = Mapping[str, Sequence[str]]
@@ -44,7 +47,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of live bytes, the peaks of what is reserved under each side's own settings on a card as large as needed, and
+    """The peaks of live bytes, the peaks of what is reserved on each side's own card and settings, and
     what moved, largest first."""
 
     live: tuple[int, int]
@@ -89,22 +92,24 @@ def compare(one: Trace, two: Trace, sources: tuple[Sources, Sources] = ({}, {}))
 def _reserved(trace: Trace) -> int:
     known = circumstances(trace)
     how: dict[str, Any] = {"torch": known.torch, "build": known.build}
-    return replay(trace, known.conf, Card(AMPLE_BYTES), **how).peak_reserved_bytes
+    return replay(
+        trace, known.conf, Card(known.capacity_bytes or AMPLE_BYTES), **how
+    ).peak_reserved_bytes
 
 
 def by_kind(found: Requests) -> dict[str, int]:
     """Live bytes at the peak by kind, told by who asked and how long it stays.
 
     What the optimizer's code asks for and keeps is its state; what a backward pass asks for and outlives it, a gradient; what is
-    there when a backward pass begins and not to the end, an activation; what is never freed beside those, a parameter (or a
-    buffer, or a leak); one block of cuBLAS's size that is never freed, its workspace.
+    there when a backward pass begins and not to the end, an activation; what stays to the end beside those, a parameter or buffer
+    where it was asked for before the first step, else kept; a block of cuBLAS's size that stays, its workspace.
     """
     frames = found.trace.frames
     optimizer = np.array(
         [any(one.startswith(("torch/optim/", "Optimizer.step")) for one in row) for row in frames]
         + [False]
     )[found.stack]
-    stays = found.until == len(found.trace)
+    stays = found.until > found.at.max(initial=0)  # what a program frees at its own end, too
     back = np.append(np.sort(found.at[found.backward]), len(found.trace))
     other = np.append(np.sort(found.at[~found.backward]), len(found.trace))
     in_backward = (
@@ -118,7 +123,8 @@ def by_kind(found: Requests) -> dict[str, int]:
         "workspaces": workspace,
         "optimizer state": optimizer & stays,
         "gradients": found.backward & (outlives | stays),
-        "parameters": stays & ~optimizer,
+        "parameters": stays & ~optimizer & (found.at < _first_step(found)),
+        "kept": stays,
         "activations": in_backward & ~found.backward,
         "temporaries": np.ones(len(found), bool),
     }
@@ -127,6 +133,14 @@ def by_kind(found: Requests) -> dict[str, int]:
         sums[kind] = int(found.size[left & test].sum())
         left = left & ~test
     return sums
+
+
+def _first_step(found: Requests) -> int:
+    """The operation with which the steps begin; where none are seen, the first of a backward pass, else the end."""
+    try:
+        return int(steps(found).begins[0])
+    except LinesError:
+        return int(found.at[found.backward].min(initial=len(found.trace)))
 
 
 def _pairs(

@@ -201,7 +201,7 @@ def peaks(
     from helpers.allocator.load import read
     from helpers.allocator.peak import compare
     from helpers.allocator.recorded import with_record
-    from helpers.tell.lines import peaks_table
+    from helpers.tell.call_sites import peaks_table
 
     one, two = (with_record(read(path), path) for path in sides)
     moved = compare(one, two, sources)

@@ -225,7 +225,7 @@ def leaks(arguments: argparse.Namespace) -> int:
     from helpers.allocator.growth import growth
     from helpers.allocator.lines import requests
     from helpers.allocator.recorded import AMPLE_BYTES
-    from helpers.tell.lines import growth_json, growth_table
+    from helpers.tell.call_sites import growth_json, growth_table
 
     subject = _Subject(arguments)
     found = requests(subject.trace)

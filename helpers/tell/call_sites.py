@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from helpers.allocator.ahead import End
-from helpers.allocator.growth import KEPT, Growth
-from helpers.allocator.peak import Peaks
+from helpers.allocator.ahead import End, end
+from helpers.allocator.driver import Card
+from helpers.allocator.growth import KEPT, Growth, growth
+from helpers.allocator.lines import LinesError, requests
+from helpers.allocator.peak import Peaks, compare
+from helpers.allocator.trace import Trace
 from helpers.units import show_bytes
 
 from .shown import Column, Shown
@@ -15,8 +18,26 @@ NEVER_STEPS = 10_000_000
 """A death later than this is said to be as good as never: a step a millisecond for three hours."""
 
 
-def growth_table(grown: Growth, end: End | None, capacity_bytes: int) -> Shown:
-    """What grows, a call site a line. ``capacity_bytes``: of the card that ``end`` speaks of; 0 where none was named."""
+def growing(trace: Trace, card: Card, conf: str = "", **how: Any) -> Shown:
+    """What grows in a trace, and the step in which it runs out on that card; where that cannot be told, why."""
+    found = requests(trace)
+    try:
+        grown = growth(found)
+    except LinesError as error:
+        return Shown("What grows from step to step", ["call site"], [], none=f"Not told: {error}.")
+    return growth_table(grown, end(found, grown, card, conf, **how), card.capacity_bytes)
+
+
+def moved(before: Trace, after: Trace, names: tuple[str, str]) -> Shown:
+    """What moved at the peak between two traces; where that cannot be told, why."""
+    try:
+        return peaks_table(compare(before, after), names)
+    except LinesError as error:
+        return Shown("What moved at the peak", ["line"], [], none=f"Not told: {error}.")
+
+
+def growth_table(grown: Growth, ends: End | None, capacity_bytes: int) -> Shown:
+    """What grows, a call site a line. ``capacity_bytes``: of the card that ``ends`` speaks of; 0 where none was named."""
     steps, begin, card = len(grown.steps), grown.steps.line, show_bytes(capacity_bytes)
     where = f"{steps} steps, each begins at {begin}"
     if grown.growers:
@@ -34,7 +55,7 @@ def growth_table(grown: Growth, end: End | None, capacity_bytes: int) -> Shown:
             "the steps ask for more from one to the next: what they are given becomes larger; that is not kept, but "
             "their peak rises with it"
         )
-    lines += [_end(end, card, bool(grown.growers))] * bool(capacity_bytes)
+    lines += [_end(ends, card, bool(grown.growers))] * bool(capacity_bytes)
     if grown.growers and not capacity_bytes:
         lines.append("at which step it runs out: name the card with --capacity or --gpu")
     notes = []
@@ -89,19 +110,19 @@ def _size(size: float) -> str:
     return show_bytes(round(size))
 
 
-def _end(end: End | None, card: str, grows: bool) -> str:
-    if end is None:
+def _end(ends: End | None, card: str, grows: bool) -> str:
+    if ends is None:
         why = "; no step was found at which it does" * grows
         return f"on {card} the recorded steps pass" + why
-    if end.recorded:
-        return f"on {card} it runs out in step {end.step:,}, which is in the recording"
-    how = "replayed step by step" if end.replayed else "extrapolated from a shorter replay"
-    if end.step > NEVER_STEPS:
+    if ends.recorded:
+        return f"on {card} it runs out in step {ends.step:,}, which is in the recording"
+    how = "replayed step by step" if ends.replayed else "extrapolated from a shorter replay"
+    if ends.step > NEVER_STEPS:
         return f"on {card} it would last more than {NEVER_STEPS:,} steps: as good as never"
-    return f"on {card} it runs out in step {end.step:,} ({how})"
+    return f"on {card} it runs out in step {ends.step:,} ({how})"
 
 
-def growth_json(grown: Growth, end: End | None, capacity_bytes: int) -> dict[str, Any]:
+def growth_json(grown: Growth, ends: End | None, capacity_bytes: int) -> dict[str, Any]:
     """The same as data."""
     return {
         "schema_version": 1,
@@ -126,5 +147,5 @@ def growth_json(grown: Growth, end: End | None, capacity_bytes: int) -> dict[str
         "seen_bytes": grown.seen_bytes,
         "seen_every_steps": grown.seen_every,
         "capacity_bytes": capacity_bytes or None,
-        "runs_out": end and end._asdict(),
+        "runs_out": ends and ends._asdict(),
     }
