@@ -165,6 +165,8 @@ def _best(found: Requests) -> Steps | None:
     # A module's forward is no main loop, unless whole steps run in it, as where a trainer wraps them in one.
     scored = [row for row in scored if not row[2].inside] or [row for row in scored if row[1]]
     scored = [row for row in scored if row[1]] if back[-1] else scored
+    often = [row for row in scored if len(row[2].begins) >= FEWEST_STEPS]
+    scored = [row for row in often if row[2].depth < _DEEPEST] or often or scored
     highest = max((height for height, _, _ in scored), default=0.0)
     scored = [row for row in scored if row[0] >= SAME_HEIGHT * highest]
     if not back[-1]:
