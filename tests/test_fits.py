@@ -56,7 +56,7 @@ def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
     inputs |= set("d_state d_inner n_group n_embd_r n_embd_s".split())
     inputs |= set("kv_cache_memory_bytes max_total_tokens margin_bytes optimizer".split())
     inputs |= set(
-        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv pattern period interval".split()
+        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv dp_size gpu_layers_asked pattern period interval".split()
     )
     own = {"given", "may", "program", "family", "date", "tags", "False", "n", *FUNCTIONS}
     for name, rows in rules.items():
@@ -175,6 +175,13 @@ def test_ollama_counts_as_its_estimate_does(tmp_path):
     graph = 4 * 512 * (1 + 4 * 4096 + 8192 * 33)
     assert row(answer, "compute")["bytes"] == graph
     assert answer["fits"] is True
+
+
+def test_a_vision_encoder_leaves_no_promise(tmp_path):
+    inputs = {**LLAMA, "n_head": 32, "n_embd": 4096, "n_vocab": 128256, "card_free_bytes": 60 * GIB}
+    assert asked(tmp_path, "ollama", "2025-02", **inputs)["fits"] is True
+    seeing = asked(tmp_path, "ollama", "2025-02", **inputs, projector_weights_bytes=GIB)
+    assert seeing["fits"] is None and "image" in " ".join(seeing["missing"])
 
 
 def test_what_is_not_given_is_named_and_nothing_is_guessed(tmp_path):

@@ -50,7 +50,7 @@ def read_log(lines: Iterable[str]) -> Given:
 def _value(text: str, row: dict[str, Any]) -> Any:
     """What a row's last group says: sizes, a size in its unit, a word, or a number."""
     if row.get("unit") == "sizes":
-        return [printed_size(one) for one in re.findall(r"[\d.]+ [KMGT]iB", text)]
+        return [printed_size(one) for one in re.findall(r"\d+(?:\.\d+)? [KMGT]iB", text)]
     if "unit" in row:
         return printed_size(text, row["unit"])
     text, words = text.replace(",", ""), table("logs")["words"]
