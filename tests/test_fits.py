@@ -53,10 +53,12 @@ def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
     inputs = {name for one in ("config", "gguf") for name in table("models")[one]}
     inputs |= {one["key"] for one in table("logs")["lines"]} | set(table()["words"])
     inputs |= set("kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant".split())
-    inputs |= set("d_state d_inner n_group n_embd_r n_embd_s".split())
+    inputs |= set(
+        "gpu_layers_asked pattern period interval d_state d_inner n_group n_embd_r n_embd_s".split()
+    )
     inputs |= set("kv_cache_memory_bytes max_total_tokens margin_bytes optimizer".split())
     inputs |= set(
-        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv dp_size gpu_layers_asked pattern period interval".split()
+        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv dp_size".split()
     )
     own = {"given", "may", "program", "family", "date", "tags", "False", "n", *FUNCTIONS}
     for name, rows in rules.items():
