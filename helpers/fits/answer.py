@@ -86,7 +86,7 @@ def answer(given: Given) -> Answer:
         missing.append(f"program {program[:40] or '(none)'}: not known, counted without rounding")
     cache = {name: sheet.value(name) for name in table()["cache"]}
     left, top = (None if one is None else int(one) for one in (spare[LIKELY], ceiling))
-    says = inputs.get("ceiling_words") or sheet.sources.get("ceiling", "")
+    says = inputs.get("ceiling_words") or sheet.sources.get("ceiling", "") * (top is not None)
     made = {**solved(sheet), **{k: v for k, v in given.printed.items() if k in table()["solved"]}}
     return Answer(program, rows, top, says, fits, left, made, missing, cache, given.notes)
 
