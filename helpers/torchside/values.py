@@ -8,6 +8,7 @@ convolutions are left out, and so is what is random: their results are unknown, 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -41,7 +42,7 @@ MASKED = (
     "_unsafe_index_put",
 )
 READS = ("_local_scalar_dense", "equal", "_to_copy", "copy_", "is_nonzero")
-# Of so many elements, how many a result of unknown values has.
+# Of so many elements, how many a result of unknown values has. Typical is tried with the zeros that stand for them first.
 BOUNDS = {"least": lambda n: 0, "typical": lambda n: (n + 1) // 2, "most": lambda n: n}
 
 
@@ -119,7 +120,7 @@ class _Along:
     """One operator after another: on the device, where nothing is computed, and over its memory, where that is small."""
 
     def __init__(self, torch: Any, witness: Witness, bound: str):
-        self.torch, self.witness, self.many = torch, witness, BOUNDS[bound]
+        self.torch, self.witness, self.bound, self.many = torch, witness, bound, BOUNDS[bound]
         self.live, self.unknown = True, set[int]()
         self.kinds: dict[Any, str] = {}
 
@@ -158,30 +159,58 @@ class _Along:
         if kind == "views":
             return func(*args, **kwargs)
         given = [one for one in _flat((*args, *kwargs.values())) if self.on_device(one)]
-        unknown = any(_place(one) in self.unknown for one in given)
-        answer, coming = None, self.witness.coming
+        answer, unknown = None, True
+        # What goes wrong beside the program must not reach it: then nothing is known.
+        with contextlib.suppress(Exception):
+            unknown = any(_place(one) in self.unknown for one in given)
+            answer, unknown = self.before(func, kind, args, kwargs, given, unknown)
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.witness.coming.clear()
+        with contextlib.suppress(Exception):
+            self.after(func, kind, args, kwargs, given, out, answer, unknown)
+        return out
+
+    def before(
+        self, func: Any, kind: str, args: Any, kwargs: Any, given: Any, unknown: bool
+    ) -> tuple[Any, bool]:
+        """Tells the witness what the reads to come are to be answered; what the processor found, and whether it is unknown."""
+        coming, later = self.witness.coming, self.witness.later
+        differentiates = self.torch.is_grad_enabled()
         if kind == "sizes" and given:
-            answer = None if unknown else self.again(func, "computes", args, kwargs, None)
-            unknown = answer is None
+            at_bound = unknown and self.bound != "typical"
+            answer = None if at_bound else self.again(func, "computes", args, kwargs, None)
+            empty = answer is not None and not _flat((answer,))[0].numel()
+            answer, unknown = None if unknown and empty else answer, unknown or answer is None
             coming.append((self.size(func, given[0], answer), not unknown))
             if "repeat" in func.overloadpacket.__name__:
                 coming.append((1, not unknown))  # that none is negative
-        elif kind == "reads":
+            return answer, unknown
+        if kind == "reads":
             coming.append((-1, not unknown))
-        elif kind == "scatters" and args[2].requires_grad and self.torch.is_grad_enabled():
-            self.witness.later.append(self.count(args[1].expand_as(args[0])))
+        elif kind == "scatters" and differentiates and args[2].requires_grad:
+            later.append(self.count(args[1].expand_as(args[0])))
         elif kind == "masks":
             coming += map(self.count, filter(None.__ne__, args[1]))
-        masks = coming[:]
-        try:
-            out = func(*args, **kwargs)
-            if kind == "masks" and self.torch.is_grad_enabled():
-                back = args[0] if len(args) < 3 else args[2]
-                self.witness.later += (
-                    masks[: len(masks) - len(coming)] if back.requires_grad else []
-                )
-        finally:
-            coming.clear()
+            back = args[0] if len(args) < 3 else args[2]
+            fills = len(args) > 2 and back.numel() == 1  # done without counting
+            coming[:] = [] if fills else [one for one in coming if one[0] >= 0]
+            later += coming if differentiates and back.requires_grad else []
+        return None, unknown
+
+    def after(
+        self,
+        func: Any,
+        kind: str,
+        args: Any,
+        kwargs: Any,
+        given: Any,
+        out: Any,
+        answer: Any,
+        unknown: bool,
+    ) -> None:
+        """What stands in the results, and what is known of them."""
         made = [one for one in _flat((out,)) if self.on_device(one)]
         if kind == "allocates":
             self.mark(made, False)
@@ -191,15 +220,14 @@ class _Along:
             found = self.again(func, how, args, kwargs, made)
             self.mark(made, unknown or (found is None and not moved))
         elif made:
-            answer = (
-                self.again(func, kind, args, kwargs, made)
-                if answer is None
-                else self.put(made, answer)
-            )
+            kind = "writes" if kind == "scatters" and func._schema.is_mutable else kind
+            if answer is None:
+                answer = self.again(func, kind, args, kwargs, made)
+            else:
+                answer = self.put(made, answer)
             if answer is None:
                 self.assume(func.overloadpacket.__name__, made, given, kind)
             self.mark(made, unknown or answer is None)
-        return out
 
     def size(self, func: Any, given: Any, answer: Any) -> int:
         """How many elements or rows a result has whose size values decide."""
@@ -210,7 +238,9 @@ class _Along:
         return max(self.many(given.numel()), int("unique" in name and given.numel() > 0))
 
     def count(self, mask: Any) -> tuple[int, bool]:
-        """How many places a mask names, and whether that is known."""
+        """How many places a mask names, and whether that is known; -1 for an index that is no mask."""
+        if mask.dtype not in (self.torch.bool, self.torch.uint8):
+            return -1, True
         times = 1
         for at, (length, stride) in enumerate(zip(mask.shape, mask.stride())):  # noqa: B905 -- Python 3.9
             if length > 1 and not stride:  # the same again and again
@@ -218,8 +248,9 @@ class _Along:
         known = mask.numel() <= SMALL and not (
             self.on_device(mask) and _place(mask) in self.unknown
         )
-        found = int(self.host(mask).count_nonzero()) if known else self.many(mask.numel())
-        return times * found, known
+        there = known or (small and self.bound == "typical")
+        found = int(self.host(mask).count_nonzero()) if there else 0
+        return times * (found if found or known else self.many(mask.numel())), known
 
     def put(self, made: Any, found: Any) -> Any:
         """What the processor found, put into the device's memory; None where it has no place there."""
@@ -286,7 +317,9 @@ class _Along:
             change(_place(one))
 
     def on_device(self, one: Any) -> bool:
-        return isinstance(one, self.torch.Tensor) and one.is_cuda
+        return (
+            isinstance(one, self.torch.Tensor) and one.is_cuda and one.layout is self.torch.strided
+        )
 
 
 def _flat(values: Any) -> list[Any]:

@@ -66,6 +66,8 @@ class Witness:
             answer, known = self.later.pop()
         if known:
             return answer
+        if any("linalg" in name for name in names):  # a solver converges, and its input is finite
+            return int("linalg_eig" in names and "_linalg_check_errors" not in names)
         inside = where = ""
         frame = sys._getframe(0).f_back  # the backward pass runs on a thread without Python
         while frame is not None and not where:
