@@ -13,6 +13,7 @@ import ctypes
 import functools
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from .witness import SIZES, Witness
@@ -161,16 +162,24 @@ class _Along:
         given = [one for one in _flat((*args, *kwargs.values())) if self.on_device(one)]
         answer, unknown = None, True
         # What goes wrong beside the program must not reach it: then nothing is known.
-        with contextlib.suppress(Exception):
+        with self.beside(func):
             unknown = any(_place(one) in self.unknown for one in given)
             answer, unknown = self.before(func, kind, args, kwargs, given, unknown)
         try:
             out = func(*args, **kwargs)
         finally:
             self.witness.coming.clear()
-        with contextlib.suppress(Exception):
+        with self.beside(func):
             self.after(func, kind, args, kwargs, given, out, answer, unknown)
         return out
+
+    @contextlib.contextmanager
+    def beside(self, func: Any) -> Iterator[None]:
+        """What goes wrong in here is told at the end."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- any operator of any release may come
+            self.witness.beside = self.witness.beside or f"{func}: {error!r}"[:200]
 
     def before(
         self, func: Any, kind: str, args: Any, kwargs: Any, given: Any, unknown: bool
@@ -225,7 +234,7 @@ class _Along:
                 answer = self.again(func, kind, args, kwargs, made)
             else:
                 answer = self.put(made, answer)
-            if answer is None:
+            if answer is None and not (kind == "masks" and func._schema.is_mutable):
                 self.assume(func.overloadpacket.__name__, made, given, kind)
             self.mark(made, unknown or answer is None)
 
@@ -245,9 +254,8 @@ class _Along:
         for at, (length, stride) in enumerate(zip(mask.shape, mask.stride())):  # noqa: B905 -- Python 3.9
             if length > 1 and not stride:  # the same again and again
                 times, mask = times * length, mask.narrow(at, 0, 1)
-        known = mask.numel() <= SMALL and not (
-            self.on_device(mask) and _place(mask) in self.unknown
-        )
+        small = mask.numel() <= SMALL
+        known = small and not (self.on_device(mask) and _place(mask) in self.unknown)
         there = known or (small and self.bound == "typical")
         found = int(self.host(mask).count_nonzero()) if there else 0
         return times * (found if found or known else self.many(mask.numel())), known

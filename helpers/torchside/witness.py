@@ -34,7 +34,7 @@ class Witness:
     def __init__(self, device: Any, folder: str):
         self.device, self.folder, self.forks = device, folder, 0
         self.steps: dict[int, int] = {}
-        self.stopped, self.compiled = "", 0
+        self.stopped, self.beside, self.compiled = "", "", 0
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
         if seconds := float(os.environ.get("CASEBOOK_SECONDS") or 0):
             self.limit(seconds)
@@ -160,6 +160,7 @@ class Witness:
             "stopped": self.stopped,
             "steps": max(self.steps.values(), default=0) - (self.stopped == "--steps"),
             "compiled": self.compiled,
+            "beside": self.beside,
             "reads": [dict(zip(read, (*key, times))) for key, times in self.reads.items()],  # noqa: B905 -- Python 3.9
         }
         try:

@@ -321,6 +321,8 @@ def trust(
         kept = by_place.setdefault(f"{row['place']} {row['op']}", {**row, "times": 0})
         kept["times"] += row["times"]
     lines = [sentences["sizes"].format(**row, bound=bound) for row in [*by_place.values()][:SHOWN]]
+    failed = dict.fromkeys(row["beside"] for row in told if row.get("beside"))
+    lines += [sentences["beside"].format(error=error) for error in failed]
     compiled = sum(row.get("compiled", 0) for row in told)
     lines += [sentences["compiled"].format(many=compiled)] if compiled else []
     plain = _reads(told, False)
