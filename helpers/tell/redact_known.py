@@ -69,6 +69,7 @@ _PLAIN_HEX = re.compile(
 _BESIDE = re.compile(r"[^\W_]")
 _PLAIN = re.compile(r"[\w.~+/=-]+")
 _FREE_LENGTH, HEAD, _LONGEST = 8, 10, 2000
+_PARTED = "person host domain account project bucket job email".split()
 _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
 """Values this long are found inside longer words too: a host's name in a file name without a separator."""
 
@@ -121,8 +122,9 @@ class Known:
             self._forms.setdefault(lower(value)[:HEAD], (kind, name))
         for form in _forms(kind, value) if name else ():
             self._forms.setdefault(form, (kind, name))
-        for part in value.split(" ") if name and kind == "person" else ():
-            if len(part) > 3 and is_strange(part):  # one of the two names alone is the same person
+        # One of a person's names alone is the same person; a house's word stands in many names.
+        for part in re.findall(r"[^\W\d_]+", value) if name and kind in _PARTED else ():
+            if len(part) > (3 if kind == "person" else 5) and is_strange(part):
                 self._forms.setdefault(lower(part), (kind, name))
         return name
 
@@ -264,7 +266,7 @@ _MACHINES, _INSIDE, _TLDS = (
 )
 _PUBLIC = frozenset(TABLE["public"].split()) | frozenset(_TOLD["addresses"].split())
 EVIDENCE = [
-    (re.compile(row["pattern"]), re.compile(row.get("after", ""), re.IGNORECASE))
+    (re.compile(row["pattern"]), re.compile(filled(row.get("after", "")), re.IGNORECASE))
     for row in TABLE["evidence"]
 ]
 """Runs that are evidence, by their own shape and by what stands before them."""

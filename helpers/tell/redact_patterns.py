@@ -87,10 +87,8 @@ class View:
 
     def near(self) -> View:
         """The view without the blocks of lines that read as they are written, and whose neighbours do."""
-        new = {True: None, False: "\n\n"}
-        return self.reread(
-            _BLOCK, lambda one: new[self.differs(max(0, one.start() - _PIECE), one.end() + _PIECE)]
-        )
+        new, span = {True: None, False: "\n\n"}, lambda at: (max(0, at[0] - _PIECE), at[1] + _PIECE)
+        return self.reread(_BLOCK, lambda one: new[self.differs(*span(one.span()))])
 
     def place(self, at: int, end: bool = False) -> int:
         """Where the character at a place begins in the text as it is written; with ``end``, where it ends."""
@@ -400,11 +398,11 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
     low = lower(view.text)
     for way, read in {**_READERS, "random_run": _random}.items():
         for match in WRITING[way].finditer(low if way in ("dotted", "told") else view.text):
-            at = view.place(match.start())
-            if view.differs(*match.span()) and not any(one <= at < two for one, two in held):
-                for kind, start, end in read(match):
-                    if way != "told" or not view.text[start].isupper():
-                        yield from _spans_of(kind, match.string[start:end], start, known)
+            for kind, start, end in read(match) if view.differs(*match.span()) else ():
+                at = view.place(start), view.place(end - 1)
+                inside = any(one <= at[0] and at[1] < two for one, two in held)
+                if not (inside or (way == "told" and view.text[start].isupper())):
+                    yield from _spans_of(kind, match.string[start:end], start, known)
 
 
 def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
@@ -537,7 +535,7 @@ def _slots(match: re.Match[str]) -> Found:
 
 def _person(match: re.Match[str]) -> Found:
     """Names of which none is a word of the field, or one is not where nothing but a sign stands beside them."""
-    odd = [facts.is_strange(one) for one in match.group().split()]
+    odd = [not one.isascii() or facts.is_strange(one) for one in match.group().split()]
     if all(odd) or (any(odd) and match["alone"]):
         yield "person", *match.span()
 
