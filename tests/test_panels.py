@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -69,7 +70,12 @@ def opened(panel, state):
             controls[one.description] = one
         elif hasattr(one, "value") and one is not open_one.line:
             answers.append(one)
-    return open_one.line, controls, lambda: " ".join(one.value for one in answers)
+    spans = re.compile("</?span[^>]*>")  # where a line may not be broken
+
+    def says():
+        return spans.sub("", " ".join(one.value for one in answers))
+
+    return open_one.line, controls, says
 
 
 def state_of(name):
