@@ -10,6 +10,7 @@ from helpers.settings.audit import audit
 from helpers.settings.releases import Behaviour, VersionError, behaviour
 from helpers.settings.table import CHANGES, PROVED, release
 from helpers.settings.text import parse
+from tests.oracle import compare
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
 RELEASES = [f"2.{minor}" for minor in range(2, 16)]
@@ -107,6 +108,13 @@ def test_every_row_of_what_was_proved_says_how_and_none_differs():
     for row in PROVED:
         assert row["build"] in ("cuda", "rocm") and row["differing"] == 0, row
         assert row["traces"] >= 100 and row["events"] > 50_000 and "make oracle" in row["source"]
+
+
+@pytest.mark.parametrize(("torch", "segment"), [("2.4.1", "m0"), ("2.5.1", "x0")])
+def test_private_pools_have_expandable_segments_from_2_5_on(torch, segment):
+    job = {"conf": "expandable_segments:True", "vram": 1 << 30}
+    ops = [{"op": "alloc", "id": 1, "size": 512, "stream": 1, "pool": 1, "mempool": True}]
+    assert compare.model(job, ops, torch)[1]["seg"] == segment
 
 
 def test_expandable_segments_by_build():

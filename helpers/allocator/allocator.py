@@ -139,7 +139,7 @@ def alloc_block(a, pool, size, stream):
     if conf(a).throw_on_oom and needed > a.config_bytes - a.mapped_bytes:
         a.rejected = 1
         return block_at(a, NONE)
-    if conf(a).expandable:
+    if conf(a).expandable and (a.expandable_pools or pool < 2):  # from 2 on they are private
         return allocate(a, pool, size, stream)
     address = cuda_malloc(a, needed)
     if address < 0:

@@ -172,9 +172,9 @@ def at_rest(
     return tables, {
         "order": ORDERS.index(rules.order),
         "checks_range": int(rules.checks_range),
+        "expandable_pools": int(rules.expandable_pools),
         "pools_flush": int(rules.pools_flush),
         "skips_expandable": int(rules.oversize_release_skips_expandable),
-        "total": card.capacity_bytes,
         "capacity": card.capacity_bytes,
         "held": card.held_bytes,
         "granule": card.granule_bytes,

@@ -31,6 +31,7 @@ class Behaviour:
     ``pools_flush``: a request to a private pool outside of a capture gives cached memory back before it fails.
     ``device_type``: by which torch hashes streams (c10/core/DeviceType.h: 1 CUDA, 6 HIP).
     ``checks_range``: a request larger than the range of addresses that an expandable segment reserves fails at once.
+    ``expandable_pools``: private pools have expandable segments too.
     ``proved``: ``oracle`` where the compiled allocator of this release and build was compared, else ``source``; ``proved_on``:
     that in words, with what was compared. ``note``: what else a reader must know.
     """
@@ -49,6 +50,7 @@ class Behaviour:
     oversize_release_skips_expandable: bool
     pools_flush: bool
     checks_range: bool
+    expandable_pools: bool
     device_type: int
     conf_names: tuple[str, ...]
     own_conf_names: tuple[str, ...]

@@ -40,8 +40,7 @@ class Settings:
     """What holds under one string. ``fraction``: what the key says (None: not named); it limits memory from the start only.
 
     ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the last above; 0, 1: none; -1: nor 512 B.
-    ``reserve``: how many, of the device's memory (True) or GiB (False). ``ignored``: what was named without effect on bytes, a
-    sentence each; ``warnings``: dangers, a sentence each.
+    ``reserve``: parts of the device's memory (True) or GiB (False). ``ignored``: named without effect on bytes; ``warnings``: dangers.
     """
 
     conf: str = ""
@@ -73,16 +72,15 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     step = large if "large_segment_size_mb" in behaviour.keys else before.non_split_rounding_bytes
     unnamed: dict[str, Any] = {"max_split_bytes": UNLIMITED, "gc_threshold": 0.0}
     unnamed |= {"roundup_divisions": tuple(text.divisions), "non_split_rounding_bytes": step}
-    settings = replace(before, conf=conf, **{**unnamed, **named})
-    wanted, available = settings.expandable, behaviour.expandable_available
+    wanted = named.get("expandable", before.expandable)
+    named |= {"conf": conf, "expandable": wanted and behaviour.expandable_available}
+    settings = replace(before, **{**unnamed, **named})
     inert = [f"{key} {OPTIONS[key].inert}" for key in text.named if OPTIONS[key].inert]
-    unlimited = settings.max_split_bytes == UNLIMITED
     without = {
-        "no_expandable": wanted and not available,
-        "no_split": "max_non_split_rounding_mb" in text.named and unlimited,
-        "fraction_later": previous and "per_process_memory_fraction" in text.named,
+        "no_expandable": wanted and not behaviour.expandable_available,
+        "no_split": "non_split_rounding_bytes" in named and settings.max_split_bytes == UNLIMITED,
+        "fraction_later": previous and "fraction" in named,
     }
-    settings = replace(settings, expandable=wanted and available)
     ignored = (*inert, *(SAYS[name] for name, so in without.items() if so))
     dangers = _dangers(settings, behaviour, (previous or settings).fraction)
     settings = replace(settings, ignored=ignored, warnings=dangers)
