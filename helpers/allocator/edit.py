@@ -319,7 +319,8 @@ class _Change:
                 asked.backward[older] & (asked.until[older] > asked.at[given])
             ]
             begin = int(ends.min(initial=last))
-        return min(int(asked.at[np.searchsorted(asked.at, begin)]), last)
+        after = asked.at[np.searchsorted(asked.at, begin) :][:1]
+        return min(int(after[0]), last) if len(after) else last
 
     def _step_of(self, operation: int) -> int:
         """Where the backward step begins that frees something at that operation: the first of its requests in a row."""

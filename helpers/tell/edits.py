@@ -67,8 +67,8 @@ def table(one: Study) -> Shown:
         best = best if best.settings else answer.rows[0]
         for row in [default, best][: 1 + (best is not default)]:
             out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
-            sizes = [row.peak_allocated_bytes, row.peak_reserved_bytes]
-            rows.append([name, row.settings or "default", out, *sizes])
+            peaks = [row.peak_allocated_bytes, row.peak_reserved_bytes]
+            rows.append([name, row.settings or "default", out, *peaks])
     missing = one.after.needs_bytes
     use = one.after.use or "the default settings"
     end = f"no setting helps: {show_bytes(missing)} are missing" if missing else f"use: {use}"
