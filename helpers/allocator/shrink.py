@@ -75,16 +75,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smaller trace and how it came about. requests and before count allocations; least: fewer cannot fill the card."""
+    """The smaller trace, with its circumstances in its header. requests and before count allocations; fewer than least cannot
+    fill the card."""
 
     trace: Trace
     failure: Failure
     requests: int
     before: int
     least: int
-    conf: str
-    torch: str
-    build: str
     replays: int
     seconds: float
     way: str
@@ -207,7 +205,8 @@ def shrink(
     if trial.late:
         notes = [*notes, f"the search was ended after {seconds:g} s; a longer one may find fewer"]
     after = trial.failure(small, trial.outcome(small)) or found
-    head = {"label": "shrunk", "conf": conf, "torch": torch, "build": build}
+    label = f"shrunk under torch {torch}, {build}, {conf or 'default settings'}"
+    head = {"label": label, "conf": conf, "torch": torch, "build": build}
     card = trial.card
     about: dict[str, Any] = {"vram": card.capacity_bytes, "foreign": card.held_bytes}
     about["fraction"] = trial.how["fraction"]
@@ -217,9 +216,6 @@ def shrink(
         requests=int((small.op == Op.ALLOC).sum()),
         before=int((stream.op == Op.ALLOC).sum()),
         least=-(-after.room_bytes // max(found.largest_bytes, 1)),
-        conf=conf,
-        torch=torch,
-        build=build,
         replays=trial.replays,
         seconds=time.monotonic() - began,
         way=way,

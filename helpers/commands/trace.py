@@ -90,6 +90,11 @@ class _Subject:
         usual = known.policy if self.same_settings else "firstfit"
         policy = getattr(arguments, "policy", "") or usual
         self.card = Card(capacity, self.held_bytes, policy)
+        self.how: dict[str, Any] = {
+            "torch": self.torch,
+            "build": self.build,
+            "fraction": self.fraction,
+        }
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -204,9 +209,8 @@ def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
     from helpers.allocator import edit
     from helpers.tell import edits
 
-    how = {"torch": subject.torch, "build": subject.build, "fraction": subject.fraction}
     asked = [edit.parse(text) for text in arguments.edit]
-    study = edits.study(subject.trace, asked, subject.card, **how)
+    study = edits.study(subject.trace, asked, subject.card, **subject.how)
     if arguments.json:
         print_json({**edits.as_dict(study), "notes": subject.notes})
     else:
@@ -291,11 +295,9 @@ def shrink(arguments: argparse.Namespace) -> int:
         subject.trace,
         subject.card,
         conf=subject.conf,
-        torch=subject.torch,
-        build=subject.build,
-        fraction=subject.fraction,
         smaller_card=arguments.smaller_card,
         seconds=arguments.seconds,
+        **subject.how,
     )
     notes = [*subject.notes]
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -27,8 +27,7 @@ def shrunk_table(made: Shrunk) -> Shown:
     held, live = show_bytes(failure.reserved_bytes), show_bytes(failure.live_bytes)
     below = [
         f"At the failure: {held} held, {live} in use, {show_bytes(failure.free_bytes)} free within",
-        f"way: {made.way}; {made.replays} replays in {made.seconds:.1f} s under torch {made.torch}, "
-        f"{made.build}, {made.conf or 'default settings'}",
+        f"way: {made.way}; {made.replays} replays in {made.seconds:.1f} s; {made.trace.header['label']}",
         *(f"note: {note}" for note in made.notes),
     ]
     if made.least > MOST_LINES:
@@ -59,14 +58,15 @@ def program(made: Shrunk, name: str = "reproducer.py") -> str:
     if strange or trace.pool.any() or trace.stream.any() or trace.header.get("fraction"):
         what = ", ".join(sorted(strange)) or "private pools, several streams or a memory fraction"
         raise NoProgramError(f"no program: the failure needs {what}, which it cannot say")
-    variables = behaviour(made.torch, made.build).conf_names
+    head = made.trace.header
+    variables, conf = behaviour(head["torch"], head["build"]).conf_names, head["conf"]
     text = template("reproducer.txt").format(
-        title=f"{made.before:,} requests, {made.requests} left; torch {made.torch}, {made.build}",
+        title=f"{made.before:,} requests, {made.requests} left; {head['label']}",
         kind=failure.kind,
         room=failure.room_bytes,
         name=name,
         variables=variables,
-        setting=f"os.environ[name] = {made.conf!r}" if made.conf else "os.environ.pop(name, None)",
+        setting=f"os.environ[name] = {conf!r}" if conf else "os.environ.pop(name, None)",
         steps=_turns(_steps(trace)),
         last=failure.request_bytes,
     )
