@@ -39,12 +39,12 @@ def moved(before: Trace, after: Trace, names: tuple[str, str]) -> Shown:
 def growth_table(grown: Growth, ends: End | None, capacity_bytes: int) -> Shown:
     """What grows, a call site a line. ``capacity_bytes``: of the card that ``ends`` speaks of; 0 where none was named."""
     steps, begin, card = len(grown.steps), grown.steps.line, show_bytes(capacity_bytes)
-    where = f"{steps} steps, each begins at {begin}"
+    where = f"{steps} steps, counted from the first of the trace; each begins at {begin}"
     if grown.growers:
         first, last = grown.window
         head = f"{_size(grown.bytes_per_step)} a step, most at {grown.growers[0].site.name}"
         result = f"grows by {head}"
-        where += f"; counted from step {first + 2} to step {last + 1}"
+        where += f"; growth from step {first + 2} to step {last + 1}"
     else:
         least = f"{show_bytes(grown.seen_bytes)} a step"
         often = f"once in {grown.seen_every} steps" if grown.seen_every > 1 else "in every step"
