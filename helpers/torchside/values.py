@@ -228,6 +228,13 @@ class _Along:
             moved = made[0].nbytes <= MOVED and made[0].dtype == source.dtype
             found = self.again(func, how, args, kwargs, made)
             self.mark(made, unknown or (found is None and not moved))
+        elif kind == "reads" and isinstance(out, self.torch.Tensor):
+            # What is no single stretch of memory is gathered by a kernel first.
+            found = self.again(func, "writes" if out is args[0] else "computes", args, kwargs, None)
+            if found is None and not given[0].is_contiguous():
+                out.zero_()
+            elif found is not None and found is not out:
+                out.copy_(found)
         elif made:
             kind = "writes" if kind == "scatters" and func._schema.is_mutable else kind
             if answer is None:
