@@ -499,6 +499,19 @@ def test_the_witness_tells_reads_by_line_and_the_error_that_ended_it(library, tm
     assert said["frames"] == ["train.py:8 <module>"]
 
 
+def test_a_loop_that_reads_the_device_is_named_while_it_runs_and_ends_at_its_limit(
+    library, tmp_path
+):
+    program = tmp_path / "waits.py"
+    program.write_text(READER.replace("step()\nstep()\n", "while True: step()\n"))
+    ends = {"CASEBOOK_SECONDS": 1.5, "CASEBOOK_REHEARSE": tmp_path}
+    done = started(program, LD_PRELOAD=library, PYTHONPATH=INJECT, **ends)
+    assert done.returncode == 0
+    assert "waits.py:5 step has read 1,000 values" in done.stderr and "--seconds" in done.stderr
+    [kept] = tmp_path.glob("rehearsal_*.told")
+    assert json.loads(kept.read_text())["stopped"] == "--seconds"
+
+
 def test_the_witness_is_silent_where_there_is_no_device(tmp_path):
     done = started("-c", "print('as ever')", PYTHONPATH=INJECT, CASEBOOK_REHEARSE=tmp_path)
     assert (done.stdout, done.stderr) == ("as ever\n", "") and not list(tmp_path.iterdir())
