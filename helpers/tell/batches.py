@@ -57,10 +57,11 @@ def nights(batch: str, question: str) -> Shown:
         return Shown("", [], [], none=plain(error))
     left_out = [f"Left out: {plain(line)}" for line in history.unreadable]
     asked, rows = MEANING.get(question, question), answer.rows
-    if question == "states":  # this batch still runs: its own page says how it ended
-        rows = [row for row in rows if row[0] != Path(batch).name]
     none = f"No record answers to this question: {asked}."
     how: dict[str, Any] = {"none": none, "widest": 60, "most": MOST_ROWS}
+    if question == "states":  # this batch still runs: its own page says how it ended
+        rows = [row for row in rows if row[0] != Path(batch).name]
+        how["result"] = f"batches before this one: {len(rows)}"
     return Shown(asked[:1].upper() + asked[1:], answer.columns, rows, left_out, **how)
 
 

@@ -80,9 +80,9 @@ def table(one: Study) -> Shown:
         for edit, made in zip(one.edits, one.made, strict=True)
     ]
     below += [AS_FAR] * one.ends
-    head = ["program", "settings", "runs out at"]
-    sizes = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
-    return Shown(before[0], [*head, *sizes], rows, below, before, widest=None)
+    peaks = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
+    head = ["program", "settings", "runs out at", *peaks]
+    return Shown(before[0], head, rows, below, before, widest=None)
 
 
 def least(trace: Trace, card: Card, answer: WhatIf, fraction: float | None) -> list[LineEdit]:

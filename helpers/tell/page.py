@@ -165,19 +165,20 @@ class Fold:
 
 def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
     """The cells under the lines that go before them: see ``notebook_html``."""
-    listed, now, part = [], Fold(), ""
+    listed, now, part, passed = [], Fold(), "", False
     for piece in pieces:
         if "prose" in piece:
             own = piece["heading"] if known is None else ""
-            if now.outputs or now.cells or own:
+            if now.outputs or now.cells or own or passed:  # by a cell that had nothing to show
                 listed.append(now)
                 now = Fold()
+            passed = False
             part = piece["heading"] or part
             name = PARTS.get(piece["heading"], piece["heading"])
             now.prose += piece["whole"] if now.title or own else piece["prose"]
             now.title = now.title or own or piece["lead"] or name
             continue
-        wanted = known is None or piece["state"] or piece["last_words"]
+        passed, wanted = True, known is None or piece["state"] or piece["last_words"]
         outputs = piece["outputs"]
         if known is not None and not piece["state"]:
             new = (out for out in outputs if not out["again"] and _is_new(out, known))
@@ -197,12 +198,12 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
 
 
 def _twins(figures: list[dict[str, Any]], tables: list[dict[str, Any]]) -> bool:
-    """Whether most sizes of tables stand in the words of the figure before them, which then shows the same."""
+    """Whether most sizes of tables stand in the words of the figure before them, and most of those in the tables."""
     said = {size for out in figures for size in _SIZE.findall(out.get("alt", ""))}
     rows = _rows(tables)
     sizes = set(_SIZE.findall("\n".join(rows)))
-    bare = all("picture" in out for out in figures)
-    return bare and len(rows) > 1 and len(sizes & said) * 2 > len(sizes)
+    bare = len(rows) > 1 and all("picture" in out for out in figures)
+    return bare and len(sizes & said) * 2 > max(len(sizes), len(said))
 
 
 def _says(output: dict[str, Any]) -> str:

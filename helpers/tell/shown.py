@@ -220,9 +220,8 @@ class Shown:
                     one = one._replace(words=cut(one.words, column.widest))
                 written.append(one)
             body.append(written)
-        below = [f"{mark} {why}" for why, mark in marks.items()]
-        more = len(self.cells) - len(body)
-        return body, [f"and {more} more rows", *below] if more else below
+        more = [f"and {len(self.cells) - len(body)} more rows"] * (len(body) < len(self.cells))
+        return body, [*more, *(f"{mark} {why}" for why, mark in marks.items())]
 
     def html(self) -> str:
         """The table as HTML that is complete without scripts."""

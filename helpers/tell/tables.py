@@ -104,8 +104,7 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     """
     kinds, events = kind_words(), list(events)
     if len(events) > MOST_EVENTS:
-        worst = {kind: number for number, kind in enumerate(kinds)}
-        events.sort(key=lambda event: worst.get(event.kind, len(worst)))
+        events.sort(key=lambda event: [*kinds, event.kind].index(event.kind))
     rows: list[list[Any]] = [
         [
             since_boot(e.when),
