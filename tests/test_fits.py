@@ -286,6 +286,12 @@ def test_a_box_gives_the_ceiling_that_ttm_gives(tmp_path):
     held = of(path, "--box", "cuda-24gb-tuning")
     assert held["ceiling_bytes"] > row(held, "others")["bytes"] > 20 * GIB
     assert held["fits"] is False, "another process holds nearly all of it"
+    assert held["solved"]["tokens"] == 0, "vLLM is refused before it loads anything"
+    one, two = (of(path, "--box", "rx7900xt-container", "--tp", n) for n in (1, 2))
+    assert one["ceiling_bytes"] > row(one, "others")["bytes"], "of the card that it takes alone"
+    assert two["ceiling_bytes"] == one["ceiling_bytes"] and ";" in two["ceiling_source"]
+    said = verb("fits", path, "--gpu", "4090", "--context", 8192).out
+    assert said.startswith("Likely fits in 23.") and "not certainly" in said
     assert verb("fits", path, "--box", "cpu-only").err.count("\n") == 1
 
 

@@ -43,8 +43,11 @@ def read_inputs(path: Path) -> Given:
     return Given(record["program"], inputs, tags, str(record.get("version") or ""))
 
 
-def cards_of(bundle: Bundle) -> dict[str, Any]:
-    """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others hold of it now, as inputs."""
+def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
+    """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others hold of it now, as inputs.
+
+    ``alike``: for a server that takes the same of so many cards, the freest of them and what is held of the fullest of those.
+    """
     found, stacks = [], ceilings(bundle)
     if any(one.kind in ("card", "other vendor") for one in stacks):  # an APU beside it is idle
         stacks = tuple(one for one in stacks if one.kind != "apu")
@@ -61,8 +64,10 @@ def cards_of(bundle: Bundle) -> dict[str, Any]:
             found.append((size, used, f"{stack.name or stack.pci}: {layer}"))
     if not found:
         raise ValueError(f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity")
+    if alike:
+        found = sorted(found, key=lambda one: one[1] - one[0])[:alike]
     sizes, held, words = zip(*found, strict=True)
-    cards = {"card_total_bytes": list(sizes), "others_bytes": sum(held)}
+    cards = {"card_total_bytes": list(sizes), "others_bytes": max(held) if alike else sum(held)}
     return {**cards, "ceiling_words": "; ".join(words)}
 
 
