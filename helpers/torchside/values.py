@@ -50,6 +50,7 @@ BOUNDS = {"least": lambda n: 0, "typical": lambda n: (n + 1) // 2, "most": lambd
 def start(torch: Any, witness: Witness) -> None:
     """Compute along in this thread from now on. Raises nothing: a torch without dispatch modes is left as it is."""
     try:
+        from torch.utils import checkpoint as again
         from torch.utils._python_dispatch import TorchDispatchMode
     except ImportError:
         return
@@ -83,7 +84,6 @@ def start(torch: Any, witness: Witness) -> None:
         setattr(functional, name, found)
         torch.jit._builtins._register_builtin(found, f"aten::{name}")
     # What it computes anew, it computes as before.
-    again = torch.utils.checkpoint
     again.checkpoint = _within(mode, top, again.checkpoint)
 
 
