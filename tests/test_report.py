@@ -230,6 +230,18 @@ DEEP = """\
 """
 
 
+def test_a_part_with_nothing_to_show_is_left_out_and_gives_its_title_to_no_other():
+    drawn = Shown("9.00 GiB in all", ["layer", "bytes"], [["a", "9.00 GiB"]])
+    parts = [("Advice for another chip.", []), ("What stands.", [drawn])]
+    book = nbformat.v4.new_notebook()
+    for title, shown in parts:
+        outputs = [data(text__html=one.html()) for one in shown]
+        book.cells += [markdown(title), code("x", *outputs)]
+    html = str(notebook_html(book, Room(10**6), known={"a page"}))
+    assert html.count("<summary>") == 1 and "<summary>What stands." in html
+    assert "Advice" not in html
+
+
 def hostile_notebook():
     """The hostile notebook, with a verdict of hostile words, one that is none, and cells that no page shows."""
     shown, lying = data(), data(text__plain=HOSTILE)

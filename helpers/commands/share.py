@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def share(arguments: argparse.Namespace) -> int:
-    """One page of a batch, a run or a notebook for others: redacted, with a report of what was.
+    """One page of a batch, a run or a notebook for others: redacted, and what was redacted is listed.
 
     [target]: a batch, a run's folder or an .ipynb (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
