@@ -51,6 +51,7 @@ def test_the_sources_say_which_line_became_which():
     sources = ({"train.py": before}, {"train.py": after})
     found, lines = moved(program(), program(shift=1, forward=5), sources)
     assert lines == [("train.py:6 step", 5)] and found.lines[0].was == "train.py:5 step"
+    assert found.changed == ("train.py:6",)  # and not its first line, from which nothing was called
 
 
 def test_kinds_are_told_by_who_asked_and_how_long_it_stays():

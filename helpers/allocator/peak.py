@@ -26,6 +26,7 @@ KINDS = "parameters,gradients,optimizer state,activations,workspaces,kept,tempor
 )
 BLAS_BYTES = (8519680, 32 << 20)
 """What cuBLAS gets once and keeps, up to Hopper and on it (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+MOST_CHANGED = 8
 Sources = Mapping[str, Sequence[str]]
 """The lines of each source file, by its name without folders."""
 
@@ -47,18 +48,24 @@ class Change:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of live bytes, the peaks of what is reserved on each side's own card and settings, and
-    what moved, largest first."""
+    """The peaks of live bytes, the peaks of what is reserved on each side's own card and settings, and what moved, largest first.
+
+    ``changed``: where the sources are known, their new or changed lines ("model.py:29"): those from which a line that rose was
+    called, else all of them, up to MOST_CHANGED.
+    """
 
     live: tuple[int, int]
     reserved: tuple[int, int]
     lines: tuple[Change, ...]
     kinds: tuple[Change, ...]
+    changed: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
-        """By which share the peak of live bytes rose."""
-        return self.live[1] / self.live[0] - 1 if self.live[0] else float(self.live[1] > 0)
+        """By which share the peak of live bytes rose: of what was live without the workspaces, which no line decides."""
+        fixed = next((one.before or 0 for one in self.kinds if one.what == "workspaces"), 0)
+        rose, own = self.live[1] - self.live[0], self.live[0] - fixed
+        return rose / own if own > 0 else float(rose > 0)
 
 
 def compare(one: Trace, two: Trace, sources: tuple[Sources, Sources] = ({}, {})) -> Peaks:
@@ -86,7 +93,27 @@ def compare(one: Trace, two: Trace, sources: tuple[Sources, Sources] = ({}, {}))
         (reserved[0], reserved[1]),
         tuple(sorted(lines, key=lambda one: -abs(one.by))),
         tuple(moved),
+        _changed(sides[1], [one.what for one in lines if one.by > 0], sources),
     )
+
+
+def _changed(
+    found: Requests, rose: Sequence[str], sources: tuple[Sources, Sources]
+) -> tuple[str, ...]:
+    """The lines of the newer sources that the older do not have; see Peaks."""
+    new = []
+    for name, lines in sources[1].items():
+        same = SequenceMatcher(None, sources[0].get(name, ()), lines, autojunk=False)
+        kept = {
+            at for _, start, size in same.get_matching_blocks() for at in range(start, start + size)
+        }
+        new += [
+            f"{name}:{at + 1}" for at, text in enumerate(lines) if at not in kept and text.strip()
+        ]
+    sites = np.array([site.name in rose for site in found.sites])
+    stacks = set(found.stack[found.alive(found.peak) & sites[found.site]].tolist()) - {-1}
+    frames = {one.partition(" ")[0] for stack in stacks for one in found.trace.frames[stack]}
+    return tuple([one for one in new if one in frames] or new)[:MOST_CHANGED]
 
 
 def _reserved(trace: Trace) -> int:

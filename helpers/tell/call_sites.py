@@ -98,6 +98,7 @@ def peaks_table(moved: Peaks, names: tuple[str, str]) -> Shown:
     rows += [[one.what, one.before, one.after, _by(one.by)] for one in moved.kinds]
     left = len(moved.lines) - MOST_LINES
     notes = [f"{left} more lines moved by less"] * (left > 0)
+    notes += [f"changed lines behind it: {', '.join(moved.changed)}"] * bool(moved.changed)
     columns = ["at the peak", Column("A", "bytes"), Column("B", "bytes"), "by"]
     return Shown(result, columns, rows, notes, [*lines, ""], widest=80, result=result)
 
