@@ -17,8 +17,8 @@ from helpers.shapes import Verdict
 from .shown import Shown, plain, words
 
 NO_BATCH = "no batch: this report stands on the box alone"
-MOST_ROWS = 60
-"""Rows that a table for a person shows, those that did not answer first; the page of the batch has the rest."""
+MOST_ROWS, MOST_NIGHTS = 60, 12
+"""Rows that a table for a person shows: of a batch those that did not answer first, of nights the newest."""
 
 
 def runs_table(batch: str) -> Shown:
@@ -58,9 +58,9 @@ def nights(batch: str, question: str) -> Shown:
     left_out = [f"Left out: {plain(line)}" for line in history.unreadable]
     asked, rows = MEANING.get(question, question), answer.rows
     none = f"No record answers to this question: {asked}."
-    how: dict[str, Any] = {"none": none, "widest": 60, "most": MOST_ROWS}
+    how: dict[str, Any] = {"none": none, "widest": 60, "most": MOST_NIGHTS}
     if question == "states":  # this batch still runs: its own page says how it ended
-        rows = [row for row in rows if row[0] != Path(batch).name]
+        rows = [row for row in rows[::-1] if row[0] != Path(batch).name]
         how["result"] = f"batches before this one: {len(rows)}"
     return Shown(asked[:1].upper() + asked[1:], answer.columns, rows, left_out, **how)
 
