@@ -80,8 +80,8 @@ def table(one: Study) -> Shown:
         for edit, made in zip(one.edits, one.made, strict=True)
     ]
     below += [AS_FAR] * one.ends
-    peaks = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
-    head = ["program", "settings", "runs out at", *peaks]
+    asked = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
+    head = ["program", "settings", "runs out at", *asked]
     return Shown(before[0], head, rows, below, before, widest=None)
 
 
