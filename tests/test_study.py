@@ -107,7 +107,10 @@ def test_the_league_begins_with_the_setting_to_use_in_the_table_and_in_its_title
     for view in (views.league(worst_first), replays.league(worst_first, rows=3)):
         settings = [row["settings"] for row in view.rows]
         assert settings[0] == answer.use == EXPANDABLE and len(set(settings)) == len(settings)
-        assert view.title.startswith(f"use: {EXPANDABLE}. ")
+        assert (
+            view.title.startswith("live memory grows by ")
+            and f", use: {EXPANDABLE}. " in view.title
+        )
 
 
 def test_the_words_of_the_segment_map_add_up_to_what_is_reserved(seen):
