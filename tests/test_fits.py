@@ -268,6 +268,13 @@ def test_layers_of_a_config_are_told_apart_by_kind(tmp_path):
     assert row(odd, "weights")["bytes"] > 0
 
 
+def test_an_input_that_nothing_reads_is_named(tmp_path):
+    inputs = {"n_layer": 42, "n_head_kv": 8, "head_dim": 256, "n_ctx": 8192, "sliding_window": 4096}
+    answer = asked(tmp_path, "llama.cpp", "b3500", **inputs)
+    assert row(answer, "kv")["bytes"] == 2 * 42 * 8 * 256 * 2 * 8192
+    assert answer["notes"] == ["not read: sliding_window"]
+
+
 def test_training_is_a_first_bound_that_points_to_rehearse(tmp_path):
     path = config(tmp_path)
     answer = of(path, "--train", "adamw", "--context", 4096, "--capacity", "80GiB")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +95,10 @@ def answer(given: Given) -> Answer:
     left, top = (None if one is None else int(one) for one in (spare[LIKELY], ceiling))
     says = inputs.get("ceiling_words") or sheet.sources.get("ceiling", "") * (top is not None)
     made = {**solved(sheet), **{k: v for k, v in given.printed.items() if k in table()["solved"]}}
-    return Answer(program, rows, top, says, fits, left, made, missing, cache, given.notes)
+    names = set(re.findall(r"\w+", json.dumps(table())))
+    unread = [n[:40] for n, value in inputs.items() if value and n not in names]
+    notes = given.notes + ([f"not read: {', '.join(unread)[:200]}"] if unread else [])
+    return Answer(program, rows, top, says, fits, left, made, missing, cache, notes)
 
 
 def _part(ends: Mapping[str, Sheet], part: str, formula: str, shown: list[str]) -> dict[str, Any]:
