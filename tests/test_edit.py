@@ -118,6 +118,15 @@ def test_a_free_comes_before_the_second_line_after():
     assert order == [Op.ALLOC, Op.ALLOC, Op.ALLOC, Op.FREE, Op.ALLOC]
 
 
+def test_a_trace_too_long_to_rank_says_so(tmp_path, monkeypatch):
+    path = tmp_path / "big.parquet"
+    to_parquet(trace(step(1, first=4, second=60), step(11, first=4, second=60)), path)
+    monkeypatch.setattr("helpers.tell.edits.MOST_EVENTS", 3)
+    text = run("whatif", path, "--capacity", "120MiB").out
+    assert "its lines are not ranked" in text and "saves the run" not in text
+    assert "not ranked" not in run("whatif", path, "--capacity", "1GiB").out
+
+
 def test_the_line_that_saves_the_run_is_named_with_how_much_of_it(tmp_path):
     card = Card(120 * MIB)
     big = trace(step(1, first=4, second=60), step(11, first=4, second=60))

@@ -189,6 +189,8 @@ def whatif(arguments: argparse.Namespace) -> int:
     if len(answers) == 1:
         of = (subject.trace, replace(subject.card, capacity_bytes=answers[0].capacity_bytes))
         lines = edits.least(*of, answers[0], subject.fraction)
+        fails = any(not row.settings and not row.passes for row in answers[0].rows)
+        subject.notes += [edits.TOO_LONG] * (fails and len(subject.trace) > edits.MOST_EVENTS)
         answers = [replace(answers[0], lines=lines)]
     smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
     if arguments.json:

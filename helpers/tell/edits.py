@@ -22,6 +22,7 @@ from .shown import Column, Shown
 CONFS = ["", "expandable_segments:True"]
 MOST_EVENTS, PLAIN_EVENTS = 200_000, 2_000
 """A longer trace is replayed under CONFS alone, and its lines are not ranked; these are not where only plain Python can."""
+TOO_LONG = "a trace this long: its lines are not ranked; ask about one of them with --edit"
 AS_FAR = "as far as the recording goes: what the program would ask for after it failed is not in it"
 
 
