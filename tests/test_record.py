@@ -319,7 +319,8 @@ in_a_driver()
 # Wrong use, and what is shown.
 
 
-def test_wrong_use_is_one_line_and_runs_nothing(tmp_path):
+def test_wrong_use_is_one_line_and_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # a folder that may not be read would be named
     (tmp_path / "there.pickle").touch()
     for command, out, asked, says in (
         ([], "a.pickle", {}, "no command"),
