@@ -291,3 +291,9 @@ def test_every_number_that_a_message_names_is_listed():
     sizes = {row["number"]: row["bytes"] / GIB for row in rows}
     assert sizes == {"non torch": 0.5, "weights": 15.25, "cache": 3.75, "buffer": 1.75}
     assert {row["as printed"] for row in rows} >= {"15.25 GiB", "3.75 GiB"}
+
+
+def test_a_table_whose_title_is_its_first_line_says_it_once():
+    view = Shown("it grows", ["line"], [["a.py:1"]], before=["it grows", "and more", ""])
+    assert re.sub("<[^>]+>", "\n", view.html()).split("<style")[0].count("it grows") == 1
+    assert "and more" in view.html() and str(view).startswith("it grows\n")

@@ -236,7 +236,8 @@ class Shown:
             for row in body
         )
         caption = escape(plain(self.title))
-        above, below = (_html_lines(some) for some in (self.before, [*why, *self.notes]))
+        over = self.before[list(self.before[:1]) == [self.title] :]  # the title says it already
+        above, below = (_html_lines(some) for some in (over, [*why, *self.notes]))
         whole = (
             f"<table aria-label='{caption}'><thead><tr>{titles}</tr></thead>"
             f"<tbody>{lines}</tbody></table>"
