@@ -49,7 +49,7 @@ def end(found: Requests, grown: Growth, card: Card, conf: str, **how: Any) -> En
     need, per_copy = int(found.live.max(initial=0)), grown.bytes_per_step * period.steps
     room = card.capacity_bytes - card.held_bytes - need
     copies = int(max(0, room) / per_copy) + 2
-    most = max(2, MOST_OPERATIONS // max(1, period.operations))
+    most = max(2, MOST_OPERATIONS // max(1, len(period.op)))
     if copies <= most:
         at = _out_at(period.repeated(copies), card, conf, how)
         return None if at is None else End(period.step(at), False, True)
@@ -114,10 +114,6 @@ class _Period:
         steps = {found.sites.index(one.site): one for one in grown.growers if one.how == LARGER}
         grows = [steps[at].bytes_per_step if at in steps else 0.0 for at in at_site[where].tolist()]
         self.larger = np.where(self.op == Op.ALLOC, grows, 0.0) * self.steps
-
-    @property
-    def operations(self) -> int:
-        return len(self.op)
 
     def _leftovers(
         self, found: Requests, grown: Growth, inside: np.ndarray

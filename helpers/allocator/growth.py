@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 import numpy as np
@@ -272,6 +273,7 @@ def _last_of_each(made: np.ndarray, which: np.ndarray) -> np.ndarray:
     return places[np.append(np.diff(made[places]) != 0, True)[: len(places)]]
 
 
+@lru_cache(1)  # remedies, cards and releases are each asked about with the same trace
 def grows(trace: Trace) -> str:
     """What grows in a trace, in words; empty where nothing does, or where it cannot be told."""
     try:

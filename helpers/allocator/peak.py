@@ -137,14 +137,13 @@ def by_kind(found: Requests) -> dict[str, int]:
         + [False]
     )[found.stack]
     stays = found.until > found.at.max(initial=0)  # what a program frees at its own end, too
-    back = np.append(np.sort(found.at[found.backward]), len(found.trace))
-    other = np.append(np.sort(found.at[~found.backward]), len(found.trace))
-    in_backward = (
-        back[np.searchsorted(back, found.at, "right").clip(max=len(back) - 1)] < found.until
-    )
-    outlives = (
-        other[np.searchsorted(other, found.at, "right").clip(max=len(other) - 1)] < found.until
-    )
+
+    def outlive(which: np.ndarray) -> np.ndarray:
+        """Which are still there when the next of those is asked for, or at the end."""
+        asked = np.append(np.sort(found.at[which]), len(found.trace))
+        return np.asarray(asked[np.searchsorted(asked, found.at, "right")] < found.until)
+
+    in_backward, outlives = outlive(found.backward), outlive(~found.backward)
     workspace = stays & np.isin(found.size, BLAS_BYTES) & ~optimizer
     tests = {
         "workspaces": workspace,

@@ -60,22 +60,22 @@ def found_for(given: argparse.Namespace) -> Answer:
         with TextFile(str(path)) as file:
             known = log.read_log(file.lines())
     known.program, known.version = given.server or known.program, given.release or known.version
-    known.inputs.update(_asked(given, family_of(known.program) in ("vLLM", "SGLang")))
+    alike = family_of(known.program) in ("vLLM", "SGLang")
+    known.inputs.update(_asked(given, (given.tp or 1) if alike else 0))
     if given.train:
         known.inputs = {"n_ctx": 2048, **known.inputs, "optimizer": given.train}
         known.program = "training"
     return answer.answer(known)
 
 
-def _asked(given: argparse.Namespace, alike: bool) -> dict[str, Any]:
-    """What the options say, as inputs of a sheet; ``alike``: the server takes the same of each card."""
+def _asked(given: argparse.Namespace, alike: int) -> dict[str, Any]:
+    """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
     from helpers.fits.answer import cards_of
     from helpers.load.rehearse.devices import device
     from helpers.look.boxes import open_box
     from helpers.units import parse_size
 
-    count = (given.tp or 1) if alike else 0
-    found: dict[str, Any] = cards_of(open_box(given.box), count) if given.box else {}
+    found: dict[str, Any] = cards_of(open_box(given.box), alike) if given.box else {}
     if given.gpu or given.capacity:
         card = device(given.gpu, given.capacity, given.held)
         found.update(card_total_bytes=card.total_bytes, ceiling_words=given.gpu and card.name)

@@ -188,10 +188,8 @@ def whatif(arguments: argparse.Namespace) -> int:
             answers.append(whatif.whatif(subject.trace, card, progress=tick, **how))
     if len(answers) == 1:
         of = (subject.trace, replace(subject.card, capacity_bytes=answers[0].capacity_bytes))
-        lines = edits.least(*of, answers[0], subject.fraction)
-        fails = any(not row.settings and not row.passes for row in answers[0].rows)
-        subject.notes += [edits.TOO_LONG] * (fails and len(subject.trace) > edits.MOST_EVENTS)
-        answers = [replace(answers[0], lines=lines)]
+        subject.notes += edits.unranked(subject.trace, answers[0])
+        answers = [replace(answers[0], lines=edits.least(*of, answers[0], subject.fraction))]
     smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
     if arguments.json:
         found = [shapes.as_dict(replace(answer, notes=subject.notes)) for answer in answers]

@@ -88,15 +88,20 @@ def table(one: Study) -> Shown:
 
 def least(trace: Trace, card: Card, answer: WhatIf, fraction: float | None) -> list[LineEdit]:
     """The lines ranked where the default settings fail; none where the trace has no lines, or plain Python would take long."""
-    default = next((row for row in answer.rows if not row.settings), None)
-    most = MOST_EVENTS if find_spec("numba") else PLAIN_EVENTS
-    if default is None or default.passes or len(trace) > most:
+    if unranked(trace, answer) or all(row.settings or row.passes for row in answer.rows):
         return []
     confs = list(dict.fromkeys(["", *[answer.needs_settings] * bool(answer.needs_bytes)]))
     how: dict[str, Any] = {"torch": answer.torch, "build": answer.build, "fraction": fraction}
     with suppress(LinesError):
         return ranked(trace, card, confs, **how)
     return []
+
+
+def unranked(trace: Trace, answer: WhatIf) -> list[str]:
+    """Why the lines of a trace are not ranked, though the default settings fail, as a note; empty where they are."""
+    most = MOST_EVENTS if find_spec("numba") else PLAIN_EVENTS
+    fails = any(not row.settings and not row.passes for row in answer.rows)
+    return [TOO_LONG] * (fails and len(trace) > most)
 
 
 def failed(trace: Trace) -> bool:

@@ -20,10 +20,10 @@ def headline(answer: Answer) -> str:
     left, top = answer.spare_bytes, answer.ceiling_bytes
     of = "" if top is None else f" in {show_bytes(top)}"
     if answer.fits is None:
-        if left is not None:  # the ends differ, the likely figures say this much
-            guess = f"Likely fits{of}" if left >= 0 else f"Likely does not fit{of}"
-            return f"{guess}, not certainly: {'; '.join(answer.missing[:2])}"
-        return f"Cannot tell whether it fits{of}: {'; '.join(answer.missing[:2])}"
+        why = "; ".join(answer.missing[:2])
+        if left is None:
+            return f"Cannot tell whether it fits{of}: {why}"
+        return f"Likely {'fits' if left >= 0 else 'does not fit'}{of}, not certainly: {why}"
     rest = "to spare" if answer.fits else "too much"
     known = left is not None and (left >= 0) is answer.fits
     by = f": {show_bytes(abs(left or 0))} {rest}" if known else ""
