@@ -9,6 +9,7 @@ import pytest
 from command_line import verb
 from fits_models import config, decoder, gguf, safetensors
 
+from helpers import grammar as messages
 from helpers.fits.sheet import FUNCTIONS, date_of, table
 from helpers.units import GIB, MIB
 
@@ -51,6 +52,8 @@ def names_in(formula):
 def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
     rules = table()["rules"]
     inputs = {name for one in ("config", "gguf") for name in table("models")[one]}
+    inputs |= {name for one in ("encoder_decoder", "eyes") for name in table("models")[one]}
+    inputs |= set(table()["inputs"]["lists"])
     inputs |= {one["key"] for one in table("logs")["lines"]} | set(table()["words"])
     inputs |= set("kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant".split())
     inputs |= set(
@@ -58,7 +61,7 @@ def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
     )
     inputs |= set("kv_cache_memory_bytes max_total_tokens margin_bytes optimizer".split())
     inputs |= set(
-        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv dp_size".split()
+        "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv dp_size n_ctx_asked vision_parts".split()
     )
     own = {"given", "may", "program", "family", "date", "tags", "False", "n", *FUNCTIONS}
     for name, rows in rules.items():
@@ -203,6 +206,76 @@ def test_several_cards_need_the_weights_to_fit_their_sum(tmp_path):
     assert 0 < layers["layers_on_gpu"] < 33
 
 
+def dealt(free, graph, layer, output, count):
+    """Layers of blocks and output that ollama's EstimateGPULayers of 2025 deals round and round to cards with room."""
+    used = [graph + 457 * MIB + layer for _ in free]
+    room = [at for at, size in enumerate(free) if size >= used[at] + layer]
+    held = 0
+    for at in range(count + 1):
+        size = layer if at < count else output
+        if at == count and held < count:
+            break
+        for j in range(len(room), 0, -1):
+            card = room[at % j]
+            if free[card] > used[card] + size:
+                used[card] += size
+                held += 1
+                break
+            if at < count:
+                room.remove(card)
+    return held
+
+
+@pytest.mark.parametrize(
+    "free", [[22] * 4, [24, 12], [8], [40, 40], [10.5, 23.5, 6], [3, 3], [47.3, 11.2]]
+)
+def test_ollama_deals_whole_layers_to_cards_and_keeps_a_graph_on_each(free, tmp_path):
+    inputs = {**LLAMA, "n_layer": 80, "n_head": 64, "n_embd": 8192, "n_vocab": 128256}
+    inputs |= {"n_ctx": 16384, "card_free_bytes": [int(size * GIB) for size in free]}
+    inputs |= {"weights_bytes": 40 * GIB, "output_bytes": GIB, "gguf_arch": "llama"}
+    answer = asked(tmp_path, "ollama", "0.9", **inputs)
+    context, rows = 16384, 4 * 512
+    partial = rows * 8192 + rows * (1 + 8192 + context) + 8192 * 8192 * 9 / 16
+    partial += 4 * context * (512 * 64 + 128 * 8)
+    full = rows * (1 + 4 * 8192 + context * 65)
+    graph = partial if len(free) > 1 else max(partial, full)
+    layer = (39 * GIB + row(answer, "kv")["bytes"]) / 80
+    held = dealt(inputs["card_free_bytes"], graph, layer, GIB, 80)
+    assert answer["solved"]["layers_on_gpu"] == held
+    assert answer["fits"] is not (held < 81)
+
+
+def test_llama_cpp_fills_each_card_by_its_share_and_the_fullest_decides(tmp_path):
+    cards = {"card_free_bytes": [40 * GIB, 12 * GIB, 12 * GIB], "weights_bytes": 40 * GIB}
+    before = {**LLAMA, **cards, "n_layer": 80}
+    split = asked(tmp_path, "llama.cpp", "2025-10", **before, tensor_split=[1, 1, 1])
+    assert split["fits"] is False, "a third of 40 GiB does not fit in 12"
+    by_room = asked(tmp_path, "llama.cpp", "2025-10", **before)
+    assert by_room["fits"] is None and by_room["spare_bytes"] > 0
+
+
+def test_an_encoders_tokens_are_kept_beside_the_decoders_own(tmp_path):
+    both = {"is_encoder_decoder": True, "num_key_value_heads": None, "d_model": 1280}
+    hear = {"decoder_layers": 4, "encoder_layers": 32, "decoder_attention_heads": 20}
+    hear |= {"max_source_positions": 1500, "max_target_positions": 448, "model_type": "whisper"}
+    hear |= {"decoder_ffn_dim": 5120, "vocab_size": 51866, "activation_function": "gelu"}
+    path = config(tmp_path, **both, **hear, hidden_size=None, tie_word_embeddings=True)
+    token = 2 * 1280 * 2 * 4
+    assert row(of(path, "--server", "whisper.cpp"), "kv")["bytes"] == token * (512 + 1536)
+    assert row(of(path, "--server", "llama.cpp"), "kv")["bytes"] == token * 512
+    served = of(path, "--server", "vllm")["cache"]
+    assert served["request_blocks"] == 448 // 16 + -(-1500 // 16)
+    assert served["need_bytes"] == served["request_blocks"] * 16 * token
+    weights = row(of(path), "weights")["bytes"]
+    assert abs(weights / (2 * 808_878_080) - 1) < 0.02, "encoder, decoder and cross attention"
+    looks = {"cross_attention_layers": [3, 8, 13], "model_type": "mllama_text_model"}
+    eyes = {"image_size": 560, "patch_size": 14, "max_num_tiles": 4}
+    seen = config(tmp_path, model_type="mllama", text_config=looks, vision_config=eyes)
+    answer = of(seen, "--server", "vllm", "--release", "0.10", "--context", 4096)["cache"]
+    assert answer["full_token"] == 29 * 8 * 256 * 2
+    assert answer["request_blocks"] == 10 * 256 + -(-6404 // 16)
+
+
 def test_a_gguf_header_gives_layers_weights_and_windows(tmp_path):
     plain = of(decoder(tmp_path / "a.gguf"), "--capacity", "8GiB", "--context", 4096)
     weights = 1000 * 1024 * 34 // 32 + 4096 + 4 * 4 * 1024 * 1024 * 144 // 256
@@ -269,10 +342,10 @@ def test_layers_of_a_config_are_told_apart_by_kind(tmp_path):
 
 
 def test_an_input_that_nothing_reads_is_named(tmp_path):
-    inputs = {"n_layer": 42, "n_head_kv": 8, "head_dim": 256, "n_ctx": 8192, "sliding_window": 4096}
-    answer = asked(tmp_path, "llama.cpp", "b3500", **inputs)
-    assert row(answer, "kv")["bytes"] == 2 * 42 * 8 * 256 * 2 * 8192
-    assert answer["notes"] == ["not read: sliding_window"]
+    inputs = {"num_hidden_layers": 42, "n_head_kv": 8, "head_dim": 256, "ctx_size": 8192}
+    answer = asked(tmp_path, "llama.cpp", "b3500", **inputs, moon_phase=3)
+    assert row(answer, "kv")["bytes"] == 2 * 42 * 8 * 256 * 2 * 8192, "by the names of others too"
+    assert answer["notes"] == ["not read, as no rule knows them: moon_phase"]
 
 
 def test_training_is_a_first_bound_that_points_to_rehearse(tmp_path):
@@ -391,6 +464,28 @@ def test_a_log_that_ended_out_of_memory_says_which_context_would_have_fitted(tmp
     assert of(path)["fits"] is True, "what was tried again and then runs is no failure"
 
 
+FITTED = """llama_params_fit_impl: projected to use 41234 MiB of device memory vs. 23832 MiB of free device memory
+llama_params_fit_impl: cannot meet free memory target of 1024 MiB, need to reduce device memory by 18426 MiB
+llama_params_fit_impl: context size reduced from 262144 to 65536 -> need 18432 MiB less memory in total
+llama_params_fit_impl:   - CUDA0 (NVIDIA GeForce RTX 3090): 38 layers,  12000 MiB used,   1832 MiB free
+llama_params_fit_impl:   - CUDA1 (NVIDIA GeForce RTX 3060): 11 layers,  9000 MiB used,   1632 MiB free
+"""
+
+
+def test_what_fit_lines_print_is_taken_as_it_stands(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(FITTED)
+    answer = of(path)
+    assert answer["fits"] is False and answer["spare_bytes"] == -18426 * MIB
+    assert answer["solved"]["context"] == 65536 and answer["solved"]["layers_on_gpu"] == 49
+    assert row(answer, "reserve")["bytes"] == 1024 * MIB
+    path.write_text(
+        "common_params_fit_impl: projected to use 9000 MiB of device memory vs. 23832 MiB of free device memory\n"
+        "common_params_fit_impl: will leave 14832 >= 1024 MiB of free device memory, no changes needed\n"
+    )
+    assert of(path)["fits"] is True and of(path)["spare_bytes"] == (14832 - 1024) * MIB
+
+
 def test_failures_with_opposite_remedies_are_told_apart(tmp_path):
     path, said = tmp_path / "vllm.log", []
     for line in (
@@ -482,6 +577,22 @@ def test_the_verdict_of_a_servers_failure_ends_in_fits_and_a_trainings_does_not(
     path.write_text(text)
     step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
     assert ("helpers fits LOG" in step["command"]) is fits
+
+
+SERVERS = [
+    one
+    for one in messages.table()
+    if one["program"] in ("vLLM", "SGLang", "llama.cpp", "Ollama")
+    and one["event"] in table("logs")["failed"]
+]
+
+
+@pytest.mark.parametrize("one", SERVERS, ids=lambda one: one["id"])
+def test_every_failure_of_a_server_ends_in_what_would_have_fitted(one, tmp_path):
+    path = tmp_path / "error.txt"
+    path.write_text(one["example"])
+    step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
+    assert "helpers fits LOG" in step["command"], step
 
 
 def test_a_window_that_a_config_switches_off_saves_nothing(tmp_path):

@@ -71,6 +71,7 @@ def found_for(given: argparse.Namespace) -> Answer:
 def _asked(given: argparse.Namespace, alike: int) -> dict[str, Any]:
     """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
     from helpers.fits.answer import cards_of
+    from helpers.fits.sheet import table
     from helpers.load.rehearse.devices import device
     from helpers.look.boxes import open_box
     from helpers.units import parse_size
@@ -81,9 +82,7 @@ def _asked(given: argparse.Namespace, alike: int) -> dict[str, Any]:
         found.update(card_total_bytes=card.total_bytes, ceiling_words=given.gpu and card.name)
     found.update({"card_free_bytes": None} if found else {})
     found["others_bytes"] = parse_size(given.held) if given.held else found.get("others_bytes")
-    found.update(n_ctx=given.context, n_parallel=given.slots, kv_type=given.kv, tp=given.tp)
-    found.update(batch=given.batch, checkpointing=given.checkpointing, tokens=given.tokens)
-    found.update(gpu_memory_utilization=given.utilisation, mem_fraction_static=given.utilisation)
+    found.update({name: getattr(given, one) for name, one in table()["options"].items()})
     return {k: v for k, v in found.items() if v not in (None, "") or k == "card_free_bytes"}
 
 

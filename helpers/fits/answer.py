@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.fits.model import json_file, wrong
+from helpers.fits.model import json_file, named, wrong
 from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, Given, Sheet, checked, table
 from helpers.judge.ceilings import ceilings
 from helpers.look.bundle import Bundle
@@ -41,7 +41,8 @@ def read_inputs(path: Path) -> Given:
     inputs, tags = record.get("inputs"), record.get("architecture") or ()
     if not isinstance(inputs, dict) or not isinstance(record.get("program"), str):
         raise wrong(path, list(record)[:6], "program, version, architecture and inputs, an object")
-    tags = list(map(str, tags if isinstance(tags, list) else (tags,)))
+    tags, of = list(map(str, tags if isinstance(tags, list) else (tags,))), table("models")
+    inputs = {**named(inputs, of["config"]), **named(inputs, of["options"]), **inputs}
     return Given(record["program"], inputs, tags, str(record.get("version") or ""))
 
 
@@ -54,9 +55,9 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     if any(one.kind in ("card", "other vendor") for one in stacks):  # an APU beside it is idle
         stacks = tuple(one for one in stacks if one.kind != "apu")
     for stack, gpu in ((s, g) for s in stacks for g in gpus(bundle) if g.pci == s.pci):
-        known = [pool for pool in gpu.pools if pool.total.ok]
-        own = [pool for pool in known if "GTT" not in pool.layer or stack.kind == "apu"]
-        pool, numbers = max(own, key=lambda one: one.total.bytes, default=None), stack.numbers
+        own = (one for one in gpu.pools if "GTT" not in one.layer or stack.kind == "apu")
+        known, numbers = [one for one in own if one.total.ok], stack.numbers
+        pool = max(known, key=lambda one: one.total.bytes, default=None)
         size = stack.decision.binding_bytes or (pool.total.bytes if pool else 0)
         used = pool.used.bytes if pool and pool.used.ok else 0
         if numbers.kind == UNIFIED and numbers.ram and numbers.available is not None:
@@ -92,12 +93,12 @@ def answer(given: Given) -> Answer:
     if not sheet.family:
         missing.append(f"program {program[:40] or '(none)'}: not known, counted without rounding")
     cache = {name: sheet.value(name) for name in table()["cache"]}
-    left, top = (None if one is None else int(one) for one in (spare[LIKELY], ceiling))
+    left, top = (one if one is None else int(one) for one in (spare[LIKELY], ceiling))
     says = inputs.get("ceiling_words") or sheet.sources.get("ceiling", "") * (top is not None)
     made = {**solved(sheet), **{k: v for k, v in given.printed.items() if k in table()["solved"]}}
-    names = set(re.findall(r"\w+", json.dumps(table())))
-    unread = [n[:40] for n, value in inputs.items() if value and n not in names]
-    notes = given.notes + ([f"not read: {', '.join(unread)[:200]}"] if unread else [])
+    names = set(re.findall(r"\w+", json.dumps([table(), table("models")])))
+    unread = ", ".join(n[:40] for n in inputs if inputs[n] and n not in names)[:200]
+    notes = [*given.notes, *([f"not read, as no rule knows them: {unread}"] if unread else [])]
     return Answer(program, rows, top, says, fits, left, made, missing, cache, notes)
 
 
@@ -132,7 +133,7 @@ def _solved(sheet: Sheet, name: str, how: Mapping[str, Any]) -> float | None:
     """The most of an unknown that leaves something spare, or the ``least``; 0 where none does, None where that is not known."""
     scale, step, per = how.get("scale", 1), int(sheet.value(how.get("step", "1"))), how.get("per")
     whole = (sheet.value(per or "nothing") or 0) / (sheet.value(name) or 1)
-    most = int(sheet.value(how["most"]) or 0) // step * step
+    most = int(sheet.value(how["most"]) or 0)
 
     def room(count: int) -> Any:
         changed = {name: count * scale, **({per: whole * count} if per else {})}
@@ -143,4 +144,6 @@ def _solved(sheet: Sheet, name: str, how: Mapping[str, Any]) -> float | None:
         return None
     if how.get("least"):
         return round(halved(room, most, 0)[0] * scale, 4) if room(most) else None
-    return 0 if not room(step) else most if room(most) else halved(room, step, most, step)[0]
+    if room(most):
+        return most
+    return halved(room, step, -(-most // step) * step, step)[0] if room(step) else 0

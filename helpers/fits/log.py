@@ -15,7 +15,7 @@ from helpers.units import printed_size
 def read_log(lines: Iterable[str]) -> Given:
     """What a log says, of its last load. Raises ValueError where no line is a server's."""
     log, known, programs, kept = Given("", {}), table("logs"), Counter[str](), list[str]()
-    seen: dict[tuple[str, str], dict[Any, Any]] = {}
+    seen: dict[tuple[str, str, bool], dict[Any, Any]] = {}
     again, runs, host = (re.compile(known[name]) for name in ("again", "runs", "host"))
     forms = [(row["has"], re.compile(row["form"]), row) for row in known["lines"]]
     for line in (raw[:4000] for raw in lines):
@@ -29,12 +29,12 @@ def read_log(lines: Iterable[str]) -> Given:
             groups = [group for group in match.groups() if group] if match else []
             if groups and not (how == "each" and host.match(groups[0])):
                 programs[row["program"]] += 1
-                spot = seen.setdefault((row["key"], how), {})
+                spot = seen.setdefault((row["key"], how, "printed" in row), {})
                 spot[groups[0] if how == "each" else len(spot)] = _value(groups[-1], row)
-    for (key, how), spot in seen.items():
+    for (key, how, printed), spot in seen.items():
         values = list(spot.values())
         whole = sum(values) if how in ("each", "add") else values if how == "list" else values[-1]
-        (log.printed if how == "printed" else log.inputs)[key] = whole
+        (log.printed if printed else log.inputs)[key] = whole
     log.inputs["n_ctx_printed"] = log.inputs.get("n_ctx")
     found = [one for one in read_message(kept).messages if one.event in known["failed"]]
     if not programs and not found:

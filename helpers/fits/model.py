@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 import struct
+from glob import escape
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from helpers.fits.sheet import Given, Sheet, table
+from helpers.fits.sheet import Given, Sheet, listed, table
 from helpers.units import MIB
 
 MOST_JSON, MOST_GGUF = 100 * MIB, 32 * MIB
@@ -147,24 +148,22 @@ def read_model(path: Path) -> Given:
     if start_of(path, 4) == b"GGUF":
         return _gguf(path)
     config, folder = {} if path.suffix == ".safetensors" else json_file(path), path.parent
-    index, beside = folder / INDEX if config else path, folder / "config.json"
-    about = config if "weight_map" in config else {}
-    if config and not about and index.exists():
-        about = json_file(index)
+    index, beside, about = folder / INDEX, folder / "config.json", config
+    if "weight_map" not in config:
+        about = json_file(index) if config and index.exists() else {}
     total = about["metadata"].get("total_size") if isinstance(about.get("metadata"), dict) else 0
     files = sorted(folder.glob("*.safetensors")) if config else [path]
     weights = _whole(total) or sum(map(safetensors_bytes, files))
     if not config or about is config:
         config = json_file(beside) if beside.exists() else {}
-    if config:
-        return _config(config, path, weights)
-    missing = ["config.json beside the weights: it names layers, heads and widths"]
-    return Given("vLLM", {"weights_bytes": weights}, missing=missing)
+    lost = ["config.json beside the weights: it names layers, heads and widths"]
+    alone = Given("vLLM", {"weights_bytes": weights}, missing=lost)
+    return _config(config, path, weights) if config else alone
 
 
 def _known(kind: str, **given: Any) -> Given:
     """What a header gives; an architecture that is not known is said."""
-    name, found = re.sub("[^a-z]", "", kind.lower()), Given(**given)
+    name, found = re.sub("[^a-z0-9]", "", kind.lower()), Given(**given)
     if not any(map(name.startswith, table("models")["known"])):
         found.missing.append(f"not known: architecture {kind or '(none)'}")
         found.notes.append("What is said of its cache is that of plain attention.")
@@ -177,7 +176,7 @@ def _whole(value: Any) -> int | None:
     return int(value) if is_number and 0 <= value < 1 << 48 else None
 
 
-def _named(keys: dict[str, Any], names: dict[str, list[str]], before: str = "") -> dict[str, Any]:
+def named(keys: dict[str, Any], names: dict[str, list[str]], before: str = "") -> dict[str, Any]:
     """What a header says under the first of the names that it has; a list as a list of numbers."""
     found: dict[str, Any] = {}
     for name, value in ((n, keys.get(before + other)) for n in names for other in names[n]):
@@ -193,21 +192,24 @@ def _config(config: dict[str, Any], path: Path, weights: int) -> Given:
     inner = config.get("text_config") or config.get("llm_config")
     text = {**config, **(inner if isinstance(inner, dict) else {})}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
-    found = _named(text, table("models")["config"])
+    of, both = table("models"), text.get("is_encoder_decoder") is True
+    found = {**named(text, of["config"]), **(named(text, of["encoder_decoder"]) if both else {})}
     if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
         raise wrong(path, f"no layers among {len(config)} keys", expected)
     found.update({"n_swa": 0} if text.get("use_sliding_window") is False else {})
-    types = [one for one in map(text.get, table("models")["types"]) if isinstance(one, (list, str))]
-    inputs, tags = _layers(found, kind, types[0] if types else ())
-    gates = 2 if str(text.get("hidden_act")) in ("gelu", "relu", "gelu_new") else 3
-    inputs.update(tied=text.get("tie_word_embeddings") is True, gates=gates)
+    types = (one for one in map(text.get, of["types"]) if isinstance(one, (list, str)))
+    inputs = _layers(found, kind, next(types, ()))
+    acts = map(text.get, ("hidden_act", "activation_function", "feed_forward_proj"))
+    gates = 2 if {"gelu", "relu", "gelu_new"} & set(map(str, acts)) else 3
+    inputs.update(tied=text.get("tie_word_embeddings", both) is True, gates=gates)
     inputs.update(_quantised(text.get("quantization_config")))
     inputs.update({"model_bytes": weights} if weights else {"parameters_wide": 1})
-    sees = any(key.startswith("vision") for key in config)
-    lost = ["the vision part: no weights lie beside the config"] * (sees and not weights)
-    tags += ["vision"] * sees
-    return _known(kind, program="vLLM", inputs=inputs, tags=tags, missing=lost)
+    eyes = [one for key, one in config.items() if key.startswith("vision")]
+    parts = next((one for one in eyes if isinstance(one, dict)), {})
+    inputs.update(named(parts, of["eyes"]), vision_parts=len(eyes))
+    lost = ["the vision part: no weights lie beside the config"] * bool(eyes and not weights)
+    return _known(kind, program="vLLM", inputs=inputs, missing=lost)
 
 
 def _quantised(how: Any) -> dict[str, Any]:
@@ -218,71 +220,66 @@ def _quantised(how: Any) -> dict[str, Any]:
         inner = inner if isinstance(inner, dict) else {}
         inner = inner.get("weights", next(iter(inner.values()), {}))
     both = {**(inner if isinstance(inner, dict) else {}), **how}
-    found = _named(both, table("models")["quantised"])
+    found = named(both, table("models")["quantised"])
     if how.get("load_in_4bit") or how.get("load_in_8bit"):
         found["quant_bits"] = 4 if how.get("load_in_4bit") else 8
     return {**found, "quant": str(how.get("quant_method", ""))[:40] or None}
 
 
 def _kinds(found: dict[str, Any], kind: str, types: Any) -> list[str]:
-    """Of each layer whether it is full, sliding, recurrent or without a cache."""
-    of, layers = table("models"), found["n_layer"]
-    if len(types) >= layers:
-        return [of["kinds"].get(str(one), "full") for one in list(types)[:layers]]
-    given = {"pattern": of["windows"].get(kind), "interval": of["intervals"].get(kind), **found}
-    unit = Sheet("", "", given).value("layer_unit")
-    flags = {0: "full", 1: "swa"}
-    return [flags.get(one, one) for one in (unit * layers)[:layers]]
+    """Of each layer whether it is full, sliding, recurrent, sees an encoder's tokens alone, or is without a cache."""
+    of, layers, cross = table("models"), found["n_layer"], found.get("cross_layers", ())
+    if len(types) < layers:
+        given = {"pattern": of["windows"].get(kind), "interval": of["intervals"].get(kind), **found}
+        types = Sheet("", "", given).value("layer_unit") * layers
+    kinds = [of["kinds"].get(str(one), "full") for one in types[:layers]]
+    return ["cross" if at in cross else one for at, one in enumerate(kinds)]
 
 
-def _layers(found: dict[str, Any], kind: str, types: Any = ()) -> tuple[dict[str, Any], list[str]]:
-    """The inputs and tags of what a header says. Layers that share another's cache hold none."""
+def _layers(found: dict[str, Any], kind: str, types: Any = ()) -> dict[str, Any]:
+    """The inputs of what a header says. Layers that share another's cache hold none."""
     layers, query = found["n_layer"], found.get("n_head", 0)
     if not 0 < layers <= MOST_LAYERS:
         raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
-    heads = found.get("n_head_kv", query)
-    heads = (heads * layers)[:layers] if isinstance(heads, list) else [heads] * layers
-    query = max(query) if isinstance(query, list) else query
+    heads = (listed(found.get("n_head_kv", query)) * layers)[:layers]
     kinds = list(zip(_kinds(found, kind, types), heads, strict=True))
+    if cross := sum(one == "cross" for one, _ in kinds):
+        found.update(n_layer_cross=cross, layers_cross_only=cross)
     recurrent = sum(one == "recurrent" or (one == "full" and not h) for one, h in kinds)
     held = kinds[: max(0, layers - found.get("shared_kv_layers", 0))]
     full, swa = ([h for one, h in held if one == which and h] for which in ("full", "swa"))
     inputs = {name: value for name, value in found.items() if not isinstance(value, list)}
     inputs.update(n_layer_kv=len(full), n_layer_swa=len(swa), n_layer_recurrent=recurrent)
-    inputs.update(n_head=query, n_head_kv=max(full, default=max(heads)))
+    inputs.update(n_head=max(listed(query)), n_head_kv=max(full, default=max(heads)))
     if isinstance(found.get("n_head_kv"), list):
         inputs.update(heads_full=sum(full), heads_swa_all=sum(swa))
         inputs["n_head_kv_swa"] = max(swa, default=0)
-    latent = "kv_lora_rank" in inputs
-    for name in ("head_dim_k", "head_dim_v") if latent else ():
-        inputs.pop(name, None)
-    tags = ["MLA"] if latent else ["GQA"] if query > max(heads) else ["MHA"]
-    tags += ["SWA"] * bool(swa) + ["hybrid"] * bool(recurrent)
-    return inputs, tags + ["MoE"] * (inputs.get("n_expert", 0) > 1)
+    if "kv_lora_rank" in inputs:  # one latent for all heads
+        inputs.update(head_dim_k=None, head_dim_v=None)
+    return inputs
 
 
 def _gguf(path: Path) -> Given:
     header = Gguf(path)
     kind = str(header.keys.get("general.architecture", ""))[:60]
-    found = _named(header.keys, table("models")["gguf"], kind + ".")
+    found = named(header.keys, table("models")["gguf"], kind + ".")
     found.setdefault("n_vocab", _whole(header.keys.get("tokenizer.ggml.tokens")))
     weights, missing = _parts(header, path)
-    given: dict[str, Any] = {"program": "llama.cpp", "missing": missing}
     host = header.ends.get("token_embd", 0) if "output" in header.ends else 0
     inputs = {"model_bytes": weights, "gguf_arch": kind, "host_bytes": host}
     if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
         missing.append("layers and widths: its header names none")
-        return _known(kind, inputs=inputs, **given)
+        return _known(kind, program="llama.cpp", inputs=inputs, missing=missing)
     if found.pop("head_dim_mla", 0) and "kv_lora_rank" in found:
         found["n_rot"] = found.get("head_dim_k", 0) - found["kv_lora_rank"]
     else:
         found.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
     if kind in table("models")["no_window"]:
         found.pop("n_swa", None)
-    layers, tags = _layers(found, kind)
+    inputs = {**_layers(found, kind), **inputs}
     types = [f"{label} {size / max(1, header.bytes):.0%}" for label, size in header.by_type.items()]
     notes = ["Weights by type: " + ", ".join(types)]
-    return _known(kind, inputs={**layers, **inputs}, tags=tags, notes=notes, **given)
+    return _known(kind, program="llama.cpp", inputs=inputs, missing=missing, notes=notes)
 
 
 def _parts(header: Gguf, path: Path) -> tuple[int, list[str]]:
@@ -290,7 +287,6 @@ def _parts(header: Gguf, path: Path) -> tuple[int, list[str]]:
     match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
     if match is None:
         return header.bytes, []
-    alike = re.compile(rf"{re.escape(match[1])}-\d{{5}}-of-{match[2]}\.gguf")
-    parts = [one for one in path.parent.iterdir() if alike.fullmatch(one.name)]
+    parts = list(path.parent.glob(f"{escape(match[1])}-?????-of-{match[2]}.gguf"))
     lost = [f"{int(match[2]) - len(parts)} of {int(match[2])} parts"]
     return sum(Gguf(one).bytes for one in parts), lost * (len(parts) < int(match[2]))

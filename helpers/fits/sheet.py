@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from pkgutil import get_data
 from types import CodeType
 from typing import Any
@@ -41,7 +44,6 @@ class Missing(Exception):
     """A name that neither the inputs nor a rule gives; ``why`` where a rule says that there is no bound."""
 
     def __init__(self, name: str, why: str = ""):
-        super().__init__(name)
         self.name, self.why = name, why
 
 
@@ -74,14 +76,12 @@ def date_of(version: str, family: str) -> int:
     for word, year in re.findall(r"\b([a-z]{3})[a-z]*[. -]{1,2}(20\d\d)", text):
         text += f" {year}-{dates['words'].get(word, 0):02d}"
     build = re.search(r"\bb(?:uild )?(\d{3,5})\b", text)
-    number = build or (family in dates and re.search(r"\b(\d+\.\d+)", text))
+    number = build or (family in dates and re.search(r"\b(\d+\.\d+(?:\.\d+)?)", text))
     if month := re.search(r"(20\d\d)-(0[1-9]|1[0-2])", text):
         found = int(month[1] + month[2])
     elif number:
-        rows = [
-            ([*map(int, one.split("."))], at) for one, at in dates["build" if build else family]
-        ]
-        known = [at for one, at in rows if one <= [*map(int, number[1].split("."))]]
+        rows, asked = dates["build" if build else family], [*map(int, number[1].split("."))]
+        known = [at for one, at in rows if [*map(int, one.split("."))] <= asked]
         found = int([rows[0][1], *known][-1].replace("-", ""))
     elif year := re.search(r"\b20\d\d\b", text):
         found = int(year[0] + "12")
@@ -116,6 +116,24 @@ def element_bytes(kind: str) -> float:
     return float(known[kind])
 
 
+def layers_in(cards: Any, fixed: float, first: float, one: float, last: float, count: int) -> int:
+    """How many of ``count`` layers of a size, and of a last one, cards hold beside what is fixed on each and on the first."""
+    rooms = [max(0, size - fixed - first * (at == 0)) for at, size in enumerate(listed(cards))]
+    held = sum(int(room // one) for room in rooms)
+    lost = min(int(room // one) - (room - last) // one for room in rooms)
+    return count + (held - lost >= count) if held >= count else held
+
+
+def fullest_card(cards: Any, shares: Any, fixed: float, one: float, count: int, off: int) -> float:
+    """What layers of a size leave on the fullest card, were its count ``off`` less. Raises TypeError.
+
+    A layer goes to the first card whose share, added up, passes the layer's place among all.
+    """
+    ends = [at / sum(shares) for at in accumulate(shares)]
+    held = Counter(bisect_right(ends[:-1], at / count) for at in range(count))
+    return min(cards[at] - fixed - max(0, n - off) * one for at, n in held.items())
+
+
 FUNCTIONS: dict[str, Any] = {
     "b": element_bytes,
     "total": lambda figures: sum(listed(figures)),
@@ -123,7 +141,8 @@ FUNCTIONS: dict[str, Any] = {
     "count": lambda figures: len(listed(figures)),
     "up": lambda size, step: -(-size // step),
     "pad": lambda size, step: -(-size // step) * step,
-    **{"max": max, "min": min, "int": int, "GIB": GIB, "MIB": MIB},
+    **{one.__name__: one for one in (layers_in, fullest_card, max, min, int)},
+    **{"GIB": GIB, "MIB": MIB},
 }
 """What formulas may use beside names."""
 
@@ -135,17 +154,19 @@ class Sheet:
         self, program: str, version: str, inputs: dict[str, Any], tags: Any = (), end: str = LIKELY
     ):
         self.program, self.version, self.inputs = program.lower(), version, dict(inputs)
-        self.tags, self.end, self.family = tuple(tags), end, family_of(program)
-        self.sources: dict[str, str] = {}
-        self._made: dict[str, Any] = {**FUNCTIONS, "given": self._given}
-        self._made["may"] = lambda name: self.lacks(name) is None
-        self._made.update(program=self.program, family=self.family, tags=self.tags)
-        self._made["date"] = date_of(version, self.family)
-        self._open: list[str] = []
+        self.tags, self.end, first = tuple(tags), end, family_of(program)
+        date = date_of(version, first)
+        since, later = table()["becomes"].get(first, (date, first))
+        self.family = later if date >= since else first
+        self._open, self.sources = list[str](), dict[str, str]()
+        own = {"given": self._given, "may": lambda name: self.lacks(name) is None, "date": date}
+        own.update(program=self.program, family=self.family, tags=self.tags)
+        self._made: dict[str, Any] = {**FUNCTIONS, **own}
 
     def at(self, **changed: Any) -> Sheet:
         """The same sheet with other inputs."""
-        return Sheet(self.program, self.version, {**self.inputs, **changed}, self.tags, self.end)
+        asked = {"n_ctx_asked": self.value("n_ctx"), **self.inputs}
+        return Sheet(self.program, self.version, {**asked, **changed}, self.tags, self.end)
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name. Raises Missing."""
@@ -165,7 +186,7 @@ class Sheet:
             self._evaluated(formula)
         except Missing as missing:
             return missing
-        except (ZeroDivisionError, TypeError, OverflowError):
+        except (ArithmeticError, LookupError, TypeError, ValueError):
             return Missing(formula)  # a word where a figure belongs, or nothing to divide by
         return None
 

@@ -111,6 +111,8 @@ def names_of(evidence: CaseEvidence, found: Iterable[Observation]) -> dict[str, 
     rows = [*_of_messages(evidence), *_of_holders(evidence), *_of_observations(found)]
     rows.append(("chip", evidence.fact("gfx")))
     rows += [("server", match[0]) for match in form("server").finditer(evidence.error_text)]
+    servers = table("diagnosis")["servers"]
+    rows += [("server", one.program) for one in evidence.messages if one.program in servers]
     if any(one.name == "two-kinds-of-gpu" for one in found):
         from helpers.judge.obstacles import visible_devices
 
@@ -204,9 +206,14 @@ def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence
     if bundle is not None and failure.cause in POOLS:
         from helpers.judge.ttm_plan import planned_step
 
-        planned = planned_step(bundle, failure.cause)
-        if planned is not None:
+        if planned := planned_step(bundle, failure.cause):
             return planned
     remedy = failure.remedy
     what, before = fill(remedy.what, names), fill(remedy.precondition, names)
-    return NextStep(what, fill(remedy.command, names), before, remedy.harm)
+    return NextStep(what, to_fits(remedy.command, names), before, remedy.harm)
+
+
+def to_fits(command: str, names: Mapping[str, str]) -> str:
+    """A command filled in; that of a server's failure ends in what would have fitted."""
+    ends = "" if "helpers fits" in command else table("diagnosis")["says"]["fits"]
+    return fill(command + ends, names)

@@ -7,13 +7,14 @@ of entries, observations or texts decides anything. Two causes that weigh alike 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from helpers.grammar import lines
 from helpers.judge import sentence, table
-from helpers.judge.catalogue import Failure, failures, fill, names_of, next_step
+from helpers.judge.catalogue import Failure, failures, fill, names_of, next_step, to_fits
 from helpers.judge.evidence import CaseEvidence, Observation, texts
 from helpers.judge.observations import observe
 from helpers.judge.owner import account
@@ -174,20 +175,16 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
     missing = missing or [_reading("moment")]
     rows = _evidence([one for row in near for one in row.speaks_for] or list(found[:12]))
     rows += _sums(evidence)
-    if near:
-        causes = "; ".join(row.failure.title.rstrip(".") for row in near)
-        summary = _say("left open", causes=causes)
-    elif found:
-        summary = _say("no cause", says=_listed(found[:3]))
-    else:
-        summary = _say("nothing")
+    causes = "; ".join(row.failure.title.rstrip(".") for row in near)
+    summary = _say("no cause", says=_listed(found[:3])) if found else _say("nothing")
+    summary = _say("left open", causes=causes) if near else summary
     if evidence.unused and not found:
         summary += f" {evidence.unused[:1].upper()}{evidence.unused[1:200].rstrip('.')}."
     if not rows:  # how much text was read, where nothing of it could be used
         length = sum(len(text) for _, _, text in texts(evidence))
         reading = seen(f"{length} characters", "text", "the text handed over")
         rows = [Evidence("read", reading, _say("unused"))]
-    what = _say("decides", reading=missing[0].reading)
+    what, when = _say("decides", reading=missing[0].reading), _say("decides when")
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
@@ -197,7 +194,7 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
         evidence=_unique(rows),
         against=_unique(_evidence(one for row in near for one in row.against), "against-"),
         missing=missing,
-        next_step=NextStep(what, missing[0].how, _say("decides when")),
+        next_step=NextStep(what, to_fits(missing[0].how, names_of(evidence, found)), when),
     )
 
 
@@ -241,8 +238,7 @@ def _sums(evidence: CaseEvidence) -> list[Evidence]:
     sizes = [(field.name, getattr(printed, field.name)) for field in fields(printed)]
     shown = [(name.replace("_", " "), s.text) for name, s in sizes if isinstance(s, Quantity)]
     says = _say("printed", sizes=", ".join(f"{name} {text}" for name, text in shown))
-    reading = seen(printed.words[:80], "text", SUMS)
-    return [Evidence(id="sum-1", reading=reading, says=says)] if shown else []
+    return [Evidence("sum-1", seen(printed.words[:80], "text", SUMS), says)] if shown else []
 
 
 def _evidence(found: Iterable[Observation]) -> list[Evidence]:
@@ -254,15 +250,12 @@ def _evidence(found: Iterable[Observation]) -> list[Evidence]:
 
 def _unique(rows: list[Evidence], prefix: str = "") -> list[Evidence]:
     """The rows under ids of their own, each observation once."""
-    kept: list[Evidence] = []
-    counted: dict[str, int] = {}
+    kept, counted = list[Evidence](), Counter[str]()
     for row in rows:
-        if any(row.reading == other.reading and row.says == other.says for other in kept):
-            continue
-        counted[row.id] = counted.get(row.id, 0) + 1
-        number = counted[row.id]
-        name = prefix + row.id.replace(":", "-") + (f"-{number}" if number > 1 else "")
-        kept.append(Evidence(id=name, reading=row.reading, says=row.says))
+        if all(row.reading != other.reading or row.says != other.says for other in kept):
+            counted[row.id] += 1
+            more = f"-{counted[row.id]}" if counted[row.id] > 1 else ""
+            kept.append(replace(row, id=prefix + row.id.replace(":", "-") + more))
     return kept
 
 

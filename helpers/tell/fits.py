@@ -71,10 +71,8 @@ def solved_lines(answer: Answer) -> list[str]:
 def verdict(answer: Answer) -> Verdict:
     """The answer as a notebook's verdict."""
     names, lines = words("fits")["parts"], solved_lines(answer) or answer.missing
-    known = [(one["part"], one["bytes"], one["source"]) for one in answer.rows if one["bytes"]]
-    rows = [
-        Evidence(name, seen(size, "bytes", source), names[name]) for name, size, source in known
-    ]
+    known = [list(one.values()) for one in answer.rows if one["bytes"]]
+    rows = [Evidence(one[0], seen(one[1], "bytes", one[-1]), names[one[0]]) for one in known]
     ask = "python -m helpers fits MODEL --gpu NAME --context N"
     return Verdict(
         cause="other" if answer.fits else "cannot-tell" if answer.fits is None else "true-capacity",
