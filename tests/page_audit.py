@@ -6,7 +6,7 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
-VOID = set("meta img br hr link input col".split())
+VOID = set("meta img br hr link input col wbr".split())
 ACTING = set("iframe object embed link base form input svg math template video".split())
 NO_ATTRIBUTES = set("style srcset background action data".split())
 POLICY = "default-src 'none'; img-src data:; style-src {}; script-src {}; base-uri 'none'; form-action 'none'"

@@ -17,6 +17,7 @@ from run_stand_in import ROOT, StandIn, begun, change, go, plan, planned, state,
 from helpers.run import record, runner
 from helpers.run.batch import run_plan
 from helpers.run.gate import Trouble
+from helpers.run.plan import load_plan
 from helpers.run.plan_file import PlanError
 from helpers.run.progress import Quiet
 from helpers.run.record import (
@@ -58,9 +59,20 @@ def test_box_batch_and_out_reach_the_notebooks_that_take_them(tmp_path):
     job = standin.jobs["002"]
     assert (job["cell_s"], job["run_s"]) == (7, 9) and Path(job["source"]).name == bare.notebook
     assert (batch / "plan.yaml").read_text() == (tmp_path / "plan.yaml").read_text()
+    assert batch.name.endswith("Z-night")  # of two boxes
     for run in result.runs:
         assert run.batch_id == batch.name and len(run.plan_sha256) == 64
         assert read_run(batch / run.run_id / "run.json") == run
+
+
+def test_a_batch_about_one_recorded_box_is_named_after_it_and_keeps_a_plan_that_names_it(tmp_path):
+    rows = f"{LIVE[:-1]}, box: live}}\n{LIVE[:-1]}, grid: {{box: [live]}}}}"
+    result = go(plan(tmp_path, rows), StandIn(), box="cuda-healthy")
+    kept = result.folder / "plan.yaml"
+    assert result.folder.name.endswith("Z-night-cuda-healthy")
+    assert {run.box for run in result.runs} == {"cuda-healthy"} and "live" not in kept.read_text()
+    kept = kept.rename(tmp_path / "kept.yaml")  # beside its notebooks
+    assert [step.box for step in load_plan(kept).steps] == ["cuda-healthy"] * 2
 
 
 @pytest.mark.parametrize(("end", "code"), [("answered", 0), ("failed", 1), ("died", 1)])

@@ -13,6 +13,7 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose, recovery
 from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box, recorded_names
+from helpers.settings import presets
 from helpers.settings.audit import audit_box
 
 GIB = 1 << 30
@@ -196,6 +197,20 @@ def test_the_message_of_the_capped_apu_is_shown_as_capacity_by_itself():
     shown = " ".join(f"{row.says} {row.reading.show()}" for row in verdict.evidence)
     assert "true-capacity" in named(verdict)
     assert all(number in shown for number in ("59.55", "3.99", "62.54"))
+
+
+def test_a_request_that_the_cache_would_have_met_speaks_against_a_card_too_small():
+    verdict = judged("cuda-24gb-tuning")
+    against, step = verdict.against[0], verdict.next_step
+    assert (verdict.cause, len(verdict.against)) == ("true-capacity", 1)
+    assert "16.00 MiB" in against.says and against.reading.show() == "1.41 GiB"
+    assert step.what.endswith("16.00 MiB failed beside 33.56 MiB free and 1.41 GiB cached")
+    preset = presets.load("cuda-expandable")
+    (line,) = (f"export {name}={value}" for name, value in preset.environ.items())
+    assert line in step.command and f"preset {preset.name}" in step.command
+    text = open_box("cuda-24gb-tuning").read("message").text
+    tried = {"error_text": text, "environment": {"env_vars": preset.environ}}
+    assert "preset" not in diagnose(case_evidence(tried)).next_step.command
 
 
 def test_a_raised_ttm_limit_is_not_called_the_default():

@@ -209,10 +209,12 @@ def test_what_cannot_be_compared_is_refused_in_one_line(two, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "run.json").write_text("{")
-    (tmp_path / "x.tar.gz").write_bytes(b"no archive")
+    for name in ("x.tar.gz", "t.pickle", "README.md"):
+        (tmp_path / name).write_bytes(b"no archive")
     for a, b, says in (
         (two[0], tmp_path / "none", "no such file or folder"),
-        (tmp_path / "empty", two[0], "no run.json"),
+        (tmp_path / "empty", two[0], "empty: of no kind .*; expected a batch$"),
+        (tmp_path / "t.pickle", tmp_path / "README.md", "README.md: .*; expected a trace of"),
         (two[0], two[0] / "000-probe-1", "expected two of a kind"),
         (tmp_path / "torn", tmp_path / "torn", "no whole"),
         (tmp_path / "x.tar.gz", tmp_path / "x.tar.gz", "expected"),

@@ -111,7 +111,7 @@ def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
     line, controls, says = opened(ceilings, reserve)
     before = says()
     controls["Reserve, GiB"].value = 32
-    assert "A reserve of 32.00 GiB leaves a limit of 93.08 GiB" in says() and says() != before
+    assert "A reserve of 32.00 GiB leaves 93.08 GiB" in says() and says() != before
     for layer in ("ttm", "hip_total"):
         planned = [Reserve(reserve.stack, reserve.what_if, gib).planned() for gib in (4, 8, 32)]
         limits = [stack.row(layer).pending_bytes for stack in planned]

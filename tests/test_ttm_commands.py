@@ -11,7 +11,15 @@ import pytest
 from data_rows import read_rows
 from ttm_boxes import DKMS, GIB, apu
 
-from helpers.judge.ttm_plan import CONF, SYSTEMS, commands, stale_settings, systems, ttm
+from helpers.judge.ttm_plan import (
+    CONF,
+    SYSTEMS,
+    commands,
+    planned_step,
+    stale_settings,
+    systems,
+    ttm,
+)
 from helpers.look.boxes import open_box
 from helpers.shapes import TtmPlan
 
@@ -71,6 +79,17 @@ def test_every_system_sets_the_limit_and_has_its_undo_and_verify():
     for system, block in blocks.items():
         assert ("84" if system.startswith("amd-") else "22020096") in block.run, system
         assert block.undo and "pages_limit" in block.verify and "--verify" in block.verify
+
+
+@EACH_PLAN
+def test_a_check_of_a_record_asks_that_box_and_never_the_machine_it_is_read_on(plan):
+    lines = every("clean", plan)["grubby"].verify if every("clean", plan) else ""
+    assert "ttm live" not in lines and (not lines or "ttm after.tar.gz --verify" in lines)
+    live = replace(BOXES["clean"], kind="live")
+    for block in commands(live, plan, 4096, every=True):
+        assert "ttm live --verify before.tar.gz" in block.verify
+    step = planned_step(open_box("strix-halo-1-found"), "ttm-gtt-cap")
+    assert "--verify strix-halo-1-found" in step.check and "strix-halo-1-found" in step.precondition
 
 
 def test_pages_limit_alone_is_set():

@@ -28,7 +28,7 @@ def state(name):
 @pytest.mark.parametrize("name", recorded_names())
 def test_every_recorded_box_has_its_text_table_and_figure(name):
     text, view = tell.as_text(ttm(open_box(name))), tell.ceilings_bars(stack_of(name))
-    for said in ("Plan:", "The one that binds:", "pages_limit alone is enough"):
+    for said in ("plan: ", "The one that binds:", "pages_limit alone is enough"):
         assert said in text
     listed = str(tell.ceilings_table(stack_of(name)).without("source"))
     assert max(map(len, listed.splitlines())) <= 120 and view.alt.startswith(view.title)

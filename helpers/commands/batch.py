@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     resume = _resumed(arguments, outputs)
     if arguments.print_service and resume:
         load_plan(plan, arguments.box)
-        print("\n".join(resume_texts(plan, CHECKOUT, resume, OUTPUTS.parent)))
+        print("\n".join(resume_texts(plan, CHECKOUT, resume, OUTPUTS.parent, arguments.box)))
         return 0
     if arguments.scheduler:
         from helpers.run.fleet import Fleet
@@ -93,9 +93,10 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     if arguments.resume:
         return named_batch(arguments.resume)
     from helpers.look.files import read
+    from helpers.run.plan import load_plan
 
     plan = _plan(arguments.plan)
-    text = read("", str(plan.absolute()))[0]
+    text = load_plan(plan, arguments.box).text.encode()
     same = [one for one in _batches(outputs) if text == read("", f"{one.absolute()}/plan.yaml")[0]]
     if not same:
         seen = f"no batch of {plan} as it stands below {outputs}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
-from helpers.judge.owner import account
+from helpers.judge.owner import POSSIBLE, Account, account
 from helpers.judge.posted import processes
 from helpers.shapes import CAUSES, Cause, NextStep
 from helpers.units import GIB, show_bytes
@@ -121,6 +121,8 @@ def names_of(evidence: CaseEvidence, found: Iterable[Observation]) -> dict[str, 
     for name, words in rows:
         if words:
             got.setdefault(name, words)
+    if any(one.name == "expandable-on" for one in found):
+        got.pop("preset", None)
     return got
 
 
@@ -159,8 +161,12 @@ def _of_messages(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
             lacks = m.requested.bytes - room
             if a.beyond_limit and m.allocated and a.limit:
                 lacks = max(lacks, m.allocated.bytes + m.requested.bytes - a.limit.bytes)
-            least, most = show_bytes(lacks), show_bytes(m.requested.bytes)
-            yield "missing", f"at least {least}" if lacks > 0 else f"less than {most}"
+            yield (
+                "missing",
+                f"at least {show_bytes(lacks)} are missing" if lacks > 0 else _beside(a),
+            )
+            if m.program == "torch" and m.backend == "cuda" and a.fragmentation == POSSIBLE:
+                yield "preset", "cuda-expandable"
         if m.tokens and m.fits_tokens:
             yield "context", f"{m.tokens} tokens were asked for, {m.fits_tokens} fit"
         elif m.requested and m.cache:
@@ -169,6 +175,14 @@ def _of_messages(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
             if pid is not None:
                 yield "holder", f"process {pid} with {size.text}"
                 yield "pid", str(pid)
+
+
+def _beside(a: Account) -> str:
+    """A request that what is free and cached would have met, in numbers: what was missing is not known."""
+    sizes = (("free", a.message.free), ("cached", a.stranded))
+    parts = [f"{size.text} {name}" for name, size in sizes if size and size.bytes > 0]
+    asked = a.message.requested
+    return f"{asked.text} failed beside {' and '.join(parts)}" if asked and parts else ""
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:

@@ -126,6 +126,9 @@ def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDE
     shown = behind if missing else others
     # A second fault in the same text: an assertion or a wrong index is no consequence of memory.
     apart = [one for one in found if one.name in APART and one.hard and one not in top.speaks_for]
+    # What was cached and would have met the request speaks against a card that is too small, however little it weighs.
+    cached = [one for one in found if one.name == "stranded-possible" and one not in top.against]
+    against = [*top.against, *(cached if top.failure.cause == "true-capacity" else ())]
     summary = f"{top.failure.title.rstrip('.')}. {top.failure.mechanism}"
     return Verdict(
         cause=top.failure.cause,
@@ -134,7 +137,7 @@ def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDE
         summary=summary + (_say("beside", says=_listed(apart)) if apart else ""),
         alternatives=[_alternative(row, top) for row in shown[:4]],
         evidence=_unique(_evidence((*top.speaks_for, *apart)) + _sums(evidence)),
-        against=_unique(_evidence(top.against), "against-"),
+        against=_unique(_evidence(against), "against-"),
         missing=missing,
         next_step=next_step(top.failure, names_of(evidence, found), evidence),
     )

@@ -205,8 +205,9 @@ def _of_shares(a: Account, say: Say) -> Iterator[Observation]:
         yield say("others-alike", len(alike) * own, count=len(alike))
     if a.fragmentation != LIKELY and small and stranded <= max(asked, own // 4):
         idle = 2 * stranded > own  # most of it is cached: whether that could have served is open
-        if free + stranded < asked or (not idle and max(own / NEAR_END, asked + own) > total):
-            yield say("ours-fills", own)
+        lacks = free + stranded < asked
+        if lacks or (not idle and max(own / NEAR_END, asked + own) > total):
+            yield say("ours-fills", own, end=table("account")["ends"][str(lacks)])
 
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:

@@ -249,9 +249,8 @@ def planned_step(bundle: Bundle, cause: str) -> shapes.NextStep | None:
         return None
     block, size = answer.commands[0], answer.plan.bytes
     left = f"; {show_bytes(size)} can then be filled by GPU programs" if size else ""
-    before = (
-        "keep what is there: python -m helpers capture --out before.tar.gz; the lines need root"
-    )
+    where = "live" if bundle.kind == "live" else "recorded"
+    before = sentence("ttm", "before", where, box=bundle.box)
     what, harm = f"{found.step} ({block.system})", "the boot configuration, from the next boot on"
     return shapes.NextStep(what, block.run, before, harm + left, True, block.verify, block.undo)
 
@@ -293,6 +292,8 @@ def change(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> dict[str, Any]:
     resets = pages is None and any(name.endswith(".pages_limit") for name in drop)
     whole = (pages or 0) * page_bytes % GIB == 0
     return {
+        "box": bundle.box,
+        "live": [""] if bundle.kind == "live" else [],
         "pages": pages,
         "gib": (pages or 0) * page_bytes // GIB,
         "rounded": "" if whole else ", so this is a little less",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import fcntl
 import os
+import re
 import signal
 import time
 from collections.abc import Collection
@@ -300,7 +301,11 @@ def _difference(old: str, new: str) -> str:
 
 
 def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
-    stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{checked.plan.name}"
+    """A folder by moment and plan, and by box where all runs are about one that is not this machine."""
+    boxes = {step.box_name for step in checked.steps} - {""}
+    about = next(iter(boxes)) if len(boxes) == 1 and "live" not in boxes else ""
+    names = [checked.plan.name, *[re.sub(r"[^A-Za-z0-9_.]+", "-", about)[:40]] * bool(about)]
+    stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{'-'.join(names)}"
     for number in range(1, MOST_OF_A_SECOND + 1):
         folder = out_root.resolve() / (stem if number == 1 else f"{stem}-{number}")
         try:

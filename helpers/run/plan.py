@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -71,6 +72,9 @@ class Step:
     estimate_from: str = ITS_LIMIT
 
 
+_LIVE = re.compile(r"(\bbox: *(?:\[[^\]\n]*)?)\blive\b")
+
+
 @dataclass(frozen=True)
 class CheckedPlan:
     """A plan with its runs in the order they start. ``text`` is the file as read, ``sha256`` its digest."""
@@ -85,9 +89,12 @@ class CheckedPlan:
 def load_plan(path: Path, box: str = "") -> CheckedPlan:
     """Read a plan and check all of it: keys, notebooks, parameters, boxes, presets, paths, counts. Raises PlanError.
 
-    ``box`` takes the place of ``live`` in every run. Notebook paths are relative to notebooks/ or to the plan's folder.
+    ``box`` takes the place of ``live`` in every run, and one of the recorded in the text, too. Paths of notebooks are relative
+    to notebooks/ or to the plan's folder.
     """
     text, content = read_yaml(path)
+    if box in recorded_names():  # what a batch keeps names the box that was used
+        text = _LIVE.sub(rf"\g<1>{box}", text)
     where, steps = str(path), list[Step]()
     try:
         plan = Plan.model_validate(content)

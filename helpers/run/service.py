@@ -43,14 +43,14 @@ tmux new-session -d -s casebook {word}
 """
 
 
-def resume_argv(plan: Path, checkout: Path, folder: Path) -> list[str]:
+def resume_argv(plan: Path, checkout: Path, folder: Path, box: str = "") -> list[str]:
     """The command that resumes the batch in ``folder``, with absolute paths, so that it runs from anywhere.
 
     Raises ValueError for a path that no unit and no crontab can hold.
     """
     program = str(checkout.resolve() / "helpers" / "__main__.py")
     paths = [str(plan.resolve()), "--resume", str(folder.resolve())]
-    argv = [sys.executable, program, "run", *paths]
+    argv = [sys.executable, program, "run", *paths, *["--box", box] * bool(box)]
     for word in argv:
         if re.search(r"[\x00-\x1f\x7f]", word) or word.endswith(("\\", " ")):
             seen = "seen a line break, or a blank or backslash at its end"
@@ -63,13 +63,15 @@ def unit_name(folder: Path) -> str:
     return f"casebook-{re.sub(r'[^A-Za-z0-9._-]', '_', folder.resolve().name)}.service"
 
 
-def resume_texts(plan: Path, checkout: Path, folder: Path, start: Path) -> tuple[str, str, str]:
+def resume_texts(
+    plan: Path, checkout: Path, folder: Path, start: Path, box: str = ""
+) -> tuple[str, str, str]:
     """Three ways to have a batch resumed, as ``resume_argv`` does it: a unit, a line of a crontab, lines for a shell.
 
     The systemd user unit resumes it at every login, or at every boot where the user lingers (loginctl). The crontab is for a box
     without either. The lines for a shell go on after the terminal is closed, but not after a reboot. They start in ``start``.
     """
-    argv, name = resume_argv(plan, checkout, folder), unit_name(folder)
+    argv, name = resume_argv(plan, checkout, folder, box), unit_name(folder)
     here, log = str(start.resolve()), shlex.quote(str(folder.resolve() / "resumed.log"))
     # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
     quoted = [re.sub(r'(["\\])', r"\\\1", word) for word in argv]

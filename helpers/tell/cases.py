@@ -79,19 +79,10 @@ def outside_sums(share: float = 0.99, tensors_bytes: int = 203 * KIB) -> list[tu
     Before that, every segment with nothing in use was given back. Small tensors lie in segments of 2 MiB."""
     used = int(share * CARD_BYTES)
     cache = -(-tensors_bytes // MIN_BLOCK_BYTES) * SMALL_SEGMENT_BYTES
-    pinned = "one block of 512 bytes in each segment of 2 MiB"
-    outside = used - cache - CONTEXT_BYTES
-    return [
-        (
-            "in use, says the driver",
-            used,
-            f"{share:.0%} of the {show_bytes(CARD_BYTES)} of the card",
-        ),
-        ("tensors, says torch", tensors_bytes, "memory_allocated of this process"),
-        ("cache that they can pin, at most", cache, pinned),
-        ("context and libraries, at most", CONTEXT_BYTES, "more was not met"),
-        ("not this process's, at least", outside, "what is left over"),
-    ]
+    sizes = (used, tensors_bytes, cache, CONTEXT_BYTES, used - cache - CONTEXT_BYTES)
+    whole = f"{share:.0%} of the {show_bytes(CARD_BYTES)}"
+    rows = zip(TABLE["sums"].items(), sizes, strict=True)
+    return [(name, size, why.format(whole=whole)) for (name, why), size in rows]
 
 
 def rows_table(title: str, rows: Sequence[Sequence[Any]], *columns: str) -> Shown:

@@ -47,6 +47,13 @@ NOT_DATA = ("notebook.ipynb", "kernel.stderr", "runner.log", "run.json")
 BIGGEST_BYTES = 64 << 20
 """A file above this is compared by its digest alone."""
 MOST_DIFFERENCES = 12
+TRACES = (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")
+KINDS = {
+    "run": "the folder of a run",
+    "batch": "a batch",
+    "bundle": "an evidence bundle (.tar.gz or its folder)",
+    "trace": f"a trace of allocations ({', '.join(TRACES)})",
+}
 Moved = tuple[str, str, str, str]
 """What moved, before, after, by how much."""
 
@@ -121,6 +128,11 @@ class Comparison:
 def compare(a: Path, b: Path) -> Comparison:
     """What moved from ``a`` to ``b``: two runs, two batches or two evidence bundles. Raises CompareError."""
     kind, other = _kind(a), _kind(b)
+    for path, of, beside in ((a, kind, other), (b, other, kind)):
+        if not of:
+            lacks = "of no kind that can be compared" if path.exists() else "no such file or folder"
+            expected = KINDS.get(beside) or ", ".join(KINDS.values())
+            raise CompareError(f"{path}: {lacks}; expected {expected}")
     if kind != other:
         raise CompareError(f"{a} is a {kind} and {b} is a {other}; expected two of a kind")
     try:
@@ -144,20 +156,18 @@ def compare(a: Path, b: Path) -> Comparison:
 
 def is_trace(path: Path) -> bool:
     """Whether a file is a trace of allocations, by its name."""
-    return path.is_file() and path.name.endswith(
-        (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")
-    )
+    return path.is_file() and path.name.endswith(TRACES)
 
 
 def _kind(path: Path) -> str:
-    if path.name == "run.json" or (path / "run.json").is_file():
-        return "run"
-    if path.is_file() or (path / "manifest.json").is_file():
-        return "bundle"
-    if (path / "plan.yaml").is_file() or any(path.glob("*/run.json")):
-        return "batch"
-    lacks = "no run.json, plan.yaml or manifest.json" if path.exists() else "no such file or folder"
-    raise CompareError(f"{path}: {lacks}; expected a run, a batch, an evidence bundle or a trace")
+    """A key of KINDS; nothing for what is none of them."""
+    signs = {
+        "run": path.name == "run.json" or (path / "run.json").is_file(),
+        "trace": is_trace(path),
+        "bundle": path.name.endswith(".tar.gz") or (path / "manifest.json").is_file(),
+        "batch": (path / "plan.yaml").is_file() or any(path.glob("*/run.json")),
+    }
+    return next((kind for kind, there in signs.items() if there and path.exists()), "")
 
 
 def _title(before: Run, run: Run) -> str:

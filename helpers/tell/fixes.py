@@ -156,13 +156,14 @@ def _draw_forest(effects: list[dict[str, Any]], title: str, figure: Figure) -> N
 
 def preset_text(study: FixStudy) -> str:
     """What to adopt as lines of a preset file, or why there is none."""
-    names = adopt(study.rows)
-    lines = [
-        f"# {name}: {load(name).fields.get('why', '')}\n"
-        + "\n".join(f"export {key}={value}" for key, value in load(name).environ.items())
-        for name in names
-    ]
+    lines = []
+    for name in adopt(study.rows):
+        lines += [f"# {name}: {load(name).fields.get('why', '')}", *_exports(name)]
     return "\n".join(lines) or "No preset was measured to help on this box: adopt none."
+
+
+def _exports(preset: str) -> list[str]:
+    return [f"export {key}={value}" for key, value in load(preset).environ.items()]
 
 
 def _short(row: FixRow) -> str:
@@ -180,7 +181,7 @@ def verdict(study: FixStudy) -> Verdict:
     if best:
         first = "First" if best.by == "trials" else "First to try"
         own = {one.id: one.preset for one in remedies()}.get(best.remedy)
-        lines = [f"export {key}={value}" for key, value in load(own).environ.items()] if own else []
+        lines = _exports(own) if own else []
         step = NextStep(f"{first}: {best.says}", "\n".join(lines), *(SHELL if lines else ()))
     named = [
         f"{effect.capitalize()}: {'; '.join(row.says for row in by[effect]) or 'nothing known here'}."

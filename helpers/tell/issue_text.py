@@ -155,20 +155,10 @@ def _of_bundle(case: Case) -> dict[str, str]:
     agents = (agent for agent in rocm.agents(bundle) if agent.kind == "gpu")
     kinds = ", ".join(f"{a.name.show()} {a.marketing_name.show()}" for a in agents)
     read = {"os": box.distribution, "cpu": box.cpu, "ram": box.ram_total}
-    read |= {"kernel": box.kernel, "cmdline": box.cmdline}
-    versions = {
-        "PyTorch version": torch.version,
-        "ROCM used to build PyTorch": torch.hip,
-        "CUDA used to build PyTorch": torch.cuda,
-        "OS": box.distribution,
-        "Kernel": box.kernel,
-        "Python version": torch.python,
-        "CPU": box.cpu,
-        "RAM": box.ram_total,
-        "amdgpu out of tree": driver,
-        "NVIDIA driver": nvidia.driver(bundle),
-        "Allocator settings": torch.settings,
-    }
+    read |= {"kernel": box.kernel, "cmdline": box.cmdline, "nvidia": nvidia.driver(bundle)}
+    read |= {name: getattr(torch, name) for name in ("version", "hip", "cuda", "python")}
+    read |= {"driver": driver, "settings": torch.settings}
+    versions = {words: read[name] for words, name in TABLE["versions"].items()}
     made = {item.id for item in bundle.items if item.constructed}
     shown = [
         f"{name}: {_value(one) or '(defaults)'}{' ' + FILLED if one.ok and one.item in made else ''}"
@@ -183,7 +173,7 @@ def _of_bundle(case: Case) -> dict[str, str]:
     log = [f"{e.text} ({e.count} lines)" if e.count > 1 else e.text for e in events]
     return {
         **fields,
-        **{name: _shown(reading) for name, reading in read.items()},
+        **{name: _shown(read[name]) for name in ("os", "cpu", "ram", "kernel", "cmdline")},
         "gpus": "\n".join(listed),
         "gpu_items": "\n".join(f" - GPU: {line}" for line in listed),
         "driver": ("" if driver.ok else "N/A (in-tree driver), ") + _shown(driver),

@@ -33,7 +33,7 @@ from helpers.shapes import Verdict, as_dict, from_json
 from . import verdict as words_of
 from .box import ELSEWHERE
 from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
-from .shown import ABOUT, LONGEST_LINE, cut, plain, template, uncoloured, words
+from .shown import ABOUT, LONGEST_LINE, breakable, one_line, plain, template, uncoloured, words
 from .tables import one_source
 
 BANNER_TAG = "papermill-error-cell-tag"
@@ -87,7 +87,7 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(asset=asset, glossary=words("glossary"))
     environment.filters["card"] = verdict_html
     environment.filters["hero"] = lambda verdict: verdict_html(verdict, hero=True)
-    environment.filters["source"] = lambda reading: one_source([reading])
+    environment.filters["source"] = lambda reading: Markup(breakable(one_source([reading])))
     environment.filters["shown"] = lambda reading: reading.show()
     return environment
 
@@ -214,7 +214,7 @@ def _says(output: dict[str, Any]) -> str:
     lines = output.get("text", "").strip().splitlines()
     line = lines[-1 if output.get("kind") == "error" else 0] if lines else ""
     said = output["says"] or output.get("alt") or first or line
-    return cut(" ".join(unescape(said).split()), LONGEST_LINE)
+    return one_line(unescape(said))
 
 
 def _rows(outputs: Iterable[dict[str, Any]]) -> list[str]:
@@ -285,7 +285,7 @@ def _headed(source: str, prose: Prose) -> dict[str, Any]:
     line = re.sub(r"\[([^]]*)\]\([^)]*\)|[*`]", r"\1", " ".join(lead.split()))
     whole = prose.html(lead + rest)
     rest = prose.html(rest) if len(line) <= LONGEST_LINE else whole
-    shown = {"prose": rest, "whole": whole, "lead": cut(line, LONGEST_LINE)}
+    shown = {"prose": rest, "whole": whole, "lead": one_line(line)}
     return {"heading": heading.strip(), **shown}
 
 

@@ -134,15 +134,10 @@ class Section:
     @property
     def earlier(self) -> list[str]:
         """How the earlier attempts at the run ended, in one line each."""
-        lines = []
-        for path in sorted(self.folder.glob(f"{EARLIER}/*/run.json")):
-            try:
-                run = read_run(path)
-                why = f"; {run.cause}" if run.cause else ""
-                lines.append(f"attempt {run.attempt}: {STATE_WORDS[run.state]}{why}")
-            except RecordUnreadable:
-                lines.append(f"{path.parent.name}: its record cannot be read")
-        return lines
+        view = read_batch(self.folder / EARLIER)
+        ends = [": ".join(filter(None, [STATE_WORDS[run.state], run.cause])) for run in view.runs]
+        lines = [f"attempt {run.attempt}: {end}" for run, end in zip(view.runs, ends, strict=True)]
+        return [*lines, *["a record of one cannot be read"] * len(view.unreadable)]
 
 
 Sections = tuple[Section, ...]
@@ -301,13 +296,13 @@ def _with_last_words(
 ) -> list[Section]:
     """Of each trouble the first run with what it said last, the others without."""
     first = {runs[0].anchor for runs in troubles[:MOST_TROUBLES] if runs[0].lost}
-    made = []
-    for s in sections:
-        if s.anchor in first:
-            last = s.run.last_words[-LAST_WORDS:]
-            s = replace(s, few=True, last_words=last, before=_before(folder, s))
-        made.append(s)
-    return made
+
+    def opened(s: Section) -> Section:
+        return replace(
+            s, few=True, last_words=s.run.last_words[-LAST_WORDS:], before=_before(folder, s)
+        )
+
+    return [opened(s) if s.anchor in first else s for s in sections]
 
 
 def _before(folder: Path, section: Section) -> str:
@@ -396,19 +391,12 @@ def _answers(sections: list[Section]) -> list[dict[str, Any]]:
         if lost:
             obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "."
         by_title = dict(_by(here, lambda section: section.title))
-        answers.append(
-            {
-                "box": box,
-                "machine": next(
-                    (section.machine for section in here if section.machine), f"box {box}"
-                ),
-                "verdict": lead,
-                "sure": lead.confidence if lead and not lead.state else "",
-                "obstacle": obstacle,
-                "link": f"#{first.anchor}" if first else "",
-                "cells": [_cell(by_title.get(title, ())) for title in notebooks],
-            }
-        )
+        answer = {"box": box, "verdict": lead, "obstacle": obstacle}
+        answer["machine"] = next(filter(None, (s.machine for s in here)), f"box {box}")
+        answer["sure"] = lead.confidence if lead and not lead.state else ""
+        answer["link"] = f"#{first.anchor}" if first else ""
+        answer["cells"] = [_cell(by_title.get(title, ())) for title in notebooks]
+        answers.append(answer)
     return answers
 
 

@@ -32,7 +32,7 @@ SHOWN = (VERDICT, "image/svg+xml", "image/png", "text/html", "text/markdown", "t
 """Kinds of data that a page can show, the first of them first."""
 TAGS = set(
     """b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li mark ol p pre s samp
-    small span strong sub summary sup table tbody td tfoot th thead tr u ul var""".split()
+    small span strong sub summary sup table tbody td tfoot th thead tr u ul var wbr""".split()
 )
 DROPPED = set(
     """applet area audio base button canvas embed form frame frameset head iframe input link map math meta

@@ -37,7 +37,7 @@ ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded; ``again``: somewhere else on a page of
 the batch stands the same, so that page leaves it out."""
 LONGEST = 20
-"""Letters of a word of a page that is not broken; a longer path may be, after a slash."""
+"""Letters of a word of a page that is not broken; a longer path may be, after a slash or an underscore."""
 MOST_SPOKEN, LONGEST_LINE = 24, 140
 """Rows that an alt text names (of more it says how many), and columns of the line that a folded view has."""
 UNWRAPPED, OF_PROSE, PROSE = 17, 26, 60
@@ -305,7 +305,7 @@ class Shown:
         """What the view comes to, in a line: as it was given, a figure's title, else its first rows."""
         said = self.result or (self.nothing if not self.cells else self.title if self.draw else "")
         said = said or next(iter([*self.before, *self._spoken_rows(1)]))
-        return plain(cut(said, LONGEST_LINE))
+        return plain(one_line(said))
 
     def _spoken_rows(self, most: int) -> list[str]:
         body, _ = self._written(whole=True)
@@ -351,7 +351,7 @@ def display(view: Any, data: dict[str, object] | None = None, again: bool = Fals
                 about: dict[str, object] = {"again": True} if again else {}
                 if data is None:
                     data = {"text/html": text_html(words)}
-                    about["says"] = cut(words.split("\n")[0], LONGEST_LINE)
+                    about["says"] = one_line(words.split("\n")[0])
                 how = {"metadata": {ABOUT: about}} if about else {}
                 front.display({**data, "text/plain": words}, raw=True, **how)
             return
@@ -423,12 +423,22 @@ def _html_cell(words: str, number: bool, room: int = 0) -> str:
 
     Words stand left, and columns have room, also where no style sheet is let in: in a notebook that nobody trusts yet.
     """
-    tag, scope, said = ("th", " scope=col", escape(words)) if room else ("td", "", escape(words))
-    if any(len(word) > LONGEST for word in words.split()):
-        said = said.replace("/", "/<wbr>").replace("_", "_<wbr>")
+    tag, scope = ("th", " scope=col") if room else ("td", "")
     style = "text-align:left" * (not number) + f";min-width:{0.6 * room:.0f}em" * bool(room)
     side = " class=number" * number + f" style='{style.strip(';')}'" * bool(style)
-    return f"<{tag}{scope}{side}>{said}</{tag}>"
+    return f"<{tag}{scope}{side}>{breakable(words)}</{tag}>"
+
+
+def breakable(words: str) -> str:
+    """Words as HTML in which a long one may be broken where a reader would: after a slash or an underscore."""
+    long = any(len(word) > LONGEST for word in words.split())
+    return re.sub("[/_]", r"\g<0><wbr>", escape(words)) if long else escape(words)
+
+
+def one_line(words: str) -> str:
+    """Words in the line of a folded view: what is too long ends with a whole word, where it has any."""
+    kept = cut(" ".join(words.split()), LONGEST_LINE)
+    return f"{kept.rsplit(' ', 1)[0]} …" if kept.endswith("…") and " " in kept else kept
 
 
 def _html_lines(lines: Iterable[str]) -> str:

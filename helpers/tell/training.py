@@ -17,14 +17,6 @@ from helpers.units import show_bytes
 
 from .shown import Column, Shown
 
-SAVES = (
-    "gradient accumulation",
-    "gradient checkpointing",
-    "accumulation and checkpointing",
-    "FSDP",
-    "batch back-off",
-)
-
 
 def above_start(one: PathResult) -> int | None:
     """Bytes that the training itself took at its peak."""
@@ -46,15 +38,10 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     title = "No training path ran here"
     if ran:
         title = f"{min(ran)[1]} takes least memory: {show_bytes(min(ran)[0])} above its start"
-    rows = [
-        [
-            one.name,
-            one.seconds if one.state == "ran" else None,
-            above_start(one),
-            one.says or one.why,
-        ]
-        for one in results
-    ]
+    rows: list[list[Any]] = []
+    for one in results:
+        took = one.seconds if one.state == "ran" else None
+        rows.append([one.name, took, above_start(one), one.says or one.why])
     head = ["path", Column("time", "0.1 s"), Column("memory above start", "bytes"), "says"]
     return Shown(title, head, rows, draw=partial(_draw_paths, results, title), widest=90)
 
@@ -147,7 +134,9 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
     same = [
         (above_start(one) or 0, one)
         for one in ran
-        if one.name in SAVES and one.equal_to_single in equal and above_start(one) is not None
+        if WAYS[one.name].get("saves")
+        and one.equal_to_single in equal
+        and above_start(one) is not None
     ]
     evidence = [
         _evidence(one, above_start(one) or 0, f": {one.equal_to_single}, in {one.seconds:.1f} s")

@@ -51,8 +51,9 @@ def as_text(answer: Ttm) -> str:
         "",
         f"The one that binds: {binds or 'none was found'}",
         "",
-        *plan_lines(answer),
     ]
+    for about, *rest in _planned(answer):
+        out += wrapped(f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ")
     if answer.commands:
         out += ["", command_text(answer)]
         others = [c.system for c in answer.commands[1:]]
@@ -62,35 +63,24 @@ def as_text(answer: Ttm) -> str:
 
 def decision_table(stack: Stack, answer: Ttm) -> Shown:
     """Which layer binds and what would move it, the plan with its size in every unit, and what it would meet on this box."""
-    made, planned, names = stack.decision, answer.plan, words("layers")
+    made, names = stack.decision, words("layers")
     binds = names.get(made.binding, made.binding) if made.binding else "none is known"
     rows: list[list[object]] = [["binds", binds, made.says], ["would move it", made.step, ""]]
     rows += [["not read", name, ""] for name in made.missing]
-    size = planned.bytes if planned.action == "set" else None
-    rows.append(["plan", planned.action, planned.why])
-    if size and planned.pages_limit:
-        units = in_units(planned.pages_limit, size // planned.pages_limit)
-        rows.append(["its size", show_bytes(size), units])
-    rows += [["warning", "", line] for line in answer.warnings]
-    head, says = ["about", "in short", "why"], f"{planned.action}: {planned.why}"
+    rows += (planned := _planned(answer))
+    head, says = ["about", "in short", "why"], "{1}: {2}".format(*planned[0])
     return Shown("What binds, and the plan", head, rows, widest=None, result=says)
 
 
-def plan_lines(answer: Ttm) -> list[str]:
-    """The plan in words, its size in every unit."""
+def _planned(answer: Ttm) -> list[list[object]]:
+    """The plan with its size in every unit, and what it would meet on this box."""
     made = answer.plan
-    head = {
-        "set": "Plan: set the TTM limit",
-        "leave": "Plan: leave the TTM limit as it is",
-        "remove": "Plan: remove a setting",
-    }[made.action]
-    lines = [head, *wrapped(made.why, "  ", "    ")]
+    rows: list[list[object]] = [["plan", made.action, made.why]]
     if made.action == "set" and made.pages_limit and made.bytes:
-        lines += wrapped(in_units(made.pages_limit, made.bytes // made.pages_limit), "  ", "    ")
-    if answer.warnings:
-        lines += ["", "Warnings"]
-        lines += [line for one in answer.warnings for line in wrapped("- " + one, "  ", "    ")]
-    return lines
+        units = in_units(made.pages_limit, made.bytes // made.pages_limit)
+        rows.append(["its size", show_bytes(made.bytes), units])
+    rows += [["warning", "", line] for line in answer.warnings]
+    return rows
 
 
 def command_text(answer: Ttm) -> str:
@@ -126,7 +116,7 @@ def ceilings_table(stack: Stack) -> Shown:
         source = row.value.source or None
         rows.append([row.name, row.value, native, row.pending_bytes, mark, source])
     sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
-    head = ["layer", "value", "as written", Column("pending", "bytes"), "", "source"]
+    head = ["layer", "value", "as written", Column("pending", "bytes"), "state", "source"]
     notes = [line for note in sentences for line in wrapped(note, "", "  ")]
     says = next((f"{r.name} binds: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
     return Shown("The ceilings", head, rows, notes, result=says or "No layer is known to bind")
@@ -258,9 +248,11 @@ class Choice:
 
     def words(self) -> str:
         """The choice in a sentence."""
-        said = f"A reserve of {show_bytes(self.reserve_bytes)} leaves a limit of "
-        said += f"{show_bytes(self.limit_bytes)}: weights of at most {self.parameters_billion:.1f} billion "
-        return f"{said}parameters at {BYTES_A_PARAMETER} bytes each, before activations and caches."
+        said = (
+            f"A reserve of {show_bytes(self.reserve_bytes)} leaves {show_bytes(self.limit_bytes)}"
+        )
+        said += f": weights of up to {self.parameters_billion:.1f} billion parameters at "
+        return f"{said}{BYTES_A_PARAMETER} bytes each, without activations."
 
 
 @dataclass(frozen=True)

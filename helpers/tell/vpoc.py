@@ -61,20 +61,14 @@ def way(row: dict[str, Any]) -> str:
 
 def strategies_table(rows: Rows) -> Shown:
     """Each strategy: its time beside one read of the inputs, its predicted and measured peak, whether it counts the same."""
-    counts = {True: "same bits", False: "DIFFERS"}
-    cells = [
-        [
-            way(row),
-            row["seconds"] or None,
-            f"{row['times_limit']:,.1f}" if row["times_limit"] else None,
-            row["predicted_bytes"],
-            row["measured_bytes"],
-            counts.get(row["equal"], _outcome(row)),
-        ]
-        for row in rows
-    ]
-    peaks = [Column(name, "bytes") for name in ("predicted peak", "measured peak")]
-    head = ["strategy", Column("time", "ms"), "x one read of the inputs", *peaks, "counts"]
+    counts, cells = {True: "same bits", False: "DIFFERS"}, []
+    for row in rows:
+        times = f"{row['times_limit']:,.1f}" if row["times_limit"] else None
+        peaks = [row["predicted_bytes"], row["measured_bytes"]]
+        same = counts.get(row["equal"], _outcome(row))
+        cells.append([way(row), row["seconds"] or None, times, *peaks, same])
+    sizes = [Column(name, "bytes") for name in ("predicted peak", "measured peak")]
+    head = ["strategy", Column("time", "ms"), "x one read of the inputs", *sizes, "counts"]
     notes = ["Extrapolated: in a straight line, as all at once does not fit."]
     notes *= any(row.get("sessions") for row in rows)
     return Shown("What each way of counting costs", head, cells, notes)
@@ -103,14 +97,8 @@ def contention_table(rows: Rows) -> Shown:
 
 def heap_table(rows: Rows) -> Shown:
     """What the host's heap kept in each process, beside what was live at most."""
-    cells = [
-        [
-            row["form"],
-            row["live_bytes"],
-            ", ".join(map(show_bytes, row["peaks_bytes"])) or row["why"],
-        ]
-        for row in rows
-    ]
+    peaks = [", ".join(map(show_bytes, row["peaks_bytes"])) or row["why"] for row in rows]
+    cells = [[row["form"], row["live_bytes"], held] for row, held in zip(rows, peaks, strict=True)]
     head = ["form", Column("live", "bytes"), "held at most, a process each"]
     return Shown("What the host's heap kept", head, cells, none=NOT_PROVOKED, widest=None)
 
