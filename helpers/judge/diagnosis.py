@@ -253,7 +253,8 @@ def _evidence(found: Iterable[Observation]) -> list[Evidence]:
 
 def _unique(rows: list[Evidence], prefix: str = "") -> list[Evidence]:
     """The rows under ids of their own, each observation once."""
-    kept, counted = list[Evidence](), Counter[str]()
+    kept: list[Evidence] = []
+    counted: Counter[str] = Counter()
     for row in rows:
         if all(row.reading != other.reading or row.says != other.says for other in kept):
             counted[row.id] += 1
