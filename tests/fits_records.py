@@ -41,7 +41,7 @@ def compared(record, path):
         )
     if size is None or pool is None:
         return None
-    digit = DIGITS.get(family, 0.005 * GIB)
+    digit = truth.get("digit") or DIGITS.get(family, 0.005 * GIB)
     return "cache", size, pool, abs(size - pool) <= digit
 
 
