@@ -36,8 +36,8 @@ from helpers.grammar import data
 from helpers.look.environment import looks_secret
 from helpers.tell.redact import second_scan
 from helpers.tell.redact_box import learn_live
-from helpers.tell.redact_known import KINDS, Known
-from helpers.tell.redact_patterns import DETECTORS, detected
+from helpers.tell.redact_known import KINDS, TABLE, Known
+from helpers.tell.redact_patterns import DETECTORS, Detector, Page, View, detected
 from helpers.tell.redact_text import Replaced, learn, redact_data, redact_notebook, redact_text
 
 MADE = secrets()
@@ -102,10 +102,21 @@ def test_tokens_of_a_hundred_makers_are_known():
 def tried(detector):
     """Texts made from a detector's own pattern, of which it finds a value: all its alternatives that can be made so."""
     for text in examples(detector.pattern.pattern, detector.pattern.flags & re.IGNORECASE):
-        text = f"{detector.near[0]}\n{text}\n"
+        text = f"{detector.near[0] if 'page' in detector.flags else ''}\n{text}\n"
         found = [span for span in detected(text, Known(), [detector])[1] if not span.joined]
         if found:
             yield text, found
+
+
+@pytest.mark.parametrize("row", TABLE["detectors"], ids=lambda row: f"{row['kind']}: {row['what']}")
+def test_a_detector_is_tried_in_every_line_that_it_fits(row):
+    """The words and the gate by which lines are chosen leave out no alternative of its pattern."""
+    detector, alone = Detector(row), Detector({**row, "near": "", "gate": ""})
+    if detector.flags & {"page", "at-hint"}:
+        return
+    for text in examples(detector.pattern.pattern, detector.pattern.flags & re.IGNORECASE):
+        page = Page(View(f"\n{text}\n"))
+        assert [*map(str, alone.matches(page))] == [*map(str, detector.matches(page))], text
 
 
 @pytest.mark.parametrize("detector", BY_EXAMPLE, ids=lambda row: f"{row.kind}: {row.what}")

@@ -236,7 +236,7 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
     finds = []
     with default_settings():
         kinds: Any = get_mapping_from_secret_type_to_class()
-        plugins = [one() for one in kinds.values()]
+        suspects = _Suspects([one() for one in kinds.values()])
         for name, text in texts.items():
             seen = set()
             packed = View(text).reread(
@@ -244,7 +244,7 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
                 lambda run: inner if isinstance(inner := decoded_base64(run[0]), str) else None,
             )
             for way, view in (*views(text), ("base64", packed)):
-                for start, end, kind in _places(way == "joined", view.text, plugins):
+                for start, end, kind in _places(way == "joined", view.text, suspects):
                     find = (view.place(start), view.place(end - 1, True), kind)
                     if find in seen:
                         continue
@@ -259,18 +259,31 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
     return finds
 
 
-def _places(joined: bool, text: str, plugins: list[Any]) -> Iterator[tuple[int, int, str]]:
+def _places(joined: bool, text: str, suspects: _Suspects) -> Iterator[tuple[int, int, str]]:
     """Where in a text there may be a secret, and of which kind. Where lines are joined, by a secret's own shape alone."""
-    if joined:
-        shaped = (one for one in plugins if not hasattr(one, "entropy_limit"))
-        plugins = [one for one in shaped if "Keyword" not in one.secret_type]
-    else:
+    if not joined:
         text = _TAGS.sub(lambda tag: re.sub(".", " ", tag.group()), text)
     for line in (_RUN if joined else _LINE).finditer(text):
-        if _WORTH_A_LOOK.search(line[0]):
-            for kind, value in _suspects(line[0], plugins):
-                start = line.start() + line[0].find(value)
-                yield start, start + len(value), kind
+        for kind, value in suspects.of(line[0], joined):
+            start = line.start() + line[0].find(value)
+            yield start, start + len(value), kind
+
+
+class _Suspects:
+    """What the plugins of detect-secrets suspect in a line, each line asked about once: views of a text share most."""
+
+    def __init__(self, plugins: list[Any]):
+        shaped = [one for one in plugins if not hasattr(one, "entropy_limit")]
+        shaped = [one for one in shaped if "Keyword" not in one.secret_type]
+        self._plugins = {False: plugins, True: shaped}
+        self._of: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+
+    def of(self, line: str, joined: bool) -> list[tuple[str, str]]:
+        """Kinds and values, by ``joined`` those alone that have a shape of their own."""
+        if (line, joined) not in self._of:
+            seen = _WORTH_A_LOOK.search(line)
+            self._of[line, joined] = [*_suspects(line, self._plugins[joined])] if seen else []
+        return self._of[line, joined]
 
 
 def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:

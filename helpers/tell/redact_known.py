@@ -10,12 +10,13 @@ import ipaddress
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from helpers.grammar import data, vocabulary
@@ -68,7 +69,7 @@ _PLAIN_HEX = re.compile(
 )
 _BESIDE = re.compile(r"[^\W_]")
 _PLAIN = re.compile(r"[\w.~+/=-]+")
-_FREE_LENGTH, HEAD, _LONGEST = 8, 10, 2000
+_FREE_LENGTH, HEAD, _LONGEST, _CODES, _MOST_SIGNS = 8, 10, 2000, 1 << 16, 10
 _PARTED = "person host domain account project bucket job email".split()
 _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
 """Values this long are found inside longer words too: a host's name in a file name without a separator."""
@@ -85,6 +86,40 @@ class Span:
     joined: bool = False
 
 
+class Words:
+    """Words of which it is soon said which may stand in a text: by three signs of each at a time, those of all words at once."""
+
+    def __init__(self, words: Iterable[str] = ()):
+        self.words: list[str] = []
+        self._codes: list[list[int]] = []
+        self._table = np.array(self._codes)
+        for word in words:
+            self.add(word)
+
+    def add(self, word: str) -> None:
+        codes = [*_codes(word[:_MOST_SIGNS]).tolist(), *[_CODES] * _MOST_SIGNS]
+        self.words.append(word)
+        self._codes.append(codes[:_MOST_SIGNS])
+
+    def likely(self, text: str) -> list[str]:
+        if len(self._table) != len(self.words):
+            self._table = np.array(self._codes)
+        there = np.zeros(_CODES + 1, bool)
+        there[_CODES] = True  # what a word has no more
+        there[_codes(text)] = True
+        return (
+            [self.words[at] for at in np.flatnonzero(there[self._table].all(1))]
+            if self.words
+            else []
+        )
+
+
+def _codes(text: str) -> Any:
+    """A number below _CODES for every three signs in succession, the same for the same three."""
+    signs = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return (signs[:-2] * 961 + signs[1:-1] * 31 + signs[2:]) % _CODES
+
+
 class Known:
     """Values with their kinds and pseudonyms. It grows as values are found.
 
@@ -98,6 +133,7 @@ class Known:
         self._numbers: dict[str, int] = {}
         self._wholes: dict[str, str] = {}
         self._forms: dict[str, tuple[str, str]] = {}
+        self._words = Words()
 
     def __repr__(self) -> str:
         return f"Known({len(self._names)} values)"
@@ -163,9 +199,12 @@ class Known:
     def spans(self, text: str, shortest: int = 0) -> list[Span]:
         """Where known values of at least ``shortest`` characters stand in a text, in any case. Spans may overlap."""
         low, spans = lower(text), []
-        for form, (kind, name) in self._forms.items():
+        for form in list(self._forms)[len(self._words.words) :]:
+            self._words.add(form)
+        for form in self._words.likely(low):
+            kind, name = self._forms[form]
             free = len(form) >= _FREE_LENGTH and kind != "mac"
-            for at in occurrences(form, low) if len(form) >= shortest and form in low else ():
+            for at in occurrences(form, low) if len(form) >= shortest else ():
                 end = at + len(form)
                 if len(form) == HEAD and kind == "token" and name in self._wholes:
                     whole = self._wholes[name]
@@ -412,3 +451,33 @@ def is_card(value: str) -> bool:
     return (
         sum(sum(divmod(2 * one, 10)) if at % 2 else one for at, one in enumerate(digits)) % 10 == 0
     )
+
+
+_SECRETS = {
+    name: re.compile(filled(text), re.IGNORECASE) for name, text in TABLE["secrets"].items()
+}
+
+
+def is_secret(match: re.Match[str], group: str) -> bool:
+    """Whether what follows a word as "token" or "password" is one, not code, a type, a count or a placeholder."""
+    text, value, begin = match.string, match[group], match.start()
+    name = text[begin : match.start(group)]
+    ours = PSEUDONYM.finditer(text, max(0, begin - 16), begin + 24)
+    if any(one.start() <= begin < one.end() for one in ours):
+        return False
+    counted = _SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
+    if name.lower().startswith("token") and (counted or not re.search(r"[^\d.,]", value)):
+        return False
+    pin = _SECRETS["password"].search(name) and re.fullmatch(r"\d{4,}", value)
+    if _SECRETS["no_secret"].fullmatch(value) and not pin:
+        return False
+    if name[-1:] in ("'", '"', "`"):
+        return not value.isspace()
+    after = text[match.end(group) : match.end(group) + 1]
+    if after in ("(", "[") or value.startswith("="):
+        return False
+    if not re.fullmatch(r"[A-Za-z_.]+", value):
+        return True
+    # A name of code, unless it stands as a setting of a file does.
+    setting = re.search(r"[A-Z]{4}", name) or ":" in name or "= " not in name
+    return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)

@@ -30,6 +30,7 @@ from .redact_known import (
     WRITING,
     Known,
     Span,
+    Words,
     filled,
     lower,
     names_nobody,
@@ -40,7 +41,7 @@ JOINT = "\n\x1e\n"
 """Stands between the items of a list of texts while they are read as one."""
 SEPARATOR = "\x1f"
 """What a colour reads as where it parts two values: white space, as regular expressions see it."""
-_PIECE, _NEAR, _BEYOND = 2048, 256, 2048
+PAGE, _NEAR, _BEYOND = 2048, 400, 2048
 """A text is read in pieces of so many characters: a detector is tried only in those that hold one of its words, or nearly."""
 _BLOCK = re.compile(r"(?:[^\n]*\n){16}")
 _MOST_UNPACKED = 1 << 20
@@ -87,7 +88,7 @@ class View:
 
     def near(self) -> View:
         """The view without the blocks of lines that read as they are written, and whose neighbours do."""
-        new, span = {True: None, False: "\n\n"}, lambda at: (max(0, at[0] - _PIECE), at[1] + _PIECE)
+        new, span = {True: None, False: "\n\n"}, lambda at: (max(0, at[0] - PAGE), at[1] + PAGE)
         return self.reread(_BLOCK, lambda one: new[self.differs(*span(one.span()))])
 
     def place(self, at: int, end: bool = False) -> int:
@@ -130,13 +131,14 @@ def views(text: str) -> Iterator[tuple[str, View]]:
         yield "decoded", decoded
     for view in dict.fromkeys((plain, decoded)):
         if (unpacked := _unpacked(view)) is not view:
-            yield "unpacked", unpacked.near()
+            yield "unpacked", unpacked
     bars = TABLE["writing_pieces"]["BARS"]
     for name, way, before in (("uncoloured", "glue", ""), ("joined", "wrap", bars)):
         # Glue first: a colour written as an escape is read here, not by the decoder.
         inner = plain.reread(WRITING[way], lambda match: "", before)
         if inner is not plain:
-            yield name, _decoded(inner.reread(WRITING["quoted"], _plain) if quoted else inner)
+            inner = _decoded(inner.reread(WRITING["quoted"], _plain) if quoted else inner)
+            yield name, inner if name == "joined" else inner.near()
 
 
 def _joined(match: re.Match[str]) -> str:
@@ -154,7 +156,7 @@ def _unpacked(view: View) -> View:
                 view = view.reread(pattern, lambda match, way=way: _run(way, match))  # type: ignore[misc]
         if view is before:
             break
-        view = _decoded(view)
+        view = _decoded(view).near()
     return view
 
 
@@ -291,8 +293,58 @@ def _plain(match: re.Match[str]) -> str | None:
     return chr(int(match[kind], 8 if kind == "octal" else 16))
 
 
-Piece = tuple[int, str, frozenset[str]]
-"""Where a piece of a text begins, the piece with what is near it in lower case, and the words of detectors in it."""
+_CROSSES, _WITHIN = re.compile(r"\\[snW]|\[\^"), re.compile(r"\[\^[^\]]*\\[ns][^\]]*\]")
+"""Whether a pattern may go over the end of a line, sets aside that leave it out."""
+_MORE_LINES = re.compile(r"(?:\n+[^\n]*){0,3}")
+Line = tuple[int, int]
+"""Where a line, or what is near in a long one, begins and ends."""
+
+
+class Page:
+    """A view in which detectors look: its lower case, the words of detectors in it, and the lines that hold each."""
+
+    def __init__(self, view: View):
+        self.view, self.text = view, view.text
+        self.low = lower(view.text).replace("\t", " ")
+        self.words = frozenset(_HINTS.likely(self.low))
+        self._lines: dict[str, list[Line]] = {}
+        self._places: dict[str, list[int]] = {}
+
+    def places(self, word: str) -> list[int]:
+        if word not in self._places:
+            self._places[word] = list(occurrences(word, self.low))
+        return self._places[word]
+
+    def lines_with(self, word: str) -> list[Line]:
+        """The lines with a word that show something new."""
+        if word not in self._lines:
+            lines, at = [], self.low.find(word)
+            while at >= 0:
+                lines.append(self._line(at, at + len(word)))
+                at = self.low.find(word, lines[-1][1])
+            self._lines[word] = [line for line in lines if self.view.differs(*line)]
+        return self._lines[word]
+
+    def lines_of(self, matches: Iterable[re.Match[str]]) -> list[Line]:
+        lines = (self._line(*match.span()) for match in matches)
+        return [line for line in dict.fromkeys(lines) if self.view.differs(*line)]
+
+    def _line(self, at: int, end: int) -> Line:
+        start, stop = self.low.rfind("\n", 0, at) + 1, self.low.find("\n", end)
+        return max(start, at - _NEAR), min(len(self.low) if stop < 0 else stop, end + _BEYOND)
+
+
+def runs(lines: Iterable[Line], more: int = 0) -> Iterator[Line]:
+    """Lines beside each other, with so many characters more around them, as one."""
+    start = end = -1
+    for first, last in lines:
+        if first - more > end + 1:
+            if end >= 0:
+                yield start, end
+            start = max(0, first - more)
+        start, end = max(start, 0), max(end, last + more)
+    if end >= 0:
+        yield start, end
 
 
 class Detector:
@@ -301,27 +353,35 @@ class Detector:
     def __init__(self, row: dict[str, str]):
         self.kind, self.what = row["kind"], row["what"]
         self.example, self.source = row["example"], row["source"]
-        self.near = tuple(filled(row["near"]).split("|"))
+        self.near = tuple(filter(None, filled(row.get("near", "")).split("|")))
         self.flags = frozenset(row.get("flags", "").split())
         how = re.MULTILINE | (re.IGNORECASE if "any-case" in self.flags else 0)
-        self.pattern, self.gate, self.needs, self.unless = (
+        self.pattern, self.needs, self.unless = (
             re.compile(filled(row.get(name, none)), how)
-            for name, none in (("pattern", ""), ("gate", ""), ("needs", ""), ("unless", "(?!)"))
+            for name, none in (("pattern", ""), ("needs", ""), ("unless", "(?!)"))
         )
+        self.gate = re.compile(filled(row["gate"]), how) if "gate" in row else None
+        self.crosses = bool(_CROSSES.search(_WITHIN.sub("", self.pattern.pattern)))
 
-    def matches(self, text: str, low: str, pieces: list[Piece]) -> Iterator[re.Match[str]]:
-        """Where the pattern fits, in the pieces of a text that hold a word of ``near``."""
+    def matches(self, page: Page) -> Iterator[re.Match[str]]:
+        """Where the pattern fits: in the lines that hold a word of ``near`` and what the gate asks for, or near them."""
+        words = [word for word in self.near if word in page.words]
         if "at-hint" in self.flags:
-            words = [one for one in self.near if any(one in here for _, _, here in pieces)]
-            places = (at for word in words for at in occurrences(word, low))
-            yield from filter(None, map(partial(self.pattern.match, text), places))
+            places = (at for word in words for at in page.places(word))
+            yield from filter(None, map(partial(self.pattern.match, page.text), places))
             return
-        for start, near, here in pieces:
-            if not here.isdisjoint(self.near) and self.gate.search(near):
-                for match in self.pattern.finditer(text, start, start + _PIECE + _BEYOND):
-                    if match.start() >= start + _PIECE:
-                        break
-                    yield match
+        lines = sorted({line for word in words for line in page.lines_with(word)})
+        if self.gate and not self.near:
+            lines = page.lines_of(self.gate.finditer(page.low))
+        elif self.gate:
+            lines = [line for line in lines if self.gate.search(page.low, *line)]
+        for start, end in runs(lines, PAGE if "page" in self.flags else 0):
+            more = _MORE_LINES.match(page.low, end) if self.crosses else None
+            beyond = more.end() if more else end
+            for match in self.pattern.finditer(page.text, start, beyond):
+                if match.start() > end:
+                    break
+                yield match
 
     def spans(self, match: re.Match[str], known: Known, joined: bool) -> Iterator[Span]:
         """The values of one match. They are remembered, to be found elsewhere too."""
@@ -340,7 +400,7 @@ class Detector:
             return False
         if "<th" in text[match.start() : start] and not _strange(match[group]):
             return False  # the head of the next column
-        if "secret" in self.flags and not _is_secret(match, group):
+        if "secret" in self.flags and not facts.is_secret(match, group):
             return False
         if self.kind == "token" and WRITING["name_of_secret"].fullmatch(match[group]):
             return False
@@ -358,12 +418,10 @@ def _of_token(row: dict[str, str]) -> dict[str, str]:
     return {**row, **more, "near": near, "pattern": pattern}
 
 
-_SECRETS = {
-    name: re.compile(filled(text), re.IGNORECASE) for name, text in TABLE["secrets"].items()
-}
 DETECTORS = [
     Detector(row) for row in (*TABLE["detectors"], *map(_of_token, data("look/secrets")["tokens"]))
 ]
+_HINTS = Words(sorted({word for detector in DETECTORS for word in detector.near}))
 
 
 def detected(
@@ -623,48 +681,9 @@ def placed(span: Span, view: View, name: str) -> Span:
 
 def _spans(view: View, known: Known, detectors: Iterable[Detector], strong: bool) -> Iterator[Span]:
     """What detectors find in one view; ``strong`` tries the surest alone."""
-    text, low = view.text, lower(view.text)
-    pieces = _pieces(view, low, tuple(detectors))
+    page = Page(view)
     for detector in detectors:
-        if not strong or detector.flags & {"strong", "long"}:
-            for match in detector.matches(text, low, pieces):
+        here = not (detector.near and page.words.isdisjoint(detector.near))
+        if here and (not strong or detector.flags & {"strong", "long"}):
+            for match in detector.matches(page):
                 yield from detector.spans(match, known, strong)
-
-
-def _pieces(view: View, low: str, detectors: tuple[Detector, ...]) -> list[Piece]:
-    """The pieces of a view that show something new."""
-    words = {word for detector in detectors for word in detector.near}
-    # Most words are known not to be there by three of their characters.
-    grams = {low[at : at + 3] for at in range(len(low))}
-    likely = (word for word in words if len(word) < 3 or word[:3] in grams)
-    words, pieces = set(filter(low.__contains__, likely)), []
-    for start in range(0, len(low), _PIECE):
-        if view.differs(start, start + _PIECE + _NEAR):
-            near = low[max(0, start - 64) : start + _PIECE + _NEAR]
-            pieces.append((start, near, frozenset(filter(near.__contains__, words))))
-    return pieces
-
-
-def _is_secret(match: re.Match[str], group: str) -> bool:
-    """Whether what follows a word as "token" or "password" is one, not code, a type, a count or a placeholder."""
-    text, value, begin = match.string, match[group], match.start()
-    name = text[begin : match.start(group)]
-    ours = PSEUDONYM.finditer(text, max(0, begin - 16), begin + 24)
-    if any(one.start() <= begin < one.end() for one in ours):
-        return False
-    counted = _SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
-    if name.lower().startswith("token") and (counted or not re.search(r"[^\d.,]", value)):
-        return False
-    pin = _SECRETS["password"].search(name) and re.fullmatch(r"\d{4,}", value)
-    if _SECRETS["no_secret"].fullmatch(value) and not pin:
-        return False
-    if name[-1:] in ("'", '"', "`"):
-        return not value.isspace()
-    after = text[match.end(group) : match.end(group) + 1]
-    if after in ("(", "[") or value.startswith("="):
-        return False
-    if not re.fullmatch(r"[A-Za-z_.]+", value):
-        return True
-    # A name of code, unless it stands as a setting of a file does.
-    setting = re.search(r"[A-Z]{4}", name) or ":" in name or "= " not in name
-    return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)

@@ -16,6 +16,7 @@ from typing import Any
 from .redact_known import TABLE, WRITING, Known, Span, has_name, is_strange
 from .redact_patterns import (
     JOINT,
+    PAGE,
     PNG,
     base64_bytes,
     decoded_base64,
@@ -23,6 +24,7 @@ from .redact_patterns import (
     glue,
     last_wrap,
     placed,
+    runs,
 )
 
 _PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
@@ -97,19 +99,7 @@ def replace(
     parts = WRITING["part"].findall(text)
     if len(parts) > 1:
         return "".join(replace(part, known, replaced, where, depth) for part in parts)
-    for _ in range(4):
-        each, values = known.read.pop(text, None) or detected(text, known)
-        for name, view in each:
-            spans = known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
-            values = values + [placed(span, view, name) for span in spans]
-        over = [one for one in values if one.joined and "\n" in text[one.start : one.end]]
-        if over:  # the half of a known value in a line of its own is no name
-            halves = [one for one in values if one.kind == "name" and not one.joined]
-            cut = {one for one in halves if any(a.start <= one.start < a.end for a in over)}
-            values = [one for one in values if one not in cut]
-        text, again = _put(text, values, replaced, where)
-        if not again:
-            break
+    text = _replaced(text, known, replaced, where)
     if depth == _DEPTH:
         return text
     return WRITING["base64"].sub(
@@ -117,13 +107,38 @@ def replace(
     )
 
 
+def _replaced(text: str, known: Known, replaced: Replaced, where: str, again: int = 3) -> str:
+    """The text with pseudonyms; where one had to wait for another that it overlaps, ``again`` with what is near."""
+    each, values = known.read.pop(text, None) or detected(text, known)
+    for name, view in each:
+        spans = known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
+        values = values + [placed(span, view, name) for span in spans]
+    over = [one for one in values if one.joined and "\n" in text[one.start : one.end]]
+    if over:  # the half of a known value in a line of its own is no name
+        halves = [one for one in values if one.kind == "name" and not one.joined]
+        cut = {one for one in halves if any(a.start <= one.start < a.end for a in over)}
+        values = [one for one in values if one not in cut]
+    text, waiting = _put(text, values, replaced, where)
+    lines = (
+        (text.rfind("\n", 0, max(0, at - PAGE)) + 1, text.find("\n", at + PAGE)) for at in waiting
+    )
+    for start, end in reversed(list(runs((a, b if b >= 0 else len(text)) for a, b in lines))):
+        near = text[start:end] if again else ""
+        text = (
+            text[:start] + _replaced(near, known, replaced, where, again - 1) + text[end:]
+            if near
+            else text
+        )
+    return text
+
+
 def _name_of(payload: str, known: Known) -> str:
     return known.name("payload", hashlib.sha256(payload.encode()).hexdigest())
 
 
-def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple[str, bool]:
-    """The text with the spans replaced, the longest of those that overlap; whether any had to wait."""
-    parts, at, waiting, spans = [], 0, False, []
+def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple[str, list[int]]:
+    """The text with the spans replaced, the longest of those that overlap; where in it any had to wait."""
+    parts, at, waiting, spans = [], 0, [], []
     sure = sorted({span.start: span.end for span in values if not span.joined}.items())
     for span in values:
         end, between = span.end, ""
@@ -138,15 +153,20 @@ def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple
         place = bisect(taken, (start, end))
         before, after = taken[max(0, place - 1) : place], taken[place : place + 1]
         if (before and before[0][1] > start) or (after and after[0][0] < end):
-            waiting |= not (before and before[0][1] >= end)
+            if not (before and before[0][1] >= end):
+                waiting.append(start)
             continue
         taken.insert(place, (start, end))
         chosen.append((start, end, between, span))
+    places, shifts, shift = [0], [0], 0
     for start, end, between, span in sorted(chosen, key=lambda one: one[0]):
         parts += [text[at:start], span.name, between or glue(text[start:end], False)]
-        at = end
+        at, shift = end, shift + len(parts[-2]) + len(parts[-1]) - (end - start)
+        places.append(start)
+        shifts.append(shift)
         replaced.counts[span.kind, where] += 1
-    return ("".join([*parts, text[at:]]), waiting) if parts else (text, False)
+    text = "".join([*parts, text[at:]])
+    return text, sorted(max(0, one + shifts[bisect(places, one) - 1]) for one in waiting)
 
 
 def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
