@@ -63,7 +63,18 @@ def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
     inputs |= set(
         "heads_full heads_swa_all quant_bits n_gpu_layers n_ctx_printed host_bytes d_conv dp_size n_ctx_asked vision_parts".split()
     )
-    own = {"given", "may", "program", "family", "date", "tags", "False", "n", *FUNCTIONS}
+    own = {
+        "given",
+        "may",
+        "program",
+        "version",
+        "family",
+        "date",
+        "tags",
+        "False",
+        "n",
+        *FUNCTIONS,
+    }
     for name, rows in rules.items():
         for one in rows:
             formulas = one["is"] if isinstance(one["is"], list) else [one["is"]]
@@ -462,6 +473,42 @@ def test_a_log_that_ended_out_of_memory_says_which_context_would_have_fitted(tmp
     )  # of 4000 MiB left, an eighth a token
     path.write_text(LLAMA_LOG + REFUSED + "main: server is listening on 127.0.0.1:8080\n")
     assert of(path)["fits"] is True, "what was tried again and then runs is no failure"
+
+
+ESTIMATED = """level=INFO source=server.go:104 msg="system memory" total="31.2 GiB" free="21.2 GiB"
+level=INFO source=memory.go:356 msg="offload to cuda" layers.requested=-1 layers.model=41 layers.offload=29 \
+memory.available="[7.0 GiB]" memory.required.kv="400.0 MiB" memory.weights.total="8.2 GiB" memory.graph.full="266.7 MiB"
+level=INFO source=server.go:376 msg="starting llama server" cmd="runner --ctx-size 2048 --batch-size 512 --parallel 1"
+llama_model_loader: loaded meta data with 36 key-value pairs
+level=INFO source=server.go:593 msg="llama runner started in 2 seconds"
+"""
+COUNTED = """level=INFO source=sched.go:484 msg="system memory" total="13.5 GiB" free="7.3 GiB"
+level=INFO source=sched.go:491 msg="gpu memory" id=0 library=ROCm available="6.1 GiB" free="7.5 GiB" minimum="457.0 MiB"
+level=INFO source=server.go:497 msg="loading model" "model layers"=27 requested=-1
+level=INFO source=device.go:240 msg="model weights" device=ROCm0 size="1.5 GiB"
+level=INFO source=device.go:245 msg="model weights" device=CPU size="300.0 MiB"
+level=INFO source=device.go:251 msg="kv cache" device=ROCm0 size="1.5 GiB"
+level=INFO source=device.go:262 msg="compute graph" device=ROCm0 size="256.0 MiB"
+level=INFO source=runner.go:965 msg="starting go runner"
+level=INFO msg=load request="{Operation:commit Parallel:1 BatchSize:512 KvSize:16384 KvCacheType:}"
+level=INFO source=server.go:1384 msg="llama runner started in 2 seconds"
+"""
+
+
+def test_what_ollama_estimates_and_what_it_counts_are_both_read(tmp_path):
+    path = tmp_path / "ollama.log"
+    path.write_text(ESTIMATED * 2)
+    answer = of(path)
+    assert answer["program"] == "ollama" and answer["ceiling_bytes"] == 7 * GIB
+    assert row(answer, "kv")["bytes"] == 400 * MIB, "the runner's own lines end no load of ollama's"
+    assert answer["fits"] is False, "it runs, and 12 of 41 layers do not lie on the card"
+    path.write_text(COUNTED)
+    answer = of(path)
+    assert row(answer, "weights")["bytes"] == row(answer, "kv")["bytes"] == 1.5 * GIB
+    assert row(answer, "compute")["bytes"] == 256 * MIB and answer["fits"] is True
+    token = 1.5 * GIB / 16384
+    room = 7.5 * GIB - 457 * MIB - 256 * MIB - 1.5 * GIB
+    assert 0 <= room - answer["solved"]["context"] * token < 257 * token
 
 
 FITTED = """llama_params_fit_impl: projected to use 41234 MiB of device memory vs. 23832 MiB of free device memory

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from helpers.fits.sheet import Given, table
+from helpers.fits.sheet import MOST, Given, table
 from helpers.look.messages import read_message
 from helpers.units import printed_size
 
@@ -15,13 +15,13 @@ from helpers.units import printed_size
 def read_log(lines: Iterable[str]) -> Given:
     """What a log says, of its last load. Raises ValueError where no line is a server's."""
     log, known, programs, kept = Given("", {}), table("logs"), Counter[str](), list[str]()
-    seen: dict[tuple[str, str, bool], dict[Any, Any]] = {}
-    again, runs, host = (re.compile(known[name]) for name in ("again", "runs", "host"))
+    seen: dict[tuple[str, str, bool, str], dict[Any, Any]] = {}
+    runs, host, again = re.compile(known["runs"]), re.compile(known["host"]), known["again"]
     forms = [(row["has"], re.compile(row["form"]), row) for row in known["lines"]]
     for line in (raw[:4000] for raw in lines):
         kept.append(line)
-        if again.search(line):
-            seen = {}
+        for program in [name for name, words in again.items() if words in line]:
+            seen = {key: spot for key, spot in seen.items() if key[-1] != program}
         if runs.search(line):
             log.fits, kept = True, []  # what failed before was tried again
         for _, form, row in [one for one in forms if one[0] in line]:
@@ -29,17 +29,20 @@ def read_log(lines: Iterable[str]) -> Given:
             groups = [group for group in match.groups() if group] if match else []
             if groups and not (how == "each" and host.match(groups[0])):
                 programs[row["program"]] += 1
-                spot = seen.setdefault((row["key"], how, "printed" in row), {})
+                log.version = row.get("until", log.version)
+                at = (row["key"], how, "printed" in row, row["program"])
+                spot = seen.setdefault(at, {})
                 spot[groups[0] if how == "each" else len(spot)] = _value(groups[-1], row)
-    for (key, how, printed), spot in seen.items():
+    for (key, how, printed, _), spot in seen.items():
         values = list(spot.values())
         whole = sum(values) if how in ("each", "add") else values if how == "list" else values[-1]
         (log.printed if printed else log.inputs)[key] = whole
     log.inputs["n_ctx_printed"] = log.inputs.get("n_ctx")
     found = [one for one in read_message(kept).messages if one.event in known["failed"]]
     if not programs and not found:
-        expected = "expected the output of llama.cpp, ollama, vLLM or SGLang, or a model's file"
-        raise ValueError(f"no line of a server among {len(kept)}; {expected}")
+        raise ValueError(f"no line of a server among {len(kept)}; {known['expected']}")
+    held = log.printed.get("layers_on_gpu", MOST)  # fewer than all run beside the card
+    log.fits = log.fits and held >= log.inputs.get("layers_model", 0)
     log.program = programs.most_common(1)[0][0] if programs else found[-1].program
     for last in found[-1:]:
         words, advice = " ".join(last.words.split())[:160], known["advice"].get(last.row)

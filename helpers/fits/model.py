@@ -81,10 +81,7 @@ class Gguf:
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
             most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
             raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
-        self.keys: dict[str, Any] = {}
-        for _ in range(keys):
-            name = self._string()
-            self.keys[name] = self._value(*self._take("<I"))
+        self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
         last = max((self._tensor() for _ in range(tensors)), default=0)
         self.bytes, size = sum(self.by_type.values()), path.stat().st_size
         if size < self.at + last - 4096:

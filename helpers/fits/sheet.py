@@ -160,7 +160,7 @@ class Sheet:
         self.family = later if date >= since else first
         self._open, self.sources = list[str](), dict[str, str]()
         own = {"given": self._given, "may": lambda name: self.lacks(name) is None, "date": date}
-        own.update(program=self.program, family=self.family, tags=self.tags)
+        own.update(program=self.program, family=self.family, tags=self.tags, version=version)
         self._made: dict[str, Any] = {**FUNCTIONS, **own}
 
     def at(self, **changed: Any) -> Sheet:
