@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import verb
 from fits_models import config, decoder, gguf, safetensors
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from helpers import grammar as messages
 from helpers.fits.sheet import FUNCTIONS, date_of, table
@@ -445,6 +447,50 @@ def test_an_input_that_cannot_be_is_refused_in_one_line(wrong, tmp_path):
     path.write_text(json.dumps({"program": "vLLM", "inputs": {**LLAMA, **wrong}}))
     done = verb("fits", "--inputs", path)
     assert done.code == 2 and done.err.count("\n") == 1 and "expected" in done.err
+
+
+RULED = sorted({*table()["rules"], *(one["key"] for one in table("logs")["lines"])})
+HEADER = ("config", "encoder_decoder", "eyes")
+HEADER = sorted({name for one in HEADER for row in table("models")[one].values() for name in row})
+ODD = st.one_of(
+    st.sampled_from([None, True, 0, 1, -1, 0.5, 64, 4096, 1 << 40, 1e300, 10**400, "f16", ""]),
+    st.sampled_from([[], {}, [1, 2], [0], ["a"], [[1]], {"a": 1}, float("nan"), float("inf")]),
+)
+PROGRAMS = ["llama.cpp", "ollama", "vLLM", "SGLang", "TensorRT-LLM", "training", "zork"]
+
+
+@given(
+    st.sampled_from(PROGRAMS),
+    st.dictionaries(st.sampled_from([*RULED, *table("models")["config"]]), ODD, max_size=8),
+    st.dictionaries(st.sampled_from([*HEADER, "quantization_config", "layer_types"]), ODD),
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_figure_of_a_record_or_a_config_ends_in_more_than_a_line(
+    tmp_path, program, inputs, header
+):
+    record = {"program": program, "architecture": ["SWA"], "inputs": {**LLAMA, **inputs}}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    config(tmp_path, **header, text_config=header)
+    for asked_for in (("--inputs", tmp_path / "record.json"), (tmp_path, "--server", program)):
+        done = verb("fits", *asked_for, "--capacity", "24GiB")
+        assert done.code in (0, 2) and "Traceback" not in done.err, done.err
+        assert done.code == 0 or done.err.count("\n") == 1, done.err
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_header_or_a_log_with_changed_bytes_ends_in_an_answer_or_in_a_line(tmp_path, data):
+    model = decoder(tmp_path / "a.gguf", vocab=5).read_bytes()
+    whole = data.draw(st.sampled_from([model[:700], ESTIMATED.encode(), FITTED.encode()]))
+    end = data.draw(st.integers(5, len(whole)))
+    changed = bytearray(whole[:end] + model[700:] * (whole == model[:700]))
+    for at in data.draw(st.lists(st.integers(4, end - 1), max_size=8)):
+        changed[at] = data.draw(st.sampled_from([0, 1, 45, 57, 127, 255]))
+    path = tmp_path / "changed"
+    path.write_bytes(changed)
+    done = verb("fits", path)
+    assert done.code in (0, 2) and "Traceback" not in done.err, done.err
+    assert done.code == 0 or done.err.count("\n") == 1, done.err
 
 
 LLAMA_LOG = """llama_model_loader: loaded meta data with 30 key-value pairs

@@ -131,13 +131,13 @@ def solved(sheet: Sheet) -> dict[str, Any]:
 
 def _solved(sheet: Sheet, name: str, how: Mapping[str, Any]) -> float | None:
     """The most of an unknown that leaves something spare, or the ``least``; 0 where none does, None where that is not known."""
-    scale, step, per = how.get("scale", 1), int(sheet.value(how.get("step", "1"))), how.get("per")
+    scale, per, most = how.get("scale", 1), how.get("per"), int(sheet.value(how["most"]) or 0)
+    step = max(1, int(sheet.value(how.get("step", "1")) or 1))
     whole = (sheet.value(per or "nothing") or 0) / (sheet.value(name) or 1)
-    most = int(sheet.value(how["most"]) or 0)
 
     def room(count: int) -> Any:
         changed = {name: count * scale, **({per: whole * count} if per else {})}
-        spare = sheet.at(**changed).value("spare")
+        spare = sheet.at(changed).value("spare")
         return None if spare is None else bool(spare >= 0)
 
     if not most or (per and not whole) or room(step) is None or room(most) is None:

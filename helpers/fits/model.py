@@ -225,10 +225,10 @@ def _quantised(how: Any) -> dict[str, Any]:
 
 def _kinds(found: dict[str, Any], kind: str, types: Any) -> list[str]:
     """Of each layer whether it is full, sliding, recurrent, sees an encoder's tokens alone, or is without a cache."""
-    of, layers, cross = table("models"), found["n_layer"], found.get("cross_layers", ())
+    of, layers, cross = table("models"), found["n_layer"], listed(found.get("cross_layers", ()))
     if len(types) < layers:
         given = {"pattern": of["windows"].get(kind), "interval": of["intervals"].get(kind), **found}
-        types = Sheet("", "", given).value("layer_unit") * layers
+        types = (Sheet("", "", given).value("layer_unit") or ["full"]) * layers
     kinds = [of["kinds"].get(str(one), "full") for one in types[:layers]]
     return ["cross" if at in cross else one for at, one in enumerate(kinds)]
 

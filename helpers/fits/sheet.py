@@ -163,7 +163,7 @@ class Sheet:
         own.update(program=self.program, family=self.family, tags=self.tags, version=version)
         self._made: dict[str, Any] = {**FUNCTIONS, **own}
 
-    def at(self, **changed: Any) -> Sheet:
+    def at(self, changed: Mapping[str, Any]) -> Sheet:
         """The same sheet with other inputs."""
         asked = {"n_ctx_asked": self.value("n_ctx"), **self.inputs}
         return Sheet(self.program, self.version, {**asked, **changed}, self.tags, self.end)
@@ -186,7 +186,7 @@ class Sheet:
             self._evaluated(formula)
         except Missing as missing:
             return missing
-        except (ArithmeticError, LookupError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return Missing(formula)  # a word where a figure belongs, or nothing to divide by
         return None
 
