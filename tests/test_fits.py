@@ -590,6 +590,7 @@ def test_failures_with_opposite_remedies_are_told_apart(tmp_path):
         path.write_text(line + "\n")
         answer = of(path)
         assert answer["fits"] is False
+        assert answer["solved"]["utilisation"] == (0.48 if not said else None)
         said.append(" ".join(answer["notes"]))
     assert "lower --gpu-memory-utilization" in said[0] and "raise" in said[1]
     assert answer["solved"]["context"] == 24576  # three eighths of what was asked for

@@ -123,7 +123,7 @@ def solved(sheet: Sheet) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for unknown, how in table()["solved"].items():
         known, name = (sheet.value(how.get(key, "nothing")) for key in ("is", "name"))
-        found[unknown] = None if known is None else max(0, int(known))
+        found[unknown] = None if known is None else max(0, known if "scale" in how else int(known))
         if known is None and name:
             found[unknown] = _solved(sheet, name, how)
     return found

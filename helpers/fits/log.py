@@ -45,6 +45,7 @@ def read_log(lines: Iterable[str]) -> Given:
     log.fits = log.fits and held >= log.inputs.get("layers_model", 0)
     log.program = programs.most_common(1)[0][0] if programs else found[-1].program
     for last in found[-1:]:
+        log.inputs = {"card_total_bytes": last.capacity and last.capacity.bytes, **log.inputs}
         words, advice = " ".join(last.words.split())[:160], known["advice"].get(last.row)
         log.fits, log.notes = False, [f"It ended in: {words}", *([advice] if advice else [])]
     return log

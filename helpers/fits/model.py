@@ -46,8 +46,7 @@ def json_file(path: Path, at: int = 0, size: int = MOST_JSON + 1) -> dict[str, A
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        deep = "too deep" if isinstance(error, RecursionError) else str(error)[:80]
-        raise wrong(path, f"no JSON ({deep})", "a whole file") from None
+        raise wrong(path, f"no JSON ({error!s:.80})", "a whole file") from None
     if not isinstance(found, dict):
         raise wrong(path, f"a {type(found).__name__}", "a JSON object")
     return found

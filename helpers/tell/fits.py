@@ -36,7 +36,7 @@ def rows_table(answer: Answer) -> Shown:
     rows: list[list[Any]] = [
         [names[part], likely, low, "no bound" if high is None else high, source]
         for part, likely, low, high, source in map(dict.values, answer.rows)
-        if likely != 0 or high != 0
+        if likely != 0 or high != 0 or source == "as given"
     ]
     columns = [Column(name, "bytes") for name in ("likely", "at least", "at most")]
     heads, title = ["part", *columns, "source"], f"What {answer.program} needs"
