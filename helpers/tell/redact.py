@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,13 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
     finds = []
     with default_settings():
         kinds: Any = get_mapping_from_secret_type_to_class()
-        suspects = _Suspects([one() for one in kinds.values()])
+        plugins = [one() for one in kinds.values()]
+        of_lines = [
+            one for one in plugins if "Keyword" in one.secret_type or hasattr(one, "entropy_limit")
+        ]
+        shaped = [one for one in plugins if one not in of_lines]
+        # Views of a text share most lines: each is asked about once.
+        suspects = cache(lambda line, joined: [*_suspects(line, shaped if joined else plugins)])
         for name, text in texts.items():
             seen = set()
             packed = View(text).reread(
@@ -259,31 +266,14 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
     return finds
 
 
-def _places(joined: bool, text: str, suspects: _Suspects) -> Iterator[tuple[int, int, str]]:
+def _places(joined: bool, text: str, suspects: Any) -> Iterator[tuple[int, int, str]]:
     """Where in a text there may be a secret, and of which kind. Where lines are joined, by a secret's own shape alone."""
     if not joined:
         text = _TAGS.sub(lambda tag: re.sub(".", " ", tag.group()), text)
     for line in (_RUN if joined else _LINE).finditer(text):
-        for kind, value in suspects.of(line[0], joined):
+        for kind, value in suspects(line[0], joined) if _WORTH_A_LOOK.search(line[0]) else ():
             start = line.start() + line[0].find(value)
             yield start, start + len(value), kind
-
-
-class _Suspects:
-    """What the plugins of detect-secrets suspect in a line, each line asked about once: views of a text share most."""
-
-    def __init__(self, plugins: list[Any]):
-        shaped = [one for one in plugins if not hasattr(one, "entropy_limit")]
-        shaped = [one for one in shaped if "Keyword" not in one.secret_type]
-        self._plugins = {False: plugins, True: shaped}
-        self._of: dict[tuple[str, bool], list[tuple[str, str]]] = {}
-
-    def of(self, line: str, joined: bool) -> list[tuple[str, str]]:
-        """Kinds and values, by ``joined`` those alone that have a shape of their own."""
-        if (line, joined) not in self._of:
-            seen = _WORTH_A_LOOK.search(line)
-            self._of[line, joined] = [*_suspects(line, self._plugins[joined])] if seen else []
-        return self._of[line, joined]
 
 
 def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
@@ -304,5 +294,7 @@ def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
 def _is_allowed(value: str, before: str) -> bool:
     """Whether a reason of redact.yaml lets a value pass, by its own shape and by what stands before it."""
     before = before.rpartition("\n")[2]
-    ours = PSEUDONYM.search(value) or WRITING["symbol"].fullmatch(value)
+    inner = decoded_base64(value)  # what it holds is looked at by itself
+    ours = PSEUDONYM.search(inner if isinstance(inner, str) else value) or PSEUDONYM.search(value)
+    ours = ours or WRITING["symbol"].fullmatch(value)
     return bool(ours) or is_evidence(value, before) or any(row.fullmatch(value) for row in _ALLOWED)

@@ -124,7 +124,7 @@ def views(text: str) -> Iterator[tuple[str, View]]:
     plain = View(text)
     yield "plain", plain
     quoted = bool(WRITING["quoted_signs"].search(text))
-    decoded = _decoded(plain.reread(WRITING["quoted"], _plain) if quoted else plain)
+    decoded = _decoded(plain.reread(WRITING["quoted"], _quoted) if quoted else plain)
     decoded = decoded.reread(WRITING["literals"], _joined)
     if decoded is not plain:
         decoded = decoded.near()
@@ -137,7 +137,7 @@ def views(text: str) -> Iterator[tuple[str, View]]:
         # Glue first: a colour written as an escape is read here, not by the decoder.
         inner = plain.reread(WRITING[way], lambda match: "", before)
         if inner is not plain:
-            inner = _decoded(inner.reread(WRITING["quoted"], _plain) if quoted else inner)
+            inner = _decoded(inner.reread(WRITING["quoted"], _quoted) if quoted else inner)
             yield name, inner if name == "joined" else inner.near()
 
 
@@ -256,16 +256,13 @@ def _decoded(view: View) -> View:
     return view
 
 
-def glue(text: str, lines: bool) -> str:
-    """The colours, tags and, with ``lines``, line ends of a piece: they stay where a value around them goes."""
-    return "".join(
-        match.group() for match in (WRITING["wrap"] if lines else WRITING["glue"]).finditer(text)
-    )
-
-
-def last_wrap(text: str, start: int, end: int) -> re.Match[str] | None:
-    """The last end of a line, or what parts a value as one does, between two places."""
-    return max(WRITING["wrap"].finditer(text, start, end), key=re.Match.start, default=None)
+def _quoted(match: re.Match[str]) -> str | None:
+    """A sign of quoted-printable, in a line that can be nothing else."""
+    text, start = match.string, match.string.rfind("\n", 0, match.start()) + 1
+    line = text[start : text.find("\n", match.start()) % (len(text) + 1)]
+    soft = text[:start].endswith(("=\n", "=\r\n"))
+    sure = soft or WRITING["quoted_signs"].search(f"{line}\n")
+    return _plain(match) if sure and WRITING["quoted_line"].fullmatch(line) else None
 
 
 def _plain(match: re.Match[str]) -> str | None:
@@ -386,7 +383,8 @@ class Detector:
     def spans(self, match: re.Match[str], known: Known, joined: bool) -> Iterator[Span]:
         """The values of one match. They are remembered, to be found elsewhere too."""
         for group, value in match.groupdict().items():
-            if joined and "long" in self.flags and not WRITING["random"].fullmatch(value or ""):
+            whole = "long" not in self.flags or WRITING["random"].fullmatch(value or "")
+            if joined and (not whole or PSEUDONYM.match(value or "")):
                 continue
             if value and group[0] == "v" and self._is_value(match, group):
                 login = "login" in self.flags and names_nobody(self.kind, value)
@@ -629,6 +627,7 @@ _KIND_OF = {word: kind for kind, words in TABLE["told"].items() for word in word
 _UNITS, _SOURCES, _SYSTEM, _LIBRARIES = (tuple(row.split()) for row in TABLE["whole"].values())
 
 
+_LONGEST_HEAD = 25
 _COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
 
 
@@ -646,6 +645,7 @@ def _cells(text: str, known: Known) -> Iterator[Span]:
         upper = sum(name.group().isupper() for name in names)
         frame = line[:1] == " " and text[end + 1 : end + 3].strip() == "0"
         sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper * 2 > len(names)))
+        sure = sure and (mark or max(len(name.group()) for name in names) < _LONGEST_HEAD)
         if not sure or WRITING["no_table"].search(line):
             continue
         below = end
@@ -663,7 +663,7 @@ def _cells(text: str, known: Known) -> Iterator[Span]:
                 if not mark and kept * 3 > 2 * len(names):
                     under = [(a, b) for a in names for b in fields if a.start() < b.end()]
                     pairs = [(a, b) for a, b in under if b.start() < a.end()]
-                elif len(fields) != len(names) or row.start() != end + 1:
+                elif len(fields) != len(names) or (row.start() != end + 1 and len(names) < 5):
                     break
             for name, field in pairs:
                 part = WRITING["of_head"].fullmatch(lower(name.group().strip()))

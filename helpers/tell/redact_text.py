@@ -21,8 +21,6 @@ from .redact_patterns import (
     base64_bytes,
     decoded_base64,
     detected,
-    glue,
-    last_wrap,
     placed,
     runs,
 )
@@ -144,7 +142,7 @@ def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple
         end, between = span.end, ""
         if span.joined:
             end = _end(text, span, sure)
-            between = glue(text[span.start : end], True)
+            between = _glue(text[span.start : end], True)
         if not span.joined or between:
             spans.append((span.start, end, between, span))
     taken: list[tuple[int, int]] = []
@@ -160,13 +158,25 @@ def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple
         chosen.append((start, end, between, span))
     places, shifts, shift = [0], [0], 0
     for start, end, between, span in sorted(chosen, key=lambda one: one[0]):
-        parts += [text[at:start], span.name, between or glue(text[start:end], False)]
+        parts += [text[at:start], span.name, between or _glue(text[start:end], False)]
         at, shift = end, shift + len(parts[-2]) + len(parts[-1]) - (end - start)
         places.append(start)
         shifts.append(shift)
         replaced.counts[span.kind, where] += 1
     text = "".join([*parts, text[at:]])
     return text, sorted(max(0, one + shifts[bisect(places, one) - 1]) for one in waiting)
+
+
+def _glue(text: str, lines: bool) -> str:
+    """The colours, tags and, with ``lines``, line ends of a piece: they stay where a value around them goes."""
+    return "".join(
+        match.group() for match in (WRITING["wrap"] if lines else WRITING["glue"]).finditer(text)
+    )
+
+
+def _last_wrap(text: str, start: int, end: int) -> re.Match[str] | None:
+    """The last end of a line, or what parts a value as one does, between two places."""
+    return max(WRITING["wrap"].finditer(text, start, end), key=re.Match.start, default=None)
 
 
 def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
@@ -176,13 +186,16 @@ def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
         return span.start
     here = sure[bisect(sure, (span.start, 0)) :]
     later = (start for start, _ in here if span.start < start < span.end)
-    end = next((at for at in later if glue(text[span.start : at], True)), span.end)
+    end = next((at for at in later if _glue(text[span.start : at], True)), span.end)
     known = any(start == span.start for start, _ in here)
     # Where a part of it is a value, too, or it is long enough without them, words of the next lines need not belong to it.
-    while (wrap := last_wrap(text, span.start, end)) and (
+    while (wrap := _last_wrap(text, span.start, end)) and (
         known or wrap.start() - span.start >= _WHOLE
     ):
-        if not WRITING["word"].fullmatch(text, wrap.end(), end):
+        if not (
+            WRITING["word"].fullmatch(text, wrap.end(), end)
+            or WRITING["name_of"].match(text, wrap.end())
+        ):
             break
         end = wrap.start()
     return end
