@@ -87,6 +87,7 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(asset=asset, glossary=words("glossary"))
     environment.filters["card"] = verdict_html
     environment.filters["hero"] = lambda verdict: verdict_html(verdict, hero=True)
+    environment.filters["breakable"] = lambda words: Markup(breakable(plain(words)))
     environment.filters["source"] = lambda reading: Markup(breakable(one_source([reading])))
     environment.filters["shown"] = lambda reading: reading.show()
     return environment
