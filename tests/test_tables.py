@@ -18,7 +18,17 @@ from helpers.shapes import CAUSES, causes
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
 from helpers.tell.sanitise import clean_html
-from helpers.tell.shown import Column, Shown, columns_of, cut, plain, table, uncoloured, words
+from helpers.tell.shown import (
+    Column,
+    Shown,
+    columns_of,
+    cut,
+    one_line,
+    plain,
+    table,
+    uncoloured,
+    words,
+)
 from helpers.units import GIB, MIB
 
 NOT_THERE = not_available("no such file", "bytes", "/sys/x")
@@ -110,6 +120,17 @@ def test_a_long_name_is_cut_and_a_source_never():
 def test_cutting_never_leaves_more_columns_than_asked_for(text, columns):
     assert columns_of(cut(text, columns)) <= columns
     assert cut(text, columns_of(text)) == text
+
+
+def test_a_folded_views_line_ends_with_a_whole_word_and_a_long_path_may_break_after_a_slash():
+    assert one_line("weights " * 30).endswith("weights …") and one_line("x" * 200).endswith("x…")
+    assert one_line("a line\nof two") == "a line of two"
+    path = "/sys/class/drm/card1/device/mem_info"
+    page = clean_html(Shown("t", ["source"], [[path]]).html())
+    assert (
+        "<wbr>".join(re.findall("[^/_]*[/_]?", path)[:-1]) in page and f">{path[:14]}" not in page
+    )
+    assert "<wbr>" not in Shown("t", ["source"], [["/proc/meminfo"]]).html()
 
 
 def test_an_empty_table_says_so_and_a_short_row_is_refused():

@@ -31,6 +31,7 @@ from . import sheet
 from .replays import league as league_rows
 from .replays import ranked
 from .shown import Column, Shown, wrapped
+from .shown import words as wording
 
 ROWS = 26
 """Rows that the segment map is folded into."""
@@ -341,20 +342,8 @@ def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
 def metrics_table(seen: View) -> Shown:
     """The figures at the moment, with what the usual ratio would have said."""
     whole, ratio = seen.metrics, seen.metrics.misleading_ratio
-    awaiting, releasable = whole.awaiting_free_bytes, whole.releasable_bytes
-    rows: list[tuple[str, int, str]] = [
-        ("reserved", whole.reserved_bytes, "what the allocator holds of the card"),
-        ("allocated", whole.allocated_bytes, "what tensors hold"),
-        ("awaiting free", awaiting, "freed, while another stream may still use it"),
-        ("internal waste", whole.internal_waste_bytes, "of blocks in use: sizes less requests"),
-        ("releasable", releasable, "whole free segments and pages: given back before a failure"),
-        (
-            "stranded",
-            whole.stranded_bytes,
-            "free, but beside something in use: the true fragmentation",
-        ),
-        ("largest request", seen.largest_request_bytes, "that would still succeed now"),
-    ]
+    rows = [[name, getattr(whole, key), says] for name, key, says in wording("metrics")]
+    rows.append(["largest request", seen.largest_request_bytes, "that would still succeed now"])
     misleads = wrapped(f"1 - allocated/reserved would say {ratio:.2f}. {metrics.MISLEADS}")
     title = f"{seen.moment_words.capitalize()}, operation {seen.moment}"
     columns = ["figure", Column("bytes", "bytes"), "is"]

@@ -40,9 +40,9 @@ LONGEST = 20
 """Letters of a word of a page that is not broken; a longer path may be, after a slash or an underscore."""
 MOST_SPOKEN, LONGEST_LINE = 24, 140
 """Rows that an alt text names (of more it says how many), and columns of the line that a folded view has."""
-UNWRAPPED, OF_PROSE, PROSE = 17, 26, 60
+UNWRAPPED, OF_PROSE, PROSE = 17, (26, 44), 60
 """Letters that a column of a page has room for, if it needs so many, however narrow the screen is: rows stay low. Of prose,
-which begins with so many letters, they are a few more."""
+which begins with so many letters, they are a few more, up to six lines of a row."""
 SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
 DARK = "".join(
     f"[style*='l: #{old}'],[fill='#{old}']{{fill:#{new}!important}}"
@@ -229,7 +229,7 @@ class Shown:
         numbers = _numbers(body, sizes=True) or [False] * len(self.columns)
         columns = zip(self._heads(), *([one.words for one in row] for row in body))
         widest = [max(map(columns_of, words)) for words in columns]
-        rooms = [OF_PROSE if wide >= PROSE else min(wide, UNWRAPPED) for wide in widest]
+        rooms = list(map(_room, widest))
         titles = "".join(map(_html_cell, self._heads(), numbers, rooms))
         lines = "".join(
             f"<tr>{''.join(_html_cell(one.words, right) for one, right in zip(row, numbers))}</tr>"
@@ -427,6 +427,12 @@ def _html_cell(words: str, number: bool, room: int = 0) -> str:
     style = "text-align:left" * (not number) + f";min-width:{0.6 * room:.0f}em" * bool(room)
     side = " class=number" * number + f" style='{style.strip(';')}'" * bool(style)
     return f"<{tag}{scope}{side}>{breakable(words)}</{tag}>"
+
+
+def _room(wide: int) -> int:
+    """Letters that a column has room for whose longest cell has so many."""
+    least, most = OF_PROSE
+    return min(wide, UNWRAPPED) if wide < PROSE else min(max(least, wide // 6), most)
 
 
 def breakable(words: str) -> str:

@@ -26,6 +26,8 @@ from helpers.units import parse_size, show_bytes
 from .frame import Frame, Panel, Part, parts_html
 
 BUILDS = ("cuda", "rocm6.2", "rocm6.4", "rocm7.0", "rocm7.2")
+STRANDING = 12
+"""Segments listed below the map, those that strand most first."""
 RELEASES = [f"{NEWEST[0]}.{minor}.0" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
 
 
@@ -135,7 +137,9 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     def step() -> None:
         here.value, seen = text_html(now[0].words(at.value)), now[0].map(at.value)
-        drawn.value = parts_html([seen, replace(seen, draw=None, notes=())] if seen.cells else [])
+        drawn.value = parts_html(
+            [seen, replace(seen, draw=None, notes=(), most=STRANDING)] if seen.cells else []
+        )
 
     def rank() -> None:
         this = now[0].study
