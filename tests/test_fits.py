@@ -207,8 +207,8 @@ def test_what_is_not_given_is_named_and_nothing_is_guessed(tmp_path):
     assert answer["fits"] is None
     said = " ".join(answer["missing"])
     assert "weights" in said and "--gpu" in said
-    odd = asked(tmp_path, "llama.cpp", "", **{**LLAMA, "kv_type": "turbo3"})
-    assert row(odd, "kv")["bytes"] is None and "turbo3" in row(odd, "kv")["source"]
+    odd = asked(tmp_path, "llama.cpp", "", **{**LLAMA, "kv_type": "zork3"})
+    assert row(odd, "kv")["bytes"] is None and "zork3" in row(odd, "kv")["source"]
     assert "not known" in " ".join(asked(tmp_path, "zork", **LLAMA)["missing"])
 
 
