@@ -1,7 +1,7 @@
 """What public records printed beside what ``fits`` says of their inputs: ``python tests/fits_records.py FOLDER [--odd|--even]``.
 
 A row a record: the cache (or the tokens of a pool whose size was printed), ours, printed, and whether they agree to the last
-printed digit; whether it fits; where the compute buffers lie. Below it the counts by program.
+printed digit; whether it fits; where the compute buffers lie. Below it the counts by program, and by program and architecture.
 """
 
 import json
@@ -53,7 +53,7 @@ def held(path, available):
 
 
 def main(folder, half=""):
-    rows, counts = [], Counter()
+    rows, counts, kinds = [], Counter(), {}
     for number, path in enumerate(sorted(Path(folder).glob("*.json")), 1):
         if half and (number % 2 == 0) is (half == "--odd"):
             continue
@@ -73,6 +73,10 @@ def main(folder, half=""):
         if true:
             words = "not predictable" if high is None else "inside" if inside else "outside"
             counts[family, "compute", words] += 1
+        heads = [tag for tag in record["architecture"] if tag not in ("MoE", "vision", "shared KV")]
+        kind_of = kinds.setdefault((family, ", ".join(heads) or "not given"), Counter())
+        says = "none printed or given" if result is None else "equal" if result[3] else "off"
+        kind_of.update([says])
         what, ours, printed, agrees = result or ("-", None, None, None)
         tags = ", ".join(record["architecture"])
         rows.append([path.stem, tags, kind, what, ours, printed, agrees, found.fits, truth["fits"]])
@@ -80,6 +84,9 @@ def main(folder, half=""):
     print(Shown("Records", [*columns, "fits", "true"], rows))
     tally = [[*key, count] for key, count in sorted(counts.items())]
     print(Shown("Counts", ["program", "of", "result", Column("records")], tally))
+    ends = ["equal", "off", "none printed or given"]
+    rows = [[*key, sum(found.values()), *map(found.get, ends)] for key, found in kinds.items()]
+    print(Shown("By architecture", ["program", "architecture", "records", *ends], sorted(rows)))
 
 
 if __name__ == "__main__":
