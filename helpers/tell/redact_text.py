@@ -192,11 +192,11 @@ def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
     while (wrap := _last_wrap(text, span.start, end)) and (
         known or wrap.start() - span.start >= _WHOLE
     ):
-        if not (
-            WRITING["word"].fullmatch(text, wrap.end(), end)
-            or WRITING["name_of"].match(text, wrap.end())
-        ):
-            break
+        piece = text[wrap.end() : end]
+        words = WRITING["words"].fullmatch(piece) and not is_strange(piece)
+        if not (words or WRITING["word"].fullmatch(piece)):
+            if not WRITING["name_of"].match(text, wrap.end()):
+                break
         end = wrap.start()
     return end
 
