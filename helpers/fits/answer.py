@@ -79,7 +79,7 @@ def answer(given: Given) -> Answer:
     program, inputs = given.program, checked(given.inputs)
     ends = {end: Sheet(program, given.version, inputs, given.tags, end) for end in ENDS}
     sheet, least = ends[LIKELY], ends[LOW]
-    rows = [_part(ends, *row) for row in table()["parts"]]
+    rows = [_part(ends, *row) for row in table()["parts"] if sheet.value(row[1]) is not False]
     spare = {end: one.value("spare") for end, one in ends.items()}
     fits, ceiling = given.fits, sheet.value("ceiling")
     known = sum(least.value(name) or 0 for name in ("weights", "need_bytes", "state_bytes"))
