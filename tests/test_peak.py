@@ -3,6 +3,8 @@
 import json
 import pickle
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import verb as run
@@ -12,7 +14,7 @@ from toy_allocator import MIB, Toy
 
 from helpers.allocator.lines import requests
 from helpers.allocator.peak import by_kind, compare
-from helpers.load.rehearse import commits
+from helpers.load.rehearse import build, commits
 
 
 def program(shift=0, *, forward=4, extra=0, function="step"):
@@ -86,15 +88,16 @@ def test_compare_of_two_traces_ends_with_1_above_what_is_allowed(tmp_path):
     assert code == 2 and "record again" in err and err.count("\n") == 1
 
 
-def test_a_commit_is_checked_out_beside_the_work_tree_and_goes(tmp_path, monkeypatch):
-    def git(*words):
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+def commit_of(folder, text):
+    """A repository of one commit, of a train.py of that text."""
+    (folder / "train.py").write_text(text)
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    for words in (("init", "-q"), ("add", "train.py"), ("commit", "-qm", "one")):
+        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
-    git("init", "-q")
-    (tmp_path / "train.py").write_text("\n\nfirst\n")
-    git("add", "train.py")
-    git("commit", "-qm", "one")
+
+def test_a_commit_is_checked_out_beside_the_work_tree_and_goes(tmp_path, monkeypatch):
+    commit_of(tmp_path, "\n\nfirst\n")
     (tmp_path / "train.py").write_text("second\n")
     monkeypatch.chdir(tmp_path)
     with commits.checked_out("HEAD", tmp_path / "outputs") as (name, folder):
@@ -105,3 +108,29 @@ def test_a_commit_is_checked_out_beside_the_work_tree_and_goes(tmp_path, monkeyp
     with pytest.raises(commits.CommitError, match="git rev-parse: .*expected a commit"):
         with commits.checked_out("no-such", tmp_path / "outputs"):
             pass
+
+
+def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the_given_name(
+    tmp_path, monkeypatch
+):
+    def rehearsed(command, card, out, **how):
+        toy, place = Toy(), Path(command[2], "train.py")
+        toy.alloc(int(place.read_text().split()[-1]) * MIB, frames(1))
+        assert not out.exists() and not how["log"].exists()
+        how["log"].write_text(str(out.write_bytes(pickle.dumps(toy.snapshot()))))
+        return SimpleNamespace(trace=out, fits=True, ooms=0)
+
+    given = build.Torch(Path("/t"), "2", True)
+    for name, answer in (("tools", None), ("find", (given, Path("/t"))), ("build", None)):
+        monkeypatch.setattr(build, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr("helpers.load.rehearse.rehearse.rehearse", rehearsed)
+    monkeypatch.setattr("helpers.commands.rehearse.OUTPUTS", tmp_path / "outputs")
+    monkeypatch.chdir(tmp_path)
+    commit_of(tmp_path, "size = 100")
+    (tmp_path / "train.py").write_text("size = 110")
+    words = ("rehearse", "--gpu", "4090", "--against-commit", "HEAD", "--out", "kept/run.pickle")
+    code, out, err = run(*words, "--", "python", "train.py")
+    assert (code, err) == (1, "") and "100.00 MiB -> 110.00 MiB (+10.0%)" in out
+    assert "changed lines behind it: train.py:1" in out
+    first, second = sorted(path.name for path in (tmp_path / "kept").glob("*.pickle"))
+    assert first.startswith("run-") and second == "run.pickle"

@@ -268,7 +268,7 @@ def _commits(
         return run(words, card, at, conf=given.conf, python="", log=log)
 
     with commits.checked_out(ref, OUTPUTS) as (commit, folder):
-        before = commits.rehearsed(one, words, folder, out.with_name(f"{out.name}-{commit}"))
+        before = commits.rehearsed(one, words, folder, out.with_stem(f"{out.stem}-{commit}"))
         after = commits.rehearsed(one, words, Path.cwd(), out)
         both = commits.sources(folder), commits.sources(Path.cwd())
     names = f"{ref} ({commit}): {before}", f"as it is now: {after}"
