@@ -33,6 +33,7 @@ from helpers.run.record import (
 from helpers.run.runner import Local, Stop, Watched, run_one
 from helpers.run.shapes import STATES, Run
 from helpers.shapes import NextStep, Verdict
+from helpers.tell.redact import second_scan
 
 LIVE = "- {notebook: takes_parameters.ipynb, danger: looks}"
 
@@ -67,12 +68,20 @@ def test_box_batch_and_out_reach_the_notebooks_that_take_them(tmp_path):
 
 def test_a_batch_about_one_recorded_box_is_named_after_it_and_keeps_a_plan_that_names_it(tmp_path):
     rows = f"{LIVE[:-1]}, box: live}}\n{LIVE[:-1]}, grid: {{box: [live]}}}}"
-    result = go(plan(tmp_path, rows), StandIn(), box="cuda-healthy")
+    result = go(plan(tmp_path, rows), StandIn(), box="rx7900xt-container")
     kept = result.folder / "plan.yaml"
-    assert result.folder.name.endswith("Z-night-cuda-healthy")
-    assert {run.box for run in result.runs} == {"cuda-healthy"} and "live" not in kept.read_text()
+    assert result.folder.name.endswith("Z-night-rx7900-xt-container")
+    # It stands in the path of every notebook, which must not look like a key to who scans a page before it is shared.
+    path = result.folder / "000-01_hardware_probe-20c93ae7" / "notebook.ipynb"
+    assert (
+        second_scan({"metadata": f'"output_path": "/home/me/outputs/{"/".join(path.parts[-3:])}"'})
+        == []
+    )
+    assert {run.box for run in result.runs} == {
+        "rx7900xt-container"
+    } and "live" not in kept.read_text()
     kept = kept.rename(tmp_path / "kept.yaml")  # beside its notebooks
-    assert [step.box for step in load_plan(kept).steps] == ["cuda-healthy"] * 2
+    assert [step.box for step in load_plan(kept).steps] == ["rx7900xt-container"] * 2
 
 
 @pytest.mark.parametrize(("end", "code"), [("answered", 0), ("failed", 1), ("died", 1)])

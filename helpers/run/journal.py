@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import __version__
+from helpers.look.boxes import recorded_names
 from helpers.look.files import whole, write_atomic
 
 from . import kernel
@@ -301,10 +302,11 @@ def _difference(old: str, new: str) -> str:
 
 
 def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
-    """A folder by moment and plan, and by box where all runs are about one that is not this machine."""
+    """A folder by moment and plan, and by box where all runs are about one recorded box."""
     boxes = {step.box_name for step in checked.steps} - {""}
-    about = next(iter(boxes)) if len(boxes) == 1 and "live" not in boxes else ""
-    names = [checked.plan.name, *[re.sub(r"[^A-Za-z0-9_.]+", "-", about)[:40]] * bool(about)]
+    # rx7900-xt: letters behind digits look like a key to the scan of a page that is shared.
+    about = [re.sub(r"(\d)(?=[a-z])", r"\1-", one) for one in boxes & {*recorded_names()}]
+    names = [checked.plan.name, *(about if len(boxes) == 1 else ())]
     stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{'-'.join(names)}"
     for number in range(1, MOST_OF_A_SECOND + 1):
         folder = out_root.resolve() / (stem if number == 1 else f"{stem}-{number}")
