@@ -283,12 +283,8 @@ def _seconds(when: Reading) -> float | None:
 
 
 def _kinds(events: list[Event]) -> list[str]:
-    """The kinds of the events, worst first; one that has no words is last."""
-    order = list(tables.kind_words())
-    return sorted(
-        {e.kind for e in events},
-        key=lambda kind: (order.index(kind) if kind in order else len(order), kind),
-    )
+    """The kinds of the events, worst first."""
+    return sorted({e.kind for e in events}, key=tables.worst_first)
 
 
 def _count(events: list[Event], kind: str = "") -> int:

@@ -107,9 +107,8 @@ def _error(tracker: str, case: Case) -> str:
 def _of_verdict(case: Case) -> dict[str, str]:
     """The fields that a verdict fills."""
     verdict, cause = case.verdict, about_cause(case.verdict)
-    steps = (
-        [] if not case.steps else [f"Seen with VRAM Casebook: {', '.join(map(_short, case.steps))}"]
-    )
+    taken = ", ".join(map(_short, case.steps))
+    steps = [f"Seen with VRAM Casebook: {taken}"] * bool(taken)
     nowhere = _missing("the evidence does not point to one component")
     fields = {
         "seen": f"Seen: {_missing('no run came to a verdict')}",

@@ -8,11 +8,10 @@ page needs no network and runs nothing.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
+import io
 import json
 import re
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -269,10 +268,8 @@ def cells(
     if words and failed is None:
         failed = _code_cell("", "")
         pieces.append(failed)
-    errors = (
-        [out["text"] for out in failed["outputs"] if out.get("kind") == "error"] if failed else []
-    )
-    if failed and not any(words in text for text in errors):
+    outputs = failed["outputs"] if failed else []
+    if failed and not any(words in out["text"] for out in outputs if out.get("kind") == "error"):
         failed["last_words"] = _clipped(words, room, end=True)
     return pieces
 
@@ -364,14 +361,13 @@ def _picture(encoded: str, alt: str, wide: Any, room: Room) -> dict[str, Any]:
 
 def png_size(encoded: str) -> tuple[int, int] | None:
     """Width and height in pixels of a base64 PNG, None where it is anything else."""
+    from PIL import Image  # most pictures of a page are SVG, and it takes a while to load
+
     try:
-        raw = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
+        with Image.open(io.BytesIO(base64.b64decode(encoded, validate=True)), "r", ["PNG"]) as one:
+            return one.size
+    except (ValueError, OSError, SyntaxError, Image.DecompressionBombError):
         return None
-    if raw[:8] != b"\x89PNG\r\n\x1a\n" or raw[12:16] != b"IHDR" or len(raw) < 24:
-        return None
-    width, height = struct.unpack(">II", raw[16:24])
-    return (width, height) if width and height else None
 
 
 def _verdict(data: Any) -> Verdict | None:

@@ -322,9 +322,8 @@ def _since(folder: Path, sections: list[Section]) -> dict[str, Any] | None:
     together; None where no such batch lies beside this one."""
     own, plan = {same_run(s.run): s for s in sections}, folder.resolve().name.partition("-")[2]
     earlier = sorted(path for path in folder.resolve().parent.glob(f"*-{plan}") if plan)
-    for path in reversed(
-        [one for one in earlier if one.name < folder.resolve().name][-MOST_BEFORE:]
-    ):
+    before_it = [one for one in earlier if one.name < folder.resolve().name]
+    for path in reversed(before_it[-MOST_BEFORE:]):
         before = {same_run(run): run for run in read_batch(path).runs}
         if not before.keys() & own.keys():
             continue

@@ -104,7 +104,7 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     """
     kinds, events = kind_words(), list(events)
     if len(events) > MOST_EVENTS:
-        events.sort(key=lambda event: [*kinds, event.kind].index(event.kind))
+        events.sort(key=lambda event: worst_first(event.kind))
     rows: list[list[Any]] = [
         [
             since_boot(e.when),
@@ -135,6 +135,11 @@ def no_events(log: Reading | None) -> str:
 def kind_words() -> dict[str, str]:
     """Each kind of kernel log event in words, worst first."""
     return {row["kind"]: row["words"] for row in words("events")}
+
+
+def worst_first(kind: str) -> tuple[int, str]:
+    """What kinds of event are sorted by: those that have no words last."""
+    return [*kind_words(), kind].index(kind), kind
 
 
 def who(event: Event) -> str:

@@ -58,6 +58,16 @@ class Monitor:
         write_atomic(path, json.dumps(kept))
         return path
 
+    def mark(self, says: str = "") -> str:
+        """Mark this moment; what is said of it."""
+        self.marks.append((time.time(), says or f"event {len(self.marks) + 1}"))
+        return f"marked: {self.marks[-1][1]}"
+
+    def pause(self) -> str:
+        """Hold what is shown, or go on; what is said of it, nothing where it goes on."""
+        self.paused = not self.paused
+        return "what you see stands still; samples are still kept" * self.paused
+
     def shares(self) -> dict[str, list[float | None]]:
         """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the process's own part of that."""
         drawn = list(self.ring)[-DRAWN:]
@@ -306,11 +316,9 @@ def _end(number: int, frame: object) -> None:
 def _pressed(key: bytes, monitor: Monitor) -> str:
     """Do what a key asks for; what is said of it, or nothing."""
     if key == b"m":
-        monitor.marks.append((time.time(), f"event {len(monitor.marks) + 1}"))
-        return f"marked: {monitor.marks[-1][1]}; {KEYS}"
+        return f"{monitor.mark()}; {KEYS}"
     if key == b"s" and monitor.ring:
         return f"saved {monitor.save(OUTPUTS / 'monitor')}"
     if key == b"p":
-        monitor.paused = not monitor.paused
-        return "held: p goes on; samples are still kept" if monitor.paused else KEYS
+        return monitor.pause() or KEYS
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -60,15 +59,11 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
             drawing.value, rows.value = monitor.chart(), parts_html(views(sample))
 
     def pause() -> None:
-        monitor.paused = not monitor.paused
+        frame.say(monitor.pause() or "ready")
         stop.description = "Go on" if monitor.paused else "Pause"
-        stands = "what you see stands still; samples are still kept"
-        frame.say(stands if monitor.paused else "ready")
 
     def mark() -> None:
-        says = event.value.strip() or f"event {len(monitor.marks) + 1}"
-        monitor.marks.append((time.time(), says))
-        frame.say(f"marked: {says}")
+        frame.say(monitor.mark(event.value.strip()))
 
     def save() -> None:
         frame.say(f"saved {os.path.relpath(monitor.save(watch.folder), OUTPUTS.parent)}")
