@@ -112,6 +112,8 @@ def test_the_cache_of_llama_cpp_is_padded_as_the_release_pads_it(tmp_path):
     assert row(unified, "kv")["bytes"] == 10240 * token
     old = asked(tmp_path, "llama.cpp", "2023-06", **three)
     assert row(old, "kv")["bytes"] == 10000 * token
+    more = asked(tmp_path, "koboldcpp", "2024-06", **LLAMA)
+    assert row(more, "kv")["bytes"] == 8288 * token  # 80 more than asked, in steps of 32
     small = asked(tmp_path, "llama.cpp", "2026-01", **{**LLAMA, "kv_type": "q8_0"})
     assert row(small, "kv")["bytes"] == 8192 * token * 34 // 64
 
