@@ -59,7 +59,7 @@ def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
     inputs |= {one["key"] for one in table("logs")["lines"]} | set(table()["words"])
     inputs |= set("kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant".split())
     inputs |= set(
-        "gpu_layers_asked pattern period interval d_state d_inner n_group n_embd_r n_embd_s".split()
+        "gpu_layers_asked pattern period interval d_state d_inner n_group n_embd_r n_embd_s mamba_ssm_dtype mamba_ssm_cache_dtype".split()
     )
     inputs |= set("kv_cache_memory_bytes max_total_tokens margin_bytes optimizer".split())
     inputs |= set(
@@ -135,6 +135,11 @@ def test_states_of_recurrent_layers_follow_the_slots_and_not_the_context(tmp_pat
     for context in (8192, 65536):
         answer = asked(tmp_path, "llama.cpp", "", **{**inputs, "n_ctx": context})
         assert row(answer, "state")["bytes"] == 4 * 24 * layer
+    drafted = asked(tmp_path, "llama.cpp", "2026-07", **inputs, num_speculative_tokens=2)
+    assert row(drafted, "state")["bytes"] == 3 * 4 * 24 * layer, "a snapshot for each drafted token"
+    whole = asked(tmp_path, "SGLang", "", **inputs)
+    half = asked(tmp_path, "SGLang", "", **inputs, mamba_ssm_dtype="bfloat16")
+    assert row(whole, "state")["bytes"] - row(half, "state")["bytes"] == 5 * 24 * 2 * 128 * 4096
 
 
 def test_vllm_is_solved_in_blocks_and_says_what_would_have_fitted(tmp_path):
@@ -195,6 +200,21 @@ def test_ollama_counts_as_its_estimate_does(tmp_path):
     graph = 4 * 512 * (1 + 4 * 4096 + 8192 * 33)
     assert row(answer, "compute")["bytes"] == graph
     assert answer["fits"] is True
+
+
+def test_ollama_counts_by_the_graph_of_its_release(tmp_path):
+    inputs = {**LLAMA, "n_head": 32, "n_embd": 4096, "n_vocab": 128256, "gguf_arch": "llama"}
+    for version, graph in (("2024-07", 1 + 4 * 4096 + 2048 * 33), ("2024-09", 4096 + 128256)):
+        answer = asked(tmp_path, "ollama", version, **{**inputs, "n_ctx": 2048})
+        assert row(answer, "compute")["bytes"] == 4 * 512 * graph, version
+    experts = {**inputs, "n_expert": 8, "n_ff": 14336, "weights_bytes": 24 * GIB, "kv_type": "f16"}
+    few = asked(tmp_path, "ollama", "0.5", ("MoE",), **experts, card_free_bytes=[12 * GIB] * 2)
+    assert row(few, "compute")["bytes"] > 2 * 0.6 * GIB, "a layer's experts are copied at once"
+    eyes = {**inputs, "gguf_arch": "gemma3", "n_layer_swa": 26, "n_swa": 1024}
+    eyes |= {"projector_weights_bytes": GIB // 2, "card_free_bytes": 23 * GIB}
+    assert asked(tmp_path, "ollama", "0.6.6", **eyes)["fits"] is True
+    wide = {**eyes, "image_size": 1792}
+    assert asked(tmp_path, "ollama", "0.6.6", **wide)["fits"] is False, "patches to the fourth"
 
 
 def test_a_vision_encoder_leaves_no_promise(tmp_path):
@@ -277,6 +297,8 @@ def test_an_encoders_tokens_are_kept_beside_the_decoders_own(tmp_path):
     path = config(tmp_path, **both, **hear, hidden_size=None, tie_word_embeddings=True)
     token = 2 * 1280 * 2 * 4
     assert row(of(path, "--server", "whisper.cpp"), "kv")["bytes"] == token * (512 + 1536)
+    early = of(path, "--server", "whisper.cpp", "--release", "2024-01")
+    assert row(early, "kv")["bytes"] == token * (3 * 448 + 1500), "three times, for its decoders"
     assert row(of(path, "--server", "llama.cpp"), "kv")["bytes"] == token * 512
     served = of(path, "--server", "vllm")["cache"]
     assert served["request_blocks"] == 448 // 16 + -(-1500 // 16)
