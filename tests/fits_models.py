@@ -1,10 +1,12 @@
-"""Made-up models for the tests of ``fits``: GGUF headers with sparse bodies, safetensors files, config.json."""
+"""Made-up models for the tests of ``fits``: GGUF headers with sparse bodies, safetensors files, config.json; how it is asked."""
 
 from __future__ import annotations
 
 import json
 import struct
 from pathlib import Path
+
+from command_line import verb
 
 KINDS = {bool: (7, "<?"), int: (4, "<I"), float: (6, "<f")}
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144)}
@@ -99,3 +101,23 @@ def safetensors(path, shapes, lies=None):
     with path.open("r+b") as file:
         file.truncate(8 + len(head) + at)
     return path
+
+
+def asked(tmp_path, program, version="", tags=(), *options, **inputs):
+    """The JSON answer to a record of these inputs."""
+    path = tmp_path / "record.json"
+    record = {"program": program, "version": version, "architecture": list(tags)}
+    path.write_text(json.dumps({**record, "inputs": inputs, "truth": {"fits": "never read"}}))
+    done = verb("fits", "--inputs", path, "--json", *options)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def row(answer, part):
+    return next(one for one in answer["rows"] if one["part"] == part)
+
+
+def of(path, *options):
+    done = verb("fits", path, "--json", *options)
+    assert done.code == 0, done.err
+    return json.loads(done.out)

@@ -1,0 +1,222 @@
+"""What fits, of servers' logs and public records: what is read, how it ended, and which context would have fitted."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import verb
+from fits_models import decoder, of, row
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helpers import grammar as messages
+from helpers.fits.sheet import table
+from helpers.units import GIB, MIB
+
+RECORDS = Path(__file__).resolve().parents[2] / "shared" / "fits"
+
+
+LLAMA_LOG = """llama_model_loader: loaded meta data with 30 key-value pairs
+llama_model_load: using device CUDA0 (NVIDIA GeForce RTX 3060) (0000:01:00.0) - 11000 MiB free
+print_info: n_layer          = 32
+print_info: n_vocab          = 32000
+load_tensors:        CUDA0 model buffer size =  7000.00 MiB
+load_tensors:   CPU_Mapped model buffer size =   100.00 MiB
+llama_context: n_ctx         = 65536
+llama_kv_cache: size = 8192.00 MiB ( 65536 cells,  32 layers,  1/1 seqs), K (f16): 4096.00 MiB, V (f16): 4096.00 MiB
+"""
+REFUSED = """ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8192.00 MiB on device 0: cudaMalloc failed: out of memory
+"""
+
+
+def test_a_log_that_ended_out_of_memory_says_which_context_would_have_fitted(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(LLAMA_LOG + REFUSED)
+    answer = of(path)
+    assert answer["fits"] is False
+    assert row(answer, "weights")["bytes"] == 7000 * MIB
+    assert row(answer, "kv")["bytes"] == 8192 * MIB
+    context = answer["solved"]["context"]
+    assert (
+        context % 256 == 0 and 0.5 * 4000 < context / 8 < 4000
+    )  # of 4000 MiB left, an eighth a token
+    path.write_text(LLAMA_LOG + REFUSED + "main: server is listening on 127.0.0.1:8080\n")
+    assert of(path)["fits"] is True, "what was tried again and then runs is no failure"
+
+
+ESTIMATED = """level=INFO source=server.go:104 msg="system memory" total="31.2 GiB" free="21.2 GiB"
+level=INFO source=memory.go:356 msg="offload to cuda" layers.requested=-1 layers.model=41 layers.offload=29 \
+memory.available="[7.0 GiB]" memory.required.kv="400.0 MiB" memory.weights.total="8.2 GiB" memory.graph.full="266.7 MiB"
+level=INFO source=server.go:376 msg="starting llama server" cmd="runner --ctx-size 2048 --batch-size 512 --parallel 1"
+llama_model_loader: loaded meta data with 36 key-value pairs
+level=INFO source=server.go:593 msg="llama runner started in 2 seconds"
+"""
+COUNTED = """level=INFO source=sched.go:484 msg="system memory" total="13.5 GiB" free="7.3 GiB"
+level=INFO source=sched.go:491 msg="gpu memory" id=0 library=ROCm available="6.1 GiB" free="7.5 GiB" minimum="457.0 MiB"
+level=INFO source=server.go:497 msg="loading model" "model layers"=27 requested=-1
+level=INFO source=device.go:240 msg="model weights" device=ROCm0 size="1.5 GiB"
+level=INFO source=device.go:245 msg="model weights" device=CPU size="300.0 MiB"
+level=INFO source=device.go:251 msg="kv cache" device=ROCm0 size="1.5 GiB"
+level=INFO source=device.go:262 msg="compute graph" device=ROCm0 size="256.0 MiB"
+level=INFO source=runner.go:965 msg="starting go runner"
+level=INFO msg=load request="{Operation:commit Parallel:1 BatchSize:512 KvSize:16384 KvCacheType:}"
+level=INFO source=server.go:1384 msg="llama runner started in 2 seconds"
+"""
+
+
+def test_what_ollama_estimates_and_what_it_counts_are_both_read(tmp_path):
+    path = tmp_path / "ollama.log"
+    path.write_text(ESTIMATED * 2)
+    answer = of(path)
+    assert answer["program"] == "ollama" and answer["ceiling_bytes"] == 7 * GIB
+    assert row(answer, "kv")["bytes"] == 400 * MIB, "the runner's own lines end no load of ollama's"
+    assert answer["fits"] is False, "it runs, and 12 of 41 layers do not lie on the card"
+    path.write_text(COUNTED)
+    answer = of(path)
+    assert row(answer, "weights")["bytes"] == row(answer, "kv")["bytes"] == 1.5 * GIB
+    assert row(answer, "compute")["bytes"] == 256 * MIB and answer["fits"] is True
+    token = 1.5 * GIB / 16384
+    room = 7.5 * GIB - 457 * MIB - 256 * MIB - 1.5 * GIB
+    assert 0 <= room - answer["solved"]["context"] * token < 257 * token
+
+
+FITTED = """llama_params_fit_impl: projected to use 41234 MiB of device memory vs. 23832 MiB of free device memory
+llama_params_fit_impl: cannot meet free memory target of 1024 MiB, need to reduce device memory by 18426 MiB
+llama_params_fit_impl: context size reduced from 262144 to 65536 -> need 18432 MiB less memory in total
+llama_params_fit_impl:   - CUDA0 (NVIDIA GeForce RTX 3090): 38 layers,  12000 MiB used,   1832 MiB free
+llama_params_fit_impl:   - CUDA1 (NVIDIA GeForce RTX 3060): 11 layers,  9000 MiB used,   1632 MiB free
+"""
+
+
+def test_what_fit_lines_print_is_taken_as_it_stands(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(FITTED)
+    answer = of(path)
+    assert answer["fits"] is False and answer["spare_bytes"] == -18426 * MIB
+    assert answer["solved"]["context"] == 65536 and answer["solved"]["layers_on_gpu"] == 49
+    assert row(answer, "reserve")["bytes"] == 1024 * MIB
+    path.write_text(
+        "common_params_fit_impl: projected to use 9000 MiB of device memory vs. 23832 MiB of free device memory\n"
+        "common_params_fit_impl: will leave 14832 >= 1024 MiB of free device memory, no changes needed\n"
+    )
+    assert of(path)["fits"] is True and of(path)["spare_bytes"] == (14832 - 1024) * MIB
+
+
+def test_failures_with_opposite_remedies_are_told_apart(tmp_path):
+    path, said = tmp_path / "vllm.log", []
+    for line in (
+        "ValueError: Free memory on device (11.50/23.64 GiB) on startup is less than desired "
+        "GPU memory utilization (0.9, 21.28 GiB). Decrease GPU memory utilization.",
+        "ValueError: To serve at least one request with the models's max seq len (65536), (8.0 GiB "
+        "KV cache is needed, which is larger than the available KV cache memory (3.0 GiB).",
+    ):
+        path.write_text(line + "\n")
+        answer = of(path)
+        assert answer["fits"] is False
+        assert answer["solved"]["utilisation"] == (0.48 if not said else None)
+        said.append(" ".join(answer["notes"]))
+    assert "lower --gpu-memory-utilization" in said[0] and "raise" in said[1]
+    assert answer["solved"]["context"] == 24576  # three eighths of what was asked for
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_header_or_a_log_with_changed_bytes_ends_in_an_answer_or_in_a_line(tmp_path, data):
+    model = decoder(tmp_path / "a.gguf", vocab=5).read_bytes()
+    whole = data.draw(st.sampled_from([model[:700], ESTIMATED.encode(), FITTED.encode()]))
+    end = data.draw(st.integers(5, len(whole)))
+    changed = bytearray(whole[:end] + model[700:] * (whole == model[:700]))
+    for at in data.draw(st.lists(st.integers(4, end - 1), max_size=8)):
+        changed[at] = data.draw(st.sampled_from([0, 1, 45, 57, 127, 255]))
+    path = tmp_path / "changed"
+    path.write_bytes(changed)
+    done = verb("fits", path)
+    assert done.code in (0, 2) and "Traceback" not in done.err, done.err
+    assert done.code == 0 or done.err.count("\n") == 1, done.err
+
+
+@pytest.mark.skipif(not RECORDS.is_dir(), reason="no records beside the checkout")
+def test_public_records_follow_from_their_inputs():
+    wrong = []
+    for path in sorted(RECORDS.glob("*.json")):
+        record = json.loads(path.read_text())
+        answer = of_inputs(path)
+        truth = record["truth"]
+        if truth["fits"] is not None and answer["fits"] not in (None, truth["fits"]):
+            wrong.append(f"{path.stem}: fits {answer['fits']}")
+        wrong += [f"{path.stem}: {line}" for line in differs(record, answer)]
+    assert wrong == []
+
+
+def of_inputs(path):
+    return json.loads(verb("fits", "--inputs", path, "--json").out)
+
+
+def differs(record, answer):
+    """What an independent record printed of its cache and the answer does not say, to the last printed digit."""
+    truth, pool = record["truth"], record["truth"]["kv_bytes"]
+    if not record["verification"]["independent"] or record["program"] == "SGLang":
+        return
+    size, need = row(answer, "kv")["bytes"], answer["cache"]["need_bytes"]
+    digit = {"vLLM": 0.0051 * GIB, "ollama": 0.051 * GIB}.get(record["program"], 0.0051 * MIB)
+    if pool and size and truth["tokens"] is None and abs(size - pool) > digit:
+        yield f"cache {size}, printed {pool}"
+    if pool and need and truth["tokens"] and size == need and need > pool + digit:
+        yield f"one request takes {need}, the pool is {pool}"
+
+
+@pytest.mark.parametrize(
+    "one", table("logs")["lines"], ids=lambda one: f"{one['key']}-{one['has'][:12]}"
+)
+def test_a_line_of_a_log_is_looked_for_by_words_of_its_form(one):
+    assert re.compile(one["form"]).groups <= 2 and one["source"]
+    plain = one["form"].replace("\\", "")
+    assert one["has"] in plain
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        (
+            "ValueError: To serve at least one request with the model's max seq len (65536), (8.0 GiB KV "
+            "cache is needed, which is larger than the available KV cache memory (3.0 GiB)).",
+            True,
+        ),
+        (
+            "(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+            "GPU 0 has a total capacity of 23.64 GiB of which 300.00 MiB is free. Of the allocated memory "
+            "22.90 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+            True,
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+            "GPU 0 has a total capacity of 23.64 GiB of which 300.00 MiB is free. Of the allocated memory "
+            "22.90 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+            False,
+        ),
+    ],
+)
+def test_the_verdict_of_a_servers_failure_ends_in_fits_and_a_trainings_does_not(
+    text, fits, tmp_path
+):
+    path = tmp_path / "error.txt"
+    path.write_text(text)
+    step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
+    assert ("helpers fits LOG" in step["command"]) is fits
+
+
+SERVERS = [
+    one
+    for one in messages.table()
+    if one["program"] in ("vLLM", "SGLang", "llama.cpp", "Ollama")
+    and one["event"] in table("logs")["failed"]
+]
+
+
+@pytest.mark.parametrize("one", SERVERS, ids=lambda one: one["id"])
+def test_every_failure_of_a_server_ends_in_what_would_have_fitted(one, tmp_path):
+    path = tmp_path / "error.txt"
+    path.write_text(one["example"])
+    step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
+    assert "helpers fits LOG" in step["command"], step
