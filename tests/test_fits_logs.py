@@ -45,6 +45,71 @@ def test_a_log_that_ended_out_of_memory_says_which_context_would_have_fitted(tmp
     assert of(path)["fits"] is True, "what was tried again and then runs is no failure"
 
 
+HYBRID = """main: loading model
+common_params_fit_impl: projected to use 9000 MiB of device memory vs. 8000 MiB of free device memory
+common_params_fit_impl: cannot meet free memory target of 1024 MiB, need to reduce device memory by 2024 MiB
+llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 4070) (0000:06:00.0) - 8064 MiB free
+llama_model_loader: loaded meta data with 35 key-value pairs
+load_tensors: offloaded 20/41 layers to GPU
+load_tensors:   CPU_Mapped model buffer size =  5000.00 MiB
+load_tensors:        CUDA0 model buffer size =  5000.00 MiB
+llama_context: n_ctx         = 65536
+llama_kv_cache:        CPU KV buffer size =  2048.00 MiB
+llama_kv_cache:      CUDA0 KV buffer size =  2048.00 MiB
+llama_kv_cache: size = 4096.00 MiB ( 65536 cells,  10 layers,  1/1 seqs), K (f16): 2048.00 MiB, V (f16): 2048.00 MiB
+llama_memory_recurrent:      CUDA0 RS buffer size =    60.00 MiB
+llama_memory_recurrent: size =  120.00 MiB (     1 cells,  40 layers,  1 seqs), R (f32):    5.00 MiB, S (f32):  115.00 MiB
+ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1892.00 MiB on device 0: cudaMalloc failed: out of memory
+ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 1983905792
+"""
+
+
+def test_what_lies_on_the_card_is_summed_and_the_context_that_would_fit_is_solved(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(HYBRID)
+    answer = of(path)
+    parts = {part: row(answer, part)["bytes"] / MIB for part in ("weights", "kv", "state")}
+    assert parts == {"weights": 5000, "kv": 2048, "state": 60}, "what lies with the host is not"
+    assert row(answer, "compute")["bytes"] == 1892 * MIB, "what was asked for and not had"
+    assert answer["ceiling_bytes"] == 8064 * MIB and answer["spare_bytes"] == -2024 * MIB
+    assert answer["solved"]["context"] == 65536 - 2024 * 32
+    path.write_text(HYBRID.replace("8064 MiB free", "7064 MiB free") + HYBRID)
+    assert of(path)["ceiling_bytes"] == 8064 * MIB, "an earlier load counts no card twice"
+
+
+DRAFTED = """srv    load_model: loading model '/m/a.gguf'
+llama_prepare_model_devices: using device CUDA0 (NVIDIA GeForce RTX 3090) (0000:c1:00.0) - 23000 MiB free
+load_tensors:        CUDA0 model buffer size = 15000.00 MiB
+llama_context: n_ctx         = 16384
+llama_kv_cache_iswa: creating non-SWA KV cache, size = 16384 cells
+llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB
+llama_kv_cache_iswa: creating     SWA KV cache, size = 1536 cells
+llama_kv_cache:      CUDA0 KV buffer size =   128.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   300.00 MiB
+srv    load_model: loading draft model '/m/b.gguf'
+llama_prepare_model_devices: using device CUDA0 (NVIDIA GeForce RTX 3090) (0000:c1:00.0) - 7000 MiB free
+llama_model_loader: loaded meta data with 30 key-value pairs
+load_tensors:        CUDA0 model buffer size =   500.00 MiB
+llama_context: n_ctx         = 4096
+llama_kv_cache:      CUDA0 KV buffer size =    64.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   200.00 MiB
+load_hparams: model size:         800.00 MiB
+alloc_compute_meta:      CUDA0 compute buffer size =   100.00 MiB
+main: server is listening on 127.0.0.1:8080
+"""
+
+
+def test_a_draft_and_a_vision_part_are_added_to_the_model_they_are_loaded_beside(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(DRAFTED * 2)
+    answer = of(path)
+    parts = {part: row(answer, part)["bytes"] / MIB for part in ("weights", "kv", "compute")}
+    assert parts == {"weights": 15500, "kv": 704, "compute": 600}
+    assert answer["ceiling_bytes"] == 23000 * MIB and answer["fits"] is True
+    path.write_text(DRAFTED.partition("srv    load_model: loading draft")[0])
+    assert row(of(path), "kv")["bytes"] == 640 * MIB, "both of its caches"
+
+
 ESTIMATED = """level=INFO source=server.go:104 msg="system memory" total="31.2 GiB" free="21.2 GiB"
 level=INFO source=memory.go:356 msg="offload to cuda" layers.requested=-1 layers.model=41 layers.offload=29 \
 memory.available="[7.0 GiB]" memory.required.kv="400.0 MiB" memory.weights.total="8.2 GiB" memory.graph.full="266.7 MiB"
@@ -67,6 +132,8 @@ level=INFO source=server.go:1384 msg="llama runner started in 2 seconds"
 
 def test_what_ollama_estimates_and_what_it_counts_are_both_read(tmp_path):
     path = tmp_path / "ollama.log"
+    path.write_text(ESTIMATED.partition("llama_model_loader")[0])
+    assert of(path)["fits"] is False, "what its estimate leaves to RAM is not on the card"
     path.write_text(ESTIMATED * 2)
     answer = of(path)
     assert answer["program"] == "ollama" and answer["ceiling_bytes"] == 7 * GIB
@@ -173,6 +240,21 @@ def test_a_line_of_a_log_is_looked_for_by_words_of_its_form(one):
     assert re.compile(one["form"]).groups <= 2 and one["source"]
     plain = one["form"].replace("\\", "")
     assert one["has"] in plain
+
+
+FIRST = """INFO worker.py:267] the current vLLM instance can use total_gpu_memory (8.00GiB) x gpu_memory_utilization (0.70) = 5.60GiB
+INFO worker.py:267] model weights take 5.00GiB; non_torch_memory takes 0.10GiB; PyTorch activation peak memory takes 1.30GiB; the rest
+INFO executor_base.py:116] Maximum concurrency for 4,096 tokens per request: 0.00x
+ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.
+"""
+
+
+def test_the_first_vllm_kept_its_graphs_beside_the_share(tmp_path):
+    path = tmp_path / "vllm.log"
+    path.write_text(FIRST)
+    answer = of(path)
+    assert answer["fits"] is False and answer["spare_bytes"] == pytest.approx(-0.8 * GIB, rel=0.01)
+    assert answer["solved"]["utilisation"] == 0.8, "6.4 of 8 GiB, and the cache comes to it"
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from typing import Any
 from helpers.fits.sheet import Given, Sheet, listed, table
 from helpers.units import MIB
 
-MOST_JSON, MOST_GGUF = 100 * MIB, 32 * MIB
-"""Bytes of a header that are read: safetensors itself refuses more than 100 MB; a GGUF's largest part is its vocabulary."""
+MOST_READ = 32 * MIB
+"""Bytes of a header that are read: a GGUF's largest part is its vocabulary, an index of 100,000 tensors takes 12 MiB."""
 MOST_TENSORS, MOST_KEYS, MOST_KEPT, MOST_LAYERS = 200_000, 65_536, 4096, 4096
 MOST_BYTES, INDEX = 1 << 50, "model.safetensors.index.json"
 SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
@@ -38,11 +38,11 @@ def start_of(path: Path, size: int, at: int = 0) -> bytes:
         return file.read(size)
 
 
-def json_file(path: Path, at: int = 0, size: int = MOST_JSON + 1) -> dict[str, Any]:
+def json_file(path: Path, at: int = 0, size: int = MOST_READ + 1) -> dict[str, Any]:
     """The JSON object in a file of bounded size, or in a part of it."""
     data = start_of(path, size, at)
-    if len(data) > MOST_JSON:
-        raise wrong(path, f"more than {MOST_JSON} bytes", "JSON of at most 100 MiB")
+    if len(data) > MOST_READ:
+        raise wrong(path, f"more than {MOST_READ} bytes", "JSON of at most 32 MiB")
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -55,18 +55,17 @@ def json_file(path: Path, at: int = 0, size: int = MOST_JSON + 1) -> dict[str, A
 def safetensors_bytes(path: Path) -> int:
     """Bytes of the tensors of one safetensors file, by its header: 8 bytes of length, then JSON."""
     size, length = path.stat().st_size, int.from_bytes(start_of(path, 8), "little")
-    if not 2 <= length <= min(MOST_JSON, size - 8):
-        raise wrong(path, f"a header of {length} of {size} bytes", "a whole safetensors file")
-    tensors = json_file(path, 8, length)
+    tensors = json_file(path, 8, min(length, MOST_READ + 1))
     tensors.pop("__metadata__", None)
     try:
         found = max((int(one["data_offsets"][1]) for one in tensors.values()), default=0)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         found = -1
     there = size - 8 - length or MOST_BYTES  # a header alone is enough
-    if len(tensors) > MOST_TENSORS or not 0 <= found <= there:
-        seen = f"{len(tensors)} tensors that end at {found} of {there} bytes"
-        raise wrong(path, seen, f"at most {MOST_TENSORS}, all of them in the file")
+    if not 0 <= found <= there:
+        raise wrong(
+            path, f"tensors that end at {found} of {there} bytes", "all of them in the file"
+        )
     return found
 
 
@@ -74,7 +73,7 @@ class Gguf:
     """The header of a GGUF file: ``keys`` (long arrays only as their length), ``bytes`` of its tensors, and those by type."""
 
     def __init__(self, path: Path):
-        self.path, self.data, self.at = path, start_of(path, MOST_GGUF), 4
+        self.path, self.data, self.at = path, start_of(path, MOST_READ), 4
         self.by_type, self.ends = dict[str, int](), dict[str, int]()
         version, tensors, keys = self._take("<IQQ")
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
@@ -105,7 +104,7 @@ class Gguf:
         self.at += count
         if self.at > len(self.data):
             seen = f"a header that goes on after {len(self.data)} bytes"
-            raise wrong(self.path, seen, f"a whole one in the first {MOST_GGUF}")
+            raise wrong(self.path, seen, f"a whole one in the first {MOST_READ}")
         return self.at - count
 
     def _take(self, form: str) -> tuple[Any, ...]:
@@ -149,12 +148,13 @@ def read_model(path: Path) -> Given:
         about = json_file(index) if config and index.exists() else {}
     total = about["metadata"].get("total_size") if isinstance(about.get("metadata"), dict) else 0
     files = sorted(folder.glob("*.safetensors")) if config else [path]
-    weights = _whole(total) or sum(map(safetensors_bytes, files))
     if not config or about is config:
         config = json_file(beside) if beside.exists() else {}
     lost = ["config.json beside the weights: it names layers, heads and widths"]
-    alone = Given("vLLM", {"weights_bytes": weights}, missing=lost)
-    return _config(config, path, weights) if config else alone
+    known = _config(config, path) if config else Given("vLLM", {}, missing=lost)
+    weights = _whole(total) or sum(map(safetensors_bytes, files))
+    known.inputs.update({"model_bytes": weights} if weights else {"parameters_wide": 1})
+    return known
 
 
 def _known(kind: str, **given: Any) -> Given:
@@ -184,7 +184,7 @@ def named(keys: dict[str, Any], names: dict[str, list[str]], before: str = "") -
     return found
 
 
-def _config(config: dict[str, Any], path: Path, weights: int) -> Given:
+def _config(config: dict[str, Any], path: Path) -> Given:
     inner = config.get("text_config") or config.get("llm_config")
     text = {**config, **(inner if isinstance(inner, dict) else {})}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
@@ -200,12 +200,10 @@ def _config(config: dict[str, Any], path: Path, weights: int) -> Given:
     gates = 2 if {"gelu", "relu", "gelu_new"} & set(map(str, acts)) else 3
     inputs.update(tied=text.get("tie_word_embeddings", both) is True, gates=gates)
     inputs.update(_quantised(text.get("quantization_config")))
-    inputs.update({"model_bytes": weights} if weights else {"parameters_wide": 1})
     eyes = [one for key, one in config.items() if key.startswith("vision")]
     parts = next((one for one in eyes if isinstance(one, dict)), {})
     inputs.update(named(parts, of["eyes"]), vision_parts=len(eyes))
-    lost = ["the vision part: no weights lie beside the config"] * bool(eyes and not weights)
-    return _known(kind, program="vLLM", inputs=inputs, missing=lost)
+    return _known(kind, program="vLLM", inputs=inputs)
 
 
 def _quantised(how: Any) -> dict[str, Any]:
@@ -248,8 +246,8 @@ def _layers(found: dict[str, Any], kind: str, types: Any = ()) -> dict[str, Any]
     inputs.update(n_layer_kv=len(full), n_layer_swa=len(swa), n_layer_recurrent=recurrent)
     inputs.update(n_head=max(listed(query)), n_head_kv=max(full, default=max(heads)))
     if isinstance(found.get("n_head_kv"), list):
-        inputs.update(heads_full=sum(full), heads_swa_all=sum(swa))
-        inputs["n_head_kv_swa"] = max(swa, default=0)
+        most = max(swa, default=0)
+        inputs.update(heads_full=sum(full), heads_swa_all=sum(swa), n_head_kv_swa=most)
     if "kv_lora_rank" in inputs:  # one latent for all heads
         inputs.update(head_dim_k=None, head_dim_v=None)
     return inputs

@@ -136,12 +136,10 @@ def fullest_card(cards: Any, shares: Any, fixed: float, one: float, count: int, 
 
 FUNCTIONS: dict[str, Any] = {
     "b": element_bytes,
-    "total": lambda figures: sum(listed(figures)),
-    "least": lambda figures: min(listed(figures)),
-    "count": lambda figures: len(listed(figures)),
+    "longest": lambda sizes, of: sum(n for n, m in zip(sizes, of, strict=True) if m == max(of)),
     "up": lambda size, step: -(-size // step),
     "pad": lambda size, step: -(-size // step) * step,
-    **{one.__name__: one for one in (layers_in, fullest_card, max, min, int)},
+    **{one.__name__: one for one in (layers_in, fullest_card, listed, len, max, min, sum, int)},
     **{"GIB": GIB, "MIB": MIB},
 }
 """What formulas may use beside names."""

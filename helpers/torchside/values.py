@@ -231,7 +231,7 @@ class _Along:
         elif kind == "reads" and isinstance(out, self.torch.Tensor):
             # What is no single stretch of memory is gathered by a kernel first.
             found = self.again(func, "writes" if out is args[0] else "computes", args, kwargs, None)
-            if found is None and given and not given[0].is_contiguous():
+            if found is None and not given[0].is_contiguous():
                 out.zero_()
             elif found is not None and found is not out:
                 out.copy_(found)

@@ -25,7 +25,7 @@ SIZES = frozenset(
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENDLESS = 1000
 # In the order of device.c.
-COUNTS = "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives managed".split()
+COUNTS = "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives".split()
 
 
 class Witness:
@@ -47,9 +47,9 @@ class Witness:
             self.heard
         )
         device.fake_count.restype = ctypes.c_ulonglong
+        device.fake_missing_name.restype = ctypes.c_char_p
         device.fake_on_read(self.hear)
         atexit.register(self.write)
-        self.write()  # not every process reaches its end
         os.register_at_fork(after_in_parent=self.forked, after_in_child=self.reads.clear)
 
     def forked(self) -> None:
@@ -140,16 +140,20 @@ class Witness:
     def write(self) -> None:
         error: Any = getattr(sys, "last_value", None)
         frames: list[str] = []
+        missing: list[str] = []
         at = getattr(error, "__traceback__", None)
         while at is not None:
             code = at.tb_frame.f_code
             frames.insert(0, f"{os.path.basename(code.co_filename)}:{at.tb_lineno} {code.co_name}")
             at = at.tb_next
+        while name := self.device.fake_missing_name(len(missing)):
+            missing.append(name.decode())
         read = ("op", "sizes", "inside", "where", "times")
         seen = {
             "pid": os.getpid(),
             "forks": self.forks,
             "frames": frames,
+            "missing": missing,
             "error": "" if error is None else type(error).__name__,
             "message": "" if error is None else str(error),
             "counts": {name: self.device.fake_count(at) for at, name in enumerate(COUNTS)},

@@ -23,7 +23,6 @@ from helpers.child import watch
 from helpers.load.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, record, under
 from helpers.load.rehearse.build import NEEDS, WORDS, Torch, build
 from helpers.load.rehearse.devices import Device
-from helpers.look import files
 
 SHOWN = 6
 DIED = "killed or crashed"  # the recorder's word (helpers/load/record.py)
@@ -188,8 +187,6 @@ def rehearse(
     done = record([*before, *argv], out, max_events=DEFAULT_EVENTS)
     paths = sorted(folder.glob("rehearsal_*.told"))
     told = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    for row in told:
-        row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
     conf = given.get("PYTORCH_CUDA_ALLOC_CONF", "")
     found = _found(done, told, device, torch, conf, workspace, limits)
     path = folder / "record.json"
@@ -268,18 +265,14 @@ def _own_errors(told: Told) -> list[Mapping[str, Any]]:
 def whose(done: Recording, told: Told) -> str:
     """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal, in one line."""
     errors = " ".join(f"{row['error']}: {row['message']}" for row in _own_errors(told))
-    called, key = ", ".join(_unanswered(told)[:3]), "other" if exact(told) else "sizes"
-    if not errors:
-        key = "crash" if done.exit_code > 128 else "unanswered" if called else "exit"
-    found = next((row for row in WORDS["ends"] if re.search(row["seen"], errors)), WORDS[key])
+    found = next((row for row in WORDS["ends"] if re.search(row["seen"], errors)), None)
+    if found is None and done.exit_code > 128 and not errors:
+        found = WORDS["crash"]
+    if found is None and not exact(told):
+        found = WORDS["sizes"]
+    found = found or WORDS["other"]
     name = done.signal or f"signal {done.exit_code - 128}"
-    says = found["says"].format(signal=name, code=done.exit_code, names=called)
-    return f"{found['whose']}: {says}"
-
-
-def _unanswered(told: Told) -> list[str]:
-    """What was asked of the libraries and is not answered."""
-    return sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
+    return f"{found['whose']}: {found['says'].format(signal=name)}"
 
 
 @once
@@ -340,16 +333,19 @@ def trust(
         names = ["{place} ({op}, {times} times)".format(**row) for row in other[:SHOWN]]
         places = "; ".join(names) + "; and others" * (len(other) > SHOWN)
         lines.append(sentences["values"].format(places=places))
-    called = _unanswered(told)
+    called = sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
     libraries = WORDS["libraries"].items()
     missing = [says for name in called for start, says in libraries if name.startswith(start)]
     lines += dict.fromkeys(missing)
     using = sum(bool(row["counts"].get("launches")) for row in told)
-    counted = ("cudnn", "transforms", "collectives", "managed")
-    counts = {what: sum(row["counts"].get(what, 0) for row in told) for what in counted}
-    counts["managed"] >>= 20
-    forks = sum(row["forks"] for row in told)
-    counts |= {"streams": streams * (streams > 1), "forks": forks, "several": using * (using > 1)}
+    counts = {
+        "cudnn": sum(row["counts"].get("cudnn", 0) for row in told),
+        "transforms": sum(row["counts"].get("transforms", 0) for row in told),
+        "streams": streams * (streams > 1),
+        "forks": sum(row["forks"] for row in told),
+        "several": using * (using > 1),
+        "collectives": sum(row["counts"].get("collectives", 0) for row in told),
+    }
     known_bytes = {"bytes": cudnn_workspace_bytes}
     lines += [
         sentences[what].format(many=many, **known_bytes) for what, many in counts.items() if many
