@@ -1,8 +1,10 @@
 """A trial: its outcomes, what it is given, what it leaves behind, and records that survive."""
 
 import errno
+import inspect
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -222,20 +224,17 @@ def test_no_command_and_a_marker_that_is_no_expression_are_refused():
         command(["true"], "loss=(")
 
 
-def test_the_parameters_named_here_are_those_of_the_programs():
-    import inspect
-
+def test_every_parameter_that_a_program_takes_is_named_here_and_none_that_it_does_not():
     from helpers.torchside import workloads as programs
 
-    keep = {"empty_cache_every": 0, "gc_every": 0, "double": 0}
-    planted = {"ballast_mib": 0, "slow": 1.0}
+    def read(of):
+        return set(re.findall(r"\bp\.(\w+)", inspect.getsource(of)))
+
     for name, known in BUILT_IN.items():
-        given = inspect.signature(programs.PROGRAMS[name]).parameters.values()
-        found = {one.name: one.default for one in given if one.kind is one.KEYWORD_ONLY}
-        found = {key: value for key, value in found.items() if key not in ("seed", "first")}
-        found |= keep if "empty_cache_every" in known.parameters else {}
-        found |= {"recycle_every": 0, "parallel": 1} if name == "tuning" else {}
-        assert {**found, **planted} == dict(known.parameters) and known.seconds > 0
+        taken = read(programs.PROGRAMS[name]) - {"first"} | {"ballast_mib", "slow"}
+        taken |= read(programs.tidy) if known.parameters.get("gc_every") is not None else set()
+        taken |= {"recycle_every", "parallel"} if name == "tuning" else set()
+        assert taken == set(known.parameters) and known.seconds > 0
 
 
 # Its record.

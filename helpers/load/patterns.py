@@ -1,19 +1,22 @@
 """What do programs that run out of memory ask of the allocator, in order? Five stress patterns, in their own terms, as traces.
 
-Each writes its requests to a Tape. The first line of its docstring is what it shows; its keyword arguments are its parameters.
+Each writes its requests to a Tape. The first line of its docstring is what it shows; its parameters, ``p``, stand in patterns.json.
 The traces are seeded, and the same on every machine.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from helpers.allocator.trace import STREAM_STEP, Op, Trace
-from helpers.units import GIB, MIB
+from helpers.units import MIB
 
 
 class Tape:
@@ -76,15 +79,7 @@ class Tape:
         )
 
 
-def volume_profiles(
-    t: Tape,
-    *,
-    sessions: int = 1014,
-    bins: int = 1000,
-    chunk_sessions: int = 50,
-    low_ticks: int = 40_000,
-    high_ticks: int = 900_000,
-) -> None:
+def volume_profiles(t: Tape, p: Any) -> None:
     """Chunks padded to their longest session: whole segments of ever other sizes stay cached beside a small list to be joined.
 
     A chunk loads price and volume [chunk, longest], makes int64 bin numbers and a mask of the same shape, then for each session
@@ -92,12 +87,12 @@ def volume_profiles(
     one final cat joins.
     """
     profiles, pocs = [], []
-    for t.round, first in enumerate(range(0, sessions, chunk_sessions)):
-        count = min(chunk_sessions, sessions - first)
+    for t.round, first in enumerate(range(0, p.sessions, p.chunk_sessions)):
+        count = min(p.chunk_sessions, p.sessions - first)
         # The sum of three draws: most sessions are of middling length, a few very long, and the longest sets the padding.
-        spread = high_ticks - low_ticks
+        spread = p.high_ticks - p.low_ticks
         ticks = [
-            low_ticks + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
+            p.low_ticks + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
             for _ in range(count)
         ]
         cells = count * max(ticks)
@@ -110,32 +105,21 @@ def volume_profiles(
         for length in ticks:
             used = t.alloc("session_bins", length * 8)
             weight = t.alloc("session_volume", length * 4)
-            rows.append(t.alloc("session_profile", bins * 4))
+            rows.append(t.alloc("session_profile", p.bins * 4))
             t.free(used, weight)
-        profiles.append(t.alloc("chunk_profile", count * bins * 4))
+        profiles.append(t.alloc("chunk_profile", count * p.bins * 4))
         t.free(*rows, mask, index, volume, price)
-        order = t.alloc("sorted_order", count * bins * 8)
-        ranked = t.alloc("sorted_volume", count * bins * 4)
-        share = t.alloc("cumulative_share", count * bins * 4)
+        order = t.alloc("sorted_order", count * p.bins * 8)
+        ranked = t.alloc("sorted_volume", count * p.bins * 4)
+        share = t.alloc("cumulative_share", count * p.bins * 4)
         pocs.append(t.alloc("chunk_poc", count * 8))
         t.free(order, ranked, share)
-    t.alloc("all_profiles", sessions * bins * 4)
-    t.alloc("all_pocs", sessions * 8)
+    t.alloc("all_profiles", p.sessions * p.bins * 4)
+    t.alloc("all_pocs", p.sessions * 8)
     t.free(*profiles, *pocs)
 
 
-def growing_batches(
-    t: Tape,
-    *,
-    batches: int = 52,
-    batch: int = 16,
-    hidden: int = 2048,
-    layers: int = 12,
-    first_length: int = 768,
-    growth: int = 22,
-    length_noise: int = 96,
-    kept_share: float = 1.0,
-) -> None:
+def growing_batches(t: Tape, p: Any) -> None:
     """Batches of growing length whose kept outputs split the segments that the longer next batch can no longer use.
 
     A transformer in bf16 with fp32 Adam and gradient checkpointing (the backward pass makes each layer's activations again);
@@ -147,21 +131,23 @@ def growing_batches(
     pass with expandable_segments (seeds 0 to 19) and with max_split_size_mb:128 (0 and 1); roundup_power2_divisions:4 and
     garbage_collection_threshold:0.8 under a fraction put the end off by 1 to 3 batches (0 and 1).
     """
-    parameter_bytes = 12 * hidden * hidden * 2
-    for _ in range(layers):
+    parameter_bytes = 12 * p.hidden * p.hidden * 2
+    for _ in range(p.layers):
         t.alloc("weights", parameter_bytes)
-    for t.round in range(batches):
-        state = batch * (first_length + t.round * growth + t.below(length_noise)) * hidden * 2
+    for t.round in range(p.batches):
+        state = (
+            p.batch * (p.first_length + t.round * p.growth + t.below(p.length_noise)) * p.hidden * 2
+        )
         inputs = []
-        for _ in range(layers):
+        for _ in range(p.layers):
             inputs.append(t.alloc("layer_input", state))
             t.free(*_layer_activations(t, state))
         output = t.alloc("output_fp32", 2 * state)
-        t.alloc("kept_output", 2 * state * kept_share)
+        t.alloc("kept_output", 2 * state * p.kept_share)
         back = t.alloc("gradient", state)
         t.free(output)
         gradients = []
-        for _ in range(layers):
+        for _ in range(p.layers):
             activations = [inputs.pop(), *_layer_activations(t, state)]
             first, second = t.alloc("mlp_gradient", 4 * state), t.alloc("mlp_gradient", 4 * state)
             t.free(first)
@@ -173,7 +159,7 @@ def growing_batches(
             back = before
         t.free(back)
         if not t.round:
-            for _ in range(layers):
+            for _ in range(p.layers):
                 t.alloc("adam_mean", 2 * parameter_bytes)
                 t.alloc("adam_variance", 2 * parameter_bytes)
         t.free(*gradients)
@@ -184,14 +170,7 @@ def _layer_activations(t: Tape, state: int) -> list[int]:
     return [t.alloc(what, state * width) for what, width in widths.items()]
 
 
-def tuning_trials(
-    t: Tape,
-    *,
-    trials: int = 268,
-    steps: int = 3,
-    leak_share: float = 0.04,
-    empty_cache_share: float = 0.25,
-) -> None:
+def tuning_trials(t: Tape, p: Any) -> None:
     """Models of other widths and depths one after another, where the best state and a leak here and there outlive their trial.
 
     A trial has linear layers in fp32 under Adam and a few steps; the best so far is copied and kept instead of the one before;
@@ -199,14 +178,14 @@ def tuning_trials(
     """
     best: list[int] = []
     best_score = 0.0
-    for t.round in range(trials):
+    for t.round in range(p.trials):
         width = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)[t.below(9)]
         depth, rows = t.between(2, 8), (64, 100, 256, 512, 1000, 4096)[t.below(6)]
         shapes = [width * width * 4] * depth
         params = [t.alloc("weight", size) for size in shapes]
         params += [t.alloc("bias", width * 4) for _ in shapes]
         state: list[int] = []
-        for step in range(steps):
+        for step in range(p.steps):
             x = t.alloc("inputs", rows * width * 4)
             acts = [t.alloc("activation", rows * width * 4) for _ in shapes]
             loss = t.alloc("loss", 4)
@@ -218,7 +197,7 @@ def tuning_trials(
             for size in shapes if not step else ():
                 state += [t.alloc("adam_mean", size), t.alloc("adam_variance", size)]
             t.free(loss, x, *grads)
-            if step == steps - 1 and t.chance(leak_share):
+            if step == p.steps - 1 and t.chance(p.leak_share):
                 t.alloc("leaked_activation", rows * width * 4)
         score = t.rng.random()
         if score > best_score:
@@ -226,18 +205,11 @@ def tuning_trials(
             t.free(*best)
             best, best_score = kept, score
         t.free(*params, *state)
-        if t.chance(empty_cache_share):
+        if t.chance(p.empty_cache_share):
             t.empty_cache()
 
 
-def mixed_survivors(
-    t: Tape,
-    *,
-    requests: int = 4000,
-    live_bytes: int = 6 * GIB,
-    survivor_share: float = 0.03,
-    copy_stream_share: float = 0.1,
-) -> None:
+def mixed_survivors(t: Tape, p: Any) -> None:
     """Large and small requests mixed, where a few that never die each hold a whole segment back from being released.
 
     Sizes from 256 B to 256 MiB with equally likely powers of two; lives from a few requests to thousands. A share is made on
@@ -245,15 +217,15 @@ def mixed_survivors(
     """
     dying: list[tuple[int, int]] = []
     held = 0
-    for t.round in range(requests):
+    for t.round in range(p.requests):
         small = t.chance(0.5)
         size = t.octave(256, MIB) if small else t.octave(MIB, 256 * MIB)
-        while dying and held + size > live_bytes:
+        while dying and held + size > p.live_bytes:
             i, freed = dying.pop(t.below(len(dying)))
             t.free(i)
             held -= freed
-        stream = 1 if t.chance(copy_stream_share) else 0
-        survives = t.chance(survivor_share) and size < 16 * MIB
+        stream = 1 if t.chance(p.copy_stream_share) else 0
+        survives = t.chance(p.survivor_share) and size < 16 * MIB
         i = t.alloc("survivor" if survives else "small" if small else "large", size, stream)
         if not survives:
             dying.append((i, size))
@@ -265,50 +237,39 @@ def mixed_survivors(
             held -= freed
 
 
-def key_value_cache(
-    t: Tape,
-    *,
-    requests: int = 24,
-    at_once: int = 6,
-    layers: int = 4,
-    kv_width: int = 4096,
-    low_prompt: int = 64,
-    high_prompt: int = 4000,
-    low_answer: int = 20,
-    high_answer: int = 160,
-) -> None:
+def key_value_cache(t: Tape, p: Any) -> None:
     """Inference whose key/value caches are made anew one token longer at every step, for requests that come and go.
 
     bf16, keys and values [tokens, kv_width] for each layer and request, grown by cat: for a moment the old and the new exist.
     ``at_once`` requests are served together; a finished one leaves holes of its own length.
     """
     waiting = [
-        (t.between(low_prompt, high_prompt), t.between(low_answer, high_answer))
-        for _ in range(requests)
+        (t.between(p.low_prompt, p.high_prompt), t.between(p.low_answer, p.high_answer))
+        for _ in range(p.requests)
     ]
-    for layer in range(layers):
-        t.alloc(f"weights_{layer}", 12 * kv_width * kv_width * 2)
+    for layer in range(p.layers):
+        t.alloc(f"weights_{layer}", 12 * p.kv_width * p.kv_width * 2)
     serving: list[tuple[int, int, list[int]]] = []
     while waiting or serving:
         t.round += 1
-        while waiting and len(serving) < at_once:
+        while waiting and len(serving) < p.at_once:
             tokens, answer = waiting.pop(0)
             caches = []
-            for _ in range(layers):
-                hidden = t.alloc("prompt_hidden", tokens * kv_width * 2)
-                caches.append(t.alloc("keys", tokens * kv_width * 2))
-                caches.append(t.alloc("values", tokens * kv_width * 2))
+            for _ in range(p.layers):
+                hidden = t.alloc("prompt_hidden", tokens * p.kv_width * 2)
+                caches.append(t.alloc("keys", tokens * p.kv_width * 2))
+                caches.append(t.alloc("values", tokens * p.kv_width * 2))
                 t.free(hidden)
             serving.append((tokens, answer, caches))
         for at, (tokens, answer, caches) in enumerate(serving):
             serving[at] = tokens + 1, answer - 1, caches
-            for layer in range(layers):
+            for layer in range(p.layers):
                 for cache, what in ((2 * layer, "keys"), (2 * layer + 1, "values")):
-                    longer = t.alloc(what, (tokens + 1) * kv_width * 2)
+                    longer = t.alloc(what, (tokens + 1) * p.kv_width * 2)
                     t.free(caches[cache])
                     caches[cache] = longer
                 scores = t.alloc("attention_scores", 32 * (tokens + 1) * 4)
-                t.free(scores, t.alloc("attention_output", kv_width * 2))
+                t.free(scores, t.alloc("attention_output", p.kv_width * 2))
         for _, answer, caches in serving:
             t.free(*caches if not answer else ())
         serving = [served for served in serving if served[1]]
@@ -317,23 +278,22 @@ def key_value_cache(
 # The table of patterns, and a trace of one.
 
 
-PATTERNS: Mapping[str, tuple[Callable[..., None], int]] = {
-    "volume_profiles": (volume_profiles, 1280 * MIB),
-    "growing_batches": (growing_batches, 20 * GIB),
-    "tuning_trials": (tuning_trials, 2560 * MIB),
-    "mixed_survivors": (mixed_survivors, 8 * GIB),
-    "key_value_cache": (key_value_cache, 3 * GIB),
-}
-"""The programs by name, each with the bytes of the card that it is made for."""
+PATTERNS: Mapping[str, Mapping[str, Any]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
+"""The programs by name, each with the bytes of the card that it is made for, and its parameters."""
+_PROGRAMS = (volume_profiles, growing_batches, tuning_trials, mixed_survivors, key_value_cache)
+PROGRAMS: Mapping[str, Callable[..., None]] = {one.__name__: one for one in _PROGRAMS}
 
 
-def generate(name: str, seed: int = 0, **parameters: int | float) -> Trace:
+def generate(name: str, seed: int = 0, **changed: int | float) -> Trace:
     """The trace of a pattern: what it asks for in order, each request with the frame "pattern:round what".
 
-    ``parameters`` replace defaults of the pattern.
+    ``changed`` replaces defaults of its parameters.
     """
-    write, card_bytes = PATTERNS[name]
-    tape, chosen = Tape(name, seed), {**(write.__kwdefaults__ or {}), **parameters}
-    write(tape, **chosen)
+    known, tape = PATTERNS[name], Tape(name, seed)
+    chosen = {**known["parameters"], **changed}
+    PROGRAMS[name](tape, SimpleNamespace(**chosen))
     header = {"label": "generated", "pattern": name, "seed": seed, "scale": 1.0}
-    return tape.trace({**header, "parameters": chosen, "conf": "", "vram": card_bytes})
+    more = {"parameters": chosen, "conf": "", "vram": known["card_bytes"]}
+    return tape.trace({**header, **more})

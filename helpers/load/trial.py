@@ -324,7 +324,7 @@ class _Run:
     def key(self) -> str:
         """What names its record: another digest for another content of anything that it is given."""
         workload, preset = self.workload, self.preset
-        given: list[Any] = [workload.name, sorted(workload.parameters.items()), workload.command]
+        given: list[Any] = [workload.name, sorted(workload.given.items()), workload.command]
         given += [sorted(preset.environ.items()), self.python, self.seed, asdict(self.limits)]
         given += [self.repeat, self.target.pci, what_runs(workload, self.python, self.target)]
         digest = hashlib.sha256(json.dumps(given).encode("utf-8", "surrogatepass")).hexdigest()

@@ -61,6 +61,12 @@ class Workload:
     measure: str = "session"
 
     @property
+    def given(self) -> dict[str, Any]:
+        """Every parameter of a built-in, with what is changed of it."""
+        own = BUILT_IN[self.name].parameters if self.name in BUILT_IN else {}
+        return {**own, **self.parameters}
+
+    @property
     def words(self) -> str:
         """The workload in one line."""
         if self.command:
@@ -112,7 +118,7 @@ def argv(
     if wanted.command:
         return list(wanted.command)
     pci = "" if target.pci == "cpu" else target.pci
-    spec = {"workload": wanted.name, "parameters": dict(wanted.parameters), "seed": seed}
+    spec = {"workload": wanted.name, "parameters": wanted.given, "seed": seed}
     spec |= {"device": target.device, "pci": pci, "several": target.several}
     spec |= {"threads": 1, "device_bytes": device_bytes}
     return program(python, PROGRAM, json.dumps(spec))

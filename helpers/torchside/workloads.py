@@ -1,6 +1,7 @@
 """Work that remedies are tried on: training, volume profiles, tuning trials, allocation churn; each seeded, on one device.
 
-A program; its options: workload, device, seed, threads, device_bytes (a cap, or null) and its parameters. Its rows: ready
+A program; its options: workload, device, seed, threads, device_bytes (a cap, or null) and its parameters, ``p``, each of which
+is named and given by helpers/load/workloads.json. Its rows: ready
 (torch, import_s), step (number, loss, seconds), then end with the peaks, or oom with the message, or refused with why it
 cannot run here. ``loss`` is the step's answer: a remedy that changes it is no remedy.
 """
@@ -20,6 +21,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from helpers.torchside import frame
@@ -30,75 +32,51 @@ PROGRAM = "from helpers.torchside.workloads import main; main()"
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
 
 
-def tidy(
-    run: Device, number: int, empty_cache_every: int = 0, gc_every: int = 0, double: int = 0
-) -> None:
+def tidy(run: Device, number: int, p: Any) -> None:
     """What people call between steps: empty the cache (once, or before and after collecting) and collect garbage.
 
     Without a GPU emptying the cache does nothing, as for the person who calls it.
     """
-    empty = bool(empty_cache_every) and (number + 1) % empty_cache_every == 0
-    if empty and double:
+    empty = bool(p.empty_cache_every) and (number + 1) % p.empty_cache_every == 0
+    if empty and p.double:
         run.torch.cuda.empty_cache()
-    if gc_every and (number + 1) % gc_every == 0:
+    if p.gc_every and (number + 1) % p.gc_every == 0:
         gc.collect()
     if empty:
         run.torch.cuda.empty_cache()
     run.wait()
 
 
-def training(
-    run: Device,
-    *,
-    seed: int,
-    steps: int = 6,
-    batch: int = 16,
-    accumulate: int = 1,
-    checkpointing: int = 0,
-    precision: str = "float32",
-    optimizer: str = "adamw",
-    offload: int = 0,
-    length: int = 128,
-    width: int = 256,
-    layers: int = 4,
-    vocabulary: int = 512,
-    prime: int = 0,
-    weights: str = "float32",
-    prune: int = 0,
-    data_mib: int = 0,
-    mapped: int = 0,
-    **housekeeping: int,
-) -> Iterator[float]:
+def training(run: Device, seed: int, p: Any) -> Iterator[float]:
     """A small transformer that learns. ``prune``: percent of each linear layer; ``data_mib``: of samples that are read beside."""
     from helpers.torchside.transformer import Run
 
     torch = run.torch
-    primed(run, prime)
+    primed(run, p.prime)
     save_on_cpu = torch.autograd.graph.save_on_cpu
-    kind, bf16 = "cuda" if run.gpu else "cpu", precision == "bfloat16"
+    kind, bf16 = "cuda" if run.gpu else "cpu", p.precision == "bfloat16"
 
     class Training(Run):
         def loss(self, tokens: Any) -> Any:
-            keep_there = save_on_cpu(run.gpu) if offload else contextlib.nullcontext()
+            keep_there = save_on_cpu(run.gpu) if p.offload else contextlib.nullcontext()
             with keep_there, torch.autocast(kind, torch.bfloat16, enabled=bf16):
                 return super().loss(tokens)
 
     spec: dict[str, Any] = {"seed": seed, "device": run.name, "dropout": 0.0, "heads": 4}
-    spec |= {"batch": batch, "length": length, "width": width, "layers": layers}
-    spec |= {"vocab": vocabulary, "pieces": accumulate, "recompute": checkpointing}
+    spec |= {"batch": p.batch, "length": p.length, "width": p.width, "layers": p.layers}
+    spec |= {"vocab": p.vocabulary, "pieces": p.accumulate, "recompute": p.checkpointing}
     work = Training(spec)
-    work.model.to(getattr(torch, weights))
-    for layer in [
-        one for one in work.model.modules() if prune and isinstance(one, torch.nn.Linear)
-    ]:
+    work.model.to(getattr(torch, p.weights))
+    layers = work.model.modules() if p.prune else ()
+    for layer in [one for one in layers if isinstance(one, torch.nn.Linear)]:
         pruned = importlib.import_module("torch.nn.utils.prune")
-        pruned.l1_unstructured(layer, "weight", prune / 100)
-    samples = _samples(torch, data_mib * MIB, bool(mapped))
-    work.optimizer = _optimizer(run, optimizer, work.model.parameters())
-    for number in range(steps):
-        samples[number * length : (number + batch) * length].sum()
+        pruned.l1_unstructured(layer, "weight", p.prune / 100)
+    samples = _samples(torch, p.data_mib * MIB, bool(p.mapped))
+    work.optimizer = _optimizer(run, p.optimizer, work.model.parameters())
+    for number in range(p.steps):
+        samples[number * p.length : (number + p.batch) * p.length].sum()
         loss = work.step()
-        tidy(run, number, **housekeeping)
+        tidy(run, number, p)
         yield loss
 
 
@@ -130,28 +108,17 @@ def _optimizer(run: Device, name: str, parameters: Any) -> Any:
         raise NotRun(f"optimizer {name}: {one_line(error)}") from error
 
 
-def volume(
-    run: Device,
-    *,
-    seed: int,
-    steps: int = 6,
-    ticks: int = 200_000,
-    levels: int = 160,
-    chunk: int = 0,
-    preallocate: int = 0,
-    pool_mib: int = 0,
-) -> Iterator[float]:
+def volume(run: Device, seed: int, p: Any) -> Iterator[float]:
     """Volume at each price level by comparing every tick with every level: whole, in chunks of ticks, in a buffer made once."""
-    torch = run.torch
-    size = chunk or ticks
+    torch, ticks, levels = run.torch, p.ticks, p.levels
+    size = p.chunk or ticks
     grid = torch.arange(levels, device=run.name)
-    elements = pool_mib * MIB // 4 if pool_mib else size * levels if preallocate else 0
+    elements = p.pool_mib * MIB // 4 if p.pool_mib else size * levels if p.preallocate else 0
     if elements and elements < size * levels:
-        raise NotRun(
-            f"a pool of {pool_mib} MiB cannot hold {size} ticks of {levels} levels in float32"
-        )
+        wanted = f"{size} ticks of {levels} levels in float32"
+        raise NotRun(f"a pool of {p.pool_mib} MiB cannot hold {wanted}")
     pool = torch.empty(elements, device=run.name)
-    for number in range(steps):
+    for number in range(p.steps):
         draw = torch.Generator().manual_seed(seed * 1000 + number)
         prices = torch.randint(0, levels, (ticks,), generator=draw).to(run.name)
         # Sums below 2**24: exact in any order.
@@ -168,65 +135,43 @@ def volume(
         yield float(profile.max()) + float(profile.argmax()) / levels
 
 
-def tuning(
-    run: Device,
-    *,
-    seed: int,
-    steps: int = 12,
-    leak_mib: int = 24,
-    leak: str = "list",
-    work_mib: int = 64,
-    first: int = 0,
-    **housekeeping: int,
-) -> Iterator[float]:
+def tuning(run: Device, seed: int, p: Any) -> Iterator[float]:
     """Trials of changing size in one process, each leaving a tensor behind: in a list, or in a cycle that collecting frees."""
     torch = run.torch
     kept: list[Any] = []
-    for number in range(first, first + steps):
+    for number in range(p.first, p.first + p.steps):
         rng = random.Random(f"{seed}/{number}")
-        rows = int((0.5 + rng.random() / 2) * work_mib * MIB / 4 / 1024)
+        rows = int((0.5 + rng.random() / 2) * p.work_mib * MIB / 4 / 1024)
         draw = torch.Generator().manual_seed(seed * 1000 + number)
         data = torch.rand(rows, 1024, generator=draw).to(run.name)
         weight = torch.zeros(1024, 1, device=run.name, requires_grad=True)
         loss = ((data @ weight - 1.0) ** 2).mean()
         loss.backward()
-        left: list[Any] = [torch.ones(leak_mib * MIB, dtype=torch.uint8, device=run.name)]
-        (left if leak == "cycle" else kept).append(left)
+        left: list[Any] = [torch.ones(p.leak_mib * MIB, dtype=torch.uint8, device=run.name)]
+        (left if p.leak == "cycle" else kept).append(left)
         answer = float(weight.grad.sum())
         del data, weight, loss, left
-        tidy(run, number, **housekeeping)
+        tidy(run, number, p)
         yield answer
 
 
-def churn(
-    run: Device,
-    *,
-    seed: int,
-    steps: int = 6,
-    live_mib: int = 128,
-    low_kib: int = 256,
-    high_kib: int = 8192,
-    requests: int = 150,
-    pool: int = 0,
-    prime: int = 0,
-    **housekeeping: int,
-) -> Iterator[float]:
+def churn(run: Device, seed: int, p: Any) -> Iterator[float]:
     """Tensors of random size made and dropped; ``pool`` keeps dropped ones by size class for the next request."""
     torch, rng = run.torch, random.Random(seed)
     live: list[tuple[int, Any]] = []
     spare: dict[int, list[Any]] = {}
     held = 0
-    primed(run, prime)
-    for number in range(steps):
-        for _ in range(requests):
-            size = int(low_kib * 1024 * (high_kib / low_kib) ** rng.random())
-            while live and held + size > live_mib * MIB:
+    primed(run, p.prime)
+    for number in range(p.steps):
+        for _ in range(p.requests):
+            size = int(p.low_kib * 1024 * (p.high_kib / p.low_kib) ** rng.random())
+            while live and held + size > p.live_mib * MIB:
                 old, tensor = live.pop(rng.randrange(len(live)))
                 held -= old
-                if pool:
+                if p.pool:
                     spare.setdefault(tensor.numel(), []).append(tensor)
                 del tensor
-            room = 1 << (size - 1).bit_length() if pool else size
+            room = 1 << (size - 1).bit_length() if p.pool else size
             tensor = spare[room].pop() if spare.get(room) else None
             if tensor is None:
                 tensor = torch.empty(room, dtype=torch.uint8, device=run.name)
@@ -234,7 +179,7 @@ def churn(
             live.append((size, tensor))
             held += size
             del tensor
-        tidy(run, number, **housekeeping)
+        tidy(run, number, p)
         yield float(sum(int(tensor[0]) for _, tensor in live) + len(live))
 
 
@@ -251,7 +196,7 @@ PROGRAMS: dict[str, Any] = {one.__name__: one for one in (training, volume, tuni
 
 def work(spec: Row) -> Iterator[Row]:
     """One workload in this process."""
-    began, parameters = time.perf_counter(), dict(spec["parameters"])
+    began, p = time.perf_counter(), SimpleNamespace(**{"first": 0, **spec["parameters"]})
     import torch
 
     run = Device(torch, {"pci": "", **spec})
@@ -271,13 +216,11 @@ def work(spec: Row) -> Iterator[Row]:
     ready = {"event": "ready", "torch": str(torch.__version__), "device": run.name, "gpu": card}
     yield {**ready, "import_s": time.perf_counter() - began, **start}
     begun, at = time.perf_counter(), unhindered()
-    # A known effect, planted.
-    slow, ballast_mib = float(parameters.pop("slow", 1.0)), int(parameters.pop("ballast_mib", 0))
     try:
-        ballast = torch.ones(ballast_mib * MIB, dtype=torch.uint8, device=run.name)
-        steps = PROGRAMS[spec["workload"]](run, seed=spec["seed"], **parameters)
-        for number, loss in enumerate(steps):
-            time.sleep((slow - 1.0) * max(0.0, unhindered() - at))
+        # A known effect, planted: memory that is held beside, and a factor of time.
+        ballast = torch.ones(p.ballast_mib * MIB, dtype=torch.uint8, device=run.name)
+        for number, loss in enumerate(PROGRAMS[spec["workload"]](run, spec["seed"], p)):
+            time.sleep((p.slow - 1.0) * max(0.0, unhindered() - at))
             now = unhindered()
             yield {"event": "step", "number": number, "loss": loss, "seconds": now - at}
             at = now
@@ -319,12 +262,13 @@ def unhindered() -> float:
 
 def in_parts(spec: Row, each: int, parallel: int) -> Iterator[Row]:
     """The workload's steps in processes of their own: ``each`` in one, ``parallel`` at a time; no torch here."""
-    total = int(spec["parameters"].get("steps", 12))
+    total = spec["parameters"]["steps"]
     each = each or -(-total // parallel)
     running: list[Any] = []
 
     def part(first: int) -> list[Row]:
         steps = {"first": first, "steps": min(each, total - first)}
+        steps |= {"recycle_every": 0, "parallel": 1}
         own = {**spec, "parameters": {**spec["parameters"], **steps}}
         argv = [sys.executable, "-c", PROGRAM, json.dumps(own)]
         child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
@@ -357,11 +301,8 @@ def in_parts(spec: Row, each: int, parallel: int) -> Iterator[Row]:
 
 def workload(spec: Row) -> Iterator[Row]:
     """One workload, in this process or in several one after the other or beside each other."""
-    parameters = spec["parameters"]
-    if not {"recycle_every", "parallel"} & parameters.keys():
-        return work(spec)
-    each, parallel = parameters.pop("recycle_every", 0), parameters.pop("parallel", 1)
-    return in_parts(spec, int(each), int(parallel))
+    each, parallel = (spec["parameters"].get(name, 0) for name in ("recycle_every", "parallel"))
+    return in_parts(spec, each, parallel) if each or parallel > 1 else work(spec)
 
 
 def main() -> None:
