@@ -27,7 +27,7 @@ GROUPS = {
     "The allocator, on your own program": ("rehearse", "trace"),
     "Try what helps": ("trial",),
     "A night of runs": ("batch",),
-    "Share, and the workbook itself": ("share", "records"),
+    "Share, and the workbook itself": ("share",),
 }
 """What the verbs of each file of helpers/commands are for."""
 CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"

@@ -23,7 +23,7 @@ from setup import offline
 from trees import Tree, link, make_tree, write
 
 from helpers import child
-from helpers.look import access, capture, commands, files, guard, kernel_log
+from helpers.look import access, capture, files, guard, kernel_log
 from helpers.look.archive import MEMBER_LIMIT_BYTES
 from helpers.look.bundle import BundleWriter, Text, open_bundle
 from helpers.look.capture import Options, main, measure
@@ -58,11 +58,11 @@ def dies(pid: int) -> bool:
 
 
 def test_a_command_gives_its_text_its_words_on_stderr_and_its_exit() -> None:
-    got = commands.run([SHELL, "-c", "echo out; echo err >&2; echo $LC_ALL; exit 3"])
+    got = guard.run([SHELL, "-c", "echo out; echo err >&2; echo $LC_ALL; exit 3"])
     assert got.text == b"out\nC\n--- stderr ---\nerr\n"
     assert (got.status, got.exit, got.why) == ("ok", 3, "")
-    assert commands.run([SHELL, "-c", "echo err >&2"]).text == b"--- stderr ---\nerr\n"
-    assert commands.run([SHELL, "-c", "printf out"]).text == b"out"
+    assert guard.run([SHELL, "-c", "echo err >&2"]).text == b"--- stderr ---\nerr\n"
+    assert guard.run([SHELL, "-c", "printf out"]).text == b"out"
 
 
 def test_a_program_that_is_missing_and_one_that_may_not_run_differ(
@@ -70,11 +70,11 @@ def test_a_program_that_is_missing_and_one_that_may_not_run_differ(
 ) -> None:
     (tmp_path / "closed-tool").write_text("#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert commands.run(["no-such-tool"]).status == "not_available"
-    assert commands.run(["closed-tool"]).status == "not_allowed"
+    assert guard.run(["no-such-tool"]).status == "not_available"
+    assert guard.run(["closed-tool"]).status == "not_allowed"
     (tmp_path / "broken-tool").write_text("no program at all")
     (tmp_path / "broken-tool").chmod(0o755)
-    broken = commands.run(["broken-tool"])
+    broken = guard.run(["broken-tool"])
     assert broken.status == "not_available" and "Exec format error" in broken.why
 
 
@@ -84,11 +84,11 @@ def test_a_tool_beside_the_current_folder_is_not_run(
     program(tmp_path, "rocm-smi-planted", "echo planted")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f".{os.pathsep}{os.pathsep}/bin")
-    assert commands.run(["rocm-smi-planted"]).status == "not_available"
+    assert guard.run(["rocm-smi-planted"]).status == "not_available"
 
 
 def test_stdin_is_closed() -> None:
-    assert commands.run(["cat"]).status == "ok"
+    assert guard.run(["cat"]).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_stdin_is_closed() -> None:
     ],
 )
 def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script: str) -> None:
-    got = commands.run([SHELL, "-c", script], 0.3)
+    got = guard.run([SHELL, "-c", script], 0.3)
     assert (got.status, got.exit, got.why) == ("timeout", None, "stopped after 0.3 s")
     begun, child = got.stdout.split()
     assert begun == b"begun", "what it printed is kept"
@@ -108,39 +108,39 @@ def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script: st
 
 
 def test_a_command_that_leaves_children_behind_ends_with_its_leader() -> None:
-    got = commands.run([SHELL, "-c", "sleep 60 & echo $!"], 30)
+    got = guard.run([SHELL, "-c", "sleep 60 & echo $!"], 30)
     assert (got.status, got.exit) == ("ok", 0) and got.seconds < 20
     assert dies(int(got.stdout))
 
 
 def test_a_child_that_left_the_group_and_holds_the_pipe_is_not_waited_for() -> None:
     code = "import os, sys, time\nif os.fork():\n    print('said'); sys.stdout.flush(); os._exit(0)\nos.setsid(); time.sleep(4)"
-    got = commands.run([sys.executable, "-c", code], 30)
+    got = guard.run([sys.executable, "-c", code], 30)
     assert (got.stdout, got.status) == (b"said\n", "ok") and got.seconds < 4
 
 
 def test_a_flood_is_cut_and_stopped() -> None:
-    got = commands.run([SHELL, "-c", "exec yes"], 20)
-    assert (got.status, len(got.stdout)) == ("truncated", commands.COMMAND_LIMIT_BYTES)
+    got = guard.run([SHELL, "-c", "exec yes"], 20)
+    assert (got.status, len(got.stdout)) == ("truncated", guard.COMMAND_LIMIT_BYTES)
     assert got.why == "stopped after 4096 KiB of output"
-    fifty = commands.run(["head", "-c", str(50 << 20), "/dev/zero"], 20, 1 << 20)
+    fifty = guard.run(["head", "-c", str(50 << 20), "/dev/zero"], 20, 1 << 20)
     assert (fifty.status, len(fifty.stdout)) == ("truncated", 1 << 20)
-    errors = commands.run([SHELL, "-c", "head -c 5000000 /dev/zero >&2; echo done"], 20)
+    errors = guard.run([SHELL, "-c", "head -c 5000000 /dev/zero >&2; echo done"], 20)
     assert (errors.status, errors.stdout) == ("ok", b"done\n")
     assert len(errors.stderr) == child.LAST_BYTES
 
 
 def test_a_command_killed_by_a_signal_and_one_that_speaks_no_utf8() -> None:
-    killed = commands.run([SHELL, "-c", "echo last words; kill -SEGV $$"])
+    killed = guard.run([SHELL, "-c", "echo last words; kill -SEGV $$"])
     assert (killed.stdout, killed.status, killed.exit) == (b"last words\n", "ok", None)
     assert killed.why == "killed by SIGSEGV"
-    assert commands.run(["printf", r"\377\376"]).text == b"\xff\xfe"
+    assert guard.run(["printf", r"\377\376"]).text == b"\xff\xfe"
 
 
 def test_commands_leave_no_descriptor_and_no_zombie() -> None:
     before, children = set(os.listdir("/proc/self/fd")), set(psutil.Process().children())
     for script in ("exit 0", "sleep 60", "exec yes"):
-        commands.run([SHELL, "-c", script], 0.2, 1 << 16)
+        guard.run([SHELL, "-c", script], 0.2, 1 << 16)
     assert len(set(os.listdir("/proc/self/fd"))) == len(before)
     assert set(psutil.Process().children()) <= children
 
@@ -439,7 +439,7 @@ def test_a_tool_that_hangs_is_not_asked_for_ever(
 ) -> None:
     program(tmp_path, "rocm-smi", "echo begun; sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
+    monkeypatch.setattr(guard, "COMMAND_LIMIT_S", 0.2)
     collection = measure(Options(torch=False))
     found = [item for item in collection.items if item.source.startswith("rocm-smi")]
     assert [item.status for item in found][:3] == ["timeout", "timeout", "not_available"]

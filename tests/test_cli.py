@@ -11,7 +11,7 @@ from data_rows import read_rows
 from pythons import starts
 from run_stand_in import ROOT, StandIn
 
-from helpers.commands import records
+from helpers.commands import share
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.run import batch
@@ -41,7 +41,7 @@ RUNS = f"name: x\nruns:\n  - notebook: {PROBE}\n"
 
 
 def test_figures_of_an_install_without_its_tests_say_what_they_need(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(share, "CHECKOUT", tmp_path)
     code, _, err = verb("bench")
     assert code == 2 and "it needs a checkout" in err and err.count("\n") == 1
 

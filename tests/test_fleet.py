@@ -13,7 +13,7 @@ import pytest
 from fleet_stand_in import ROOT, Loopback, soon, stand_in
 
 from helpers.look.bundle import open_bundle
-from helpers.run.clean import Gates
+from helpers.run.box_state import Gates
 from helpers.run.fleet import Fleet, FleetError, needs
 from helpers.run.record import node, read_run, write_run
 from helpers.run.shapes import Plan, Run

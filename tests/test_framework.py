@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kernel_boxes import box
 
-from helpers.look import commands, framework
+from helpers.look import framework, guard
 from helpers.look.reading import NOT_AVAILABLE
 
 FACTS = Path(framework.__file__).parents[1] / "torchside" / "facts.py"
@@ -152,7 +152,7 @@ def test_a_child_that_dies_or_hangs_leaves_its_end_and_last_words(
     ],
 )
 def test_a_program_is_believed_only_when_it_answers_and_ends_well(source: bytes, why: str) -> None:
-    (row,) = commands.ask(sys.executable, source, (), 20)
+    (row,) = guard.ask(sys.executable, source, (), 20)
     assert row["status"] == "not_available" and why in row["why"]
 
 

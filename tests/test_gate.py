@@ -25,10 +25,8 @@ from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus as gpus_of
 from helpers.look.nvml import NvmlError
 from helpers.run import box_state, gate
-from helpers.run.box_state import BoxState, GpuState, Held, Trouble, measure
-from helpers.run.clean import Gates, settle, unclean
-from helpers.run.gate import Quarantine
-from helpers.run.last_look import before_the_end
+from helpers.run.box_state import BoxState, Gates, GpuState, Held, Trouble, measure, settle, unclean
+from helpers.run.gate import Quarantine, before_the_end
 from helpers.run.shapes import Run
 
 CARD = "0000:03:00.0"
@@ -259,7 +257,7 @@ case "$*" in
 esac
 """)
     program.chmod(0o755)
-    monkeypatch.setattr(box_state.commands, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(box_state.guard, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(box_state, "kmsg", lambda path, since: ("", [], False))
     assert box_state.new_errors("", "") == ("journal s=1", (), True)
     assert box_state.new_errors("", "kmsg 5") == ("journal s=1", (), True)
@@ -269,7 +267,7 @@ esac
     program.write_text("#!/bin/sh\necho 'Hint: none seen' >&2\nexit 1\n")
     assert box_state.new_errors("", "") == ("", (), False)
     program.unlink()
-    monkeypatch.setattr(box_state.commands, "search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(box_state.guard, "search_path", lambda: str(tmp_path))
     assert box_state.new_errors("", "") == ("", (), False)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from helpers import grammar
 from helpers.grammar import lines
-from helpers.look import commands, kernel_log
+from helpers.look import guard, kernel_log
 from helpers.look.kernel_log import parse
 
 CARD = "amdgpu 0000:03:00.0: "
@@ -110,7 +110,7 @@ def test_the_sieve_keeps_the_same_whatever_pieces_the_stream_comes_in(data, size
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     """Stands programs of one's own in for journalctl and dmesg, and nothing for /dev/kmsg."""
-    monkeypatch.setattr(commands, "search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(guard, "search_path", lambda: str(tmp_path))
     monkeypatch.setattr(kernel_log, "LIMIT_S", 5.0)
 
     def collect(**scripts):

@@ -95,7 +95,6 @@ OWN = {
     "judge/*.py": (3, 8),
     "settings/*.py": (3, 8),
     "run/box_state.py": (3, 8),
-    "run/clean.py": (3, 8),
     "load/targets.py": (3, 8),
     "commands/use.py": (3, 8),
     "commands/box.py": (3, 8),

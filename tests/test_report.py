@@ -20,7 +20,7 @@ from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
 from helpers.look.reading import seen
 from helpers.run.box_state import BoxState, GpuState
-from helpers.run.last_look import before_the_end, keep
+from helpers.run.gate import before_the_end, keep
 from helpers.run.notebook import VERDICT as MIME
 from helpers.run.record import boot_id
 from helpers.run.shapes import STATES

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
-from helpers.commands.records import SHAPES, schema_text
+from helpers.commands.share import SHAPES, schema_text
 from helpers.look.bundle import Manifest, open_bundle
 from helpers.look.reading import Reading, not_available, seen
 from helpers.run.shapes import STATES, Run

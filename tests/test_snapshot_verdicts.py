@@ -13,9 +13,9 @@ from toy_allocator import MIB, Toy
 
 from helpers.allocator.snapshot import parse
 from helpers.allocator.trace import TraceError
+from helpers.judge.box import evidence_from_snapshot, growth, moment
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.snapshot import evidence_from_snapshot, growth, moment
 from helpers.shapes import Verdict, from_json
 
 ROOT = Path(__file__).resolve().parents[1]

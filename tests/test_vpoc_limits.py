@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.load.vpoc import planner, sample, study
+from helpers.load.vpoc.histogram import STRATEGIES
 from helpers.load.vpoc.planner import (
     Free,
     NoRoomError,
@@ -18,7 +19,6 @@ from helpers.load.vpoc.planner import (
     predicted_bytes,
     shape_of,
 )
-from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.load.vpoc.study import measure
 from helpers.load.vpoc.trades import open_store, write_store
 from helpers.tell import vpoc

@@ -11,9 +11,8 @@ from vpoc_trades import VOLUMES, case_histogram, parquet_of, ragged, slow_profil
 
 from helpers.load.vpoc import kernels, sample, study
 from helpers.load.vpoc.answer import case_arithmetic
-from helpers.load.vpoc.histogram import profiles, stream_parquet, stream_read
+from helpers.load.vpoc.histogram import NUMPY, TORCH, profiles, run, stream_parquet, stream_read
 from helpers.load.vpoc.planner import predicted_bytes, shape_of
-from helpers.load.vpoc.strategies import NUMPY, TORCH, run
 from helpers.load.vpoc.study import ALL, measure
 from helpers.load.vpoc.trades import TradesError, from_sessions, survey, write_store
 from helpers.units import MIB

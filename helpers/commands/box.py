@@ -104,7 +104,7 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
     if pasted is not None and not arguments.box:
         return pasted
     if _is_pickle(arguments.box):
-        from helpers.judge.snapshot import evidence_from_snapshot
+        from helpers.judge.box import evidence_from_snapshot
 
         box = evidence_from_snapshot(arguments.box)
         return box if pasted is None else replace(pasted, snapshot=box.snapshot)
@@ -227,7 +227,7 @@ def gate(arguments: argparse.Namespace) -> int:
     """
     from dataclasses import asdict, replace
 
-    from helpers.run import box_state, clean
+    from helpers.run import box_state
     from helpers.units import pci_address
 
     asked = [pci_address(gpu) or gpu for gpu in arguments.gpu]
@@ -251,8 +251,8 @@ def gate(arguments: argparse.Namespace) -> int:
         state = next(looks, None) or box_state.measure(asked, folder=arguments.disk, since=state)
         return state
 
-    limits = clean.Gates(settle_s=arguments.settle)
-    troubles = [*clean.settle(before or clean.idle(state), limits, look)]
+    limits = box_state.Gates(settle_s=arguments.settle)
+    troubles = [*box_state.settle(before or box_state.idle(state), limits, look)]
     seen = [gpu.pci for gpu in state.gpus]
     gone, blind = "no layer shows it", "nothing here says how much of its memory is used"
     missing = [(f"gpu {pci}", gone) for pci in asked if pci not in seen]

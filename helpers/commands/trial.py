@@ -189,8 +189,8 @@ def vpoc(arguments: argparse.Namespace) -> int:
     --force: write over files that are there
     Example: vpoc ticks.parquet --tick ES
     """
+    from helpers.load.vpoc.answer import profile_file, write
     from helpers.load.vpoc.profile import USUAL, level_rows, levels
-    from helpers.load.vpoc.results import profile_file, write
     from helpers.tell.vpoc import levels_text
 
     answers, how = [], (arguments.tick, arguments.strategy, arguments.device)

@@ -55,7 +55,7 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
 
         found += box_observations(evidence.bundle, evidence.messages)
     if evidence.snapshot is not None:
-        from helpers.judge.snapshot import snapshot_observations
+        from helpers.judge.box import snapshot_observations
 
         found += snapshot_observations(evidence.snapshot)
     failed = any(o.name.endswith(("-refused", "-unsure")) and o.hard for o in found)

@@ -70,10 +70,10 @@ def _settings(evidence: CaseEvidence) -> Iterator[Observation]:
         late = [one for text in code for one in audit.late_assignments(text)]
         found += [(one, "environment" if bundle is None else "bundle") for one in late]
     if bundle is not None or posted:
-        from helpers.settings import kernel
+        from helpers.settings import audit
 
-        found += [(one, "bundle") for one in kernel.audit_kernel(bundle)] if bundle else []
-        found += [(one, "tool") for text in posted for one in kernel.audit_cmdline(text)]
+        found += [(one, "bundle") for one in audit.audit_kernel(bundle)] if bundle else []
+        found += [(one, "tool") for text in posted for one in audit.audit_cmdline(text)]
     for one, origin in found:
         yield from _of_setting(one, origin)
     for name, value in given:

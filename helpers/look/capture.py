@@ -28,7 +28,6 @@ from helpers.units import now, show_bytes
 from .. import __version__
 from . import (
     access,
-    commands,
     environment,
     files,
     framework,
@@ -304,7 +303,7 @@ def _commands(collection: Collection, options: Options) -> None:
         if unless:
             collection.add(source, None, "not_available", unless, kind="command")
             continue
-        got = commands.run(argv)
+        got = guard.run(argv)
         hangs[argv[0]] += got.status == "timeout"
         text = None if got.status in ("not_available", "not_allowed") else got.text
         collection.add(source, text, got.status, got.why, got.seconds, got.exit, "command")
@@ -323,7 +322,7 @@ def _torch(options: Options) -> list[dict[str, Any]]:
     """What the interpreter that owns torch says of it, in a child of its own."""
     recorded = framework.recorded_python()
     python = options.torch_python or recorded * os.access(recorded, os.X_OK)
-    python = python or shutil.which("python3", path=commands.search_path()) or sys.executable
+    python = python or shutil.which("python3", path=guard.search_path()) or sys.executable
     rows = framework.collect(python, TORCH_LIMIT_S, options.torch_devices)
     for row in rows:
         for key in ("python", "path"):

@@ -14,7 +14,7 @@ from typing import Any
 from helpers.child import CHECKOUT
 from helpers.units import pci_address
 
-from . import commands
+from . import guard
 from .bundle import Bundle, Row, Text, rows
 from .reading import OK, Reading
 from .vendor_text import size, word
@@ -59,7 +59,7 @@ def collect(python: str, timeout_s: float, devices: bool = False) -> list[dict[s
     ``devices`` starts the runtime on every visible GPU: never on a card that somebody else is using.
     """
     source = pkgutil.get_data("helpers.torchside", "facts.py") or b""
-    rows = commands.ask(python, source, ("--devices",) if devices else (), timeout_s)
+    rows = guard.ask(python, source, ("--devices",) if devices else (), timeout_s)
     return [{"python": python, **rows[0]}]
 
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from helpers.grammar import Line, data, lines
 from helpers.units import GIB, KIB, MIB, pci_address
 
-from . import commands, files
+from . import files, guard
 from .bundle import Bundle, Text
 from .reading import Reading, not_available, seen
 
@@ -371,7 +371,7 @@ def _earlier(boot: str, since_s: float, root: str) -> Iterator[tuple[str, list[s
         yield source, files.text(root, source).splitlines(), "cannot be read"
     yield "pstore", [], "; ".join(shut) or "the kernel left no log there since the run began"
     if not root and re.fullmatch("[0-9a-f]{32}", boot):
-        ended = commands.run([*JOURNAL, boot, "-n", str(LAST_LINES)], LIMIT_S)
+        ended = guard.run([*JOURNAL, boot, "-n", str(LAST_LINES)], LIMIT_S)
         said = ended.stdout.decode("utf-8", "replace").splitlines()
         why = ended.why or "".join(ended.stderr.strip().splitlines()[-1:])[:200]
         own = [line for line in said if not line.startswith("-- ")]
@@ -458,7 +458,7 @@ def collect(limit_bytes: int) -> list[tuple[str, bytes | None, str, str]]:
 
 def _command(source: str, limit_bytes: int) -> tuple[str, bytes | None, str, str]:
     sieve = Sieve(limit_bytes)
-    ended = commands.run(source.split(), LIMIT_S, feed=sieve.feed)
+    ended = guard.run(source.split(), LIMIT_S, feed=sieve.feed)
     if ended.status in ("not_available", "not_allowed"):
         return source, None, ended.status, ended.why
     return _kept(source, sieve, ended.stderr, ended.why if ended.status == "timeout" else "")

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from helpers.units import pci_address
 
-from . import commands
+from . import guard
 from .bundle import Bundle, Row, Text, rows
 from .reading import NOT_ALLOWED, Reading
 from .text import BLOCK, cut
@@ -74,7 +74,7 @@ class Listing:
 def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
     """The table ``nvml``, taken in a child: one row per GPU, or one row with status and why. Takes no CUDA context."""
     source = pkgutil.get_data(__package__, "nvml.py") or b""
-    return commands.ask(sys.executable, source, (), timeout_s)
+    return guard.ask(sys.executable, source, (), timeout_s)
 
 
 def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from helpers.look.files import write_atomic
 
-from .clean import Gates
+from .box_state import Gates
 from .fleet_doors import GUIDE, KEYS, FleetError, loaded, security, unfit
 from .fleet_worker import ASK_S, LOST, Board, carry, forget
 from .plan import CheckedPlan

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers.units import pci_address
+from helpers.look.files import whole, write_atomic
+from helpers.look.kernel_log import last_lines
+from helpers.shapes import to_json
+from helpers.units import pci_address, show_bytes
 
-from .box_state import BoxState, Trouble, measure
-from .clean import Gates, settle
-from .last_look import keep
-from .record import boot_id, in_words, now
+from .box_state import BoxState, Gates, Trouble, measure, read_state, settle
+from .record import boot_id, in_words, now, seconds_since
 from .shapes import Run
 
 __all__ = ["Trouble", "measure", "settle"]
@@ -171,3 +173,59 @@ def marked(run: Run, troubles: Sequence[Trouble], beside: str = "") -> Run:
     closed = [run.quarantined] if run.quarantined else []
     closed += [trouble.scope + FOR_GOOD * (not trouble.passes) for trouble in troubles]
     return run.model_copy(update={"gate": why, "quarantined": ", ".join(dict.fromkeys(closed))})
+
+
+# What was last read of a box, kept while runs go on, for a run whose machine goes down under it.
+
+LOOK = "last-look.json"
+"""In a batch's folder: the newest look at the box, for where the machine goes down."""
+
+
+def keep(folder: Path, state: Any) -> None:
+    """Leave a look in the folder of a batch; a full disk costs it."""
+    if isinstance(state, BoxState):
+        with suppress(OSError):
+            write_atomic(folder / LOOK, to_json(state))
+
+
+def before_the_end(batch: Path, run: Run, root: str = "") -> list[str]:
+    """Of a run whose machine went down: what was read of that machine last, and what its kernel logged last, or why not."""
+    began_s = time.time() - seconds_since(run.started_at)
+    words = last_lines(run.boot_id, began_s, root)
+    return [
+        *_readings(batch, run.boot_id),
+        "The kernel's last words before it, " + words[0],
+        *words[1:],
+    ]
+
+
+def _readings(batch: Path, boot_id: str) -> Iterator[str]:
+    head = "The last readings before it"
+    try:
+        look = read_state(whole(batch / LOOK))
+    except FileNotFoundError:
+        yield f"{head}: not available because nothing looked at that machine while it ran"
+        return
+    except (OSError, ValueError) as error:
+        yield f"{head}: not available because {in_words(error)}"
+        return
+    if look.boot_id != boot_id:
+        yield f"{head}: not available because the box was last looked at under another boot"
+        return
+    yield f"{head}, at {look.at}:"
+    for gpu in look.gpus:
+        for name, used, total in gpu.pools:
+            yield f"{name} of {gpu.pci}: {show_bytes(used)} of {show_bytes(total)} in use"
+        for one in gpu.holders:
+            size = "memory not measured" if one.bytes is None else show_bytes(one.bytes)
+            yield f"{one.name or 'a process'} ({one.pid}) on {gpu.pci}: {size}"
+        for name, degrees, _ in gpu.celsius:
+            yield f"{name} of {gpu.pci}: {degrees:g} degrees Celsius"
+    sizes = {
+        "host memory available": look.available_bytes,
+        "free on the disk": look.disk_free_bytes,
+    }
+    for name, size_bytes in sizes.items():
+        yield f"{name}: {'not available' if size_bytes is None else show_bytes(size_bytes)}"
+    for trouble in look.errors:
+        yield f"{trouble.scope}: {trouble.why}"

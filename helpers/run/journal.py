@@ -22,7 +22,7 @@ from helpers.look.boxes import recorded_names
 from helpers.look.files import whole, write_atomic
 
 from . import kernel
-from .last_look import before_the_end
+from .gate import before_the_end
 from .plan import ITS_LIMIT, CheckedPlan, Step
 from .plan_file import PlanError
 from .record import (

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 
 from helpers.shapes import Verdict, as_dict
 
-from .clean import Gates
+from .box_state import Gates
 
 State = Literal[
     "planned",

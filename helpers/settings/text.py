@@ -102,12 +102,8 @@ def _dangers(settings: Settings, behaviour: Behaviour, limit: float | None) -> t
     }
     options = {key: str(value) for key, value in held.items() if value is not None}
     facts = replace(table.facts_of({}, behaviour.torch, behaviour.build), options=options)
-    found = [
-        one
-        for k, v in options.items()
-        for one in table.rule_findings(f"option:{k}", k, k, v, facts)
-    ]
-    harm = [one for one in found if one.verdict in ("dangerous", "ineffective")]
+    found = (table.rule_findings(f"option:{k}", k, k, v, facts) for k, v in options.items())
+    harm = [one for of in found for one in of if one.verdict in ("dangerous", "ineffective")]
     said = [f"{one.name}: {one.says} ({one.source})" for one in harm]
     if settings.expandable and not behaviour.expandable_safe:
         source = behaviour.source("expandable_safe")

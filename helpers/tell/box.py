@@ -15,8 +15,7 @@ from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices
 from helpers.look.reading import Reading
-from helpers.settings.audit import audit_box
-from helpers.settings.kernel import audit_kernel
+from helpers.settings.audit import audit_box, audit_kernel
 from helpers.units import show_bytes
 
 from .shown import Column, Shown, plain, words

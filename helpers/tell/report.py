@@ -20,9 +20,9 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from helpers.look.files import write_atomic
+from helpers.run.gate import before_the_end
 from helpers.run.history import same_run
 from helpers.run.kernel import last_words
-from helpers.run.last_look import before_the_end
 from helpers.run.notebook import NotebookError, open_notebook
 from helpers.run.record import EARLIER, RecordUnreadable, boot_id, gone, read_batch, read_run
 from helpers.run.shapes import Run

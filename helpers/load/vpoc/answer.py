@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from helpers.load.criteria import ASKED, NOT_MEASURED
-from helpers.load.vpoc.planner import (
-    BOUNDS,
-    Free,
-    NoRoomError,
-    Plan,
-    Shape,
-    free_here,
-    free_on,
-    plan,
-    predicted_bytes,
-    shape_of,
-)
-from helpers.load.vpoc.strategies import STRATEGIES
+from helpers.load.vpoc import planner
+from helpers.load.vpoc import trades as of_trades
+from helpers.load.vpoc.histogram import COLUMNS, NUMPY, STRATEGIES, TORCH, run, stream_parquet
+from helpers.load.vpoc.planner import BOUNDS, Free, Plan, Shape, free_here, plan, shape_of
+from helpers.load.vpoc.profile import RULES, levels
+from helpers.load.vpoc.reading import column_names, read_trades
 from helpers.load.vpoc.study import measure
-from helpers.load.vpoc.trades import Store, Trades, survey, write_store
+from helpers.load.vpoc.trades import Array, Layout, Store, Trades, TradesError, survey, write_store
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
+from helpers.look.files import write_atomic
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine
 from helpers.look.reading import seen
@@ -42,7 +40,7 @@ def free_of(bundle: Bundle) -> Free:
             if pool.total.ok and pool.used.ok:
                 total = int(pool.total.value or 0)
                 left = max(0, total - int(pool.used.value or 0))
-                return free_on(left, f"{gpu.pci}, {pool.layer}", total)
+                return planner.free_on(left, f"{gpu.pci}, {pool.layer}", total)
     if is_this_box(bundle):
         return free_here()
     ram = machine(bundle)
@@ -66,7 +64,7 @@ def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
     for name in STRATEGIES:
         try:
             found.append((name, plan(name, shape, free)))
-        except NoRoomError as error:
+        except planner.NoRoomError as error:
             found.append((name, str(error)))
     return found
 
@@ -96,7 +94,7 @@ def expectations(store: Store, free: Free) -> list[list[Any]]:
     ]
     try:
         chosen = plan(way(free), shape, free)
-    except NoRoomError as error:
+    except planner.NoRoomError as error:
         return [*rows, ["which chunk", None, str(error), "not met"]]
     rows.append(["which chunk", f"{chosen.strategy}: {chosen.take}", BOUNDS[chosen.bound], None])
     inputs, states = shape.trades * shape.bytes_a_trade, {True: "met", False: "not met"}
@@ -123,7 +121,9 @@ def expectations(store: Store, free: Free) -> list[list[Any]]:
 def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Verdict:
     """What blows up, what to use, and with which chunk. ``measured``: rows of study.strategies."""
     model = "memory model of the strategies"
-    one_hot, flat = (predicted_bytes(name, shape, shape.trades) for name in ("one_hot", "flat"))
+    one_hot, flat = (
+        planner.predicted_bytes(name, shape, shape.trades) for name in ("one_hot", "flat")
+    )
     hot_says = "one-hot over all trades at once, for that result"
     figures = [
         ("free", free.bytes, free.says, "what may be taken"),
@@ -151,7 +151,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
         chosen = plan(name, shape, free)
         summary, step = f"{head}; {chosen.says}.", f"Count with {name}: {chosen.take}"
         title = f"Take {chosen.take}: {name} then needs {show_bytes(chosen.peak_bytes)}"
-    except NoRoomError as error:
+    except planner.NoRoomError as error:
         title = "Not even one trade at a time fits"
         summary, step, missing = str(error), "Stream the file: one pass, a few MiB", []
         blows, command = ["the result"], f"{command} --tick SIZE --strategy stream_parquet"
@@ -188,3 +188,112 @@ def case_arithmetic() -> list[dict[str, Any]]:
         (bug, "the same with a float copy, 16 bytes", cells * 16 / 1e9, "GB"),
     )
     return [dict(zip(("claim", "computed", "value", "unit"), row, strict=True)) for row in rows]
+
+
+# Profiles and levels of a user's files as Parquet: ``session, tick, price, volume`` and ``session, poc, val, vah, rule``.
+
+CHILD_S = 3600.0
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Profiles of one file. ``notes`` are everything a reader must know: guesses, rows set aside, promotions, the plan."""
+
+    trades: Trades
+    layout: Layout
+    counts: Array
+    notes: tuple[str, ...]
+
+
+def profile_file(
+    path: Path,
+    tick: float | str | None = None,
+    strategy: str = "fused",
+    device: str = "cpu",
+    **reading: Any,
+) -> Result:
+    """Read a file and count it by a strategy, torch's included, with the chunk that fits here.
+
+    Raises TradesError or TickError for a file that cannot be used, planner.NoRoomError where the strategy would not fit.
+    """
+    if strategy == "stream_parquet":
+        return _streamed(path, tick, reading.get("columns") or {})
+    if strategy not in STRATEGIES:
+        expected = f"expected stream_parquet or one of {', '.join(STRATEGIES)}"
+        raise TradesError(f"strategy {strategy!r}: {expected}")
+    if strategy in NUMPY and device != "cpu":
+        others = f"for {device} give one of {', '.join(TORCH)}"
+        raise TradesError(f"{strategy} runs on the CPU: {others}")
+    trades = read_trades(path, tick, **reading)
+    layout = survey(trades)
+    chosen = plan(strategy, shape_of(trades, layout), free_here())
+    if strategy in NUMPY:
+        counts = run(strategy, trades, layout, chosen.chunk_trades)
+    else:
+        counts = _in_a_child(trades, layout, device, chosen)
+    return Result(trades, layout, counts, (*trades.notes, *layout.notes, chosen.says))
+
+
+def _streamed(path: Path, tick: float | str | None, asked: dict[str, str]) -> Result:
+    """A Parquet file with a session column, a batch in memory at a time."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        there = parquet.read_schema(path).names
+    except (ArrowException, OSError) as error:
+        why = f"stream_parquet streams Parquet files: {str(error).splitlines()[0][:200]}"
+        raise TradesError(f"{path.name}: {why}") from None
+    notes: list[str] = []
+    found = column_names(there, asked, notes, path)
+    if "session" not in found or tick is None:
+        why = "streaming needs a session column and the tick size: load the file to guess"
+        raise TradesError(f"{path.name}: {why}")
+    size, columns = of_trades.tick_size(tick), [found[role] for role in COLUMNS]
+    labels, layout, counts = stream_parquet(path, size, columns=columns)
+    empty, starts = np.zeros(0, np.int32), np.zeros(len(labels) + 1, np.int64)
+    trades = Trades(empty, empty, starts, size, labels, (*notes, *layout.notes))
+    return Result(trades, layout, counts, trades.notes)
+
+
+def _in_a_child(trades: Trades, layout: Layout, device: str, chosen: Plan) -> Array:
+    how: dict[str, Any] = {"chunk_trades": chosen.chunk_trades, "limit_s": CHILD_S}
+    with tempfile.TemporaryDirectory(prefix="casebook-trades-") as folder:
+        store = write_store(Path(folder, "store"), [trades], layout.bins)
+        got = measure(chosen.strategy, store, device=device, counts=True, **how)
+    if got.counts is None:
+        why = f"{got.status.replace('_', ' ')}: {got.why}"
+        raise TradesError(f"{chosen.strategy} on {device}: {why}")
+    return got.counts
+
+
+def write(result: Result, out: Path, force: bool = False) -> tuple[Path, Path]:
+    """Write OUT.profiles.parquet (occupied ticks alone) and OUT.levels.parquet, every rule a row for each session.
+
+    Raises FileExistsError unless ``force``.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    names = (f"{out.name}.{name}.parquet" for name in ("profiles", "levels"))
+    profiles, table = map(out.with_name, names)
+    for path in (profiles, table):
+        if path.exists() and not force:
+            raise FileExistsError(f"{path} exists: give another name or force it")
+    trades, layout, counts = result.trades, result.layout, result.counts
+    sessions, bins = np.nonzero(counts)
+    ticks = (bins + layout.lows[sessions]).astype(np.int32)
+    labels = pa.array(trades.labels, pa.string()).take(pa.array(sessions))
+    rows = {"session": labels, "tick": ticks, "price": of_trades.to_price(ticks, trades.tick)}
+    found: dict[str, list[Any]] = {name: [] for name in ("session", "poc", "val", "vah", "rule")}
+    for rule in RULES:
+        prices = levels(counts, layout, rule).prices(trades.tick)
+        rows_of: list[Any] = [trades.labels, *prices, [str(rule)] * trades.sessions]
+        for column, values in zip(found.values(), rows_of, strict=True):
+            column.extend(values)
+    notes = {"notes": "\n".join(result.notes)}
+    tables = pa.table({**rows, "volume": counts[sessions, bins]}), pa.table(found)
+    for path, one in zip((profiles, table), tables, strict=True):
+        content = io.BytesIO()
+        parquet.write_table(one.replace_schema_metadata(notes), content, compression="zstd")
+        write_atomic(path, content.getvalue())
+    return profiles, table

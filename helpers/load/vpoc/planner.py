@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.child import field
-from helpers.load.vpoc.histogram import BLOCK_TRADES, threads
-from helpers.load.vpoc.strategies import STRATEGIES
+from helpers.load.vpoc.histogram import BLOCK_TRADES, STRATEGIES, threads
 from helpers.load.vpoc.trades import Layout, Trades
 from helpers.look.bundle import BundleWriter
 from helpers.look.files import read

@@ -24,9 +24,17 @@ import numpy as np
 
 from helpers.child import field, json_row, program, watch
 from helpers.load.targets import environment, torch_interpreter
-from helpers.load.vpoc.histogram import parts, profiles, stream_read, threads, together
+from helpers.load.vpoc.histogram import (
+    NUMPY,
+    TORCH,
+    parts,
+    profiles,
+    run,
+    stream_read,
+    threads,
+    together,
+)
 from helpers.load.vpoc.planner import predicted_bytes, shape_of
-from helpers.load.vpoc.strategies import NUMPY, TORCH, run
 from helpers.load.vpoc.trades import Array, Store, Trades, open_store, write_store
 from helpers.units import KIB, MIB
 

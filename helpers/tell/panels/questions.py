@@ -11,8 +11,8 @@ from helpers.fits.sheet import Given
 from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
 from helpers.load.vpoc import answer
+from helpers.load.vpoc.histogram import STRATEGIES
 from helpers.load.vpoc.planner import Free, NoRoomError, Shape, plan
-from helpers.load.vpoc.strategies import STRATEGIES
 from helpers.look.boxes import recorded_names
 from helpers.tell import figures, fits, message, ttm, verdict, vpoc
 from helpers.tell.shown import text_html
