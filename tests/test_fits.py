@@ -25,7 +25,8 @@ LLAMA = {
 
 GIVEN = """kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant quant_bits gpu_layers_asked n_gpu_layers
 pattern period interval d_conv d_state d_inner n_group n_embd_r n_embd_s mamba_ssm_dtype mamba_ssm_cache_dtype heads_full
-heads_swa_all kv_cache_memory_bytes max_total_tokens margin_bytes optimizer n_ctx_printed n_ctx_asked host_bytes dp_size vision_parts"""
+heads_swa_all kv_cache_memory_bytes max_total_tokens margin_bytes optimizer n_ctx_printed n_ctx_asked host_bytes
+dp_size vision_parts n_layer_ff act"""
 """Inputs of records, and what a header's reader makes, that formulas use beside names of the tables."""
 
 
@@ -308,6 +309,7 @@ def test_a_gguf_header_gives_layers_weights_and_windows(tmp_path):
     assert row(of(uneven, "--context", 256), "kv")["bytes"] == 256 * 10 * 128 * 2
     latent = {"attention.key_length": 576, "attention.value_length": 512}
     latent |= {"attention.kv_lora_rank": 512, "attention.key_length_mla": 192}
+    latent |= {"rope.dimension_count": 64}
     deep = decoder(tmp_path / "d.gguf", "deepseek2", kv=1, **latent)
     assert row(of(deep, "--context", 1024), "kv")["bytes"] == 4 * 1024 * 576 * 2
     before = of(deep, "--context", 1024, "--release", "2025-08")
@@ -352,6 +354,33 @@ def test_layers_of_a_config_are_told_apart_by_kind(tmp_path):
     odd = of(config(tmp_path, model_type="zorkformer"))
     assert "not known: architecture zorkformer" in odd["missing"]
     assert row(odd, "weights")["bytes"] > 0
+
+
+def test_parameters_follow_from_what_each_layer_is_made_of(tmp_path):
+    def matrices(**keys):
+        answer = of(config(tmp_path, vocab_size=1, tie_word_embeddings=True, **keys))
+        return row(answer, "weights")["bytes"] / 2 - 4096 * (1 + 2 * 32 + 1)
+
+    attention, dense = 4096 * 128 * (2 * 32 + 2 * 8), 3 * 4096 * 14336
+    assert matrices() == 32 * (attention + dense)
+    step = {"num_experts": 4, "expert_layer_period": 2, "model_type": "jamba"}
+    assert matrices(**step) == 32 * attention + 16 * (dense + 4 * dense + 4 * 4096)
+    state = {"mamba_expand": 2, "mamba_d_state": 16, "mamba_d_conv": 4, "attn_layer_period": 8}
+    scan = 4096 * (3 * 8192 + 2 * 16)
+    assert matrices(**state, model_type="jamba") == 4 * attention + 28 * scan + 32 * dense
+    beside = {"mamba_d_ssm": 8192, "mamba_d_state": 16, "mamba_d_conv": 4}
+    assert matrices(**beside, model_type="falcon_h1") == 32 * (attention + scan + dense)
+    alone = {"hybrid_override_pattern": "M-*-" * 8, "mlp_hidden_act": "relu2", **beside}
+    each = attention + scan + 2 * dense * 2 // 3
+    assert matrices(**alone, model_type="nemotron_h") == 8 * each
+    short = {
+        "layer_types": ["conv", "full_attention"] * 16,
+        "conv_L_cache": 3,
+        "model_type": "lfm2",
+    }
+    assert matrices(**short) == 16 * (attention + 4 * 4096**2) + 32 * dense
+    held = of(config(tmp_path, **short), "--server", "llama.cpp")
+    assert row(held, "state")["bytes"] == 16 * 4 * 2 * 4096
 
 
 def test_an_input_that_nothing_reads_is_named(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections import Counter
 from glob import escape
 from math import prod
 from pathlib import Path
@@ -103,8 +104,7 @@ class Gguf:
         """Where the next bytes begin, after a step over them."""
         self.at += count
         if self.at > len(self.data):
-            seen = f"a header that goes on after {len(self.data)} bytes"
-            raise wrong(self.path, seen, f"a whole one in the first {MOST_READ}")
+            raise wrong(self.path, f"{len(self.data)} bytes", "a whole header, of at most 32 MiB")
         return self.at - count
 
     def _take(self, form: str) -> tuple[Any, ...]:
@@ -196,9 +196,8 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     found.update({"n_swa": 0} if text.get("use_sliding_window") is False else {})
     types = (one for one in map(text.get, of["types"]) if isinstance(one, (list, str)))
     inputs = _layers(found, kind, next(types, ()))
-    acts = map(text.get, ("hidden_act", "activation_function", "feed_forward_proj"))
-    gates = 2 if {"gelu", "relu", "gelu_new"} & set(map(str, acts)) else 3
-    inputs.update(tied=text.get("tie_word_embeddings", both) is True, gates=gates)
+    tied = text.get("tie_word_embeddings", both or kind in of["tied"]) is True
+    inputs.update(tied=tied, act=str(next(filter(None, map(text.get, of["acts"])), "")))
     inputs.update(_quantised(text.get("quantization_config")))
     eyes = [one for key, one in config.items() if key.startswith("vision")]
     parts = next((one for one in eyes if isinstance(one, dict)), {})
@@ -220,13 +219,16 @@ def _quantised(how: Any) -> dict[str, Any]:
     return {**found, "quant": str(how.get("quant_method", ""))[:40] or None}
 
 
-def _kinds(found: dict[str, Any], kind: str, types: Any) -> list[str]:
-    """Of each layer whether it is full, sliding, recurrent, sees an encoder's tokens alone, or is without a cache."""
+def _kinds(found: dict[str, Any], kind: str, types: Any, heads: list[Any]) -> list[str]:
+    """Of each layer whether it is full, sliding, recurrent, both, sees an encoder's tokens alone, or is without a cache."""
     of, layers, cross = table("models"), found["n_layer"], listed(found.get("cross_layers", ()))
     if len(types) < layers:
         given = {"pattern": of["windows"].get(kind), "interval": of["intervals"].get(kind), **found}
         types = (Sheet("", "", given).value("layer_unit") or ["full"]) * layers
+    own = (listed(found.get("n_ff", 0)) * layers)[:layers]
+    bare = ["none" if n and 0 in own else "recurrent" for n in own]  # of layers without heads
     kinds = [of["kinds"].get(str(one), "full") for one in types[:layers]]
+    kinds = [bare[at] if one == "full" and not heads[at] else one for at, one in enumerate(kinds)]
     return ["cross" if at in cross else one for at, one in enumerate(kinds)]
 
 
@@ -236,15 +238,16 @@ def _layers(found: dict[str, Any], kind: str, types: Any = ()) -> dict[str, Any]
     if not 0 < layers <= MOST_LAYERS:
         raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
     heads = (listed(found.get("n_head_kv", query)) * layers)[:layers]
-    kinds = list(zip(_kinds(found, kind, types), heads, strict=True))
-    if cross := sum(one == "cross" for one, _ in kinds):
-        found.update(n_layer_cross=cross, layers_cross_only=cross)
-    recurrent = sum(one == "recurrent" or (one == "full" and not h) for one, h in kinds)
-    held = kinds[: max(0, layers - found.get("shared_kv_layers", 0))]
-    full, swa = ([h for one, h in held if one == which and h] for which in ("full", "swa"))
+    kinds = list(zip(_kinds(found, kind, types, heads), heads, strict=True))
+    of = Counter(one for one, _ in kinds)
+    kinds = kinds[: max(0, layers - found.get("shared_kv_layers", 0))]
+    full, swa = ([h for one, h in kinds if one in ks] for ks in (("full", "both"), ("swa",)))
     inputs = {name: value for name, value in found.items() if not isinstance(value, list)}
-    inputs.update(n_layer_kv=len(full), n_layer_swa=len(swa), n_layer_recurrent=recurrent)
-    inputs.update(n_head=max(listed(query)), n_head_kv=max(full, default=max(heads)))
+    inputs.update(n_layer_kv=len(full), n_layer_swa=len(swa), n_layer_ff=of["none"] or None)
+    inputs["n_layer_recurrent"] = of["recurrent"] + of["both"]
+    if of["cross"]:
+        inputs.update(n_layer_cross=of["cross"], layers_cross_only=of["cross"])
+    inputs.update(n_head=max(listed(query)) or None, n_head_kv=max(full, default=max(heads)))
     if isinstance(found.get("n_head_kv"), list):
         most = max(swa, default=0)
         inputs.update(heads_full=sum(full), heads_swa_all=sum(swa), n_head_kv_swa=most)
@@ -264,9 +267,7 @@ def _gguf(path: Path) -> Given:
     if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
         missing.append("layers and widths: its header names none")
         return _known(kind, program="llama.cpp", inputs=inputs, missing=missing)
-    if found.pop("head_dim_mla", 0) and "kv_lora_rank" in found:
-        found["n_rot"] = found.get("head_dim_k", 0) - found["kv_lora_rank"]
-    else:
+    if not found.pop("head_dim_mla", 0):
         found.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
     if kind in table("models")["no_window"]:
         found.pop("n_swa", None)

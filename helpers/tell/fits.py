@@ -38,9 +38,8 @@ def rows_table(answer: Answer) -> Shown:
         for part, likely, low, high, source in map(dict.values, answer.rows)
         if likely != 0 or high != 0 or source == "as given"
     ]
-    columns = [Column(name, "bytes") for name in ("likely", "at least", "at most")]
-    heads, title = ["part", *columns, "source"], f"What {answer.program} needs"
-    return Shown(title, heads, rows, result=headline(answer))
+    columns = ["part", *(Column(n, "bytes") for n in ("likely", "at least", "at most")), "source"]
+    return Shown(f"What {answer.program} needs", columns, rows, result=headline(answer))
 
 
 def bar(answer: Answer) -> Shown:
