@@ -36,7 +36,7 @@ from helpers.grammar import data
 from helpers.look.environment import looks_secret
 from helpers.tell.redact import second_scan
 from helpers.tell.redact_box import learn_live
-from helpers.tell.redact_known import KINDS, TABLE, Known
+from helpers.tell.redact_known import KINDS, STRETCHES, TABLE, WRITING, Known
 from helpers.tell.redact_patterns import DETECTORS, Detector, Page, View, detected
 from helpers.tell.redact_text import Replaced, learn, redact_data, redact_notebook, redact_text
 
@@ -111,7 +111,8 @@ def tried(detector):
 @pytest.mark.parametrize("row", TABLE["detectors"], ids=lambda row: f"{row['kind']}: {row['what']}")
 def test_a_detector_is_tried_in_every_line_that_it_fits(row):
     """The words and the gate by which lines are chosen leave out no alternative of its pattern."""
-    detector, alone = Detector(row), Detector({**row, "near": "", "gate": ""})
+    everywhere = {"near": "", "gate": "", "stretch": "", "also": ""}
+    detector, alone = Detector(row), Detector({**row, **everywhere})
     if detector.flags & {"page", "at-hint"}:
         return
     for text in examples(detector.pattern.pattern, detector.pattern.flags & re.IGNORECASE):
@@ -128,6 +129,42 @@ def test_what_a_detector_finds_in_any_of_its_alternatives_goes_from_the_text(det
             value = text[span.start : span.end]
             if value in clean and len(value) >= 8:
                 assert redact_text(value, known) == value, (text, value)
+
+
+@pytest.mark.parametrize("way", sorted(WRITING.keys() & STRETCHES.keys()))
+def test_a_way_of_writing_is_found_in_every_text_that_its_pattern_fits(way):
+    """The stretches of characters in which it is looked for leave out nothing of it."""
+    for text in examples(WRITING[way].pattern, WRITING[way].flags & re.IGNORECASE):
+        text = f"of {text} here\n"
+        found = [match.span() for match in View(text).found(way)]
+        assert found == [match.span() for match in WRITING[way].finditer(text)], text
+
+
+def test_words_with_numbers_are_found_in_any_text():
+    for text in ("a1", "x h100-b gpu-7 -a1 é9 e1é A-b-2c\n--node12 x1", "node-", "", "1-a", "ab"):
+        pattern = WRITING["numbered"]
+        assert [*map(str, View(text).found("numbered"))] == [*map(str, pattern.finditer(text))]
+
+
+def test_scanners_that_are_asked_for_their_words_alone_find_nothing_in_other_lines():
+    from detect_secrets.plugins import keyword
+
+    words = TABLE["names_of_scanners"]["Secret Keyword"].split()
+    assert all(any(word in one for word in words) for one in keyword.DENYLIST)
+    lines = ("ibm_iam_{}: '{}'", "cloudant_{} = '{}'", "clou-{}='{}'", "sl_{} = '{}'", "{}={}")
+    values = ("a1B2" * 11, "0a1b" * 16, "abcd" * 6, "0a1b" * 12)
+    names = ("key", "pwd", "pw", "password", "pass", "token", "apikey", "secret_access_key")
+    texts = {
+        f"{line} {name} {len(value)}": line.format(name, value)
+        for line in lines
+        for name in names
+        for value in values
+    }
+    with_words = second_scan(texts)
+    every = {kind: "" for kind in TABLE["names_of_scanners"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("helpers.tell.redact._NAMES", every)
+        assert [*map(str, second_scan(texts))] == [*map(str, with_words)] and with_words
 
 
 def test_every_row_has_an_example_or_a_shape():

@@ -18,7 +18,17 @@ from typing import Any
 from helpers.look.archive import BundleError, check_target, read_files, write_files
 
 from .redact_box import learn_bundle_files
-from .redact_known import BEFORE, PSEUDONYM, TABLE, WRITING, Known, is_evidence
+from .redact_known import (
+    BEFORE,
+    PSEUDONYM,
+    TABLE,
+    WRITING,
+    Known,
+    Stretches,
+    is_evidence,
+    lower,
+    occurrences,
+)
 from .redact_patterns import PACKED, View, decoded_base64, views
 from .redact_text import (
     BINARY,
@@ -33,9 +43,10 @@ from .redact_text import (
 
 _CONTROL = re.compile(r"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 _ALLOWED = [re.compile(row["pattern"]) for row in TABLE["allowed"]]
-_WORTH_A_LOOK = re.compile(TABLE["worth_a_look"], re.IGNORECASE)
+_WORTH_A_LOOK = TABLE["worth_a_look"].split()
+_NAMES = {kind: words.split() for kind, words in TABLE["names_of_scanners"].items()}
 _TAGS = re.compile(r"<[^<>]*>|data:[\w/+.-]+;base64,[\w+/=\s]*")
-_LINE, _RUN = re.compile(".+"), re.compile(r"[\w+/=.~-]{20,}")
+_RUN = re.compile(r"[\w+/=.~-]{20,}")
 
 
 class Find(str):
@@ -247,7 +258,7 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
         for name, text in texts.items():
             seen = set()
             packed = View(text).reread(
-                WRITING["base64"],
+                "base64",
                 lambda run: inner if isinstance(inner := decoded_base64(run[0]), str) else None,
             )
             for way, view in (*views(text), ("base64", packed)):
@@ -270,14 +281,28 @@ def _places(joined: bool, text: str, suspects: Any) -> Iterator[tuple[int, int, 
     """Where in a text there may be a secret, and of which kind. Where lines are joined, by a secret's own shape alone."""
     if not joined:
         text = _TAGS.sub(lambda tag: re.sub(".", " ", tag.group()), text)
-    for line in (_RUN if joined else _LINE).finditer(text):
-        for kind, value in suspects(line[0], joined) if _WORTH_A_LOOK.search(line[0]) else ():
-            start = line.start() + line[0].find(value)
-            yield start, start + len(value), kind
+    low = lower(text)
+    spots = [at for word in _WORTH_A_LOOK for at in occurrences(word, low)]
+    spots += [start for start, _ in Stretches(text).of("worth_a_look")]
+    if joined:
+        looked = {one.span() for one in _RUN.finditer(text)}
+    else:
+        looked = {
+            (text.rfind("\n", 0, at) + 1, text.find("\n", at) % (len(text) + 1)) for at in spots
+        }
+    for start, end in sorted(looked):
+        line = text[start:end]
+        for kind, value in suspects(line, joined):
+            at = start + line.find(value)
+            yield at, at + len(value), kind
 
 
 def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
+    low = line.lower()
     for plugin in plugins:
+        names = _NAMES.get(plugin.secret_type)
+        if names and not any(word in low for word in names):
+            continue
         if not hasattr(plugin, "entropy_limit"):
             values = plugin.analyze_string(line) if "IP" not in plugin.secret_type else ()
         else:

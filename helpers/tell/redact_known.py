@@ -70,6 +70,7 @@ _PLAIN_HEX = re.compile(
 _BESIDE = re.compile(r"[^\W_]")
 _PLAIN = re.compile(r"[\w.~+/=-]+")
 _FREE_LENGTH, HEAD, _LONGEST, _CODES, _MOST_SIGNS = 8, 10, 2000, 1 << 16, 10
+_OF_WORDS = "letters", "digits", "of_words"
 _PARTED = "person host domain account project bucket job email".split()
 _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
 """Values this long are found inside longer words too: a host's name in a file name without a separator."""
@@ -114,10 +115,68 @@ class Words:
         )
 
 
+def _signs(text: str) -> Any:
+    if text.isascii():
+        return np.frombuffer(text.encode(), np.uint8)
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
 def _codes(text: str) -> Any:
     """A number below _CODES for every three signs in succession, the same for the same three."""
-    signs = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return (signs[:-2] * 961 + signs[1:-1] * 31 + signs[2:]) % _CODES
+    signs = _signs(text).astype(np.uint16)  # whose products wrap
+    return signs[:-2] * np.uint16(961) + signs[1:-1] * np.uint16(31) + signs[2:]
+
+
+STRETCHES: dict[str, tuple[re.Pattern[str], int]] = {
+    name: (re.compile(f"[{row['of']}]" if row["of"] else "(?!)"), row["least"])
+    for name, row in TABLE["stretches"].items()
+}
+_BIT = {name: 1 << at for at, name in enumerate(STRETCHES)}
+_CHARS = [*map(chr, range(128)), "\xe9"]
+_BITS = np.array(
+    [sum(_BIT[name] for name, (of, _) in STRETCHES.items() if of.match(char)) for char in _CHARS],
+    np.uint32,
+)
+
+
+class Stretches:
+    """Where in a text so many characters of one class stand in a row that what is looked for there can be (redact.yaml)."""
+
+    def __init__(self, text: str):
+        signs = _signs(text)
+        bits, blank = _BITS.take(signs, mode="clip"), signs == 32
+        bits[:-1] |= (blank[1:] != blank[:-1]) * np.uint32(_BIT["spaced"])
+        self._in_row, self._any = {1: bits}, {}
+
+    def _of_size(self, size: int) -> Any:
+        if size not in self._in_row:
+            half, shift = self._of_size(size - size // 2), size // 2
+            self._in_row[size] = half[: max(0, len(half) - shift)] & half[shift:]
+        return self._in_row[size]
+
+    def of(self, name: str) -> list[tuple[int, int]]:
+        """Where each of a class begins and ends."""
+        least, bit = STRETCHES[name][1], _BIT[name]
+        signs = self._of_size(least)
+        if least not in self._any:
+            self._any[least] = int(np.bitwise_or.reduce(signs))
+        if not self._any[least] & bit:
+            return []
+        at = np.flatnonzero(signs & bit)
+        cuts = at[1:] - at[:-1] > 1
+        firsts, lasts = [int(at[0]), *at[1:][cuts].tolist()], [*at[:-1][cuts].tolist(), int(at[-1])]
+        return [(first, last + least) for first, last in zip(firsts, lasts, strict=True)]
+
+    def numbered(self) -> list[int]:
+        """Where words begin in which a number stands behind a letter, or behind a hyphen after one."""
+        letter, digit, word = (self._in_row[1] & _BIT[name] > 0 for name in _OF_WORDS)
+        hyphen = word & ~letter & ~digit
+        ends = letter[:-1] & digit[1:]
+        ends[:-1] |= letter[:-2] & hyphen[1:-1] & digit[2:]
+        begins = np.flatnonzero(word & ~np.append(False, word[:-1]))
+        behind = np.searchsorted(begins, np.flatnonzero(ends), "right") - 1
+        found: list[int] = begins[np.unique(behind)].tolist()
+        return found
 
 
 class Known:

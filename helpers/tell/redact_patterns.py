@@ -16,7 +16,9 @@ import zlib
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain
+from string import ascii_letters, digits
 from typing import Any
 
 from helpers.grammar import data
@@ -26,10 +28,12 @@ from .redact_known import (
     BEFORE,
     LOGINS,
     PSEUDONYM,
+    STRETCHES,
     TABLE,
     WRITING,
     Known,
     Span,
+    Stretches,
     Words,
     filled,
     lower,
@@ -43,7 +47,8 @@ SEPARATOR = "\x1f"
 """What a colour reads as where it parts two values: white space, as regular expressions see it."""
 PAGE, _NEAR, _BEYOND = 2048, 400, 2048
 """A text is read in pieces of so many characters: a detector is tried only in those that hold one of its words, or nearly."""
-_BLOCK = re.compile(r"(?:[^\n]*\n){16}")
+_AFTER = 8
+"""What may stand behind the characters of a class: the filling of base64, a bracket."""
 _MOST_UNPACKED = 1 << 20
 _PACKED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e")
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
@@ -63,16 +68,38 @@ class View:
 
     def __init__(self, text: str, of: View | None = None):
         self.text, self.of = text, of
+        self._stretches: Stretches | None = None
         self._at: list[int] = []
         self._pieces: list[tuple[int, int, int]] = []
 
-    def reread(self, pattern: re.Pattern[str], read: Read, before: str = "") -> View:
-        """The view in which every match of ``pattern``, with what of ``before`` stands before it, reads as ``read`` says.
+    def found(self, way: str) -> Iterator[re.Match[str]]:
+        """Where a way of writing stands; looked for only where long enough stretches of its characters do."""
+        pattern, text = WRITING[way], self.text
+        if way == "numbered":
+            begins = self.stretches.numbered()
+            yield from filter(None, (pattern.match(text, at) for at in begins))
+        elif way not in STRETCHES:
+            yield from pattern.finditer(text)
+        else:
+            for start, end in self.stretches.of(way):
+                for match in pattern.finditer(text, start, end + _AFTER):
+                    if match.start() >= end:
+                        break
+                    yield match
+
+    @property
+    def stretches(self) -> Stretches:
+        if self._stretches is None:
+            self._stretches = Stretches(self.text)
+        return self._stretches
+
+    def reread(self, way: str, read: Read, before: str = "") -> View:
+        """The view in which all that is written in a way, with what of ``before`` stands before it, reads as ``read`` says.
 
         A match of which ``read`` says None stays as it is.
         """
         parts, new, at, length = [], View("", self), 0, 0
-        for match in pattern.finditer(self.text):
+        for match in self.found(way):
             words, start, end = read(match), *match.span()
             if words is None:
                 continue
@@ -89,7 +116,7 @@ class View:
     def near(self) -> View:
         """The view without the blocks of lines that read as they are written, and whose neighbours do."""
         new, span = {True: None, False: "\n\n"}, lambda at: (max(0, at[0] - PAGE), at[1] + PAGE)
-        return self.reread(_BLOCK, lambda one: new[self.differs(*span(one.span()))])
+        return self.reread("block", lambda one: new[self.differs(*span(one.span()))])
 
     def place(self, at: int, end: bool = False) -> int:
         """Where the character at a place begins in the text as it is written; with ``end``, where it ends."""
@@ -124,8 +151,8 @@ def views(text: str) -> Iterator[tuple[str, View]]:
     plain = View(text)
     yield "plain", plain
     quoted = bool(WRITING["quoted_signs"].search(text))
-    decoded = _decoded(plain.reread(WRITING["quoted"], _quoted) if quoted else plain)
-    decoded = decoded.reread(WRITING["literals"], _joined)
+    decoded = _decoded(plain.reread("quoted", _quoted) if quoted else plain)
+    decoded = decoded.reread("literals", _joined)
     if decoded is not plain:
         decoded = decoded.near()
         yield "decoded", decoded
@@ -135,9 +162,9 @@ def views(text: str) -> Iterator[tuple[str, View]]:
     bars = TABLE["writing_pieces"]["BARS"]
     for name, way, before in (("uncoloured", "glue", ""), ("joined", "wrap", bars)):
         # Glue first: a colour written as an escape is read here, not by the decoder.
-        inner = plain.reread(WRITING[way], lambda match: "", before)
+        inner = plain.reread(way, lambda match: "", before)
         if inner is not plain:
-            inner = _decoded(inner.reread(WRITING["quoted"], _quoted) if quoted else inner)
+            inner = _decoded(inner.reread("quoted", _quoted) if quoted else inner)
             yield name, inner if name == "joined" else inner.near()
 
 
@@ -152,8 +179,7 @@ def _unpacked(view: View) -> View:
         before = view
         for row in TABLE["runs"]:
             if not row["signs"] or any(sign in view.text for sign in row["signs"].split("  ")):
-                pattern, way = WRITING[row["way"]], row["way"]
-                view = view.reread(pattern, lambda match, way=way: _run(way, match))  # type: ignore[misc]
+                view = view.reread(row["way"], partial(_run, row["way"]))
         if view is before:
             break
         view = _decoded(view).near()
@@ -174,7 +200,7 @@ def _decoded_run(way: str, match: re.Match[str]) -> str | None:
     if way in ("chars", "turned"):
         turned = next(filter(None, match.groups()), "")[::-1]
         return f'"{turned}"' if turned else "".join(re.findall(r"[\"'](.)[\"']", run))
-    if way in ("base85", "ascii85"):
+    if way.startswith(("base85", "ascii85")):
         decode = base64.b85decode if way == "base85" else base64.a85decode
         run = run.removeprefix("<~").removesuffix("~>")
         # Most are no such thing, as their beginning tells.
@@ -239,6 +265,7 @@ def base64_bytes(text: str) -> bytes | None:
         return None
 
 
+@lru_cache(1 << 12)
 def decoded_base64(text: str) -> str | bytes | None:
     """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
     raw = base64_bytes(text) or b""
@@ -252,7 +279,7 @@ def _decoded(view: View) -> View:
     for _ in range(3):
         if not WRITING["hint"].search(view.text):
             break
-        view = view.reread(WRITING["escape"], _plain)
+        view = view.reread("escape", _plain)
     return view
 
 
@@ -315,16 +342,23 @@ class Page:
     def lines_with(self, word: str) -> list[Line]:
         """The lines with a word that show something new."""
         if word not in self._lines:
-            lines, at = [], self.low.find(word)
+            lines, low, at, end = [], self.low, self.low.find(word), len(self.low)
             while at >= 0:
-                lines.append(self._line(at, at + len(word)))
-                at = self.low.find(word, lines[-1][1])
-            self._lines[word] = [line for line in lines if self.view.differs(*line)]
+                start, stop = low.rfind("\n", 0, at) + 1, low.find("\n", at + len(word))
+                stop = stop if stop >= 0 else end
+                if stop - start > _NEAR:
+                    start, stop = max(start, at - _NEAR), min(stop, at + len(word) + _BEYOND)
+                lines.append((start, stop))
+                at = low.find(word, stop)
+            self._lines[word] = self._new(lines)
         return self._lines[word]
 
-    def lines_of(self, matches: Iterable[re.Match[str]]) -> list[Line]:
-        lines = (self._line(*match.span()) for match in matches)
-        return [line for line in dict.fromkeys(lines) if self.view.differs(*line)]
+    def _new(self, lines: list[Line]) -> list[Line]:
+        differs = self.view.differs
+        return lines if self.view.of is None else [line for line in lines if differs(*line)]
+
+    def lines_of(self, places: Iterable[Line]) -> list[Line]:
+        return self._new([*dict.fromkeys(self._line(*place) for place in places)])
 
     def _line(self, at: int, end: int) -> Line:
         start, stop = self.low.rfind("\n", 0, at) + 1, self.low.find("\n", end)
@@ -358,6 +392,7 @@ class Detector:
             for name, none in (("pattern", ""), ("needs", ""), ("unless", "(?!)"))
         )
         self.gate = re.compile(filled(row["gate"]), how) if "gate" in row else None
+        self.stretch, self.also = row.get("stretch", ""), row.get("also", "").split("|")
         self.crosses = bool(_CROSSES.search(_WITHIN.sub("", self.pattern.pattern)))
 
     def matches(self, page: Page) -> Iterator[re.Match[str]]:
@@ -367,11 +402,16 @@ class Detector:
             places = (at for word in words for at in page.places(word))
             yield from filter(None, map(partial(self.pattern.match, page.text), places))
             return
-        lines = sorted({line for word in words for line in page.lines_with(word)})
-        if self.gate and not self.near:
-            lines = page.lines_of(self.gate.finditer(page.low))
-        elif self.gate:
-            lines = [line for line in lines if self.gate.search(page.low, *line)]
+        low, lines = page.low, [*map(page.lines_with, words)]
+        lines = sorted({*chain(*lines)}) if len(lines) > 1 else lines[0] if lines else []
+        if self.stretch:
+            lines = page.lines_of(page.view.stretches.of(self.stretch))
+        elif self.gate and not self.near:
+            lines = page.lines_of(match.span() for match in self.gate.finditer(low))
+        if self.gate and (self.near or self.stretch):
+            lines = [line for line in lines if self.gate.search(low, *line)]
+        if self.also[0]:
+            lines = [line for line in lines if any(low.find(one, *line) >= 0 for one in self.also)]
         for start, end in runs(lines, PAGE if "page" in self.flags else 0):
             more = _MORE_LINES.match(page.low, end) if self.crosses else None
             beyond = more.end() if more else end
@@ -427,12 +467,12 @@ def detected(
 ) -> tuple[list[tuple[str, View]], list[Span]]:
     """A text in each of its views, and every value that a detector finds in them, at its place in the text."""
     each = list(views(text))
-    runs = WRITING["base64"].finditer(text) if detectors is DETECTORS else ()
+    runs = each[0][1].found("base64") if detectors is DETECTORS else ()
     held = [run.span() for run in runs if decoded_base64(run.group())]
     tables = each[:1] + [one for one in each if one[0] == "uncoloured"]
     if "</th>" in text:
         read = lambda match: "\n" if match["row"] else " | " if match["cell"] else " "  # noqa: E731
-        tables.append(("tabled", each[0][1].reread(WRITING["html_table"], read)))
+        tables.append(("tabled", each[0][1].reread("html_table", read)))
     found = []
     for name, view in tables if detectors is DETECTORS else ():
         found += [placed(span, view, name) for span in _cells(view.text, known)]
@@ -453,7 +493,8 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
     """What is not known to be evidence: addresses with a name in them, folders, words with numbers, random runs."""
     low = lower(view.text)
     for way, read in {**_READERS, "random_run": _random}.items():
-        for match in WRITING[way].finditer(low if way in ("dotted", "told") else view.text):
+        lowered = way in ("dotted", "told")
+        for match in WRITING[way].finditer(low) if lowered else view.found(way):
             for kind, start, end in read(match) if view.differs(*match.span()) else ():
                 at = view.place(start), view.place(end - 1)
                 inside = any(one <= at[0] and at[1] < two for one, two in held)
@@ -482,7 +523,7 @@ def _random(match: re.Match[str]) -> Found:
 
 def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]) -> Iterator[Span]:
     """Random runs that go over the ends of lines, elements or literals, without the plain words beside them."""
-    for match in WRITING["random_run"].finditer(view.text):
+    for match in view.found("random_run"):
         at = match.start()
         for start, end in facts.random_in(match.group()) if view.differs(*match.span()) else ():
             first, last = view.place(at + start), view.place(at + end - 1, end=True)
@@ -511,8 +552,8 @@ def _is_odd(piece: str) -> bool:
 
 def _evident(text: str, start: int, end: int) -> bool:
     """Whether a piece of a text is known to be evidence, or within a symbol of a program or the name of a package that is."""
-    before, after = text[max(0, start - 2 * BEFORE) : start], text[end : end + 4 * BEFORE]
-    whole = f"{_TAIL.findall(before)[0]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
+    before, after = text[max(0, start - BEFORE) : start], text[end : end + 4 * BEFORE]
+    whole = f"{before[len(before.rstrip(_WORD)) :]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
     symbol = WRITING["symbol"].fullmatch(whole) or WRITING["version"].match(after)
     return bool(symbol) or facts.is_evidence(text[start:end], before)
 
@@ -612,7 +653,8 @@ _READERS: dict[str, Any] = {
     "share": _word("host", _private, group="v"),
     "port": _word("host", _served, "of_port"),
     "remote": _word("host", _bare, "of_remote"),
-    "handle": _word("user", facts.is_strange),
+    "handle": _word("user", facts.is_strange, "handled"),
+    "home_of": _word("user", facts.is_strange, group="v"),
     **{
         "address": _address,
         "at_host": _at_host,
@@ -622,7 +664,7 @@ _READERS: dict[str, Any] = {
     },
     **{name: _slots for name in WRITING if name.endswith("slot")},
 }
-_TAIL, _HEAD = re.compile(r"\w*$"), re.compile(r"[\w.]*")
+_WORD, _HEAD = f"{ascii_letters}{digits}_", re.compile(r"[\w.]*")
 _KIND_OF = {word: kind for kind, words in TABLE["told"].items() for word in words.split()}
 _UNITS, _SOURCES, _SYSTEM, _LIBRARIES = (tuple(row.split()) for row in TABLE["whole"].values())
 

@@ -18,6 +18,7 @@ from .redact_patterns import (
     JOINT,
     PAGE,
     PNG,
+    View,
     base64_bytes,
     decoded_base64,
     detected,
@@ -83,7 +84,7 @@ def learn(text: str, known: Known) -> None:
     for part in WRITING["part"].findall(text):
         if part not in known.read:
             known.read[part] = detected(part, known)
-            for match in WRITING["base64"].finditer(part):
+            for match in View(part).found("base64"):
                 inner = decoded_base64(match.group())
                 if isinstance(inner, str):
                     learn(inner, known)
