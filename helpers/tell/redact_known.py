@@ -146,7 +146,8 @@ class Stretches:
         signs = _signs(text)
         bits, blank = _BITS.take(signs, mode="clip"), signs == 32
         bits[:-1] |= (blank[1:] != blank[:-1]) * np.uint32(_BIT["spaced"])
-        self._in_row, self._any = {1: bits}, {}
+        self._in_row = {1: bits}
+        self._any: dict[int, int] = {}
 
     def _of_size(self, size: int) -> Any:
         if size not in self._in_row:
@@ -487,8 +488,12 @@ def is_host(name: str) -> bool:
     *labels, last = name.lower().split(".")
     if not labels or is_public(name):
         return False
-    strange = any(is_strange(one) or has_name(one) for one in labels)
+    strange = any(is_strange(one) or has_name(one) or _is_mixed(one) for one in labels)
     return (strange and last in _TLDS | _INSIDE) or last in ("lan", "corp", "intranet")
+
+
+def _is_mixed(label: str) -> bool:
+    return label not in VOCABULARY and bool(re.search(r"[a-z]\d\w*[a-z]|\d[a-z]+\d", label))
 
 
 def is_public(address: str) -> bool:
@@ -540,3 +545,49 @@ def is_secret(match: re.Match[str], group: str) -> bool:
     # A name of code, unless it stands as a setting of a file does.
     setting = re.search(r"[A-Z]{4}", name) or ":" in name or "= " not in name
     return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)
+
+
+_LONGEST_HEAD = 25
+_COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
+
+
+def cells(text: str) -> Iterator[tuple[str, str, int]]:
+    """What stands below the heads of redact.yaml, and where: in fields of equal number, or of words that begin or end as heads."""
+    below = seen = 0
+    for head in WRITING["head"].finditer(lower(text)):
+        start, end = text.rfind("\n", 0, head.start()) + 1, text.find("\n", head.end())
+        if start < below or end < seen:
+            continue
+        seen, line = end + 1, text[start:end].replace("(REASON)", "")
+        mark = next((one for one in ",|;\t\u2502\u2503\u2551" if line.count(one) > 1), "")
+        cut = re.compile(rf"[^{mark}]+" if mark else r"\S+")
+        names = list(cut.finditer(line))
+        upper = sum(name.group().isupper() for name in names)
+        frame = line[:1] == " " and text[end + 1 : end + 3].strip() == "0"
+        sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper * 2 > len(names)))
+        sure = sure and (mark or max(len(name.group()) for name in names) < _LONGEST_HEAD)
+        if not sure or WRITING["no_table"].search(line):
+            continue
+        below = end
+        for row in re.compile(".+").finditer(text, end + 1, end + 20_000):
+            if row.start() > below + 1:
+                break
+            below = row.end()
+            if WRITING["rule"].fullmatch(row.group()):
+                continue
+            fields = list(cut.finditer(row.group()))
+            pairs = list(zip(names, fields, strict=False))
+            if len(fields) != len(names) or not mark:
+                starts, ends = {one.start() for one in fields}, {one.end() for one in fields}
+                kept = sum(a.start() in starts or a.end() in ends for a in names)
+                if not mark and kept * 3 > 2 * len(names):
+                    under = [(a, b) for a in names for b in fields if a.start() < b.end()]
+                    pairs = [(a, b) for a, b in under if b.start() < a.end()]
+                elif len(fields) != len(names) or (row.start() != end + 1 and len(names) < 5):
+                    break
+            for name, field in pairs:
+                part = WRITING["of_head"].fullmatch(lower(name.group().strip()))
+                value = field.group().strip(" \"'`").rstrip("+*:")
+                at = row.start() + field.start() + field.group().index(value)
+                if part and WRITING["of_cell"].fullmatch(value):
+                    yield _COLUMNS[part["name"]], value, at

@@ -402,8 +402,8 @@ class Detector:
             places = (at for word in words for at in page.places(word))
             yield from filter(None, map(partial(self.pattern.match, page.text), places))
             return
-        low, lines = page.low, [*map(page.lines_with, words)]
-        lines = sorted({*chain(*lines)}) if len(lines) > 1 else lines[0] if lines else []
+        low, each = page.low, [*map(page.lines_with, words)]
+        lines = sorted({*chain(*each)}) if len(each) > 1 else each[0] if each else []
         if self.stretch:
             lines = page.lines_of(page.view.stretches.of(self.stretch))
         elif self.gate and not self.near:
@@ -475,7 +475,8 @@ def detected(
         tables.append(("tabled", each[0][1].reread("html_table", read)))
     found = []
     for name, view in tables if detectors is DETECTORS else ():
-        found += [placed(span, view, name) for span in _cells(view.text, known)]
+        below = (_spans_of(*one, known) for one in facts.cells(view.text))
+        found += [placed(span, view, name) for span in chain.from_iterable(below)]
     for name, view in each:
         over = name == "joined"
         found += [placed(one, view, name) for one in _spans(view, known, detectors, strong=over)]
@@ -530,8 +531,9 @@ def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]
             if any(one < last and first < two for one, two in held):
                 continue
             pieces = [one for one in WRITING["wrap"].split(text[first:last]) if one]
-            while len(pieces) > 1 and not _is_odd(pieces[0]):
-                start += len(pieces.pop(0))
+            begun = _BEGUN.findall(text[max(0, first - BEFORE) : first])[0]
+            while len(pieces) > 1 and not _is_odd(pieces[0], begun):
+                start, begun = start + len(pieces.pop(0)), ""
             while len(pieces) > 1 and not _is_odd(pieces[-1]):
                 end -= len(pieces.pop())
             value = view.text[at + start : at + end]
@@ -545,9 +547,9 @@ def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]
                     yield from _spans_of("token", value, at + start, known)
 
 
-def _is_odd(piece: str) -> bool:
+def _is_odd(piece: str, begun: str = "") -> bool:
     odd = sum(map(facts.oddness, re.findall("[A-Za-z0-9]+", piece))) * 4 >= len(piece)
-    return len(piece) > 7 if piece.isdigit() else odd and not facts.is_evidence(piece, "")
+    return len(piece) > 7 if piece.isdigit() else odd and not facts.is_evidence(begun + piece, "")
 
 
 def _evident(text: str, start: int, end: int) -> bool:
@@ -654,6 +656,7 @@ _READERS: dict[str, Any] = {
     "port": _word("host", _served, "of_port"),
     "remote": _word("host", _bare, "of_remote"),
     "handle": _word("user", facts.is_strange, "handled"),
+    "capital": _word("name", lambda word: not word.isascii() or facts.is_strange(word)),
     "home_of": _word("user", facts.is_strange, group="v"),
     **{
         "address": _address,
@@ -664,55 +667,10 @@ _READERS: dict[str, Any] = {
     },
     **{name: _slots for name in WRITING if name.endswith("slot")},
 }
+_BEGUN = re.compile(r"[\w.-]*\Z")
 _WORD, _HEAD = f"{ascii_letters}{digits}_", re.compile(r"[\w.]*")
 _KIND_OF = {word: kind for kind, words in TABLE["told"].items() for word in words.split()}
 _UNITS, _SOURCES, _SYSTEM, _LIBRARIES = (tuple(row.split()) for row in TABLE["whole"].values())
-
-
-_LONGEST_HEAD = 25
-_COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
-
-
-def _cells(text: str, known: Known) -> Iterator[Span]:
-    """What stands below the heads of redact.yaml: in fields of equal number, or of words that begin or end where heads do."""
-    below = seen = 0
-    for head in WRITING["head"].finditer(lower(text)):
-        start, end = text.rfind("\n", 0, head.start()) + 1, text.find("\n", head.end())
-        if start < below or end < seen:
-            continue
-        seen, line = end + 1, text[start:end].replace("(REASON)", "")
-        mark = next((one for one in ",|;\t\u2502\u2503\u2551" if line.count(one) > 1), "")
-        cut = re.compile(rf"[^{mark}]+" if mark else r"\S+")
-        names = list(cut.finditer(line))
-        upper = sum(name.group().isupper() for name in names)
-        frame = line[:1] == " " and text[end + 1 : end + 3].strip() == "0"
-        sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper * 2 > len(names)))
-        sure = sure and (mark or max(len(name.group()) for name in names) < _LONGEST_HEAD)
-        if not sure or WRITING["no_table"].search(line):
-            continue
-        below = end
-        for row in re.compile(".+").finditer(text, end + 1, end + 20_000):
-            if row.start() > below + 1:
-                break
-            below = row.end()
-            if WRITING["rule"].fullmatch(row.group()):
-                continue
-            fields = list(cut.finditer(row.group()))
-            pairs = list(zip(names, fields, strict=False))
-            if len(fields) != len(names) or not mark:
-                starts, ends = {one.start() for one in fields}, {one.end() for one in fields}
-                kept = sum(a.start() in starts or a.end() in ends for a in names)
-                if not mark and kept * 3 > 2 * len(names):
-                    under = [(a, b) for a in names for b in fields if a.start() < b.end()]
-                    pairs = [(a, b) for a, b in under if b.start() < a.end()]
-                elif len(fields) != len(names) or (row.start() != end + 1 and len(names) < 5):
-                    break
-            for name, field in pairs:
-                part = WRITING["of_head"].fullmatch(lower(name.group().strip()))
-                value = field.group().strip(" \"'`").rstrip("+*:")
-                at = row.start() + field.start() + field.group().index(value)
-                if part and WRITING["of_cell"].fullmatch(value):
-                    yield from _spans_of(_COLUMNS[part["name"]], value, at, known)
 
 
 def placed(span: Span, view: View, name: str) -> Span:
