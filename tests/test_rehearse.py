@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,10 +242,12 @@ SIZE = read("nonzero", True)
         ("OSError", "We couldn't connect to 'https://x' to load", 1, "the program: .*download"),
         ("EOFError", "EOF when reading a line", 1, "the program: .*standard input"),
         ("TclError", "no display name and no $DISPLAY", 1, "the program: .*display"),
+        ("error", "Rebuild the library with Windows, GTK+ 2.x", 1, "the program: .*display"),
         ("RuntimeError", "CUFFT_INTERNAL_ERROR", 1, "the rehearsal: .*library"),
         ("ImportError", "ext.so: undefined symbol: _ZN3c10", 1, "the program: .*CUDA extension"),
         ("ValueError", "a bad width", 1, "the program: it raised an error of its own"),
         ("", "", 136, "the rehearsal: a process crashed .signal 8"),
+        ("", "", 3, "the program: it ended itself with 3, without an error of Python"),
     ],
 )
 def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
@@ -253,6 +256,8 @@ def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
     assert re.match(says, rehearse.whose(ended, [told]))
     if error == "ValueError":
         assert "perhaps" in rehearse.whose(ended, [{**told, **SIZE}])
+    asked = {**told, "missing": ["cuGraphicsMapResources"]}
+    assert ("cuGraphicsMap" in rehearse.whose(ended, [asked])) == (code == 3)
 
 
 def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
@@ -283,6 +288,7 @@ def test_two_ends_of_what_hangs_on_values_are_one_line():
         ({"missing": ["cusolverDnCreate"]}, "cuSOLVER's workspaces are not known and taken as 0"),
         ({"counts": {"transforms": 3}}, "each of 3 plans of cuFFT has a work area of once"),
         ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls needs 0 bytes"),
+        ({"counts": {"managed": 5 * MIB}}, "5 MiB of managed memory were asked for"),
         ({"forks": 3}, "3 processes were forked"),
     ],
 )
@@ -582,6 +588,46 @@ def test_every_property_stands_where_both_releases_look_and_the_peak_outlives_a_
     assert int.from_bytes(peaks.read_bytes()[:8], "little") == 6 * MIB
 
 
+RANK = """
+import ctypes, sys
+d, rank, size = ctypes.CDLL(sys.argv[1]), int(sys.argv[2]), ctypes.c_size_t
+name = type("Id", (ctypes.Structure,), {"_fields_": [("raw", ctypes.c_char * 128)]})(b"meeting")
+comm, half, back = (ctypes.c_void_p() for _ in range(3))
+assert not d.ncclCommInitRank(ctypes.byref(comm), 3, name, rank)
+word = ctypes.create_string_buffer(b"root" if rank == 1 else b"", 4)
+d.ncclBroadcast(word, word, size(4), 0, 1, comm, None)
+own, all_of_it = ctypes.create_string_buffer(b"%d." % rank, 2), ctypes.create_string_buffer(6)
+d.ncclAllGather(own, all_of_it, size(2), 0, comm, None)
+d.ncclGroupStart()
+other = ctypes.create_string_buffer(2)
+d.ncclRecv(other, size(2), 0, (rank + 1) % 3, comm, None)
+d.ncclSend(own, size(2), 0, (rank - 1) % 3, comm, None)
+d.ncclGroupEnd()
+d.ncclCommSplit(comm, rank % 2, -rank, ctypes.byref(half), None)
+there, managed = (ctypes.c_int * 2)(), ctypes.c_void_p()
+d.ncclCommCount(half, there)
+d.ncclCommUserRank(half, ctypes.byref(there, 4))
+assert not d.cudaMallocManaged(ctypes.byref(managed), size(5 << 20), 1)
+ctypes.memset(managed, 7, 5 << 20)
+print(word.raw, all_of_it.raw, other.raw, *there, d.cudaFree(managed), d.fake_count(12) >> 20, flush=True)
+"""
+
+
+def test_ranks_send_each_other_what_is_small_and_managed_memory_is_the_hosts(library, tmp_path):
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [
+            pool.submit(started, "-c", RANK, library, str(rank), FAKE_PEAKS=tmp_path)
+            for rank in range(3)
+        ]
+        said = [job.result().stdout.split() for job in jobs]
+    assert [row[:2] for row in said] == [["b'root'", "b'0.1.2.'"]] * 3
+    assert [row[2] for row in said] == ["b'1.'", "b'2.'", "b'0.'"]
+    # Ranks 0 and 2 are of one colour, and the higher comes first by its key.
+    assert [row[3:5] for row in said] == [["2", "1"], ["1", "0"], ["2", "0"]]
+    assert [row[5:] for row in said] == [["0", "5"]] * 3
+    assert not [*tmp_path.glob("nccl-*")]
+
+
 def test_what_nobody_wrote_by_hand_answers_by_name_and_fills_what_it_must():
     assert "return 801" in build._stand_in("cudaMemPrefetchAsync_v2")
     assert 'fake_missing("cuGraphicsMapResources")' in build._stand_in("cuGraphicsMapResources")
@@ -618,6 +664,11 @@ chosen = weight[weight > 0]
 chosen.sum().backward()
 top = torch.randn(4, 32000, device="cuda").topk(50)
 half = torch.fft.rfft(torch.linalg.inv(torch.randn(8, 8, device="cuda")))
+with torch.inference_mode():
+    counted = torch.tensor([0.0, 0.0, 1.0], device="cuda").long().unique(return_counts=True)[1]
+    torch.full((1 << 18,), float("nan")).cuda()
+    assert torch.randn(1 << 18, device="cuda").cpu().isfinite().all()
+assert counted.tolist() == [2, 1]
 print(steps, known.nonzero().shape[0], len(weight[known[:1].expand(300)]), len(chosen))
 """
 

@@ -60,16 +60,20 @@ def start(torch: Any, witness: Witness) -> None:
     along = _Along(torch, witness, bound)
 
     class Values(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # else torch's compiler is imported, and stands in every stack
+        # Else torch's compiler is imported, and stands in every stack.
+        _should_skip_dynamo = classmethod(lambda cls: False)
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if torch.is_inference_mode_enabled():  # where compounds arrive whole
+                with mode:
+                    out = func.decompose(*args, **kwargs or {})
+                if out is not NotImplemented:
+                    return out
             return along(func, args, kwargs or {})
 
-    os.register_at_fork(after_in_child=along.rest)
+    os.register_at_fork(after_in_child=lambda: setattr(along, "live", False))
     mode = Values()
     mode.__enter__()
     # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in ATen): it gets none.
@@ -124,9 +128,6 @@ class _Along:
         self.torch, self.witness, self.bound, self.many = torch, witness, bound, BOUNDS[bound]
         self.live, self.unknown = True, set[int]()
         self.kinds: dict[Any, str] = {}
-
-    def rest(self) -> None:
-        self.live = False
 
     def kind(self, func: Any) -> str:
         """What is done about an operator, once for each."""
@@ -229,9 +230,9 @@ class _Along:
             found = self.again(func, how, args, kwargs, made)
             self.mark(made, unknown or (found is None and not moved))
         elif kind == "reads" and isinstance(out, self.torch.Tensor):
-            # What is no single stretch of memory is gathered by a kernel first.
+            # What is no single stretch of memory is gathered by a kernel first; in what nobody computed lies what lay there before.
             found = self.again(func, "writes" if out is args[0] else "computes", args, kwargs, None)
-            if found is None and not given[0].is_contiguous():
+            if found is None and given and (unknown or not given[0].is_contiguous()):
                 out.zero_()
             elif found is not None and found is not out:
                 out.copy_(found)

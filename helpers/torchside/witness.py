@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from typing import Any
 
 from .frame import replacing
@@ -25,7 +26,7 @@ SIZES = frozenset(
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENDLESS = 1000
 # In the order of device.c.
-COUNTS = "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives".split()
+COUNTS = "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives managed".split()
 
 
 class Witness:
@@ -34,7 +35,7 @@ class Witness:
     def __init__(self, device: Any, folder: str):
         self.device, self.folder, self.forks = device, folder, 0
         self.steps: dict[int, int] = {}
-        self.stopped, self.beside, self.compiled = "", "", 0
+        self.stopped, self.beside, self.compiled = "", "", set[int]()
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
         if seconds := float(os.environ.get("CASEBOOK_SECONDS") or 0):
             self.limit(seconds)
@@ -47,9 +48,9 @@ class Witness:
             self.heard
         )
         device.fake_count.restype = ctypes.c_ulonglong
-        device.fake_missing_name.restype = ctypes.c_char_p
         device.fake_on_read(self.hear)
         atexit.register(self.write)
+        self.write()  # not every process reaches its end
         os.register_at_fork(after_in_parent=self.forked, after_in_child=self.reads.clear)
 
     def forked(self) -> None:
@@ -131,35 +132,40 @@ class Witness:
         compile_ = torch.compile
 
         @functools.wraps(compile_)
-        def eagerly(*args: Any, **kwargs: Any) -> Any:
-            self.compiled += 1
-            return compile_(*args, **kwargs)
+        def eagerly(model: Any = None, **kwargs: Any) -> Any:
+            if model is None:
+                return functools.partial(eagerly, **kwargs)
+            made = compile_(model, **kwargs)
+
+            def counted(*args: Any, **more: Any) -> Any:  # a library may ask for what nobody calls
+                self.compiled.add(id(made))
+                return made(*args, **more)
+
+            if isinstance(made, torch.nn.Module):
+                self.compiled.add(id(made))
+                return made
+            return functools.wraps(made)(counted)
 
         torch.compile = eagerly
 
     def write(self) -> None:
         error: Any = getattr(sys, "last_value", None)
-        frames: list[str] = []
-        missing: list[str] = []
-        at = getattr(error, "__traceback__", None)
-        while at is not None:
-            code = at.tb_frame.f_code
-            frames.insert(0, f"{os.path.basename(code.co_filename)}:{at.tb_lineno} {code.co_name}")
-            at = at.tb_next
-        while name := self.device.fake_missing_name(len(missing)):
-            missing.append(name.decode())
+        walked = traceback.walk_tb(getattr(error, "__traceback__", None))
+        frames = [
+            f"{os.path.basename(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
+            for frame, line in walked
+        ]
         read = ("op", "sizes", "inside", "where", "times")
         seen = {
             "pid": os.getpid(),
             "forks": self.forks,
-            "frames": frames,
-            "missing": missing,
+            "frames": frames[::-1],
             "error": "" if error is None else type(error).__name__,
             "message": "" if error is None else str(error),
             "counts": {name: self.device.fake_count(at) for at, name in enumerate(COUNTS)},
             "stopped": self.stopped,
             "steps": max(self.steps.values(), default=0) - (self.stopped == "--steps"),
-            "compiled": self.compiled,
+            "compiled": len(self.compiled),
             "beside": self.beside,
             "reads": [dict(zip(read, (*key, times))) for key, times in self.reads.items()],  # noqa: B905 -- Python 3.9
         }

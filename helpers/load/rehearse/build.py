@@ -113,10 +113,8 @@ def install(python: str, version: str, place: Path) -> Torch:
     if (free := shutil.disk_usage(place.parent).free) < ROOM_BYTES:
         why = f"{free >> 20} MiB free; {room}; name another folder with --cache"
         raise NotReady(f"{place.parent}: {why}")
-    pip = [
-        python,
-        *"-m pip install -q --no-deps --no-cache-dir --disable-pip-version-check".split(),
-    ]
+    flags = "install -q --no-deps --no-cache-dir --disable-pip-version-check"
+    pip = [python, "-m", "pip", *flags.split()]
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="torch-") as made:
         wanted = {f"{made}/t": [f"torch==={version}"], f"{made}/t/{NEEDS}": WORDS["needs"]}
         for target, packages in wanted.items():
@@ -127,9 +125,7 @@ def install(python: str, version: str, place: Path) -> Torch:
                 why = told[-1] if told else f"pip {ended.fate}"
                 raise NotReady(f"pip did not install {packages[0]} for {python}: {why}")
         if read(Path(made, "t")) is None:
-            why = (
-                "is no CUDA build; expected PyPI's own wheel; look at the index that pip is set to"
-            )
+            why = "is no CUDA build; expected PyPI's own wheel; look at the index of pip"
             raise NotReady(f"the torch {version} that pip found {why}")
         os.rename(f"{made}/t", place)
     found = read(place)
@@ -203,14 +199,8 @@ def _build(libraries: Sequence[Path], folder: Path) -> None:
     _lines("gcc", "-O1", "-fno-builtin", "-w", *_SHARED, *vendor, *beside)
     for name in wanted:
         empty = (f"-Wl,-soname,{name}", "-o", folder / name, "-x", "c", "/dev/null")
-        argv: list[str | Path] = [
-            "gcc",
-            *_SHARED,
-            *empty,
-            "-Wl,--no-as-needed",
-            *beside,
-            "-l:libvendor.so",
-        ]
+        argv: list[str | Path] = ["gcc", *_SHARED, *empty, "-Wl,--no-as-needed", *beside]
+        argv.append("-l:libvendor.so")
         if name in symbols.values():  # the version that torch asks for, else the loader warns
             (folder / "version.map").write_text(f"{name} {{ }};\n")
             argv.append(f"-Wl,--version-script={folder / 'version.map'}")

@@ -26,7 +26,8 @@
  *   FAKE_COPY_MAX        copies to the device above this move nothing (default 1 MiB)
  *   FAKE_EVENT_LAG       an event is complete this many launches after its record, or
  *                        after a synchronise (default 0: at once)
- *   FAKE_PEAKS           folder for PID.peaks: the most bytes in use on each device, as u64
+ *   FAKE_PEAKS           folder for PID.peaks: the most bytes in use on each device, as u64; and
+ *                        PID.missing: functions that were asked for and are not answered
  *   FAKE_CUDNN_VERSION   default 92400
  *   FAKE_CUDNN_WS        workspace bytes that every cuDNN plan asks for (default 0)
  *
@@ -155,6 +156,7 @@ static struct {
     u64 fail_next;         /* so many of the next physical allocations are refused */
     arena mem, va;
     table mallocs;         /* addr -> size, ordinal, device */
+    table managed;         /* addr -> size: the host's memory, which a driver moves to and fro */
     table reserves;        /* addr -> size, ordinal */
     table phys;            /* handle -> size, refs, device */
     table maps;            /* addr -> size, handle */
@@ -240,16 +242,22 @@ static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is
 }
 
 /* ------------------------------------------------------------------------ counts */
-enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_COLLECTIVE, N_KINDS };
+enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_COLLECTIVE, N_MANAGED, N_KINDS };
 static u64 counts[N_KINDS];
 static u64 now(void) { return counts[N_LAUNCH] + counts[N_BLAS] + counts[N_LT] + counts[N_DNN]; } /* "time" */
 static void note(int kind) { __atomic_add_fetch(&counts[kind], 1, __ATOMIC_RELAXED); }
 API u64 fake_count(int kind) { return kind >= 0 && kind < N_KINDS ? counts[kind] : 0; }
-/* vendor functions that a library of stand-ins was asked for, each once: their names, in order */
-static const char *missing[256];
-static int n_missing;
-API void fake_missing(const char *name) { ENTER(); if (n_missing < 256) missing[n_missing++] = name; LEAVE(); }
-API const char *fake_missing_name(int i) { return i >= 0 && i < n_missing ? missing[i] : NULL; }
+/* vendor functions that a library of stand-ins was asked for, each once: their names go into PID.missing, which outlives the process */
+API void fake_missing(const char *name) {
+    const char *folder = getenv("FAKE_PEAKS");
+    char path[4096];
+    ENTER();
+    if (folder && *folder && snprintf(path, sizeof path, "%s/%d.missing", folder, (int)getpid()) < (int)sizeof path) {
+        int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        if (file >= 0) { dprintf(file, "%s\n", name); close(file); }
+    }
+    LEAVE();
+}
 
 /* -------------------------------------------------------- runtime: devices */
 API int cudaGetDeviceCount(int *n) { ENTER(); *n = S.ndev; LEAVE(); return OK; }
@@ -350,7 +358,8 @@ static int do_malloc(void **out, u64 size, u64 okop) {
 static int do_free(void *p, u64 op) {
     if (!p) return OK;
     ENTER();
-    slot *s = table_find(&S.mallocs, (u64)p);
+    slot *s = table_find(&S.mallocs, (u64)p), *m = s ? NULL : table_find(&S.managed, (u64)p);
+    if (m) { munmap(p, m->a); table_del(&S.managed, m); LEAVE(); return OK; }
     if (!s) { LEAVE(); return fail(E_INVALID); }
     lg(op, s->b, s->key, s->a);
     unback(s->key, s->a);
@@ -362,6 +371,22 @@ static int do_free(void *p, u64 op) {
 }
 API int cudaMalloc(void **p, size_t n) { return do_malloc(p, n, L_MALLOC); }
 API int cudaFree(void *p) { return do_free(p, L_FREE); }
+API int cudaMallocManaged(void **p, size_t n, unsigned f) {
+    (void)f;
+    u64 size = up(n ? n : 1, 4096);
+    *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*p == MAP_FAILED) { *p = NULL; return fail(E_OOM); }
+    ENTER();
+    table_put(&S.managed, (u64)*p, size, 0, 0);
+    counts[N_MANAGED] += size;
+    LEAVE();
+    return OK;
+}
+API int cuMemAllocManaged(void **p, size_t n, unsigned f) { return cudaMallocManaged(p, n, f); }
+API int cudaMemPrefetchAsync(void) { return OK; }
+API int cudaMemPrefetchAsync_v2(void) { return OK; }
+API int cudaMemAdvise(void) { return OK; }
+API int cudaMemAdvise_v2(void) { return OK; }
 API int cudaMallocAsync(void **p, size_t n, void *st) { (void)st; return do_malloc(p, n, L_ASYNC_ALLOC); }
 API int cudaFreeAsync(void *p, void *st) { (void)st; return do_free(p, L_ASYNC_FREE); }
 API int cudaMemGetInfo(size_t *fr, size_t *tot) {
@@ -375,6 +400,8 @@ API int cudaMemGetInfo(size_t *fr, size_t *tot) {
 }
 API int cudaHostAlloc(void **p, size_t n, unsigned f) { (void)f; *p = malloc(n ? n : 1); return *p ? OK : fail(E_OOM); }
 API int cudaFreeHost(void *p) { free(p); return OK; }
+API int cudaMallocHost(void **p, size_t n) { return cudaHostAlloc(p, n, 0); }
+API int cudaHostGetDevicePointer(void **d, void *h, unsigned f) { (void)f; *d = h; return OK; }
 API int cudaHostRegister(void *p, size_t n, unsigned f) { (void)p; (void)n; (void)f; return OK; }
 API int cudaHostUnregister(void *p) { (void)p; return OK; }
 API int cudaPointerGetAttributes(void *attr, const void *p) { /* {int type; int device; void *dev; void *host; ...} */

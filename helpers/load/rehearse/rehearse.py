@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache as once
@@ -23,6 +24,7 @@ from helpers.child import watch
 from helpers.load.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, record, under
 from helpers.load.rehearse.build import NEEDS, WORDS, Torch, build
 from helpers.load.rehearse.devices import Device
+from helpers.look import files
 
 SHOWN = 6
 DIED = "killed or crashed"  # the recorder's word (helpers/load/record.py)
@@ -173,9 +175,10 @@ def rehearse(
     """
     own = bool(python) and not re.fullmatch(r"python[0-9.]*|.*\.py", os.path.basename(command[0]))
     argv = list(command) if own else under(python, command)
-    # A shell, or torchrun: what it starts by name is looked for beside that Python first.
+    # A shell, or torchrun: what it starts by name is looked for beside that Python first, and in what came with torch last.
     beside = [os.path.dirname(shutil.which(python) or "")] if own else []
-    search = os.pathsep.join([*beside, os.environ.get("PATH", os.defpath)])
+    all_of_it = [*beside, os.environ.get("PATH", os.defpath), str(torch.folder / "bin")]
+    search = os.pathsep.join(all_of_it)
     if not shutil.which(argv[0], path=search):
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
     out = out.absolute()
@@ -187,6 +190,8 @@ def rehearse(
     done = record([*before, *argv], out, max_events=DEFAULT_EVENTS)
     paths = sorted(folder.glob("rehearsal_*.told"))
     told = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for row in told:
+        row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
     conf = given.get("PYTORCH_CUDA_ALLOC_CONF", "")
     found = _found(done, told, device, torch, conf, workspace, limits)
     path = folder / "record.json"
@@ -215,7 +220,7 @@ def _found(
     peaks = {int(path.stem): _peak(path) for path in done.folder.glob("*.peaks")}
     ended = {row["pid"] for row in done.processes if row["snapshots"] and row["ended"] != DIED}
     seen = max((peak for pid, peak in peaks.items() if pid not in ended), default=0)
-    known = stats.get(highest) or 0
+    known, allocated = stats.get(highest) or 0, stats.get("allocated_bytes.all.peak")
     at_least = seen > 0 and seen >= known
     stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
     versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
@@ -227,9 +232,7 @@ def _found(
         conf=conf,
         exit_code=done.exit_code,
         seconds=done.seconds,
-        peak_allocated_bytes=stats.get("allocated_bytes.all.peak")
-        if known or not at_least
-        else None,
+        peak_allocated_bytes=allocated if known or not at_least else None,
         peak_reserved_bytes=max(seen, known) if at_least else stats.get(highest),
         retries=stats.get("num_alloc_retries", 0),
         ooms=sum(row["ooms"] for row in done.processes),
@@ -249,11 +252,7 @@ def _found(
 
 def _peak(path: Path) -> int:
     """The most bytes in use on one device of that process (device.c: FAKE_PEAKS)."""
-    content = path.read_bytes()
-    return max(
-        (int.from_bytes(content[at : at + 8], "little") for at in range(0, len(content), 8)),
-        default=0,
-    )
+    return max(array("Q", path.read_bytes()), default=0)
 
 
 def _own_errors(told: Told) -> list[Mapping[str, Any]]:
@@ -265,14 +264,18 @@ def _own_errors(told: Told) -> list[Mapping[str, Any]]:
 def whose(done: Recording, told: Told) -> str:
     """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal, in one line."""
     errors = " ".join(f"{row['error']}: {row['message']}" for row in _own_errors(told))
-    found = next((row for row in WORDS["ends"] if re.search(row["seen"], errors)), None)
-    if found is None and done.exit_code > 128 and not errors:
-        found = WORDS["crash"]
-    if found is None and not exact(told):
-        found = WORDS["sizes"]
-    found = found or WORDS["other"]
+    called, key = ", ".join(_unanswered(told)[:3]), "other" if exact(told) else "sizes"
+    if not errors:
+        key = "crash" if done.exit_code > 128 else "unanswered" if called else "exit"
+    found = next((row for row in WORDS["ends"] if re.search(row["seen"], errors)), WORDS[key])
     name = done.signal or f"signal {done.exit_code - 128}"
-    return f"{found['whose']}: {found['says'].format(signal=name)}"
+    says = found["says"].format(signal=name, code=done.exit_code, names=called)
+    return f"{found['whose']}: {says}"
+
+
+def _unanswered(told: Told) -> list[str]:
+    """What was asked of the libraries and is not answered."""
+    return sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
 
 
 @once
@@ -333,19 +336,16 @@ def trust(
         names = ["{place} ({op}, {times} times)".format(**row) for row in other[:SHOWN]]
         places = "; ".join(names) + "; and others" * (len(other) > SHOWN)
         lines.append(sentences["values"].format(places=places))
-    called = sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
+    called = _unanswered(told)
     libraries = WORDS["libraries"].items()
     missing = [says for name in called for start, says in libraries if name.startswith(start)]
     lines += dict.fromkeys(missing)
     using = sum(bool(row["counts"].get("launches")) for row in told)
-    counts = {
-        "cudnn": sum(row["counts"].get("cudnn", 0) for row in told),
-        "transforms": sum(row["counts"].get("transforms", 0) for row in told),
-        "streams": streams * (streams > 1),
-        "forks": sum(row["forks"] for row in told),
-        "several": using * (using > 1),
-        "collectives": sum(row["counts"].get("collectives", 0) for row in told),
-    }
+    counted = ("cudnn", "transforms", "collectives", "managed")
+    counts = {what: sum(row["counts"].get(what, 0) for row in told) for what in counted}
+    counts["managed"] >>= 20
+    forks = sum(row["forks"] for row in told)
+    counts |= {"streams": streams * (streams > 1), "forks": forks, "several": using * (using > 1)}
     known_bytes = {"bytes": cudnn_workspace_bytes}
     lines += [
         sentences[what].format(many=many, **known_bytes) for what, many in counts.items() if many
