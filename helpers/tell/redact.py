@@ -46,7 +46,7 @@ _ALLOWED = [re.compile(row["pattern"]) for row in TABLE["allowed"]]
 _WORTH_A_LOOK = TABLE["worth_a_look"].split()
 _NAMES = {kind: words.split() for kind, words in TABLE["names_of_scanners"].items()}
 _TAGS = re.compile(r"<[^<>]*>|data:[\w/+.-]+;base64,[\w+/=\s]*")
-_RUN = re.compile(r"[\w+/=.~-]{20,}")
+_BLANK, _RUN = re.compile("."), re.compile(r"[\w+/=.~-]{20,}")
 
 
 class Find(str):
@@ -280,7 +280,9 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
 def _places(joined: bool, text: str, suspects: Any) -> Iterator[tuple[int, int, str]]:
     """Where in a text there may be a secret, and of which kind. Where lines are joined, by a secret's own shape alone."""
     if not joined:
-        text = _TAGS.sub(lambda tag: re.sub(".", " ", tag.group()), text)
+        text = _TAGS.sub(
+            lambda tag: _BLANK.sub(" ", tag[0]) if "\n" in tag[0] else " " * len(tag[0]), text
+        )
     low = lower(text)
     spots = [at for word in _WORTH_A_LOOK for at in occurrences(word, low)]
     spots += [start for start, _ in Stretches(text).of("worth_a_look")]

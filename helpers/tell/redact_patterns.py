@@ -16,7 +16,7 @@ import zlib
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from string import ascii_letters, digits
 from typing import Any
@@ -357,6 +357,11 @@ class Page:
         differs = self.view.differs
         return lines if self.view.of is None else [line for line in lines if differs(*line)]
 
+    def lines_along(self, stretch: str) -> list[Line]:
+        if stretch not in self._lines:
+            self._lines[stretch] = self.lines_of(self.view.stretches.of(stretch))
+        return self._lines[stretch]
+
     def lines_of(self, places: Iterable[Line]) -> list[Line]:
         return self._new([*dict.fromkeys(self._line(*place) for place in places)])
 
@@ -387,13 +392,19 @@ class Detector:
         self.near = tuple(filter(None, filled(row.get("near", "")).split("|")))
         self.flags = frozenset(row.get("flags", "").split())
         how = re.MULTILINE | (re.IGNORECASE if "any-case" in self.flags else 0)
-        self.pattern, self.needs, self.unless = (
+        self.text, self.how = filled(row["pattern"]), how
+        self.needs, self.unless = (
             re.compile(filled(row.get(name, none)), how)
-            for name, none in (("pattern", ""), ("needs", ""), ("unless", "(?!)"))
+            for name, none in (("needs", ""), ("unless", "(?!)"))
         )
         self.gate = re.compile(filled(row["gate"]), how) if "gate" in row else None
         self.stretch, self.also = row.get("stretch", ""), row.get("also", "").split("|")
-        self.crosses = bool(_CROSSES.search(_WITHIN.sub("", self.pattern.pattern)))
+        self.crosses = bool(_CROSSES.search(_WITHIN.sub("", self.text)))
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled where a text has one of its words: most texts have those of a few."""
+        return re.compile(self.text, self.how)
 
     def matches(self, page: Page) -> Iterator[re.Match[str]]:
         """Where the pattern fits: in the lines that hold a word of ``near`` and what the gate asks for, or near them."""
@@ -405,7 +416,7 @@ class Detector:
         low, each = page.low, [*map(page.lines_with, words)]
         lines = sorted({*chain(*each)}) if len(each) > 1 else each[0] if each else []
         if self.stretch:
-            lines = page.lines_of(page.view.stretches.of(self.stretch))
+            lines = page.lines_along(self.stretch)
         elif self.gate and not self.near:
             lines = page.lines_of(match.span() for match in self.gate.finditer(low))
         if self.gate and (self.near or self.stretch):
