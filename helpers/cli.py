@@ -56,7 +56,9 @@ def main(argv: list[str] | None = None) -> int:
         except OSError:
             where = "standard output"
             _say_no_more()
+        missing = "expected a file or folder that is there"
         expected = "expected what may be read, and a place that may be written and has room"
+        expected = missing if isinstance(error, FileNotFoundError) else expected
         return _refuse(f"{where or 'a file'}: {error.strerror or error}; {expected}")
     except MemoryError:
         return _refuse("no memory is left to read this; expected smaller input, or more memory")

@@ -272,6 +272,13 @@ def test_an_error_text_given_as_a_box_is_told_where_it_belongs(error):
     assert b"diagnose --message" in done.stderr
 
 
+def test_a_trace_given_as_a_box_is_told_where_it_belongs(tmp_path):
+    (tmp_path / "run.jsonl").write_text('{"job": {}}\n')
+    done = diagnose(str(tmp_path / "run.jsonl"))
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert b"a trace of allocations is read by: whatif" in done.stderr
+
+
 PYENV = sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3.8"))
 OLD_PYTHONS = [path for path in (Path("/usr/bin/python3"), *PYENV) if path.is_file()]
 BOXES = [(name,) for name in recorded_names()]

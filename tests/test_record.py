@@ -333,6 +333,15 @@ def test_wrong_use_is_one_line_and_runs_nothing(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there.pickle"]
 
 
+def test_a_recording_that_kept_nothing_stands_in_nobodys_way(tmp_path):
+    for again in range(2):
+        recording = record(["true"], tmp_path / "out.pickle")
+        assert (recording.trace, recording.exit_code) == (None, 0), again
+    (recording.folder / "1.stacks").write_text("where it hung")
+    with pytest.raises(RecordError, match="is there already"):
+        record(["true"], tmp_path / "out.pickle")
+
+
 def test_another_python_takes_the_place_of_the_one_that_is_named():
     assert under("/opt/py", ["python3", "t.py"]) == ["/opt/py", "t.py"]
     assert under("/opt/py", ["t.py", "-x"]) == ["/opt/py", "t.py", "-x"]

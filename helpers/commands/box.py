@@ -121,7 +121,10 @@ def _bundle(name: str) -> Bundle:
         start = files.read("", os.path.abspath(name), 4096)[0]
         if start is None or not_text(start):
             raise
-        advice = f"an error text is read by: diagnose --message {name}"
+        trace = start.lstrip()[:1] == b"{"  # as `record` and the oracle write it
+        others = f"whatif {name}; what grows in it: leaks {name}"
+        advice = f"a trace of allocations is read by: {others}" if trace else ""
+        advice = advice or f"an error text is read by: diagnose --message {name}"
         raise WrongUse(f"{error}; {advice}") from error
 
 
