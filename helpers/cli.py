@@ -83,7 +83,9 @@ def _verb(argv: list[str]) -> int:
     if not argv:
         parser.print_help()
         return 0
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:  # argparse would point to the help of all verbs
+        arguments.error(f"unrecognized arguments: {' '.join(unknown)}")
     named = (getattr(arguments, name, "") for name in ("out", "save", "study"))
     out = Path(next(filter(None, named), OUTPUTS)).resolve()
     with suppress(OSError):  # it is somebody else's, or not there yet
@@ -137,6 +139,7 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
             module = importlib.import_module(f"helpers.commands.{name}")
             for run in module.VERBS:
                 verb = of_verbs.add_parser(run.__name__, description=says(run))
+                verb.set_defaults(error=verb.error)
                 verb.add_argument("--json", action="store_true", help="print JSON instead of text")
                 described(verb, run, getattr(module, "SHARED", ""))
                 verbs[run.__name__] = run
