@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import (
@@ -142,6 +143,36 @@ class Reading:
         if self.unit == "bytes":
             return show_bytes(int(self.value))  # type: ignore[arg-type]
         return f"{self.value} pages" if self.unit == "pages" else str(self.value)
+
+
+def seen(value: int | float | str, unit: str, source: str, item: str = "") -> Reading:
+    """A value that was read; a true zero included."""
+    return Reading(value, unit, OK, "", source, item)
+
+
+def not_available(why: str, unit: str, source: str, item: str = "") -> Reading:
+    """No value: the file, tool or field does not exist, or what it said cannot be read as a value."""
+    return Reading(None, unit, NOT_AVAILABLE, why, source, item)
+
+
+def not_allowed(why: str, unit: str, source: str, item: str = "") -> Reading:
+    """No value: it exists and this process may not read it."""
+    return Reading(None, unit, NOT_ALLOWED, why, source, item)
+
+
+def absent(status: object, why: str, unit: str, source: str, item: str = "") -> Reading:
+    """No value: not allowed where ``status`` says so, whatever wrote it; else not available."""
+    make = not_allowed if status == NOT_ALLOWED else not_available
+    return make(why, unit, source, item)
+
+
+def sum_of(parts: Sequence[Reading]) -> Reading:
+    """The sizes together, in bytes; one part without a value leaves the whole without one."""
+    missing = [part for part in parts if not part.ok]
+    if missing or len(parts) == 1:
+        return (missing or parts)[0]
+    source = " + ".join(dict.fromkeys(part.source for part in parts))
+    return seen(sum(part.bytes for part in parts), "bytes", source, parts[0].item)
 
 
 @dataclass(frozen=True)

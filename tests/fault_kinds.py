@@ -163,7 +163,7 @@ def life_of(case: Case, life: Life) -> None:
         rng = random.Random(f"{case.seed} {life.number}")
         told: dict[str, Any] = {}
         from helpers.run.batch import run_plan
-        from helpers.run.plan_file import PlanError
+        from helpers.run.plan import PlanError
         from helpers.run.progress import for_terminal
         from helpers.run.record import read_batch
         from helpers.run.runner import Local, Stop

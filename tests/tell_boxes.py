@@ -11,10 +11,9 @@ import nbformat
 
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
-from helpers.look.reading import Reading, not_allowed, not_available, seen
 from helpers.run.notebook import VERDICT as VERDICT_MIME
 from helpers.run.shapes import Run
-from helpers.shapes import Verdict, as_dict, from_json
+from helpers.shapes import Reading, Verdict, as_dict, from_json, not_allowed, not_available, seen
 from helpers.tell import figures
 from helpers.tell.sheet import png
 from helpers.tell.shown import Shown

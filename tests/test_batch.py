@@ -17,8 +17,7 @@ from run_stand_in import ROOT, StandIn, begun, change, go, plan, planned, state,
 from helpers.run import record, runner
 from helpers.run.batch import run_plan
 from helpers.run.gate import Trouble
-from helpers.run.plan import load_plan
-from helpers.run.plan_file import PlanError
+from helpers.run.plan import PlanError, load_plan
 from helpers.run.progress import Quiet
 from helpers.run.record import (
     IllegalMove,

@@ -16,9 +16,8 @@ from helpers.judge.catalogue import BASES, KINDS, failures, fill, next_step
 from helpers.judge.diagnosis import diagnose, weigh
 from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
 from helpers.judge.observations import marks, observe, statements
-from helpers.look.reading import seen
 from helpers.look.relations import RELATIONS
-from helpers.shapes import CAUSES
+from helpers.shapes import CAUSES, seen
 
 JUDGE = Path(catalogue.__file__).parent
 RAW = judge.table("failures")

@@ -26,9 +26,8 @@ from helpers.judge.evidence import (
 )
 from helpers.judge.posted import process_observations, processes
 from helpers.look.boxes import open_box, recorded_names
-from helpers.look.reading import seen
 from helpers.shapes import Verdict as Verdicts
-from helpers.shapes import from_json, to_json
+from helpers.shapes import from_json, seen, to_json
 
 SPOKEN = "sufficient proof strong weak refuted_by strong_against weak_against".split()
 GROUPS = [group for one in failures() for group in (*one.needs, *(getattr(one, k) for k in SPOKEN))]

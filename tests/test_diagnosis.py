@@ -22,8 +22,8 @@ from helpers.judge.evidence import (
     evidence_from_case,
     evidence_from_message,
 )
-from helpers.look.reading import seen
 from helpers.settings.audit import audit
+from helpers.shapes import seen
 from helpers.tell.verdict import as_text
 
 ROOT = Path(__file__).resolve().parents[1]

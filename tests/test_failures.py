@@ -5,8 +5,7 @@ import pytest
 from helpers.judge.catalogue import failures
 from helpers.judge.diagnosis import weigh
 from helpers.judge.evidence import Observation
-from helpers.look.reading import seen
-from helpers.shapes import CAUSES
+from helpers.shapes import CAUSES, seen
 
 
 def observed(names, **more):

@@ -34,7 +34,7 @@ from tell_boxes import (
 )
 
 from helpers.look.gpus import Gpu
-from helpers.look.reading import not_allowed, not_available, seen
+from helpers.shapes import not_allowed, not_available, seen
 from helpers.tell import figures, sheet
 from helpers.tell.sanitise import clean_svg
 from helpers.tell.shown import DARK, SCHEME, Shown, display

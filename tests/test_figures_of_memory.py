@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ttm_boxes import apu
 
 from helpers.judge.binding import Numbers, decide, decisions, numbers_of
+from helpers.judge.box import obstacles, visible_devices
 from helpers.judge.ceilings import ceiling_answer, ceilings
-from helpers.judge.obstacles import obstacles, visible_devices
 from helpers.look.boxes import open_box
 from helpers.look.figures import Figure, figures_of, rows
 from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts

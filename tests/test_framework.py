@@ -12,7 +12,7 @@ import pytest
 from kernel_boxes import box
 
 from helpers.look import framework, guard
-from helpers.look.reading import NOT_AVAILABLE
+from helpers.shapes import NOT_AVAILABLE
 
 FACTS = Path(framework.__file__).parents[1] / "torchside" / "facts.py"
 

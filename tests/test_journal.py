@@ -20,8 +20,7 @@ from run_stand_in import NOTEBOOKS, StandIn, begun, change, go, plan, state, sta
 from helpers.run import journal as module
 from helpers.run import kernel, record, runner
 from helpers.run.journal import Journal
-from helpers.run.plan import load_plan
-from helpers.run.plan_file import PlanError
+from helpers.run.plan import PlanError, load_plan
 from helpers.run.record import move, node, read_batch, read_run
 from helpers.run.runner import Stop
 

@@ -26,7 +26,7 @@ from helpers.judge.observations import (
 from helpers.judge.posted import processes
 from helpers.judge.ttm_plan import SYSTEMS
 from helpers.look.figures import rows
-from helpers.look.reading import seen
+from helpers.shapes import seen
 
 CODE = "".join(path.read_text() for path in Path(judge.__file__).parent.glob("*.py"))
 LISTS = judge.table("posted")["lists"]

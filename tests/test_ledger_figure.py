@@ -10,7 +10,7 @@ from test_figures import bars, laid_out, words
 
 from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
 from helpers.look.boxes import open_box, recorded_names
-from helpers.look.reading import not_allowed, not_available, seen
+from helpers.shapes import not_allowed, not_available, seen
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
 from helpers.tell.figures import ROWS, colours, pieces_of

@@ -14,7 +14,7 @@ from kernel_boxes import box
 
 from helpers.look import nvidia, nvml
 from helpers.look.bundle import Text
-from helpers.look.reading import NOT_ALLOWED
+from helpers.shapes import NOT_ALLOWED
 
 QUERY = Path(__file__).parent / "samples" / "nvidia-smi-460" / "query.xml"
 

@@ -16,6 +16,7 @@ from helpers.run.notebook import NotebookError, check_parameters, open_notebook,
 from helpers.run.plan import NOTEBOOKS as COMMITTED
 from helpers.run.plan import (
     Estimates,
+    PlanError,
     Step,
     dry_run,
     dry_run_text,
@@ -23,7 +24,6 @@ from helpers.run.plan import (
     load_plan,
     total_estimate_s,
 )
-from helpers.run.plan_file import PlanError
 from helpers.run.shapes import DANGERS
 
 

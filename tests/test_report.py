@@ -18,13 +18,12 @@ from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_reco
 
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
-from helpers.look.reading import seen
 from helpers.run.box_state import BoxState, GpuState
 from helpers.run.gate import before_the_end, keep
 from helpers.run.notebook import VERDICT as MIME
 from helpers.run.record import boot_id
 from helpers.run.shapes import STATES
-from helpers.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, as_dict
+from helpers.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, as_dict, seen
 from helpers.tell import box as words_of_box
 from helpers.tell import page, report
 from helpers.tell.page import Prose, Room, cells, notebook_html, png_size

@@ -12,19 +12,21 @@ from pydantic import TypeAdapter, ValidationError
 
 from helpers.commands.share import SHAPES, schema_text
 from helpers.look.bundle import Manifest, open_bundle
-from helpers.look.reading import Reading, not_available, seen
 from helpers.run.shapes import STATES, Run
 from helpers.shapes import (
     CAUSES,
     Evidence,
     FirstOom,
     NextStep,
+    Reading,
     Replay,
     Verdict,
     WhatIf,
     as_dict,
     from_json,
+    not_available,
     one_line,
+    seen,
     to_json,
 )
 

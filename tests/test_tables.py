@@ -13,8 +13,7 @@ from helpers.grammar import lines as log_lines
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.look.boxes import open_box
-from helpers.look.reading import not_allowed, not_available, seen
-from helpers.shapes import CAUSES, causes
+from helpers.shapes import CAUSES, causes, not_allowed, not_available, seen
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
 from helpers.tell.sanitise import clean_html

@@ -7,7 +7,7 @@ import pytest
 from helpers.load.targets import Target, environment, gate, gpu_targets
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
-from helpers.look.reading import not_allowed, not_available, seen
+from helpers.shapes import not_allowed, not_available, seen
 from helpers.units import GIB
 
 FIRST, SECOND = "0000:03:00.0", "0000:83:00.0"

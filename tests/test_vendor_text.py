@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.look.bundle import Text
 from helpers.look.files import sources
-from helpers.look.reading import NOT_ALLOWED, NOT_AVAILABLE
-from helpers.look.vendor_text import (
+from helpers.look.text import (
     count,
     failures,
     find_json,
@@ -21,6 +20,7 @@ from helpers.look.vendor_text import (
     why_nothing,
     word,
 )
+from helpers.shapes import NOT_ALLOWED, NOT_AVAILABLE
 
 
 def text(words: str, status: str = "ok", why: str = "") -> Text:

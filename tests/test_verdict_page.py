@@ -7,9 +7,17 @@ from typing import get_args
 import pytest
 from tell_boxes import HOSTILE, VERDICT
 
-from helpers.look.reading import not_allowed, seen
 from helpers.run.notebook import VERDICT as MIME
-from helpers.shapes import Confidence, Evidence, NextStep, Verdict, from_json, to_json
+from helpers.shapes import (
+    Confidence,
+    Evidence,
+    NextStep,
+    Verdict,
+    from_json,
+    not_allowed,
+    seen,
+    to_json,
+)
 from helpers.tell import verdict as words
 from helpers.tell.page import Prose
 from helpers.tell.shown import WIDE

@@ -114,7 +114,7 @@ def names_of(evidence: CaseEvidence, found: Iterable[Observation]) -> dict[str, 
     servers = table("diagnosis")["servers"]
     rows += [("server", one.program) for one in evidence.messages if one.program in servers]
     if any(one.name == "two-kinds-of-gpu" for one in found):
-        from helpers.judge.obstacles import visible_devices
+        from helpers.judge.box import visible_devices
 
         lines = (visible_devices(evidence.bundle, text) for _, _, text in texts(evidence))
         rows.append(("visible", next(filter(None, lines), "")))
@@ -206,7 +206,7 @@ def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence
     """The one first choice: the line that removes an obstacle on this very box, else the catalogue's remedy, filled in."""
     bundle = evidence.bundle
     if failure.cause in ("permission", "config-ineffective") and bundle is not None:
-        from helpers.judge.obstacles import obstacles
+        from helpers.judge.box import obstacles
 
         hides = failure.cause == "config-ineffective"
         for way in obstacles(bundle, vendor_of(evidence.messages)):

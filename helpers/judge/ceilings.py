@@ -32,8 +32,8 @@ from helpers.look.figures import figures_of
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine, page_size
 from helpers.look.parts import APU, UNIFIED, mentions
-from helpers.look.reading import Reading, not_available, seen
 from helpers.settings.text import memory_fraction
+from helpers.shapes import Reading, not_available, seen
 from helpers.units import GIB, MIB
 
 if TYPE_CHECKING:

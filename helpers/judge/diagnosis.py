@@ -19,8 +19,7 @@ from helpers.judge.evidence import CaseEvidence, Observation, texts
 from helpers.judge.observations import observe
 from helpers.judge.owner import account
 from helpers.look.messages import Quantity
-from helpers.look.reading import seen
-from helpers.shapes import Alternative, Confidence, Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Alternative, Confidence, Evidence, Missing, NextStep, Verdict, seen
 
 MEASURED, SAID, HINT = 2.0, 1.0, 0.7
 SUFFICIENT, PROOF, NEAR = 1.0, 3.0, 1.0

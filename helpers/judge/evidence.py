@@ -16,8 +16,8 @@ from helpers.judge import form, table
 from helpers.look.bundle import Bundle
 from helpers.look.files import whole
 from helpers.look.messages import Message, read_message, without_footers
-from helpers.look.reading import Reading, seen
 from helpers.look.text import encoding, ends
+from helpers.shapes import Reading, seen
 
 if TYPE_CHECKING:
     from helpers.allocator.snapshot import Snapshot

@@ -19,7 +19,7 @@ from helpers.judge.owner import Account, account
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, Holder, Pool, gpus, in_sight, numbered_by_host
 from helpers.look.messages import Message, Quantity
-from helpers.look.reading import Reading, not_available, seen
+from helpers.shapes import Reading, not_available, seen
 from helpers.units import MIB, show_bytes
 
 DRIVER, MESSAGE = "driver", "message"

@@ -13,7 +13,7 @@ from helpers.judge.ttm_plan import ttm as ttm_answer
 from helpers.look import ttm
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine, page_size
-from helpers.look.reading import Reading, not_available, seen
+from helpers.shapes import Reading, not_available, seen
 from helpers.units import near, show_bytes
 
 _say = partial(sentence, "ttm", "verify")

@@ -21,8 +21,8 @@ from helpers.child import Ended, json_row, program, watch
 from helpers.load.targets import Target, environment, pair_targets, targets_of, torch_interpreter
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
-from helpers.look.reading import Reading, not_available, seen
 from helpers.settings.table import NO_CACHE
+from helpers.shapes import Reading, not_available, seen
 from helpers.units import GIB, MIB
 
 PROGRAM = "helpers.torchside.checks"

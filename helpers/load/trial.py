@@ -31,10 +31,9 @@ from helpers.load.workloads import Workload, argv
 from helpers.look import files
 from helpers.look.files import whole, write_atomic
 from helpers.look.messages import of_device, read_message
-from helpers.look.reading import Reading, not_available, seen
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
-from helpers.shapes import Evidence, Outcome, one_line
+from helpers.shapes import Evidence, Outcome, Reading, not_available, one_line, seen
 
 DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "NCCL")} - {
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),

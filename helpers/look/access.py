@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from helpers.grammar import data
+from helpers.shapes import OK, Reading
 
 from . import files, guard
 from .bundle import Bundle, rows
-from .reading import OK, Reading
 
 _SIGNS = data("look/access")
 NODES = tuple(_SIGNS["nodes"])

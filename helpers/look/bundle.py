@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, List, Literal, Optional
 
+from helpers.shapes import NOT_ALLOWED, Reading, absent, as_dict, from_json, seen
 from helpers.shapes import SCHEMA_VERSION as SCHEMA_VERSION
-from helpers.shapes import as_dict, from_json
 from helpers.units import plain
 
 from .archive import BundleError, read_files, write_files
-from .reading import NOT_ALLOWED, Reading, absent, seen
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from helpers.shapes import Reading
 from helpers.units import pci_address, printed_size
 
 from .bundle import Bundle, Text, natural
 from .files import sources
-from .reading import Reading
 
 POOLS = ("vram_total", "vram_used", "gtt_total", "gtt_used")
 FILES = sources("files", "drm")

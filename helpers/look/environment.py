@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.grammar import data
+from helpers.shapes import Reading
 
 from .bundle import Bundle
-from .reading import Reading
 
 _KNOWN = data("look/environment")
 NAMES, PREFIXES = _KNOWN["names"].split(), tuple(_KNOWN["prefixes"].split())

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.child import CHECKOUT
+from helpers.shapes import OK, Reading
 from helpers.units import pci_address
 
 from . import guard
 from .bundle import Bundle, Row, Text, rows
-from .reading import OK, Reading
-from .vendor_text import size, word
+from .text import size, word
 
 TABLE = "torch"
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.shapes import Reading, not_available, seen, sum_of
+
 from . import drm, framework, kfd, nvidia, pci, processes, rocm, ttm
 from .access import identity
 from .archive import BundleHostile
 from .bundle import Bundle
 from .machine import machine
-from .reading import Reading, not_available, seen, sum_of
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA", "0x8086": "Intel"}
 HOST_PID = "a host PID"

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from helpers.grammar import Line, data, lines
+from helpers.shapes import Reading, not_available, seen
 from helpers.units import GIB, KIB, MIB, pci_address
 
 from . import files, guard
 from .bundle import Bundle, Text
-from .reading import Reading, not_available, seen
 
 LINE_LIMIT, EVENTS_LIMIT, _FOLLOWING_LINES = 2048, 20_000, 16
 LOG_LIMIT = 10 << 20  # of one log, in characters

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from helpers.shapes import Reading, not_available, sum_of
 from helpers.units import pci_address
 
 from .bundle import Bundle, natural
 from .drm import cards
 from .files import sources
-from .reading import Reading, not_available, sum_of
 
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
 _PROC = "/sys/class/kfd/kfd/proc"

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import memory_groups
+from helpers.shapes import Reading
 from helpers.units import KIB
 
 from .bundle import Bundle
 from .files import boot_id, sources, text
-from .reading import Reading
 
 FILES = sources("files", "machine")
 _TOPS = {1: "/sys/fs/cgroup/memory/", 2: "/sys/fs/cgroup/"}

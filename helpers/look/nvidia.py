@@ -16,13 +16,12 @@ from itertools import chain
 from typing import Any
 from xml.etree import ElementTree
 
+from helpers.shapes import NOT_ALLOWED, Reading
 from helpers.units import pci_address
 
 from . import guard
 from .bundle import Bundle, Row, Text, rows
-from .reading import NOT_ALLOWED, Reading
-from .text import BLOCK, cut
-from .vendor_text import count, find_object, size, stdout_of, why_nothing, word
+from .text import BLOCK, count, cut, find_object, size, stdout_of, why_nothing, word
 
 XML, NVCC, TABLE = "nvidia-smi -q -x", "nvcc --version", "nvml"
 VERSION = "/proc/driver/nvidia/version"

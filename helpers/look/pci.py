@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.shapes import Reading
 from helpers.units import pci_address
 
 from .bundle import Bundle, Row, Text
 from .files import find, text
-from .reading import Reading
 
 DEVICES = "/sys/bus/pci/devices"
 CLASSES = ("0x03", "0x0604", "0x12")

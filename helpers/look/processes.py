@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from helpers.child import process_of
+from helpers.shapes import Reading
 from helpers.units import KIB
 
 from . import files, guard
 from .bundle import Bundle
-from .reading import Reading
 
 DEVICE_PREFIXES = ("/dev/dri/", "/dev/kfd", "/dev/nvidia", "/dev/dxg")
 SMALL_BYTES = 64 << 10

@@ -17,12 +17,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.shapes import Reading, not_available
 from helpers.units import pci_address
 
 from .bundle import Bundle, Row, Text, rows
 from .files import sources
-from .reading import Reading, not_available
-from .vendor_text import count, find_json, find_object, size, stdout_of, why_nothing, word
+from .text import count, find_json, find_object, size, stdout_of, why_nothing, word
 
 BUS = "rocm-smi --showbus --showproductname --showuniqueid --json"
 MEMORY_JSON = "rocm-smi --showmeminfo all --json"

@@ -7,6 +7,8 @@ words. Under a log lies its text without colours, the prefixes of others and lin
 from __future__ import annotations
 
 import codecs
+import itertools
+import json
 import math
 import os
 import re
@@ -15,13 +17,18 @@ import stat
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice, takewhile
+from typing import Any
 
 from helpers.grammar import data
-from helpers.units import MIB, show_bytes
+from helpers.shapes import NOT_ALLOWED, NOT_AVAILABLE, Reading
+from helpers.units import MIB, printed_size, show_bytes
+
+from .bundle import Row, Text, rows
 
 MOST_BYTES, END_BYTES = 1 * MIB, 3 * MIB
 """Of a text that is longer than both, its first and its last bytes are read: a few seconds of work, and a failure stands at the end."""
@@ -212,3 +219,126 @@ class Squeezed:
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Where in the text a stretch of ``flat`` stands."""
         return self._place(start), self._place(max(end - 1, start)) + 1
+
+
+# What vendor tools print, read with care: JSON among warnings, sizes in their units, and why there is no answer.
+
+STDERR_MARK = "--- stderr ---"
+LONGEST_WHY = 300
+MOST_STARTS = 50
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_NOT_MEASURED = (
+    "n/a|unknown|none|not supported|not available|not found|unknown error|gpu is lost|".split("|")
+)
+_REFUSED = ("insufficient permissions", "permission denied", "no permission")
+
+
+def plain(text: str) -> str:
+    """The text without terminal colours (rocminfo prints them into a pipe too)."""
+    return _COLOUR.sub("", text)
+
+
+def stdout_of(text: Text) -> str:
+    """What went to stdout, without colours."""
+    return ("\n" + plain(text.text)).split("\n" + STDERR_MARK)[0][1:]
+
+
+def failures() -> dict[str, dict[str, Any]]:
+    """What each tool prints where it fails (helpers/tool_failures.json): status -> phrases, the more telling first."""
+    phrases: dict[str, dict[str, Any]] = data("tool_failures")
+    return phrases
+
+
+def why_nothing(text: Text, tool: str, expected: str) -> Text:
+    """A text that held no answer, with why: the tool's own lines that hold a phrase of its failures, or what became of it.
+
+    The first phrase decides the status; the lines of all are quoted, because a tool often says the reason in its second line.
+    """
+    lines = [" ".join(line.split()) for line in plain(text.text).splitlines()]
+    signs = failures().get(tool, {})
+    phrases = [(s, phrase) for s in (NOT_ALLOWED, NOT_AVAILABLE) for phrase in signs.get(s, ())]
+    found = [(s, line) for s, p in phrases for line in lines if p.lower() in line.lower()]
+    if found:
+        status, why = found[0][0], "; ".join(dict.fromkeys(line for _, line in found))[:LONGEST_WHY]
+    elif not text.ok:
+        status, why = text.status, text.why or text.status
+    else:
+        words = next((line for line in lines if line and line != STDERR_MARK), "")
+        status, why = NOT_AVAILABLE, f"it printed no {expected}; it begins: {words[:120]}"
+        why = why if words else "it printed nothing"
+    return replace(text, status=status, why=why)
+
+
+def find_object(text: Text) -> Row:
+    """The first JSON object in a tool's stdout, or an empty one; of an array its first."""
+    answer = find_json(stdout_of(text))
+    return next(iter(rows([answer])), None) or next(iter(rows(answer)), Row())
+
+
+def find_json(text: str) -> Any:
+    """The first JSON object or array that begins a line, or None.
+
+    amd-smi prints "WARNING: User is missing the following required groups: render" on stdout before its JSON
+    (amdsmi_helpers.py, check_required_groups), and libraries under a tool print lines of their own.
+    """
+    decoder = json.JSONDecoder(parse_int=_int, object_hook=Row)
+    starts = re.finditer(r"^[ \t]*(?=[\[{])", text, re.MULTILINE)
+    for start in itertools.islice(starts, MOST_STARTS):
+        try:
+            return decoder.raw_decode(text, start.end())[0]
+        except (ValueError, RecursionError):
+            continue  # a line such as "[drm] ..." begins like JSON and is none: a later one may
+    return None
+
+
+def _int(digits: str) -> int | float:
+    # Before Python 3.11 a number of a million digits would cost minutes.
+    return int(digits) if len(digits) < 20 else float(digits)
+
+
+def size(raw: object, text: Text, unit: str = "") -> Reading:
+    """Bytes from a tool's number, ``"8176 MiB"`` or ``{"value": 8176, "unit": "MB"}``; ``unit`` where it names none.
+
+    "N/A", "UNKNOWN" and their like read as not available (it was not measured: that is no zero); "[Insufficient
+    Permissions]" as not allowed.
+    """
+    if isinstance(raw, dict):
+        unit = str(raw.get("unit") or unit)
+        raw = raw.get("value")
+    return _read(raw, text, "bytes", lambda words: printed_size(words, unit))
+
+
+def count(raw: object, text: Text) -> Reading:
+    """A whole number, or why there is none; the same words as for ``size``."""
+    return _read(raw, text, "count", _whole)
+
+
+def word(raw: object, text: Text) -> Reading:
+    """A name or version as printed, or why there is none."""
+    return _read(None if isinstance(raw, (dict, list)) else raw, text, "text", str)
+
+
+def _read(raw: object, text: Text, unit: str, read: Callable[[str], int | str]) -> Reading:
+    words = _words(raw)
+    if words.lower() in _REFUSED:
+        return text.refused(NOT_ALLOWED, words, unit)
+    if raw is None or words.lower() in _NOT_MEASURED:
+        why = f"not {'reported' if unit == 'text' else 'measured'} ({words})"
+        return text.refused("", why if words else "no such field", unit)
+    try:
+        return text.seen(read(words), unit)
+    except ValueError as error:
+        return text.refused("", str(error), unit)
+
+
+def _whole(words: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", words):
+        raise ValueError(f"{words[:60]!r} is no whole number")
+    return int(words)
+
+
+def _words(raw: object) -> str:
+    """The value as text, without the brackets that nvidia-smi puts around what is no value: ``[N/A]``."""
+    words = " ".join(str(raw).split()) if raw is not None else ""
+    bracketed = isinstance(raw, str) and words.startswith("[") and words.endswith("]")
+    return words[1:-1].strip() if bracketed else words

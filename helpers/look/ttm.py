@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.shapes import Reading, not_available, seen
 from helpers.units import GIB, MIB
 
 from .bundle import Bundle
 from .files import fault, find
 from .machine import page_size
-from .reading import Reading, not_available, seen
 
 MODULES = ("amdttm", "amd_ttm", "ttm", "amdgpu")
 _CONFIG = tuple(f"{top}/modprobe.d" for top in "/etc /run /usr/local/lib /usr/lib /lib".split())

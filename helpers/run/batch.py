@@ -20,8 +20,7 @@ from helpers.shapes import Confidence
 
 from .gate import Between
 from .journal import Journal
-from .plan import Step, load_plan
-from .plan_file import PlanError
+from .plan import PlanError, Step, load_plan
 from .progress import Quiet, into_file
 from .record import boot_id, in_words, move, node, replaced, strikes_by_node
 from .runner import TICK_S, Job, Local, Stop, mark_of

@@ -20,7 +20,7 @@ from typing import Any
 
 from helpers.child import CHECKOUT, OUTPUTS
 
-from .plan_file import PlanError
+from .plan import PlanError
 from .record import in_words
 
 GUIDE = "as env/FLEET.md says"

@@ -23,8 +23,7 @@ from helpers.look.files import whole, write_atomic
 
 from . import kernel
 from .gate import before_the_end
-from .plan import ITS_LIMIT, CheckedPlan, Step
-from .plan_file import PlanError
+from .plan import ITS_LIMIT, CheckedPlan, PlanError, Step
 from .record import (
     EARLIER,
     RecordUnreadable,

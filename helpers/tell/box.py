@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from helpers.judge.box import obstacles
 from helpers.judge.ledger import MESSAGE, GpuLedger
-from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity
 from helpers.look.boxes import is_this_box
@@ -14,8 +14,8 @@ from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices
-from helpers.look.reading import Reading
 from helpers.settings.audit import audit_box, audit_kernel
+from helpers.shapes import Reading
 from helpers.units import show_bytes
 
 from .shown import Column, Shown, plain, words

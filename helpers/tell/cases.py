@@ -23,10 +23,9 @@ from helpers.load.patterns import generate
 from helpers.load.vpoc import sample
 from helpers.load.vpoc.answer import case_arithmetic
 from helpers.load.vpoc.trades import Trades
-from helpers.look.reading import seen
 from helpers.settings.presets import findings, load
 from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
-from helpers.shapes import Evidence, Verdict, from_json
+from helpers.shapes import Evidence, Verdict, from_json, seen
 from helpers.units import KIB, MIB, show_bytes
 
 from .shown import Column, Shown

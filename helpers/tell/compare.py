@@ -23,11 +23,10 @@ from helpers.look.archive import BundleError
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.files import opened, whole
 from helpers.look.gpus import gpus, host_pools
-from helpers.look.reading import Reading, seen
 from helpers.run.history import same_run
 from helpers.run.record import RecordUnreadable, read_batch, read_run
 from helpers.run.shapes import Run
-from helpers.shapes import Verdict, in_words
+from helpers.shapes import Reading, Verdict, in_words, seen
 from helpers.units import show_bytes
 
 from .batches import bundle_of

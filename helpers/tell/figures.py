@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
 from helpers.look.kernel_log import Event
-from helpers.look.reading import Reading
+from helpers.shapes import Reading
 from helpers.units import show_bytes
 
 from . import sheet, tables

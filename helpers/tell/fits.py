@@ -8,8 +8,7 @@ from itertools import cycle
 from typing import Any
 
 from helpers.fits.answer import Answer
-from helpers.look.reading import seen
-from helpers.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.units import show_bytes
 
 from .shown import Column, Shown, words, wrapped

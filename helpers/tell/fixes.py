@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from helpers.load.remedies import RECORDED, FixRow, FixStudy, adopt, forest, remedies
-from helpers.look.reading import seen
 from helpers.settings.presets import load
-from helpers.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.units import show_bytes
 
 from .sheet import ACCENT, ALARM, MUTED, PALE, SMALL, Bar, Look, Sheet, drawn, titled

@@ -17,8 +17,7 @@ from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, Pool, gpus, host_pools
 from helpers.look.machine import machine
-from helpers.look.reading import Reading
-from helpers.shapes import Evidence, Verdict
+from helpers.shapes import Evidence, Reading, Verdict
 
 from .shown import cut, plain
 from .tables import one_source, pools_table

@@ -24,7 +24,7 @@ from functools import lru_cache
 from html import escape
 from typing import Any, NamedTuple
 
-from helpers.look.reading import Reading
+from helpers.shapes import Reading
 from helpers.units import columns_of, show_bytes
 from helpers.units import cut as cut
 from helpers.units import plain as plain

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from helpers.look.reading import Reading
+from helpers.shapes import Reading
 
 from .shown import Shown, duration, plain, size, words
 

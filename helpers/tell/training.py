@@ -11,8 +11,7 @@ from typing import Any
 
 from helpers.load.criteria import Criteria, criteria, read_study, with_runs
 from helpers.load.training import WAYS, Endurance, PathResult
-from helpers.look.reading import seen
-from helpers.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.units import show_bytes
 
 from .shown import Column, Shown

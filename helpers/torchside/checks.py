@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from helpers.torchside import frame, pairs
-from helpers.torchside.device import SEED, Device, Failed
+from helpers.torchside import frame
+from helpers.torchside.device import SEED, Device, Failed, meet, second_job, second_process
 from helpers.torchside.frame import GIB, MIB, NotRun, Row, is_oom, one_line
 
 TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
@@ -182,7 +182,7 @@ def all_reduce(device: Device, backend: str) -> Row:
         job: Row = {"meet": os.path.join(folder, "meet"), "backend": backend}
         job["devices"] = ["cuda:0", "cuda:1"] if device.gpu else ["cpu", "cpu"]
         job["meet_s"] = device.spec["opt_in_s"] * 0.6
-        with pairs.second_process(__name__, job) as other:
+        with second_process(__name__, job) as other:
             right = sums_right(torch, job, 0)
             code = other.wait(job["meet_s"])
     if not right or code:
@@ -194,7 +194,7 @@ def all_reduce(device: Device, backend: str) -> Row:
 
 
 def sums_right(torch: Any, job: Row, rank: int) -> bool:
-    pairs.meet(torch, job, rank)
+    meet(torch, job, rank)
     try:
         ramp = torch.arange(WORDS, dtype=torch.float32)
         values = (ramp * (rank + 1)).to(job["devices"][rank])
@@ -206,7 +206,7 @@ def sums_right(torch: Any, job: Row, rank: int) -> bool:
 
 def other_rank() -> None:
     """The second process: exit code 0 when its sum is right, 1 when it is wrong."""
-    job, _ = pairs.second_job()
+    job, _ = second_job()
     torch = frame.import_torch()
     torch.set_num_threads(1)
     sys.exit(0 if sums_right(torch, job, 1) else 1)

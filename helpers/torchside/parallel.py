@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from helpers.torchside import pairs
+from helpers.torchside.device import meet, second_job, second_process
 from helpers.torchside.frame import NotRun, Row
 from helpers.torchside.transformer import Answer, Run, in_words, trained, warm
 
@@ -49,7 +49,7 @@ def together(spec: Row, how: str) -> Answer:
         raise NotRun(f"fully_shard came with torch 2.6, and this is {torch.__version__}")
     meet = os.path.join(spec["folder"], f"{spec['name']}-meet")
     job = {**spec, "how": how, "meet": meet, "meet_s": spec["limit_s"] * 0.5, **_backend(spec, how)}
-    with pairs.second_process(__name__, job) as other:
+    with second_process(__name__, job) as other:
         answer = yield from _part(job, 0, other.stdout, other.stdin)
         theirs = json.loads(other.stdout.readline() or "{}")
         if not theirs:
@@ -89,7 +89,7 @@ def _backend(spec: Row, how: str) -> Row:
 
 def other_rank() -> None:
     """The second process: one JSON line at the end."""
-    job, tell = pairs.second_job()
+    job, tell = second_job()
     torch.set_num_threads(job["threads"])
     warm({**job, "device": "cpu"})
     part = _part(job, 1, sys.stdin, tell)
@@ -105,7 +105,7 @@ def _part(job: Row, rank: int, hear: Any, tell: Any) -> Answer:
     """One process's part: meet, train, compare what it holds with the single device's."""
     device, how = job["devices"][rank], job["how"]
     if how != "averaged":
-        pairs.meet(torch, job, rank)
+        meet(torch, job, rank)
     if device != "cpu":
         torch.use_deterministic_algorithms(True)
     if how == "fsdp":

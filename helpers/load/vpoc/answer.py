@@ -26,8 +26,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.files import write_atomic
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine
-from helpers.look.reading import seen
-from helpers.shapes import Evidence, Missing, NextStep, Verdict
+from helpers.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.units import show_bytes
 
 USE = ("fused", "preallocated")
