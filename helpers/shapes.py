@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import (
+    TYPE_CHECKING,
     Any,
     Dict,
     List,
@@ -34,30 +35,18 @@ OK, NOT_AVAILABLE, NOT_ALLOWED = "ok", "not_available", "not_allowed"
 STATUSES = (OK, NOT_AVAILABLE, NOT_ALLOWED)
 UNITS = ("bytes", "pages", "count", "text")
 
-Cause = Literal[
-    "external-holder",
-    "stale-holder",
-    "driver-leak",
-    "true-capacity",
-    "allocator-fragmentation",
-    "allocator-cache-not-returned",
-    "user-leak",
-    "ttm-gtt-cap",
-    "carveout-only",
-    "hsa-pool-cap",
-    "version-mismatch",
-    "unsupported-gfx",
-    "permission",
-    "metric-misreport",
-    "library-workspace",
-    "host-oom",
-    "context-corruption",
-    "config-ineffective",
-    "multi-gpu-imbalance",
-    "expandable-segments-unsupported",
-    "other",
-    "cannot-tell",
-]
+
+@lru_cache(maxsize=None)
+def causes() -> Dict[str, Dict[str, str]]:
+    """Each cause in a reader's words (causes.json): ``says`` is a sentence, ``name`` stands in a cell of a table."""
+    rows: Dict[str, Dict[str, str]] = json.loads(pkgutil.get_data(__name__, "causes.json") or b"{}")
+    return rows
+
+
+if TYPE_CHECKING:
+    Cause = str
+else:  # what causes.json names, which is also what a JSON Schema and a reader of JSON are told
+    Cause = Literal[tuple(name for name in causes() if name != "healthy")]
 CAUSES: tuple[str, ...] = get_args(Cause)
 Confidence = Literal["confirmed", "likely", "weak"]
 State = Literal["", "healthy", "aside"]
@@ -186,13 +175,6 @@ class Evidence(Shape):
 
 LONGEST_TITLE, LONGEST_NAME = 140, 56
 """Letters of an answer, and of one that has no name in a cell of a table."""
-
-
-@lru_cache(maxsize=None)
-def causes() -> Dict[str, Dict[str, str]]:
-    """Each cause in a reader's words (causes.json): ``says`` is a sentence, ``name`` stands in a cell of a table."""
-    rows: Dict[str, Dict[str, str]] = json.loads(pkgutil.get_data(__name__, "causes.json") or b"{}")
-    return rows
 
 
 def in_words(label: str) -> str:

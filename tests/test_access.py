@@ -7,7 +7,6 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kernel_boxes import box
@@ -25,9 +24,7 @@ from helpers.look.environment import (
 )
 
 
-def test_a_node_that_opens_one_that_is_missing_and_one_that_is_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_node_that_opens_one_that_is_missing_and_one_that_is_none(monkeypatch, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     names = ("/dev/null", "/dev/no-such-*", "/dev/no-such-node", str(tmp_path / "pipe"))
     monkeypatch.setattr(access_module, "NODES", names)
@@ -37,7 +34,7 @@ def test_a_node_that_opens_one_that_is_missing_and_one_that_is_none(
     assert pipe.errno == "ENODEV", "a pipe is not opened, which would wait for a writer"
 
 
-def test_a_node_this_user_may_not_open_is_refused_with_its_mode_and_group() -> None:
+def test_a_node_this_user_may_not_open_is_refused_with_its_mode_and_group():
     code = (
         "import json; from pathlib import Path; from helpers.look import access\n"
         "access.NODES = ('/dev/kmsg', '/dev/null')\n"
@@ -52,10 +49,10 @@ def test_a_node_this_user_may_not_open_is_refused_with_its_mode_and_group() -> N
     assert who and (who.uid, [gid for gid, _ in who.groups]) == (65534, [65534])
 
 
-def test_an_open_that_hangs_costs_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_that_hangs_costs_its_limit(monkeypatch):
     real = os.open
 
-    def hang(path: str, flags: int, *more: Any, **named: Any) -> int:
+    def hang(path, flags, *more, **named):
         if path == "/dev/full":
             time.sleep(60)
         return real(path, flags, *more, **named)
@@ -68,14 +65,14 @@ def test_an_open_that_hangs_costs_its_limit(monkeypatch: pytest.MonkeyPatch) -> 
     assert fine["status"] == "ok"
 
 
-def test_opening_leaves_nothing_open_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_leaves_nothing_open_here(monkeypatch):
     monkeypatch.setattr(access_module, "NODES", ("/dev/null", "/dev/zero", "/dev/full"))
     before = os.listdir("/proc/self/fd")
     list(walk_access())
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_this_process_is_described_without_its_name() -> None:
+def test_this_process_is_described_without_its_name():
     row = collect_identity(Path("/"))[0]
     who = identity(box(identity=[row]))
     assert who and who.uid == os.geteuid() and who.gid_map
@@ -84,9 +81,7 @@ def test_this_process_is_described_without_its_name() -> None:
     assert os.uname().nodename not in json.dumps(row)
 
 
-def test_groups_in_the_database_and_groups_in_force_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_groups_in_the_database_and_groups_in_force_are_told_apart(monkeypatch):
     texts = {
         "/etc/passwd": "me:x:1000:1000::/home/me:/bin/sh\n",
         "/etc/group": "me:x:1000:\nrender:x:110:other, me\nvideo:x:44:me\nbroken line\nodd:x:nan:me\n",
@@ -115,9 +110,7 @@ def test_groups_in_the_database_and_groups_in_force_are_told_apart(
     ],
 )
 @pytest.mark.parametrize("own_namespaces", [True, False])
-def test_signs_of_a_container_name_its_kind(
-    paths: dict[str, str], expected: str, own_namespaces: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signs_of_a_container_name_its_kind(paths, expected, own_namespaces, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.delenv("container", raising=False)
     monkeypatch.setattr(access_module.files, "text", lambda root, name, most=0: paths.get(name, ""))
@@ -131,7 +124,7 @@ def test_signs_of_a_container_name_its_kind(
     assert bool(row["container_signs"]) is bool(paths), "what was seen is kept either way"
 
 
-def test_secrets_and_strangers_never_reach_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_and_strangers_never_reach_the_table(monkeypatch):
     secret = "AWS_SECRET_ACCESS_KEY HF_TOKEN MIOPEN_CACHE_TOKEN NVIDIA_API_KEY TORCH_HUB_PASSWORD "
     secret += "WANDB_API_KEY HSA_auth_token PATH_TO_SECRETS AMD_CREDENTIALS NCCL_PROXY "
     stranger = "USER SSH_AUTH_SOCK HOSTNAME"
@@ -152,13 +145,13 @@ def test_secrets_and_strangers_never_reach_the_table(monkeypatch: pytest.MonkeyP
     assert found["PYTORCH_HIP_ALLOC_CONF"] == "" and found["HSA_OVERRIDE_GFX_VERSION_1"] == "11.0.0"
 
 
-def test_a_home_folder_at_the_root_replaces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_at_the_root_replaces_nothing(monkeypatch):
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/rocm/lib")
     assert {"name": "LD_LIBRARY_PATH", "value": "/opt/rocm/lib"} in collect_environment()
 
 
-def test_limits_are_numbers_or_unlimited() -> None:
+def test_limits_are_numbers_or_unlimited():
     found = {limit.name: limit for limit in limits(box(limits=collect_limits()))}
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert found["nofile"].soft.value == soft and found["nofile"].soft.unit == "count"
@@ -167,7 +160,7 @@ def test_limits_are_numbers_or_unlimited() -> None:
     assert [limit.soft.why for limit in odd] == ["unlimited", "not captured"]
 
 
-def test_every_row_of_the_tables_of_signs_and_names_is_used() -> None:
+def test_every_row_of_the_tables_of_signs_and_names_is_used():
     folder = Path(access_module.__file__).parent
     signs, known = (
         json.loads((folder / f"{n}.json").read_text()) for n in ("access", "environment")

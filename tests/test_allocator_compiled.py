@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -26,9 +25,9 @@ from helpers.allocator import allocator, compiled, driver  # noqa: E402
 from helpers.allocator.allocator import OUTCOMES  # noqa: E402
 from helpers.allocator.driver import CALLS, POLICIES, Card  # noqa: E402
 from helpers.allocator.engine import run  # noqa: E402
-from helpers.allocator.outcome import Outcome, ReplayError  # noqa: E402
+from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.replay import replay, resolve  # noqa: E402
-from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace  # noqa: E402
+from helpers.allocator.trace import Op, StartBlock, StartSegment  # noqa: E402
 from helpers.load import patterns  # noqa: E402
 from helpers.settings.releases import behaviour  # noqa: E402
 
@@ -57,11 +56,11 @@ OFTEN = {"ALLOC": 24, "FREE": 17, "FREE_REQUESTED": 3, "FREE_COMPLETED": 3, "REC
 MIX = [op for op in Op for _ in range(OFTEN.get(op.name, 1 + (op is Op.EVENTS_HOLD)))]
 
 
-def random_start(chance: Random) -> tuple[list[StartSegment], int]:
+def random_start(chance):
     """Segments and mapped ranges that are there at the start, and how many ids live in them."""
     segments, ids = [], 0
     # Plain segments last, clear of what the ranges before them reserve.
-    top: dict[tuple, int] = {(): 0x7F80_0000_0000}
+    top = {(): 0x7F80_0000_0000}
     count = chance.choice((0, 0, 1, 3, 6))
     for k in range(count):
         small, expandable = chance.random() < 0.4, chance.random() < 0.5 and k < count - 1
@@ -86,7 +85,7 @@ def random_start(chance: Random) -> tuple[list[StartSegment], int]:
     return segments, ids
 
 
-def random_case(seed: int, length: int) -> dict[str, Any]:
+def random_case(seed, length):
     """A trace, and what it is replayed under."""
     chance = Random(seed)
     torch = chance.choice(("2.4.0", "2.6.0", "2.12.1", "2.14.1", "2.14.1", "2.14.1"))
@@ -95,7 +94,7 @@ def random_case(seed: int, length: int) -> dict[str, Any]:
     live, pending = list(range(ids)), list(range(ids))
     small_only, streams = chance.random() < 0.2, chance.choice(((0,), (0, 0x1000, 0x5000)))
     pools = chance.choice(((0,), (0, 0, 2, -2)))
-    values: list[float | str] = []
+    values = []
     rows = []
     for _ in range(length):
         op, ident, size, stream, pool = chance.choice(MIX), -1, 0, 0, 0
@@ -144,9 +143,7 @@ def random_case(seed: int, length: int) -> dict[str, Any]:
     }
 
 
-def outcome(
-    compiled: bool, case: dict[str, Any], timeline: bool = True, stop: int | None = None
-) -> Outcome | None:
+def outcome(compiled, case, timeline=True, stop=None):
     """None where the allocator's state is torn, which torch's own bookkeeping does not survive either."""
     rules = behaviour(case["torch"])
     held, at, _ = resolve(case["trace"], case["conf"], rules)
@@ -158,7 +155,7 @@ def outcome(
         return None
 
 
-def same(one: Outcome, other: Outcome) -> None:
+def same(one, other):
     for name in ("timeline", "calls", "figures", "oversize", "counters", "blocks"):
         left, right = getattr(one, name), getattr(other, name)
         assert (left is None) == (right is None), name
@@ -170,7 +167,7 @@ def same(one: Outcome, other: Outcome) -> None:
         assert getattr(one, name) == getattr(other, name), name
 
 
-def features(case: dict[str, Any], found: Outcome) -> set[str]:
+def features(case, found):
     """What a replay went through."""
     assert found.timeline is not None and found.calls is not None
     names = {OUTCOMES[k] for k in found.column("out")} | {CALLS[k] for k in found.calls[:, 1]}
@@ -201,7 +198,7 @@ CASES = {
 }
 
 
-def both_agree(case: dict[str, Any]) -> Outcome | None:
+def both_agree(case):
     """What both make of a case, which is the same; None where both say that the state is torn."""
     expected, found = outcome(False, case), outcome(True, case)
     assert (expected is None) == (found is None)
@@ -210,13 +207,13 @@ def both_agree(case: dict[str, Any]) -> Outcome | None:
     return expected
 
 
-def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: Counter[str] = Counter()
+def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch):
+    seen = Counter()
 
-    def watched(name: str) -> Any:
+    def watched(name):
         original = getattr(allocator, name)
 
-        def call(a: Any, *rest: Any) -> Any:
+        def call(a, *rest):
             before = a.num_device_free
             result = original(a, *rest)
             seen[name] += a.num_device_free > before
@@ -229,7 +226,7 @@ def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.Mon
 
     @settings(max_examples=300, **CASES)
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
-    def agree(seed: int, length: int) -> None:
+    def agree(seed, length):
         case = random_case(seed, length)
         found = both_agree(case)
         seen.update({"torn"} if found is None else {"whole"} | features(case, found))
@@ -239,14 +236,12 @@ def test_both_agree_on_every_operation_whatever_is_asked(monkeypatch: pytest.Mon
     assert {name for name in EVERY if not seen[name]} == set()
 
 
-def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(monkeypatch):
     """Recorded addresses that a segment of this replay, or one of its start, still covers are handed out by neither."""
-    refused: Counter[str] = Counter()
+    refused = Counter()
     original = driver.recorded_address
 
-    def watched(a: Any, size: int) -> int:
+    def watched(a, size):
         asked = a.next_recorded < a.recorded_count
         address = original(a, size)
         refused["yes" if asked and not address else "no"] += 1
@@ -256,7 +251,7 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(
 
     @settings(max_examples=90, **CASES)
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
-    def agree(seed: int, length: int) -> None:
+    def agree(seed, length):
         case, chance = random_case(seed, length), Random(seed)
         case["card"] = replace(case["card"], policy="recorded")
         near = [known.address for known in case["trace"].start] or [0x6000_0000_0000]
@@ -274,7 +269,7 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(
 @pytest.mark.parametrize(
     "conf", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"]
 )
-def test_both_agree_on_each_pattern(name: str, conf: str) -> None:
+def test_both_agree_on_each_pattern(name, conf):
     trace = patterns.generate(name)
     card = Card(trace.header["vram"] * 3 // 4)
     same(
@@ -283,7 +278,7 @@ def test_both_agree_on_each_pattern(name: str, conf: str) -> None:
     )
 
 
-def random_sizes(count: int, live: int, seed: int = 0) -> Trace:
+def random_sizes(count, live, seed=0):
     chance, held, rows = Random(seed), [], []
     for made in range(count):
         rows.append((Op.ALLOC, made, chance.randrange(1, 40_000)))
@@ -294,14 +289,14 @@ def random_sizes(count: int, live: int, seed: int = 0) -> Trace:
 
 
 @pytest.mark.parametrize("torch", ["2.6.0", "2.14.1"])
-def test_both_agree_when_sets_are_large_and_the_tables_grow(torch: str) -> None:
+def test_both_agree_when_sets_are_large_and_the_tables_grow(torch):
     case = {"trace": random_sizes(9000, 3000), "conf": "", "torch": torch, "card": Card(1 << 30)}
     found = both_agree({**case, "addresses": (), "fraction": None})
     assert found is not None
     assert found.figure("inactive_split") > 8 * 64
 
 
-def test_without_a_timeline_the_totals_are_the_same() -> None:
+def test_without_a_timeline_the_totals_are_the_same():
     case = random_case(5, 200)
     whole, brief = outcome(True, case), outcome(True, case, timeline=False)
     assert whole is not None and brief is not None
@@ -311,14 +306,14 @@ def test_without_a_timeline_the_totals_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("stop", [0, 1, 77])
-def test_it_stops_where_it_is_told(stop: int) -> None:
+def test_it_stops_where_it_is_told(stop):
     case = random_case(7, 200)
     expected, found = (outcome(compiled, case, stop=stop) for compiled in (False, True))
     assert expected is not None and found is not None
     same(expected, found)
 
 
-def test_columns_that_cannot_be_written_to_need_no_second_compilation() -> None:
+def test_columns_that_cannot_be_written_to_need_no_second_compilation():
     trace = patterns.generate("key_value_cache", requests=1)
     replay(trace, "", Card(1 << 30), engine="compiled")
     before = len(compiled.advance.signatures)
@@ -328,7 +323,7 @@ def test_columns_that_cannot_be_written_to_need_no_second_compilation() -> None:
     assert len(compiled.advance.signatures) == before == 1
 
 
-def test_threads_side_by_side_do_not_disturb_each_other() -> None:
+def test_threads_side_by_side_do_not_disturb_each_other():
     cases = [random_case(seed, 200) for seed in range(40, 56)]
     alone = [outcome(True, case) for case in cases]
     with ThreadPoolExecutor(4) as pool:
@@ -338,7 +333,7 @@ def test_threads_side_by_side_do_not_disturb_each_other() -> None:
         same(one, other)
 
 
-def test_an_address_space_that_is_used_up_is_an_error_in_both() -> None:
+def test_an_address_space_that_is_used_up_is_an_error_in_both():
     rows = [(Op.ALLOC, 0, 3 << 40), (Op.FREE, 0, 0), (Op.EMPTY_CACHE, -1, 0)] * 3
     trace = trace_of(*rows)
     for engine in ("plain", "compiled"):
@@ -346,7 +341,7 @@ def test_an_address_space_that_is_used_up_is_an_error_in_both() -> None:
             replay(trace, "", Card(4 << 40, policy="monotonic"), engine=engine)
 
 
-def fresh_process(code: str, tmp_path: Path, numba: bool = True) -> subprocess.CompletedProcess:
+def fresh_process(code, tmp_path, numba=True):
     """A program of another process, which has no machine code kept, and perhaps no numba."""
     places = [str(ROOT)]
     if not numba:
@@ -379,30 +374,30 @@ print(compiled.advance.stats.cache_path, compiled.ready())
 """
 
 
-def test_it_runs_where_machine_code_cannot_be_kept(tmp_path: Path) -> None:
+def test_it_runs_where_machine_code_cannot_be_kept(tmp_path):
     assert fresh_process(UNWRITABLE, tmp_path).stdout == "None False\n"
 
 
-def test_without_numba_plain_python_answers(tmp_path: Path) -> None:
+def test_without_numba_plain_python_answers(tmp_path):
     code = BUSY.format("1 << 40") + PATTERN.format("")
     assert fresh_process(code, tmp_path, numba=False).stdout == "plain\n"
 
 
-def test_without_numba_compiled_replays_are_refused(tmp_path: Path) -> None:
+def test_without_numba_compiled_replays_are_refused(tmp_path):
     code = "try:\n" + textwrap.indent(PATTERN.format(", engine='compiled'"), "    ")
     code += "except ImportError as error:\n    print(error)\n"
     assert fresh_process(code, tmp_path, numba=False).stdout == "not here\n"
 
 
-def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path: Path) -> None:
+def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path):
     code = PATTERN.format("") + "import sys\nprint('numba' in sys.modules)\n"
     done = fresh_process(code, tmp_path)
     assert done.stdout == "plain\nFalse\n" and done.stderr == ""
 
 
 def test_one_line_says_that_it_compiles_and_what_is_kept_is_loaded_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    monkeypatch, capsys
+):
     trace, kept = patterns.generate("key_value_cache", requests=1), []
     monkeypatch.setattr(compiled, "ready", lambda: bool(kept))
     monkeypatch.setattr(compiled, "make", lambda: kept.append(True))
@@ -418,7 +413,7 @@ def test_one_line_says_that_it_compiles_and_what_is_kept_is_loaded_without_a_wor
 
 
 @pytest.mark.slow
-def test_a_fresh_box_compiles_once_and_keeps_it(tmp_path: Path) -> None:
+def test_a_fresh_box_compiles_once_and_keeps_it(tmp_path):
     first = fresh_process(BUSY.format("1 << 40") + PATTERN.format(""), tmp_path)
     assert first.stdout == "compiled\n"
     assert first.stderr.count("\n") == 1 and "Compiling" in first.stderr and " s " in first.stderr

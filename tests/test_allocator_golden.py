@@ -12,7 +12,7 @@ SHARED_FOLDER = HERE.parent / ".." / "shared" / "oracle" / "golden"
 SHARED = sorted(SHARED_FOLDER.glob("*.jsonl*"))
 
 
-def held_against(path: Path, engine: str) -> str:
+def held_against(path, engine):
     real = compare.read(path)
     job, torch = real[0]["job"], real[0]["torch"]
     model = compare.model(job, compare.operations(real), torch, engine)

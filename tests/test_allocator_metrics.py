@@ -10,29 +10,28 @@ from hypothesis import strategies as st
 
 from helpers.allocator import metrics as m
 from helpers.allocator.driver import Card
-from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import Op
 from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
 
 RULES = behaviour("2.14.1")
 
 
-def run(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> Outcome:
+def run(trace, conf="", capacity=1 << 30, **how):
     return replay(trace, conf, Card(capacity), engine="plain", **how)
 
 
-def figures(trace: Trace, conf: str = "") -> m.Metrics:
+def figures(trace, conf=""):
     return m.metrics(run(trace, conf).blocks, parse(conf, RULES))
 
 
-def state(trace: Trace, conf: str = "", capacity: int = 1 << 30, **how) -> m.State:
+def state(trace, conf="", capacity=1 << 30, **how):
     blocks = run(trace, conf, capacity, **how).blocks
     return m.State(m.state_of(blocks), parse(conf, RULES), Card(capacity), RULES, **how)
 
 
-def every_second_freed(first: list[tuple]) -> list[tuple]:
+def every_second_freed(first):
     return first + [alloc(i, 16) for i in range(50)] + [free(i) for i in range(1, 50, 2)]
 
 
@@ -137,7 +136,7 @@ SIZES = (700, 300_000, MIB, 2 * MIB + 5, 9 * MIB, 21 * MIB, 33 * MIB, 50 * MIB)
 
 
 @st.composite
-def programs(draw) -> list[tuple]:
+def programs(draw):
     """Allocations of all classes on two streams, frees of some of them, some of those pending."""
     rows, live = [], []
     for ident in range(draw(st.integers(1, 25))):
@@ -160,7 +159,7 @@ def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, co
         assert getattr(found, name) == outcome.figure(name), name
     assert found.stranded_bytes >= 0
 
-    def served(size: int) -> bool:
+    def served(size):
         return run(trace_of(*rows, (Op.ALLOC, 1000, size)), conf, mib * MIB).ooms == outcome.ooms
 
     largest = state(trace, conf, mib * MIB).largest_request()

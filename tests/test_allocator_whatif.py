@@ -33,15 +33,15 @@ GRANULE = 2 * MIB
 EXPANDABLE = "expandable_segments:True"
 
 
-def ask(trace: Trace, mib: int, **how):
+def ask(trace, mib, **how):
     return whatif(trace, Card(mib * MIB), engine="plain", **how)
 
 
-def passes(trace: Trace, conf: str, capacity: int, **how) -> bool:
+def passes(trace, conf, capacity, **how):
     return replay(trace, conf, Card(capacity), engine="plain", **how).ooms == 0
 
 
-def row_of(answer, conf: str = ""):
+def row_of(answer, conf=""):
     return next(row for row in answer.rows if row.settings == conf)
 
 
@@ -240,11 +240,11 @@ def test_a_recorded_out_of_memory_is_asked_again():
     assert enough.use == "" and enough.needs_bytes == 0
 
 
-def segment(address: int, mib: int, *blocks: StartBlock) -> StartSegment:
+def segment(address, mib, *blocks):
     return StartSegment(address << 40, mib * MIB, 0, False, 0, False, blocks)
 
 
-def start_of(live: bool) -> tuple[StartSegment, ...]:
+def start_of(live):
     """60 MiB with a live block, and 50 that are live or cached."""
     other = ("A", 1) if live else ("I", -1)
     return (
@@ -295,7 +295,7 @@ def test_bad_input_is_one_line():
 
 
 def test_progress_counts_every_replay():
-    seen: list[tuple[int, int]] = []
+    seen = []
     confs = ["", EXPANDABLE]
     ask(TWO_HALVES, 1024, torch="2.6.0", confs=confs, progress=lambda *at: seen.append(at))
     assert seen == [(done, 6) for done in range(1, 7)]
@@ -313,7 +313,7 @@ def test_the_answer_has_the_fields_of_the_shape_and_goes_into_json(mib):
 
 
 @st.composite
-def programs(draw) -> Trace:
+def programs(draw):
     rows, live = [], []
     for ident in range(draw(st.integers(1, 14))):
         rows.append(alloc(ident, draw(st.sampled_from((0.001, 0.7, 1.5, 9, 12, 21, 25)))))

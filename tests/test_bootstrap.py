@@ -10,13 +10,12 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from bare_checkout import NO_ENSUREPIP, ROOT, Checkout, lay, needs_pip, ran, told, wheel
+from bare_checkout import NO_ENSUREPIP, ROOT, lay, needs_pip, ran, told, wheel
 from setup import call, stamp, verbs
 
 # Runs a verb and writes down what it starts and whom it calls; the exec at its end replaces the process.
@@ -32,12 +31,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Checkout:
+def bare(tmp_path):
     return lay(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def warm(tmp_path_factory):
     """A checkout that is set up; the tests over it change nothing of it."""
     checkout = lay(tmp_path_factory.mktemp("warm"))
     done = checkout.start("bench")
@@ -46,7 +45,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 
 @pytest.fixture(scope="module")
-def mended(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def mended(tmp_path_factory):
     """A checkout that is set up; each test over it breaks something that the next use mends."""
     checkout = lay(tmp_path_factory.mktemp("mended"))
     done = checkout.start("bench", "--torch=none")
@@ -55,7 +54,7 @@ def mended(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 
 @needs_pip
-def test_first_use_sets_up_shows_progress_and_records_what_it_found(bare: Checkout) -> None:
+def test_first_use_sets_up_shows_progress_and_records_what_it_found(bare):
     done = bare.start("diagnose")
     assert done.returncode == 0, done.stderr
     assert told(done)["argv"] == ["run", "notebooks/plans/quick.yaml"]
@@ -69,10 +68,8 @@ def test_first_use_sets_up_shows_progress_and_records_what_it_found(bare: Checko
 
 
 @needs_pip
-def test_warm_use_starts_no_process_opens_no_connection_and_writes_nothing(
-    warm: Checkout, tmp_path: Path
-) -> None:
-    def there() -> list[tuple[str, int]]:
+def test_warm_use_starts_no_process_opens_no_connection_and_writes_nothing(warm, tmp_path):
+    def there():
         return sorted((str(path), path.lstat().st_mtime_ns) for path in warm.root.rglob("*"))
 
     audit, before = tmp_path / "audit", there()
@@ -87,9 +84,7 @@ def test_warm_use_starts_no_process_opens_no_connection_and_writes_nothing(
 
 
 @needs_pip
-def test_children_see_the_checkout_first_and_nobody_elses_packages(
-    warm: Checkout, tmp_path: Path
-) -> None:
+def test_children_see_the_checkout_first_and_nobody_elses_packages(warm, tmp_path):
     (tmp_path / "helpers.py").write_text("raise SystemExit('another helpers')\n")
     bent = {"PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": "/x", "PYTHONOPTIMIZE": "2"}
     said = told(warm.start_from(tmp_path, "bench", "--json", JUPYTER_PATH="/x", **bent))
@@ -103,9 +98,7 @@ def test_children_see_the_checkout_first_and_nobody_elses_packages(
 
 
 @needs_pip
-def test_any_program_of_the_venv_imports_the_checkouts_helpers_from_any_folder(
-    warm: Checkout, tmp_path: Path
-) -> None:
+def test_any_program_of_the_venv_imports_the_checkouts_helpers_from_any_folder(warm, tmp_path):
     argv = [warm.venv / "bin/python", "-c", "import helpers; print(helpers.__file__)"]
     done = ran(argv, cwd=tmp_path, env={"PATH": os.environ["PATH"]})
     assert done.stdout.strip() == str(warm.root / "helpers/__init__.py"), done.stderr
@@ -120,26 +113,26 @@ def test_any_program_of_the_venv_imports_the_checkouts_helpers_from_any_folder(
         ("check-gpu --gpu 0000:03:00.0", "check --gpu 0000:03:00.0"),
     ],
 )
-def test_verbs_become_commands_of_helpers(warm: Checkout, words: str, becomes: str) -> None:
+def test_verbs_become_commands_of_helpers(warm, words, becomes):
     assert told(warm.start(*words.split()))["argv"] == becomes.split()
 
 
 @needs_pip
-def test_a_plan_is_found_from_the_callers_folder(warm: Checkout, tmp_path: Path) -> None:
+def test_a_plan_is_found_from_the_callers_folder(warm, tmp_path):
     (tmp_path / "mine.yaml").touch()
     said = told(warm.start_from(tmp_path, "overnight", "mine.yaml"))
     assert said["argv"] == ["run", str(tmp_path / "mine.yaml")]
 
 
 @needs_pip
-def test_the_exit_code_is_the_commands_own_also_without_standard_input(warm: Checkout) -> None:
+def test_the_exit_code_is_the_commands_own_also_without_standard_input(warm):
     argv = ["sh", "-c", 'exec "$@" <&-', "sh", *warm.command("bench")]
     done = ran(argv, env=warm.env(TELL_EXIT="7"))
     assert done.returncode == 7 and told(done)["argv"] == ["bench"], done.stderr
 
 
 @needs_pip
-def test_a_home_that_cannot_be_written_gets_folders_for_jupyter(warm: Checkout) -> None:
+def test_a_home_that_cannot_be_written_gets_folders_for_jupyter(warm):
     env = call.child_environment(warm.root, {"HOME": "/nonexistent", "MPLCONFIGDIR": "/mine"})
     assert env["JUPYTER_RUNTIME_DIR"].endswith(f"casebook-{os.getuid()}/jupyter_runtime_dir")
     assert env["MPLCONFIGDIR"] == "/mine"
@@ -161,9 +154,7 @@ def test_a_home_that_cannot_be_written_gets_folders_for_jupyter(warm: Checkout) 
         ("wheelhouse --torch cpu", "does not use torch"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_2_and_changes_nothing(
-    bare: Checkout, words: str, seen: str
-) -> None:
+def test_wrong_use_is_one_line_and_exit_2_and_changes_nothing(bare, words, seen):
     done = bare.start(*words.split())
     assert done.returncode == 2
     assert seen in done.stderr and len(done.stderr.splitlines()) == 1 and not done.stdout
@@ -171,7 +162,7 @@ def test_wrong_use_is_one_line_and_exit_2_and_changes_nothing(
 
 
 @needs_pip
-def test_an_interrupted_set_up_leaves_no_stamp_and_goes_on_the_next_time(bare: Checkout) -> None:
+def test_an_interrupted_set_up_leaves_no_stamp_and_goes_on_the_next_time(bare):
     bare.lacking(NO_ENSUREPIP, 'case "$*" in *"install"*) touch "$0.busy"; exec sleep 60;; esac\n')
     child = bare.begin("diagnose", "--torch=none")
     busy = Path(bare.host + ".busy")
@@ -192,7 +183,7 @@ def test_an_interrupted_set_up_leaves_no_stamp_and_goes_on_the_next_time(bare: C
 
 
 @needs_pip
-def test_what_an_interruption_left_by_half_is_installed_again(mended: Checkout) -> None:
+def test_what_an_interruption_left_by_half_is_installed_again(mended):
     """Also where the sets were whole already, and torch was on its way."""
     site = next(mended.venv.glob("lib/python3.*/site-packages"))
     (site / "tiny.py").unlink()
@@ -202,7 +193,7 @@ def test_what_an_interruption_left_by_half_is_installed_again(mended: Checkout) 
 
 
 @needs_pip
-def test_the_count_only_rises_and_what_is_done_in_silence_is_named(bare: Checkout) -> None:
+def test_the_count_only_rises_and_what_is_done_in_silence_is_named(bare):
     slow = 'case "$*" in *"-m venv"*|*" install "*) sleep 3;; esac\n'
     done = bare.lacking(NO_ENSUREPIP, slow).start("diagnose")
     assert done.returncode == 0 and "\r" not in done.stderr, done.stderr
@@ -228,9 +219,7 @@ runpy.run_path({str(ROOT / "tests/tiny_pip.py")!r}, run_name="__main__")
 
 @needs_pip
 @pytest.mark.parametrize("fails", [False, True])
-def test_uv_installs_where_a_source_serves_it_and_pip_what_it_cannot(
-    bare: Checkout, fails: bool
-) -> None:
+def test_uv_installs_where_a_source_serves_it_and_pip_what_it_cannot(bare, fails):
     main = FAKE_UV.replace("FAILS", str(fails))
     wheel(bare.wheels, "uv", files={"uv/__init__.py": "", "uv/__main__.py": main})
     (bare.root / "env/requirements-maintain.txt").write_text("uv==1.0\n")
@@ -248,7 +237,7 @@ def test_uv_installs_where_a_source_serves_it_and_pip_what_it_cannot(
 
 
 @needs_pip
-def test_what_a_killed_set_up_left_running_is_waited_for(bare: Checkout) -> None:
+def test_what_a_killed_set_up_left_running_is_waited_for(bare):
     busy = 'case "$*" in *"install"*) echo $$ > "$0.pid"; mv "$0.pid" "$0.busy"; exec sleep 60;; esac\n'
     bare.lacking(NO_ENSUREPIP, busy)
     first, left = bare.begin("diagnose", "--torch=none"), Path(bare.host + ".busy")
@@ -266,7 +255,7 @@ def test_what_a_killed_set_up_left_running_is_waited_for(bare: Checkout) -> None
 
 
 @needs_pip
-def test_a_venv_whose_python_is_gone_is_made_anew(mended: Checkout) -> None:
+def test_a_venv_whose_python_is_gone_is_made_anew(mended):
     python = mended.venv / "bin/python"
     python.unlink()
     python.symlink_to("/nonexistent/python3")
@@ -275,7 +264,7 @@ def test_a_venv_whose_python_is_gone_is_made_anew(mended: Checkout) -> None:
     assert "setting up" in done.stderr and mended.imports("tiny") == "1.0"
 
 
-def test_a_venv_of_somebody_else_is_refused_and_left_as_it_is(bare: Checkout) -> None:
+def test_a_venv_of_somebody_else_is_refused_and_left_as_it_is(bare):
     bare.venv.mkdir()
     (bare.venv / "theirs").write_text("precious")
     done = bare.start("diagnose", "--torch=none")
@@ -284,9 +273,7 @@ def test_a_venv_of_somebody_else_is_refused_and_left_as_it_is(bare: Checkout) ->
     assert [path.name for path in bare.venv.iterdir()] == ["theirs"]
 
 
-def test_a_link_to_the_venv_of_another_checkout_is_refused_and_that_one_left_whole(
-    bare: Checkout, tmp_path: Path
-) -> None:
+def test_a_link_to_the_venv_of_another_checkout_is_refused_and_that_one_left_whole(bare, tmp_path):
     other = tmp_path / "other/.venv"
     (other / "bin").mkdir(parents=True)
     mark = {"way": "venv", "python": str(other / "bin/python"), "version": "3.11", "pip": ["pip"]}
@@ -298,7 +285,7 @@ def test_a_link_to_the_venv_of_another_checkout_is_refused_and_that_one_left_who
 
 
 @needs_pip
-def test_a_changed_lock_is_installed_and_only_that(mended: Checkout) -> None:
+def test_a_changed_lock_is_installed_and_only_that(mended):
     wheel(mended.wheels, "tiny_test", "2.0")
     (mended.root / "env/requirements-test.txt").write_text("tiny_test==2.0\n")
     kept = mended.log
@@ -313,21 +300,19 @@ def test_a_changed_lock_is_installed_and_only_that(mended: Checkout) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"schema_version": 99}', '{"schema_version": 1, "made": 3}']
 )
-def test_a_torn_record_is_written_again(warm: Checkout, tmp_path: Path, text: str) -> None:
+def test_a_torn_record_is_written_again(warm, tmp_path, text):
     (tmp_path / "casebook.json").write_text(text)
     assert stamp.read(tmp_path) is None
 
 
 @needs_pip
-def test_a_copied_checkout_does_not_trust_the_record_it_came_with(
-    warm: Checkout, tmp_path: Path
-) -> None:
+def test_a_copied_checkout_does_not_trust_the_record_it_came_with(warm, tmp_path):
     shutil.copytree(warm.venv, tmp_path / ".venv", symlinks=True)
     assert stamp.read(tmp_path / ".venv") is None
 
 
 @needs_pip
-def test_a_second_set_up_waits_for_the_first(bare: Checkout) -> None:
+def test_a_second_set_up_waits_for_the_first(bare):
     handle = os.open(bare.root / "env", os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     child = bare.begin("diagnose", "--torch=none")
@@ -339,9 +324,7 @@ def test_a_second_set_up_waits_for_the_first(bare: Checkout) -> None:
     assert child.returncode == 0 and stamp.read(bare.venv)
 
 
-def test_the_record_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     kept = tmp_path / "casebook.json"
     kept.write_text("old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
@@ -353,13 +336,11 @@ def test_the_record_is_replaced_whole_or_not_at_all(
 # --- the Python that runs it
 
 
-def test_bootstrap_parses_on_python_3_8() -> None:
+def test_bootstrap_parses_on_python_3_8():
     ast.parse((ROOT / "env/bootstrap.py").read_text(), feature_version=(3, 8))
 
 
-def test_an_unsupported_python_hands_over_or_says_what_works(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unsupported_python_hands_over_or_says_what_works(monkeypatch, tmp_path, capsys):
     import bootstrap
 
     shim, good = tmp_path / "shim/python3.13", tmp_path / "good/python3.12"
@@ -367,7 +348,7 @@ def test_an_unsupported_python_hands_over_or_says_what_works(
         path.parent.mkdir()
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
-    became: list[list[str]] = []
+    became = []
     monkeypatch.setattr(bootstrap, "ROOT", str(tmp_path))
     monkeypatch.setattr(os, "execv", lambda path, argv: became.append(argv))
     monkeypatch.setenv("PATH", f"{shim.parent}:{good.parent}")
@@ -392,9 +373,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.parametrize("version", ["3.8.18", "3.9.2", "3.14.0", "4.0.0"])
-def test_a_python_too_old_or_too_new_is_refused_in_one_line_before_anything_is_made(
-    bare: Checkout, version: str
-) -> None:
+def test_a_python_too_old_or_too_new_is_refused_in_one_line_before_anything_is_made(bare, version):
     program = [sys.executable, "-c", PLAYED, version, bare.root / "env/bootstrap.py", "diagnose"]
     done = ran(program, env=bare.env(PATH="/nonexistent"), cwd="/")
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
@@ -403,7 +382,7 @@ def test_a_python_too_old_or_too_new_is_refused_in_one_line_before_anything_is_m
 
 
 @needs_pip
-def test_a_login_without_a_home_sets_up_and_gives_its_programs_folders(bare: Checkout) -> None:
+def test_a_login_without_a_home_sets_up_and_gives_its_programs_folders(bare):
     """A container started with a bare uid has no HOME, and one of cron may have no LANG either."""
     env = {name: text for name, text in bare.env().items() if name not in ("HOME", "LANG", "USER")}
     done = ran(bare.command("diagnose", "--torch=none"), env=env, cwd="/")
@@ -416,19 +395,19 @@ def test_a_login_without_a_home_sets_up_and_gives_its_programs_folders(bare: Che
     ("version", "good"),
     [((3, 9, 2), False), ((3, 10, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)],
 )
-def test_supported_pythons(version: tuple[int, ...], good: bool) -> None:
+def test_supported_pythons(version, good):
     import bootstrap
 
     assert bootstrap.supported(version) is good
 
 
-def test_capture_needs_no_set_up(bare: Checkout) -> None:
+def test_capture_needs_no_set_up(bare):
     said = told(bare.start("capture", "--out", "x", PYTHONDONTWRITEBYTECODE="1"))
     assert said["argv"] == ["capture", "--out", "x"] and said["path"][0] == str(bare.root)
     assert not bare.venv.exists()
 
 
-def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
+def test_capture_as_one_file_runs_alone(bare, tmp_path):
     shutil.rmtree(bare.root / "helpers")
     left_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "helpers", bare.root / "helpers", ignore=left_out)
@@ -454,7 +433,7 @@ def test_capture_as_one_file_runs_alone(bare: Checkout, tmp_path: Path) -> None:
 # --- make, CI, lab, tests
 
 
-def dry_make(*words: str) -> subprocess.CompletedProcess[str]:
+def dry_make(*words):
     """What make would do; under `make test` its own variables must not reach it."""
     outer = "MAKEFLAGS MAKELEVEL MFLAGS MAKEOVERRIDES ARGS BOX PLAN GPU TORCH TORCH_PYTHON"
     outer = f"{outer} RELEASE SOURCE HEADERS".split()
@@ -463,7 +442,7 @@ def dry_make(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
-def test_every_verb_is_one_line_of_make_over_bootstrap() -> None:
+def test_every_verb_is_one_line_of_make_over_bootstrap():
     text = (ROOT / "Makefile").read_text()
     listed = next(line for line in text.splitlines() if line.startswith(".PHONY:")).split()[1:]
     assert sorted(listed) == sorted(verbs.VERBS)
@@ -485,12 +464,12 @@ def test_every_verb_is_one_line_of_make_over_bootstrap() -> None:
         (["test", "PYTHON=python3.12"], "test"),
     ],
 )
-def test_make_variables_reach_the_verb(words: list[str], becomes: str) -> None:
+def test_make_variables_reach_the_verb(words, becomes):
     done = dry_make(*words)
     assert done.stdout.split("env/bootstrap.py ")[1].split() == becomes.split()
 
 
-def test_ci_runs_the_test_command_from_anywhere(tmp_path: Path) -> None:
+def test_ci_runs_the_test_command_from_anywhere(tmp_path):
     make = tmp_path / "make"
     make.write_text('#!/bin/sh\necho "$PWD: $*"\n')
     make.chmod(0o755)
@@ -503,15 +482,8 @@ def test_ci_runs_the_test_command_from_anywhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uid", "display", "extra"), [(0, "", {"--allow-root", "--no-browser"}), (1000, ":0", set())]
 )
-def test_lab_stays_on_this_machine(
-    uid: int,
-    display: str,
-    extra: set[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    became: list[str] = []
+def test_lab_stays_on_this_machine(uid, display, extra, tmp_path, monkeypatch, capsys):
+    became = []
     monkeypatch.setattr(call.Call, "become", lambda self, *argv: became.extend(argv))
     monkeypatch.setattr(os, "getuid", lambda: uid)
     (tmp_path / "notebooks").mkdir()
@@ -532,12 +504,12 @@ def test_lab_stays_on_this_machine(
     assert ("--allow-root is passed" in said) == (uid == 0)
 
 
-def test_two_labs_at_once_get_two_ports() -> None:
+def test_two_labs_at_once_get_two_ports():
     assert verbs.free_port() != verbs.free_port()
 
 
 @pytest.mark.slow
-def test_a_lab_asks_for_its_token_whatever_the_users_own_settings_say(tmp_path: Path) -> None:
+def test_a_lab_asks_for_its_token_whatever_the_users_own_settings_say(tmp_path):
     (tmp_path / ".jupyter").mkdir()
     settings = "c.IdentityProvider.token = ''\nc.ServerApp.token = ''\n"
     for name in ("jupyter_config", "jupyter_server_config", "jupyter_lab_config"):
@@ -554,9 +526,9 @@ def test_a_lab_asks_for_its_token_whatever_the_users_own_settings_say(tmp_path: 
 
 
 def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_never_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    became: list[str] = []
+    tmp_path, monkeypatch, capsys
+):
+    became = []
     monkeypatch.setattr(call.Call, "become", lambda self, *argv: became.extend(argv))
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     verbs.lab(call.Call(tmp_path, ["--port=18801"], {}))
@@ -576,7 +548,7 @@ def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_nev
     assert mine.read_text() == "mine"
 
 
-def test_the_kernel_is_this_python_and_not_one_of_the_users(tmp_path: Path) -> None:
+def test_the_kernel_is_this_python_and_not_one_of_the_users(tmp_path):
     planted = tmp_path / ".local/share/jupyter/kernels/python3"
     planted.mkdir(parents=True)
     kernel = {"argv": ["/theirs/python", "-m", "x"], "display_name": "theirs", "language": "python"}
@@ -588,7 +560,7 @@ def test_the_kernel_is_this_python_and_not_one_of_the_users(tmp_path: Path) -> N
     assert done.stdout.strip() == sys.executable
 
 
-def test_tests_end_with_what_did_not_run_and_why(tmp_path: Path) -> None:
+def test_tests_end_with_what_did_not_run_and_why(tmp_path):
     checkout = lay(tmp_path, ("run_tests.py",))
     (checkout.root / "tests").mkdir()
     (checkout.root / "notebooks").mkdir()
@@ -618,12 +590,10 @@ def test_tests_end_with_what_did_not_run_and_why(tmp_path: Path) -> None:
         (["tests/test_bootstrap.py::test_x"], {"tests/test_bootstrap.py::test_x", "not slow"}),
     ],
 )
-def test_what_pytest_is_given(
-    words: list[str], options: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_pytest_is_given(words, options, monkeypatch):
     import run_tests
 
-    given: list[str] = []
+    given = []
     monkeypatch.setattr(pytest, "main", lambda argv: 0 if given.extend(argv) else 0)  # type: ignore[func-returns-value]
     assert run_tests.main(words) == 0
     assert {*options, "--nbval-lax"} <= set(given)

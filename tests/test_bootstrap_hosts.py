@@ -9,7 +9,6 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bare_checkout import (
@@ -17,7 +16,6 @@ from bare_checkout import (
     NO_PIP,
     NO_VENV,
     OLD_PIP,
-    Checkout,
     lay,
     needs_pip,
     ran,
@@ -34,12 +32,12 @@ case "$*" in *"--python "*|*"--target "*) ;; "-m pip install"*) echo "error: ext
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Checkout:
+def bare(tmp_path):
     return lay(tmp_path)
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> Checkout:
+def real(tmp_path):
     return lay(tmp_path, real_pip=True)
 
 
@@ -52,9 +50,7 @@ def real(tmp_path: Path) -> Checkout:
     ],
     ids=["whole", "no ensurepip, externally managed"],
 )
-def test_each_way_of_making_venv_ends_with_the_packages(
-    real: Checkout, lacks: tuple[str, ...], way: str
-) -> None:
+def test_each_way_of_making_venv_ends_with_the_packages(real, lacks, way):
     done = real.lacking(*lacks).start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr
     assert real.record["made"]["way"].startswith(way)
@@ -69,9 +65,7 @@ def test_each_way_of_making_venv_ends_with_the_packages(
 
 @needs_pip
 @pytest.mark.slow
-def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(
-    real: Checkout,
-) -> None:
+def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(real):
     wheels = offline.pip_wheels()
     if not wheels:
         pytest.skip("this Python brings no wheel of pip")
@@ -92,9 +86,7 @@ def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(
     ],
     ids=["no venv", "pip before 22.3"],
 )
-def test_where_every_way_fails_one_line_names_the_package_and_one_what_works(
-    bare: Checkout, lacks: tuple[str, ...], why: str
-) -> None:
+def test_where_every_way_fails_one_line_names_the_package_and_one_what_works(bare, lacks, why):
     done = bare.lacking(*lacks).start("diagnose", PATH="/usr/bin:/bin")
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1 and len(lines) == 3, done.stderr
@@ -122,7 +114,7 @@ def test_where_every_way_fails_one_line_names_the_package_and_one_what_works(
         ("", "with the package manager"),
     ],
 )
-def test_the_package_is_named_as_the_distribution_names_it(os_release: str, package: str) -> None:
+def test_the_package_is_named_as_the_distribution_names_it(os_release, package):
     assert package in venv.package_to_install(os_release)
 
 
@@ -134,9 +126,7 @@ BENDING |= {"PIP_NO_BINARY": ":all:"}
 
 
 @needs_pip
-def test_what_bends_pip_and_python_does_not_reach_it_from_variables_or_a_pip_conf(
-    real: Checkout, tmp_path: Path
-) -> None:
+def test_what_bends_pip_and_python_does_not_reach_it_from_variables_or_a_pip_conf(real, tmp_path):
     """Of a pip.conf only the sources are read: without its find-links nothing could be installed here."""
     planted, conf = tmp_path / "planted", tmp_path / "pip.conf"
     planted.mkdir()
@@ -154,7 +144,7 @@ def test_what_bends_pip_and_python_does_not_reach_it_from_variables_or_a_pip_con
 
 
 @needs_pip
-def test_sources_are_kept_and_everything_else_is_left_out() -> None:
+def test_sources_are_kept_and_everything_else_is_left_out():
     names = ("INDEX_URL", "EXTRA_INDEX_URL", "PROXY", "CERT", "FIND_LINKS", "TRUSTED_HOST")
     kept = {f"PIP_{name}": f"https://a.example/{name} https://b.example" for name in names}
     around = {"HTTPS_PROXY": "http://proxy.example:3128", "SSL_CERT_FILE": "/etc/own.pem"}
@@ -173,7 +163,7 @@ UNREACHED = {"PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://
 
 
 @pytest.mark.slow
-def test_no_network_says_how_to_bring_the_wheels(real: Checkout) -> None:
+def test_no_network_says_how_to_bring_the_wheels(real):
     real.environ = {**UNREACHED, "PIP_RETRIES": "0"}
     done = real.start("diagnose")
     assert done.returncode == 1
@@ -183,7 +173,7 @@ def test_no_network_says_how_to_bring_the_wheels(real: Checkout) -> None:
 
 @needs_pip
 @pytest.mark.slow
-def test_a_proxy_that_does_not_answer_is_named(real: Checkout) -> None:
+def test_a_proxy_that_does_not_answer_is_named(real):
     with socket.socket() as closed:  # nobody listens there, and nobody else may
         closed.bind(("127.0.0.1", 0))
         proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -206,9 +196,7 @@ sys.exit(2)
 
 @needs_pip
 @pytest.mark.slow
-def test_a_wheelhouse_of_the_real_pip_brings_uv_and_is_its_only_source(
-    real: Checkout, tmp_path: Path
-) -> None:
+def test_a_wheelhouse_of_the_real_pip_brings_uv_and_is_its_only_source(real, tmp_path):
     there = lay(tmp_path / "there", real_pip=True)
     for one in (there, real):
         wheel(one.wheels, "uv", files={"uv/__init__.py": "", "uv/__main__.py": ASKED_UV})
@@ -229,7 +217,7 @@ def test_a_wheelhouse_of_the_real_pip_brings_uv_and_is_its_only_source(
 
 
 @needs_pip
-def test_a_wheelhouse_made_elsewhere_is_the_only_source(bare: Checkout, tmp_path: Path) -> None:
+def test_a_wheelhouse_made_elsewhere_is_the_only_source(bare, tmp_path):
     there = lay(tmp_path / "there")
     made = there.start("wheelhouse")
     assert made.returncode == 0, made.stderr
@@ -246,7 +234,7 @@ def test_a_wheelhouse_made_elsewhere_is_the_only_source(bare: Checkout, tmp_path
 
 
 @needs_pip
-def test_a_wheelhouse_that_lacks_a_wheel_is_named(bare: Checkout) -> None:
+def test_a_wheelhouse_that_lacks_a_wheel_is_named(bare):
     shutil.copytree(bare.wheels, bare.root / "wheelhouse")
     next((bare.root / "wheelhouse").glob("tiny-*")).unlink()
     done = bare.start("diagnose")
@@ -256,7 +244,7 @@ def test_a_wheelhouse_that_lacks_a_wheel_is_named(bare: Checkout) -> None:
 
 @needs_pip
 @pytest.mark.slow
-def test_a_wheelhouse_without_torch_says_so(bare: Checkout) -> None:
+def test_a_wheelhouse_without_torch_says_so(bare):
     next(bare.wheels.glob("torch-*")).unlink()
     done = bare.start("wheelhouse")
     assert done.returncode == 0
@@ -264,7 +252,7 @@ def test_a_wheelhouse_without_torch_says_so(bare: Checkout) -> None:
 
 
 @needs_pip
-def test_a_download_that_fails_leaves_the_old_wheelhouse(bare: Checkout) -> None:
+def test_a_download_that_fails_leaves_the_old_wheelhouse(bare):
     (bare.root / "wheelhouse").mkdir()
     (bare.root / "wheelhouse/old.whl").touch()
     next(bare.wheels.glob("tiny_test-*")).unlink()
@@ -280,7 +268,7 @@ def test_a_download_that_fails_leaves_the_old_wheelhouse(bare: Checkout) -> None
 @pytest.mark.parametrize(
     "words", ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"]
 )
-def test_a_full_disk_is_one_line(bare: Checkout, words: str) -> None:
+def test_a_full_disk_is_one_line(bare, words):
     full = f'case "$*" in *" install "*) echo "ERROR: Could not install packages due to an OSError: {words}"; exit 1;; esac\n'
     done = bare.lacking(NO_ENSUREPIP, full).start("diagnose")
     lines = done.stderr.strip().splitlines()
@@ -290,10 +278,8 @@ def test_a_full_disk_is_one_line(bare: Checkout, words: str) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_a_folder_that_cannot_be_made_is_one_line(
-    bare: Checkout, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, *_: object, **__: object) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(bare, number, monkeypatch):
+    def refuse(path, *_, **__):
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
@@ -304,7 +290,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_read_only_checkout_is_one_line_for_an_ordinary_user(bare: Checkout) -> None:
+def test_a_read_only_checkout_is_one_line_for_an_ordinary_user(bare):
     bare.root.chmod(0o555)
     try:
         done = bare.start("diagnose")
@@ -314,7 +300,7 @@ def test_a_read_only_checkout_is_one_line_for_an_ordinary_user(bare: Checkout) -
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user")
-def test_an_ordinary_user_is_told_of_a_checkout_that_is_not_theirs(bare: Checkout) -> None:
+def test_an_ordinary_user_is_told_of_a_checkout_that_is_not_theirs(bare):
     nobody = pwd.getpwnam("nobody")
     ask = "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))"
     known = filter(os.path.exists, ("/usr/bin/python3", "/usr/local/bin/python3"))
@@ -326,13 +312,13 @@ def test_an_ordinary_user_is_told_of_a_checkout_that_is_not_theirs(bare: Checkou
         if os.stat(folder).st_uid == 0 and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
     env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
-    who: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
     done = ran([python, bare.root / "env/bootstrap.py", "diagnose"], env=env, cwd="/", **who)
     assert done.returncode == 1, done.stderr
     assert "cannot be written (Permission denied)" in done.stderr
 
 
-def test_a_link_to_another_disk_is_filled_and_kept(tmp_path: Path) -> None:
+def test_a_link_to_another_disk_is_filled_and_kept(tmp_path):
     disk, link = tmp_path / "disk", tmp_path / ".venv"
     (disk / "lib/deep").mkdir(parents=True)
     (disk / venv.MARK).touch()
@@ -348,7 +334,7 @@ def test_a_link_to_another_disk_is_filled_and_kept(tmp_path: Path) -> None:
     not list(Path("/usr/lib").glob("python3.1[0-3]/EXTERNALLY-MANAGED")),
     reason="no externally managed Python here",
 )
-def test_a_real_externally_managed_python_sets_up(real: Checkout) -> None:
+def test_a_real_externally_managed_python_sets_up(real):
     real.host = "/usr/bin/python3"
     done = real.start("diagnose", "--torch=none")
     assert done.returncode == 0, done.stderr

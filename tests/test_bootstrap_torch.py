@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bare_checkout import NO_ENSUREPIP, ROOT, Checkout, lay, needs_pip, ran, torch_wheel
+from bare_checkout import NO_ENSUREPIP, ROOT, lay, needs_pip, ran, torch_wheel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from setup import interpreters, pip, torch_build, verbs
@@ -36,11 +36,11 @@ NVIDIA = (
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Checkout:
+def bare(tmp_path):
     return lay(tmp_path)
 
 
-def owner(folder: Path, version: str = ROCM, python: str = sys.executable) -> Path:
+def owner(folder, version=ROCM, python=sys.executable):
     """An environment of the user's with a torch that must not be imported. Returns its Python."""
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
     torch = next(folder.glob("lib/python3.*/site-packages")) / "torch"
@@ -50,7 +50,7 @@ def owner(folder: Path, version: str = ROCM, python: str = sys.executable) -> Pa
     return folder / "bin/python"
 
 
-def content(folder: Path) -> str:
+def content(folder):
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         about = path.lstat()
@@ -75,20 +75,18 @@ def content(folder: Path) -> str:
         ("version = 'x'\ncudart = '3'", None, None, None),
     ],
 )
-def test_version_text_is_read_as_torch_writes_it(
-    text: str, torch: str | None, cuda: str | None, hip: str | None
-) -> None:
+def test_version_text_is_read_as_torch_writes_it(text, torch, cuda, hip):
     names = ("__version__", "cuda", "hip")
     assert [interpreters.stated(text, name) for name in names] == [torch, cuda, hip]
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.text())
-def test_any_version_text_is_read_without_an_error(text: str) -> None:
+def test_any_version_text_is_read_without_an_error(text):
     assert interpreters.stated(text, "hip") is None or "hip" in text
 
 
-def test_a_torch_is_found_without_being_imported(tmp_path: Path) -> None:
+def test_a_torch_is_found_without_being_imported(tmp_path):
     one = interpreters.probe(str(owner(tmp_path / "v")), "here", {})
     assert (one.torch, one.hip) == ("2.9.1+rocm6.4", "6.4.43484-123eb5128")
     assert (one.cuda, one.usable, one.why) == (None, True, "")
@@ -104,9 +102,7 @@ def test_a_torch_is_found_without_being_imported(tmp_path: Path) -> None:
         ("\x7fELF nonsense", "does not start: Exec format error"),
     ],
 )
-def test_a_broken_interpreter_is_listed_with_the_reason(
-    tmp_path: Path, script: str, why: str
-) -> None:
+def test_a_broken_interpreter_is_listed_with_the_reason(tmp_path, script, why):
     path = tmp_path / "python3"
     path.write_text(script)
     path.chmod(0o755)
@@ -114,7 +110,7 @@ def test_a_broken_interpreter_is_listed_with_the_reason(
     assert not one.usable and one.why == why
 
 
-def test_an_interpreter_that_hangs_costs_its_limit_and_leaves_no_child(tmp_path: Path) -> None:
+def test_an_interpreter_that_hangs_costs_its_limit_and_leaves_no_child(tmp_path):
     path = tmp_path / "python3"
     path.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n")
     path.chmod(0o755)
@@ -138,14 +134,14 @@ def test_an_interpreter_that_hangs_costs_its_limit_and_leaves_no_child(tmp_path:
         ("3.12.1", "", "names no version"),
     ],
 )
-def test_what_speaks_against_a_torch_is_said(python: str, version: str, why: str) -> None:
+def test_what_speaks_against_a_torch_is_said(python, version, why):
     said = {"python": python, "prefix": "/p", "at": "/p/torch", "text": version}
     said |= {"why": None, "user": None}
     one = interpreters.judged("/p/bin/python", "here", said, {})
     assert (why in one.why) if why else one.usable
 
 
-def test_all_are_listed_in_order_each_once(tmp_path: Path) -> None:
+def test_all_are_listed_in_order_each_once(tmp_path):
     names = ("active", "system/opt/venv", "system/opt/conda/envs/py_3.10")
     active, opt, conda = (owner(tmp_path / name) for name in names)
     broken = tmp_path / "system/opt/conda/envs/broken/bin/python"
@@ -168,7 +164,7 @@ def test_all_are_listed_in_order_each_once(tmp_path: Path) -> None:
     assert chosen and chosen.path == str(active)
 
 
-def test_the_workbooks_own_venv_is_no_candidate(tmp_path: Path) -> None:
+def test_the_workbooks_own_venv_is_no_candidate(tmp_path):
     own = owner(tmp_path / ".venv")
     environ = {"PATH": str(own.parent), "HOME": str(tmp_path)}
     environ["VIRTUAL_ENV"] = str(tmp_path / ".venv")
@@ -176,9 +172,7 @@ def test_the_workbooks_own_venv_is_no_candidate(tmp_path: Path) -> None:
     assert [one.path for one in found] == [sys.executable]
 
 
-def test_a_torch_of_the_user_site_is_found_and_started_so_that_it_stays_found(
-    tmp_path: Path,
-) -> None:
+def test_a_torch_of_the_user_site_is_found_and_started_so_that_it_stays_found(tmp_path):
     site = tmp_path / f".local/lib/{MINOR}/site-packages/torch"
     site.mkdir(parents=True)
     (site / "version.py").write_text(ROCM)
@@ -193,7 +187,7 @@ def test_a_torch_of_the_user_site_is_found_and_started_so_that_it_stays_found(
     assert starts(tmp_path, one, environ) == "theirs"
 
 
-def test_a_torch_of_pythonpath_is_found_and_started_so_that_it_stays_found(tmp_path: Path) -> None:
+def test_a_torch_of_pythonpath_is_found_and_started_so_that_it_stays_found(tmp_path):
     theirs = tmp_path / "their builds"
     (theirs / "torch").mkdir(parents=True)
     (theirs / "torch/version.py").write_text(CUDA)
@@ -205,7 +199,7 @@ def test_a_torch_of_pythonpath_is_found_and_started_so_that_it_stays_found(tmp_p
     assert starts(tmp_path, one, environ) == "theirs"
 
 
-def starts(folder: Path, one: interpreters.Interpreter, environ: dict[str, str]) -> str:
+def starts(folder, one, environ):
     """The torch that a child of the workbook gets through the starter, with the checkout first on its path."""
     (folder / "checkout").mkdir()
     (folder / "checkout/helpers.py").write_text("here = 'checkout'\n")
@@ -221,14 +215,14 @@ def starts(folder: Path, one: interpreters.Interpreter, environ: dict[str, str])
 # --- choosing and installing
 
 
-def asked_for_torch(checkout: Checkout) -> list[str]:
+def asked_for_torch(checkout):
     """The pip calls of a set-up that name torch, or the lock of what it needs."""
     calls = [line for line in checkout.log.splitlines() if line.startswith("$ pip")]
     return [line for line in calls if "torch" in line.split("/")[-1]]
 
 
 @needs_pip
-def test_the_users_torch_is_used_recorded_and_not_touched(bare: Checkout, tmp_path: Path) -> None:
+def test_the_users_torch_is_used_recorded_and_not_touched(bare, tmp_path):
     theirs = owner(tmp_path / "theirs")
     before = content(tmp_path / "theirs")
     done = bare.start("diagnose", VIRTUAL_ENV=str(tmp_path / "theirs"), PYTHONDONTWRITEBYTECODE="1")
@@ -248,7 +242,7 @@ def test_the_users_torch_is_used_recorded_and_not_touched(bare: Checkout, tmp_pa
 
 
 @needs_pip
-def test_a_recorded_box_brings_no_torch_and_this_box_does(bare: Checkout) -> None:
+def test_a_recorded_box_brings_no_torch_and_this_box_does(bare):
     shutil.copytree(ROOT / "notebooks", bare.root / "notebooks")
     assert bare.start("diagnose", "--box", "cpu-only").returncode == 0
     assert not asked_for_torch(bare) and bare.record["torch_python"] is None
@@ -271,8 +265,8 @@ def test_a_recorded_box_brings_no_torch_and_this_box_does(bare: Checkout) -> Non
     ],
 )
 def test_torch_is_wanted_where_a_notebook_of_the_plan_works_or_looks_at_this_box(
-    words: str, torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    words, torch, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     for name, text in {
         "looks": "- notebook: 01_hardware_probe.ipynb  # not live\n  grid: {box: [cpu-only]}",
@@ -286,7 +280,7 @@ def test_torch_is_wanted_where_a_notebook_of_the_plan_works_or_looks_at_this_box
 
 
 @needs_pip
-def test_torch_python_picks_and_is_kept(bare: Checkout, tmp_path: Path) -> None:
+def test_torch_python_picks_and_is_kept(bare, tmp_path):
     theirs = owner(tmp_path / "their own", "__version__ = '2.13.0+cpu'\ncuda = None\nhip = None\n")
     assert bare.start("diagnose", "--torch", "none").returncode == 0
     nothing = (None, "--torch none was asked for")
@@ -302,7 +296,7 @@ def test_torch_python_picks_and_is_kept(bare: Checkout, tmp_path: Path) -> None:
 
 
 @needs_pip
-def test_set_up_goes_on_without_torch_says_so_and_tries_again_when_asked(bare: Checkout) -> None:
+def test_set_up_goes_on_without_torch_says_so_and_tries_again_when_asked(bare):
     served = next(bare.wheels.glob("torch-*"))
     served.unlink()
     done = bare.start("diagnose")
@@ -323,9 +317,7 @@ def test_set_up_goes_on_without_torch_says_so_and_tries_again_when_asked(bare: C
 @pytest.mark.parametrize(
     ("kind", "local"), [("cuda", "cu130"), pytest.param("rocm", "rocm7.2", marks=pytest.mark.slow)]
 )
-def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(
-    bare: Checkout, kind: str, local: str
-) -> None:
+def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(bare, kind, local):
     torch_wheel(bare.wheels, f"9.9.9+{local}")
     says = 'case "$*" in *torch==*) echo "pip is asked for torch" >> "$0.order";; esac\n'
     done = bare.lacking(NO_ENSUREPIP, says).start("diagnose", "--torch", kind)
@@ -340,7 +332,7 @@ def test_a_gpu_build_is_installed_only_when_asked_for_and_announced_first(
 # --- the spelling of every pip call
 
 
-def test_no_torch_without_its_exact_build_gets_into_a_call(tmp_path: Path) -> None:
+def test_no_torch_without_its_exact_build_gets_into_a_call(tmp_path):
     lock = tmp_path / "lock.txt"
     for line in (
         *("torch", "torch>=2", "torch==2.13.0", "Torch==2.13.0", "torch~=2.13", "torch==2.13.*"),
@@ -361,7 +353,7 @@ def test_no_torch_without_its_exact_build_gets_into_a_call(tmp_path: Path) -> No
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=20))
-def test_whatever_follows_the_name_of_torch_is_exact_or_refused(rest: str) -> None:
+def test_whatever_follows_the_name_of_torch_is_exact_or_refused(rest):
     try:
         line = pip.checked("torch" + rest)
     except ValueError:
@@ -370,7 +362,7 @@ def test_whatever_follows_the_name_of_torch_is_exact_or_refused(rest: str) -> No
     assert other or pip.EXACT_TORCH.fullmatch(line.split(";")[0].strip())
 
 
-def test_every_call_is_wheels_only_and_without_dependencies_but_for_a_gpu_build() -> None:
+def test_every_call_is_wheels_only_and_without_dependencies_but_for_a_gpu_build():
     locks = sorted((ROOT / "env").glob("*.txt"))
     assert len(locks) == 4
     for action, lock in itertools.product(("install", "download"), locks):
@@ -383,11 +375,11 @@ def test_every_call_is_wheels_only_and_without_dependencies_but_for_a_gpu_build(
         assert "--no-deps" not in argv and argv[-1] == f"torch==2.13.0+{local}"
 
 
-def test_only_one_function_spells_a_pip_call() -> None:
+def test_only_one_function_spells_a_pip_call():
     """A word "install" or "download" in env/ is an argument of pip.command, or of the maintainers' dry run."""
     for path in [*(ROOT / "env").glob("*.py"), *(ROOT / "env/setup").glob("*.py")]:
         tree = ast.parse(path.read_text())
-        allowed: set[int] = set()
+        allowed = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pip.command":
                 allowed |= {id(argument) for argument in node.args}

@@ -26,7 +26,7 @@ SOURCES = ["", *"/proc/1 /proc/1/status /a /a/b a ../x / /~2/a".split(), "n" * 4
 ENDINGS = ("", ".tar.gz", ".tgz")
 
 
-def writer() -> BundleWriter:
+def writer():
     made = BundleWriter("box-test", "constructed", "0.1.0", "2026-01-02T03:04:05Z")
     made.add("file", "/proc/meminfo", "MemTotal: 1024 kB\n")
     made.add("file", "/sys/class/drm/card0/device/mem_info_vram_used", "0\n")
@@ -36,7 +36,7 @@ def writer() -> BundleWriter:
     return made
 
 
-def packed(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], **options: object) -> Path:
+def packed(path, members, **options):
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", **options) as tar:  # type: ignore[call-overload]
         for member, content in members:
@@ -46,21 +46,19 @@ def packed(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], **options: 
     return whole
 
 
-def member(
-    name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, to: str = ""
-) -> tarfile.TarInfo:
+def member(name, size=0, kind=tarfile.REGTYPE, to=""):
     made = tarfile.TarInfo(name)
     made.size, made.type, made.linkname = size, kind, to
     return made
 
 
-def good_members() -> list[tuple[tarfile.TarInfo, bytes]]:
+def good_members():
     made = writer()
     files = {"manifest.json": json.dumps(made.manifest()).encode(), **made.bundle().contents}
     return [(member(name, len(content)), content) for name, content in files.items()]
 
 
-def refusal(path: Path) -> BundleError:
+def refusal(path):
     with pytest.raises(BundleError) as caught:
         open_bundle(path)
     text = str(caught.value)
@@ -69,14 +67,14 @@ def refusal(path: Path) -> BundleError:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_what_was_written_is_read_back_the_same(tmp_path: Path, ending: str) -> None:
+def test_what_was_written_is_read_back_the_same(tmp_path, ending):
     made = writer()
     out = made.write(tmp_path / ("b" + ending))
     assert open_bundle(out) == made.bundle()
     assert [path.name for path in tmp_path.iterdir()] == [out.name], "a part file was left"
 
 
-def test_absent_refused_and_empty_stay_apart(tmp_path: Path) -> None:
+def test_absent_refused_and_empty_stay_apart(tmp_path):
     made = writer()
     made.add("file", "/empty", "")
     made.add("file", "/refused", None, status="not_allowed", why="Permission denied (EACCES)")
@@ -91,7 +89,7 @@ def test_absent_refused_and_empty_stay_apart(tmp_path: Path) -> None:
     assert bundle.table("processes") == [{"pid": 1}, {"pid": 2}]
 
 
-def test_two_packings_of_one_bundle_hold_the_same_members_in_the_same_order(tmp_path: Path) -> None:
+def test_two_packings_of_one_bundle_hold_the_same_members_in_the_same_order(tmp_path):
     writer().write(tmp_path / "one.tar.gz")
     writer().write(tmp_path / "two.tar.gz")
     with tarfile.open(tmp_path / "one.tar.gz") as one, tarfile.open(tmp_path / "two.tar.gz") as two:
@@ -113,7 +111,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("kind", HARMFUL)
-def test_an_archive_that_could_harm_is_refused(tmp_path: Path, kind: str) -> None:
+def test_an_archive_that_could_harm_is_refused(tmp_path, kind):
     before = sorted(path.name for path in tmp_path.parent.iterdir())
     path = packed(tmp_path, good_members() + HARMFUL[kind])
     assert isinstance(refusal(path), BundleHostile)
@@ -128,13 +126,13 @@ BOMBS = [member("raw/huge", 10 << 30)] + [
 
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: str(bomb.type))
-def test_a_bomb_is_refused_before_it_is_read(tmp_path: Path, bomb: tarfile.TarInfo) -> None:
+def test_a_bomb_is_refused_before_it_is_read(tmp_path, bomb):
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(gzip.compress(bomb.tobuf(tarfile.GNU_FORMAT) + bytes(4 << 20)))
     assert isinstance(refusal(path), BundleHostile)
 
 
-def test_headers_nested_without_end_are_refused(tmp_path: Path) -> None:
+def test_headers_nested_without_end_are_refused(tmp_path):
     path = tmp_path / "nested.tar.gz"
     header = member("x", 512, tarfile.XHDTYPE).tobuf(tarfile.GNU_FORMAT)
     path.write_bytes(gzip.compress((header + b"9 path=a\n".ljust(512, b"\0")) * 5000))
@@ -150,8 +148,8 @@ def test_headers_nested_without_end_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_archive_costs_no_more_memory_than_a_bundle_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, says: str
-) -> None:
+    tmp_path, monkeypatch, limit, most, says
+):
     monkeypatch.setattr(archive, limit, most)
     many = good_members() + [(member(f"raw/{n}", 1 << 20), bytes(1 << 20)) for n in range(12)]
     path = packed(tmp_path, many)
@@ -161,21 +159,21 @@ def test_an_archive_costs_no_more_memory_than_a_bundle_may(
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
-def test_an_archive_that_a_person_packed_with_tar_is_read(tmp_path: Path, form: int) -> None:
+def test_an_archive_that_a_person_packed_with_tar_is_read(tmp_path, form):
     named = ((f"my-capture/{one.name}", content) for one, content in good_members())
     inside = [(member(name, len(content)), content) for name, content in named]
     path = packed(tmp_path, [(member("my-capture", 0, tarfile.DIRTYPE), b""), *inside], format=form)
     assert open_bundle(path) == writer().bundle()
 
 
-def test_a_name_longer_than_a_plain_header_holds_is_read(tmp_path: Path) -> None:
+def test_a_name_longer_than_a_plain_header_holds_is_read(tmp_path):
     made = writer()
     groups = "/".join(["a-rather-long-name-of-a-group"] * 8)
     made.add("file", f"/sys/fs/cgroup/{groups}/memory.max", "max\n")
     assert open_bundle(made.write(tmp_path / "b.tar.gz")) == made.bundle()
 
 
-def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
+def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path):
     whole = packed(tmp_path, good_members()).read_bytes()
     torn = tmp_path / "torn.tar.gz"
     for kept in sorted({4, 5, 20, len(whole) // 3, len(whole) // 2, len(whole) - 40}):
@@ -185,9 +183,7 @@ def test_a_torn_archive_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
 
 @QUICK
 @given(data=st.data())
-def test_changed_bytes_never_give_other_content(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_changed_bytes_never_give_other_content(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("flip")
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
@@ -221,9 +217,7 @@ JSON = st.recursive(
     manifest=JSON
     | st.fixed_dictionaries(dict.fromkeys(("schema_version", "items", "box", "kind"), JSON))
 )
-def test_any_json_as_a_manifest_is_refused_in_one_line(
-    manifest: object, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_json_as_a_manifest_is_refused_in_one_line(manifest, tmp_path_factory):
     path = tmp_path_factory.mktemp("m") / "b"
     path.mkdir()
     (path / "manifest.json").write_text(json.dumps(manifest))
@@ -239,9 +233,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 @QUICK
 @given(key=st.sampled_from(sorted(KINDS)), value=JSON)
-def test_a_wrong_type_in_an_item_is_refused(
-    key: str, value: object, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_wrong_type_in_an_item_is_refused(key, value, tmp_path_factory):
     path = writer().write(tmp_path_factory.mktemp("i") / "b")
     manifest = json.loads((path / "manifest.json").read_text())
     before = manifest["items"][0][key]
@@ -253,14 +245,14 @@ def test_a_wrong_type_in_an_item_is_refused(
         refusal(path)
 
 
-def test_nested_without_end_json_is_refused(tmp_path: Path) -> None:
+def test_nested_without_end_json_is_refused(tmp_path):
     path = tmp_path / "b"
     path.mkdir()
     (path / "manifest.json").write_text("[" * 200_000)
     assert not isinstance(refusal(path), BundleHostile)
 
 
-def test_a_table_line_nested_without_end_is_left_out(tmp_path: Path) -> None:
+def test_a_table_line_nested_without_end_is_left_out(tmp_path):
     made = writer()
     made.add("file", "libraries", "[" * 200_000 + '\n{"name": "kept"}\n')
     assert open_bundle(made.write(tmp_path / "b")).table("libraries") == [{"name": "kept"}]
@@ -275,9 +267,7 @@ ODD: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("change", ODD, ids=str)
-def test_a_manifest_this_reader_does_not_know_is_refused(
-    tmp_path: Path, change: dict[str, object]
-) -> None:
+def test_a_manifest_this_reader_does_not_know_is_refused(tmp_path, change):
     path = writer().write(tmp_path / "b")
     (path / "manifest.json").write_text(json.dumps({**writer().manifest(), **change}))
     newer = change.get("schema_version") == 2
@@ -292,16 +282,14 @@ def test_a_manifest_this_reader_does_not_know_is_refused(
         ("raw/proc/meminfo", None, "raw/proc/meminfo"),
     ],
 )
-def test_what_was_not_captured_is_refused(
-    tmp_path: Path, name: str, content: bytes | None, says: str
-) -> None:
+def test_what_was_not_captured_is_refused(tmp_path, name, content, says):
     path = writer().write(tmp_path / "b")
     (path / name).unlink() if content is None else (path / name).write_bytes(content)
     assert says in str(refusal(path))
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere/at/all.tar.gz", "n" * 5000])
-def test_a_path_with_nothing_there_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_path_with_nothing_there_is_refused(tmp_path, name):
     with pytest.raises(BundleError, match="expected"):
         open_bundle(tmp_path / name)
 
@@ -309,15 +297,13 @@ def test_a_path_with_nothing_there_is_refused(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     "content", [b"", b"PK\x03\x04zip", b"\x28\xb5\x2f\xfdzstd", b"\x80\x04pickle", b"plain words\n"]
 )
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path, content):
     path = tmp_path / "b.tar.gz"
     path.write_bytes(content)
     assert not isinstance(refusal(path), BundleHostile)
 
 
-def test_a_folder_with_a_link_or_a_pipe_in_it_is_refused_and_neither_is_opened(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_with_a_link_or_a_pipe_in_it_is_refused_and_neither_is_opened(tmp_path):
     for special in ("pipe", "/etc", "/etc/passwd"):
         path = writer().write(tmp_path / special.replace("/", "_"))
         if special == "pipe":
@@ -341,7 +327,7 @@ def test_a_bundle_that_may_not_be_read_says_so(open_folder: Path) -> None:  # no
         assert word in said and "Permission denied" in said and "\n" not in said
 
 
-def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
+def test_nothing_is_replaced_without_force(tmp_path):
     out = writer().write(tmp_path / "b.tar.gz")
     before = out.read_bytes()
     with pytest.raises(BundleError, match="--force"):
@@ -351,7 +337,7 @@ def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
     assert open_bundle(writer().write(out, force=True)) == writer().bundle()
 
 
-def test_force_never_replaces_a_folder_that_is_no_bundle_nor_a_link(tmp_path: Path) -> None:
+def test_force_never_replaces_a_folder_that_is_no_bundle_nor_a_link(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")
@@ -364,10 +350,8 @@ def test_force_never_replaces_a_folder_that_is_no_bundle_nor_a_link(tmp_path: Pa
     assert writer().write(bundle, force=True) == bundle
 
 
-def test_a_write_that_fails_leaves_nothing_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_a_write_that_fails_leaves_nothing_and_says_why(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(archive.os, "replace", full)
@@ -378,9 +362,7 @@ def test_a_write_that_fails_leaves_nothing_and_says_why(
 
 @given(sources=st.lists(st.text(max_size=40) | st.sampled_from(SOURCES), unique=True, max_size=12))
 @QUICK
-def test_any_source_can_be_kept_and_found_again(
-    sources: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_source_can_be_kept_and_found_again(sources, tmp_path_factory):
     made = BundleWriter("b", "live", "0", "now")
     for number, source in enumerate(sources):
         made.add("file" if number % 2 else "command", source, f"text {number}")
@@ -391,7 +373,7 @@ def test_any_source_can_be_kept_and_found_again(
         assert texts == [f"text {n}" for n in range(len(sources))]
 
 
-def test_a_text_that_no_file_could_hold_is_kept_as_near_as_can_be() -> None:
+def test_a_text_that_no_file_could_hold_is_kept_as_near_as_can_be():
     writer = BundleWriter("made", "constructed", "0", "")
     writer.add("file", "/a", "half a pair: \ud800")
     writer.add("file", "/b", b"not UTF-8: \xff".decode("utf-8", "surrogateescape"))

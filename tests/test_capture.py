@@ -10,22 +10,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
 from pythons import starts
 from setup import offline
-from trees import Tree, link, make_tree, write
+from trees import link, make_tree, write
 
 from helpers import child
 from helpers.look import access, capture, files, guard, kernel_log
 from helpers.look.archive import MEMBER_LIMIT_BYTES
-from helpers.look.bundle import BundleWriter, Text, open_bundle
+from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.look.capture import Options, main, measure
 from helpers.look.processes import processes
 
@@ -34,18 +32,18 @@ SHELL, SECRET = "/bin/sh", "planted-secret"
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+def tree(tmp_path_factory):
     return make_tree(tmp_path_factory.mktemp("tree"), processes=20, device_files=8, amd=2, nvidia=1)
 
 
-def program(folder: Path, name: str, text: str) -> Path:
+def program(folder, name, text):
     path = folder / name
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(0o755)
     return path
 
 
-def dies(pid: int) -> bool:
+def dies(pid):
     """Whether a process that was sent SIGKILL is gone, or waits for its new parent to reap it, within a minute."""
     for _ in range(1200):
         if not child.process_of(pid).running:
@@ -57,7 +55,7 @@ def dies(pid: int) -> bool:
 # Commands
 
 
-def test_a_command_gives_its_text_its_words_on_stderr_and_its_exit() -> None:
+def test_a_command_gives_its_text_its_words_on_stderr_and_its_exit():
     got = guard.run([SHELL, "-c", "echo out; echo err >&2; echo $LC_ALL; exit 3"])
     assert got.text == b"out\nC\n--- stderr ---\nerr\n"
     assert (got.status, got.exit, got.why) == ("ok", 3, "")
@@ -65,9 +63,7 @@ def test_a_command_gives_its_text_its_words_on_stderr_and_its_exit() -> None:
     assert guard.run([SHELL, "-c", "printf out"]).text == b"out"
 
 
-def test_a_program_that_is_missing_and_one_that_may_not_run_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_is_missing_and_one_that_may_not_run_differ(tmp_path, monkeypatch):
     (tmp_path / "closed-tool").write_text("#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert guard.run(["no-such-tool"]).status == "not_available"
@@ -78,16 +74,14 @@ def test_a_program_that_is_missing_and_one_that_may_not_run_differ(
     assert broken.status == "not_available" and "Exec format error" in broken.why
 
 
-def test_a_tool_beside_the_current_folder_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_beside_the_current_folder_is_not_run(tmp_path, monkeypatch):
     program(tmp_path, "rocm-smi-planted", "echo planted")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f".{os.pathsep}{os.pathsep}/bin")
     assert guard.run(["rocm-smi-planted"]).status == "not_available"
 
 
-def test_stdin_is_closed() -> None:
+def test_stdin_is_closed():
     assert guard.run(["cat"]).status == "ok"
 
 
@@ -99,7 +93,7 @@ def test_stdin_is_closed() -> None:
         "echo begun; sleep 60 & echo $!; exec >&- 2>&-; wait",
     ],
 )
-def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script: str) -> None:
+def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script):
     got = guard.run([SHELL, "-c", script], 0.3)
     assert (got.status, got.exit, got.why) == ("timeout", None, "stopped after 0.3 s")
     begun, child = got.stdout.split()
@@ -107,19 +101,19 @@ def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script: st
     assert dies(int(child))
 
 
-def test_a_command_that_leaves_children_behind_ends_with_its_leader() -> None:
+def test_a_command_that_leaves_children_behind_ends_with_its_leader():
     got = guard.run([SHELL, "-c", "sleep 60 & echo $!"], 30)
     assert (got.status, got.exit) == ("ok", 0) and got.seconds < 20
     assert dies(int(got.stdout))
 
 
-def test_a_child_that_left_the_group_and_holds_the_pipe_is_not_waited_for() -> None:
+def test_a_child_that_left_the_group_and_holds_the_pipe_is_not_waited_for():
     code = "import os, sys, time\nif os.fork():\n    print('said'); sys.stdout.flush(); os._exit(0)\nos.setsid(); time.sleep(4)"
     got = guard.run([sys.executable, "-c", code], 30)
     assert (got.stdout, got.status) == (b"said\n", "ok") and got.seconds < 4
 
 
-def test_a_flood_is_cut_and_stopped() -> None:
+def test_a_flood_is_cut_and_stopped():
     got = guard.run([SHELL, "-c", "exec yes"], 20)
     assert (got.status, len(got.stdout)) == ("truncated", guard.COMMAND_LIMIT_BYTES)
     assert got.why == "stopped after 4096 KiB of output"
@@ -130,14 +124,14 @@ def test_a_flood_is_cut_and_stopped() -> None:
     assert len(errors.stderr) == child.LAST_BYTES
 
 
-def test_a_command_killed_by_a_signal_and_one_that_speaks_no_utf8() -> None:
+def test_a_command_killed_by_a_signal_and_one_that_speaks_no_utf8():
     killed = guard.run([SHELL, "-c", "echo last words; kill -SEGV $$"])
     assert (killed.stdout, killed.status, killed.exit) == (b"last words\n", "ok", None)
     assert killed.why == "killed by SIGSEGV"
     assert guard.run(["printf", r"\377\376"]).text == b"\xff\xfe"
 
 
-def test_commands_leave_no_descriptor_and_no_zombie() -> None:
+def test_commands_leave_no_descriptor_and_no_zombie():
     before, children = set(os.listdir("/proc/self/fd")), set(psutil.Process().children())
     for script in ("exit 0", "sleep 60", "exec yes"):
         guard.run([SHELL, "-c", script], 0.2, 1 << 16)
@@ -148,7 +142,7 @@ def test_commands_leave_no_descriptor_and_no_zombie() -> None:
 # Reads that may hang
 
 
-def odd_read(key: str) -> Any:
+def odd_read(key):
     if key.startswith("hang"):
         time.sleep(60)
     if key.startswith("die"):
@@ -158,7 +152,7 @@ def odd_read(key: str) -> Any:
     return key * (200_000 if key == "big" else 1), b"\xff", [1, None]
 
 
-def test_each_read_gives_its_answer_or_its_reason_in_order() -> None:
+def test_each_read_gives_its_answer_or_its_reason_in_order():
     keys = ["a", "hang", "b", "die", "raise", "big", "c"]
     got = list(guard.each(keys, odd_read, 0.3))
     assert [key for key, _, _ in got] == keys
@@ -170,7 +164,7 @@ def test_each_read_gives_its_answer_or_its_reason_in_order() -> None:
     assert got[0][1] == ("a", b"\xff", [1, None]) and len(got[5][1][0]) == 600_000
 
 
-def test_reading_goes_on_elsewhere_where_one_group_hangs_and_ends_where_all_do() -> None:
+def test_reading_goes_on_elsewhere_where_one_group_hangs_and_ends_where_all_do():
     keys = ["hang/1", "hang/2", "hang/3", "a/1", "hang/4", "a/2"]
     got = {key: why for key, _, why in guard.each(keys, odd_read, 0.1, group=os.path.dirname)}
     hung, skipped = "hung for 0.1 s", "not read: others of its kind hung or died before it"
@@ -180,7 +174,7 @@ def test_reading_goes_on_elsewhere_where_one_group_hangs_and_ends_where_all_do()
     assert everywhere == [hung] * most + [skipped] * (50 - most)
 
 
-def test_a_reader_that_is_left_early_leaves_no_child() -> None:
+def test_a_reader_that_is_left_early_leaves_no_child():
     children = set(psutil.Process().children())
     stream = guard.each(["a", "hang"], odd_read, 30)
     assert next(stream)[0] == "a"
@@ -188,16 +182,14 @@ def test_a_reader_that_is_left_early_leaves_no_child() -> None:
     assert set(psutil.Process().children()) <= children
 
 
-def test_nothing_to_read_forks_nothing() -> None:
+def test_nothing_to_read_forks_nothing():
     assert list(guard.each([], odd_read)) == []
 
 
 # Files
 
 
-def test_files_are_found_in_natural_order_and_a_pattern_without_a_match_is_named(
-    tmp_path: Path,
-) -> None:
+def test_files_are_found_in_natural_order_and_a_pattern_without_a_match_is_named(tmp_path):
     for number in (10, 2, 1):
         write(tmp_path, f"/sys/card{number}/used", str(number))
     write(tmp_path, "/sys/card3/other", "")
@@ -210,7 +202,7 @@ def test_files_are_found_in_natural_order_and_a_pattern_without_a_match_is_named
     assert list(files.find(str(tmp_path), "/nowhere/x*"))[0].why == "no such path"
 
 
-def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+def test_only_regular_files_are_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to("loop")
@@ -231,12 +223,12 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     assert files.read("/", "/dev/zero")[2] == "a device, not a regular file"
 
 
-def test_a_read_that_fails_in_the_kernel_is_not_available_with_its_error() -> None:
+def test_a_read_that_fails_in_the_kernel_is_not_available_with_its_error():
     content, status, why = files.read("/", "/proc/self/mem")
     assert (content, status, why) == (None, "not_available", "Input/output error (EIO)")
 
 
-def test_a_link_out_of_the_tree_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_out_of_the_tree_is_not_followed(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/secret").write_text("secret")
     write(tmp_path, "/root/proc/inside", "inside")
@@ -252,7 +244,7 @@ def test_a_link_out_of_the_tree_is_not_followed(tmp_path: Path) -> None:
     assert files.read(root + "/", "/etc/within")[0] == b"inside"
 
 
-def test_a_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_a_long_file_is_cut_and_says_so(tmp_path):
     (tmp_path / "long").write_bytes(bytes(3 << 20))
     content, status, why = files.read(str(tmp_path), "/long")
     assert (len(content or b""), status, why) == (1 << 20, "truncated", "cut after 1024 KiB")
@@ -260,9 +252,7 @@ def test_a_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
     assert files.read(str(tmp_path), "/exact")[1] == "ok"
 
 
-def test_a_folder_with_too_many_files_is_cut_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_too_many_files_is_cut_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MATCH_LIMIT", 3)
     for number in range(5):
         (tmp_path / f"f{number}").touch()
@@ -292,13 +282,13 @@ def test_a_folder_that_may_not_be_listed_is_refused_not_empty(open_folder: Path)
 # Tables
 
 
-def fill(rows: Iterator[dict[str, Any]], name: str = "odd", unless: str = "") -> Text:
+def fill(rows, name="odd", unless=""):
     kept = capture.Collection(BundleWriter("b", "live", "0", "now"))
     kept.table(name, lambda: rows, unless)
     return kept.writer.bundle().read(name)
 
 
-def test_a_table_that_outgrows_a_bundle_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_outgrows_a_bundle_is_cut_and_says_so(monkeypatch):
     assert capture.TABLE_LIMIT_BYTES < MEMBER_LIMIT_BYTES
     monkeypatch.setattr(capture, "TABLE_LIMIT_BYTES", 100)
     made = fill({"pid": number} for number in range(1000))
@@ -306,7 +296,7 @@ def test_a_table_that_outgrows_a_bundle_is_cut_and_says_so(monkeypatch: pytest.M
     assert made.text.startswith('{"pid": 0}\n')
 
 
-def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch):
     monkeypatch.setattr(capture, "COLLECTION_LIMIT_BYTES", 100)
     kept = capture.Collection(BundleWriter("b", "live", "0", "now"))
     for number in range(3):
@@ -315,9 +305,7 @@ def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch: pytest.Monkey
     assert "left out" in kept.writer.bundle().read("/f1").why
 
 
-def test_a_producer_that_hangs_dies_or_fails_costs_its_table(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_producer_that_hangs_dies_or_fails_costs_its_table(monkeypatch):
     found = {
         word: fill(capture.in_child(partial(odd_read, word), 0.3))
         for word in ("hang", "die", "raise")
@@ -329,7 +317,7 @@ def test_a_producer_that_hangs_dies_or_fails_costs_its_table(
     }
 
 
-def test_a_table_whose_only_row_says_why_says_so_itself() -> None:
+def test_a_table_whose_only_row_says_why_says_so_itself():
     made = fill(iter([{"status": "not_available", "why": "no torch"}]), "torch")
     assert (made.status, made.why) == ("not_available", "no torch")
     gone = fill(iter([{"status": "not_available", "why": "gone", "pid": 1}]), "processes")
@@ -341,9 +329,7 @@ def test_a_table_whose_only_row_says_why_says_so_itself() -> None:
 # The whole
 
 
-def test_a_tree_is_captured_whole(
-    tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tree_is_captured_whole(tree, tmp_path, capsys):
     assert main(["--root", str(tree.root), "--out", str(tmp_path / "b.tar.gz")]) == 0
     said = capsys.readouterr()
     assert said.err == "" and str(tmp_path / "b.tar.gz") in said.out
@@ -363,15 +349,15 @@ def test_a_tree_is_captured_whole(
     assert str(tree.root) not in json.dumps([item.source for item in bundle.items])
 
 
-def test_two_captures_of_one_tree_are_the_same_but_for_the_clock(tree: Tree) -> None:
-    def read() -> list[tuple[str, ...]]:
+def test_two_captures_of_one_tree_are_the_same_but_for_the_clock(tree):
+    def read():
         items = capture.capture(Options(str(tree.root))).items
         return [(i.id, i.status, i.why, i.sha256) for i in items if i.source != "host"]
 
     assert read() == read()
 
 
-def test_a_hostile_tree_hangs_nothing_and_leads_nowhere(tmp_path: Path) -> None:
+def test_a_hostile_tree_hangs_nothing_and_leads_nowhere(tmp_path):
     os.makedirs(tmp_path / "t/proc/7/fd")
     os.makedirs(tmp_path / "t/sys/class/drm/card0/device")
     pools = "sys/class/drm/card0/device/mem_info_vram_total"
@@ -389,9 +375,7 @@ def test_a_hostile_tree_hangs_nothing_and_leads_nowhere(tmp_path: Path) -> None:
     assert bundle.table("processes")[0]["status"] == "not_available"
 
 
-def test_this_box_is_captured_with_torch_asked_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_this_box_is_captured_with_torch_asked_last(monkeypatch, tmp_path):
     for name, value in (("HF_TOKEN", SECRET), ("MIOPEN_DB_TOKEN", SECRET), ("HSA_XNACK", "0")):
         monkeypatch.setenv(name, value)
     answer = 'echo chatter; echo \'{"status": "ok", "torch": "9.9"}\'\n'
@@ -408,10 +392,8 @@ def test_this_box_is_captured_with_torch_asked_last(
     assert SECRET.encode() not in b"".join(bundle.contents.values())
 
 
-def test_no_program_runs_and_no_torch_is_asked_where_that_was_wished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
+def test_no_program_runs_and_no_torch_is_asked_where_that_was_wished(monkeypatch):
+    def refuse(*_, **__):
         raise AssertionError("a program was run")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
@@ -421,7 +403,7 @@ def test_no_program_runs_and_no_torch_is_asked_where_that_was_wished(
     assert whys == ["--no-torch given", *["--no-commands given"] * 2]
 
 
-def test_a_device_node_is_never_opened_by_the_capturing_process(tmp_path: Path) -> None:
+def test_a_device_node_is_never_opened_by_the_capturing_process(tmp_path):
     code = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\nfrom helpers.look import access, capture\n"
         "access.NODES = ('/dev/full',)\nopened, parent = [], os.getpid()\n"
@@ -434,9 +416,7 @@ def test_a_device_node_is_never_opened_by_the_capturing_process(tmp_path: Path) 
     subprocess.run([sys.executable, "-c", code, str(ROOT)], check=True)
 
 
-def test_a_tool_that_hangs_is_not_asked_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_that_hangs_is_not_asked_for_ever(tmp_path, monkeypatch):
     program(tmp_path, "rocm-smi", "echo begun; sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(guard, "COMMAND_LIMIT_S", 0.2)
@@ -447,10 +427,8 @@ def test_a_tool_that_hangs_is_not_asked_for_ever(
     assert collection.writer.bundle().read(found[0].source).text == "begun\n"
 
 
-def test_a_fault_in_one_reader_is_named_and_costs_no_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(limit: int) -> None:
+def test_a_fault_in_one_reader_is_named_and_costs_no_other(monkeypatch, tmp_path, capsys):
+    def broken(limit):
         raise TypeError("odd log")
 
     monkeypatch.setattr(kernel_log, "collect", broken)
@@ -461,13 +439,11 @@ def test_a_fault_in_one_reader_is_named_and_costs_no_other(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_capture_is_written_with_what_it_has(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_an_interrupted_capture_is_written_with_what_it_has(tmp_path, number):
     program(tmp_path, "rocm-smi", f"echo $$ > {tmp_path}/began; sleep 60")
     env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     words = f"-m helpers capture --no-torch --out {tmp_path}/b.tar.gz --json".split()
-    pipe: Any = {"stdout": subprocess.PIPE, "text": True}
+    pipe = {"stdout": subprocess.PIPE, "text": True}
     running = subprocess.Popen([sys.executable, *words], cwd=ROOT, env=env, **pipe)
     try:
         while not (tmp_path / "began").exists() or not (tmp_path / "began").read_text().strip():
@@ -486,8 +462,8 @@ def test_an_interrupted_capture_is_written_with_what_it_has(
     }
 
 
-def test_a_table_that_is_interrupted_keeps_its_rows() -> None:
-    def rows() -> Iterator[dict[str, Any]]:
+def test_a_table_that_is_interrupted_keeps_its_rows():
+    def rows():
         yield {"pid": 1}
         raise KeyboardInterrupt
 
@@ -509,12 +485,7 @@ def test_a_table_that_is_interrupted_keeps_its_rows() -> None:
         *("--out /no/such/folder/b.tar.gz", "--out /dev/null", "--out /dev/null --force"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_2(
-    arguments: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_use_is_one_line_and_exit_2(arguments, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(capture, "measure", lambda *_: pytest.fail("it measured before it refused"))
     assert main(arguments.split()) == 2
@@ -523,9 +494,7 @@ def test_wrong_use_is_one_line_and_exit_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bundle_is_replaced_only_by_force(
-    tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_is_replaced_only_by_force(tree, tmp_path, capsys):
     out = tmp_path / "b"
     arguments = ["--root", str(tree.root), "--out", str(out), "--json"]
     assert main(arguments) == 0 and json.loads(capsys.readouterr().out)["counts"]["ok"] > 10
@@ -534,9 +503,7 @@ def test_a_bundle_is_replaced_only_by_force(
     assert open_bundle(out).read("/proc/cmdline").ok
 
 
-def test_without_out_a_checkout_gets_it_in_outputs_and_others_here(
-    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_out_a_checkout_gets_it_in_outputs_and_others_here(tree, tmp_path, monkeypatch):
     (tmp_path / "checkout").mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -549,10 +516,8 @@ def test_without_out_a_checkout_gets_it_in_outputs_and_others_here(
         assert open_bundle(written).box == "mine"
 
 
-def test_torch_is_looked_for_where_it_was_told_or_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+def test_torch_is_looked_for_where_it_was_told_or_recorded(tmp_path, monkeypatch):
+    asked = []
     monkeypatch.setattr(capture.framework, "collect", lambda python, *_: asked.append(python) or [])
     monkeypatch.setattr(capture.framework, "CHECKOUT", tmp_path)
     python = str(program(tmp_path, "python-of-torch", ""))
@@ -566,7 +531,7 @@ def test_torch_is_looked_for_where_it_was_told_or_recorded(
     assert asked[5:] == [python, "/told/python"]
 
 
-def test_every_row_of_the_sources_names_its_reader_and_something_to_look_at() -> None:
+def test_every_row_of_the_sources_names_its_reader_and_something_to_look_at():
     rows = json.loads(Path(capture.__file__).with_name("sources.json").read_text())
     names = [name for kind in ("files", "command") for name in files.sources(kind)]
     assert len(set(names)) == len(names) and not re.search("[{}]", "".join(names))
@@ -577,7 +542,7 @@ def test_every_row_of_the_sources_names_its_reader_and_something_to_look_at() ->
         assert kind == "command" or row[kind].startswith("/")
 
 
-def test_the_home_folder_is_not_kept_in_the_torch_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_is_not_kept_in_the_torch_row(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     home, row = "/home/somebody/venv", {"status": "ok"}
     row.update(python=f"{home}/bin/python", path=f"{home}/lib/torch")
@@ -591,9 +556,7 @@ BETWEEN = (pytest.param(f"python3.{minor}", marks=pytest.mark.slow) for minor in
 
 
 @pytest.mark.parametrize("python", [*OLDEST_AND_NEWEST, *BETWEEN])
-def test_every_python_captures_from_a_bare_checkout_and_from_one_file(
-    python: str, tree: Tree, tmp_path: Path
-) -> None:
+def test_every_python_captures_from_a_bare_checkout_and_from_one_file(python, tree, tmp_path):
     place = starts(python)
     if not place:
         pytest.skip(f"no {python} here")
@@ -602,7 +565,7 @@ def test_every_python_captures_from_a_bare_checkout_and_from_one_file(
     packed = tmp_path / "capture.pyz"
     offline.pack(ROOT / "helpers", packed)
 
-    def run(cwd: Path, words: list[str], *options: str) -> str:
+    def run(cwd, words, *options):
         argv = [place, "-W", "error", *words, *options]
         ran = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=cwd)
         assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr

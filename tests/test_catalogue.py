@@ -31,7 +31,7 @@ EACH = pytest.mark.parametrize("failure", failures(), ids=lambda failure: failur
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
-def literals(node: ast.expr) -> set[str]:
+def literals(node):
     """Every text that an expression can be, where it is made of literals, conditions and sums."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return {node.value}
@@ -46,7 +46,7 @@ def literals(node: ast.expr) -> set[str]:
     return set()
 
 
-def made_in(path: Path) -> set[str]:
+def made_in(path):
     """Every text in a module's code that can be the name of an observation, its f-strings with a star for what they fill in."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
@@ -54,20 +54,20 @@ def made_in(path: Path) -> set[str]:
     return {text for node in known for text in literals(node)}
 
 
-def called_with_a_literal(path: Path) -> set[str]:
+def called_with_a_literal(path):
     """Only what a maker is called with as a literal: what surely becomes an observation's name."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     makers = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id in MAKERS and c.args]
     return {text for call in makers for text in literals(call.args[0])} - {""}
 
 
-def of_the_grammar() -> set[str]:
+def of_the_grammar():
     rows = grammar.table()
     return {observation_name(row["side"], row["event"]) for row in rows} - {""}
 
 
 @lru_cache(1)
-def producible() -> frozenset[str]:
+def producible():
     """Every name that some code or data can produce."""
     names = {row.name for row in statements()} | set(RELATIONS) | of_the_grammar()
     names |= {row[0] for row in marks()}
@@ -76,20 +76,20 @@ def producible() -> frozenset[str]:
     return frozenset(names)
 
 
-def can_be_made(name: str, names: frozenset[str]) -> bool:
+def can_be_made(name, names):
     wild = [one for one in names if "*" in one and 3 < len(one) < 40 and " " not in one]
     forms = [re.escape(one).replace(r"\*", "[a-z-]+") for one in wild]
     return name in names or any(re.fullmatch(form, name) for form in forms)
 
 
-def names_in(failure) -> set[str]:
+def names_in(failure):
     """Every observation that an entry speaks of."""
     groups = (*failure.needs, failure.sufficient, failure.proof, failure.strong, failure.weak)
     more = (failure.refuted_by, failure.strong_against, failure.weak_against)
     return {name for group in (*groups, *more) for name in group}
 
 
-def used() -> set[str]:
+def used():
     """Every name that an entry of the catalogue uses."""
     return {name for failure in failures() for name in names_in(failure)}
 
@@ -131,7 +131,7 @@ def test_ids_are_unique_and_every_reading_remedy_and_group_is_used():
     assert groups <= set(RAW["groups"])
 
 
-def flat(value: object) -> list[str]:
+def flat(value):
     if isinstance(value, list):
         return [name for part in value for name in flat(part)]
     return [value] if isinstance(value, str) else []

@@ -36,8 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ORIGINS = ("message", "tool", "bundle", "snapshot", "environment", "narrative")
 
 
-def observations(**fixed: bool) -> st.SearchStrategy[list[Observation]]:
-    def made(name: str, origin: str, hard: bool, proof: bool, filled: bool) -> Observation:
+def observations(**fixed):
+    def made(name, origin, hard, proof, filled):
         flags = {"hard": hard, "proof": proof, "filled": filled, **fixed}
         return Observation(name, seen("x", "text", f"{origin} of {name}"), "seen", origin, **flags)
 

@@ -1,7 +1,5 @@
 """DRM clients: who holds what, under every driver's name for its memory, however many descriptors and processes share it."""
 
-import random
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_boxes import box
@@ -12,7 +10,7 @@ MIB = 1 << 20
 FORM = "drm-driver: amdgpu\ndrm-pdev: 0000:0{}:00.0\ndrm-client-id: {}\ndrm-memory-vram: {} KiB\n"
 
 
-def row(pid: int, fd: int, fdinfo: str) -> dict:
+def row(pid, fd, fdinfo):
     return {"pid": pid, "fd": fd, "target": "/dev/dri/renderD128", "fdinfo": fdinfo, "status": "ok"}
 
 
@@ -63,7 +61,7 @@ SIGHTING = st.tuples(*(st.integers(*ends) for ends in ((1, 6), (3, 5), (1, 4), (
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(SIGHTING, max_size=12), st.randoms())
-def test_clients_agree_with_the_slow_twin_in_any_order_of_rows(sightings, shuffler: random.Random):
+def test_clients_agree_with_the_slow_twin_in_any_order_of_rows(sightings, shuffler):
     rows = [
         row(pid, fd, FORM.format(card, client, kib)) for pid, fd, client, card, kib in sightings
     ]

@@ -27,20 +27,18 @@ CASES = read_lines("figures")
 """What ``shows`` a relation, ``names`` a GPU, or is posted and ``decides``."""
 
 
-def figures(*texts: tuple[str, str], origin: str = "tool") -> tuple[Figure, ...]:
+def figures(*texts, origin="tool"):
     return figures_of([(origin, source, text) for source, text in texts])
 
 
-def names(
-    *texts: tuple[str, str], kind: str = "unknown", ram: int = 0, hip: bool = False, **more
-) -> set[str]:
+def names(*texts, kind="unknown", ram=0, hip=False, **more):
     known = figures(*texts)
     if ram:
         known += figures(("ram_gib", str(ram)), origin="environment")
     return {r.name for r in relations(known, kind, hip=hip, **more)}
 
 
-def answer(*texts: tuple[str, str], kind: str = "apu", ram: int = 0, **more):
+def answer(*texts, kind="apu", ram=0, **more):
     known = figures(*texts)
     if ram:
         known += figures(("ram_gib", str(ram)), origin="environment")
@@ -51,7 +49,7 @@ def answer(*texts: tuple[str, str], kind: str = "apu", ram: int = 0, **more):
 def test_each_row_of_the_table_reads_its_own_example(row):
     assert row["source"] and (row["form"] or row["column"])
     source = row.get("of", ["x"])[0].lstrip("=")
-    got: dict[str, int | None] = {}
+    got = {}
     for figure in figures((source, row["example"])):
         if figure.row == row["id"]:
             key = figure.what if figure.pool == row["pool"] else f"{figure.what}@{figure.pool}"
@@ -268,7 +266,7 @@ def test_unified_nvidia_memory_that_is_page_cache_is_not_called_used():
     assert answer(*texts, kind="nvidia-unified").cause == "metric-misreport"
 
 
-def nvidia_box(nodes: list[str], container: str, *more: tuple):
+def nvidia_box(nodes, container, *more):
     box = build.Box("x", "recorded", "2026-01-01T00:00:00Z")
     own = ("0000:01:00.0", "0x10de", "0x2684", "nvidia", "16")
     box.rows("pci_devices", build.pci_rows(own, *more))

@@ -29,20 +29,20 @@ cuda = types.SimpleNamespace(is_available=_context, init=_context, device_count=
 """
 
 
-def torch_at(folder: Path, body: str) -> Path:
+def torch_at(folder, body):
     (folder / "torch" / "lib").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text(body)
     return folder
 
 
-def facts(folder: Path, *options: str) -> dict[str, object]:
+def facts(folder, *options):
     argv = [sys.executable, "-S", "-c", FACTS.read_text(), *options]
     env = {"PYTHONPATH": str(folder)}
     (line,) = subprocess.check_output(argv, env=env, text=True).splitlines()
     return json.loads(line)
 
 
-def test_the_torch_beside_this_test_is_read_in_a_child() -> None:
+def test_the_torch_beside_this_test_is_read_in_a_child():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("this interpreter has no torch")
     (row,) = framework.collect(sys.executable, 120)
@@ -52,20 +52,18 @@ def test_the_torch_beside_this_test_is_read_in_a_child() -> None:
     assert found.build in ("cpu", "cuda", "rocm")
 
 
-def test_an_interpreter_without_torch_says_so() -> None:
+def test_an_interpreter_without_torch_says_so():
     row = facts(Path("/nonexistent"))
     assert row["status"] == "not_available" and str(row["why"]).startswith("no torch in ")
 
 
 @pytest.mark.parametrize(("cuda", "hip"), [("'12.8'", None), (None, "'6.4.43484'")])
-def test_by_default_no_context_is_taken(tmp_path: Path, cuda: str | None, hip: str | None) -> None:
+def test_by_default_no_context_is_taken(tmp_path, cuda, hip):
     row = facts(torch_at(tmp_path, STAND_IN.format(version="2.9.0", cuda=cuda, hip=hip)))
     assert (row["status"], row["archs"]) == ("ok", ["gfx1100", "gfx1201"])
 
 
-def test_devices_are_taken_when_asked_for_and_one_sick_device_hides_no_other(
-    tmp_path: Path,
-) -> None:
+def test_devices_are_taken_when_asked_for_and_one_sick_device_hides_no_other(tmp_path):
     body = (
         STAND_IN.format(version="2.10.0", cuda="'12.8'", hip=None)
         + """
@@ -88,7 +86,7 @@ cuda.mem_get_info = mem_get_info
     assert (second.total.value, second.free.status) == (1 << 30, NOT_AVAILABLE)
 
 
-def test_a_runtime_that_does_not_start_gives_its_words(tmp_path: Path) -> None:
+def test_a_runtime_that_does_not_start_gives_its_words(tmp_path):
     body = STAND_IN.format(version="2.9.0", cuda=None, hip="'6.4'")
     body += "def init():\n    raise RuntimeError('No HIP GPUs are available')\ncuda.init = init\n"
     made = box(torch=[facts(torch_at(tmp_path, body), "--devices")])
@@ -106,12 +104,12 @@ def test_a_runtime_that_does_not_start_gives_its_words(tmp_path: Path) -> None:
         ("", "no __version__"),
     ],
 )
-def test_a_broken_import_is_a_reason(tmp_path: Path, body: str, why: str) -> None:
+def test_a_broken_import_is_a_reason(tmp_path, body, why):
     row = facts(torch_at(tmp_path, body))
     assert row["status"] == "not_available" and why in str(row["why"])
 
 
-def test_what_libraries_print_does_not_mix_with_the_answer(tmp_path: Path) -> None:
+def test_what_libraries_print_does_not_mix_with_the_answer(tmp_path):
     body = 'import os, sys, warnings\nprint("chatter"); os.write(1, b"more chatter")\nwarnings.warn("no numpy")\n'
     body += STAND_IN.format(version="1.13.1", cuda="'11.7'", hip=None)
     row = facts(torch_at(tmp_path, body))
@@ -132,8 +130,8 @@ def test_what_libraries_print_does_not_mix_with_the_answer(tmp_path: Path) -> No
     ],
 )
 def test_a_child_that_dies_or_hangs_leaves_its_end_and_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, limit_s: float, why: str
-) -> None:
+    tmp_path, monkeypatch, body, limit_s, why
+):
     monkeypatch.setenv("PYTHONPATH", str(torch_at(tmp_path, body)))
     (row,) = framework.collect(sys.executable, limit_s)
     assert row["status"] == "not_available" and row["python"] == sys.executable
@@ -151,20 +149,18 @@ def test_a_child_that_dies_or_hangs_leaves_its_end_and_last_words(
         ),
     ],
 )
-def test_a_program_is_believed_only_when_it_answers_and_ends_well(source: bytes, why: str) -> None:
+def test_a_program_is_believed_only_when_it_answers_and_ends_well(source, why):
     (row,) = guard.ask(sys.executable, source, (), 20)
     assert row["status"] == "not_available" and why in row["why"]
 
 
-def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_not_there(tmp_path):
     assert framework.collect(str(tmp_path / "python"), 5)[0]["status"] == "not_available"
     (tmp_path / "locked").write_text("#!/bin/sh\n")
     assert framework.collect(str(tmp_path / "locked"), 5)[0]["status"] == "not_allowed"
 
 
-def test_a_torch_beside_the_current_folder_or_the_program_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_beside_the_current_folder_or_the_program_is_not_taken(tmp_path, monkeypatch):
     torch_at(tmp_path, "raise RuntimeError('the wrong torch')")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "facts.py").write_text(FACTS.read_text())

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 from bare_checkout import ROOT, ran
@@ -26,13 +25,13 @@ MESSAGE = (
 class Installed:
     """An environment with the package in it and nothing else, and a folder elsewhere to work in."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self.prefix, self.here = folder / "an env", folder / "my work"
         self.here.mkdir()
         ran([sys.executable, "-m", "venv", "--without-pip", self.prefix], check=True)
         (self.site,) = self.prefix.glob("lib/python3.*/site-packages")
 
-    def lay(self) -> Installed:
+    def lay(self):
         """What hatchling makes of pyproject.toml; the slow test below builds a real wheel."""
         for path in WHEEL["only-include"]:
             near = next(at for at in WHEEL["sources"] if f"{path}/".startswith(f"{at}/"))
@@ -48,21 +47,21 @@ class Installed:
         (self.prefix / "bin/casebook").write_text(f"{script}sys.exit({function}())\n")
         return self
 
-    def casebook(self, *words: str, **env: str):
+    def casebook(self, *words, **env):
         argv = [self.prefix / "bin/python", self.prefix / "bin/casebook", *words]
         clean = {"PATH": os.environ["PATH"], "HOME": str(self.here), "PYTHONDONTWRITEBYTECODE": "1"}
         return ran(argv, cwd=self.here, env={**clean, **env})
 
-    def files(self) -> set[Path]:
+    def files(self):
         return {path for path in self.site.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(tmp_path_factory):
     return Installed(tmp_path_factory.mktemp("installed")).lay()
 
 
-def held(one: Installed) -> None:
+def held(one):
     """What needs no other package runs in a folder elsewhere, and writes below it alone."""
     (one.here / "m.txt").write_text(MESSAGE)
     before = one.files()
@@ -79,28 +78,24 @@ def held(one: Installed) -> None:
     assert tarfile.is_tarfile(bundle) and one.files() == before
 
 
-def test_a_plain_install_answers_from_any_folder_and_writes_below_it(installed: Installed) -> None:
+def test_a_plain_install_answers_from_any_folder_and_writes_below_it(installed):
     held(installed)
 
 
 @pytest.mark.parametrize("words", ["run notebooks/plans/quick.yaml", "replay x", "share"])
-def test_a_verb_that_needs_more_names_the_extra_in_one_line(
-    installed: Installed, words: str
-) -> None:
+def test_a_verb_that_needs_more_names_the_extra_in_one_line(installed, words):
     done = installed.casebook(*words.split())
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "pip install 'vram-casebook[notebooks]'" in done.stderr
 
 
-def test_outputs_go_where_they_are_told_to(installed: Installed, tmp_path: Path) -> None:
+def test_outputs_go_where_they_are_told_to(installed, tmp_path):
     told = {"CASEBOOK_OUTPUTS": str(tmp_path / "kept")}
     done = installed.casebook("capture", "--no-torch", "--no-commands", **told)
     assert done.returncode == 0 and len(list((tmp_path / "kept/captures").iterdir())) == 1
 
 
-def test_with_the_other_packages_a_plan_of_its_own_runs_from_any_folder(
-    installed: Installed,
-) -> None:
+def test_with_the_other_packages_a_plan_of_its_own_runs_from_any_folder(installed):
     """The packages of these tests; a folder on PYTHONPATH may not bring another helpers, and .pth files there are not read."""
     packages = next(path for path in sys.path if path.endswith("site-packages"))
     (installed.site / "more.pth").write_text(packages + "\n")
@@ -115,7 +110,7 @@ def test_with_the_other_packages_a_plan_of_its_own_runs_from_any_folder(
     assert f"Open: {page}" in done.stdout and installed.files() == before
 
 
-def test_the_extra_is_what_set_up_installs() -> None:
+def test_the_extra_is_what_set_up_installs():
     extra = PYPROJECT["project"]["optional-dependencies"]["notebooks"]
     named = [re.split("[<>=]", one)[0] for one in extra]
     assert named == direct("requirements.in") and not PYPROJECT["project"]["dependencies"]
@@ -123,9 +118,7 @@ def test_the_extra_is_what_set_up_installs() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_wheel_holds_the_same_and_an_editable_install_is_this_checkout(
-    tmp_path: Path, installed: Installed
-) -> None:
+def test_a_real_wheel_holds_the_same_and_an_editable_install_is_this_checkout(tmp_path, installed):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     kept = ("PATH", "HOME", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "HTTPS_PROXY", "https_proxy")
     env = {name: os.environ[name] for name in kept if name in os.environ}

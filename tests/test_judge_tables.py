@@ -173,7 +173,7 @@ def test_every_statement_is_met_in_two_independent_places_or_names_a_source():
     posted = {p.stem: json.loads(p.read_text())["evidence"] for p in sorted(CASES.glob("*.json"))}
     for at, row in enumerate(json.loads(THREADS.read_text()) if THREADS.is_file() else ()):
         posted[f"thread {at}"] = {"error_text": row.get("text", "")}
-    met: dict[str, set[str]] = defaultdict(set)
+    met = defaultdict(set)
     for place, evidence in posted.items():
         for one in statement_observations(case_evidence(evidence)):
             met[one.name].add(place)

@@ -10,7 +10,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from pythons import starts
 
 from helpers import grammar
 from helpers.judge.owner import account
-from helpers.look.messages import MESSAGES_LIMIT, Message, read_message, without_footers
+from helpers.look.messages import MESSAGES_LIMIT, read_message, without_footers
 from helpers.look.text import prefix
 from helpers.units import Quantity
 
@@ -36,7 +35,7 @@ NEW: str = TEXTS[0]["text"]
 """A message of torch 2 with every number it can have."""
 
 
-def words(row: dict) -> str:
+def words(row):
     """The text of a row, or of the file beside this checkout that it names."""
     name = row["text"].partition("shared:")[2]
     if name and not SHARED.is_dir():
@@ -44,19 +43,19 @@ def words(row: dict) -> str:
     return (SHARED / "samples/smi" / name).read_text() if name else row["text"]
 
 
-def one(text: str | bytes) -> Message:
+def one(text):
     reading = read_message(text)
     assert len(reading.messages) == 1, reading
     return reading.messages[0]
 
 
-def texts(message: Message) -> dict[str, str]:
+def texts(message):
     sizes = ((name, value) for name, value in vars(message).items() if isinstance(value, Quantity))
     return {name: value.text for name, value in sizes}
 
 
 @pytest.mark.parametrize("row", TEXTS, ids=lambda row: row["says"])
-def test_a_text_names_its_failures_with_their_numbers(row: dict) -> None:
+def test_a_text_names_its_failures_with_their_numbers(row):
     reading = read_message(words(row))
     found = []
     for message in reading.messages:
@@ -68,14 +67,14 @@ def test_a_text_names_its_failures_with_their_numbers(row: dict) -> None:
     assert found or (reading.unused and not reading.truncated)
 
 
-def test_a_number_has_its_precision_and_a_message_its_words() -> None:
+def test_a_number_has_its_precision_and_a_message_its_words():
     message = one(NEW)
     assert message.reserved_unallocated == Quantity(1406601789, 5368710, "1.31 GiB")
     assert message.requested and message.requested.bytes == 36 * MIB
     assert message.words.startswith("torch.OutOfMemoryError: CUDA out of memory.")
 
 
-def lined(width: int, before: str = "", after: str = "", to: str = "(?: |$)"):
+def lined(width, before="", after="", to="(?: |$)"):
     """Each so many characters of a text on a line of their own."""
     pieces = re.compile(f".{{1,{width}}}{to}")
     return lambda text: "\n".join(before + line + after for line in pieces.findall(text))
@@ -100,24 +99,24 @@ def lined(width: int, before: str = "", after: str = "", to: str = "(?: |$)"):
         lambda text: b"\xff\xfa\x80" * 9 + text.encode(),
     ],
 )
-def test_wrapping_prefixes_colours_and_encodings_change_no_number(wrap) -> None:
+def test_wrapping_prefixes_colours_and_encodings_change_no_number(wrap):
     assert texts(one(wrap(NEW))) == texts(one(NEW)) and one(wrap(NEW)).pids == (7101, 7102)
 
 
-def test_an_ambiguous_size_is_said_and_the_rest_is_still_read() -> None:
+def test_an_ambiguous_size_is_said_and_the_rest_is_still_read():
     text = NEW.replace("15.77 GiB", "1,577 GiB").replace("13.85 GiB", "17179869184.00 GiB")
     reading = read_message(text)
     assert set(texts(one(NEW))) - set(texts(reading.messages[0])) == {"capacity", "process"}
     assert reading.unused.startswith("2 sizes are ambiguous")
 
 
-def test_each_form_of_a_prefix_is_looked_through() -> None:
+def test_each_form_of_a_prefix_is_looked_through():
     forms = grammar.data("look/text")
     for form, example in zip(forms["prefixes"], forms["examples"], strict=True):
         assert re.match(form, example) and prefix(example + "here") == len(example)
 
 
-def test_two_messages_at_once_stay_apart_and_repeats_count_once() -> None:
+def test_two_messages_at_once_stay_apart_and_repeats_count_once():
     second = NEW.replace("GPU 3", "GPU 4").replace("36.00 MiB", "38.00 MiB")
     between = "\nDuring handling:\n"
     reading = read_message(f"{NEW}{between}{second}\n{NEW}\nRuntimeError: CUDA out of memory.\n")
@@ -127,14 +126,14 @@ def test_two_messages_at_once_stay_apart_and_repeats_count_once() -> None:
     assert "without a number" in reading.unused
 
 
-def test_a_text_that_ends_inside_a_message_says_so() -> None:
+def test_a_text_that_ends_inside_a_message_says_so():
     reading = read_message(NEW[: NEW.index("12.20") + 2])
     assert reading.truncated and "ends inside a message" in reading.unused
     assert reading.messages[0].process
 
 
-def test_a_source_that_breaks_keeps_what_it_gave() -> None:
-    def lines() -> Iterator[str]:
+def test_a_source_that_breaks_keeps_what_it_gave():
+    def lines():
         yield NEW
         raise OSError("the pipe closed")
 
@@ -147,13 +146,13 @@ ODD = ([None, 3, b"\xff\xfe", {}], b"", bytes(range(256)) * 9, "\ud800\udfff", [
 
 
 @pytest.mark.parametrize("source", ["", None, 7, object(), *ODD])
-def test_anything_else_is_an_answer_and_never_a_traceback(source) -> None:
+def test_anything_else_is_an_answer_and_never_a_traceback(source):
     reading = read_message(source)
     assert not reading.messages and reading.unused
 
 
 @pytest.mark.parametrize("at", [0, 400, 8192, 8600, (1 << 20) - 300, (1 << 20) + 5])
-def test_a_message_is_found_wherever_the_stream_is_cut(at: int) -> None:
+def test_a_message_is_found_wherever_the_stream_is_cut(at):
     line = "step 12 loss 2.310 tokens/s 4821\n"
     text = (line * (at // len(line) + 1))[:at] + "\n" + NEW + "\n" + line * ((1 << 20) // len(line))
     reading = read_message(text)
@@ -162,7 +161,7 @@ def test_a_message_is_found_wherever_the_stream_is_cut(at: int) -> None:
     assert read_message(iter(text.splitlines(keepends=True))) == reading
 
 
-def test_very_many_different_messages_are_bounded() -> None:
+def test_very_many_different_messages_are_bounded():
     reading = read_message(
         f"CUDA out of memory. Tried to allocate {n}.00 MiB\n" for n in range(1000)
     )
@@ -173,7 +172,7 @@ def test_very_many_different_messages_are_bounded() -> None:
 # -- sums
 
 
-def test_the_sums_say_who_has_what() -> None:
+def test_the_sums_say_who_has_what():
     sums = account(one(NEW))
     assert sums.held and sums.held.text == "13.51 GiB"
     assert sums.context and sums.context.text == "348.16 MiB"
@@ -190,7 +189,7 @@ def test_the_sums_say_who_has_what() -> None:
 
 
 @pytest.mark.parametrize("row", SUMS, ids=lambda row: row["says"])
-def test_what_the_numbers_of_a_message_add_up_to(row: dict) -> None:
+def test_what_the_numbers_of_a_message_add_up_to(row):
     sums = account(one(words(row)))
     assert set(sums.contradictions) <= set(sums.lines)
     if "fragmentation" in row:
@@ -201,7 +200,7 @@ def test_what_the_numbers_of_a_message_add_up_to(row: dict) -> None:
     assert not (row["text"].startswith("shared:") and sums.contradictions)
 
 
-def test_no_posted_text_raises_and_each_torch_number_is_read() -> None:
+def test_no_posted_text_raises_and_each_torch_number_is_read():
     known = {row["text"] for row in TEXTS}
     assert all(f"shared:{path.name}" in known for path in SHARED.glob("samples/smi/torch_*"))
     for path in sorted((SHARED / "cases").glob("*.json")):
@@ -214,7 +213,7 @@ def test_no_posted_text_raises_and_each_torch_number_is_read() -> None:
             account(message)
 
 
-def test_idle_private_pools_are_not_counted_as_needed() -> None:
+def test_idle_private_pools_are_not_counted_as_needed():
     text = (
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 16.00 GiB of which 0 bytes is "
         "free. Of the allocated memory 15.00 GiB is allocated by PyTorch, with {} allocated in private pools (e.g., CUDA "
@@ -224,7 +223,7 @@ def test_idle_private_pools_are_not_counted_as_needed() -> None:
     assert account(one(text.format("64.00 MiB"))).fragmentation == "excluded"
 
 
-def test_in_a_container_the_named_process_can_be_this_one() -> None:
+def test_in_a_container_the_named_process_can_be_this_one():
     text = (
         "CUDA out of memory. Tried to allocate 6.00 GiB. GPU 0 has a total capacity of 31.70 GiB of which 4.20 GiB is "
         "free. Process 60011 has {} memory in use. Of the allocated memory 16.00 GiB is allocated by PyTorch, and 10.60 GiB "
@@ -247,19 +246,19 @@ def test_in_a_container_the_named_process_can_be_this_one() -> None:
     | st.lists(st.text(max_size=80), max_size=8)
     | st.integers(0, 2**32).map(lambda seed: mutated(random.Random(seed)))
 )
-def test_no_text_makes_it_raise(source: object) -> None:
+def test_no_text_makes_it_raise(source):
     reading = read_message(source)  # type: ignore[arg-type]
     assert reading.messages or reading.unused
     for message in reading.messages:
         assert account(message).fragmentation in ("excluded", "possible", "likely", "unknown")
 
 
-def test_mutated_messages_are_read_without_a_fault() -> None:
+def test_mutated_messages_are_read_without_a_fault():
     result = fuzz(500, seed=7)
     assert result["faults"] == 0, result["first_faults"]
 
 
-def test_every_message_of_the_fuzz_is_read_whole() -> None:
+def test_every_message_of_the_fuzz_is_read_whole():
     for text in MESSAGES:
         assert read_message(text).messages and "ambiguous" not in read_message(text).unused, text
 
@@ -269,11 +268,11 @@ LINES = 'CUDA error: |memory.available="|[0] |killed\n|a\n'
 
 
 @pytest.mark.parametrize("piece", f"{PIECES}|{LINES}".split("|"))
-def test_hostile_text_costs_no_more_than_its_length(piece: str) -> None:
+def test_hostile_text_costs_no_more_than_its_length(piece):
     assert read_message(piece * (100_000 // len(piece))) is not None
 
 
-def test_reading_a_message_loads_only_the_standard_library() -> None:
+def test_reading_a_message_loads_only_the_standard_library():
     code = (
         "import sys; before = set(sys.modules); import helpers.look.messages; "
         "print(*{n.split('.')[0] for n in set(sys.modules) - before} - set(sys.stdlib_module_names))"
@@ -281,7 +280,7 @@ def test_reading_a_message_loads_only_the_standard_library() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["helpers"]
 
 
-def test_a_plain_python_3_8_reads_a_message() -> None:
+def test_a_plain_python_3_8_reads_a_message():
     """Where one is installed: `diagnose` needs no more than it."""
     place = starts("python3.8")
     if not place:
@@ -304,7 +303,7 @@ WRAPPED = [row for row in ROWS if "form" in row and " > " not in row["example"]]
 WRAPPED = [row for row in WRAPPED if row["id"] not in UNWRAPPED]
 
 
-def check(row: dict, text: str) -> None:
+def check(row, text):
     found = [message for message in read_message(text).messages if message.row == row["id"]]
     assert found, (row["id"], text, [message.row for message in read_message(text).messages])
     for name, expected in row.get("reads", {}).items():
@@ -317,7 +316,7 @@ def check(row: dict, text: str) -> None:
         assert seen == expected, (row["id"], name, text)
 
 
-def test_every_row_has_what_a_reader_of_the_table_needs() -> None:
+def test_every_row_has_what_a_reader_of_the_table_needs():
     ids = [row["id"] for row in ALL]
     assert len(ids) == len(set(ids))
     for row in ALL:
@@ -328,14 +327,14 @@ def test_every_row_has_what_a_reader_of_the_table_needs() -> None:
         assert literal == literal.lower() and literal in row["example"].lower(), row["id"]
 
 
-def test_every_template_compiles_and_has_words_to_look_for() -> None:
+def test_every_template_compiles_and_has_words_to_look_for():
     for row in grammar.rows():
         for form in (*row.forms, *row.clauses):
             assert form.pattern and all(len(anchor) > 2 for anchor in form.anchors), form.text
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
-def test_the_example_of_a_row_is_read_as_that_row_also_under_a_log_prefix(row: dict) -> None:
+def test_the_example_of_a_row_is_read_as_that_row_also_under_a_log_prefix(row):
     lines = row["example"].splitlines()
     check(row, row["example"])
     check(row, "\n".join("2026-02-03 04:05:06,789 " + line for line in lines))
@@ -345,13 +344,13 @@ def test_the_example_of_a_row_is_read_as_that_row_also_under_a_log_prefix(row: d
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(WRAPPED), st.integers(8, 120), st.booleans())
-def test_an_example_is_read_wrapped_at_any_column(row: dict, width: int, prefixed: bool) -> None:
+def test_an_example_is_read_wrapped_at_any_column(row, width, prefixed):
     text, prefix = row["example"].replace("\n", " "), "[rank3]: " if prefixed else ""
     check(row, "\n".join(prefix + text[at : at + width] for at in range(0, len(text), width)))
 
 
 @pytest.mark.parametrize("row", FOOTERS, ids=lambda row: row["id"])
-def test_a_footer_is_no_message_and_leaves_blanks(row: dict) -> None:
+def test_a_footer_is_no_message_and_leaves_blanks(row):
     assert not read_message(row["example"]).messages
     text = f"first line\n{row['example']}\nlast line"
     left = without_footers(text)
@@ -360,7 +359,7 @@ def test_a_footer_is_no_message_and_leaves_blanks(row: dict) -> None:
     assert len("".join(left.split())) < len("firstlinelastline") + 22
 
 
-def test_a_failure_without_its_footers_is_what_is_left() -> None:
+def test_a_failure_without_its_footers_is_what_is_left():
     footers = [row["text"] for row in TEXTS if row["says"].startswith("a failure with all of its")]
     for text in footers:
         left = " ".join(word for word in without_footers(text).split() if word != ".")
@@ -375,7 +374,7 @@ FIELDS = st.sampled_from(["requested", "free", "device", "tokens", "share"])
 
 
 @st.composite
-def templates(draw: st.DrawFn) -> tuple[str, str]:
+def templates(draw):
     """A template and a text that fits it."""
     template, text = "needle", "needle"
     for _ in range(draw(st.integers(0, 5))):
@@ -397,7 +396,7 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
 
 @settings(max_examples=300, deadline=None)
 @given(templates())
-def test_a_template_finds_what_was_made_from_it(made: tuple[str, str]) -> None:
+def test_a_template_finds_what_was_made_from_it(made):
     template, text = made
     compiled = grammar.Template(template)
     flat = grammar.squeeze(text)
@@ -406,7 +405,7 @@ def test_a_template_finds_what_was_made_from_it(made: tuple[str, str]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.text("ab<>{}|?\\. :requested0", max_size=40))
-def test_any_text_is_a_template_or_refused_in_one_line(text: str) -> None:
+def test_any_text_is_a_template_or_refused_in_one_line(text):
     try:
         assert grammar.Template(text).pattern
     except ValueError as error:

@@ -19,16 +19,16 @@ from helpers.shapes import NOT_ALLOWED
 QUERY = Path(__file__).parent / "samples" / "nvidia-smi-460" / "query.xml"
 
 
-def listed(words: str) -> list[str]:
+def listed(words):
     return list(nvidia.parse_xml(Text(words, "ok", "", "nvidia-smi -q -x", "item")).gpus)
 
 
-def test_deep_and_wide_xml_is_read_without_harm() -> None:
+def test_deep_and_wide_xml_is_read_without_harm():
     deep = "<a>" * 50_000 + "</a>" * 50_000 + '<gpu id="00000000:01:00.0"/>'
     assert listed(f"<nvidia_smi_log>{deep}</nvidia_smi_log>") == []
 
 
-def test_of_cut_xml_the_whole_gpus_stand() -> None:
+def test_of_cut_xml_the_whole_gpus_stand():
     words = QUERY.read_text()
     ends = words.index("</gpu>") + 6, words.rindex("</gpu>") + 6
     assert listed(words[: ends[0] + 200]) == ["0000:65:00.0"]
@@ -36,13 +36,13 @@ def test_of_cut_xml_the_whole_gpus_stand() -> None:
         assert len(listed(words[:at])) == sum(at >= end for end in ends)
 
 
-def test_an_empty_process_table_is_a_true_zero() -> None:
+def test_an_empty_process_table_is_a_true_zero():
     head, _, rest = QUERY.read_text().partition("\t\t\t<process_info>")
     words = head + rest[rest.index("\t\t</processes>") :]
     assert nvidia.holder_count(box({nvidia.XML: words})).value == 0
 
 
-def test_structures_are_those_of_nvidias_own_package() -> None:
+def test_structures_are_those_of_nvidias_own_package():
     pynvml = pytest.importorskip("pynvml")
     pairs = (
         (nvml.Memory, "c_nvmlMemory_t"),
@@ -52,7 +52,7 @@ def test_structures_are_those_of_nvidias_own_package() -> None:
         (nvml.ProcessV2, "c_nvmlProcessInfo_v3_t"),
     )
 
-    def layout(shape: type[ctypes.Structure]) -> list[tuple[str, int, int]]:
+    def layout(shape):
         places = ((name, getattr(shape, name)) for name, *_ in shape._fields_)
         return [(name, place.offset, place.size) for name, place in places]
 
@@ -60,7 +60,7 @@ def test_structures_are_those_of_nvidias_own_package() -> None:
         assert layout(ours) == layout(getattr(pynvml, theirs)), theirs
 
 
-def test_numbers_are_those_of_nvidias_own_package() -> None:
+def test_numbers_are_those_of_nvidias_own_package():
     pynvml = pytest.importorskip("pynvml")
     for name in ("NO_PERMISSION", "INSUFFICIENT_SIZE", "FUNCTION_NOT_FOUND"):
         assert getattr(nvml, name) == getattr(pynvml, f"NVML_ERROR_{name}")
@@ -71,7 +71,7 @@ LIBRARY = Path(__file__).parent / "programs" / "nvml.c"
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def libraries(tmp_path_factory):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler to build a stand-in for NVML")
@@ -85,10 +85,10 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, libraries: dict[str, Path]):
+def ask(monkeypatch, libraries):
     """The rows of the stand-in, ``new`` or ``old``, with its faults named in ``mode``."""
 
-    def rows(name: str, mode: str = "", timeout_s: float = 5.0) -> list[dict]:
+    def rows(name, mode="", timeout_s=5.0):
         monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries[name]))
         monkeypatch.setenv("FAKE_NVML", mode)
         return nvidia.collect_nvml(timeout_s)
@@ -96,11 +96,11 @@ def ask(monkeypatch: pytest.MonkeyPatch, libraries: dict[str, Path]):
     return rows
 
 
-def sizes(row: dict) -> list[int | None]:
+def sizes(row):
     return [row[f"{part}_bytes"] for part in ("total", "reserved", "free", "used")]
 
 
-def test_nvml_is_read_in_a_child(ask) -> None:
+def test_nvml_is_read_in_a_child(ask):
     first, second = ask("new", "refuse")
     assert (first["pci"], first["name"]) == ("00000000:A1:00.0", "Card 1")
     assert sizes(first) == [1000, 7, 3, 990]
@@ -114,17 +114,17 @@ def test_nvml_is_read_in_a_child(ask) -> None:
     assert second["unread"]["graphics"]["why"] == why
 
 
-def test_an_old_driver_answers_by_its_first_functions(ask) -> None:
+def test_an_old_driver_answers_by_its_first_functions(ask):
     first = ask("old")[0]
     assert sizes(first) == [100, None, 30, 70]
     assert first["compute"][0] == {"pid": 500, "gpu_instance": None, "used_bytes": 64}
 
 
-def test_more_processes_than_room_are_all_read(ask) -> None:
+def test_more_processes_than_room_are_all_read(ask):
     assert len(ask("new", "many")[0]["compute"]) == 100
 
 
-def test_a_lost_gpu_does_not_hide_the_other(ask) -> None:
+def test_a_lost_gpu_does_not_hide_the_other(ask):
     first, second = ask("new", "lost")
     assert (first["status"], second["status"]) == ("ok", "not_available")
     assert "nvmlDeviceGetHandleByIndex_v2" in second["why"]
@@ -139,19 +139,19 @@ def test_a_lost_gpu_does_not_hide_the_other(ask) -> None:
         ("hang", "stopped after 0.5 s"),
     ],
 )
-def test_nvml_that_fails_leaves_one_row_with_the_reason(ask, mode: str, why: str) -> None:
+def test_nvml_that_fails_leaves_one_row_with_the_reason(ask, mode, why):
     (row,) = ask("new", mode, 0.5 if mode == "hang" else 5.0)
     assert row["status"] == "not_available" and why in row["why"]
 
 
-def test_without_the_library_the_row_says_so() -> None:
+def test_without_the_library_the_row_says_so():
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has NVIDIA's library")
     (row,) = nvidia.collect_nvml()
     assert row["status"] == "not_available" and "libnvidia-ml.so.1" in row["why"]
 
 
-def test_the_nvml_program_needs_nothing_but_its_interpreter() -> None:
+def test_the_nvml_program_needs_nothing_but_its_interpreter():
     program = Path(nvml.__file__).read_text()
     assert "from ." not in program and "import helpers" not in program
     argv = [sys.executable, "-I", "-c", program]

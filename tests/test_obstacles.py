@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.judge.box import Obstacle, obstacles
-from helpers.look.bundle import Bundle, BundleWriter
+from helpers.look.bundle import BundleWriter
 
 AMD = {"pci": "0000:03:00.0", "class": "0x030000", "vendor": "0x1002", "driver": "amdgpu"}
 NVIDIA = {"pci": "0000:81:00.0", "class": "0x030200", "vendor": "0x10de", "driver": "nvidia"}
@@ -31,18 +30,18 @@ CONFINED = {"container": "podman", "selinux_mode": "enforcing", "selinux_context
 BOTH, NOWHERE = [KFD, RENDER], {"uid": 65534, "gid": 65534, "group": "nogroup"}
 
 
-def bundle(**tables: list[Any]) -> Bundle:
+def bundle(**tables):
     made = BundleWriter("b", "constructed", "0", "now")
     for name, rows in tables.items():
         made.add("file", name, "".join(json.dumps(row) + "\n" for row in rows))
     return made.bundle()
 
 
-def refused(node: dict[str, Any], number: str = "EACCES", **more: Any) -> dict[str, Any]:
+def refused(node, number="EACCES", **more):
     return {**node, "status": "not_allowed", "errno": number, "why": f"refused ({number})", **more}
 
 
-def gone(node: dict[str, Any]) -> dict[str, Any]:
+def gone(node):
     missing = {"status": "not_available", "errno": "ENOENT", "why": "no such file"}
     return {"path": node["path"], **missing}
 
@@ -78,8 +77,8 @@ BROKEN = {**KFD, "status": "not_available", "errno": "EIO", "why": "Input/output
     ],
 )  # fmt: skip
 def test_what_stands_in_the_way_is_named_with_the_line_that_removes_it(
-    access: Any, display: Any, who: dict[str, Any], cause: str, fix: str
-) -> None:
+    access, display, who, cause, fix
+):
     bus = [display] if display else []
     found = obstacles(bundle(access=access, pci_devices=bus, identity=[{**ME, **who}]))
     assert [o.cause for o in found] == ([cause] if cause else [])
@@ -96,21 +95,19 @@ def test_what_stands_in_the_way_is_named_with_the_line_that_removes_it(
         (NVIDIA, "NVIDIA_VISIBLE_DEVICES", "void", False),
     ],
 )
-def test_a_variable_that_hides_every_gpu_is_named_with_its_unset(
-    display: dict[str, Any], name: str, value: str, hides: bool
-) -> None:
+def test_a_variable_that_hides_every_gpu_is_named_with_its_unset(display, name, value, hides):
     tables = {"access": BOTH if display is AMD else [CONTROL, CARD], "pci_devices": [display]}
     variable = {"name": name, "value": value}
     found = obstacles(bundle(**tables, identity=[ME], environment=[variable]))
     assert [(o.cause, o.fix) for o in found] == ([("variable", f"unset {name}")] if hides else [])
 
 
-def test_a_refused_screen_node_is_no_obstacle_to_computing() -> None:
+def test_a_refused_screen_node_is_no_obstacle_to_computing():
     card = refused({**KFD, "path": "/dev/dri/card0"})
     assert obstacles(bundle(access=[KFD, RENDER, card], pci_devices=[AMD], identity=[ME])) == ()
 
 
-def test_nothing_is_said_where_nothing_was_captured() -> None:
+def test_nothing_is_said_where_nothing_was_captured():
     assert obstacles(bundle()) == ()
 
 
@@ -122,6 +119,6 @@ KEYS.append("groups_in_database")
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8), max_size=3))
-def test_any_rows_are_judged_without_an_error(rows: list[Any]) -> None:
+def test_any_rows_are_judged_without_an_error(rows):
     made = bundle(access=rows, identity=rows, environment=rows, pci_devices=rows)
     assert all(isinstance(o, Obstacle) and o.says for o in obstacles(made))

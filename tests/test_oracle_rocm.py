@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ ASKS_NOBODY = "#!/bin/sh\necho 'E: Failed to fetch trixie/InRelease' >&2\nexit 1
 HAS_A_MIRROR = "#!/bin/sh\n[ $1 = indextargets ] && echo http://localhost/debian/ stable && exit\n"
 
 
-def source(at: Path, version: str) -> Path:
+def source(at, version):
     """A tree of torch that says its release."""
     (at / "c10/cuda").mkdir(parents=True)
     (at / "c10/cuda/CUDACachingAllocator.cpp").write_text("")
@@ -30,14 +29,14 @@ def source(at: Path, version: str) -> Path:
     return at
 
 
-def headers(at: Path) -> Path:
+def headers(at):
     (at / "hip").mkdir(parents=True)
     text = "#define HIP_VERSION_MAJOR 6\n#define HIP_VERSION_MINOR 4\n#define HIP_VERSION_PATCH 43484\n"
     (at / "hip/hip_version.h").write_text(text)
     return at
 
 
-def programs(at: Path, **more: str) -> str:
+def programs(at, **more):
     """A PATH with the compiler's tools alone, and ``more`` by name and text."""
     at.mkdir()
     for name in TOOLS:
@@ -52,7 +51,7 @@ def programs(at: Path, **more: str) -> str:
 def refusal(tmp_path, capsys):
     """The line with which a ROCm build of 2.6.0 is refused; nothing may be left of the attempt."""
 
-    def asked(*words: object) -> str:
+    def asked(*words):
         folder = tmp_path / "work"
         folder.mkdir()
         given = ["--build", "rocm", "--folder", folder, *words]

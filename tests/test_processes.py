@@ -7,43 +7,42 @@ import shutil
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kernel_boxes import box
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
-from trees import Tree, link, make_tree, write
+from trees import link, make_tree, write
 
 from helpers.look import files, guard
 from helpers.look.processes import processes, walk_device_files, walk_processes
 
 
-def collect_processes(root: Path, with_args: bool) -> list[dict[str, Any]]:
+def collect_processes(root, with_args):
     return list(walk_processes(str(root), with_args))
 
 
-def collect_device_files(root: Path) -> list[dict[str, Any]]:
+def collect_device_files(root):
     return list(walk_device_files(str(root)))
 
 
-def first_of_dri(tree: Tree) -> dict[str, Any]:
+def first_of_dri(tree):
     rows = collect_device_files(tree.root)
     return next(row for row in rows if row["target"].startswith("/dev/dri"))
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path):
     return make_tree(tmp_path / "tree", processes=20, device_files=8, amd=1, nvidia=1)
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+def still(tmp_path_factory):
     """A tree that no test changes."""
     place = tmp_path_factory.mktemp("still")
     return make_tree(place, processes=20, device_files=8, amd=1, nvidia=1)
 
 
-def test_every_process_of_a_tree_is_read(still: Tree) -> None:
+def test_every_process_of_a_tree_is_read(still):
     rows = collect_processes(still.root, False)
     assert tuple(p.pid for p in processes(box(processes=rows))) == still.pids
     assert {row["status"] for row in rows} == {"ok"}
@@ -51,7 +50,7 @@ def test_every_process_of_a_tree_is_read(still: Tree) -> None:
     assert all(row["start_ticks"] == 1000 + row["pid"] for row in rows)
 
 
-def test_a_zombie_has_no_memory_which_is_not_zero_memory(still: Tree) -> None:
+def test_a_zombie_has_no_memory_which_is_not_zero_memory(still):
     found = processes(box(processes=collect_processes(still.root, False)))
     zombies = [p for p in found if p.state == "Z"]
     assert len(zombies) == 2 and sum(p.state == "D" for p in found) == 2
@@ -60,15 +59,13 @@ def test_a_zombie_has_no_memory_which_is_not_zero_memory(still: Tree) -> None:
     }
 
 
-def test_arguments_are_kept_only_where_asked_for(still: Tree) -> None:
+def test_arguments_are_kept_only_where_asked_for(still):
     assert not any("args" in row for row in collect_processes(still.root, False))
     first = collect_processes(still.root, True)[0]
     assert first["args"] == [first["name"], "--pid", str(first["pid"])]
 
 
-def test_a_process_that_ends_while_it_is_looked_at_says_so(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ends_while_it_is_looked_at_says_so(tree, monkeypatch):
     shutil.rmtree(tree.root / "proc" / str(tree.pids[3]))
     (tree.root / "proc" / str(tree.pids[3])).mkdir()
     rows = {row["pid"]: row for row in collect_processes(tree.root, False)}
@@ -79,12 +76,12 @@ def test_a_process_that_ends_while_it_is_looked_at_says_so(
     assert tree.pids[3] not in held
 
 
-def test_a_tree_without_proc_is_an_error_of_the_caller(tmp_path: Path) -> None:
+def test_a_tree_without_proc_is_an_error_of_the_caller(tmp_path):
     with pytest.raises(FileNotFoundError):
         collect_processes(tmp_path, False)
 
 
-def test_only_gpu_files_are_listed_with_their_fdinfo(still: Tree) -> None:
+def test_only_gpu_files_are_listed_with_their_fdinfo(still):
     found = collect_device_files(still.root)
     assert len(found) == still.fds == 8
     nodes = {f"/dev/{name}" for name in ("kfd", "dri/renderD128", "nvidiactl", "nvidia0")}
@@ -93,7 +90,7 @@ def test_only_gpu_files_are_listed_with_their_fdinfo(still: Tree) -> None:
     assert all(f"drm-pdev:\t{still.amd[0]}" in row["fdinfo"] for row in drm)
 
 
-def test_odd_entries_in_proc_change_nothing(tree: Tree) -> None:
+def test_odd_entries_in_proc_change_nothing(tree):
     before = collect_processes(tree.root, False), collect_device_files(tree.root)
     for odd in ("12x", "-5", "0x10", "\u0663", "self"):
         write(tree.root, f"/proc/{odd}/status", "Name:\todd\n")
@@ -103,7 +100,7 @@ def test_odd_entries_in_proc_change_nothing(tree: Tree) -> None:
     assert (collect_processes(tree.root, False), collect_device_files(tree.root)) == before
 
 
-def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree: Tree) -> None:
+def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree):
     first = first_of_dri(tree)
     info = tree.root / f"proc/{first['pid']}/fdinfo/{first['fd']}"
     info.unlink()
@@ -115,22 +112,20 @@ def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree: Tree) -> None:
     ]
 
 
-def test_a_name_that_is_no_utf8_is_kept_readable(tree: Tree) -> None:
+def test_a_name_that_is_no_utf8_is_kept_readable(tree):
     path = tree.root / f"proc/{tree.pids[0]}/status"
     path.write_bytes(path.read_bytes().replace(b"Name:\t", b"Name:\t\xff\xfe"))
     first = processes(box(processes=collect_processes(tree.root, False)))[0]
     assert first.name.startswith("\ufffd\ufffd")
 
 
-def hangs(root: str, source: str, limit: int = 0, at: str = "", real: Any = files.read) -> Any:
+def hangs(root, source, limit=0, at="", real=files.read):
     if source == at:
         time.sleep(60)
     return real(root, source, limit)
 
 
-def test_a_read_that_hangs_costs_its_row_and_its_limit(
-    still: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_hangs_costs_its_row_and_its_limit(still, monkeypatch):
     monkeypatch.setattr(guard, "READ_LIMIT_S", 0.3)
     first = first_of_dri(still)
     at = f"/proc/{first['pid']}/fdinfo/{first['fd']}"
@@ -166,7 +161,7 @@ def test_what_another_user_may_not_see_is_refused_not_missing(open_folder: Path)
     assert processes(box(processes=seen))[5].rss_anon_bytes.status == "not_allowed"
 
 
-def test_this_process_sees_itself() -> None:
+def test_this_process_sees_itself():
     rows = collect_processes(Path("/"), False)
     own = next(p for p in processes(box(processes=rows)) if p.pid == os.getpid())
     assert own.uid == os.getuid() and int(own.rss_anon_bytes.value or 0) > 1 << 20

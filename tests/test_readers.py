@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from data_rows import read_lines
@@ -31,7 +30,7 @@ CASES = [
 OF_WORDS = ("drm.parse_fdinfo", "kernel_log.parse", "kfd.gfx_name")
 
 
-def content(words: Any) -> Any:
+def content(words):
     """The text of a row, read from the file that it names."""
     place, _, name = words.partition(":") if isinstance(words, str) else ("", "", "")
     if place not in PLACES or "\n" in name:
@@ -41,7 +40,7 @@ def content(words: Any) -> Any:
     return (PLACES[place] / name).read_text()
 
 
-def texts(row: dict[str, Any]) -> dict[str, tuple[Any, str, str]]:
+def texts(row):
     """(text or None, status, why) of each source of a row."""
     if "text" in row:
         whole = (content(row["text"]), row.get("status", "ok"), row.get("why", ""))
@@ -54,7 +53,7 @@ def texts(row: dict[str, Any]) -> dict[str, tuple[Any, str, str]]:
     return held
 
 
-def answer(row: dict[str, Any], name: str, held: dict[str, tuple[Any, str, str]]) -> Any:
+def answer(row, name, held):
     module, function = name.split(".")
     read = getattr(import_module(f"helpers.look.{module}"), function)
     if "text" in row:
@@ -69,7 +68,7 @@ def answer(row: dict[str, Any], name: str, held: dict[str, tuple[Any, str, str]]
 
 
 @pytest.mark.parametrize(("row", "name"), CASES, ids=[f"{n}: {row['says']}" for row, n in CASES])
-def test_a_reader_says_what_the_text_says(row: dict[str, Any], name: str) -> None:
+def test_a_reader_says_what_the_text_says(row, name):
     expected = row["gives"] if "reads" in row else row["gives"][name]
     found = plain(answer(row, name, texts(row)))
     # A posted log's own words are not kept here.
@@ -78,7 +77,7 @@ def test_a_reader_says_what_the_text_says(row: dict[str, Any], name: str) -> Non
     assert found == expected
 
 
-def test_every_posted_sample_of_a_tool_or_the_kernel_is_read_here() -> None:
+def test_every_posted_sample_of_a_tool_or_the_kernel_is_read_here():
     if not PLACES["shared"].is_dir():
         pytest.skip("no shared samples beside this checkout")
     whole = (HERE / "data" / "readers.jsonl").read_text()
@@ -99,7 +98,7 @@ VALUES = st.recursive(
 
 
 @st.composite
-def damage(draw: Any, words: str) -> str:
+def damage(draw, words):
     """The text cut, with something put into it, its lines in another order, or a field of a table with another value."""
     at, length = draw(st.integers(0, len(words))), draw(st.integers(0, 40))
     lines = words.splitlines(keepends=True) or [""]
@@ -116,7 +115,7 @@ def damage(draw: Any, words: str) -> str:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_no_damage_to_a_text_breaks_its_reader(data: Any) -> None:
+def test_no_damage_to_a_text_breaks_its_reader(data):
     row, name = data.draw(st.sampled_from(CASES))
     held = {
         source: (data.draw(damage(words)) if isinstance(words, str) else words, status, why)

@@ -21,15 +21,15 @@ from helpers.shapes import Verdict, from_json
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def frames(name: str, line: int) -> list[dict]:
+def frames(name, line):
     return [{"name": name, "filename": "/home/someone/train.py", "line": line}]
 
 
-def refuse(toy: Toy, size: int, free: int) -> None:
+def refuse(toy, size, free):
     toy.say("oom", free, size, frames=frames("forward", 9))
 
 
-def stranded(free: int = MIB) -> Toy:
+def stranded(free=MIB):
     """Eight 20 MiB segments, each with a hole of 10 MiB: 80 MiB are unused, and no hole holds 16 MiB."""
     toy = Toy()
     kept = [toy.alloc(10 * MIB - 512 * 2) for _ in range(16)]
@@ -39,7 +39,7 @@ def stranded(free: int = MIB) -> Toy:
     return toy
 
 
-def full() -> Toy:
+def full():
     toy = Toy()
     for _ in range(10):
         toy.alloc(20 * MIB, frames("forward", 3))
@@ -47,7 +47,7 @@ def full() -> Toy:
     return toy
 
 
-def growing(keeps: bool = True) -> Toy:
+def growing(keeps=True):
     """A loop that keeps one tensor a step, made at one line, beside tensors that it frees."""
     toy = Toy()
     for _ in range(90):
@@ -59,7 +59,7 @@ def growing(keeps: bool = True) -> Toy:
     return toy
 
 
-def judged(toy: Toy, tmp_path: Path, protocol: int = 4) -> Verdict:
+def judged(toy, tmp_path, protocol=4):
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(toy.snapshot(), protocol))
     return diagnose(evidence_from_snapshot(path))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -40,7 +39,7 @@ PARAMETERS = {
 }
 
 
-def stock(words: str, **values: object) -> list[str]:
+def stock(words, **values):
     """The command as its script in the environment's bin runs it, whatever Python that script was written for."""
     name, *arguments = [word.format(**values) for word in words.split()]
     (script,) = entry_points(group="console_scripts", name=name)
@@ -59,9 +58,7 @@ def each():
 
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize(("command", "book"), list(each()))
-def test_a_stock_command_runs_a_notebook_as_it_stands(
-    command: str, book: Path, tmp_path: Path
-) -> None:
+def test_a_stock_command_runs_a_notebook_as_it_stands(command, book, tmp_path):
     own, (words, place) = PARAMETERS.get(book.stem, {"box": "cpu-only"}), COMMANDS[command]
     given = [word for name, value in own.items() for word in ("-p", name, value)]
     words, typed = words.replace(" {p}", ""), given if "{p}" in words else []
@@ -81,9 +78,7 @@ def test_a_stock_command_runs_a_notebook_as_it_stands(
         assert machine_line(notebook).startswith(own["box"] + " (")
 
 
-def test_strict_nbval_leaves_out_only_cells_that_cannot_repeat_and_never_all_of_the_verdict() -> (
-    None
-):
+def test_strict_nbval_leaves_out_only_cells_that_cannot_repeat_and_never_all_of_the_verdict():
     for book in NOTEBOOKS:
         code = [cell for cell in nbformat.read(book, 4).cells if cell.cell_type == "code"]
         ignored = [c for c in code if "nbval-ignore-output" in c.metadata.get("tags", [])]

@@ -23,7 +23,7 @@ from helpers.look.text import (
 from helpers.shapes import NOT_ALLOWED, NOT_AVAILABLE
 
 
-def text(words: str, status: str = "ok", why: str = "") -> Text:
+def text(words, status="ok", why=""):
     return Text(words, status, why, "tool", "command/tool")
 
 
@@ -43,7 +43,7 @@ TOOL = text("")
         ("0", "", 0),
     ],
 )
-def test_a_size_is_read_in_binary_units_whatever_the_tool_calls_them(raw, unit, bytes_) -> None:
+def test_a_size_is_read_in_binary_units_whatever_the_tool_calls_them(raw, unit, bytes_):
     reading = size(raw, TOOL, unit)
     assert (reading.value, reading.unit) == (bytes_, "bytes")
     assert (reading.source, reading.item) == ("tool", "command/tool")
@@ -54,7 +54,7 @@ SENSELESS = ("-5 MiB", "12 parsecs", "1e9", True, "12 MiB 13", float("nan"), [1]
 
 
 @pytest.mark.parametrize("raw", [*ABSENT, *SENSELESS, "9" * 5000])
-def test_what_was_not_measured_or_makes_no_sense_is_not_zero(raw: object) -> None:
+def test_what_was_not_measured_or_makes_no_sense_is_not_zero(raw):
     for reading in (size(raw, TOOL), count(raw, TOOL)):
         assert (reading.status, reading.value) == (NOT_AVAILABLE, None) and reading.why
 
@@ -63,11 +63,11 @@ REFUSED = ("[Insufficient Permissions]", "Insufficient Permissions", "permission
 
 
 @pytest.mark.parametrize("raw", REFUSED)
-def test_a_refusal_reads_as_not_allowed(raw: str) -> None:
+def test_a_refusal_reads_as_not_allowed(raw):
     assert {read(raw, TOOL).status for read in (size, count, word)} == {NOT_ALLOWED}
 
 
-def test_json_is_found_behind_warnings_and_before_stderr() -> None:
+def test_json_is_found_behind_warnings_and_before_stderr():
     words = 'WARNING: User is missing groups: render.\n[drm] not json\n[\n {"gpu": 0}\n]\n--- stderr ---\n[WARN] more'
     assert find_json(words) == [{"gpu": 0}]
 
@@ -75,15 +75,15 @@ def test_json_is_found_behind_warnings_and_before_stderr() -> None:
 @pytest.mark.parametrize(
     "words", ["", "no json", "{", "[drm] hello", '{"a": ', "[" * 100_000, "[\n" * 2_000]
 )
-def test_broken_or_deep_json_reads_as_none(words: str) -> None:
+def test_broken_or_deep_json_reads_as_none(words):
     assert find_json(words) is None
 
 
-def test_a_number_of_a_million_digits_costs_no_minutes() -> None:
+def test_a_number_of_a_million_digits_costs_no_minutes():
     assert find_json('{"gpu": ' + "9" * 1_000_000 + "}") == {"gpu": float("inf")}
 
 
-def test_a_failure_quotes_the_tool_and_keeps_a_refusal_apart() -> None:
+def test_a_failure_quotes_the_tool_and_keeps_a_refusal_apart():
     refused = "Unable to open /dev/kfd read-write: Permission denied"
     member = "mira is not member of render"
     failure = why_nothing(text(f"\x1b[31m{refused}\x1b[0m\n{member}\n"), "rocminfo", "agent")
@@ -91,7 +91,7 @@ def test_a_failure_quotes_the_tool_and_keeps_a_refusal_apart() -> None:
 
 
 @pytest.mark.parametrize("tool", ["rocm-smi", "amd-smi", "rocminfo", "nvidia-smi"])
-def test_each_known_failure_of_a_tool_is_quoted(tool: str) -> None:
+def test_each_known_failure_of_a_tool_is_quoted(tool):
     assert failures()[tool]["source"]
     for status in (NOT_ALLOWED, NOT_AVAILABLE):
         for phrase in failures()[tool][status]:
@@ -110,18 +110,18 @@ def test_each_known_failure_of_a_tool_is_quoted(tool: str) -> None:
         (text("usage: x\nmore"), NOT_AVAILABLE, "it printed no agent; it begins: usage: x"),
     ],
 )
-def test_without_a_sign_the_capture_speaks_then_the_first_line(printed, status, why) -> None:
+def test_without_a_sign_the_capture_speaks_then_the_first_line(printed, status, why):
     nothing = why_nothing(printed, "", "agent").missing("")
     assert (nothing.status, nothing.why) == (status, why)
 
 
-def test_stdout_ends_where_stderr_begins() -> None:
+def test_stdout_ends_where_stderr_begins():
     assert stdout_of(text("out\n--- stderr ---\nerr")) == "out"
     assert stdout_of(text("--- stderr ---\nerr")) == ""
     assert plain("\x1b[37mROCk\x1b[0m") == "ROCk"
 
 
-def test_no_command_of_ours_can_write() -> None:
+def test_no_command_of_ours_can_write():
     words = {tool: set() for tool in ("rocm-smi", "amd-smi", "amd-ttm", "rocminfo")}
     for tool, *rest in map(str.split, sources("command", "rocm")):
         words[tool].update(rest)
@@ -131,7 +131,7 @@ def test_no_command_of_ours_can_write() -> None:
     assert words["amd-ttm"] == words["rocminfo"] == set(), "without arguments they only print"
 
 
-def nested(inner: st.SearchStrategy) -> st.SearchStrategy:
+def nested(inner):
     return st.dictionaries(st.sampled_from(["value", "unit", "x"]), inner) | st.lists(
         inner, max_size=3
     )
@@ -143,7 +143,7 @@ JSON = st.recursive(PLAIN, nested, max_leaves=6)
 
 @settings(max_examples=60, deadline=None)
 @given(JSON, st.sampled_from(["", "MiB", "B", "furlong"]), st.text(max_size=60))
-def test_no_value_of_json_breaks_a_reading_and_it_is_found_after_any_text(raw, unit, noise) -> None:
+def test_no_value_of_json_breaks_a_reading_and_it_is_found_after_any_text(raw, unit, noise):
     for reading in (size(raw, TOOL, unit), count(raw, TOOL), word(raw, TOOL)):
         assert reading.ok or reading.why
     found = find_json(noise + "\n" + json.dumps({"value": 5}))

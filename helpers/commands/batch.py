@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import CHECKOUT, OUTPUTS
-from helpers.commands.use import WrongUse, print_json
+from helpers.commands.use import WrongUse, print_json, say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,8 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan, stop, carrier = _plan(arguments.plan), Stop(), None
     if arguments.dry_run:
         checked = load_plan(plan, arguments.box)
-        print_json(dry_run(checked)) if arguments.json else print(dry_run_text(checked))
-        return 0
+        return say(arguments, dry_run(checked), dry_run_text(checked))
     outputs = Path(arguments.out) if arguments.out else OUTPUTS
     outputs.mkdir(exist_ok=True)
     resume = _resumed(arguments, outputs)
@@ -68,11 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         advice = f"make room, then: python -m helpers report {result.folder}"
         page = f"no page: {error.strerror}; {advice}"
-    if arguments.json:
-        print_json({**status_json(view), "unrecorded": list(result.unrecorded), "page": page})
-    else:
-        print(status_text(view))
-        print("".join(f"  {line}\n" for line in result.unrecorded) + f"Open: {page}")
+    told = {**status_json(view), "unrecorded": list(result.unrecorded), "page": page}
+    lines = (f"  {line}" for line in result.unrecorded)
+    say(arguments, told, status_text(view), *lines, f"Open: {page}")
     return result.exit_code
 
 
@@ -140,7 +137,7 @@ def status(arguments: argparse.Namespace) -> int:
     from helpers.run.record import read_batch, status_json, status_text
 
     view = read_batch(named_batch(arguments.batch))
-    print_json(status_json(view)) if arguments.json else print(status_text(view))
+    say(arguments, status_json(view), status_text(view))
     return int(bool(view.unreadable) and not view.runs)
 
 
@@ -153,8 +150,7 @@ def report(arguments: argparse.Namespace) -> int:
     from helpers.tell.report import write_index
 
     page = str(write_index(named_batch(arguments.batch)))
-    print_json({"page": page}) if arguments.json else print(f"Open: {page}")
-    return 0
+    return say(arguments, {"page": page}, f"Open: {page}")
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -174,8 +170,7 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.allow:
         raise WrongUse(f"--allow {arguments.allow}: {sides[0]} is no trace; expected two traces")
     moved = compare.compare(Path(arguments.before), Path(arguments.after))
-    print_json(compare.as_json(moved)) if arguments.json else print(compare.as_text(moved))
-    return 0
+    return say(arguments, compare.as_json(moved), compare.as_text(moved))
 
 
 def share(text: str) -> float | None:
@@ -231,12 +226,9 @@ def collect(arguments: argparse.Namespace) -> int:
     folders = [Path(folder) for folder in arguments.folders]
     merged = collect.collect(folders, Path(arguments.out))
     view, page = read_batch(merged.folder), write_index(merged.folder)
-    if arguments.json:
-        print_json({**status_json(view), "same": merged.same, "page": str(page)})
-    else:
-        print(status_text(view))
-        print(f"{len(merged.runs)} runs, {merged.same} of them here before\nOpen: {page}")
-    return 0
+    told = {**status_json(view), "same": merged.same, "page": str(page)}
+    here = f"{len(merged.runs)} runs, {merged.same} of them here before"
+    return say(arguments, told, status_text(view), here, f"Open: {page}")
 
 
 def history(arguments: argparse.Namespace) -> int:
@@ -251,19 +243,14 @@ def history(arguments: argparse.Namespace) -> int:
 
     if not arguments.question:
         lines = [f"{name:<9} {MEANING[name]}" for name in QUESTIONS]
-        print_json(list(QUESTIONS)) if arguments.json else print("\n".join(lines))
-        return 0
+        return say(arguments, list(QUESTIONS), *lines)
     nights = open_history(Path(arguments.out) if arguments.out else OUTPUTS)
-    answer = nights.ask(arguments.question)
-    if arguments.json:
-        rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-        unreadable = list(nights.unreadable)
-        print_json({"rows": rows, "read": nights.read, "unreadable": unreadable})
-        return 0
-    print(table(answer.in_words().rows, answer.columns))
+    found = nights.ask(arguments.question)
+    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    told = {"rows": rows, "read": nights.read, "unreadable": list(nights.unreadable)}
     lines = [f"not readable: {line}" for line in nights.unreadable]
-    print("\n".join([*lines, f"{nights.read} records read"]))
-    return 0
+    shown = table(found.in_words().rows, found.columns)
+    return say(arguments, told, shown, *lines, f"{nights.read} records read")
 
 
 def fleet(arguments: argparse.Namespace) -> int:
@@ -288,8 +275,7 @@ def fleet(arguments: argparse.Namespace) -> int:
     if part == "keys":
         made = str(doors.make_keys(place))
         note = f"{made}: keys for {doors.DAYS} days; copy the folder to every box of the fleet"
-        print_json({"keys": made}) if arguments.json else print(note)
-        return 0
+        return say(arguments, {"keys": made}, note)
     scratch = Path(arguments.scratch) if arguments.scratch else OUTPUTS / "fleet"
     options: dict[str, Any] = {"scheduler_file": arguments.scheduler_file or None}
     if part == "worker":

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import WrongUse, print_json, waits_for
+from helpers.commands.use import WrongUse, print_json, say, waits_for
 from helpers.look import files
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED, open_box, recorded_names
@@ -209,11 +209,9 @@ def check(arguments: argparse.Namespace) -> int:
     names = ("gpu", "ladder", "pairs", "to_the_limit", "torch_python")
     how = {name: getattr(arguments, name) for name in names}
     results = check_box(bundle, on_result=on_result, **how)
-    if arguments.json:
-        print_json([asdict(result) for result in results])
-    else:
-        rows = as_rows(results, people=True)
-        print(table(rows[1:], rows[0], widest=None))
+    rows = as_rows(results, people=True)
+    shown = table(rows[1:], rows[0], widest=None)
+    say(arguments, [asdict(result) for result in results], shown)
     return int(any(result.state not in ("passed", "not_run") for result in results))
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import WrongUse, print_json
+from helpers.commands.use import WrongUse, say
 
 if TYPE_CHECKING:
     from helpers.fits.answer import Answer
@@ -37,8 +37,7 @@ def fits(given: argparse.Namespace) -> int:
     from helpers.tell.fits import as_text
 
     found = found_for(given)
-    print_json(vars(found)) if given.json else print(as_text(found))
-    return 0
+    return say(given, vars(found), as_text(found))
 
 
 def found_for(given: argparse.Namespace) -> Answer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.child import CHECKOUT
 from helpers.commands.batch import named_batch
-from helpers.commands.use import OUTPUTS, WrongUse, print_json
+from helpers.commands.use import OUTPUTS, WrongUse, print_json, say
 
 if TYPE_CHECKING:
     from helpers.tell.redact_known import Known
@@ -191,8 +191,7 @@ def bench(arguments: argparse.Namespace) -> int:
     measured = figures["measure"](arguments.what)
     columns = ["name", "value", "unit", "ratio_to", "ratio", "goal"]
     rows = [[row[name] for name in columns] for row in measured]
-    print_json(measured) if arguments.json else print(table(rows, columns, widest=None))
-    return 0
+    return say(arguments, measured, table(rows, columns, widest=None))
 
 
 VERBS = (share, schema, bench)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import shapes
-from helpers.commands.use import OUTPUTS, WrongUse, print_json
+from helpers.commands.use import OUTPUTS, WrongUse, print_json, say
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
@@ -90,11 +90,13 @@ class _Subject:
         usual = known.policy if self.same_settings else "firstfit"
         policy = getattr(arguments, "policy", "") or usual
         self.card = Card(capacity, self.held_bytes, policy)
-        self.how: dict[str, Any] = {
-            "torch": self.torch,
-            "build": self.build,
-            "fraction": self.fraction,
-        }
+        self.how: dict[str, Any] = {"torch": self.torch, "build": self.build}
+        self.how["fraction"] = self.fraction
+
+    @property
+    def remarks(self) -> str:
+        """The notes, a line each."""
+        return "\n".join("note: " + note for note in self.notes)
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -126,16 +128,8 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.parquet:
         to_parquet(subject.trace, arguments.parquet)
     wanted = bool(arguments.results) or subject.trace.address is not None
-    outcome = allocator.replay(
-        subject.trace,
-        subject.conf,
-        subject.card,
-        torch=subject.torch,
-        build=subject.build,
-        fraction=subject.fraction,
-        timeline=wanted,
-        engine=arguments.engine,
-    )
+    how = {**subject.how, "timeline": wanted, "engine": arguments.engine}
+    outcome = allocator.replay(subject.trace, subject.conf, subject.card, **how)
     if arguments.results:
         rows = lines(op_lines(subject.trace), outcome)
         card = subject.card
@@ -151,12 +145,10 @@ def replay(arguments: argparse.Namespace) -> int:
     settings, rules = parse(subject.conf, subject.rules), subject.rules
     shape = row_of(settings, [outcome], rules, subject.fraction)
     shape = replace(shape, proved_on=rules.proved_on)
-    if arguments.json:
-        agreed = {"agreement": check._asdict()} if check else {}
-        print_json({**shapes.as_dict(shape), **agreed, "notes": subject.notes})
-    else:
-        print(replays.replay_text(outcome, shape, subject.card, check, subject.notes))
-    return 0
+    agreed = {"agreement": check._asdict()} if check else {}
+    told = {**shapes.as_dict(shape), **agreed, "notes": subject.notes}
+    text = replays.replay_text(outcome, shape, subject.card, check, subject.notes)
+    return say(arguments, told, text)
 
 
 def whatif(arguments: argparse.Namespace) -> int:
@@ -182,8 +174,7 @@ def whatif(arguments: argparse.Namespace) -> int:
         torch, card = _release(release, subject.torch), subject.card
         if capacity:
             card = replace(card, capacity_bytes=_size(capacity, "capacity"))
-        how: dict[str, Any] = {"torch": torch, "build": subject.build}
-        how.update(confs=_tried(arguments, torch, subject.build), fraction=subject.fraction)
+        how = {**subject.how, "torch": torch, "confs": _tried(arguments, torch, subject.build)}
         with replays.progress(f"settings on torch {torch}", quiet=arguments.json) as tick:
             answers.append(whatif.whatif(subject.trace, card, progress=tick, **how))
     if len(answers) == 1:
@@ -200,7 +191,7 @@ def whatif(arguments: argparse.Namespace) -> int:
         print(replays.league(answers[0]) if len(answers) == 1 else replays.sweep_table(answers))
         if answers[0].lines:
             print(f"\n{edits.lines(answers[0].lines, edits.failed(subject.trace))}")
-        print("\n".join("note: " + note for note in subject.notes))
+        print(subject.remarks)
     return 0
 
 
@@ -211,12 +202,8 @@ def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
 
     asked = [edit.parse(text) for text in arguments.edit]
     study = edits.study(subject.trace, asked, subject.card, **subject.how)
-    if arguments.json:
-        print_json({**edits.as_dict(study), "notes": subject.notes})
-    else:
-        print(edits.table(study))
-        print("\n".join("note: " + note for note in subject.notes))
-    return 0
+    told = {**edits.as_dict(study), "notes": subject.notes}
+    return say(arguments, told, edits.table(study), subject.remarks)
 
 
 def leaks(arguments: argparse.Namespace) -> int:
@@ -236,14 +223,9 @@ def leaks(arguments: argparse.Namespace) -> int:
     grown, card, last = growth(found), subject.card, None
     capacity = card.capacity_bytes if card.capacity_bytes < AMPLE_BYTES else 0
     if capacity:
-        how: dict[str, Any] = {"torch": subject.torch, "build": subject.build}
-        last = end(found, grown, card, subject.conf, fraction=subject.fraction, **how)
-    if arguments.json:
-        print_json({**growth_json(grown, last, capacity), "notes": subject.notes})
-    else:
-        print(growth_table(grown, last, capacity))
-        print("\n".join("note: " + note for note in subject.notes))
-    return 0
+        last = end(found, grown, card, subject.conf, **subject.how)
+    told = {**growth_json(grown, last, capacity), "notes": subject.notes}
+    return say(arguments, told, growth_table(grown, last, capacity), subject.remarks)
 
 
 def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
@@ -291,14 +273,8 @@ def shrink(arguments: argparse.Namespace) -> int:
     for new in files.values():
         if new.exists() and not arguments.force:
             raise WrongUse(f"{new}: is there already; expected a new name, or --force")
-    made = shrink(
-        subject.trace,
-        subject.card,
-        conf=subject.conf,
-        smaller_card=arguments.smaller_card,
-        seconds=arguments.seconds,
-        **subject.how,
-    )
+    how = {**subject.how, "smaller_card": arguments.smaller_card, "seconds": arguments.seconds}
+    made = shrink(subject.trace, subject.card, conf=subject.conf, **how)
     notes = [*subject.notes]
     out.parent.mkdir(parents=True, exist_ok=True)
     to_parquet(made.trace, files["parquet"])
@@ -307,17 +283,13 @@ def shrink(arguments: argparse.Namespace) -> int:
     except NoProgramError as error:
         notes.append(str(error))
         files.pop("py")
-    if arguments.json:
-        found = {key: value for key, value in asdict(made).items() if key != "trace"}
-        kept = {"kind": made.failure.kind, "invariants": made.failure.invariants}
-        written = {kind: str(path) for kind, path in files.items()}
-        notes = [*made.notes, *notes]
-        print_json({"schema_version": 1, **kept, **found, "files": written, "notes": notes})
-    else:
-        print(shrunk_table(made))
-        print("\n".join("note: " + note for note in notes))
-        print("\n".join(f"written: {path}" for path in files.values()))
-    return 0
+    found = {"kind": made.failure.kind, "invariants": made.failure.invariants}
+    found |= {key: value for key, value in asdict(made).items() if key != "trace"}
+    written = {kind: str(path) for kind, path in files.items()}
+    told = {"schema_version": 1, **found, "files": written, "notes": [*made.notes, *notes]}
+    remarks = "\n".join("note: " + note for note in notes)
+    lines = (f"written: {path}" for path in files.values())
+    return say(arguments, told, shrunk_table(made), remarks, *lines)
 
 
 VERBS = (replay, whatif, leaks, shrink)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import OUTPUTS, WrongUse, print_json
+from helpers.commands.use import OUTPUTS, WrongUse, say
 
 if TYPE_CHECKING:
     from helpers.load.workloads import Workload
@@ -51,12 +51,9 @@ def trial(arguments: argparse.Namespace) -> int:
     how["out"] = Path(arguments.out) if arguments.out else OUTPUTS / "trials"
     presets = [load(name) for name in arguments.preset]
     rows, remarks = preset_trials(wanted, presets, on_trial=on_trial, **how)
-    if arguments.json:
-        print_json(rows)
-    else:
-        shown = [[row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows]
-        print(table(shown, ["preset", "verdict", "why"], widest=None))
-        print("\n".join(remarks))
+    cells = [[row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows]
+    shown = table(cells, ["preset", "verdict", "why"], widest=None)
+    say(arguments, rows, shown, "\n".join(remarks))
     return int(any(row["verdict"] == "harmful" for row in rows))
 
 
@@ -118,17 +115,14 @@ def tune(arguments: argparse.Namespace) -> int:
     argv = worker(arguments.torch_python or torch_interpreter(), arguments.objective)
     what = (Path(arguments.study), argv, dict(map(_range, arguments.param)), arguments.trials)
     done = study(*what, settings, environment(), partial(print, file=sys.stderr))
-    if arguments.json:
-        print_json(asdict(done))
-        return 0
     rows = []
     for row in done.results:
         parameters = ", ".join(f"{name}={value}" for name, value in row["params"].items())
         rows.append([row["slot"], row["outcome"], row["value"], parameters, row.get("message")])
-    print(table(rows, ["trial", "outcome", "value", "parameters", "message"]))
+    shown = table(rows, ["trial", "outcome", "value", "parameters", "message"])
     gave_up = f"; gave up: {done.gave_up}" * bool(done.gave_up)
-    print(f"best {done.best}; {done.restarts} restarts, {done.recycled} workers recycled{gave_up}")
-    return 0
+    lives = f"{done.restarts} restarts, {done.recycled} workers recycled{gave_up}"
+    return say(arguments, asdict(done), shown, f"best {done.best}; {lives}")
 
 
 def _range(text: str) -> tuple[str, Any]:
@@ -170,8 +164,7 @@ def criteria(arguments: argparse.Namespace) -> int:
     more = {"exit_code": arguments.exit_code, "files": files}
     more["card_bytes"] = parse_size(arguments.card) if arguments.card else 0
     found = criteria.criteria(Path(log) if log else None, study or None, **more)
-    print_json(asdict(found)) if arguments.json else print(criteria_table(known=found))
-    return 0
+    return say(arguments, asdict(found), criteria_table(known=found))
 
 
 def vpoc(arguments: argparse.Namespace) -> int:
@@ -210,11 +203,7 @@ def vpoc(arguments: argparse.Namespace) -> int:
         about: dict[str, Any] = {"file": name, "rule": str(USUAL), "sessions": rows}
         paths = [str(path) for path in written]
         answers.append({**about, "notes": list(result.notes), "written": paths})
-    if arguments.json:
-        print_json(answers)
-    else:
-        print("\n\n".join(map(levels_text, answers)))
-    return 0
+    return say(arguments, answers, "\n\n".join(map(levels_text, answers)))
 
 
 def _reading(arguments: argparse.Namespace) -> dict[str, Any]:

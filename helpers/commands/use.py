@@ -111,3 +111,9 @@ def _positional(optional: bool, rest: list[str]) -> dict[str, Any]:
 def print_json(value: Any) -> None:
     """One JSON value, for people who read it too."""
     print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def say(arguments: argparse.Namespace, value: Any, *texts: Any) -> int:
+    """Print an answer: as JSON where that was asked for, else its texts, each from a line of its own. The exit code: 0."""
+    print_json(value) if arguments.json else print(*texts, sep="\n")
+    return 0
