@@ -29,7 +29,7 @@ from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.replay import replay, resolve  # noqa: E402
 from helpers.allocator.trace import Op, StartBlock, StartSegment  # noqa: E402
 from helpers.load import patterns  # noqa: E402
-from helpers.settings.releases import behaviour  # noqa: E402
+from helpers.settings.table import behaviour  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (0, 1, 512, 513, 4096, 300_000, *(int(mib * MIB) for mib in (1, 1 + 2**-20, 3, 9, 10, 14)))

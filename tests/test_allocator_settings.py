@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.allocator.blocks import round_size, segment_size
 from helpers.settings.audit import audit
-from helpers.settings.releases import behaviour
+from helpers.settings.table import behaviour
 from helpers.settings.text import (
     MIB,
     UNLIMITED,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
-from helpers.allocator import unpickle
+from helpers.allocator import snapshot as safely
 from helpers.allocator.load import read
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import load, parse
@@ -287,14 +287,14 @@ def test_the_same_pickle_runs_under_pickle_load(tmp_path):
 
 
 def test_the_second_wall_holds_without_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpickle, "_scan", lambda *_: None)
+    monkeypatch.setattr(safely, "_scan", lambda *_: None)
     marker = tmp_path / "marker"
     path = tmp_path / "evil.pickle"
     evil = {"os.system 4": "system", "eval 2": "eval", "persistent id": "persistent id"}
     for name, names in evil.items():
         path.write_bytes(malicious(marker)[name][0])
         with pytest.raises(TraceError, match=names):
-            unpickle.load(path)
+            safely.plain_pickle(path)
     assert not marker.exists()
 
 
@@ -404,9 +404,9 @@ def test_a_file_over_the_limit_is_not_even_read(tmp_path):
 def test_a_million_empty_dicts_stay_within_bounds(tmp_path):
     (tmp_path / "many.pickle").write_bytes(b"\x80\x02](" + b"}" * 1_000_000 + b"e.")
     code = (
-        "import resource, sys; from helpers.allocator import unpickle; from pathlib import Path\n"
+        "import resource, sys; from helpers.allocator import snapshot; from pathlib import Path\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
-        "try: unpickle.load(Path(sys.argv[1]), max_opcodes=100_000)\n"
+        "try: snapshot.plain_pickle(Path(sys.argv[1]), max_opcodes=100_000)\n"
         "except ValueError as error: print(error)"
     )
     argv = [sys.executable, "-c", code, str(tmp_path / "many.pickle")]
@@ -418,7 +418,7 @@ def test_a_million_empty_dicts_stay_within_bounds(tmp_path):
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_real_snapshots_are_read_whole(path):
     snapshot = load(path)
-    raw = unpickle.load(path)
+    raw = safely.plain_pickle(path)
     sizes = [entry["total_size"] for entry in raw["segments"]]
     assert sum(segment.size for segment in snapshot.segments) == sum(sizes)
     kept = [entry for entry in raw["device_traces"][0] if entry["action"] != "snapshot"]

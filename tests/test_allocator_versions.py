@@ -7,8 +7,7 @@ import pytest
 
 from helpers.allocator.blocks import round_size
 from helpers.settings.audit import audit
-from helpers.settings.releases import Behaviour, VersionError, behaviour
-from helpers.settings.table import CHANGES, PROVED, release
+from helpers.settings.table import CHANGES, PROVED, Behaviour, VersionError, behaviour, release
 from helpers.settings.text import parse
 from tests.oracle import compare
 

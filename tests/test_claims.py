@@ -8,8 +8,8 @@ from data_rows import read_rows
 
 from helpers.judge.ledger import DRIVER, ledger
 from helpers.load.claims import cases, claims, claims_for
+from helpers.look.access import variables
 from helpers.look.boxes import open_box, recorded_names
-from helpers.look.environment import variables
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine

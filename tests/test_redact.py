@@ -33,7 +33,7 @@ from redact_plants import (
 )
 
 from helpers.grammar import data
-from helpers.look.environment import looks_secret
+from helpers.look.access import looks_secret
 from helpers.tell.redact import second_scan
 from helpers.tell.redact_box import learn_live
 from helpers.tell.redact_known import KINDS, STRETCHES, TABLE, WRITING, Known

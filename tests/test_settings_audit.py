@@ -14,10 +14,9 @@ from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.look.environment import is_allowed
+from helpers.look.access import is_allowed
 from helpers.settings import table
 from helpers.settings.audit import audit, late_assignments, value_and_remark
-from helpers.settings.releases import behaviour
 from helpers.settings.table import (
     CONF_NAMES,
     FINDINGS,
@@ -26,6 +25,7 @@ from helpers.settings.table import (
     RULES,
     VARIABLES,
     VERDICTS,
+    behaviour,
 )
 from helpers.settings.text import SettingsError, memory_fraction, parse, parts
 

@@ -14,7 +14,7 @@ from helpers.allocator.driver import Card, round_up, stream_turn
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
 from helpers.allocator.records import NO_LIMIT, NONE, Memory, table, unused
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
-from helpers.settings.releases import Behaviour
+from helpers.settings.table import Behaviour
 from helpers.settings.text import Settings
 
 LARGEST = 1 << 62

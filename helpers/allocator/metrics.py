@@ -18,7 +18,7 @@ from helpers.allocator.engine import UNMAPPED, run
 from helpers.allocator.outcome import STATES, Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
-from helpers.settings.releases import Behaviour, behaviour
+from helpers.settings.table import Behaviour, behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings, parse
 from helpers.units import halved
 

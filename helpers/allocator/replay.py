@@ -11,7 +11,7 @@ from helpers.allocator.driver import GRANULE_BYTES, Card
 from helpers.allocator.engine import run
 from helpers.allocator.outcome import Outcome, ReplayError
 from helpers.allocator.trace import Op, Trace
-from helpers.settings.releases import Behaviour, behaviour
+from helpers.settings.table import Behaviour, behaviour
 from helpers.settings.text import Settings, SettingsError, parse
 
 COMPILED = "helpers.allocator.compiled"

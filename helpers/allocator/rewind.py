@@ -15,7 +15,7 @@ from helpers.allocator import requests
 from helpers.allocator.blocks import round_size
 from helpers.allocator.snapshot import MIB, Event, Snapshot
 from helpers.allocator.trace import StartBlock, StartSegment, Trace, TraceError
-from helpers.settings.releases import NEWEST, behaviour
+from helpers.settings.table import NEWEST, behaviour
 from helpers.settings.text import (
     SMALL_MAX_BYTES,
     SMALL_SEGMENT_BYTES,

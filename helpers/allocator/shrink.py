@@ -20,7 +20,7 @@ from helpers.allocator.engine import limit
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
-from helpers.settings.releases import behaviour
+from helpers.settings.table import behaviour
 from helpers.settings.text import (
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,

@@ -14,8 +14,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.growth import grows
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, Trace
-from helpers.settings.releases import Behaviour, behaviour
-from helpers.settings.table import OPTIONS
+from helpers.settings.table import OPTIONS, Behaviour, behaviour
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse, parts
 from helpers.shapes import FirstOom, LiveBytes, Replay, WhatIf
 

@@ -153,8 +153,8 @@ def _card(given: argparse.Namespace) -> Device:
 
 def _conf(given: argparse.Namespace) -> tuple[str | None, list[str]]:
     """The allocator's settings: as given, else as the box had them, which is said; None: the program's own."""
+    from helpers.look.access import variables
     from helpers.look.boxes import open_box
-    from helpers.look.environment import variables
     from helpers.settings.audit import value_and_remark
     from helpers.settings.table import CONF_NAMES
 

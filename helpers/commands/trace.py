@@ -39,8 +39,7 @@ def _size(text: str, what: str) -> int:
 
 def _release(named: str, usual: str) -> str:
     """The torch release that was named, or the usual one. Raises WrongUse for one that is not known: nobody has seen it."""
-    from helpers.settings.releases import NEWEST
-    from helpers.settings.table import release
+    from helpers.settings.table import NEWEST, release
 
     if release(named) > NEWEST:
         newest = ".".join(map(str, NEWEST))
@@ -56,7 +55,7 @@ class _Subject:
         from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
         from helpers.load.rehearse.devices import device
-        from helpers.settings.releases import behaviour
+        from helpers.settings.table import behaviour
 
         most = arguments.max_bytes
         limit = {"max_bytes": _size(most, "max-bytes")} if most else {}
@@ -230,7 +229,7 @@ def leaks(arguments: argparse.Namespace) -> int:
 
 def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
     """The settings to try; None leaves it to the what-if."""
-    from helpers.settings.releases import behaviour
+    from helpers.settings.table import behaviour
     from helpers.settings.text import grid
 
     if not (arguments.conf or arguments.only):

@@ -14,9 +14,8 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import CaseEvidence, Observation, note, observation_name, vendor_of
 from helpers.judge.owner import account
 from helpers.look import framework, kernel_log
-from helpers.look.access import Identity, Node, access, identity
+from helpers.look.access import Identity, Node, access, identity, variables
 from helpers.look.bundle import Bundle
-from helpers.look.environment import variables
 from helpers.look.gpus import Gpu, gpus, numbered_by_host
 from helpers.look.kfd import nodes as kfd_nodes
 from helpers.look.machine import machine

@@ -25,9 +25,8 @@ from helpers.judge.binding import (
     row,
 )
 from helpers.look import framework, kfd, ttm
-from helpers.look.access import identity
+from helpers.look.access import identity, limits, variables
 from helpers.look.bundle import Bundle
-from helpers.look.environment import limits, variables
 from helpers.look.figures import figures_of
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine, page_size

@@ -59,7 +59,7 @@ def _settings(evidence: CaseEvidence) -> Iterator[Observation]:
         from helpers.settings import audit  # its tables are for settings alone
 
         if bundle is not None:
-            from helpers.look.environment import variables
+            from helpers.look.access import variables
 
             given = tuple((v.name, v.value) for v in variables(bundle))
             found += [(one, "bundle") for one in audit.audit_box(bundle)]

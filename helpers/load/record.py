@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import run_here, signal_name
-from helpers.look.environment import looks_secret, sounds_secret
+from helpers.look.access import looks_secret, sounds_secret
 
 INJECT = Path(__file__).resolve().parents[1] / "torchside" / "inject"
 DEFAULT_EVENTS = 200_000

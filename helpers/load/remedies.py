@@ -31,8 +31,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.settings.presets import Preset, findings, load
-from helpers.settings.releases import VersionError
-from helpers.settings.table import CONF_NAMES, HOST_NAMES
+from helpers.settings.table import CONF_NAMES, HOST_NAMES, VersionError
 from helpers.settings.text import SettingsError
 from helpers.shapes import Replay
 from helpers.units import parse_size, show_bytes

@@ -28,7 +28,6 @@ from helpers.units import now, show_bytes
 from .. import __version__
 from . import (
     access,
-    environment,
     files,
     framework,
     guard,
@@ -266,8 +265,8 @@ def _tables(options: Options) -> dict[str, Tables]:
         },
         "access": {
             "identity": (child(access.collect_identity), own),
-            "limits": (environment.collect_limits, own),
-            "environment": (environment.collect_environment, own),
+            "limits": (access.collect_limits, own),
+            "environment": (access.collect_environment, own),
             "access": (access.walk_access, own),
         },
         "NVML": {"nvml": (partial(nvidia.collect_nvml, NVML_LIMIT_S), options.no_commands)},
@@ -327,7 +326,7 @@ def _torch(options: Options) -> list[dict[str, Any]]:
     for row in rows:
         for key in ("python", "path"):
             if row.get(key):
-                row[key] = environment.without_names(str(row[key]))
+                row[key] = access.without_names(str(row[key]))
     return rows
 
 

@@ -16,7 +16,6 @@ from helpers.look.bundle import Bundle
 from helpers.look.machine import machine
 from helpers.look.ttm import MODULES, parse_cmdline, parse_modprobe, settings
 from helpers.settings import table
-from helpers.settings.releases import NEWEST, OLDEST, Behaviour, nearest
 from helpers.settings.table import CONF_NAMES, LONGEST, OPTIONS, POSTED, VARIABLES, finding
 from helpers.settings.text import Conf, parts
 from helpers.units import show_bytes
@@ -30,7 +29,7 @@ QUIET = {*table.HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
 
 def audit_box(bundle: Bundle) -> tuple[table.Finding, ...]:
     """What the captured environment's settings do on this box, by its torch build and its GPU's target."""
-    from helpers.look.environment import variables  # only a captured box needs its readers
+    from helpers.look.access import variables  # only a captured box needs its readers
     from helpers.look.framework import framework
     from helpers.look.gpus import gpus
 
@@ -110,12 +109,18 @@ def _stranger(name: str, value: str) -> list[table.Finding]:
 
 
 @lru_cache(maxsize=64)
-def _behaviours(torch: tuple[int, ...], rocm: tuple[int, ...], build: str) -> tuple[Behaviour, ...]:
+def _behaviours(
+    torch: tuple[int, ...], rocm: tuple[int, ...], build: str
+) -> tuple[table.Behaviour, ...]:
     """What may be running: one release and build, or every one that is possible where they are not known."""
-    known = [torch] if torch else [(2, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
+    known = (
+        [torch] if torch else [(2, minor) for minor in range(table.OLDEST[1], table.NEWEST[1] + 1)]
+    )
     builds = {"cuda": "cuda", "rocm": "rocm" + ".".join(map(str, rocm))}
     builds = {build: builds[build]} if build in builds else builds
-    return tuple(nearest(".".join(map(str, one)), of) for one in known for of in builds.values())
+    return tuple(
+        table.nearest(".".join(map(str, one)), of) for one in known for of in builds.values()
+    )
 
 
 def _conf(facts: table.Facts) -> list[table.Finding]:
@@ -146,7 +151,7 @@ def _conf(facts: table.Facts) -> list[table.Finding]:
 
 
 def _read(
-    name: str, facts: table.Facts, behaviours: tuple[Behaviour, ...]
+    name: str, facts: table.Facts, behaviours: tuple[table.Behaviour, ...]
 ) -> tuple[bool | None, list[table.Finding]]:
     """Whether this build reads a name for the allocator's text, and what is to be said of that and of the whole text."""
     value, states = facts.environ[name], {name in one.conf_names for one in behaviours}
@@ -166,7 +171,7 @@ def _read(
 
 
 def _options(
-    name: str, facts: table.Facts, behaviours: tuple[Behaviour, ...], winner: str, sure: bool
+    name: str, facts: table.Facts, behaviours: tuple[table.Behaviour, ...], winner: str, sure: bool
 ) -> list[table.Finding]:
     """What the options of one name's text do: of the name that wins, and of those that this build takes from another."""
     found: list[table.Finding] = []
@@ -192,7 +197,7 @@ def _option(
     option: table.Option,
     value: str,
     facts: table.Facts,
-    behaviours: tuple[Behaviour, ...],
+    behaviours: tuple[table.Behaviour, ...],
 ) -> list[table.Finding]:
     """What one option does where its text is read: whether torch takes it at all, then what the rules say."""
     piece = f"{option.name}:{value}"

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers.settings import table
-from helpers.settings.releases import NEWEST, Behaviour, nearest
-from helpers.settings.table import KINDS, LONGEST, OPTIONS, SAYS, TRIED, release
+from helpers.settings.table import KINDS, LONGEST, OPTIONS, SAYS, TRIED, Behaviour, nearest, release
 
 MIB = 1 << 20
 UNLIMITED = 1 << 62
@@ -145,7 +144,7 @@ def memory_fraction(
     not know the key, or refuses another part of the string, stops with an error: no limit holds there.
     """
     key = "per_process_memory_fraction"
-    used = torch if release(torch) else ".".join(map(str, NEWEST))
+    used = torch if release(torch) else ".".join(map(str, table.NEWEST))
     for kind in [build] if build[:4] in ("cuda", "rocm") else ["cuda", "rocm"]:
         rules = nearest(used, kind)
         text = Conf(from_environment(environ, rules)[0], rules)

@@ -22,7 +22,7 @@ from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 from helpers.load.study import Study
-from helpers.settings.releases import behaviour
+from helpers.settings.table import behaviour
 from helpers.settings.text import parse
 from helpers.shapes import Replay, WhatIf
 from helpers.units import GIB, MIB, show_bytes

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.look import files
+from helpers.look.access import sounds_secret
 from helpers.look.bundle import Bundle
-from helpers.look.environment import sounds_secret
 
 from .redact_known import TABLE, Known
 from .redact_text import learn, learn_data

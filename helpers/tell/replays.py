@@ -13,7 +13,7 @@ from helpers.allocator.metrics import Metrics
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import AMPLE_BYTES, Agreement
 from helpers.allocator.whatif import TOP
-from helpers.settings.releases import behaviour
+from helpers.settings.table import behaviour
 from helpers.shapes import Replay, Verdict, WhatIf, seen
 from helpers.units import show_bytes
 

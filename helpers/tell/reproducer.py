@@ -7,7 +7,7 @@ import textwrap
 from helpers.allocator.lines import site_of
 from helpers.allocator.shrink import Shrunk
 from helpers.allocator.trace import Op, Trace
-from helpers.settings.releases import behaviour
+from helpers.settings.table import behaviour
 from helpers.units import show_bytes
 
 from .shown import Column, Shown, template

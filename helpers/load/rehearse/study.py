@@ -25,8 +25,7 @@ from helpers.load.remedies import FixRow, Remedy
 from helpers.load.targets import Target, torch_interpreter
 from helpers.load.workloads import Workload, argv
 from helpers.settings.presets import Preset, load
-from helpers.settings.releases import VersionError
-from helpers.settings.table import CONF_NAMES
+from helpers.settings.table import CONF_NAMES, VersionError
 from helpers.settings.text import SettingsError
 from helpers.units import halved, show_bytes
 

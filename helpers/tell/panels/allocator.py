@@ -17,7 +17,7 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op
 from helpers.load.study import Study
-from helpers.settings.releases import NEWEST, OLDEST, behaviour
+from helpers.settings.table import NEWEST, OLDEST, behaviour
 from helpers.settings.text import grid
 from helpers.tell import allocator_view, replays
 from helpers.tell.shown import Shown, text_html
