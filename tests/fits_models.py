@@ -1,7 +1,5 @@
 """Made-up models for the tests of ``fits``: GGUF headers with sparse bodies, safetensors files, config.json; how it is asked."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

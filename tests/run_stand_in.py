@@ -1,7 +1,5 @@
 """A batch without a kernel: runs that take no time, a plan and its batch on the disk, for all tests of helpers.run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

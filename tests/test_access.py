@@ -1,7 +1,5 @@
 """Which nodes open, as whom this process runs, what stands in the way, and that no secret is taken along."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

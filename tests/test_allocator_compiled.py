@@ -1,7 +1,5 @@
 """The allocator compiled and in plain Python: the same numbers for every operation, whatever is asked."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Figures of a block table: held to hand-made cases, to the counters of the model, and to the model's own answers."""
 
-from __future__ import annotations
-
 import pytest
 from allocator_traces import MIB, alloc, free, trace_of
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What-if answers and the smallest card: held to replays, to arithmetic and to a search that tries every capacity."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 

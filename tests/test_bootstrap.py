@@ -1,7 +1,5 @@
 """Set-up as a person meets it: the first use, the warm one, interruptions, wrong use, and what each verb becomes."""
 
-from __future__ import annotations
-
 import ast
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Set-up on hosts that lack a part, bend pip, have no network, no space or no right to write."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pwd

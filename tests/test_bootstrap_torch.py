@@ -1,7 +1,5 @@
 """Which torch is used: found without being imported, never changed, and no pip call that could pick a build by itself."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """The verdict on whole boxes: the recorded ones, copies in which one reading was changed, and boxes that are made up."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The catalogue of failures is whole: every name in it is made by something, every entry says what to do; a new one fits in."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What is collected from a tree: PCI devices with their links, control groups, boot images, the kernel's names."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

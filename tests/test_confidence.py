@@ -1,7 +1,5 @@
 """How sure a verdict may be: confirmed by proof alone, likely by measurement alone, the same twice, and never an error."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Verdicts: order that decides nothing, ties, long and odd evidence, footers, and what the command line gives of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

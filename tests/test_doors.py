@@ -1,7 +1,5 @@
 """One box, one verdict, through every door: the command, the plan of make diagnose, the notebooks, the page, the issue."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Figures of memory that tools print: each row of the table on its own example, relations, kinds of GPU, one decision."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

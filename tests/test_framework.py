@@ -1,7 +1,5 @@
 """Torch of another interpreter: real CPU torch, stand-ins for other builds, and every way in which the child can end."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Installed as a package: what a wheel is made of runs from any folder, and keeps what it writes below that folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The judge's tables are whole: each form compiles and reads its own example, each sentence is said, each name leads to a row."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

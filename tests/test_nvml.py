@@ -1,7 +1,5 @@
 """nvidia-smi's XML where it is large or cut, and NVML against a library of our making."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Each thing that keeps a process from a GPU is named, with the exact line that removes it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -4,8 +4,6 @@ A row ``says`` what it shows. ``of`` are the sources of a bundle (text, or [stat
 answers; or ``text`` is what the reader ``reads``. ``sample:`` and ``shared:`` name a file, the latter beside this checkout.
 """
 
-from __future__ import annotations
-
 import json
 from importlib import import_module
 from pathlib import Path

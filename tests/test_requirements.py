@@ -1,7 +1,5 @@
 """The pins: one source of truth, nothing that could bring a GPU build, and conda users get the same."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import itertools
 import platform

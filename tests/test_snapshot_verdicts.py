@@ -1,7 +1,5 @@
 """The verdict on a memory snapshot: what its blocks prove, what they refute, and what grows in it."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

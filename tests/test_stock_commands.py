@@ -3,8 +3,6 @@
 Nothing sets PYTHONPATH: the kernel that such a command starts, in whatever folder, finds helpers through its own environment.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import entry_points
 

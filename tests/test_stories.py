@@ -8,8 +8,6 @@ and ``unread`` (statements), ``observed`` and ``unobserved`` (observations), ``u
 ``shown`` (a message is read).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

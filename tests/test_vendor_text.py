@@ -1,7 +1,5 @@
 """Words of vendor tools: units, three kinds of nothing, JSON among warnings, and text that means harm."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

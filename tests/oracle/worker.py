@@ -4,8 +4,6 @@
 has a process of its own, forked from one that has imported torch: the settings are read when CUDA is initialised, after that.
 """
 
-from __future__ import annotations
-
 import bisect
 import ctypes
 import json
