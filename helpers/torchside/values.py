@@ -229,6 +229,8 @@ class _Along:
             moved = made[0].nbytes <= MOVED and made[0].dtype == source.dtype
             found = self.again(func, how, args, kwargs, made)
             self.mark(made, unknown or (found is None and not moved))
+            if found is None and not moved and made[0] is not args[0]:
+                self.blank(made[0])
         elif kind == "reads" and isinstance(out, self.torch.Tensor):
             # What is no single stretch of memory is gathered by a kernel first; in what nobody computed lies what lay there before.
             found = self.again(func, "writes" if out is args[0] else "computes", args, kwargs, None)
@@ -307,24 +309,30 @@ class _Along:
         return of.set_(flat.untyped_storage(), one.storage_offset(), one.shape, one.stride())
 
     def assume(self, name: str, made: Any, given: Any, kind: str) -> None:
-        """What stands in a small result that nobody computed."""
+        """What stands in a result that nobody computed: zeros, an index in the middle, and true for ``all``."""
+        if kind in ("writes", "reads"):
+            return
+        places = {_place(one) for one in given}
         for at, one in enumerate(made):
-            if kind in ("writes", "reads") or one.numel() > SMALL or not one.is_contiguous():
+            if _place(one) in places:
                 continue
+            self.blank(one)
             index = name in INDEX and one.dtype == self.torch.int64 and given
-            middle = (
-                given[0].shape[-1] // 2
-                if index and given[0].dim() and (at or name[0] in "am")
-                else 0
-            )
-            try:
-                self.host(one).fill_(1 if name == "all" else middle)
-            except ValueError:
-                continue
+            first = given[0].shape[-1] // 2 if index and given[0].dim() else 0
+            value = 1 if name == "all" else first if at or name[0] in "am" else 0
+            if value and one.is_contiguous():
+                with contextlib.suppress(ValueError):
+                    self.host(one).fill_(value)
+
+    def blank(self, one: Any) -> None:
+        """Zeros in place of what lay in that memory before."""
+        storage = one.untyped_storage()
+        self.witness.device.fake_zero(storage.data_ptr(), storage.nbytes())
 
     def made_unknown(self, out: Any) -> Any:
         if self.live and self.on_device(out):
             self.unknown.add(_place(out))
+            self.blank(out)
         return out
 
     def mark(self, made: Any, unknown: bool) -> None:

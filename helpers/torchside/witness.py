@@ -48,6 +48,7 @@ class Witness:
             self.heard
         )
         device.fake_count.restype = ctypes.c_ulonglong
+        device.fake_zero.argtypes = [ctypes.c_void_p, ctypes.c_ulonglong]
         device.fake_on_read(self.hear)
         atexit.register(self.write)
         self.write()  # not every process reaches its end

@@ -451,15 +451,19 @@ static int copy(void *d, const void *s, size_t n) {
     if (answer >= 0) { memset(d, 0, n); memcpy(d, &answer, n < sizeof answer ? n : sizeof answer); }
     return OK;
 }
-static int fill(void *d, int v, size_t n) {
-    note(N_MEMSET);
-    READY();
-    if (n <= S.copymax) { memset(d, v, n); return OK; }
-    if (v & 255) return OK;
-    u64 lo = up((u64)d, 4096), hi = ((u64)d + n) & ~4095ull; /* whole pages become zero by being dropped */
+static void zero(void *d, size_t n) { /* whole pages become zero by being dropped */
+    u64 lo = up((u64)d, 4096), hi = ((u64)d + n) & ~4095ull;
+    if (n < 16384) { memset(d, 0, n); return; }
     memset(d, 0, lo - (u64)d);
     madvise((void *)lo, hi - lo, MADV_DONTNEED);
     memset((void *)hi, 0, (u64)d + n - hi);
+}
+API void fake_zero(void *d, u64 n) { if (is_dev(d)) zero(d, n); }
+static int fill(void *d, int v, size_t n) {
+    note(N_MEMSET);
+    READY();
+    if (n <= S.copymax) memset(d, v, n);
+    else if (!(v & 255)) zero(d, n);
     return OK;
 }
 API int cudaMemcpy(void *d, const void *s, size_t n, int k) { (void)k; return copy(d, s, n); }
