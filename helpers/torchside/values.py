@@ -25,23 +25,8 @@ LEFT_OUT = re.compile(
     r"|linalg_|_linalg|fft|ctc_loss|_foreach|_fused|_amp_foreach|histc|native_\w*norm|embedding_bag|record_stream"
 )
 INDEX = ("argmax", "argmin", "multinomial", "topk", "max", "min", "sort", "kthvalue", "median")
-ALLOCATES = (
-    "lift_fresh",
-    "empty",
-    "new_empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty_strided",
-    "resize_",
-)
-MASKED = (
-    "index",
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "_unsafe_index",
-    "_unsafe_index_put",
-)
+ALLOCATES = "lift_fresh empty new_empty empty_like empty_strided new_empty_strided resize_".split()
+MASKED = "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put".split()
 READS = ("_local_scalar_dense", "equal", "_to_copy", "copy_", "is_nonzero")
 # Of so many elements, how many a result of unknown values has. Typical is tried with the zeros that stand for them first.
 BOUNDS = {"least": lambda n: 0, "typical": lambda n: (n + 1) // 2, "most": lambda n: n}
