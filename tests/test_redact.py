@@ -167,6 +167,35 @@ def test_scanners_that_are_asked_for_their_words_alone_find_nothing_in_other_lin
         assert [*map(str, second_scan(texts))] == [*map(str, with_words)] and with_words
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My labmate ‹Zdenka› suggested it",
+        "ask ‹Yamaguchi's› box; ‹Høygård› wrote it",
+        "| workstation | ‹Torvanix› | 24 GB |",
+        "prompt (‹qwixfen›@‹8vexo4-devbox›)",
+        "ASANA_API_TOKEN: ‹8195513847023883›",
+        "password: !secret ‹Walnut#rhuba7459›",
+        "<a href='/runs/k1'>‹qwixfens-laptop-rerun›</a>",
+        "‹registry.vexobar.dev/vllm›:v0.6.3.post1",
+        "Pascal, Ada and Hopper; Fri Nov 21; Traceback; Linear(in_features=8)",
+    ],
+)
+def test_what_stands_without_a_field_goes_and_what_is_known_stays(text):
+    plain, values, around = marked(text)
+    clean = redact_text(plain, Known())
+    assert not [one for one in values if one in clean] and all(one in clean for one in around), (
+        clean
+    )
+
+
+def test_the_address_that_a_cell_shows_is_no_answer_about_a_user():
+    output = {"output_type": "stream", "name": "stdout", "text": "0x7f3c2a1b9e50\n"}
+    cell = {"cell_type": "code", "source": "print(hex(id(model)))", "metadata": {}, "id": "a"}
+    nb = {"cells": [{**cell, "execution_count": 1, "outputs": [output]}], "metadata": {}}
+    assert redact_notebook(nb, Known())[0]["cells"][0]["outputs"] == [output]
+
+
 def test_every_row_has_an_example_or_a_shape():
     assert len(BY_EXAMPLE) + len(BY_SHAPE) == len(DETECTORS)
 

@@ -530,7 +530,7 @@ def is_secret(match: re.Match[str], group: str) -> bool:
     if any(one.start() <= begin < one.end() for one in ours):
         return False
     counted = _SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
-    if name.lower().startswith("token") and (counted or not re.search(r"[^\d.,]", value)):
+    if name.lower().startswith("token") and (counted or re.fullmatch(r"[\d.,]{1,15}", value)):
         return False
     pin = _SECRETS["password"].search(name) and re.fullmatch(r"\d{4,}", value)
     if _SECRETS["no_secret"].fullmatch(value) and not pin:
