@@ -8,6 +8,7 @@ from command_line import verb
 
 KINDS = {bool: (7, "<?"), int: (4, "<I"), float: (6, "<f")}
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144)}
+TYPES.update({"Q1_0": (41, 128, 18), "Q2_0": (42, 64, 18)})
 
 
 def text(words):

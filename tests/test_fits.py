@@ -26,7 +26,7 @@ LLAMA = {
 GIVEN = """kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant quant_bits gpu_layers_asked n_gpu_layers
 pattern period interval d_conv d_state d_inner n_group n_embd_r n_embd_s mamba_ssm_dtype mamba_ssm_cache_dtype heads_full
 heads_swa_all kv_cache_memory_bytes max_total_tokens margin_bytes optimizer n_ctx_printed n_ctx_asked host_bytes
-dp_size vision_parts n_layer_ff act"""
+dp_size vision_parts n_layer_ff act prefix_caching"""
 """Inputs of records, and what a header's reader makes, that formulas use beside names of the tables."""
 
 
@@ -117,6 +117,18 @@ def test_states_of_recurrent_layers_follow_the_slots_and_not_the_context(tmp_pat
     whole = asked(tmp_path, "SGLang", "", **inputs)
     half = asked(tmp_path, "SGLang", "", **inputs, mamba_ssm_dtype="bfloat16")
     assert row(whole, "state")["bytes"] - row(half, "state")["bytes"] == 5 * 24 * 2 * 128 * 4096
+
+
+def test_states_that_vllm_keeps_for_a_request_follow_its_prefix_caching(tmp_path):
+    inputs = {"n_layer_kv": 17, "n_layer_recurrent": 48, "n_head_kv": 4, "head_dim_k": 256, "tp": 2}
+    inputs.update(ssm_d_conv=4, ssm_d_inner=6144, ssm_d_state=128, ssm_n_group=16, kv_type="f16")
+    inputs.update(num_speculative_tokens=3, n_ctx=184320, available_kv_bytes=round(110.59 * GIB))
+    held = {None: 3194130, "align": 3194130, "none": 3233564}  # a public log prints the last
+    for mode, tokens in held.items():
+        answer = asked(tmp_path, "vLLM", "2026-07", **inputs, mamba_cache_mode=mode)
+        assert answer["solved"]["tokens"] == tokens, mode
+    without = asked(tmp_path, "vLLM", "2026-07", **inputs, prefix_caching=False)
+    assert without["solved"]["tokens"] == held["none"]
 
 
 def test_vllm_is_solved_in_blocks_and_says_what_would_have_fitted(tmp_path):
@@ -323,6 +335,13 @@ def test_parts_of_a_split_gguf_are_added_up_and_a_lost_one_is_said(tmp_path):
     gguf(tmp_path / "m-00002-of-00002.gguf", {}, [("x", "F16", (1024, 1024))])
     both = of(one)
     assert row(both, "weights")["bytes"] == row(alone, "weights")["bytes"] + 2 * MIB
+
+
+def test_tensors_of_one_and_two_bits_are_counted_by_their_blocks(tmp_path):
+    keys, shape = {"general.architecture": "llama"}, (1024, 1024)
+    for kind, bits in (("Q1_0", 9 / 8), ("Q2_0", 9 / 4)):  # ggml-common.h of August 2026
+        path = gguf(tmp_path / f"{kind}.gguf", keys, [("blk.0.ffn_up.weight", kind, shape)])
+        assert row(of(path), "weights")["bytes"] == MIB * bits / 8
 
 
 def test_a_config_gives_weights_by_its_dimensions_and_quantisation(tmp_path):
