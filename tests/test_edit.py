@@ -62,8 +62,9 @@ def peak(one):
     [
         # As it is: weights 10, activations 40 and 40, loss 8, the gradient of the second 40.
         pytest.param("train.py:30 drop", 138, None, id="as it is"),
-        # The second activation and its gradient are a quarter; then first 40, grads 10 and 40, loss, weights.
-        pytest.param("train.py:12 / 4", 10 + 40 + 8 + 10 + 40, 15, id="chunks"),
+        # The second activation and its gradient are a quarter. What the chunks give on as gradient of the first, 40, is put
+        # together of their parts, 40 too; then the first itself, loss, weights.
+        pytest.param("train.py:12 / 4", 10 + 40 + 8 + 40 + 40, 17, id="chunks"),
         pytest.param("train.py:12 dtype bf16", 10 + 40 + 20 + 8 + 20 + 40 - 20, 13, id="half"),
         pytest.param("train.py:12 drop", 10 + 40 + 8 + 40 + 40, 11, id="drop"),
         # The first is the whole of its line's run and the input of the next: its output stays.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,10 @@ _FORM = re.compile(
 )
 LARGE, NEAR = 1 << 16, 64
 """Bytes from which what is computed from a request is looked for, and among how many requests around it."""
+BELOW = 8
+"""So many lines below one that asks for something may keep it."""
 HELD, MOST_LINES, CHUNKS, MANY = 0.02, 8, (2, 3, 4, 6, 8, 12, 16), 1 << 10
+OPTIMIZER = re.compile("torch/optim/").match
 KEPT = ("torch/optim/", "torch/nn/modules/module.py:")
 """Frames of what makes an optimizer's state and moves weights (``to``; a call of a module ends in ``_call_impl``)."""
 
@@ -89,27 +93,39 @@ def parse(text: str) -> Edit:
 def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
     """The trace as the edited program would ask. Raises ValueError where the line asks for nothing, LinesError for a trace
     without lines of the program. ``known``: its requests, where they were read before."""
-    asked, of = known or with_lines(asked_again(trace)[0]), edit
+    asked = known or with_lines(asked_again(trace)[0])
     which = of_line(asked, edit)
     if not which.any():
         places = {asked.sites[at] for at in set(asked.site[~asked.backward].tolist())}
-        own = [site for site in places if site.own]
-        own.sort(key=lambda site: (not site.file.endswith(edit.file), abs(site.line - edit.line)))
-        above = [site for site in own if site.file.endswith(edit.file) and site.line < edit.line]
-        if edit.verb not in KEEPS or not above or edit.line > max(site.line for site in own):
+        own = sorted(
+            (site for site in places if site.own), key=lambda site: abs(site.line - edit.line)
+        )
+        above = [site for site in own if 0 < edit.line - site.line <= BELOW]
+        above = [site for site in above if site.file.endswith(edit.file)] * (edit.verb in KEEPS)
+        of = [replace(edit, line=site.line, verb="release") for site in above]
+        kept = [_kept(asked, one) for one in of]
+        if not any(each.any() for each in kept):
             lines = ", ".join(f"{site.file}:{site.line}" for site in own[:3])
             raise ValueError(
                 f"--edit {edit.words}: that line asks for nothing; expected one such as {lines}"
             )
-        of = replace(edit, line=above[0].line, verb="release")
-        which = of_line(asked, of)
-    return _Change(asked, of, which).done()
+        edit, which = next(one for one in zip(of, kept, strict=True) if one[1].any())
+    return _Change(asked, edit, which).done()
 
 
 def of_line(asked: Requests, edit: Edit) -> np.ndarray:
     """The requests asked for while that line ran, as a mask; not those of a backward pass."""
     hit = [any(map(edit.runs, stack)) for stack in asked.trace.frames]
     return np.array([*hit, False])[asked.stack] & ~asked.backward
+
+
+def _kept(asked: Requests, edit: Edit) -> np.ndarray:
+    """Of the requests of a line those that are there to the end, several of them, which is what a line below it may keep."""
+    optimizer = np.array([any(map(OPTIMIZER, row)) for row in asked.trace.frames] + [False])
+    which = of_line(asked, edit)
+    which = which & ~_workspaces(asked, which) & ~optimizer[asked.stack]
+    which &= asked.until > asked.at.max(initial=0)  # what a program frees at its own end, too
+    return which & (which.sum() > 1)
 
 
 def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
@@ -131,6 +147,9 @@ class _Change:
         self.mine = np.flatnonzero(which & ~self.kept).tolist()
         self.of_id = np.full(asked.trace.ids + 1, -1)
         self.of_id[asked.id] = np.arange(len(asked))
+        last = np.maximum(np.searchsorted(asked.at, asked.until) - 1, 0)
+        self.spent = asked.backward[last] & (asked.until < len(asked.trace))
+        """Freed in a backward pass: the request before was asked for by one."""
         self.smaller: set[int] = set()
         self.gone: set[int] = set()
         self.rows: list[tuple[int, int, int, int, int]] = []
@@ -157,54 +176,93 @@ class _Change:
     # The edits.
 
     def _make_smaller(self) -> None:
-        """And what is kept of it for the backward pass is made again there, a chunk at a time."""
+        """With what is computed from it and its gradients. What the backward pass needs of chunks is made again there, and what
+        they give on is there whole while the last of them is at work."""
         for one in self.mine:
             if one in self.smaller:
                 continue
             members = self._derived(one)
             self.smaller.update(members)
-            for member in members:
-                self.smaller.update(self._gradients(int(self.asked.until[member]), len(members)))
-            if self.edit.verb == "/":
-                self._recomputed(members, members, int(self.asked.size[one]))
+            if self.asked.until[one] == len(self.asked.trace) and self.edit.verb != "/":
+                self.smaller.update(self._of_weight(one))
+            saved = [each for each in members if self.spent[each]]
+            if saved:
+                self._chunks(members, saved)
 
     def _derived(self, one: int) -> list[int]:
-        """What is computed from a request with as many values: those of equal size that follow one another in the forward
-        pass."""
+        """What is computed from a request with as many values: those that follow one another in the forward pass, of equal size
+        or cast to another type."""
         asked, members, size = self.asked, [one], int(self.asked.size[one])
         for later in range(one + 1, min(one + NEAR, len(asked)) if size >= LARGE else one):
-            if asked.backward[later] or size // 8 <= asked.size[later] != size:
+            like = asked.size[later] in (size, 2 * size, size // 2)
+            if asked.backward[later] or (asked.size[later] >= size // 8 and not like):
                 break
-            members += [later] * bool(asked.size[later] == size)
+            members += [later] * bool(like)
         return members
 
-    def _gradients(self, until: int, most: int) -> set[int]:
-        """The gradients that are there when what they belong to is freed, of its size, and what is needed beside them; then
-        those computed from them one after the other, up to as many as there are in the forward pass."""
-        asked, last = self.asked, int(np.searchsorted(self.asked.at, until))
-        size = int(asked.size[self.of_id[asked.trace.id[until]]]) if self._in_backward(until) else 0
-        if size < LARGE:
-            return set()
-        near = range(max(last - NEAR, 0), min(last + NEAR, len(asked)))
-        same = [one for one in near if asked.backward[one] and asked.size[one] == size]
-        # A backward step gives back what it was given and what it saved together, after its last request.
-        found: list[int] = []
-        for one in (one for one in same if one < last and asked.until[one] > asked.at[last - 1]):
-            if not any(asked.until[one] < asked.until[other] for other in found):
-                found.append(one)
-        for one in same:
-            end = int(asked.until[found[-1]]) if len(found) in range(1, most) else 0
-            if asked.at[one] < end < asked.until[one] and one > found[-1]:
-                found.append(one)
-        beside = {
-            other
-            for one in found
-            for other in range(one + 1, min(one + NEAR, len(asked)))
-            if asked.backward[other]
-            and asked.until[other] <= asked.until[one]
-            and asked.size[other] in (size, 2 * size)
-        }
-        return {*found, *beside}
+    def _chunks(self, members: list[int], saved: list[int]) -> None:
+        """What follows of a line made smaller: its gradients, and for chunks what comes twice."""
+        asked, until = self.asked, self.asked.until
+        begin, end = self._done_after(members[-1], saved), int(until[saved].max())
+        sizes = {int(asked.size[one]) * times // 2 for one in members for times in (1, 2, 4)}
+        alike = [one for one in self._gradients(begin, len(asked.trace)) if self.spent[one]]
+        alike = [one for one in alike if asked.size[one] in sizes]
+        longest = np.maximum.accumulate(until[alike])
+        chain = [one for one, most in zip(alike, longest, strict=True) if until[one] == most]
+        end = max([end, *until[chain[: len(members)]].tolist()])
+        back = [one for one in alike if until[one] <= end]
+        self.smaller.update(back)
+        after, first = members[-1] + 1, min([int(asked.at[one]) + 1 for one in back], default=end)
+        place = self._step_of(min(first, int(until[saved].min())))
+        done = int(asked.at[after]) + 1 if after < len(asked) else len(asked.trace)
+        if self.edit.verb != "/" or done > place:
+            return
+        for one in members:
+            if until[one] > done:
+                self._moved(one, done)
+        self._again(members, saved, place)
+        first = self.spent[: members[0]] & ~asked.backward[: members[0]]
+        for one in np.flatnonzero(first & (until[: members[0]] > place)).tolist():
+            if until[one] < end:  # what a chunk is computed from is there for the last of them
+                self._moved(one, end)
+        for one in self._gradients(place - 1, end):
+            if one not in self.smaller and until[one] > end and asked.size[one] >= LARGE:
+                self._whole(one, place, end)
+
+    def _gradients(self, begin: int, end: int) -> list[int]:
+        """What a backward pass asks for between two operations."""
+        first, last = np.searchsorted(self.asked.at, (begin + 1, end))
+        return (np.flatnonzero(self.asked.backward[first:last]) + first).tolist()
+
+    def _whole(self, one: int, place: int, end: int) -> None:
+        """A gradient that chunks add up: there before the last of them, whose own comes beside it; one that goes on in the
+        backward pass is put together of theirs at the end."""
+        asked, until = self.asked, int(self.asked.until[one])
+        self.gone.add(one)
+        self.rows.append((place, -3, Op.ALLOC, self.next_id, one))
+        self.rows.append((until, 0, Op.FREE, self.next_id, one))
+        beside = end + 1 if self.spent[one] else int(asked.at[one])
+        self.rows.append((beside, -1, Op.ALLOC, self.next_id + 1, one))
+        self.rows.append((beside, -1, Op.FREE, self.next_id + 1, one))
+        self.next_id += 2
+
+    def _of_weight(self, one: int) -> set[int]:
+        """The gradients and the optimizer's state of a weight: as large, in the order of the weights of that size, gradients the
+        other way round."""
+        asked = self.asked
+        alike, stays = asked.size == asked.size[one], asked.until == len(asked.trace)
+        frames = [any(map(OPTIMIZER, row)) for row in asked.trace.frames]
+        state = np.array([*frames, False])[asked.stack]
+        first = int(asked.at[asked.backward].min(initial=len(asked.trace)))
+        weights = np.flatnonzero(
+            alike & stays & ~state & (asked.at < first) & (asked.size >= LARGE)
+        )
+        count, at = len(weights), int(np.searchsorted(weights, one))
+        made = np.flatnonzero(alike & asked.backward & ~self.spent)
+        kept = np.flatnonzero(alike & state & stays)
+        each = len(kept) // max(count, 1)
+        passes = range(count - 1 - at, len(made), max(count, 1))
+        return {*made[passes].tolist(), *kept[at * each : (at + 1) * each].tolist()}
 
     def _free_earlier(self) -> None:
         asked = self.asked
@@ -215,57 +273,87 @@ class _Change:
         for one in self.mine:
             after = begins[np.searchsorted(begins, one, "right") :][1:2]
             end = int(asked.at[after[0]]) if len(after) else len(asked.trace)
-            if end < asked.until[one] and not self._in_backward(int(asked.until[one])):
+            if end < asked.until[one] and not self.spent[one]:
                 self._moved(one, end)
 
     def _put_away(self) -> None:
-        """Freed once it was used, and there again before a backward pass frees it."""
-        for one in self.mine:
-            until, end = int(self.asked.until[one]), self._used(one)
-            if until > end:
-                self._moved(one, end)
-                if self._in_backward(until):
-                    self._again([one], [one], self._step_of(until))
+        """Freed once it was used, and there again before a backward pass frees it, like what the line was given and alone keeps;
+        what it gives on stays."""
+        asked, until = self.asked, self.asked.until
+        for run in filter(None, self._runs()):
+            own = self._own(run) or [one for one in run if self.spent[one]]
+            for one in (one for one in run if one in own or not self.spent[one]):
+                self._away(one, self._used(one))
+            given = (
+                self.spent[: run[0]]
+                & ~asked.backward[: run[0]]
+                & (asked.at[run[0]] < until[: run[0]])
+            )
+            ends = until[own].max(initial=0), until[own].min(initial=len(asked.trace))
+            back = asked.at[run[0] :][asked.backward[run[0] :]].min(initial=len(asked.trace))
+            for one in np.flatnonzero(given).tolist():
+                if ends[1] <= until[one] <= asked.at[asked.at > ends[0]].min(initial=ends[0]):
+                    self._away(one, int(back))
+
+    def _away(self, one: int, end: int) -> None:
+        until = int(self.asked.until[one])
+        if until > end:
+            self._moved(one, end)
+            if self.spent[one]:
+                self._again([one], [one], self._step_of(until))
 
     def _release(self) -> None:
-        """What a line gives on is freed when it has given on the next; what autograd keeps stays."""
-        until = self.asked.until
-        held = [one for one in self.mine if until[one] > self._used(one)]
-        for one, after in zip(held, [*held[1:], None], strict=True):
-            end = self._used(one) if after is None else int(self.asked.at[after]) + 1
-            if end < until[one] and not self._in_backward(int(until[one])):
-                self._moved(one, end)
+        """What a line keeps to the end is freed when there is the next; the last stays, as the program names it."""
+        for one, after in pairwise(self.mine):
+            self._moved(one, int(self.asked.at[after]) + 1)
 
     def _checkpoint(self, run: list[int]) -> None:
-        """What the next line gets stays: the last request of the line's run that is still held."""
-        asked = self.asked
+        """What the line keeps is freed when it is done and made again when the backward pass comes to it. What it gives on stays,
+        and so does what it was given, until then."""
+        asked, until = self.asked, self.asked.until
         end = int(asked.at[run[-1] + 1]) if run[-1] + 1 < len(asked) else len(asked.trace)
-        held = [one for one in run if asked.until[one] > end]
-        self._recomputed(run, held[:-1], int(asked.size[held[-1]]) if held else 0)
-        for one in held[:-1]:
-            if asked.until[one] == len(asked.trace):  # the recording ends before it is needed again
+        own = self._own(run)
+        for one in run[:-1]:
+            if end < until[one] == len(asked.trace):  # the recording ends before it is needed again
                 self._moved(one, end)
-
-    def _recomputed(self, run: list[int], held: list[int], size: int) -> None:
-        """What is kept for the backward pass is freed when the line is done and made again when the backward pass comes to it;
-        what the line was given stays until then."""
-        asked = self.asked
-        saved = [one for one in held if self._in_backward(int(asked.until[one]))]
-        if not saved:
+        if not own:
             return
-        place = self._reached(saved[-1], size, min(int(asked.until[one]) for one in saved))
-        end = int(asked.at[run[-1] + 1])
+        place = self._step_of(min(int(until[one]) for one in own))
         if end >= place:
             return
-        for one in saved:
-            self._moved(one, end)
-        self._again([one for one in run if one <= saved[-1]], saved, place)
+        for one in own:
+            # What the line gives on, and keeps itself, is there until what comes after it has been gone back through.
+            self._moved(one, place if one == run[-1] else end)
+        self._again([one for one in run if one <= own[-1]], own, place)
         given, line = run[0] - 1, asked.site[run[0] - 1]
         while given >= 0 and asked.site[given] == line and given > run[0] - NEAR:
-            until = int(asked.until[given])
-            if asked.at[run[0]] < until < place and given not in self.gone:
-                self._moved(given, max(int(asked.until[one]) for one in saved))
+            if asked.at[run[0]] < until[given] < place and given not in self.gone:
+                self._moved(given, max(int(until[one]) for one in own))
             given -= 1
+
+    def _own(self, run: list[int]) -> list[int]:
+        """What the line itself keeps for the backward pass, not what comes after it. A backward pass goes through what was
+        computed the other way round, so that is freed later; the line's last result where it goes with its own gradient."""
+        asked, until = self.asked, self.asked.until
+        held = [one for one in run if self.spent[one]]
+        if not held:
+            return []
+        done = self._done_after(run[-1], held)
+        own = [one for one in held if until[one] > done]
+        last = [one for one in run if until[one] > asked.at[run[-1] + 1 :][:1].sum()][-1]
+        step = self._step_of(int(until[last]))
+        made = [one for one in self._gradients(done, step) if asked.size[one] == asked.size[last]]
+        with_gradient = any(step <= until[one] <= until[last] for one in made)
+        return own if with_gradient else [one for one in own if one != last]
+
+    def _done_after(self, one: int, held: list[int]) -> int:
+        """When the backward pass has come through all that was computed after a request: what it keeps of that is freed."""
+        asked, ends = self.asked, int(self.asked.until[held].max())
+        least = int(self.asked.size[held].max()) // NEAR
+        later = slice(one + 1, int(np.searchsorted(asked.at, ends)))
+        until = asked.until[later]
+        kept = self.spent[later] & ~asked.backward[later] & (asked.size[later] >= least)
+        return int(until[kept & (until < ends)].max(initial=asked.at[one]))
 
     def _used(self, one: int) -> int:
         """When a request was used by what comes next: before the second request after it that is about as large."""
@@ -297,30 +385,6 @@ class _Change:
         self.next_id += 1
 
     # What the trace tells.
-
-    def _in_backward(self, operation: int) -> bool:
-        """Whether the operation lies in a backward pass: the request before it was asked for by one."""
-        before = int(np.searchsorted(self.asked.at, operation)) - 1
-        return operation < len(self.asked.trace) and bool(self.asked.backward[max(before, 0)])
-
-    def _reached(self, one: int, size: int, until: int) -> int:
-        """Where the backward pass comes to what was made up to a request and given on with so many bytes: something that was
-        made later has just been freed, and the step that asked for the gradient of what was given on is over."""
-        asked, last, begin = self.asked, self._step_of(until), until
-        while begin > max(until - NEAR, 0):
-            begin -= 1
-            freed = self.of_id[asked.trace.id[begin]] if asked.trace.op[begin] != Op.ALLOC else -1
-            if freed > one and not asked.backward[freed]:
-                break
-        near = slice(*np.searchsorted(asked.at, (begin, last)))
-        for given in np.flatnonzero(asked.size[near] == size)[:1] + near.start:
-            older = slice(max(int(given) - NEAR, 0), given)
-            ends = asked.until[older][
-                asked.backward[older] & (asked.until[older] > asked.at[given])
-            ]
-            begin = int(ends.min(initial=last))
-        after = asked.at[np.searchsorted(asked.at, begin) :][:1]
-        return min(int(after[0]), last) if len(after) else last
 
     def _step_of(self, operation: int) -> int:
         """Where the backward step begins that frees something at that operation: the first of its requests in a row."""
