@@ -21,8 +21,9 @@ FRAMES = (
     ("train.py:12 forward", "torch/nn/modules/module.py:1 _call_impl", "train.py:21 <module>"),
     ("train.py:22 <module>",),
     ("torch/autograd/__init__.py:1 _engine_run_backward", "train.py:23 <module>"),
+    ("torch/optim/sgd.py:9 step", "train.py:24 <module>"),
 )
-WEIGHTS, FIRST, SECOND, LOSS, BACKWARD = range(5)
+WEIGHTS, FIRST, SECOND, LOSS, BACKWARD, OPTIMIZER = range(6)
 
 
 def step(at, first=40, second=40):
@@ -71,7 +72,8 @@ def peak(one):
         pytest.param("train.py:11 checkpoint", 138, 13, id="an output stays"),
         # Of the two of line 21 the first is made again before the gradients.
         pytest.param("train.py:21 checkpoint", 138, 15, id="checkpoint"),
-        pytest.param("train.py:12 offload", 138, 15, id="offload"),
+        # What the line keeps of what it was given goes, too: the first, which only its backward step frees.
+        pytest.param("train.py:12 offload", 138, 17, id="offload"),
     ],
 )
 def test_an_edit_changes_the_requests_of_its_line_and_no_others(words, mib, requests):
@@ -100,6 +102,34 @@ def test_a_line_that_asks_for_nothing_keeps_what_the_line_above_it_asked_for():
     kept = trace([(SECOND, alloc(at, 40)) for at in range(1, 5)], [(LOSS, alloc(5, 8))])
     made = edited(kept, parse("train.py:13 drop"))
     assert peak(kept) == 178 and peak(made.trace) == 10 + 40 + 40
+
+
+def test_a_weight_of_half_the_bytes_has_gradients_and_optimizer_state_of_half():
+    program = trace(
+        [(FIRST, alloc(1, 40)), (BACKWARD, alloc(2, 10)), (BACKWARD, free(1))],
+        [(OPTIMIZER, alloc(3, 10)), (OPTIMIZER, alloc(4, 10)), (OPTIMIZER, free(4))],
+    )
+    made = edited(program, parse("train.py:3 dtype bf16"))
+    assert [size // MIB for size in made.trace.size.tolist() if size] == [5, 40, 5, 5, 5]
+
+
+def test_a_result_that_its_line_keeps_itself_is_made_again_and_one_that_the_next_keeps_is_not():
+    """A relu keeps its result, and its backward step uses up that result's gradient; what only the next line keeps goes with
+    that one's step."""
+
+    def program(relu):
+        frees = [(BACKWARD, free(1)), (BACKWARD, free(5))]
+        after = [(BACKWARD, alloc(6, 30)), (BACKWARD, free(4)), *frees]
+        before = [(BACKWARD, free(4)), *frees, (BACKWARD, alloc(6, 30))]
+        return trace(
+            [(FIRST, alloc(1, 20)), (FIRST, alloc(5, 30)), (SECOND, alloc(2, 8))],
+            [(LOSS, alloc(3, 1)), (BACKWARD, alloc(7, 8)), (BACKWARD, free(2))],
+            [(LOSS, alloc(8, 1)), (LOSS, free(8)), (BACKWARD, alloc(4, 30))],
+            [(BACKWARD, free(7)), *(after if relu else before)],
+        )
+
+    again = [edited(program(relu), parse("train.py:11 checkpoint")).added for relu in (True, False)]
+    assert again[0] >= 50 * MIB > again[1]
 
 
 def test_a_request_that_was_refused_is_edited_too():

@@ -96,6 +96,16 @@ def commit_of(folder, text):
         subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
 
+def test_of_several_files_of_a_name_the_one_nearest_to_the_program_is_its_source(tmp_path):
+    near, far = tmp_path / "vae", tmp_path / "vae" / "old"
+    far.mkdir(parents=True)
+    commit_of(tmp_path, "top\n")
+    for folder, text in ((near, "near"), (far, "far")):
+        (folder / "train.py").write_text(text)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True, capture_output=True)
+    assert commits.sources(near) == {"train.py": ["near"]}
+
+
 def test_a_commit_is_checked_out_beside_the_work_tree_and_goes(tmp_path, monkeypatch):
     commit_of(tmp_path, "\n\nfirst\n")
     (tmp_path / "train.py").write_text("second\n")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -150,6 +149,7 @@ class _Change:
         last = np.maximum(np.searchsorted(asked.at, asked.until) - 1, 0)
         self.spent = asked.backward[last] & (asked.until < len(asked.trace))
         """Freed in a backward pass: the request before was asked for by one."""
+        self.back = np.flatnonzero(asked.backward)
         self.smaller: set[int] = set()
         self.gone: set[int] = set()
         self.rows: list[tuple[int, int, int, int, int]] = []
@@ -188,6 +188,11 @@ class _Change:
             saved = [each for each in members if self.spent[each]]
             if saved:
                 self._chunks(members, saved)
+            elif self.edit.verb == "/" and members[-1] + 1 < len(self.asked):
+                for each in members:  # a chunk's are not named by the program
+                    after = int(self.asked.at[members[-1] + 1]) + 1
+                    if self.asked.until[each] > after:
+                        self._moved(each, after)
 
     def _derived(self, one: int) -> list[int]:
         """What is computed from a request with as many values: those that follow one another in the forward pass, of equal size
@@ -205,7 +210,8 @@ class _Change:
         asked, until = self.asked, self.asked.until
         begin, end = self._done_after(members[-1], saved), int(until[saved].max())
         sizes = {int(asked.size[one]) * times // 2 for one in members for times in (1, 2, 4)}
-        alike = [one for one in self._gradients(begin, len(asked.trace)) if self.spent[one]]
+        near = int(asked.at[: np.searchsorted(asked.at, end) + NEAR][-1])
+        alike = [one for one in self._gradients(begin, near + 1) if self.spent[one]]
         alike = [one for one in alike if asked.size[one] in sizes]
         longest = np.maximum.accumulate(until[alike])
         chain = [one for one, most in zip(alike, longest, strict=True) if until[one] == most]
@@ -221,18 +227,23 @@ class _Change:
             if until[one] > done:
                 self._moved(one, done)
         self._again(members, saved, place)
-        first = self.spent[: members[0]] & ~asked.backward[: members[0]]
-        for one in np.flatnonzero(first & (until[: members[0]] > place)).tolist():
-            if until[one] < end:  # what a chunk is computed from is there for the last of them
-                self._moved(one, end)
+        for one in self._before(members[0], place, end):
+            self._moved(one, end)  # what a chunk is computed from is there for the last of them
         for one in self._gradients(place - 1, end):
             if one not in self.smaller and until[one] > end and asked.size[one] >= LARGE:
                 self._whole(one, place, end)
 
     def _gradients(self, begin: int, end: int) -> list[int]:
         """What a backward pass asks for between two operations."""
-        first, last = np.searchsorted(self.asked.at, (begin + 1, end))
-        return (np.flatnonzero(self.asked.backward[first:last]) + first).tolist()
+        first, last = np.searchsorted(self.asked.at[self.back], (begin + 1, end))
+        return self.back[first:last].tolist()
+
+    def _before(self, one: int, place: int, end: int) -> list[int]:
+        """What the forward pass asked for before a request and a backward pass frees between two operations."""
+        near = slice(max(one - MANY, 0), one)
+        until = self.asked.until[near]
+        freed = self.spent[near] & ~self.asked.backward[near] & (until > place) & (until < end)
+        return (np.flatnonzero(freed) + near.start).tolist()
 
     def _whole(self, one: int, place: int, end: int) -> None:
         """A gradient that chunks add up: there before the last of them, whose own comes beside it; one that goes on in the
@@ -262,7 +273,8 @@ class _Change:
         kept = np.flatnonzero(alike & state & stays)
         each = len(kept) // max(count, 1)
         passes = range(count - 1 - at, len(made), max(count, 1))
-        return {*made[passes].tolist(), *kept[at * each : (at + 1) * each].tolist()}
+        more = np.flatnonzero(alike & state & ~stays)[at :: max(count, 1)].tolist()
+        return {*made[passes].tolist(), *kept[at * each : (at + 1) * each].tolist(), *more}
 
     def _free_earlier(self) -> None:
         asked = self.asked
@@ -284,16 +296,15 @@ class _Change:
             own = self._own(run) or [one for one in run if self.spent[one]]
             for one in (one for one in run if one in own or not self.spent[one]):
                 self._away(one, self._used(one))
-            given = (
-                self.spent[: run[0]]
-                & ~asked.backward[: run[0]]
-                & (asked.at[run[0]] < until[: run[0]])
-            )
-            ends = until[own].max(initial=0), until[own].min(initial=len(asked.trace))
-            back = asked.at[run[0] :][asked.backward[run[0] :]].min(initial=len(asked.trace))
-            for one in np.flatnonzero(given).tolist():
-                if ends[1] <= until[one] <= asked.at[asked.at > ends[0]].min(initial=ends[0]):
-                    self._away(one, int(back))
+            first, done = int(asked.at[run[0]]), int(until[own].max(initial=0))
+            back = self._gradients(first, len(asked.trace))[:1]
+            step = int(np.searchsorted(asked.at, done))
+            while step + 1 < len(asked) and asked.at[step + 1] == asked.at[step] + 1:
+                step += 1
+            end = int(asked.at[step + 1]) if step + 1 < len(asked) else len(asked.trace)
+            for one in self._before(run[0], int(until[own].min(initial=done)) - 1, end + 1):
+                if until[one] > first and not self._with_gradient(one, done):
+                    self._away(one, int(asked.at[back[0]]))
 
     def _away(self, one: int, end: int) -> None:
         until = int(self.asked.until[one])
@@ -303,9 +314,22 @@ class _Change:
                 self._again([one], [one], self._step_of(until))
 
     def _release(self) -> None:
-        """What a line keeps to the end is freed when there is the next; the last stays, as the program names it."""
-        for one, after in pairwise(self.mine):
-            self._moved(one, int(self.asked.at[after]) + 1)
+        """What a line keeps to the end is freed when the name it had has the next, or its function is done, but not before the
+        backward pass through its line."""
+        asked, until = self.asked, self.asked.until
+        outer = f" {asked.sites[asked.site[self.mine[0]]].function}"
+        inside = [
+            outer == " <module>" or any(f.endswith(outer) for f in row)
+            for row in asked.trace.frames
+        ]
+        outside = np.flatnonzero(~np.array([*inside, True])[asked.stack])
+        for one, after in zip(self.mine, [*self.mine[1:], None], strict=True):
+            ends = [] if after is None else [int(asked.at[after]) + 1]
+            ends += asked.at[outside[np.searchsorted(outside, one) :][:1]].tolist()
+            near = slice(max(one - NEAR, 0), one)
+            beside = self.spent[near] & (asked.stack[near] == asked.stack[one])
+            if ends:
+                self._moved(one, int(max(min(ends), until[near][beside][-1:].sum())))
 
     def _checkpoint(self, run: list[int]) -> None:
         """What the line keeps is freed when it is done and made again when the backward pass comes to it. What it gives on stays,
@@ -341,10 +365,16 @@ class _Change:
         done = self._done_after(run[-1], held)
         own = [one for one in held if until[one] > done]
         last = [one for one in run if until[one] > asked.at[run[-1] + 1 :][:1].sum()][-1]
-        step = self._step_of(int(until[last]))
-        made = [one for one in self._gradients(done, step) if asked.size[one] == asked.size[last]]
-        with_gradient = any(step <= until[one] <= until[last] for one in made)
-        return own if with_gradient else [one for one in own if one != last]
+        return own if self._with_gradient(last, done) else [one for one in own if one != last]
+
+    def _with_gradient(self, one: int, done: int) -> bool:
+        """Whether a request goes in the step that uses up its own gradient, to which steps after ``done`` have added."""
+        asked, step = self.asked, self._step_of(int(self.asked.until[one]))
+        like = [
+            g for g in self._gradients(int(asked.at[one]), step) if asked.size[g] == asked.size[one]
+        ]
+        spent = any(step <= asked.until[each] <= asked.until[one] for each in like)
+        return spent and any(asked.at[each] > done for each in like)
 
     def _done_after(self, one: int, held: list[int]) -> int:
         """When the backward pass has come through all that was computed after a request: what it keeps of that is freed."""
@@ -415,9 +445,12 @@ class _Change:
 
     def _called(self, frames: tuple[str, ...]) -> str:
         """The frame that the edited line called, past those by which torch calls a module; "" for none."""
-        inner = [one for one in frames if not one.endswith("_call_impl")]
-        at = next((at for at, one in enumerate(inner) if self.edit.runs(one)), 0)
-        return inner[at - 1] if at else ""
+        at = next((at for at, one in enumerate(frames) if self.edit.runs(one)), 0)
+        through = next(
+            (n for n in range(1, at + 1) if not frames[at - n].endswith("_call_impl")), 0
+        )
+        modules = sum(one.endswith(" _call_impl") for one in frames[at - through : at])
+        return frames[at - through] if through and modules < 2 else ""
 
     def _trace(self) -> Trace:
         trace, asked = self.asked.trace, self.asked

@@ -50,12 +50,14 @@ def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
 
 
 def sources(folder: Path) -> Sources:
-    """The lines of each Python file that git knows below a folder's repository, by its name; none of a name that two have."""
+    """The lines of each Python file that git knows in a folder's repository, by its name; of a name that several have, of the one
+    nearest to the folder, in which the program runs."""
     top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
     paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
-    names = [path.name for path in paths]
-    once = (path for path in paths if names.count(path.name) == 1)
-    texts = {path.name: files.read("", str(path))[0] or b"" for path in once}
+    paths.sort(
+        key=lambda path: len(Path(os.path.relpath(path, folder.resolve())).parts), reverse=True
+    )
+    texts = {path.name: files.read("", str(path))[0] or b"" for path in paths}
     return {name: text.decode("utf-8", "replace").splitlines() for name, text in texts.items()}
 
 
