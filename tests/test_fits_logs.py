@@ -189,6 +189,17 @@ def test_failures_with_opposite_remedies_are_told_apart(tmp_path):
     assert of(path)["cache"]["need_bytes"] == 8 * GIB
 
 
+def test_no_context_is_solved_from_a_pool_of_which_only_the_whole_is_known(tmp_path):
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        "[gpu_worker.py:276] Available KV cache memory: 1.40 GiB\n"
+        "[kv_cache_utils.py:1013] GPU KV cache size: 52,608 tokens\n"
+        "[kv_cache_utils.py:1017] Maximum concurrency for 32,768 tokens per request: 7.64x\n"
+    )
+    found = of(path)["solved"]
+    assert found["tokens"] == 52608 and found["context"] is None and found["slots"] is None
+
+
 @given(st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_header_or_a_log_with_changed_bytes_ends_in_an_answer_or_in_a_line(tmp_path, data):
