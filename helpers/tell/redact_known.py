@@ -589,5 +589,6 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
                 part = WRITING["of_head"].fullmatch(lower(name.group().strip()))
                 value = field.group().strip(" \"'`").rstrip("+*:")
                 at = row.start() + field.start() + field.group().index(value)
-                if part and WRITING["of_cell"].fullmatch(value):
+                tells = not re.search("[A-Za-z]", value) or not is_evidence(value, "")
+                if part and tells and WRITING["of_cell"].fullmatch(value):
                     yield _COLUMNS[part["name"]], value, at
