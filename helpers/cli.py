@@ -138,7 +138,9 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
         for name in modules:
             module = importlib.import_module(f"helpers.commands.{name}")
             for run in module.VERBS:
-                verb = of_verbs.add_parser(run.__name__, description=says(run))
+                verb = of_verbs.add_parser(
+                    run.__name__, description=says(run), conflict_handler="resolve"
+                )
                 verb.set_defaults(error=verb.error)
                 verb.add_argument("--json", action="store_true", help="print JSON instead of text")
                 described(verb, run, getattr(module, "SHARED", ""))
@@ -153,4 +155,4 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
 
 def _listed(name: str, what: str) -> str:
     """A verb's line in the help, wrapped below itself and never cut off."""
-    return textwrap.fill(what, 100, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12)
+    return textwrap.fill(what, 80, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12)

@@ -237,7 +237,7 @@ def probe() -> Any:
         markdown("## Holders"),
         drawn("show(holders(gpus))", figures.pools([APU])),
         markdown("## Kernel log"),
-        drawn("show(timeline(events))", figures.timeline(EVENTS)),
+        drawn("show(host)", figures.pools(HOST_POOLS)),
         markdown("## Verdict"),
         code("show(verdict)", verdict),
     ]

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.formatters import DisplayFormatter
 from matplotlib import rc_context
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
@@ -24,7 +23,6 @@ from tell_boxes import (
     APU_PCI,
     BLIND,
     CARDS,
-    EVENTS,
     HOST_POOLS,
     HOSTILE,
     at,
@@ -34,8 +32,13 @@ from tell_boxes import (
 )
 
 from helpers.look.gpus import Gpu
+<<<<<<< HEAD
 from helpers.shapes import not_allowed, not_available, seen
 from helpers.tell import figures, sheet
+=======
+from helpers.look.reading import not_allowed, not_available, seen
+from helpers.tell import figures, sheet, tables
+>>>>>>> b780b5c (A view of nothing is one line, a reading behind the lead is marked as filled in, commands hold no prose, the kernel log is one table, help keeps to 80 columns)
 from helpers.tell.sanitise import clean_svg
 from helpers.tell.shown import DARK, SCHEME, Shown, display
 from helpers.units import GIB
@@ -44,17 +47,11 @@ ROOT = Path(__file__).resolve().parents[1]
 GONE = not_available("no such file", "bytes", "/sys/x")
 STRANGE = event(HOSTILE, at(1e9), 0, HOSTILE * 50, HOSTILE, 3, HOSTILE)
 APU_POOLS = ["sysfs GTT total 15.24 GiB, used 9.10 GiB", "torch total not allowed", "host RAM"]
-TWO_BOOTS = ["This boot GPU page fault 12", "Boot before OOM killer 1"]
-NOTHING_LOGGED = ["no GPU or out-of-memory event"]
+NOTHING_LOGGED = "no GPU or out-of-memory event"
 DRAWN = {
     "pools of an APU": (figures.pools, [APU, *HOST_POOLS], APU_POOLS),
     "pools of two cards": (figures.pools, CARDS, ["0000:0a:00.0 sysfs VRAM"]),
     "pools nobody gives": (figures.pools, [BLIND], ["nvidia-smi total not available"]),
-    "no pools": (figures.pools, [], ["No memory pool was found."]),
-    "a GPU without pools": (figures.pools, [replace(APU, pools=())], ["No memory pool"]),
-    "events of two boots": (figures.timeline, EVENTS, TWO_BOOTS),
-    "hostile events": (figures.timeline, [STRANGE], ["This boot"]),
-    "no events": (figures.timeline, [], NOTHING_LOGGED),
 }
 
 
@@ -145,44 +142,19 @@ def test_a_small_amount_does_not_read_as_nothing():
     assert "5.00 KiB of 16.00 GiB used" in words(figures.pools([small]).draw())
 
 
-def test_the_time_line_marks_the_first_of_the_three_worst_kinds_of_each_boot():
-    figure = figures.timeline(EVENTS).draw()
-    assert "the log gives no times" in " ".join(words(figure))
-    alarms = [bar for bar in bars(figure, 0.15) if bar.get_facecolor() == to_rgba(sheet.ALARM)]
-    assert len(alarms) == 4 and figures.timeline(EVENTS).title.endswith(
-        "GPU reset, and 3 more kinds"
-    )
-
-
-def test_a_storm_of_lines_is_a_bar_as_long_as_it_lasted_where_it_happened():
-    storm = event("vm_fault", at(100.0), 0, "page fault", "", None, "", 40, at(200.0))
-    figure = figures.timeline([event("boot", at(0.0), 0, "Linux"), storm]).draw()
-    assert "41 lines" in words(figure)
-    bar = max(bars(figure, 0.15), key=Rectangle.get_width)
-    assert bar.get_width() * sheet.WIDTH > 1 and 0.4 < bar.get_x() < 0.8
-
-
-@pytest.mark.parametrize(
-    ("end", "labels"),
-    [
-        (4.0, ["boot", "1 s", "2 s", "3 s", "4 s"]),
-        (280.0, ["boot", "1 min", "2 min", "3 min", "4 min"]),
-        (86400.0 * 3, ["boot", "1 d", "2 d", "3 d"]),
-        (86400.0 * 365 * 6, ["boot", "438 d", "876 d", "1314 d", "1752 d"]),
-    ],
-)
-def test_the_time_axis_has_few_labels_at_round_times(end, labels):
-    page = sheet.Sheet()
-    page.time_axis(0.5, sheet.RIGHT, end)
-    assert words(page.done()) == labels
-
-
 def test_a_log_that_was_not_read_is_not_called_quiet():
-    view = figures.timeline([], not_allowed("kernel.dmesg_restrict", "text", "dmesg"))
-    said = " ".join(words(view.draw()))
-    assert "was not read" in said and "dmesg_restrict" in said and "proves nothing" in view.alt
-    quiet = figures.timeline([], seen("dmesg", "text", "dmesg"))
-    assert NOTHING_LOGGED[0] in quiet.alt
+    view = tables.events_table([], not_allowed("kernel.dmesg_restrict", "text", "dmesg"))
+    assert all(w in view.alt for w in ("was not read", "dmesg_restrict", "proves nothing"))
+    quiet = tables.events_table([], seen("dmesg", "text", "dmesg"))
+    assert NOTHING_LOGGED in quiet.alt
+    boot = tables.events_table([event("boot", at(0.0), 0, "Linux")])
+    assert boot.says == "Nothing in the kernel log is an error of a GPU or of memory"
+
+
+def test_of_nothing_there_is_no_figure():
+    for view in (figures.pools([]), figures.pools([replace(APU, pools=())])):
+        assert view.draw is None and "No memory pool was found." in (view.alt, view.nothing)
+        assert "No memory pool was found." in view._repr_html_()
 
 
 @pytest.mark.filterwarnings("error")
@@ -252,7 +224,6 @@ def test_a_title_states_the_answer_and_a_size_reads_as_in_the_table_beside_it():
     every = [row[name] for row in view.rows for name in ("total", "used")]
     assert [size.show() for size in every if size.ok and size.show() not in said] == []
     assert figures.pools(CARDS).title == "18.31 of 19.98 GiB in use: sysfs VRAM is fullest"
-    assert figures.timeline(EVENTS).title == "This boot: GPU reset, and 3 more kinds"
 
 
 def test_in_the_dark_a_figure_has_the_contrast_that_words_and_shapes_need():
@@ -268,7 +239,7 @@ def test_in_the_dark_a_figure_has_the_contrast_that_words_and_shapes_need():
 
 def test_drawing_imports_neither_pyplot_nor_a_window_system():
     code = (
-        "import sys; from helpers.tell import figures, sheet; sheet.png(figures.pools([]).draw());"
+        "import sys; from helpers.tell import figures, sheet; sheet.png(sheet.Sheet('a').done());"
         "print([m for m in ('matplotlib.pyplot', 'tkinter') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code]

@@ -71,7 +71,6 @@ DRAWN = {
     "unknown": [UNKNOWN_USE],
     "strange": [STRANGE],
     "several": [FULL, replace(FULL, pci="", account=MESSAGE), UNKNOWN_USE],
-    "none": [],
 }
 
 
@@ -92,7 +91,8 @@ def test_every_word_has_its_place(name):
 @pytest.mark.parametrize("name", recorded_names())
 def test_the_ledgers_of_every_recorded_box_can_be_drawn_said_and_listed(name):
     view = figures.ledger(ledger(open_box(name)))
-    laid_out(view.draw())
+    if view.draw:
+        laid_out(view.draw())
     assert all(row["GPU"] in view.alt and row["GPU"] in str(view) for row in view.rows)
 
 
@@ -158,7 +158,7 @@ def test_contradictions_stand_in_the_picture_the_words_and_the_table():
 
 
 def test_no_ledger_is_said():
-    assert NO_LEDGER in words(drawn()) and NO_LEDGER == figures.ledger([]).alt
+    assert figures.ledger([]).draw is None and NO_LEDGER == figures.ledger([]).alt
     assert str(ledger_table([])) == NO_LEDGER
 
 

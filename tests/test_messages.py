@@ -179,9 +179,9 @@ def test_the_sums_say_who_has_what():
     rest = int((15.77 - 13.85 - 1.25) * GIB - (22.38 + 640) * MIB)
     assert sums.unaccounted and abs(sums.unaccounted.bytes - rest) < 9
     assert sums.stranded and sums.stranded.text == "1.31 GiB" and sums.beyond_limit is False
-    rounded = "a segment, not the tensor: 10 MiB and more are rounded up to 2 MiB"
+    rounded = "torch rounds up to 2 MiB"
     assert (
-        "asked for 36.00 MiB, " + rounded in sums.lines[0]
+        "asked for 36.00 MiB: " + rounded in sums.lines[0]
         and "over 34.00 MiB and at most 36.00 MiB" in sums.lines[0]
     )
     begins = "in use 15.75 GiB - this process 13.85 GiB - 1.25 GiB - 640.00 MiB = "

@@ -58,7 +58,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     for number, step in enumerate(diagnosis.recovery(answer, evidence), 1):
         if number == 1:
             print("\nIf it comes to that, mildest first (printed, never run)")
-        print(f"  {number}. {step.what}: {step.command}")
+        print(f"  {number}. {step.what}\n     {step.command}")
         if arguments.wide:
             print(f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
     if arguments.wide:

@@ -17,11 +17,11 @@ from helpers.commands.use import OUTPUTS, WrongUse, print_json, say
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
---capacity SIZE: the card's memory, such as 20GiB; whatif takes several, with commas
+--capacity SIZE: the card's memory, such as 20GiB
 --gpu NAME: the card by its name, such as 4090, in place of --capacity
 --held SIZE: what others hold of it
 --fraction F <float>: set_per_process_memory_fraction
---torch VER: the torch release (default: the recording's, else 2.14.1); whatif takes several, with commas
+--torch VER: the torch release (default: the recording's, else 2.14.1)
 --build B: cuda or rocmX.Y (default: the recording's, else cuda)
 --device N <int>: which device of a snapshot of several
 --max-bytes SIZE: read larger trace files than 1 GiB
@@ -153,6 +153,8 @@ def replay(arguments: argparse.Namespace) -> int:
 def whatif(arguments: argparse.Namespace) -> int:
     """Which setting avoids the out-of-memory, what each costs, or that none does.
 
+    --capacity SIZE: the card's memory, such as 20GiB; several with commas
+    --torch VER: the torch release (default: the recording's, else 2.14.1); several with commas
     --conf STR ...: try this one too; may be given again
     --only: try only the default settings and what --conf names
     --smallest: the smallest card that is enough, setting by setting

@@ -80,7 +80,7 @@ class Numbers:
 class Decision:
     """Which layer binds and why. ``pattern`` names the row of the decision table; ``step`` is the one next thing to do.
 
-    ``rests`` names the fields of Numbers that the answer rests on.
+    ``rests`` names the fields of Numbers that the answer rests on; ``filled``: one of them was filled in for a recorded box.
     """
 
     pattern: str
@@ -92,6 +92,7 @@ class Decision:
     step: str
     missing: tuple[str, ...] = ()
     rests: tuple[str, ...] = ()
+    filled: bool = False
 
 
 def decisions() -> dict[str, dict[str, Any]]:
@@ -289,9 +290,11 @@ def _graded(found: Decision, n: Numbers) -> Decision:
     rests = [field for field in found.rests if getattr(n, field) is not None]
     told = [field for field in rests if field in n.hearsay]
     steps: list[Confidence] = ["weak", "likely", "confirmed"]
-    unread = told or any(field in n.filled for field in rests)
-    most = 0 if rests and len(told) == len(rests) else 1 if unread or len(rests) == 1 else 2
-    return replace(found, confidence=steps[min(steps.index(found.confidence), most)])
+    filled = any(field in n.filled for field in rests)
+    unread = told or filled or len(rests) == 1
+    most = 0 if rests and len(told) == len(rests) else 1 if unread else 2
+    sure = steps[min(steps.index(found.confidence), most)]
+    return replace(found, confidence=sure, filled=filled)
 
 
 def _ram(n: Numbers) -> int | None:

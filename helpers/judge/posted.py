@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from helpers.judge import form, table
@@ -250,8 +250,8 @@ def _ceilings(evidence: CaseEvidence, figures: list[Figure], kind: str) -> Itera
         name = f"ceiling-{layer}" + ("-hint" if answer.confidence == "weak" else "")
         size = answer.pattern if answer.binding_bytes is None else answer.binding_bytes
         hard, proof = not set(answer.rests) & hearsay, answer.confidence == "confirmed"
-        source = f"the layers' totals ({answer.pattern})"
-        yield note(name, size, source, origin, answer.says, hard, proof)
+        found = note(name, size, "the layers' totals", origin, answer.says, hard, proof)
+        yield replace(found, filled=answer.filled)
         if evidence.bundle is not None:
             from helpers.judge.box import layer_observations
 

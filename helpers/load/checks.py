@@ -165,6 +165,7 @@ def as_rows(results: Sequence[CheckResult], people: bool = False) -> list[list[s
     for one in sorted(results, key=_order):
         row = [" and ".join(filter(None, [one.pci, one.peer])), one.check, one.state, one.says]
         if people:
+            row[1:3] = [word.replace("_", " ") for word in row[1:3]]
             peak = one.peak_bytes.show() if one.peak_bytes.ok else ""
             error = "" if one.max_error is None else f"{one.max_error:.1e}"
             row += [f"{one.seconds:.2f}", peak, error, one.message]

@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -348,7 +349,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
-    parser = _Parser("capture", description=__doc__, formatter_class=form, allow_abbrev=False)
+    name = "python -m helpers capture" if CHECKOUT.is_dir() else "python3 capture.pyz"
+    about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
+    parser = _Parser(name, description=about, formatter_class=form, allow_abbrev=False)
     for option, words in _KNOWN["options"].items():
         flag, _, value = option.partition(" ")
         more: Any = {"metavar": value, "default": ""} if value else {"action": "store_true"}

@@ -145,20 +145,21 @@ def access_table(bundle: Bundle) -> Shown:
 
 def provenance(bundle: Bundle) -> Shown:
     """Where the facts come from: when they were taken, how many sources answered, which were filled in; and what is fine."""
-    states = Counter(item.status.replace("_", " ") for item in bundle.items)
+    answers = (item.status.replace("_", " ").replace("ok", "read") for item in bundle.items)
+    states = Counter(answers)
     checked: list[list[object]] = [["checked and fine", line] for line in fine(bundle)]
     rows: list[list[object]] = [
         *checked,
         ["box", bundle.box],
         ["kind", bundle.kind],
         ["captured at", bundle.captured_at],
-        ["captured by", bundle.tool_version],
+        ["captured by", f"VRAM Casebook {bundle.tool_version}"],
         ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
         ["filled in", _filled(bundle) or "none: every reading is this machine's"],
     ]
     checks = f"{len(checked)} check{'s' * (len(checked) != 1)} found nothing wrong"
     says = f"{checks}; {bundle.kind}, {_filled(bundle) or 'all read'}"
-    head = ["provenance", "what it is"]
+    head = ["about", "what it is"]
     return Shown("Where the facts come from", head, rows, widest=None, result=says)
 
 

@@ -1,4 +1,4 @@
-"""Figures of memory pools, holders, ledgers and the kernel log, drawn on a sheet measured in inches.
+"""Figures of memory pools, holders and ledgers, drawn on a sheet measured in inches.
 
 Each is a ``Shown`` whose rows are what is drawn, so its alt text comes from them; its title is the answer. What is unknown is a
 short hatched stub with its reason, never a zero. A process has one colour in every figure, and no figure says anything by
@@ -17,13 +17,12 @@ from matplotlib.figure import Figure
 
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
-from helpers.look.kernel_log import Event
 from helpers.shapes import Reading
 from helpers.units import show_bytes
 
 from . import sheet, tables
-from .box import NO_LEDGER, ledger_table
-from .shown import Shown, cell, plain, size, words
+from .box import ledger_table
+from .shown import Shown, cell, plain, size
 
 LOOKS = {
     "outside": sheet.Look("#8a949e", "white", "\\\\\\\\"),
@@ -36,8 +35,6 @@ HATCHES = ("", "||||", "////")
 TOO_MUCH, FREE = sheet.Look("white", sheet.ALARM, "++++"), sheet.Look(sheet.PALE, sheet.MUTED)
 ROWS = 8
 """Rows of a ledger that have a piece of their own; the smallest processes beyond are taken together."""
-SHORT_S = 0.03
-"""The width of one event on the time line, in inches."""
 
 
 def pools(items: Iterable[Gpu | Pool]) -> Shown:
@@ -56,19 +53,16 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
 
 def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
     groups = tables.pools_of(items)
-    page = sheet.Sheet(title if groups else "")
+    page = sheet.Sheet(title)
     amounts = [(size(pool.total), used_of(pool)) for _, _, pools in groups for pool in pools]
     top = max((amount or 0 for pair in amounts for amount in pair), default=0)
     for gpu, pci, listed in groups:
         page.heading(_title(gpu, pci), f"{pci}  {gpu.driver if gpu else ''}".strip())
         if not listed:
-            page.nothing("No layer gives a pool for it.")
+            page.lines("No layer gives a pool for it.")
         page.bars(map(_pool_bar, listed), top)
         page.y += 0.1
-    if not groups:
-        page.nothing(tables.NO_POOL)
-    else:
-        page.footnote("Outline: total. Filled: in use. Hatched stub: not known. One scale.")
+    page.footnote("Outline: total. Filled: in use. Hatched stub: not known. One scale.")
     return page.done()
 
 
@@ -149,7 +143,7 @@ def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
 
 
 def _draw_ledgers(bars: list[tuple[GpuLedger, list[sheet.Piece]]], title: str) -> Figure:
-    page = sheet.Sheet(title if bars else "")
+    page = sheet.Sheet(title)
     top = max((_whole(*bar) for bar in bars), default=0) or 1
     for book, pieces in bars:
         used, source = size(book.used), "error message" if book.account == MESSAGE else "driver"
@@ -165,8 +159,6 @@ def _draw_ledgers(bars: list[tuple[GpuLedger, list[sheet.Piece]]], title: str) -
             page.lines(line, sheet.MARGIN + 0.2, tone)
             page.y += 0.03
         page.y += 0.1
-    if not bars:
-        page.nothing(NO_LEDGER)
     return page.done()
 
 
@@ -217,87 +209,5 @@ def pieces_of(book: GpuLedger, of: Mapping[int, str]) -> list[sheet.Piece]:
     return pieces
 
 
-def timeline(events: Iterable[Event], log: Reading | None = None) -> Shown:
-    """When the kernel log speaks of the GPUs, in this boot and the one before: a row a kind, worst kinds on top.
-
-    ``log`` says where the log was read from, or why it was not.
-    """
-    none = tables.no_events(log)
-    boots: list[tuple[str, list[Event]]] = []
-    listed, rows = list(events), []
-    for boot, title in ((-1, "Boot before"), (0, "This boot")):
-        if here := [e for e in listed if e.boot == boot]:
-            boots.append((title, here))
-            rows += [[title, _kind(kind), _count(here, kind)] for kind in _kinds(here)]
-    bad = [(title, _kind(e.kind)) for title, here in reversed(boots) for e in _worst(here)]
-    title = "Nothing in the kernel log is an error of a GPU or of memory"
-    if bad:
-        more = f", and {len(bad) - 1} more kind{'s' * (len(bad) > 2)}" * (len(bad) > 1)
-        title = f"{bad[0][0]}: {bad[0][1]}{more}"
-    columns, draw = ["boot", "kind", "lines"], partial(_draw_timeline, boots, none, title)
-    return Shown(title, columns, rows, none=none, draw=draw)
-
-
-def _draw_timeline(boots: list[tuple[str, list[Event]]], none: str, title: str) -> Figure:
-    page, left = sheet.Sheet(title if boots else ""), 1.8
-    for title, here in boots:
-        moments = [_seconds(when) for e in here for when in (e.when, e.until)]
-        end = max((at for at in moments if at is not None), default=0) or 1.0
-        alarms, count = _worst(here), _count(here)
-        page.heading(title, f"{count} line{'s' * (count != 1)}")
-        for kind in _kinds(here):
-            page.y += 0.2
-            many = str(_count(here, kind))
-            page.text(left - 0.14, many, ha="right")
-            room = left - sheet.MARGIN - 0.3 - sheet.inches(many, sheet.BODY)
-            page.text(sheet.MARGIN, sheet.fit(_kind(kind), room, sheet.BODY))
-            marks = [(_seconds(e.when), e) for e in here if e.kind == kind]
-            if all(at is None for at, _ in marks):
-                page.text(left, "the log gives no times", sheet.SMALL, sheet.MUTED)
-                continue
-            page.box(left, sheet.RIGHT - left, 0.008, sheet.Look(sheet.RULE), dy=-0.035)
-            for at, e in marks:
-                if at is not None:
-                    scale = (sheet.RIGHT - left - SHORT_S) / end
-                    wide = (max(_seconds(e.until) or at, at) - at) * scale + SHORT_S
-                    is_worst = any(e is alarm for alarm in alarms)
-                    look = sheet.Look(sheet.ALARM if is_worst else sheet.ACCENT)
-                    page.box(left + at * scale, wide, 0.15, look, dy=-0.11)
-        if any(at is not None for at in moments):
-            page.time_axis(left, sheet.RIGHT - SHORT_S, end)
-        page.y += 0.42
-    if not boots:
-        page.nothing(none)
-    return page.done()
-
-
 def _title(gpu: Gpu | None, pci: str) -> str:
     return plain(gpu.name.show()) if gpu and gpu.name.ok else "GPU" if pci else "Host"
-
-
-def _seconds(when: Reading) -> float | None:
-    value = when.value
-    if not when.ok or isinstance(value, str) or value is None or not math.isfinite(value):
-        return None
-    return max(float(value), 0.0)
-
-
-def _kinds(events: list[Event]) -> list[str]:
-    """The kinds of the events, worst first."""
-    return sorted({e.kind for e in events}, key=tables.worst_first)
-
-
-def _count(events: list[Event], kind: str = "") -> int:
-    """Lines of the log of a kind, or of all."""
-    return sum(e.count for e in events if kind in ("", e.kind))
-
-
-def _worst(events: list[Event]) -> list[Event]:
-    """The first event of each of the three worst kinds: what came later is often its echo. Harmless kinds have no worst."""
-    bad = {row["kind"] for row in words("events") if not row.get("harmless")}
-    there = [kind for kind in _kinds(events) if kind in bad]
-    return [next(e for e in events if e.kind == kind) for kind in there[:3]]
-
-
-def _kind(kind: str) -> str:
-    return tables.kind_words().get(kind) or plain(kind).replace("_", " ")

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from helpers.look.bundle import open_bundle
 from helpers.look.files import write_atomic
 from helpers.run.gate import before_the_end
 from helpers.run.history import same_run
@@ -28,7 +29,7 @@ from helpers.run.record import EARLIER, RecordUnreadable, boot_id, gone, read_ba
 from helpers.run.shapes import Run
 from helpers.shapes import Verdict
 
-from .batches import counted, leading
+from .batches import bundle_of, counted, leading
 from .box import ELSEWHERE
 from .page import Room, notebook_html, render
 from .shown import cut, duration, plain, uncoloured, words
@@ -262,6 +263,8 @@ def _titles(folder: Path, answers: list[dict[str, Any]], runs: list[Run]) -> dic
     box, verdict = f"{len(runs)} runs on {len(answers)} boxes", None
     if len(answers) == 1:
         box, verdict = answers[0]["box"], answers[0]["verdict"]
+        place = bundle_of([], folder)[0] if box == "live" else None
+        box = open_bundle(place).box if place else box
     heading = ", ".join(filter(None, [box, start[:10]]))
     columns: dict[str, list[str]] = {
         "Batch": [folder.resolve().name],

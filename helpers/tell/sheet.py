@@ -39,11 +39,6 @@ FONTS = "DejaVu Sans,Verdana,sans-serif"
 UNKNOWN = "/////"
 RIGHT, BAR, STACKED, STUB = WIDTH - MARGIN, 0.15, 0.24, 0.6
 """The right edge, the height of a bar and of a stacked one, and the width of a bar that is not known, in inches."""
-MINUTE, HOUR, DAY = 60, 3600, 86400
-TIMES = ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"))
-_FEW = (1, 2, 5, 10, 30)
-STEPS_S = (*_FEW, *(MINUTE * n for n in _FEW), *(HOUR * n for n in (1, 2, 6, 12)))
-STEPS_S += tuple(DAY * n for n in (1, 2, 7, 30, 365))
 
 
 class Look(NamedTuple):
@@ -162,13 +157,6 @@ class Sheet:
             self.text(x, line, SMALL, tone)
             self.y += 0.16
 
-    def nothing(self, words: str) -> None:
-        """The words that stand where there is nothing to draw."""
-        for line in wrap(words, RIGHT - MARGIN, BODY):
-            self.y += 0.2
-            self.text(MARGIN, line, color=MUTED)
-            self.y += 0.1
-
     def bars(self, bars: Iterable[Bar], top: float) -> None:
         """Bars on one scale, on which ``top`` is the whole width."""
         scale = (RIGHT - MARGIN) / (top or 1)
@@ -207,21 +195,6 @@ class Sheet:
         """What the marks of the figure mean."""
         self.y += 0.14
         self.lines(words)
-
-    def time_axis(self, left: float, right: float, end: float) -> None:
-        """Seconds since the boot from ``left`` to ``right``, with at most six labels at round times."""
-        step = next((s for s in STEPS_S if end / s <= 5), end / 5)
-        self.y, free_from = self.y + 0.2, left
-        for i in range(int(end / step) + 1):
-            x, seconds = left + i * step / end * (right - left), i * step
-            unit, name = next((one for one in TIMES if seconds >= one[0]), (1, "s"))
-            words = f"{seconds / unit:g} {name}" if i else "boot"
-            wide = inches(words, SMALL)
-            self.box(x, 0.008, 0.04, Look(MUTED), dy=-0.13)
-            start = min(max(x - wide / 2, left), RIGHT - wide)
-            if start >= free_from:
-                self.text(start, words, SMALL, MUTED)
-                free_from = start + wide + 0.08
 
     def done(self) -> Drawing:
         """The figure, as high as what was laid on it."""

@@ -174,6 +174,9 @@ class Shown:
             one if isinstance(one, Column) else Column(one, "", self.widest) for one in self.columns
         )
         object.__setattr__(self, "columns", columns)
+        object.__setattr__(
+            self, "draw", self.draw if self.cells else None
+        )  # not a figure of nothing
         for row in self.cells:
             if len(row) != len(columns):
                 expected = f"{len(columns)}, one for each of {', '.join(self._heads())}"
@@ -236,15 +239,15 @@ class Shown:
             for row in body
         )
         caption = escape(plain(self.title))
-        over = self.before[list(self.before[:1]) == [self.title] :]  # the title says it already
+        over = [line for line in self.before if line != self.title]  # the title says it already
         above, below = (_html_lines(some) for some in (over, [*why, *self.notes]))
         whole = (
             f"<table aria-label='{caption}'><thead><tr>{titles}</tr></thead>"
             f"<tbody>{lines}</tbody></table>"
         )
-        if not lines:
-            whole = _html_lines([self.nothing])
         top = f"<div style='color:{MUTED}'>{caption}</div>{above}"
+        if not lines:
+            top, whole = "", _html_lines([self.nothing])
         return f"<div class=casebook style='{SHEET}'>{top}{whole}{below}</div><style>{template('table.css', 'stacked.css')}</style>"
 
     def _repr_html_(self) -> str | None:

@@ -119,8 +119,10 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     ]
     head = ["time", "boot", "lines", "kind", "GPU", "process", "text"]
     notes = [] if log is None else [f"The log of this boot: {plain(log.show())}"]
-    said = Counter(str(row[3]) for row in rows).most_common()
-    says = ", ".join(f"{kind} ({count})" if count > 1 else kind for kind, count in said)
+    harmless = {row["words"] for row in words("events") if row.get("harmless")}
+    said = Counter(kind for kind in (str(row[3]) for row in rows) if kind not in harmless)
+    says = ", ".join(f"{kind} ({n})" if n > 1 else kind for kind, n in said.most_common())
+    says = says or "Nothing in the kernel log is an error of a GPU or of memory" * bool(rows)
     title, none = "Events of the kernel log", no_events(log)
     return Shown(title, head, rows, notes, widest=140, none=none, result=says, most=MOST_EVENTS)
 

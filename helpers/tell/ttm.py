@@ -53,7 +53,7 @@ def as_text(answer: Ttm) -> str:
         "",
     ]
     for about, *rest in _planned(answer):
-        out += wrapped(f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ")
+        out += wrapped(f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ", 80)
     if answer.commands:
         out += ["", command_text(answer)]
         others = [c.system for c in answer.commands[1:]]
@@ -65,7 +65,8 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     """Which layer binds and what would move it, the plan with its size in every unit, and what it would meet on this box."""
     made, names = stack.decision, words("layers")
     binds = names.get(made.binding, made.binding) if made.binding else "none is known"
-    rows: list[list[object]] = [["binds", binds, made.says], ["would move it", made.step, ""]]
+    then = "would move it" if made.binding else "to do"
+    rows: list[list[object]] = [["binds", binds, made.says], [then, made.step, ""]]
     rows += [["not read", name, ""] for name in made.missing]
     rows += (planned := _planned(answer))
     head, says = ["about", "in short", "why"], "{1}: {2}".format(*planned[0])
@@ -111,15 +112,14 @@ def ceilings_table(stack: Stack) -> Shown:
     """Every row of a stack: value, as its source writes it, what is pending, and whether it binds."""
     rows = []
     for row in stack.rows:
-        mark = "binds" if _binds(stack, row) else "" if row.layer else "no ceiling"
+        mark = "binds" if _binds(stack, row) else "" if row.layer or _is_card(row) else "no ceiling"
         native = f"{row.native} {row.unit}".removesuffix(" text") if row.native else None
         source = row.value.source or None
         rows.append([row.name, row.value, native, row.pending_bytes, mark, source])
     sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
     head = ["layer", "value", "as written", Column("pending", "bytes"), "state", "source"]
-    notes = [line for note in sentences for line in wrapped(note, "", "  ")]
     says = next((f"{r.name} binds: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
-    return Shown("The ceilings", head, rows, notes, result=says or "No layer is known to bind")
+    return Shown("The ceilings", head, rows, sentences, result=says or stack.decision.says)
 
 
 def _binds(stack: Stack, row: Ceiling) -> bool:
@@ -163,7 +163,8 @@ def ceilings_bars(stack: Stack) -> Shown:
 
     rows = [row for row in stack.rows if _is_drawn(row)]
     top = max((row.value.bytes for row in rows if row.value.ok), default=0) or 1
-    title, made = "No ceiling of this box is known to bind", stack.decision
+    made = stack.decision
+    title = made.says.rstrip(".")
     would = next((row for row in reversed(rows) if row.pending_bytes is not None), None)
     if would is not None and would.pending_bytes is not None:
         title = f"{would.name} would be {out_of(would.pending_bytes, top)}"
@@ -182,7 +183,12 @@ def ceilings_bars(stack: Stack) -> Shown:
 def _is_drawn(row: Ceiling) -> bool:
     if row.layer == "cgroup":
         return row.value.ok
-    return row.layer not in ("", None, "ulimit") or row.name in ("VRAM of the card", "nvidia-smi")
+    return row.layer not in ("", None, "ulimit") or _is_card(row)
+
+
+def _is_card(row: Ceiling) -> bool:
+    """Whether it is a card's own memory, which no layer between the RAM and torch limits."""
+    return row.name in ("VRAM of the card", "nvidia-smi")
 
 
 def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> Any:

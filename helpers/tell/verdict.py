@@ -192,7 +192,7 @@ def _items(items: list[Evidence], none: str) -> list[str]:
     out = []
     for e in items:
         value, source = plain(e.reading.show()), one_source([e.reading])
-        out += [*_prose(f"{e.id}: {e.says}"), f"      {value}   from {source}"]
+        out += [*_prose(e.says), f"      {value}   from {source}"]
     return out or ["  " + none]
 
 
@@ -202,7 +202,7 @@ def _prose(text: str, indent: str = "  ") -> list[str]:
 
 def _item(e: Evidence) -> str:
     value, source = _escaped(e.reading.show()), code(one_source([e.reading]))
-    return f"{_escaped(e.says)} **{value}** from {source} ({_escaped(e.id)})"
+    return f"{_escaped(e.says)} **{value}** from {source}"
 
 
 def _listed(title: str, lines: Iterable[str], none: str = "") -> str:
