@@ -32,13 +32,8 @@ from tell_boxes import (
 )
 
 from helpers.look.gpus import Gpu
-<<<<<<< HEAD
 from helpers.shapes import not_allowed, not_available, seen
-from helpers.tell import figures, sheet
-=======
-from helpers.look.reading import not_allowed, not_available, seen
 from helpers.tell import figures, sheet, tables
->>>>>>> b780b5c (A view of nothing is one line, a reading behind the lead is marked as filled in, commands hold no prose, the kernel log is one table, help keeps to 80 columns)
 from helpers.tell.sanitise import clean_svg
 from helpers.tell.shown import DARK, SCHEME, Shown, display
 from helpers.units import GIB

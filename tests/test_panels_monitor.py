@@ -17,7 +17,8 @@ import pytest
 from pythons import starts
 from trees import link, make_tree, write
 
-from helpers.tell.panels import frame, live, monitor, sampler
+from helpers.look import sampler
+from helpers.tell.panels import frame, live, monitor
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -217,7 +218,7 @@ def test_a_sampler_that_dies_is_said_in_the_panels_line(panel):
 
 def test_the_sampler_ends_with_whoever_listens():
     command, pipe = (
-        [sys.executable, "-m", "helpers.tell.panels.sampler", "0", "0.05"],
+        [sys.executable, "-m", "helpers.look.sampler", "0", "0.05"],
         subprocess.PIPE,
     )
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe) as child:

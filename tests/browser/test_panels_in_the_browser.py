@@ -192,7 +192,7 @@ def samplers():
     import psutil
 
     below = psutil.Process().children(recursive=True)
-    return [one.pid for one in below if "helpers.tell.panels.sampler" in " ".join(one.cmdline())]
+    return [one.pid for one in below if "helpers.look.sampler" in " ".join(one.cmdline())]
 
 
 def test_a_cell_run_again_leaves_one_feed_and_a_restart_none(page):

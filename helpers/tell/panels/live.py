@@ -168,7 +168,7 @@ class Feed:
     ):
         self._hear, self._ended, self._stopped = hear, ended, False
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "helpers.tell.panels.sampler", *arguments],
+            [sys.executable, "-m", "helpers.look.sampler", *arguments],
             cwd=CHECKOUT,
             env=environment(),
             stdin=subprocess.PIPE,
