@@ -89,7 +89,7 @@ def answer(given: Given) -> Answer:
         fits = False
     missing = given.missing + _missing(sheet if fits is not None else ends[HIGH], *table()["asks"])
     if fits is None and None not in spare.values():
-        missing.append("what the server measures at start: the ranges end on both sides")
+        missing.append("what the server measures at start: at least it fits, at most it does not")
     if not sheet.family:
         missing.append(f"program {program[:40] or '(none)'}: not known, counted without rounding")
     cache = {name: sheet.value(name) for name in table()["cache"]}

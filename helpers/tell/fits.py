@@ -22,7 +22,8 @@ def headline(answer: Answer) -> str:
         why = "; ".join(answer.missing[:2])
         if left is None:
             return f"Cannot tell whether it fits{of}: {why}"
-        return f"Likely {'fits' if left >= 0 else 'does not fit'}{of}, not certainly: {why}"
+        by = "fits" if left >= 0 else f"does not fit, by {show_bytes(-left)}"
+        return f"Likely {by}{of}, not certainly; missing is {why}"
     rest = "to spare" if answer.fits else "too much"
     known = left is not None and (left >= 0) is answer.fits
     by = f": {show_bytes(abs(left or 0))} {rest}" if known else ""
@@ -62,7 +63,7 @@ def _draw(answer: Answer) -> Any:
 
 def solved_lines(answer: Answer) -> list[str]:
     """What each open unknown may be, in a line each."""
-    says, found = words("fits")["solved"], answer.solved
+    says, found = words("fits")["solved"], {"asked": answer.cache["n_ctx"], **answer.solved}
     return [says[name].format(value) for name, value in found.items() if value is not None]
 
 
