@@ -8,6 +8,7 @@ from it) follows from the rules of ``VERBS``, which are said beside the answer.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -188,11 +189,18 @@ class _Change:
             saved = [each for each in members if self.spent[each]]
             if saved:
                 self._chunks(members, saved)
-            elif self.edit.verb == "/" and members[-1] + 1 < len(self.asked):
-                for each in members:  # a chunk's are not named by the program
-                    after = int(self.asked.at[members[-1] + 1]) + 1
-                    if self.asked.until[each] > after:
-                        self._moved(each, after)
+            elif self.edit.verb == "/":
+                self._unnamed(members)
+
+    def _unnamed(self, members: list[int]) -> None:
+        """Chunks are not named by the program: what has one name, which the next takes over, goes when the chunk is done."""
+        asked, last = self.asked, members[-1]
+        later = bisect_right(self.mine, last)
+        following = self.mine[later : later + len(members) + 1]
+        end = int(asked.at[following[-1]]) + NEAR if following and len(self.back) else 0
+        for one in members:
+            if asked.at[last + 1 :][:1].sum() < asked.until[one] <= end:
+                self._moved(one, int(asked.at[last + 1]) + 1)
 
     def _derived(self, one: int) -> list[int]:
         """What is computed from a request with as many values: those that follow one another in the forward pass, of equal size
