@@ -110,7 +110,9 @@ class Failpoint:
                 raise RuntimeError(f"SQLite takes no {name} of ours")
 
 
-def inline(argv: list[str], limit_s: float, *, env: Any, on_line: Any, stdin: int) -> Ended:
+def inline(
+    argv: list[str], limit_s: float, *, env: Any, on_line: Any, stdin: int, umask: int
+) -> Ended:
     """A worker that evaluates in the supervisor's own process: what the supervisor does is the same."""
     with os.fdopen(os.dup(stdin)) as asked:
         for line in asked:
