@@ -20,7 +20,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 @pytest.fixture(scope="module")
 def recorded():
-    names = "expandable threshold-alone xnack chunking gpu-reset"
+    names = "expandable threshold-alone xnack chunking gpu-reset fewer-parallel"
     return fix_study(open_box("cuda-24gb-tuning"), names.split())
 
 
@@ -41,27 +41,32 @@ def test_a_remedy_that_hangs_on_the_chip_is_predicted_for_the_chip_of_the_box():
 def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
     found = fixes.verdict(recorded)
     assert (
-        found.title == fixes.counts(recorded).title == "helps 1, harms 1, no effect 2, untested 1"
+        found.title == fixes.counts(recorded).title == "helps 2, harms 1, no effect 2, untested 1"
     )
-    assert found.summary == "Helps: expandable segments. Harms: the card is reset."
+    assert (
+        found.summary
+        == "Helps: ticks in chunks of a tenth; expandable segments. Harms: the card is reset."
+    )
     assert found.next_step.what == "First to try: expandable segments" and found.missing
     assert found.next_step.command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert "No effect was measured" in fixes.forest_plot(recorded).alt
     bars = fixes.saved_bars(recorded)
-    assert bars.title == "expandable segments: 35% less memory, by replay"
+    assert bars.title == "ticks in chunks of a tenth: 80% less memory, by rehearsal"
     assert png(bars.draw())[0].startswith(b"\x89PNG")
     assert "adopt none" in fixes.preset_text(recorded)
 
 
 def test_each_remedy_says_what_it_does_here_why_and_by_what(recorded):
-    first, harms, *_, last = fixes.fixes_table(recorded).rows
-    assert (first["on this box"], first["by"], cell(first["memory saved"], "%").words) == (
-        "helps",
-        "replay",
-        "35%",
-    )
+    first, second, harms, *_, last = fixes.fixes_table(recorded).rows
+    told = [
+        (row["on this box"], row["by"], cell(row["memory saved"], "%").words)
+        for row in (first, second)
+    ]
+    assert told == [("helps", "rehearsal", "80%"), ("helps", "replay", "35%")]
+    assert first["why"].startswith("rehearsed: every request is met either way: on 23.99 GiB peak")
     assert (harms["on this box"], harms["by"]) == ("harms", "argument")
-    assert (last["on this box"], last["why"][:21]) == ("untested", "claim 001-14, true: L")
+    assert (last["on this box"], last["why"][:14]) == ("untested", "claim 004-03, ")
+    assert "predicted: not enough evidence: not rehearsed because its processes" in last["why"]
 
 
 def test_all_that_is_known_of_a_remedy_stands_whole_in_its_row():
@@ -88,7 +93,8 @@ def test_remedies_for_other_boxes_are_counted_and_not_listed(box, others):
     assert set(study.elsewhere) == others
     assert len(study.rows) + sum(study.elsewhere.values()) == len(chosen([]))
     assert not [row for row in study.rows if "not for this box" in row.why]
-    (note,) = fixes.counts(study).notes
+    note, rehearsed = fixes.counts(study).notes
+    assert "on a card that is not there, replayed on this card under this release" in rehearsed
     assert all(f"for {other}" in note for other in others)
 
 

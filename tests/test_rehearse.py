@@ -23,7 +23,6 @@ from helpers.load.rehearse import build, devices, rehearse, study
 from helpers.load.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.workloads import workload
-from helpers.look.boxes import open_box
 from helpers.settings.presets import Preset
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -65,44 +64,6 @@ def test_peaks_that_nobody_saw_are_unknown_and_never_zero():
     lost = ran(peak_allocated_bytes=None, peak_reserved_bytes=None)
     line = command.told(lost)[0]
     assert "peak allocated unknown, reserved unknown, unknown retries" in line and "0 B" not in line
-
-
-# Cards.
-
-
-def test_every_card_has_a_source_and_figures_that_can_be():
-    for key, card in devices.TABLE.items():
-        assert card.source and key == key.lower() and 8 * GIB < card.total_bytes < 300 * GIB
-        assert 70 <= card.capability <= 120 and card.multiprocessors > 20 and card.l2_mib > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("5000",), "expected one of t4"),
-        (("", ""), "no card"),
-        (("", "much"), "size 'much'"),
-        (("t4", "", "20GiB"), "nothing is left"),
-        (("", "8GiB", "-1"), "size '-1'"),
-    ],
-)
-def test_a_card_that_cannot_be_is_refused_in_one_line(arguments, says):
-    with refused(devices.DeviceError, says):
-        devices.device(*arguments)
-
-
-def test_a_size_alone_is_a_card_and_what_others_hold_comes_off_it():
-    card = devices.device("", "20GiB", "1GiB")
-    assert (card.total_bytes, card.held_bytes, card.capability) == (20 * GIB, GIB, 90)
-    assert "held by others" in card.words
-
-
-def test_the_card_of_a_box_has_the_boxs_size_and_what_is_in_use():
-    card = devices.device(bundle=open_box("cuda-24gb-tuning"))
-    assert 20 * GIB < card.total_bytes < 26 * GIB and card.vendor == "cuda" and "box" in card.source
-    assert devices.device(bundle=open_box("strix-halo-1-found")).vendor == "rocm"
-    with refused(devices.DeviceError, "no GPU memory"):
-        devices.device(bundle=open_box("cpu-only"))
 
 
 # The command's arguments.
@@ -181,12 +142,13 @@ def fix_row(name, memory=None, predicted="predicted"):
     return FixRow(name, "", (), predicted, "not tried", "", "predicted", memory=memory)
 
 
-def measured(rows, preset="cuda-expandable"):
+def measured(rows, preset="cuda-expandable", seconds=60.0):
+    others = {"the host's": "cpu-return-memory"}
     wanted = [
-        Remedy(row.remedy, "says", "predicted", preset=preset * (row.remedy != "no preset"))
+        Remedy(row.remedy, "says", "predicted", "training", preset=others.get(row.remedy, preset))
         for row in rows
     ]
-    found = study.measured_rows(rows, wanted, workload("training"), GIB)
+    found = study.measured_rows(rows, wanted, CARD, seconds)
     return [row.measured for row in found]
 
 
@@ -195,9 +157,14 @@ def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
     monkeypatch.setattr(build, "tools", lambda: None)
     monkeypatch.setattr(study, "rehearse", lambda *_, conf, **__: ran(fits=bool(conf)))
     open_row, other = fix_row("one"), fix_row("other", predicted="not for this box")
-    words = measured([open_row, other, fix_row("no preset"), fix_row("tried", memory=object())])
+    words = measured([open_row, other, fix_row("the host's"), fix_row("tried", memory=object())])
     assert "passes with" in words[0] and "default runs out" in words[0]
     assert "measured by the real allocator" in words[0] and words[1:] == ["not tried"] * 3
+    late = measured([fix_row("one")], seconds=-1.0)[0]
+    assert late == "not rehearsed because its -1 s were over"
+    refuses = {"exit_code": 1, "error": "needs bitsandbytes"}
+    monkeypatch.setattr(study, "rehearse", lambda *_, conf, **__: ran(**refuses))
+    assert measured([fix_row("one")])[0].startswith("ended with 1: needs bitsandbytes; default")
 
 
 def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_path, monkeypatch):
@@ -286,14 +253,27 @@ def test_two_ends_of_what_hangs_on_values_are_one_line():
         (read("_local", inside="grad_scaler.py"), "assumed: the loss scaler read no overflow"),
         ({"missing": ["ncclCommShrink"]}, "not rehearsed: NCCL"),
         ({"missing": ["cusolverDnCreate"]}, "cuSOLVER's workspaces are not known and taken as 0"),
-        ({"counts": {"transforms": 3}}, "each of 3 plans of cuFFT has a work area of once"),
-        ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls needs 0 bytes"),
+        ({"counts": {"transform_bytes": 4 * MIB}}, "1 to 8 times that, 28.00 MiB more at the most"),
+        ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls has 0 B of workspace"),
+        ({"counts": {"cudnn": 1}}, "512.00 MiB more at the most"),
+        ({"counts": {"collectives": 1}}, "4 MiB unless NCCL_BUFFSIZE says else"),
         ({"counts": {"managed": 5 * MIB}}, "5 MiB of managed memory were asked for"),
         ({"forks": 3}, "3 processes were forked"),
     ],
 )
 def test_what_a_rehearsal_cannot_know_is_named(more, says):
     assert says in trust(more)
+
+
+def test_workspaces_of_which_only_a_range_is_known_make_a_tight_fit_neither_yes_nor_no(monkeypatch):
+    told = [{**QUIET, "counts": {"cudnn": 3}}]
+    assert rehearse.workspaces(told, 0)[0] == 512 * MIB and not rehearse.workspaces(told, MIB)[0]
+    monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "64")
+    assert rehearse.workspaces(told, 0)[0] == 64 * MIB
+    tight = ran(size=80 * MIB, more_bytes=64 * MIB)
+    assert tight.between and "between fits and runs out" in command.told(tight)[0]
+    assert not ran(size=84 * MIB, more_bytes=64 * MIB).between
+    assert not ran(size=80 * MIB, fits=False, more_bytes=64 * MIB).between
 
 
 def test_a_quiet_program_leaves_only_what_is_always_so():
@@ -644,10 +624,10 @@ def test_what_nobody_wrote_by_hand_answers_by_name_and_fills_what_it_must():
 
 def test_the_settings_of_a_box_are_those_of_its_rehearsal_unless_others_are_given():
     box = SimpleNamespace(conf=None, box="rx7900xt-container")
-    conf, [line] = command._conf(box)
+    conf, extra, [line] = command._settings(box)
     assert "expandable_segments:True" in conf and "PYTORCH_HIP_ALLOC_CONF" in line
-    assert command._conf(SimpleNamespace(conf="", box=box.box)) == ("", [])
-    assert command._conf(SimpleNamespace(conf=None, box="cuda-healthy")) == (None, [])
+    assert not extra and command._settings(SimpleNamespace(conf="", box=box.box)) == ("", {}, [])
+    assert command._settings(SimpleNamespace(conf=None, box="cuda-healthy")) == (None, {}, [])
 
 
 # Under the real allocator: CASEBOOK_ORACLE_TORCH names a folder with a CUDA wheel of torch (pip install --no-deps --target).

@@ -12,13 +12,16 @@ from helpers.load.fixplan import Arm, Pair, Ran, plan
 from helpers.load.patterns import generate
 from helpers.load.remedies import (
     NO_GPU,
+    NOT_REHEARSED,
     PATH,
     RECORDED,
+    RECORDED_RUNS,
     adopt,
     fix_table,
     forest,
     pairs,
     predict,
+    recorded_path,
     remedies,
 )
 from helpers.load.workloads import workload
@@ -92,7 +95,10 @@ def test_the_whole_list_fits_a_plan():
         ("no-sdma", OLD_ROCM, "no_effect"),
         ("serialize", OLD_ROCM, "harmful"),
         ("no-cache-cuda", CUDA, "harmful"),
-        ("chunking", CUDA, "not_enough_evidence"),
+        ("chunking", CUDA, "helps"),
+        ("chunking", OLD_ROCM, "helps"),
+        ("pool", CUDA, "harmful"),
+        ("fewer-parallel", CUDA, "not_enough_evidence"),
         ("one-arena", CUDA, "not_enough_evidence"),
         ("roundup", ("2.1.0+cu121", "cuda"), "not_enough_evidence"),
     ],
@@ -204,3 +210,11 @@ def test_a_preset_to_adopt_is_one_that_was_shown_to_help():
     assert argued.verdict == "predicted"
     helps = tried("one-arena", work_bytes=900)
     assert adopt([argued, helps]) == ["cpu-one-arena"] and adopt([tried("one-arena")]) == []
+
+
+def test_each_change_of_the_work_has_its_rehearsal_and_its_controls_or_a_reason():
+    measured = [one for one in remedies() if one.how == "measured" and not one.preset]
+    tried = [one.pair() for one in measured if one.id not in NOT_REHEARSED]
+    wanted = {recorded_path(arm.workload) for pair in tried for arm in (pair.control, pair.treated)}
+    assert wanted == set(RECORDED_RUNS.glob("*.parquet"))
+    assert set(NOT_REHEARSED) < {one.id for one in measured}

@@ -89,8 +89,9 @@ def choose(engine: str, operations: int) -> str:
     if engine == "plain":
         return engine
     must, plain_s = engine == "compiled", (_plain + operations) / PLAIN_A_SECOND
-    compiled = sys.modules.get(COMPILED)
-    if must or plain_s > LOAD_S:
+    compiled = None
+    # While another thread imports it, it stands there half made: importing waits for the whole.
+    if must or plain_s > LOAD_S or COMPILED in sys.modules:
         try:
             compiled = importlib.import_module(COMPILED)
         except ImportError:

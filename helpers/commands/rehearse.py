@@ -109,7 +109,7 @@ def rehearse(given: argparse.Namespace) -> int:
     --values {least,typical,most,between} = typical: how large what hangs on values is (typical: half; between: both ends)
     --held SIZE: what the context and others hold, such as 500MiB
     --torch VER: its release (default: your own CUDA torch, else 2.14.1)
-    --cudnn-workspace SIZE: what each cuDNN call takes, unknown here (default: 0)
+    --cudnn-workspace SIZE: what each cuDNN call takes, such as 512MiB (default: 0, and a range is said)
     --cache FOLDER: where that is (default: vram-casebook in XDG_CACHE_HOME)
     Example: rehearse --gpu 4090 -- python train.py
     """
@@ -151,18 +151,24 @@ def _card(given: argparse.Namespace) -> Device:
     return device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
 
 
-def _conf(given: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """The allocator's settings: as given, else as the box had them, which is said; None: the program's own."""
+def _settings(given: argparse.Namespace) -> tuple[str | None, dict[str, str], list[str]]:
+    """The allocator's settings: as given, else as the box had them (None: the program's own); what else of its environment
+    decides what is allocated; and what was taken over, a line each."""
+    from helpers.load.rehearse.rehearse import DECIDES
     from helpers.look.access import variables
     from helpers.look.boxes import open_box
     from helpers.settings.audit import value_and_remark
     from helpers.settings.table import CONF_NAMES
 
-    if given.conf is not None or not given.box:
-        return given.conf, []
-    had = {v.name: value_and_remark(v.name, v.value)[0] for v in variables(open_box(given.box))}
+    if not given.box:
+        return given.conf, {}, []
+    there = variables(open_box(given.box))
+    had = {one.name: value_and_remark(one.name, one.value)[0] or "" for one in there}
+    extra = {name: had[name] for name in DECIDES if had.get(name)}
     name = next((name for name in CONF_NAMES if had.get(name)), "")
-    return had.get(name), [f"as on the box: {name}={had[name]}"] if name else []
+    conf = (had.get(name) or None) if given.conf is None else given.conf
+    taken = {**({name: had[name]} if name and given.conf is None else {}), **extra}
+    return conf, extra, [f"as on the box: {key}={value}" for key, value in taken.items()]
 
 
 def _cards() -> str:
@@ -222,7 +228,8 @@ def _answer(
     if given.find_capacity or given.find_batch or given.against:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _several(given, command, card, run, Path(folder))
-    out, (conf, as_there) = _out(given, "rehearsal"), _conf(given)
+    out, (conf, extra, as_there) = _out(given, "rehearsal"), _settings(given)
+    run = partial(run, extra=extra)
     done = run(command, card, out, conf=conf)
     both = [done]
     if given.values == "between" and not done.exact:
@@ -353,6 +360,8 @@ def told(done: Rehearsal) -> list[str]:
     unknown = done.peak_reserved_bytes is None or done.at_least
     retries = "unknown" if unknown else done.retries
     outcome = done.outcome if done.fits else "does not fit" if done.ooms else other
+    if done.between:
+        outcome += f": {show_bytes(done.more_bytes)} more are needed where workspaces take the most"
     if done.stopped:
         outcome += f": ended by {done.stopped} after {done.steps} steps"
     outcome += "" if done.exact else ", as far as that can be told: see what is not to be trusted"

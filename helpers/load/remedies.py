@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
-from helpers.allocator.trace import Trace
+from helpers.allocator.load import read
+from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.whatif import whatif
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.load import effect, fixplan
@@ -39,9 +41,18 @@ from helpers.units import parse_size, show_bytes
 PATH = CHECKOUT / "env" / "remedies.yaml"
 OUT = OUTPUTS / "trials"
 CPU_BYTES = 20 << 30
+RECORDED_RUNS = CHECKOUT / "env" / "traces" / "remedies"
+"""What each workload asked of torch's own allocator on a card that is not there (tests/record_remedies.py)."""
 OPEN = ("depends", "unsupported")
 RECORDED = "not available because recorded"
 NO_GPU = "not available because this box has no GPU"
+NOT_KEPT = "not rehearsed because no run of it was kept: "
+NOT_REHEARSED = {
+    "8bit-optimizer": "not rehearsed because its kernels are bitsandbytes' own, beside torch",
+    "recycle": "not rehearsed because each of its processes has a card to itself, one after the other",
+    "fewer-parallel": "not rehearsed because its processes share a card, and each would have one to itself",
+}
+"""Remedies that change the work and that no single process rehearses."""
 VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
 INERT = {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}
 """Verdicts of the audit under which a setting does nothing."""
@@ -85,13 +96,14 @@ class Prediction:
     """What a remedy is expected to do. ``verdict`` is one of the fix verdicts.
 
     ``audited``: the audit of the settings alone decided, so no trial is needed to know it. ``saves``: the share of the peak that
-    a replay saved.
+    a replay saved, ``rehearsed``: of what this very remedy and its control asked of torch's own allocator.
     """
 
     verdict: str
     why: str
     audited: bool = False
     saves: float | None = None
+    rehearsed: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,7 @@ class FixRow:
     guess: str = ""
     saves: float | None = None
     why: str = ""
+    rehearsed: bool = False
 
     @property
     def effect(self) -> str:
@@ -133,7 +146,8 @@ class FixRow:
             return ""
         if self.argued == f"{self.guess}: {self.why}":
             return "argument"
-        return "audit" if self.saves is None else "replay"
+        replayed = "rehearsal" if self.rehearsed else "replay"
+        return "audit" if self.saves is None and not self.rehearsed else replayed
 
 
 @lru_cache(maxsize=1)
@@ -207,12 +221,12 @@ def predict(
 ) -> Prediction:
     """What the preset of a remedy would do on a card of that size: by the audit of its settings, then by a replay of ``trace``.
 
-    ``torch`` as it prints itself, ``build`` cuda or rocm. Without a preset, or without a trace where one is needed, nothing is
-    predicted; nor is a preset for the other vendor, which is not supported.
+    ``torch`` as it prints itself, ``build`` cuda or rocm. A remedy without a preset changes the work itself: see rehearsed.
+    Without a trace where one is needed nothing is predicted; nor is a preset for the other vendor, which is not supported.
     """
     unknown = "not_enough_evidence"
     if not remedy.preset:
-        return Prediction(unknown, "nothing predicts what a change of the work itself saves")
+        return rehearsed(remedy.pair(), capacity_bytes, torch, build)
     preset = load(remedy.preset)
     if set(preset.environ) <= set(HOST_NAMES):
         why = "only a trial shows what a setting of the C library or OpenMP does"
@@ -233,6 +247,38 @@ def predict(
         return Prediction(unknown, str(error))
     rows = {row.settings: row for row in answer.rows}
     return _replayed(rows[""], rows[conf], capacity_bytes, answer.needs_bytes)
+
+
+def recorded_path(work: Workload) -> Path:
+    """Where the requests of a built-in workload with these parameters are kept, if they were recorded."""
+    words = [work.name, *(f"{key}-{value}" for key, value in sorted(work.parameters.items()))]
+    return RECORDED_RUNS / f"{'-'.join(words).replace('_', '-')}.parquet"
+
+
+def rehearsed(pair: Pair, capacity_bytes: int, torch: str, build: str) -> Prediction:
+    """What a change of the work does on a card of that size: it and its control, as they were rehearsed, replayed there.
+
+    Their requests are those of torch 2.14.1 on an A100 that is not there; the card, the release and the build are the box's. What
+    it does to time and to the answer only a trial shows.
+    """
+    paths = [recorded_path(arm.workload) for arm in (pair.control, pair.treated)]
+    if missing := next((path.stem for path in paths if not path.exists()), ""):
+        return Prediction("not_enough_evidence", NOT_REHEARSED.get(pair.name, NOT_KEPT + missing))
+    try:
+        control, treated = (_replay_of(path, capacity_bytes, torch, build) for path in paths)
+    except (TraceError, VersionError, ValueError) as error:
+        return Prediction("not_enough_evidence", f"not rehearsed because {error}")
+    told = _replayed(control, treated, capacity_bytes, 0)
+    why = told.why.replace("the default settings", "its control").replace(
+        "default settings", "its control"
+    )
+    return replace(told, why=f"rehearsed: {why}", rehearsed=True)
+
+
+@lru_cache(maxsize=256)
+def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Replay:
+    card = Card(capacity_bytes)
+    return whatif(read(path), card, torch=torch, build=build, confs=[""]).rows[0]
 
 
 def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
@@ -370,7 +416,9 @@ def fix_table(
         row = FixRow(one.id, one.says, one.claims, predicted, RECORDED, noted, verdict)
         known = guess or Prediction(one.verdict, one.why)
         why = noted if nothing and noted else known.why
-        row = replace(row, guess=known.verdict, saves=known.saves, why=why)
+        row = replace(
+            row, guess=known.verdict, saves=known.saves, why=why, rehearsed=known.rehearsed
+        )
         if not recorded:
             row = replace(row, measured=(not_tried or {}).get(one.id, "not tried"))
             if pair and ran:

@@ -19,7 +19,11 @@ from .shown import Column, Shown, percent
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
 """What a remedy does on a box, in the order in which it is shown, each with its colour."""
 UNSAID = ("", "not predicted", "not tried", RECORDED)
-WAYS = ("trials", "replay", "audit", "argument")
+WAYS = ("trials", "rehearsal", "replay", "audit", "argument")
+BY_REHEARSAL = (
+    "By rehearsal: what the remedy and its control asked of the allocator of torch 2.14.1, cuda, on a card that is not there, "
+    "replayed on this card under this release and build. Time and answers it does not show."
+)
 NOTHING_HELPS = (
     "Nothing here is known to help this box: record the failing run and ask what is missing"
 )
@@ -46,9 +50,10 @@ def counts(study: FixStudy) -> Shown:
         [effect, len(own), *(sum(row.by == way for row in own) for way in WAYS)]
         for effect, own in _by_effect(study).items()
     ]
-    heads = ["on this box", "remedies", "by trials", "by replay", "by audit", "by argument"]
+    heads = ["on this box", "remedies", *(f"by {way}" for way in WAYS)]
     named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
-    left = [f"Left out, as they are for other boxes: {named}."] if named else ()
+    left = [f"Left out, as they are for other boxes: {named}."] if named else []
+    left += [BY_REHEARSAL] if any(row.by == "rehearsal" for row in study.rows) else []
     return Shown(counted(study), heads, rows, left)
 
 
@@ -92,9 +97,9 @@ def _reasons(row: FixRow) -> str:
 
 
 def saved_bars(study: FixStudy) -> Shown:
-    """The memory that each remedy saves, as far as trials or a replay say so: a bar is what is left of the control's peak."""
+    """The memory that each remedy saves, as far as trials, a rehearsal or a replay say so: a bar is what is left of the peak."""
     known = [row for row in ranked(study) if row.saved is not None]
-    title = "No replay or trial says how much memory a remedy saves here"
+    title = "No rehearsal, replay or trial says how much memory a remedy saves here"
     if known:
         best = max(known, key=lambda row: row.saved or 0)
         title = f"{best.says}: {best.saved:.0%} less memory, by {best.by}"
@@ -171,9 +176,10 @@ def _short(row: FixRow) -> str:
 
 
 def verdict(study: FixStudy) -> Verdict:
-    """How many help and harm, which, and the one to begin with: the one that trials, else a replay, saw save most."""
+    """How many help and harm, which, and the one to begin with: what trials, else a replay of the trace given, saw save most."""
     by = _by_effect(study)
-    best = next((row for row in by["helps"] if row.by == "trials"), next(iter(by["helps"]), None))
+    ways = ("trials", "replay", *WAYS)
+    best = next((row for way in ways for row in by["helps"] if row.by == way), None)
     how = "this notebook with box = live and a time budget"
     record = "python -m helpers record --out run.pickle -- python your_program.py"
     step = NextStep(what=NOTHING_HELPS, command=record)

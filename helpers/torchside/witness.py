@@ -26,7 +26,10 @@ SIZES = frozenset(
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENDLESS = 1000
 # In the order of device.c.
-COUNTS = "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives managed".split()
+COUNTS = (
+    "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives "
+    "managed transform_bytes"
+).split()
 
 
 class Witness:

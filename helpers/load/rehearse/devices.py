@@ -74,7 +74,8 @@ def device(
     if not found:
         source = "the size as given; the other figures are an H100's"
         size_alone = replace(TABLE["h100"], name="CUDA card", source=source)
-        found = of_bundle(bundle) if bundle else size_alone
+        own = bundle and not (capacity and largest_pool(bundle)[2] is None)
+        found = of_bundle(bundle) if bundle and own else size_alone
     try:
         size = parse_size(capacity) if capacity else found.total_bytes
         taken = parse_size(held) if held else found.held_bytes

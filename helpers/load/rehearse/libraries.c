@@ -320,5 +320,6 @@ API int cufftXtMakePlanMany(int plan, int rank, long long *n, long long *ie, lon
     u64 size = type == 5 ? 16 : type == 6 ? 4 : 8; /* complex double; complex half; complex float */
     note(N_FFT);
     *ws = (size_t)(elements * size * env_u64("FAKE_FFT_WS", 1));
+    if (*ws > counts[N_FFT_BYTES]) counts[N_FFT_BYTES] = *ws;
     return OK;
 }

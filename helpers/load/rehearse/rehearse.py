@@ -25,8 +25,16 @@ from helpers.load.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, 
 from helpers.load.rehearse.build import NEEDS, WORDS, Torch, build
 from helpers.load.rehearse.devices import Device
 from helpers.look import files
+from helpers.units import show_bytes
 
 SHOWN = 6
+DECIDES = (
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "CUDNN_CONV_WSCAP_DBG",
+)
+"""Variables beside the allocator's own that decide what torch allocates, by its documentation (CUDA environment variables)."""
 DIED = "killed or crashed"  # the recorder's word (helpers/load/record.py)
 Told = Sequence[Mapping[str, Any]]
 """What the witness of each process wrote (helpers/torchside/witness.py)."""
@@ -64,7 +72,8 @@ class Rehearsal:
     ``ooms`` counts those too that the program caught. ``trace`` is ready for replay and what-if; None: ``why_no_trace``.
     ``exact``: nothing allocated is known to hang on values that were not computed. ``trust`` says what it rests on. ``at_least``:
     a process of it died, so the peaks are those it had reached. ``stopped``: by which limit, after ``steps`` of an optimizer.
-    ``whose``: whose fault it is where it failed: memory, the program or the rehearsal, and why, in one line.
+    ``whose``: whose fault it is where it failed: memory, the program or the rehearsal, and why, in one line. ``more_bytes``: how
+    much higher the peak may be by workspaces of libraries, of which only a range is known.
     """
 
     device: Device
@@ -87,6 +96,7 @@ class Rehearsal:
     stopped: str = ""
     steps: int = 0
     whose: str = ""
+    more_bytes: int = 0
 
     @property
     def label(self) -> str:
@@ -99,8 +109,16 @@ class Rehearsal:
         return self.exit_code == 0 and self.ooms == 0
 
     @property
+    def between(self) -> bool:
+        """It fits with the least workspaces that its libraries may take, and not with the most."""
+        room = self.device.total_bytes - self.device.held_bytes
+        return self.fits and (self.peak_reserved_bytes or 0) + self.more_bytes > room
+
+    @property
     def outcome(self) -> str:
-        """fits, runs out, or what it ended with."""
+        """fits, runs out, between the two, or what it ended with."""
+        if self.between:
+            return "between fits and runs out"
         other = "runs out" if self.ooms else f"ended with {self.exit_code}"
         return ("fits so far" if self.stopped else "fits") if self.fits else other
 
@@ -247,6 +265,7 @@ def _found(
         stopped=stopped,
         steps=max((row.get("steps", 0) for row in told), default=0),
         whose=whose(done, told) if done.exit_code else "",
+        more_bytes=workspaces(told, workspace_bytes)[0],
     )
 
 
@@ -324,6 +343,7 @@ def trust(
         kept = by_place.setdefault(f"{row['place']} {row['op']}", {**row, "times": 0})
         kept["times"] += row["times"]
     lines = [sentences["sizes"].format(**row, bound=bound) for row in [*by_place.values()][:SHOWN]]
+    lines += workspaces(told, cudnn_workspace_bytes)[1]
     failed = dict.fromkeys(row["beside"] for row in told if row.get("beside"))
     lines += [sentences["beside"].format(error=error) for error in failed]
     compiled = sum(row.get("compiled", 0) for row in told)
@@ -341,18 +361,36 @@ def trust(
     missing = [says for name in called for start, says in libraries if name.startswith(start)]
     lines += dict.fromkeys(missing)
     using = sum(bool(row["counts"].get("launches")) for row in told)
-    counted = ("cudnn", "transforms", "collectives", "managed")
-    counts = {what: sum(row["counts"].get(what, 0) for row in told) for what in counted}
+    counts = {
+        what: sum(row["counts"].get(what, 0) for row in told) for what in ("collectives", "managed")
+    }
     counts["managed"] >>= 20
     forks = sum(row["forks"] for row in told)
     counts |= {"streams": streams * (streams > 1), "forks": forks, "several": using * (using > 1)}
-    known_bytes = {"bytes": cudnn_workspace_bytes}
-    lines += [
-        sentences[what].format(many=many, **known_bytes) for what, many in counts.items() if many
-    ]
+    lines += [sentences[what].format(many=many) for what, many in counts.items() if many]
     rocm = WORDS["rocm"] if device.vendor == "rocm" else ()
     stands_in = [f"a CUDA build stands in for ROCm: {line}" for line in rocm]
     return [*lines, *stands_in, WORDS["outside"]]
+
+
+def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
+    """How much higher the peak may be by what libraries take of which only a range is known, and a line each with its source.
+
+    ``cudnn_bytes``: what each call of cuDNN was given; above 0 that was said by whoever asked, and is no range.
+    """
+    more, lines = 0, []
+    for row in WORDS["workspaces"]:
+        seen = [process["counts"].get(row["count"], 0) for process in told]
+        many = max(seen, default=0) if row["times"] else sum(seen)
+        cap = os.environ.get(row["cap"], "")
+        most = (int(cap) if cap.isdigit() and row["most_mib"] else row["most_mib"]) << 20
+        most = 0 if cudnn_bytes and most else most + row["times"] * many
+        if many:
+            more += most
+            words = f"{show_bytes(most)} more at the most" if most else "as --cudnn-workspace says"
+            known = {"many": many, "least": show_bytes(cudnn_bytes), "range": words}
+            lines.append(f"assumed: {row['says'].format(**known)} ({row['source']})")
+    return more, lines
 
 
 def exact(told: Told) -> bool:

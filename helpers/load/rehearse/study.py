@@ -6,8 +6,10 @@ first. Notebooks get rows of a table, or one line that says why there are none. 
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +18,17 @@ from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.load import read
 from helpers.allocator.trace import TraceError
-from helpers.child import CHECKOUT
+from helpers.child import CHECKOUT, json_row
+from helpers.load.fixplan import Arm
 from helpers.load.record import RecordError
 from helpers.load.rehearse import build
 from helpers.load.rehearse.devices import Device, device
 from helpers.load.rehearse.rehearse import Rehearsal, rehearse
-from helpers.load.remedies import FixRow, Remedy
+from helpers.load.remedies import NOT_REHEARSED, FixRow, Remedy
 from helpers.load.targets import Target, torch_interpreter
 from helpers.load.workloads import Workload, argv
-from helpers.settings.presets import Preset, load
+from helpers.look import files
+from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES, VersionError
 from helpers.settings.text import SettingsError
 from helpers.units import halved, show_bytes
@@ -150,11 +154,15 @@ def against(
     """A rehearsal for each preset, and one with default settings under the name ``none``. ``run`` takes a setting and more
     environment; a preset for ROCm's allocator is given to the CUDA build under its name there."""
     found = {"none": run("", {})}
-    for preset in presets:
-        confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
-        other = {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
-        found[preset.name] = run(confs[0] if confs else "", other)
+    found |= {preset.name: run(*settings_of(preset)) for preset in presets}
     return found
+
+
+def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
+    """What a preset sets of the allocator, under whatever name, and the rest of its environment."""
+    confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
+    other = {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
+    return confs[0] if confs else "", other
 
 
 def command(wanted: Workload, python: str, seed: int = 0) -> list[str]:
@@ -180,7 +188,10 @@ class _Bench:
     ) -> Rehearsal:
         self.count += 1
         out = self.folder / f"run{self.count}"
-        return self.run(command(work, self.python), card, out, conf=conf, extra=extra)
+        done = self.run(command(work, self.python), card, out, conf=conf, extra=extra)
+        log = files.text("", str(self.folder / "log"))
+        refused = next((row for row in map(json_row, log.splitlines()) if "why" in row), None)
+        return replace(done, exit_code=1, error=str(refused["why"])) if refused else done
 
 
 def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[str]]:
@@ -200,28 +211,59 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
     return rows
 
 
-def measured_rows(
-    rows: Sequence[FixRow], wanted: Sequence[Remedy], work: Workload, capacity_bytes: int
-) -> list[FixRow]:
-    """The fix table with its measured column filled by the real allocator: ``work`` on a card of that size, once per preset.
+def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
+    """What a rehearsal can try of these remedies, each beside its control: changes of the work, and settings of the allocator.
 
-    Settings of the allocator alone: what another vendor's programs read does nothing to a card that is not there. What a
-    trial measured stays.
+    What another part of the stack reads does nothing to a card that is not there, what is argued no run decides, and processes
+    beside or after each other would each have that card to themselves.
     """
-    listed = {row.remedy for row in rows if "not for this box" not in row.predicted}
-    predicted = (one for one in wanted if one.how == "predicted" and one.id in listed)
-    presets = {one.id: load(one.preset) for one in predicted if one.preset}
-    presets = {name: one for name, one in presets.items() if ALLOCATOR & one.environ.keys()}
+    single = (one for one in wanted if one.id not in NOT_REHEARSED)
+    tried = (one.pair() for one in single if one.how != "argued" and one.needs != "cpu")
+    pairs = {pair.name: (pair.control, pair.treated) for pair in tried}
+    return {name: both for name, both in pairs.items() if _reads(both[1].preset)}
+
+
+def _reads(preset: Preset) -> bool:
+    return not preset.environ or bool(ALLOCATOR & preset.environ.keys())
+
+
+def rehearsed_arms(
+    wanted: Mapping[str, tuple[Arm, Arm]], card: Device, seconds: float = math.inf
+) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
+    """Each pair rehearsed on that card, an arm that several share once; none begins after so many ``seconds``.
+
+    The traces are gone when the next one is asked for. Raises NotReady and RecordError.
+    """
+    until, done = time.monotonic() + seconds, dict[str, Rehearsal]()
+    with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
+        bench = _Bench(folder)
+        for name, both in wanted.items():
+            if time.monotonic() > until:
+                return
+            for arm in both:
+                conf, extra = settings_of(arm.preset)
+                if arm.name not in done:
+                    done[arm.name] = bench.rehearse(arm.workload, card, conf, extra)
+            yield name, done[both[0].name], done[both[1].name]
+
+
+def measured_rows(
+    rows: Sequence[FixRow], wanted: Sequence[Remedy], card: Device, seconds: float = math.inf
+) -> list[FixRow]:
+    """The fix table with its measured column filled by the real allocator: each remedy that can be rehearsed on that card.
+
+    What a trial measured stays; what the ``seconds`` did not suffice for says so.
+    """
+    open_rows = {
+        row.remedy for row in rows if row.memory is None and "not for this box" not in row.predicted
+    }
+    tried = arms([one for one in wanted if one.id in open_rows])
+    words = dict.fromkeys(tried, f"not rehearsed because its {seconds:.0f} s were over")
     try:
-        with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-            run = partial(_Bench(folder).rehearse, work, device("", str(capacity_bytes)))
-            runs = against(run, list(presets.values()))
-        none = runs["none"]
-        words = {name: measured_words(none, runs[one.name]) for name, one in presets.items()}
+        for name, *both in rehearsed_arms(tried, card, seconds):
+            words[name] = measured_words(*both)
     except (build.NotReady, RecordError) as error:
-        words = dict.fromkeys(presets, f"not rehearsed because {error}")
-    measured = {row.remedy: row.measured for row in rows if row.memory is not None}
-    words = {**words, **measured}
+        words = dict.fromkeys(tried, f"not rehearsed because {error}")
     return [replace(row, measured=words.get(row.remedy, row.measured)) for row in rows]
 
 
@@ -230,6 +272,8 @@ def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
 
     def one(run: Rehearsal) -> str:
         how = {"fits": "passes"}.get(run.outcome, run.outcome)
+        if not run.fits and not run.ooms:
+            return f"{how}: {run.error}"
         retries = f", {run.retries} retries" * bool(run.retries)
         return f"{how} with {show_bytes(run.peak_reserved_bytes)}{retries}"
 
