@@ -102,7 +102,7 @@ def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
 @settings(max_examples=50, deadline=None)
 def test_the_largest_batch_is_the_last_that_fits(limit, start):
     found = study.find_batch(lambda batch: ran(fits=batch <= limit), start)
-    assert (found.best, found.beyond) == (limit, limit + 1) and len(found.runs) < 30
+    assert (found.best, found.beyond) == (limit, limit + 1) and len(found.done) < 30
 
 
 def test_no_batch_fits_or_every_one_that_is_tried():
@@ -131,11 +131,9 @@ HIP = {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": 
 
 
 def test_presets_are_given_as_settings_of_the_cuda_build():
-    seen = []
-    study.against(
-        lambda conf, extra: seen.append((conf, dict(extra))) or ran(), [Preset("a", HIP, {}, ())]
-    )
-    assert seen == [("", {}), ("expandable_segments:True", {"OMP_NUM_THREADS": "1"})]
+    found = study.settings_of(Preset("a", HIP, {}, ()))
+    assert found == ("expandable_segments:True", {"OMP_NUM_THREADS": "1"})
+    assert study.settings_of(Preset("b", {}, {}, ())) == ("", {})
 
 
 def fix_row(name, memory=None, predicted="predicted"):

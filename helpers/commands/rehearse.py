@@ -116,16 +116,21 @@ def rehearse(given: argparse.Namespace) -> int:
     from helpers.load.rehearse import build
 
     place, command = build.cache(given.cache), _program(given)
-    if not 1 <= given.gpus <= 16:
-        raise WrongUse(
-            f"rehearse: seen --gpus {given.gpus}; expected 1 to 16, one a process of torchrun"
+    one_of = given.find_capacity, given.find_batch, given.against
+    wrong = {
+        f"--gpus {given.gpus}; expected 1 to 16, one a process of torchrun": not 1
+        <= given.gpus
+        <= 16,
+        f"--steps {given.steps}, --seconds {given.seconds or 0}; expected numbers above 0, or leave them out": given.steps
+        < 0
+        or (given.seconds or 0) < 0,
+        "several of --find-capacity, --find-batch and --against; expected one of them": sum(
+            map(bool, one_of)
         )
-    if given.steps < 0 or (given.seconds or 0) < 0:
-        seen = f"--steps {given.steps}, --seconds {given.seconds or 0}"
-        raise WrongUse(f"rehearse: seen {seen}; expected numbers above 0, or leave them out")
-    if sum(map(bool, (given.find_capacity, given.find_batch, given.against))) > 1:
-        three = "--find-capacity, --find-batch and --against"
-        raise WrongUse(f"rehearse: seen several of {three}; expected one of them")
+        > 1,
+    }
+    if seen := next((words for words, is_so in wrong.items() if is_so), ""):
+        raise WrongUse(f"rehearse: seen {seen}")
     if given.remove:
         print(f"{build.remove(place) >> 20} MiB removed from {place}")
     elif given.gpu == "list":
@@ -154,7 +159,7 @@ def _card(given: argparse.Namespace) -> Device:
 def _settings(given: argparse.Namespace) -> tuple[str | None, dict[str, str], list[str]]:
     """The allocator's settings: as given, else as the box had them (None: the program's own); what else of its environment
     decides what is allocated; and what was taken over, a line each."""
-    from helpers.load.rehearse.rehearse import DECIDES
+    from helpers.load.rehearse.build import WORDS
     from helpers.look.access import variables
     from helpers.look.boxes import open_box
     from helpers.settings.audit import value_and_remark
@@ -164,7 +169,7 @@ def _settings(given: argparse.Namespace) -> tuple[str | None, dict[str, str], li
         return given.conf, {}, []
     there = variables(open_box(given.box))
     had = {one.name: value_and_remark(one.name, one.value)[0] or "" for one in there}
-    extra = {name: had[name] for name in DECIDES if had.get(name)}
+    extra = {name: had[name] for name in WORDS["decides"] if had.get(name)}
     name = next((name for name in CONF_NAMES if had.get(name)), "")
     conf = (had.get(name) or None) if given.conf is None else given.conf
     taken = {**({name: had[name]} if name and given.conf is None else {}), **extra}
@@ -175,13 +180,11 @@ def _cards() -> str:
     from helpers.load.rehearse.devices import TABLE
     from helpers.tell.shown import table
 
-    def row(key: str, card: Device) -> list[Any]:
-        size, capability = card.total_bytes >> 20, card.capability / 10
-        figures = [size, capability, card.multiprocessors, card.l2_mib, card.blas_mib]
-        return [key, card.name, *figures, card.source]
-
     header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
-    return table([row(key, card) for key, card in TABLE.items()], header, widest=90)
+    named = "name total_bytes capability multiprocessors l2_mib blas_mib source".split()
+    rows = [[key, *(getattr(card, one) for one in named)] for key, card in TABLE.items()]
+    shown = [[*row[:2], row[2] >> 20, row[3] / 10, *row[4:]] for row in rows]
+    return table(shown, header, widest=90)
 
 
 def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
@@ -220,9 +223,9 @@ def _answer(
 
     workspace = parse_size(given.cudnn_workspace or "0")
     ends = ["least", "most"] if given.values == "between" else [given.values]
-    limits = [Limits(given.steps, given.seconds or 0.0, values, given.gpus) for values in ends]
+    limits = [Limits(given.steps, given.seconds or 0.0, end, given.gpus, workspace) for end in ends]
     run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
-    run = partial(run, cudnn_workspace_bytes=workspace, limits=limits[-1])
+    run = partial(run, limits=limits[-1])
     if given.against_commit:
         return _commits(given, command, card, run)
     if given.find_capacity or given.find_batch or given.against:
@@ -237,10 +240,8 @@ def _answer(
         both = [run(command, card, least, conf=conf, limits=limits[0]), done]
     if given.json:
         shapes = [_shape(one) for one in both]
-        print(
-            json.dumps(shapes[0] if len(both) == 1 else shapes, indent=1, default=str),
-            file=sys.stderr,
-        )
+        shape = shapes if shapes[1:] else shapes[0]
+        print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
     else:
         _tell([*as_there, *between(both), *told(done)], sys.stderr)
     return done.exit_code
@@ -250,13 +251,9 @@ def between(both: list[Rehearsal]) -> list[str]:
     """The two ends of what hangs on values, in one line; none where there is one rehearsal."""
     from helpers.units import show_bytes
 
-    if len(both) == 1:
-        return []
-    ends = [(one.peak_reserved_bytes or 0, one.outcome) for one in both]
-    low, high = (f"{show_bytes(size)} ({outcome})" for size, outcome in ends)
-    return [
-        f"what hangs on values: peak reserved between {low} and {high}; the run below has the most"
-    ]
+    ends = [f"{show_bytes(one.peak_reserved_bytes or 0)} ({one.outcome})" for one in both]
+    line = f"peak reserved between {ends[0]} and {ends[-1]}; the run below has the most"
+    return [f"what hangs on values: {line}"] if len(both) > 1 else []
 
 
 def _commits(
@@ -302,47 +299,46 @@ def _several(
         made.append(run(words, on, out, conf=conf, extra=extra, log=out.with_suffix(".log")))
         return made[-1]
 
-    def with_batch(value: int) -> Rehearsal:
-        return one(study.with_argument(command, argument, value), card, given.conf)
-
-    def with_size(size: int) -> Rehearsal:
-        return one(command, replace(card, total_bytes=size), given.conf)
+    def tried(value: int) -> Rehearsal:
+        if argument:
+            return one(study.with_argument(command, argument, value), card, given.conf)
+        return one(command, replace(card, total_bytes=value), given.conf)
 
     def show(value: int) -> str:
-        size = f"a card of {show_bytes(value)} ({value:,} bytes)"
-        return f"{argument} {value}" if argument else size
+        return (
+            f"{argument} {value}"
+            if argument
+            else f"a card of {show_bytes(value)} ({value:,} bytes)"
+        )
 
     end, code, argument = "", 0, given.find_batch
     if given.against:
-        presets = [load(name) for name in given.against]
-        runs = study.against(partial(one, command, card), presets)
+        under = {name: study.settings_of(load(name)) for name in given.against}
+        both = {"none": ("", {}), **under}.items()
+        runs = {name: one(command, card, *settings) for name, settings in both}
         names = [f"{name} {kept.conf}".strip() for name, kept in runs.items()]
     else:
-        if argument:
-            found = study.find_batch(with_batch, study.start_of(command, argument))
-        else:
-            found = study.find_capacity(with_size, card.held_bytes)
-        names, code = [show(value) for value, _ in found.runs], int(found.best is None)
-        beyond = "larger was not tried"
-        beyond = beyond if found.beyond is None else f"{show(found.beyond)} runs out"
+        start = study.start_of(command, argument) if argument else 0
+        search = (study.find_batch, start) if argument else (study.find_capacity, card.held_bytes)
+        found = search[0](tried, search[1])
+        names, code = [show(value) for value in found.done], int(found.best is None)
+        beyond = f"{show(found.beyond)} runs out" if found.beyond else "larger was not tried"
         end = beyond if found.best is None else f"{show(found.best)} finishes; {beyond}"
     if given.json:
         shapes = dict(zip(names, map(_shape, made), strict=True))
         print(json.dumps({"runs": shapes, "says": end}, indent=1, default=str))
         return code
+    peaks = [
+        f"{kept.peak_reserved_bytes:,}" if kept.peak_reserved_bytes is not None else "unknown"
+        for kept in made
+    ]
     rows = [
-        [
-            name,
-            kept.outcome,
-            "unknown" if kept.peak_reserved_bytes is None else f"{kept.peak_reserved_bytes:,}",
-            kept.retries,
-            f"{kept.seconds:.1f}",
-        ]
-        for name, kept in zip(names, made, strict=True)
+        [name, kept.outcome, peak, kept.retries, f"{kept.seconds:.1f}"]
+        for name, kept, peak in zip(names, made, peaks, strict=True)
     ]
     print(table(rows, ["tried", "outcome", "peak reserved", "retries", "seconds"], widest=70))
-    measured = f"measured by the real allocator, {made[-1].label}"
-    _tell([*filter(None, [end]), measured, *made[-1].trust], sys.stdout)
+    lines = [end, f"measured by the real allocator, {made[-1].label}", *made[-1].trust]
+    _tell([*filter(None, lines)], sys.stdout)
     return code
 
 
@@ -357,8 +353,7 @@ def told(done: Rehearsal) -> list[str]:
     from helpers.units import show_bytes
 
     other = f"ended with {done.exit_code}, not for want of memory"
-    unknown = done.peak_reserved_bytes is None or done.at_least
-    retries = "unknown" if unknown else done.retries
+    retries = "unknown" if done.peak_reserved_bytes is None or done.at_least else done.retries
     outcome = done.outcome if done.fits else "does not fit" if done.ooms else other
     if done.between:
         outcome += f": {show_bytes(done.more_bytes)} more are needed where workspaces take the most"
@@ -366,8 +361,9 @@ def told(done: Rehearsal) -> list[str]:
         outcome += f": ended by {done.stopped} after {done.steps} steps"
     outcome += "" if done.exact else ", as far as that can be told: see what is not to be trusted"
     least = "at least " if done.at_least else ""
-    allocated = show_bytes(done.peak_allocated_bytes)
-    allocated = allocated if done.peak_allocated_bytes is None else f"{least}{allocated}"
+    allocated = least * (done.peak_allocated_bytes is not None) + show_bytes(
+        done.peak_allocated_bytes
+    )
     lines = [
         f"{done.label}: {outcome}; peak allocated {allocated}, reserved "
         f"{least}{show_bytes(done.peak_reserved_bytes)}, {retries} retries, {done.ooms} times out of memory, "

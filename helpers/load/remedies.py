@@ -46,13 +46,6 @@ RECORDED_RUNS = CHECKOUT / "env" / "traces" / "remedies"
 OPEN = ("depends", "unsupported")
 RECORDED = "not available because recorded"
 NO_GPU = "not available because this box has no GPU"
-NOT_KEPT = "not rehearsed because no run of it was kept: "
-NOT_REHEARSED = {
-    "8bit-optimizer": "not rehearsed because its kernels are bitsandbytes' own, beside torch",
-    "recycle": "not rehearsed because each of its processes has a card to itself, one after the other",
-    "fewer-parallel": "not rehearsed because its processes share a card, and each would have one to itself",
-}
-"""Remedies that change the work and that no single process rehearses."""
 VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
 INERT = {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}
 """Verdicts of the audit under which a setting does nothing."""
@@ -78,6 +71,7 @@ class Remedy:
     kind: str = ""
     verdict: str = ""
     why: str = ""
+    unrehearsed: str = ""
     claims: tuple[str, ...] = ()
 
     def pair(self, tells: float = 1.0) -> Pair:
@@ -226,7 +220,7 @@ def predict(
     """
     unknown = "not_enough_evidence"
     if not remedy.preset:
-        return rehearsed(remedy.pair(), capacity_bytes, torch, build)
+        return rehearsed(remedy, capacity_bytes, torch, build)
     preset = load(remedy.preset)
     if set(preset.environ) <= set(HOST_NAMES):
         why = "only a trial shows what a setting of the C library or OpenMP does"
@@ -255,30 +249,29 @@ def recorded_path(work: Workload) -> Path:
     return RECORDED_RUNS / f"{'-'.join(words).replace('_', '-')}.parquet"
 
 
-def rehearsed(pair: Pair, capacity_bytes: int, torch: str, build: str) -> Prediction:
+def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Prediction:
     """What a change of the work does on a card of that size: it and its control, as they were rehearsed, replayed there.
 
     Their requests are those of torch 2.14.1 on an A100 that is not there; the card, the release and the build are the box's. What
     it does to time and to the answer only a trial shows.
     """
+    pair, unknown = remedy.pair(), "not_enough_evidence"
     paths = [recorded_path(arm.workload) for arm in (pair.control, pair.treated)]
-    if missing := next((path.stem for path in paths if not path.exists()), ""):
-        return Prediction("not_enough_evidence", NOT_REHEARSED.get(pair.name, NOT_KEPT + missing))
+    if remedy.unrehearsed:
+        return Prediction(unknown, f"not rehearsed because {remedy.unrehearsed}")
     try:
         control, treated = (_replay_of(path, capacity_bytes, torch, build) for path in paths)
     except (TraceError, VersionError, ValueError) as error:
-        return Prediction("not_enough_evidence", f"not rehearsed because {error}")
+        return Prediction(unknown, f"not rehearsed because {error}")
     told = _replayed(control, treated, capacity_bytes, 0)
-    why = told.why.replace("the default settings", "its control").replace(
-        "default settings", "its control"
-    )
+    why = re.sub("(the )?default settings", "its control", told.why)
     return replace(told, why=f"rehearsed: {why}", rehearsed=True)
 
 
 @lru_cache(maxsize=256)
 def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Replay:
-    card = Card(capacity_bytes)
-    return whatif(read(path), card, torch=torch, build=build, confs=[""]).rows[0]
+    how: dict[str, Any] = {"torch": torch, "build": build, "confs": [""]}
+    return whatif(read(path), Card(capacity_bytes), **how).rows[0]
 
 
 def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
@@ -416,9 +409,8 @@ def fix_table(
         row = FixRow(one.id, one.says, one.claims, predicted, RECORDED, noted, verdict)
         known = guess or Prediction(one.verdict, one.why)
         why = noted if nothing and noted else known.why
-        row = replace(
-            row, guess=known.verdict, saves=known.saves, why=why, rehearsed=known.rehearsed
-        )
+        row = replace(row, guess=known.verdict, saves=known.saves, why=why)
+        row = replace(row, rehearsed=known.rehearsed)
         if not recorded:
             row = replace(row, measured=(not_tried or {}).get(one.id, "not tried"))
             if pair and ran:

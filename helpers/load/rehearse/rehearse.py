@@ -28,13 +28,6 @@ from helpers.look import files
 from helpers.units import show_bytes
 
 SHOWN = 6
-DECIDES = (
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUBLASLT_WORKSPACE_SIZE",
-    "CUDNN_CONV_WSCAP_DBG",
-)
-"""Variables beside the allocator's own that decide what torch allocates, by its documentation (CUDA environment variables)."""
 DIED = "killed or crashed"  # the recorder's word (helpers/load/record.py)
 Told = Sequence[Mapping[str, Any]]
 """What the witness of each process wrote (helpers/torchside/witness.py)."""
@@ -44,12 +37,13 @@ Told = Sequence[Mapping[str, Any]]
 class Limits:
     """Where a rehearsal ends by itself (0: nowhere): steps of an optimizer, seconds. ``values``: how many elements a result has
     whose size hangs on values that nobody computed: the least, half of all (typical), the most. ``gpus``: how many such cards the
-    box has; collectives between them move nothing."""
+    box has; collectives between them move nothing. ``cudnn_bytes``: of workspace for each call of cuDNN."""
 
     steps: int = 0
     seconds: float = 0.0
     values: str = "typical"
     gpus: int = 1
+    cudnn_bytes: int = 0
 
 
 UNLIMITED = Limits()
@@ -130,7 +124,6 @@ def environment(
     folder: Path,
     conf: str | None,
     extra: Mapping[str, str] | None = None,
-    cudnn_workspace_bytes: int = 0,
     limits: Limits = UNLIMITED,
 ) -> dict[str, str]:
     """What the program's environment gets beside its own; nothing outside of the rehearsed process changes."""
@@ -143,29 +136,18 @@ def environment(
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(limits.gpus))),
         "FAKE_DEVICES": str(limits.gpus),
         "CASEBOOK_REHEARSE": str(folder),
-        "FAKE_LOG": "0",
         "CASEBOOK_NEEDS": str(torch.folder / NEEDS),
         # Without these the order of dicts and of autocast's cache, by host address, changes from run to run (see also _still).
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
-        # Of three rules, topdown gave the most addresses of four public traces; where ranges lie decides nothing.
-        "FAKE_ADDR_POLICY": "topdown",
-        "FAKE_RANGE_POLICY": "firstfit",
-        "FAKE_VRAM_BYTES": str(device.total_bytes),
-        "FAKE_FOREIGN_BYTES": str(device.held_bytes),
-        "FAKE_NAME": device.name,
-        "FAKE_CC": str(device.capability),
-        "FAKE_SMS": str(device.multiprocessors),
-        "FAKE_SM_THREADS": str(device.threads),
-        "FAKE_SM_BLOCKS": str(device.blocks),
+        **WORDS["constant"],
+        **{name: str(getattr(device, field)) for name, field in WORDS["card"].items()},
         "FAKE_PEAKS": str(folder),
         "FAKE_SM_SMEM": str(device.shared_kib << 10),
         "FAKE_L2": str(device.l2_mib << 20),
-        "FAKE_CUDNN_WS": str(cudnn_workspace_bytes),
+        "FAKE_CUDNN_WS": str(limits.cudnn_bytes),
         "CASEBOOK_STEPS": str(limits.steps),
         "CASEBOOK_SECONDS": str(limits.seconds),
         "CASEBOOK_VALUES": limits.values,
-        # Compiled code is made of kernels that nobody could run: the program's own lines are run instead.
-        "TORCHDYNAMO_DISABLE": "1",
         "TRITON_LIBCUDA_PATH": str(preload[0].parent) if preload else "",
         **(extra or {}),
     }
@@ -182,7 +164,6 @@ def rehearse(
     conf: str | None = None,
     extra: Mapping[str, str] | None = None,
     python: str = "",
-    cudnn_workspace_bytes: int = 0,
     log: Path | None = None,
     limits: Limits = UNLIMITED,
 ) -> Rehearsal:
@@ -200,8 +181,8 @@ def rehearse(
     if not shutil.which(argv[0], path=search):
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
     out = out.absolute()
-    folder, workspace = out.with_suffix(".record"), cudnn_workspace_bytes
-    given = environment(torch, build(torch, cache), device, folder, conf, extra, workspace, limits)
+    folder = out.with_suffix(".record")
+    given = environment(torch, build(torch, cache), device, folder, conf, extra, limits)
     given["PATH"] = search
     before = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
@@ -211,7 +192,7 @@ def rehearse(
     for row in told:
         row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
     conf = given.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    found = _found(done, told, device, torch, conf, workspace, limits)
+    found = _found(done, told, device, torch, conf, limits)
     path = folder / "record.json"
     kept = json.loads(path.read_text(encoding="utf-8"))
     # The command as it was given: the environment before it is this machine's business.
@@ -222,22 +203,16 @@ def rehearse(
 
 
 def _found(
-    done: Recording,
-    told: Told,
-    device: Device,
-    torch: Torch,
-    conf: str,
-    workspace_bytes: int,
-    limits: Limits,
+    done: Recording, told: Told, device: Device, torch: Torch, conf: str, limits: Limits
 ) -> Rehearsal:
     """The rehearsal that a recording and its witnesses tell of."""
     cards = [card["stats"] for row in done.processes for card in row.get("devices") or ()]
     highest = "reserved_bytes.all.peak"
     stats: Mapping[str, Any] = max(cards, key=lambda one: one[highest], default={})
     # What the card itself saw outlives the process: more than what its last word had is what was reached at least.
-    peaks = {int(path.stem): _peak(path) for path in done.folder.glob("*.peaks")}
     ended = {row["pid"] for row in done.processes if row["snapshots"] and row["ended"] != DIED}
-    seen = max((peak for pid, peak in peaks.items() if pid not in ended), default=0)
+    died = [path for path in done.folder.glob("*.peaks") if int(path.stem) not in ended]
+    seen = max((peak for path in died for peak in array("Q", path.read_bytes())), default=0)
     known, allocated = stats.get(highest) or 0, stats.get("allocated_bytes.all.peak")
     at_least = seen > 0 and seen >= known
     stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
@@ -259,19 +234,14 @@ def _found(
         why_no_trace=done.why_no_trace,
         error=" ".join(errors[0].split())[:400] if errors else "",
         exact=exact(told),
-        trust=tuple(trust(told, device, streams, workspace_bytes, limits.values)),
+        trust=tuple(trust(told, device, streams, limits)),
         notes=done.notes,
         at_least=at_least,
         stopped=stopped,
         steps=max((row.get("steps", 0) for row in told), default=0),
         whose=whose(done, told) if done.exit_code else "",
-        more_bytes=workspaces(told, workspace_bytes)[0],
+        more_bytes=workspaces(told, limits.cudnn_bytes)[0],
     )
-
-
-def _peak(path: Path) -> int:
-    """The most bytes in use on one device of that process (device.c: FAKE_PEAKS)."""
-    return max(array("Q", path.read_bytes()), default=0)
 
 
 def _own_errors(told: Told) -> list[Mapping[str, Any]]:
@@ -329,21 +299,15 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
 # What a rehearsal takes for granted.
 
 
-def trust(
-    told: Told,
-    device: Device,
-    streams: int,
-    cudnn_workspace_bytes: int = 0,
-    values: str = "typical",
-) -> list[str]:
+def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) -> list[str]:
     """What it took for granted, a line each, what hangs on device values first. ``streams``: of the trace."""
-    sentences, known, bound = WORDS["says"], WORDS["known"], WORDS["bounds"][values]
+    sentences, known, bound = WORDS["says"], WORDS["known"], WORDS["bounds"][limits.values]
     by_place: dict[str, dict[str, Any]] = {}
     for row in map(_place, _reads(told, True)):
         kept = by_place.setdefault(f"{row['place']} {row['op']}", {**row, "times": 0})
         kept["times"] += row["times"]
     lines = [sentences["sizes"].format(**row, bound=bound) for row in [*by_place.values()][:SHOWN]]
-    lines += workspaces(told, cudnn_workspace_bytes)[1]
+    lines += workspaces(told, limits.cudnn_bytes)[1]
     failed = dict.fromkeys(row["beside"] for row in told if row.get("beside"))
     lines += [sentences["beside"].format(error=error) for error in failed]
     compiled = sum(row.get("compiled", 0) for row in told)

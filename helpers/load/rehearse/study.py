@@ -6,6 +6,7 @@ first. Notebooks get rows of a table, or one line that says why there are none. 
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.load import read
+from helpers.allocator.recorded import AMPLE_BYTES
 from helpers.allocator.trace import TraceError
 from helpers.child import CHECKOUT, json_row
 from helpers.load.fixplan import Arm
@@ -24,7 +26,7 @@ from helpers.load.record import RecordError
 from helpers.load.rehearse import build
 from helpers.load.rehearse.devices import Device, device
 from helpers.load.rehearse.rehearse import Rehearsal, rehearse
-from helpers.load.remedies import NOT_REHEARSED, FixRow, Remedy
+from helpers.load.remedies import FixRow, Remedy
 from helpers.load.targets import Target, torch_interpreter
 from helpers.load.workloads import Workload, argv
 from helpers.look import files
@@ -33,7 +35,6 @@ from helpers.settings.table import CONF_NAMES, VersionError
 from helpers.settings.text import SettingsError
 from helpers.units import halved, show_bytes
 
-AMPLE_BYTES = 4 << 40
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling
 ALLOCATOR = {*CONF_NAMES, "PYTORCH_NO_CUDA_MEMORY_CACHING"}
 HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
@@ -54,10 +55,6 @@ class Search:
     done: dict[int, Rehearsal] = field(default_factory=dict)
     best: int | None = None
     beyond: int | None = None
-
-    @property
-    def runs(self) -> tuple[tuple[int, Rehearsal], ...]:
-        return tuple(self.done.items())
 
     def fits(self, value: int) -> bool:
         """Whether it finished with that value. Raises SearchError where it failed, and not for want of memory."""
@@ -148,18 +145,8 @@ def _place(command: Sequence[str], argument: str) -> tuple[int, str, str]:
     raise SearchError(f"--find-batch {argument}: not in the command; {expected}")
 
 
-def against(
-    run: Callable[[str, Mapping[str, str]], Rehearsal], presets: Sequence[Preset]
-) -> dict[str, Rehearsal]:
-    """A rehearsal for each preset, and one with default settings under the name ``none``. ``run`` takes a setting and more
-    environment; a preset for ROCm's allocator is given to the CUDA build under its name there."""
-    found = {"none": run("", {})}
-    found |= {preset.name: run(*settings_of(preset)) for preset in presets}
-    return found
-
-
 def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
-    """What a preset sets of the allocator, under whatever name, and the rest of its environment."""
+    """What a preset sets of the allocator, under whatever name (a CUDA build reads it under its own), and its other variables."""
     confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
     other = {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
     return confs[0] if confs else "", other
@@ -176,7 +163,7 @@ class _Bench:
 
     def __init__(self, folder: str):
         build.tools()
-        self.folder, self.python, self.count = Path(folder), torch_interpreter(), 0
+        self.folder, self.python = Path(folder), torch_interpreter()
         torch, _ = build.find(self.python, "", build.cache())
         if torch is None:
             why = f"run: python -m helpers rehearse --setup ({build.SIZE_WORDS})"
@@ -186,8 +173,7 @@ class _Bench:
     def rehearse(
         self, work: Workload, card: Device, conf: str | None, extra: Mapping[str, str]
     ) -> Rehearsal:
-        self.count += 1
-        out = self.folder / f"run{self.count}"
+        out = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
         done = self.run(command(work, self.python), card, out, conf=conf, extra=extra)
         log = files.text("", str(self.folder / "log"))
         refused = next((row for row in map(json_row, log.splitlines()) if "why" in row), None)
@@ -200,12 +186,11 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
     try:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             bench = _Bench(folder)
-            for name, work in wanted.items():
-                for card in cards:
-                    done = bench.rehearse(work, device(card), None, {})
-                    failed = f": {done.error}" * (not done.ooms and not done.fits)
-                    figures = show_bytes(done.peak_reserved_bytes), str(done.retries)
-                    rows.append([name, done.device.words, done.outcome + failed, *figures])
+            for name, card in itertools.product(wanted, cards):
+                done = bench.rehearse(wanted[name], device(card), None, {})
+                failed = f": {done.error}" * (not done.ooms and not done.fits)
+                figures = show_bytes(done.peak_reserved_bytes), str(done.retries)
+                rows.append([name, done.device.words, done.outcome + failed, *figures])
     except (build.NotReady, RecordError) as error:
         rows.append(["all", "-", f"not run because {error}", "-", "-"])
     return rows
@@ -217,14 +202,11 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
     What another part of the stack reads does nothing to a card that is not there, what is argued no run decides, and processes
     beside or after each other would each have that card to themselves.
     """
-    single = (one for one in wanted if one.id not in NOT_REHEARSED)
-    tried = (one.pair() for one in single if one.how != "argued" and one.needs != "cpu")
-    pairs = {pair.name: (pair.control, pair.treated) for pair in tried}
-    return {name: both for name, both in pairs.items() if _reads(both[1].preset)}
-
-
-def _reads(preset: Preset) -> bool:
-    return not preset.environ or bool(ALLOCATOR & preset.environ.keys())
+    tried = [one for one in wanted if one.how != "argued" and one.needs != "cpu"]
+    pairs = [one.pair() for one in tried if not one.unrehearsed]
+    found = {pair.name: (pair.control, pair.treated) for pair in pairs}
+    sets = {name: both[1].preset.environ for name, both in found.items()}
+    return {name: found[name] for name, own in sets.items() if not own or ALLOCATOR & own.keys()}
 
 
 def rehearsed_arms(
@@ -272,11 +254,11 @@ def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
 
     def one(run: Rehearsal) -> str:
         how = {"fits": "passes"}.get(run.outcome, run.outcome)
-        if not run.fits and not run.ooms:
-            return f"{how}: {run.error}"
         retries = f", {run.retries} retries" * bool(run.retries)
-        return f"{how} with {show_bytes(run.peak_reserved_bytes)}{retries}"
+        failed = not run.fits and not run.ooms
+        return how + (
+            f": {run.error}" if failed else f" with {show_bytes(run.peak_reserved_bytes)}{retries}"
+        )
 
-    card = f"{treated.device.name} {show_bytes(treated.device.total_bytes)}"
-    how = f"measured by the real allocator, rehearsed on {card}"
+    how = f"measured by the real allocator, {treated.label}"
     return f"{one(treated)}; default {one(control)}; {how}"
