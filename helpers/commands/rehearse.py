@@ -116,21 +116,15 @@ def rehearse(given: argparse.Namespace) -> int:
     from helpers.load.rehearse import build
 
     place, command = build.cache(given.cache), _program(given)
-    one_of = given.find_capacity, given.find_batch, given.against
-    wrong = {
-        f"--gpus {given.gpus}; expected 1 to 16, one a process of torchrun": not 1
-        <= given.gpus
-        <= 16,
-        f"--steps {given.steps}, --seconds {given.seconds or 0}; expected numbers above 0, or leave them out": given.steps
-        < 0
-        or (given.seconds or 0) < 0,
-        "several of --find-capacity, --find-batch and --against; expected one of them": sum(
-            map(bool, one_of)
-        )
-        > 1,
-    }
-    if seen := next((words for words, is_so in wrong.items() if is_so), ""):
-        raise WrongUse(f"rehearse: seen {seen}")
+    gpus, steps, seconds = given.gpus, given.steps, given.seconds or 0
+    if not 1 <= gpus <= 16:
+        raise WrongUse(f"rehearse: seen --gpus {gpus}; expected 1 to 16, one a process of torchrun")
+    if min(steps, seconds) < 0:
+        seen = f"--steps {steps}, --seconds {seconds}"
+        raise WrongUse(f"rehearse: seen {seen}; expected numbers above 0, or leave them out")
+    if sum(map(bool, (given.find_capacity, given.find_batch, given.against))) > 1:
+        three = "--find-capacity, --find-batch and --against"
+        raise WrongUse(f"rehearse: seen several of {three}; expected one of them")
     if given.remove:
         print(f"{build.remove(place) >> 20} MiB removed from {place}")
     elif given.gpu == "list":
@@ -328,10 +322,8 @@ def _several(
         shapes = dict(zip(names, map(_shape, made), strict=True))
         print(json.dumps({"runs": shapes, "says": end}, indent=1, default=str))
         return code
-    peaks = [
-        f"{kept.peak_reserved_bytes:,}" if kept.peak_reserved_bytes is not None else "unknown"
-        for kept in made
-    ]
+    sizes = [kept.peak_reserved_bytes for kept in made]
+    peaks = ["unknown" if size is None else f"{size:,}" for size in sizes]
     rows = [
         [name, kept.outcome, peak, kept.retries, f"{kept.seconds:.1f}"]
         for name, kept, peak in zip(names, made, peaks, strict=True)
@@ -361,9 +353,8 @@ def told(done: Rehearsal) -> list[str]:
         outcome += f": ended by {done.stopped} after {done.steps} steps"
     outcome += "" if done.exact else ", as far as that can be told: see what is not to be trusted"
     least = "at least " if done.at_least else ""
-    allocated = least * (done.peak_allocated_bytes is not None) + show_bytes(
-        done.peak_allocated_bytes
-    )
+    known = done.peak_allocated_bytes
+    allocated = least * (known is not None) + show_bytes(known)
     lines = [
         f"{done.label}: {outcome}; peak allocated {allocated}, reserved "
         f"{least}{show_bytes(done.peak_reserved_bytes)}, {retries} retries, {done.ooms} times out of memory, "

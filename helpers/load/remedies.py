@@ -17,7 +17,7 @@ from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
-from helpers.allocator.trace import Trace, TraceError
+from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import whatif
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.load import effect, fixplan
@@ -261,7 +261,7 @@ def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Pr
         return Prediction(unknown, f"not rehearsed because {remedy.unrehearsed}")
     try:
         control, treated = (_replay_of(path, capacity_bytes, torch, build) for path in paths)
-    except (TraceError, VersionError, ValueError) as error:
+    except ValueError as error:
         return Prediction(unknown, f"not rehearsed because {error}")
     told = _replayed(control, treated, capacity_bytes, 0)
     why = re.sub("(the )?default settings", "its control", told.why)

@@ -255,10 +255,8 @@ def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
     def one(run: Rehearsal) -> str:
         how = {"fits": "passes"}.get(run.outcome, run.outcome)
         retries = f", {run.retries} retries" * bool(run.retries)
-        failed = not run.fits and not run.ooms
-        return how + (
-            f": {run.error}" if failed else f" with {show_bytes(run.peak_reserved_bytes)}{retries}"
-        )
+        peak = f" with {show_bytes(run.peak_reserved_bytes)}{retries}"
+        return how + (peak if run.fits or run.ooms else f": {run.error}")
 
-    how = f"measured by the real allocator, {treated.label}"
-    return f"{one(treated)}; default {one(control)}; {how}"
+    both = f"{one(treated)}; default {one(control)}"
+    return f"{both}; measured by the real allocator, {treated.label}"
