@@ -17,6 +17,7 @@ from helpers.allocator.trace import Op, Trace
 from helpers.settings.table import OPTIONS, Behaviour, behaviour
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse, parts
 from helpers.shapes import FirstOom, LiveBytes, Replay, WhatIf
+from helpers.units import show_bytes
 
 BY_ADDRESS = (
     "on this release some settings pass or fail by the addresses that the driver returns; only those that "
@@ -86,11 +87,12 @@ def whatif(
         needs = enough - card.capacity_bytes
         failed = next(one.first_oom for one in tried[needs_settings] if one.first_oom is not None)
         live, groups = live_at(runs.of(needs_settings), origins[needs_settings], failed)
-        why = f"it needs {needs:,} more bytes, and then {needs_settings or 'the default settings'}"
+        under = needs_settings or "the default settings"
+        why = f"it needs {show_bytes(needs)} more ({needs:,} bytes), with {under}"
         if floor > card.capacity_bytes:
             why += (
-                f"; arithmetic alone shows it: {floor:,} bytes are live or held at operation {int(origin[floor_at])}, "
-                f"{floor - card.capacity_bytes:,} more than the card has"
+                f"; arithmetic alone shows it: {show_bytes(floor)} are live or held at operation {int(origin[floor_at])}, "
+                f"{show_bytes(floor - card.capacity_bytes)} more than the card has"
             )
     for row in rows:
         if row.passes and row.flags:

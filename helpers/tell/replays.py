@@ -209,8 +209,8 @@ def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded:
 def _too_small(made: Verdict, answer: WhatIf, recorded: bool) -> Verdict:
     """No setting passes on the card; above what is alive at once that is beyond doubt."""
     above, more = answer.floor_bytes > answer.capacity_bytes, answer.needs_bytes
-    summary = f"No setting helps: the card needs {more} more bytes ({show_bytes(more)}), "
-    summary += f"then under {_name(answer.needs_settings)}."
+    summary = f"No setting helps: the card needs {show_bytes(more)} more ({more:,} bytes), "
+    summary += f"with {_name(answer.needs_settings)}."
     less = "Hold less: a smaller batch, accumulation or checkpointing; the allocations to look at "
     return replace(
         made,
