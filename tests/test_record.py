@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import verb
 
 from helpers.load import record as module
 from helpers.load.record import RecordError, record, redacted, under
@@ -338,8 +339,13 @@ def test_a_recording_that_kept_nothing_stands_in_nobodys_way(tmp_path):
         recording = record(["true"], tmp_path / "out.pickle")
         assert (recording.trace, recording.exit_code) == (None, 0), again
     (recording.folder / "1.stacks").write_text("where it hung")
-    with pytest.raises(RecordError, match="is there already"):
+    with pytest.raises(RecordError, match="is there already.*--force"):
         record(["true"], tmp_path / "out.pickle")
+    (tmp_path / "notes.pickle").write_text("nobody's recording")
+    for name, code in (("out", 0), ("notes", 2)):
+        done = verb("record", "--out", tmp_path / f"{name}.pickle", "--force", "--", "true")
+        assert done.code == code, done.err
+    assert (tmp_path / "notes.pickle").read_text() == "nobody's recording"
 
 
 def test_another_python_takes_the_place_of_the_one_that_is_named():

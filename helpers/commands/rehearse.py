@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
+--force: in place of an earlier recording of that name
 --torch-python PATH: in place of a leading `python` of COMMAND
 command -- COMMAND: the program and its arguments
 """
@@ -35,9 +36,13 @@ def _program(given: argparse.Namespace) -> list[str]:
 
 def _out(given: argparse.Namespace, kind: str) -> Path:
     """Where the trace goes; its folder is there."""
+    from helpers.load.record import remove
+
     name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
     out = Path(given.out) if given.out else OUTPUTS / name
     out.parent.mkdir(parents=True, exist_ok=True)
+    if given.force:
+        remove(out)
     return out
 
 

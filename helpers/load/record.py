@@ -81,7 +81,7 @@ def record(
         shutil.rmtree(folder)  # of a recording that kept nothing, so that it can be tried again
     for path in (out, out.with_suffix(".pickle"), out.with_suffix(".jsonl"), folder):
         if path.exists():
-            why = "is there already; expected a new name; choose another --out"
+            why = "is there already; expected a new name; choose another --out, or add --force"
             raise RecordError(f"{path}: {why}")
     try:
         folder.mkdir(parents=True)
@@ -120,6 +120,15 @@ def record(
     text = json.dumps({"schema_version": 1, **asdict(recording)}, indent=1, default=str)
     (folder / "record.json").write_text(text)
     return recording
+
+
+def remove(out: Path) -> None:
+    """Take away what an earlier recording kept under that name; what no recording's folder stands beside is left."""
+    folder = out.with_suffix(".record")
+    if (folder / "record.json").is_file():
+        shutil.rmtree(folder)
+        for suffix in (".pickle", ".jsonl"):
+            out.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def under(python: str, command: Sequence[str]) -> list[str]:
