@@ -59,7 +59,7 @@ def verdict_on(card_mib, *sizes_mib):
 def test_a_floor_above_the_card_is_true_capacity_by_arithmetic():
     found = verdict_on(250, 100, 100, 100)
     assert (found.cause, found.confidence) == ("true-capacity", "confirmed")
-    assert "52428800" in found.summary and not found.alternatives
+    assert "52,428,800" in found.summary and not found.alternatives
     assert "smaller batch" in found.next_step.what
 
 

@@ -93,9 +93,9 @@ def brief(verdict: Verdict) -> str:
     counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
     counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
     counts += [f"{len(verdict.alternatives)} still open"] * bool(verdict.alternatives)
-    more = f"All evidence ({', '.join(counts)}), the sums and the tables"
+    more = f"All evidence ({', '.join(counts)}), tables"
     while True:
-        undo = ", and how to check and undo it" * (len(listed) < len(steps(verdict)))
+        undo = ", check, undo" * (len(listed) < len(steps(verdict)))
         end = ["", *wrapped(f"{more}{undo}: --wide", columns=SCREEN)]
         out = [*head, *reasons, "", bold("Next step"), *_typed(verdict, listed)]
         if len(out + end) <= LINES or len(listed) == 1:
