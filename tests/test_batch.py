@@ -168,8 +168,10 @@ def test_a_record_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_a_started_record_whose_process_or_boot_is_gone_says_so():
     own = {"state": "started", "boot_id": record.boot_id()}
     run = Run(run_id="r", batch_id="b", box="", notebook="x", **own)
-    code = [sys.executable, "-c", "input()", "/b/r"]
-    with subprocess.Popen(code, stdin=subprocess.PIPE) as process:
+    code = [sys.executable, "-c", "print(flush=True); input()", "/b/r"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(code, **pipes) as process:
+        process.stdout.readline()  # the kernel shows no command line of who is still being started
         assert record.gone(run.model_copy(update={"pid": process.pid})) == ""
     why = "started, and its process is gone"
     elsewhere = {"boot_id": "other", "node": "elsewhere"}
