@@ -211,6 +211,14 @@ def test_status_is_read_from_the_records_alone(tmp_path):
     assert "about 2 min left" in text and "2 strikes" in text
 
 
+def test_nothing_of_a_record_moves_the_terminal_that_shows_its_state(tmp_path):
+    about = {"state": "died", "cause": "ended\x1b[2J\nby\u202eX", "box": "a\x07b"}
+    run = Run(run_id="r", batch_id="b", notebook="x", **about)
+    text = status_text(record.BatchView(tmp_path, (run,), ("r2: \x00",)))
+    assert not set(text) & set("\x1b\x07\x00\u202e") and len(text.splitlines()) == 3
+    assert "ended\\x1b[2J" in text and "a\\x07b" in text
+
+
 # Limits, interrupts and what cannot be written
 
 

@@ -17,7 +17,7 @@ from helpers.child import process_of
 from helpers.look.files import boot_id as boot_id
 from helpers.look.files import read, whole, write_atomic
 from helpers.shapes import one_line
-from helpers.units import TIME
+from helpers.units import TIME, plain
 from helpers.units import now as now
 
 from .shapes import Run
@@ -236,7 +236,8 @@ def status_text(view: BatchView) -> str:
         seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
         cells = "  ".join(f"{getattr(run, name):<{width}}" for name, width in wide.items())
         lines.append(f"  {cells}  {seconds}  {'; '.join(filter(None, words))}".rstrip())
-    return "\n".join([*lines, *(f"  not readable: {line}" for line in view.unreadable)])
+    lines += [f"  not readable: {line}" for line in view.unreadable]
+    return "\n".join(map(plain, lines))  # a record may hold anything
 
 
 def in_words(error: BaseException) -> str:

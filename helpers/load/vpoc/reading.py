@@ -368,12 +368,13 @@ def _csv(path: Path, bad: Aside) -> Iterator[Any]:
     # A short row that is no UTF-8 ends the reading, in words; before that pyarrow would print a traceback of its own.
     before, sys.unraisablehook = sys.unraisablehook, lambda unraised: None
     try:
-        yield from csv.open_csv(
+        with csv.open_csv(
             path,
             csv.ReadOptions(use_threads=False, block_size=16 << 20),
             csv.ParseOptions(invalid_row_handler=short),
             csv.ConvertOptions(column_types=texts, strings_can_be_null=True),
-        )
+        ) as batches:
+            yield from batches
     finally:
         sys.unraisablehook = before
 
