@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,9 +97,8 @@ def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
     which = of_line(asked, edit)
     if not which.any():
         places = {asked.sites[at] for at in set(asked.site[~asked.backward].tolist())}
-        own = sorted(
-            (site for site in places if site.own), key=lambda site: abs(site.line - edit.line)
-        )
+        own = [site for site in places if site.own]
+        own.sort(key=lambda site: abs(site.line - edit.line))
         above = [site for site in own if 0 < edit.line - site.line <= BELOW]
         above = [site for site in above if site.file.endswith(edit.file)] * (edit.verb in KEEPS)
         of = [replace(edit, line=site.line, verb="release") for site in above]
@@ -115,15 +114,19 @@ def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
 
 def of_line(asked: Requests, edit: Edit) -> np.ndarray:
     """The requests asked for while that line ran, as a mask; not those of a backward pass."""
-    hit = [any(map(edit.runs, stack)) for stack in asked.trace.frames]
-    return np.array([*hit, False])[asked.stack] & ~asked.backward
+    return _under(asked, edit.runs) & ~asked.backward
+
+
+def _under(asked: Requests, is_one: Callable[[str], Any]) -> np.ndarray:
+    """The requests asked for below such a frame, as a mask."""
+    hit = [any(map(is_one, stack)) for stack in asked.trace.frames]
+    return np.array([*hit, False])[asked.stack]
 
 
 def _kept(asked: Requests, edit: Edit) -> np.ndarray:
     """Of the requests of a line those that are there to the end, several of them, which is what a line below it may keep."""
-    optimizer = np.array([any(map(OPTIMIZER, row)) for row in asked.trace.frames] + [False])
     which = of_line(asked, edit)
-    which = which & ~_workspaces(asked, which) & ~optimizer[asked.stack]
+    which = which & ~_workspaces(asked, which) & ~_under(asked, OPTIMIZER)
     which &= asked.until > asked.at.max(initial=0)  # what a program frees at its own end, too
     return which & (which.sum() > 1)
 
@@ -179,13 +182,14 @@ class _Change:
     def _make_smaller(self) -> None:
         """With what is computed from it and its gradients. What the backward pass needs of chunks is made again there, and what
         they give on is there whole while the last of them is at work."""
+        state = _under(self.asked, OPTIMIZER)
         for one in self.mine:
             if one in self.smaller:
                 continue
             members = self._derived(one)
             self.smaller.update(members)
             if self.asked.until[one] == len(self.asked.trace) and self.edit.verb != "/":
-                self.smaller.update(self._of_weight(one))
+                self.smaller.update(self._of_weight(one, state))
             saved = [each for each in members if self.spent[each]]
             if saved:
                 self._chunks(members, saved)
@@ -265,17 +269,14 @@ class _Change:
         self.rows.append((beside, -1, Op.FREE, self.next_id + 1, one))
         self.next_id += 2
 
-    def _of_weight(self, one: int) -> set[int]:
+    def _of_weight(self, one: int, state: np.ndarray) -> set[int]:
         """The gradients and the optimizer's state of a weight: as large, in the order of the weights of that size, gradients the
-        other way round."""
+        other way round. ``state``: what optimizers asked for."""
         asked = self.asked
         alike, stays = asked.size == asked.size[one], asked.until == len(asked.trace)
-        frames = [any(map(OPTIMIZER, row)) for row in asked.trace.frames]
-        state = np.array([*frames, False])[asked.stack]
         first = int(asked.at[asked.backward].min(initial=len(asked.trace)))
-        weights = np.flatnonzero(
-            alike & stays & ~state & (asked.at < first) & (asked.size >= LARGE)
-        )
+        early = stays & ~state & (asked.at < first)
+        weights = np.flatnonzero(alike & early & (asked.size >= LARGE))
         count, at = len(weights), int(np.searchsorted(weights, one))
         made = np.flatnonzero(alike & asked.backward & ~self.spent)
         kept = np.flatnonzero(alike & state & stays)

@@ -121,10 +121,9 @@ def _bundle(name: str) -> Bundle:
         start = files.read("", os.path.abspath(name), 4096)[0]
         if start is None or not_text(start):
             raise
-        trace = start.lstrip()[:1] == b"{"  # as `record` and the oracle write it
-        others = f"whatif {name}; what grows in it: leaks {name}"
-        advice = f"a trace of allocations is read by: {others}" if trace else ""
-        advice = advice or f"an error text is read by: diagnose --message {name}"
+        advice = f"an error text is read by: diagnose --message {name}"
+        if start.lstrip()[:1] == b"{":  # as `record` and the oracle write a trace
+            advice = f"a trace of allocations is read by: whatif {name}; what grows: leaks {name}"
         raise WrongUse(f"{error}; {advice}") from error
 
 
