@@ -513,6 +513,19 @@ def test_a_token_goes_in_every_way_of_writing(way):
     assert clean.startswith("all well\n") and clean.rstrip().endswith("epoch 3")
 
 
+@pytest.mark.parametrize("shape", ["-----{} RSA PRIVATE KEY-----", "---- {} SSH2 PRIVATE KEY ----"])
+def test_a_key_without_its_end_takes_no_lines_that_are_none_of_a_key_with_it(shape):
+    rows = [random.Random(at).randbytes(48) for at in range(4)]
+    rows = [base64.b64encode(row).decode() for row in rows]
+    begin, end, log = shape.format("BEGIN"), shape.format("END"), "epoch 3 loss 0.5\nmemory 4.2 GiB"
+    cut = redact_text("\n".join([begin, *rows, log, begin, *rows, end, "all well"]), Known())
+    assert cut == f"private-key-1\n{log}\nprivate-key-2\nall well"
+    torn = redact_text("\n".join([begin, *rows, log, "of another", end, "all well"]), Known())
+    assert torn == f"private-key-1\n{log}\nof another\n{end}\nall well"
+    field = redact_text("\n".join([begin, "Comment: of mine", "", *rows, end]), Known())
+    assert field == "private-key-1"
+
+
 @pytest.mark.parametrize("end", ["...", "\u2026", "****"])
 def test_a_token_that_a_logger_cut_short_goes_by_itself_and_where_the_whole_is_known(end):
     token = "ghp_" + "a1B2" * 9

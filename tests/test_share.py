@@ -326,6 +326,25 @@ def test_a_find_of_the_second_scan_names_its_cell_and_is_marked_in_a_page_beside
     assert "Not looked for: words drawn in pictures" in (tmp_path / "x.html").read_text()
 
 
+def test_a_notebook_with_the_most_common_leaks_is_shared_without_them(tmp_path, run):
+    rng, some = random.Random(11), string.ascii_letters + string.digits
+    key = "".join(rng.choices("0123456789abcdef", k=40))
+    github = f"github_pat_11{''.join(rng.choices(some, k=20))}_{''.join(rng.choices(some, k=59))}"
+    says = f'import os\nos.environ["WANDB_API_KEY"] = "{key}"\nos.environ["PGPASSWORD"] = "Tr0ub4dor3x"\n'
+    shown = (
+        f"with {github}\nSLURM_JOB_USER=jdoe42\nSLURM_JOB_ACCOUNT=proj-darkmatter\n"
+        "/scratch/pkowalski/run1/train.py\nzeppelin-gpu03:12345:12399 [0] NCCL INFO Bootstrap\n"
+    )
+    cell = code(says, nbformat.v4.new_output("stream", text=shown))
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "mini.ipynb")
+    assert run(tmp_path / "mini.ipynb", "--out", tmp_path / "mini.html")[0] == 0
+    page = (tmp_path / "mini.html").read_text()
+    secrets = (key, github, "Tr0ub4dor3x", "jdoe42", "darkmatter", "pkowalski", "zeppelin")
+    assert not [one for one in secrets if one in page]
+    for stays in ("WANDB_API_KEY", "PGPASSWORD", "/run1/train.py", ":12345:12399 [0] NCCL INFO"):
+        assert stays in page
+
+
 def test_of_a_picture_only_what_draws_it_is_shared(tmp_path, run):
     def chunk(kind, data):
         return (

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +180,7 @@ def _manifest(
     raw: bytes, names: dict[str, str], new: dict[str, bytes], known: Known, replaced: Replaced
 ) -> bytes:
     """The manifest with the new names, sizes and digests; what is no manifest of ours is redacted as data."""
-
-    def redacted(value: Any) -> Any:
-        return redact_data(value, known, replaced, "manifest.json")
-
+    redacted = partial(redact_data, known=known, replaced=replaced, where="manifest.json")
     data = _json("manifest.json", raw.decode("utf-8", "replace"))
     if isinstance(data, dict) and isinstance(data.get("items"), list):
         # The names of its fields are the shape's, whatever a host may be called.
@@ -214,9 +211,8 @@ def texts_of(files: Mapping[str, bytes]) -> dict[str, str]:
         texts[f"{name} metadata"] = _words(data.get("metadata"))
         for number, cell in enumerate(data.get("cells", [])):
             outputs = enumerate(cell.get("outputs", []))
-            texts[f"{name} cell {number}"] = _words(
-                {key: value for key, value in cell.items() if key != "outputs"}
-            )
+            own = {key: value for key, value in cell.items() if key != "outputs"}
+            texts[f"{name} cell {number}"] = _words(own)
             texts |= {f"{name} cell {number} output {at}": _words(output) for at, output in outputs}
     return texts
 
@@ -264,16 +260,12 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
             for way, view in (*views(text), ("base64", packed)):
                 for start, end, kind in _places(way == "joined", view.text, suspects):
                     find = (view.place(start), view.place(end - 1, True), kind)
-                    if find in seen:
-                        continue
-                    seen.add(find)
-                    if not _is_allowed(
-                        view.text[start:end], view.text[max(0, start - BEFORE) : start]
-                    ):
+                    read, before = view.text[start:end], view.text[max(0, start - BEFORE) : start]
+                    if find not in seen and not _is_allowed(read, before):
                         line = 1 + text.count("\n", 0, find[0])
                         finds.append(Find(f"{name} line {line}: {kind}"))
-                        finds[-1].value = text[find[0] : find[1]]
-                        finds[-1].read = view.text[start:end]
+                        finds[-1].value, finds[-1].read = text[find[0] : find[1]], read
+                    seen.add(find)
     return finds
 
 

@@ -108,11 +108,8 @@ class Words:
         there = np.zeros(_CODES + 1, bool)
         there[_CODES] = True  # what a word has no more
         there[_codes(text)] = True
-        return (
-            [self.words[at] for at in np.flatnonzero(there[self._table].all(1))]
-            if self.words
-            else []
-        )
+        found = np.flatnonzero(there[self._table].all(1)) if self.words else ()
+        return [self.words[at] for at in found]
 
 
 def _signs(text: str) -> Any:
@@ -240,13 +237,9 @@ class Known:
 
         ``login``: it stands where only a login stands, so any word is one but the accounts that images come with.
         """
-        if (
-            _GIVEN.fullmatch(value.lower()) or value.lower() in LOGINS
-            if login
-            else names_nobody(kind, value)
-        ):
+        low, key = value.lower(), _canonical(value)
+        if _GIVEN.fullmatch(low) or low in LOGINS if login else names_nobody(kind, value):
             return ""
-        key = _canonical(value)
         if key not in self._names:
             self._numbers[kind] = self._numbers.get(kind, 0) + 1
             self._names[key] = _pseudonym(kind, self._numbers[kind])

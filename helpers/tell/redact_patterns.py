@@ -309,11 +309,8 @@ def _plain(match: re.Match[str]) -> str | None:
     if kind == "entity":
         return html.unescape(text)
     if kind is None:  # a soft end of a line, unless base64 ends there
-        return (
-            None
-            if WRITING["padded"].search(match.string[max(0, match.end() - 200) : match.end()])
-            else ""
-        )
+        before = match.string[max(0, match.end() - 200) : match.end()]
+        return None if WRITING["padded"].search(before) else ""
     return chr(int(match[kind], 8 if kind == "octal" else 16))
 
 
@@ -551,10 +548,9 @@ def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]
             digests = (end - start) % 8 and all(
                 re.fullmatch("[0-9a-f]{1,16}", one) for one in pieces
             )
+            before = view.text[max(0, at + start - BEFORE) : at + start]
             if len(pieces) > 1 and not digests and facts.random_in(value):
-                if not facts.is_evidence(
-                    value, view.text[max(0, at + start - BEFORE) : at + start]
-                ):
+                if not facts.is_evidence(value, before):
                     yield from _spans_of("token", value, at + start, known)
 
 

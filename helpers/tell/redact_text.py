@@ -121,13 +121,10 @@ def _replaced(text: str, known: Known, replaced: Replaced, where: str, again: in
     lines = (
         (text.rfind("\n", 0, max(0, at - PAGE)) + 1, text.find("\n", at + PAGE)) for at in waiting
     )
-    for start, end in reversed(list(runs((a, b if b >= 0 else len(text)) for a, b in lines))):
-        near = text[start:end] if again else ""
-        text = (
-            text[:start] + _replaced(near, known, replaced, where, again - 1) + text[end:]
-            if near
-            else text
-        )
+    near = [*runs((a, b if b >= 0 else len(text)) for a, b in lines)] if again else []
+    for start, end in reversed(near):
+        clean = _replaced(text[start:end], known, replaced, where, again - 1)
+        text = text[:start] + clean + text[end:]
     return text
 
 
