@@ -25,8 +25,7 @@ from helpers.load.effect import compare, effect
 from helpers.load.fixplan import Arm, Pair, plan, run
 from helpers.load.remedies import arm_of
 from helpers.load.targets import torch_interpreter
-from helpers.load.trial import Limits
-from helpers.load.workloads import workload
+from helpers.load.trial import Limits, workload
 from helpers.settings.presets import Preset
 
 WORK = {"requests": 400, "live_mib": 96, "steps": 12, "ballast_mib": 96}

@@ -21,7 +21,7 @@ CELL_S = 600
 
 def execute(path: Path) -> None:
     """Run one notebook and write it back."""
-    from helpers.look.boxes import open_box
+    from helpers.look.bundle import open_box
     from helpers.tell.redact_box import known_values
     from helpers.tell.redact_text import redact_notebook
 

@@ -14,8 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from helpers.judge.diagnosis import diagnose, recovery  # noqa: E402
 from helpers.judge.evidence import evidence_from_bundle  # noqa: E402
-from helpers.look.boxes import open_box, recorded_names  # noqa: E402
-from helpers.look.bundle import Bundle, BundleWriter  # noqa: E402
+from helpers.look.bundle import Bundle, BundleWriter, open_box, recorded_names  # noqa: E402  # noqa: E402
 from helpers.shapes import to_json  # noqa: E402
 
 ODD = [b"", b"\x00\xff\xfe", b"null\n", b"1,5 GiB", "١٢".encode()]

@@ -125,7 +125,7 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
 
     import numpy as np
 
-    from helpers.load.vpoc import sample
+    from helpers.load.vpoc import reading as sample
     from helpers.load.vpoc.histogram import TORCH, profiles
     from helpers.load.vpoc.planner import predicted_bytes, shape_of
     from helpers.load.vpoc.study import measure

@@ -29,7 +29,7 @@ from helpers.allocator.replay import replay
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers, ttm_plan
 from helpers.load.vpoc.planner import Free, Shape
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 from helpers.tell import ttm
 from helpers.tell.panels import allocator, monitor
 from helpers.tell.panels.questions import ceilings as ceilings_panel, chunks as chunks_panel, fits_panel, reader as reader_panel

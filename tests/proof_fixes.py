@@ -22,8 +22,8 @@ from helpers.child import transcript
 from helpers.load import targets
 from helpers.load.record import record
 from helpers.load.targets import Target
+from helpers.load.trial import Workload, argv, workload
 from helpers.load.tuning import outcome_of, worker
-from helpers.load.workloads import Workload, argv, workload
 from helpers.settings.table import CONF_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
-from helpers.allocator.requests import placed
-from helpers.allocator.rewind import rewind
+from helpers.allocator.rewind import placed, rewind
 from helpers.allocator.snapshot import load, parse
 from helpers.allocator.trace import Op, TraceError
 

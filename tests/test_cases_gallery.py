@@ -13,8 +13,8 @@ from test_notebooks import DIFFERS, PARAMETER, SECTIONS, cells, checked, text_of
 
 from helpers.load.claims import cases as studies
 from helpers.load.claims import claims
-from helpers.load.vpoc import sample
-from helpers.look.boxes import open_box
+from helpers.load.vpoc import reading as sample
+from helpers.look.bundle import open_box
 from helpers.run.notebook import verdict_of
 from helpers.settings.presets import load
 from helpers.tell import cases, share

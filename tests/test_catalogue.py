@@ -9,15 +9,14 @@ import pytest
 from changed_boxes import oom
 
 from helpers import grammar, judge
-from helpers.judge import catalogue
-from helpers.judge.catalogue import BASES, KINDS, failures, fill, next_step
-from helpers.judge.diagnosis import diagnose, weigh
+from helpers.judge import diagnosis
+from helpers.judge.diagnosis import BASES, KINDS, diagnose, failures, fill, next_step, weigh
 from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
 from helpers.judge.observations import marks, observe, statements
-from helpers.look.relations import RELATIONS
+from helpers.look.figures import RELATIONS
 from helpers.shapes import CAUSES, seen
 
-JUDGE = Path(catalogue.__file__).parent
+JUDGE = Path(diagnosis.__file__).parent
 RAW = judge.table("failures")
 MAKERS = ("note", "say", "also", "_row", "Observation")
 """The functions that make an observation; its name is their first argument."""
@@ -177,8 +176,8 @@ NEW = {
 
 def with_entries(monkeypatch, rows):
     """The catalogue of other entries."""
-    monkeypatch.setattr(catalogue, "table", lambda name: {**judge.table(name), "failures": rows})
-    catalogue.failures.cache_clear()
+    monkeypatch.setattr(diagnosis, "table", lambda name: {**judge.table(name), "failures": rows})
+    diagnosis.failures.cache_clear()
 
 
 def with_entry(monkeypatch, **changes):
@@ -188,7 +187,7 @@ def with_entry(monkeypatch, **changes):
 @pytest.fixture(autouse=True)
 def the_file_as_it_is():
     yield
-    catalogue.failures.cache_clear()
+    diagnosis.failures.cache_clear()
 
 
 def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch):
@@ -209,7 +208,7 @@ def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch):
 def test_a_slip_in_an_entry_is_refused_with_its_word(monkeypatch, changes, word):
     with_entry(monkeypatch, **changes)
     with pytest.raises((ValueError, KeyError), match=word):
-        catalogue.failures()
+        diagnosis.failures()
 
 
 def test_the_order_of_the_entries_decides_nothing(monkeypatch):

@@ -8,7 +8,7 @@ from ttm_boxes import DKMS, GIB, MIB, PCI, apu
 
 from helpers.judge.binding import Numbers, decide, kfd_limit
 from helpers.judge.ceilings import ceilings
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 
 RAM = 96 * GIB
 HALF = RAM // 2

@@ -9,7 +9,7 @@ from data_rows import read_rows
 from helpers.judge.ledger import DRIVER, ledger
 from helpers.load.claims import cases, claims, claims_for
 from helpers.look.access import variables
-from helpers.look.boxes import open_box, recorded_names
+from helpers.look.bundle import open_box, recorded_names
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine

@@ -12,8 +12,7 @@ from pythons import starts
 from run_stand_in import ROOT, StandIn
 
 from helpers.commands import share
-from helpers.look.boxes import open_box
-from helpers.look.bundle import BundleWriter, open_bundle
+from helpers.look.bundle import BundleWriter, open_box, open_bundle
 from helpers.run import batch
 from helpers.run.runner import Local
 from helpers.shapes import Verdict, from_json

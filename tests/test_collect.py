@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.run.collect import CollectError, collect
+from helpers.run.history import CollectError, collect
 from helpers.run.record import move, read_batch, status_text, write_run
 from helpers.run.shapes import Run
 from helpers.tell.report import write_index

@@ -13,8 +13,7 @@ from fuzz_messages import mutated as mutated_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.judge.catalogue import failures
-from helpers.judge.diagnosis import diagnose, recovery, verdict_of, weigh
+from helpers.judge.diagnosis import diagnose, failures, recovery, verdict_of, weigh
 from helpers.judge.evidence import (
     CaseEvidence,
     Observation,
@@ -23,7 +22,7 @@ from helpers.judge.evidence import (
     evidence_from_message,
 )
 from helpers.judge.posted import process_observations, processes
-from helpers.look.boxes import open_box, recorded_names
+from helpers.look.bundle import open_box, recorded_names
 from helpers.shapes import Verdict as Verdicts
 from helpers.shapes import from_json, seen, to_json
 

@@ -17,11 +17,11 @@ from toy_allocator import Toy
 from helpers.cli import main
 from helpers.judge import diagnosis
 from helpers.judge.evidence import evidence_from_bundle
-from helpers.look.boxes import open_box, recorded_names
+from helpers.look.bundle import open_box, recorded_names
 from helpers.run.batch import run_plan
 from helpers.run.record import read_batch
 from helpers.shapes import Alternative, Evidence, NextStep, Reading, Verdict, from_json
-from helpers.tell import batches, report, share
+from helpers.tell import report, share
 from helpers.tell.issue_text import Case, issue_text
 from helpers.tell.page import verdict_html
 from helpers.tell.verdict import against, as_text, steps
@@ -113,11 +113,11 @@ def test_page_report_and_issue_lead_with_one_verdict_and_never_with_an_answer_to
 ):
     verdicts = [made(words) for words in verdicts]
     folder = batch_of(tmp_path / "batch", "cuda-healthy", *verdicts)
-    lead = batches.leading(run.verdict for run in read_batch(folder).runs)
+    lead = report.leading(run.verdict for run in read_batch(folder).runs)
     assert answer(lead) == answer(verdicts[first]) == answer(share.subject(folder).verdict)
     page = report.page(folder)
     assert page.index(lead.title) == min(page.index(v.title) for v in verdicts if v.title in page)
-    said = batches.of_batch(str(folder), open_box("cuda-healthy"))
+    said = report.of_batch(str(folder), open_box("cuda-healthy"))
     assert said is None if lead.state == "aside" else answer(said) == answer(lead)
 
 

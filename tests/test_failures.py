@@ -2,8 +2,7 @@
 
 import pytest
 
-from helpers.judge.catalogue import failures
-from helpers.judge.diagnosis import weigh
+from helpers.judge.diagnosis import failures, weigh
 from helpers.judge.evidence import Observation
 from helpers.shapes import CAUSES, seen
 

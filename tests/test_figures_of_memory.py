@@ -14,10 +14,9 @@ from ttm_boxes import apu
 from helpers.judge.binding import Numbers, decide, decisions, numbers_of
 from helpers.judge.box import obstacles, visible_devices
 from helpers.judge.ceilings import ceiling_answer, ceilings
-from helpers.look.boxes import open_box
-from helpers.look.figures import Figure, figures_of, rows
+from helpers.look.bundle import open_box
+from helpers.look.figures import RELATIONS, Figure, figures_of, relations, rows
 from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts
-from helpers.look.relations import RELATIONS, relations
 from helpers.shapes import CAUSES
 
 GIB, MIB = 1 << 30, 1 << 20

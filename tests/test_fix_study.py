@@ -10,7 +10,7 @@ from helpers import cli
 from helpers.load.effect import Effect
 from helpers.load.remedies import FixRow, FixStudy, box_of, chosen, fix_study
 from helpers.load.training import Endurance, PathResult, grow
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 from helpers.tell import fixes, training
 from helpers.tell.sheet import png
 from helpers.tell.shown import cell

@@ -16,9 +16,9 @@ from fleet_stand_in import Loopback, soon
 from other_user import as_nobody, open_folder  # noqa: F401  a fixture
 
 from helpers.cli import main
-from helpers.run import fleet_doors
+from helpers.run import fleet_worker
 from helpers.run.fleet import Fleet, FleetError
-from helpers.run.fleet_doors import checkout, make_keys, security, unfit
+from helpers.run.fleet_worker import checkout, make_keys, security, unfit
 from helpers.run.plan import load_plan
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl here")
@@ -111,7 +111,7 @@ def test_a_stranger_with_other_keys_runs_no_program(guarded, tmp_path):
         import asyncio, pathlib, sys
         from distributed.core import rpc
         from distributed.protocol.pickle import dumps
-        from helpers.run.fleet_doors import security
+        from helpers.run.fleet_worker import security
         address, keys, proof = sys.argv[1:]
         args = security(pathlib.Path(keys)).get_connection_args("client")
         function = dumps(eval(f"lambda dask_worker=None, dask_scheduler=None: open({proof!r}, 'w').close()"))
@@ -131,7 +131,7 @@ def test_a_stranger_with_other_keys_runs_no_program(guarded, tmp_path):
 
 
 def test_without_keys_nothing_listens_beyond_loopback(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(fleet_doors, "KEYS", tmp_path / "none")
+    monkeypatch.setattr(fleet_worker, "KEYS", tmp_path / "none")
     for part in (["scheduler"], ["worker", "--scheduler", "tcp://127.0.0.1:1"]):
         for host in ("0.0.0.0", "::", "192.0.2.7"):
             scratch = ["--scratch", str(tmp_path)] if part[0] == "worker" else []
@@ -142,7 +142,7 @@ def test_without_keys_nothing_listens_beyond_loopback(tmp_path, capsys, monkeypa
 
 
 def test_a_part_that_cannot_start_says_why_in_one_line(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(fleet_doors, "KEYS", tmp_path / "none")
+    monkeypatch.setattr(fleet_worker, "KEYS", tmp_path / "none")
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = str(door.getsockname()[1])
         scratch = ["--scratch", str(tmp_path)]
@@ -191,7 +191,7 @@ def test_a_worker_of_another_checkout_takes_no_run(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)  # other tests of this process use it
     server, own = SimpleNamespace(listeners=[]), checkout()
     assert unfit(own, False, server) == ""
-    assert "helpers/run/fleet_doors.py" in own
+    assert "helpers/run/fleet_worker.py" in own
     assert not [name for name in own if "__pycache__" in name]  # what was compiled here
     other = {**own, "helpers/units.py": "0" * 16}
     assert "other files than the batch has: helpers/units.py; expected" in unfit(

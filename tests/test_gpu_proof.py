@@ -13,7 +13,7 @@ from helpers.allocator.replay import replay
 from helpers.load.patterns import generate
 from helpers.load.study import StressResult
 from helpers.load.targets import Target
-from helpers.load.workloads import workload
+from helpers.load.trial import workload
 
 GIB = 1 << 30
 

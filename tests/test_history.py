@@ -10,7 +10,7 @@ from tell_boxes import VERDICT
 
 from helpers.run.history import QUESTIONS, HistoryError, open_history, same_run
 from helpers.run.shapes import Run
-from helpers.tell import batches
+from helpers.tell import report
 
 
 def put(outputs, batch, run, **changes):
@@ -52,12 +52,12 @@ def test_what_cannot_be_believed_is_named_and_the_rest_is_read(outputs):
 
 
 def test_a_report_has_the_cause_or_the_answer_of_each_run_and_names_torn_records(outputs):
-    (died,) = batches.runs_table(str(outputs / "20261121-a")).rows
+    (died,) = report.runs_table(str(outputs / "20261121-a")).rows
     assert (died["state"], died[WHY]) == ("died", "killed by SIGSEGV")
     last = str(outputs / "20261122-a")
-    assert re.search("Not readable: .*002-torn", str(batches.runs_table(last)))
-    assert "too little memory (weak)" in {row[WHY] for row in batches.runs_table(last).rows}
-    assert batches.NO_BATCH in str(batches.runs_table(""))
+    assert re.search("Not readable: .*002-torn", str(report.runs_table(last)))
+    assert "too little memory (weak)" in {row[WHY] for row in report.runs_table(last).rows}
+    assert report.NO_BATCH in str(report.runs_table(""))
 
 
 def test_states_per_night(outputs):
@@ -81,7 +81,7 @@ def test_the_verdict_of_the_same_run_that_changed_over_nights_though_one_between
     answer = open_history(outputs).ask("verdicts")
     changed = ("20261120-a", "ttm-gtt-cap (likely)", "20261122-a", "true-capacity (weak)")
     assert [row[3:7] for row in answer.rows] == [changed]
-    said = str(batches.nights(str(outputs / "x"), "verdicts"))
+    said = str(report.nights(str(outputs / "x"), "verdicts"))
     assert "TTM or GTT limit (likely)" in said and "too little memory (weak)" in said
     assert "true-capacity" not in said
 
@@ -135,10 +135,10 @@ def test_two_records_are_the_same_run_by_what_was_asked_not_by_what_came_of_it()
 
 
 def test_the_table_for_a_notebook_cell_names_what_it_left_out(outputs):
-    text = str(batches.nights(str(outputs / "20261121-a"), "states"))
+    text = str(report.nights(str(outputs / "20261121-a"), "states"))
     assert "20261120-a" in text and "answered" in text and text.count("Left out: ") == 2
     assert "20261121-a" not in text  # the batch that asks has not ended yet
-    nothing = str(batches.nights(str(outputs / "nothing" / "x"), "states"))
+    nothing = str(report.nights(str(outputs / "nothing" / "x"), "states"))
     assert nothing.endswith("expected the one that holds the batches")
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from kernel_boxes import PCI, amd_box
 
 from helpers.judge.ledger import DRIVER, MESSAGE, ledger
-from helpers.look.boxes import open_box, recorded_names
-from helpers.look.bundle import BundleWriter
+from helpers.look.bundle import BundleWriter, open_box, recorded_names
 from helpers.look.gpus import gpus
 from helpers.look.messages import Message, Quantity
 

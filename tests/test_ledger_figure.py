@@ -9,7 +9,7 @@ from tell_boxes import HOSTILE
 from test_figures import bars, laid_out, words
 
 from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
-from helpers.look.boxes import open_box, recorded_names
+from helpers.look.bundle import open_box, recorded_names
 from helpers.shapes import not_allowed, not_available, seen
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table

@@ -12,8 +12,7 @@ import pytest
 from in_shell import carried_out
 from nbclient import NotebookClient
 
-from helpers.look.boxes import RECORDED, recorded_names
-from helpers.look.bundle import BundleWriter, open_bundle
+from helpers.look.bundle import RECORDED, BundleWriter, open_bundle, recorded_names
 from helpers.run.batch import run_plan
 from helpers.shapes import VERDICT_MIME
 from helpers.tell.report import machine_line

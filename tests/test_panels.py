@@ -20,7 +20,7 @@ from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_plan
 from helpers.load.vpoc.planner import Free, Shape
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 from helpers.run.kernel import MARK
 from helpers.tell import ttm
 from helpers.tell.panels import allocator, frame, monitor

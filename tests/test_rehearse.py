@@ -22,7 +22,7 @@ from helpers.load.record import INJECT
 from helpers.load.rehearse import build, devices, rehearse, study
 from helpers.load.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.load.remedies import FixRow, Remedy
-from helpers.load.workloads import workload
+from helpers.load.trial import workload
 from helpers.settings.presets import Preset
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -23,7 +23,7 @@ from helpers.load.remedies import (
     recorded_path,
     remedies,
 )
-from helpers.load.workloads import workload
+from helpers.load.trial import workload
 
 CARD_BYTES = 20 << 30
 KNOWN = {one.id: one for one in remedies()}

@@ -16,8 +16,7 @@ from page_audit import Audit, check, in_order
 from redact_plants import png
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
-from helpers.look.boxes import open_box
-from helpers.look.bundle import BundleWriter
+from helpers.look.bundle import BundleWriter, open_box
 from helpers.run.box_state import BoxState, GpuState
 from helpers.run.gate import before_the_end, keep
 from helpers.run.notebook import VERDICT as MIME

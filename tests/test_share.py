@@ -21,7 +21,7 @@ from tell_boxes import code, markdown, printed
 
 from helpers import cli
 from helpers.commands import share as command
-from helpers.look.boxes import RECORDED
+from helpers.look.bundle import RECORDED
 from helpers.run.shapes import Run
 from helpers.tell import redact, share
 from helpers.tell.issue_text import TABLE

@@ -11,7 +11,7 @@ from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.trace import Op, Trace
 from helpers.allocator.whatif import whatif
 from helpers.load import study
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 from helpers.tell import allocator_view as views
 from helpers.tell import replays
 from helpers.tell.sheet import png

@@ -12,7 +12,7 @@ from tell_boxes import APU, BLIND, CARDS, EVENTS, HOST_POOLS, at, event, read
 from helpers.grammar import lines as log_lines
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 from helpers.shapes import CAUSES, causes, not_allowed, not_available, seen
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table

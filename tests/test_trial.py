@@ -15,8 +15,18 @@ from helpers import child
 from helpers.child import Ended, Group
 from helpers.load import trial as trials
 from helpers.load.targets import Target, environment, torch_files
-from helpers.load.trial import Limits, RecordNotKept, TrialError, TrialRefused, driver_used, trial
-from helpers.load.workloads import BUILT_IN, WorkloadError, command, workload
+from helpers.load.trial import (
+    BUILT_IN,
+    Limits,
+    RecordNotKept,
+    TrialError,
+    TrialRefused,
+    WorkloadError,
+    command,
+    driver_used,
+    trial,
+    workload,
+)
 from helpers.settings.presets import NONE, Preset, parse
 from helpers.units import MIB
 

@@ -20,7 +20,7 @@ from helpers.judge.ttm_plan import (
     systems,
     ttm,
 )
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 from helpers.shapes import TtmPlan
 
 STALE = {

@@ -7,9 +7,9 @@ import pytest
 from command_line import verb
 from vpoc_trades import lines
 
-from helpers.load.vpoc import answer, histogram, profile, sample, trades
+from helpers.load.vpoc import answer, histogram, reading, trades
 from helpers.load.vpoc.planner import Free, Shape
-from helpers.look.boxes import open_box
+from helpers.look.bundle import open_box
 from helpers.tell import vpoc, vpoc_figures
 
 CASE = Shape(trades=1014 * 20_000, sessions=1014, longest=20_000, bins=1000)
@@ -86,7 +86,7 @@ def test_every_box_says_what_it_has_free(name):
 
 
 def test_the_cases_figures_are_answered_and_each_says_how_it_is_known():
-    store = answer.stored(sample.generated(1014, 300))
+    store = answer.stored(reading.generated(1014, 300))
 
     def asked(free):
         return {row[0]: row[1:] for row in answer.expectations(store, free)}
@@ -112,10 +112,10 @@ def test_an_unequal_strategy_speaks_against_the_answer():
 
 
 def test_every_figure_is_drawn_and_has_words():
-    some = sample.generated(3, 2000)
+    some = reading.generated(3, 2000)
     layout = trades.survey(some)
     counts = histogram.profiles(some, layout)
-    found = profile.levels(counts, layout)
+    found = histogram.levels(counts, layout)
     rows = []
     for k, name in enumerate(("fused", "one_hot", "flat"), 1):
         sizes = {"measured_bytes": k << 20, "predicted_bytes": k << 20, "chunk_trades": 10**k}

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.load.vpoc import planner, sample, study
+from helpers.load.vpoc import planner, study
+from helpers.load.vpoc import reading as sample
 from helpers.load.vpoc.histogram import STRATEGIES
 from helpers.load.vpoc.planner import (
     Free,

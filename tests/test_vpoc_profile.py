@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.load.vpoc import profile
-from helpers.load.vpoc.profile import RULES, levels
+from helpers.load.vpoc import histogram
+from helpers.load.vpoc.histogram import RULES, levels
 from helpers.load.vpoc.trades import (
     TICKS,
     Layout,
@@ -124,11 +124,11 @@ def test_levels_are_those_of_the_slow_twin_under_every_rule(rows):
 def test_a_table_says_poc_and_value_area_under_each_rule_and_window():
     session = (np.array([1, 2, 2, 3], np.int32), np.array([1, 2, 2, 1], np.int32))
     trades = from_sessions([session], 0.25, ["day"])
-    rows = profile.by_rule({"all": trades, "RTH": trades.take(0, 1)})
+    rows = histogram.by_rule({"all": trades, "RTH": trades.take(0, 1)})
     assert len(rows) == 12 and {row["poc"] for row in rows} == {0.5}
 
 
 def test_high_nodes_are_peaks_of_their_neighbourhood_and_low_nodes_lie_between():
     row = np.array([0, 5, 20, 5, 1, 2, 15, 15, 3, 0, 1])
-    assert profile.nodes(row, window=2) == ([2, 6], [4])
-    assert profile.nodes(np.zeros(5)) == ([], [])
+    assert histogram.nodes(row, window=2) == ([2, 6], [4])
+    assert histogram.nodes(np.zeros(5)) == ([], [])

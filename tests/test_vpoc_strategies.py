@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpoc_trades import VOLUMES, case_histogram, parquet_of, ragged, slow_profiles, with_volumes
 
-from helpers.load.vpoc import kernels, sample, study
+from helpers.load.vpoc import kernels, study
+from helpers.load.vpoc import reading as sample
 from helpers.load.vpoc.answer import case_arithmetic
 from helpers.load.vpoc.histogram import NUMPY, TORCH, profiles, run, stream_parquet, stream_read
 from helpers.load.vpoc.planner import predicted_bytes, shape_of

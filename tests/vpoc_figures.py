@@ -12,9 +12,8 @@ import numpy as np
 from bench import row
 from vpoc_trades import case_histogram
 
-from helpers.load.vpoc import sample
-from helpers.load.vpoc.histogram import profiles, run, stream_read, together
-from helpers.load.vpoc.profile import levels
+from helpers.load.vpoc import reading as sample
+from helpers.load.vpoc.histogram import levels, profiles, run, stream_read, together
 from helpers.load.vpoc.study import measure, read_jobs
 from helpers.load.vpoc.trades import Array, Trades, survey, write_store
 from helpers.units import MIB

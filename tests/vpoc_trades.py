@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.load.vpoc import sample
+from helpers.load.vpoc import reading as sample
 from helpers.load.vpoc.trades import from_sessions
 
 VOLUMES = ("int32", "int64", "float64")

@@ -25,12 +25,11 @@ def run(arguments: argparse.Namespace) -> int:
     Example: run notebooks/plans/quick.yaml --dry-run
     """
     from helpers.run import gate
-    from helpers.run.batch import run_plan
+    from helpers.run.batch import resume_texts, run_plan
     from helpers.run.plan import dry_run, dry_run_text, load_plan
     from helpers.run.progress import for_terminal
     from helpers.run.record import read_batch, status_json, status_text
     from helpers.run.runner import Stop
-    from helpers.run.service import resume_texts
     from helpers.tell.report import write_index
 
     plan, stop, carrier = _plan(arguments.plan), Stop(), None
@@ -219,12 +218,12 @@ def collect(arguments: argparse.Namespace) -> int:
     --out FOLDER !: where the merge goes; may hold an earlier one
     Example: collect nights/oak nights/elm --out outputs/all-boxes
     """
-    from helpers.run import collect
+    from helpers.run import history
     from helpers.run.record import read_batch, status_json, status_text
     from helpers.tell.report import write_index
 
     folders = [Path(folder) for folder in arguments.folders]
-    merged = collect.collect(folders, Path(arguments.out))
+    merged = history.collect(folders, Path(arguments.out))
     view, page = read_batch(merged.folder), write_index(merged.folder)
     told = {**status_json(view), "same": merged.same, "page": str(page)}
     here = f"{len(merged.runs)} runs, {merged.same} of them here before"
@@ -268,7 +267,7 @@ def fleet(arguments: argparse.Namespace) -> int:
     --plan PLAN: one that says insecure: true lets it listen without keys
     Example: fleet scheduler --host 10.0.0.1
     """
-    from helpers.run import fleet_doors as doors
+    from helpers.run import fleet_worker as doors
     from helpers.run.plan import load_plan
 
     part, place = arguments.part, Path(arguments.keys) if arguments.keys else doors.KEYS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import WrongUse, print_json, say, waits_for
 from helpers.look import files
 from helpers.look.archive import BundleError
-from helpers.look.boxes import RECORDED, open_box, recorded_names
+from helpers.look.bundle import RECORDED, open_box, recorded_names
 from helpers.shapes import to_json
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def fits(given: argparse.Namespace) -> int:
 
 def found_for(given: argparse.Namespace) -> Answer:
     """The answer to a command line. Raises ValueError in one line."""
-    from helpers.fits import answer, log, model
+    from helpers.fits import answer, model
     from helpers.fits.sheet import family_of
     from helpers.look.text import TextFile
 
@@ -57,7 +57,7 @@ def found_for(given: argparse.Namespace) -> Answer:
         known = model.read_model(path)
     else:
         with TextFile(str(path)) as file:
-            known = log.read_log(file.lines())
+            known = model.read_log(file.lines())
     known.program, known.version = given.server or known.program, given.release or known.version
     alike = family_of(known.program) in ("vLLM", "SGLang")
     known.inputs.update(_asked(given, (given.tp or 1) if alike else 0))
@@ -72,7 +72,7 @@ def _asked(given: argparse.Namespace, alike: int) -> dict[str, Any]:
     from helpers.fits.answer import cards_of
     from helpers.fits.sheet import table
     from helpers.load.rehearse.devices import device
-    from helpers.look.boxes import open_box
+    from helpers.look.bundle import open_box
     from helpers.units import parse_size
 
     found: dict[str, Any] = cards_of(open_box(given.box), alike) if given.box else {}

@@ -148,7 +148,7 @@ def rehearse(given: argparse.Namespace) -> int:
 def _card(given: argparse.Namespace) -> Device:
     from helpers.load.rehearse.devices import device
     from helpers.load.rehearse.study import AMPLE_BYTES
-    from helpers.look.boxes import open_box
+    from helpers.look.bundle import open_box
 
     ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
     bundle = open_box(given.box) if given.box else None
@@ -160,7 +160,7 @@ def _settings(given: argparse.Namespace) -> tuple[str | None, dict[str, str], li
     decides what is allocated; and what was taken over, a line each."""
     from helpers.load.rehearse.build import WORDS
     from helpers.look.access import variables
-    from helpers.look.boxes import open_box
+    from helpers.look.bundle import open_box
     from helpers.settings.audit import value_and_remark
     from helpers.settings.table import CONF_NAMES
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import OUTPUTS, WrongUse, say
 
 if TYPE_CHECKING:
-    from helpers.load.workloads import Workload
+    from helpers.load.trial import Workload
 
 
 def trial(arguments: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ def trial(arguments: argparse.Namespace) -> int:
 
 def _workload(arguments: argparse.Namespace) -> Workload:
     """The workload that the words name: a built-in and its parameters, or the user's command."""
-    from helpers.load.workloads import BUILT_IN, command, workload
+    from helpers.load.trial import BUILT_IN, command, workload
 
     words = arguments.workload
     name, _, rest = (words[0] if words else "").partition(":")
@@ -183,7 +183,7 @@ def vpoc(arguments: argparse.Namespace) -> int:
     Example: vpoc ticks.parquet --tick ES
     """
     from helpers.load.vpoc.answer import profile_file, write
-    from helpers.load.vpoc.profile import USUAL, level_rows, levels
+    from helpers.load.vpoc.histogram import USUAL, level_rows, levels
     from helpers.tell.vpoc import levels_text
 
     answers, how = [], (arguments.tick, arguments.strategy, arguments.device)

@@ -20,9 +20,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from helpers.judge import table
-from helpers.look.figures import HALF, NOT_MEASURED_BYTES, Figure, beside, lone_free
+from helpers.look.figures import (
+    HALF,
+    HALF_SHARE,
+    INSTALLED_SHARE,
+    NOT_MEASURED_BYTES,
+    Figure,
+    beside,
+    lone_free,
+)
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
-from helpers.look.relations import HALF_SHARE, INSTALLED_SHARE
 from helpers.units import GIB, MIB, near, show_bytes
 
 if TYPE_CHECKING:

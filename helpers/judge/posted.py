@@ -24,9 +24,8 @@ from helpers.judge.evidence import (
     vendor_of,
 )
 from helpers.look.bundle import Text
-from helpers.look.figures import Figure, figures_of, figures_of_message
+from helpers.look.figures import Figure, figures_of, figures_of_message, relations
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind, is_unified_size
-from helpers.look.relations import relations
 from helpers.units import GIB, MIB, printed_size, show_bytes
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from typing import Any
 
 from helpers.child import Ended, json_row, program, watch
 from helpers.load.targets import Target, environment, pair_targets, targets_of, torch_interpreter
-from helpers.look.boxes import is_this_box
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, is_this_box
 from helpers.settings.table import NO_CACHE
 from helpers.shapes import Reading, not_available, seen
 from helpers.units import GIB, MIB

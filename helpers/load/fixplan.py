@@ -12,8 +12,15 @@ from typing import Any
 
 from helpers.load.effect import FEWEST_PAIRS
 from helpers.load.targets import CPU, Target
-from helpers.load.trial import Limits, RecordNotKept, TrialError, TrialRecord, TrialRefused, trial
-from helpers.load.workloads import Workload
+from helpers.load.trial import (
+    Limits,
+    RecordNotKept,
+    TrialError,
+    TrialRecord,
+    TrialRefused,
+    Workload,
+    trial,
+)
 from helpers.settings.presets import NONE, Preset
 
 DEFAULT_REPEATS = 5

@@ -26,10 +26,8 @@ from helpers.load.effect import LEAST, Comparison, Effect, compare
 from helpers.load.fixplan import Arm, FixPlan, Pair, Ran
 from helpers.load.study import study
 from helpers.load.targets import CPU, free_targets, largest_pool, torch_interpreter
-from helpers.load.trial import TrialRecord
-from helpers.load.workloads import SECONDS, Workload, workload
-from helpers.look.boxes import is_this_box
-from helpers.look.bundle import Bundle
+from helpers.load.trial import SECONDS, TrialRecord, Workload, workload
+from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.settings.presets import Preset, findings, load

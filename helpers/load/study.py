@@ -22,8 +22,7 @@ from helpers.allocator.trace import Trace, program_lines
 from helpers.child import CHECKOUT, Transcript, program, transcript
 from helpers.load.patterns import PATTERNS, generate
 from helpers.load.targets import CPU, Target, environment, free_targets, torch_interpreter
-from helpers.look.boxes import is_this_box
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, is_this_box
 from helpers.settings.table import CONF_NAMES
 from helpers.units import parse_size, show_bytes
 

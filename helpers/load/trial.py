@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,10 +25,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from helpers import child
-from helpers.child import LAST_BYTES, Ended, Group, Sampler, json_row, last_line, watch
+from helpers.child import LAST_BYTES, Ended, Group, Sampler, json_row, last_line, program, watch
 from helpers.judge.owner import SLACK_BYTES
 from helpers.load.targets import CPU, Target, environment, torch_files
-from helpers.load.workloads import Workload, argv
 from helpers.look import files
 from helpers.look.files import whole, write_atomic
 from helpers.look.messages import of_device, read_message
@@ -512,3 +512,117 @@ def _build(torch: str) -> str:
     local = torch.partition("+")[2]
     starts = {"rocm": "rocm", "cpu": "cpu", "cu": "cuda"}
     return next((build for start, build in starts.items() if local.startswith(start)), "")
+
+
+# What is tried: a built-in workload by its name, in a variant, or the user's own command line.
+
+
+PROGRAM = "helpers.torchside.workloads"
+
+
+class WorkloadError(ValueError):
+    """No such workload or parameter: one line with what was seen, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A workload of helpers/torchside. ``measure``: whose memory is compared, the process's (``work``) or its session's.
+
+    ``seconds``: of a trial, about. ``ballast_mib`` and ``slow`` (a factor) plant a known effect in any of them.
+    """
+
+    name: str
+    shows: str
+    seconds: float
+    parameters: Mapping[str, int | float | str]
+    measure: str
+
+
+def _built_in() -> dict[str, BuiltIn]:
+    found = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
+    rows, keeping = found["workloads"], found["keeping"]
+    for row in rows:
+        row["parameters"] |= {**(keeping if row.pop("keeping", False) else {}), **found["planted"]}
+    return {row["name"]: BuiltIn(**row) for row in rows}
+
+
+BUILT_IN = _built_in()
+SECONDS = {name: one.seconds for name, one in BUILT_IN.items()}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing to run: ``command`` of the user, or a built-in with what differs from its ``parameters``.
+
+    ``step`` is a regular expression for the lines of stdout that mark a step; a group in it is the step's loss.
+    ``measure``: work or session, as in BuiltIn.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    step: str = ""
+    measure: str = "session"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Every parameter of a built-in, with what is changed of it."""
+        own = BUILT_IN[self.name].parameters if self.name in BUILT_IN else {}
+        return {**own, **self.parameters}
+
+    @property
+    def words(self) -> str:
+        """The workload in one line."""
+        if self.command:
+            return shlex.join(self.command)
+        changed = (f"{name}={value}" for name, value in sorted(self.parameters.items()))
+        return " ".join([self.name, *changed])
+
+
+def workload(name: str, **parameters: Any) -> Workload:
+    """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
+    if name not in BUILT_IN:
+        names = ", ".join(BUILT_IN)
+        raise WorkloadError(f"workload {name!r}: expected one of {names}, or -- and a command")
+    known = BUILT_IN[name]
+    for key, value in parameters.items():
+        if key not in known.parameters:
+            names = ", ".join(known.parameters)
+            raise WorkloadError(f"{name}: parameter {key!r} is not known; expected one of {names}")
+        own = known.parameters[key]
+        if not _fits(value, own):
+            raise WorkloadError(f"{name}: {key} is {value!r}; expected something like {own!r}")
+    changed = {key: value for key, value in parameters.items() if value != known.parameters[key]}
+    return Workload(name, changed, measure=known.measure)
+
+
+def _fits(value: Any, own: int | float | str) -> bool:
+    """Whether a value may stand for one of a parameter's own kind: a text, or a number of 0 or more."""
+    if isinstance(own, str) or isinstance(value, (str, bool)):
+        return isinstance(own, str) and isinstance(value, str)
+    return value >= 0 and (isinstance(own, float) or isinstance(value, int))
+
+
+def command(argv: Sequence[str], step: str = "") -> Workload:
+    """The user's own command. Raises WorkloadError where there is none, or where ``step`` is no regular expression."""
+    if not argv:
+        raise WorkloadError("no command; expected one after --, such as: -- python train.py")
+    try:
+        re.compile(step)
+    except re.error as error:
+        such = "expected a regular expression such as 'loss=([0-9.]+)'"
+        raise WorkloadError(f"step marker {step!r}: {error}; {such}") from error
+    return Workload("command", command=tuple(argv), step=step)
+
+
+def argv(
+    wanted: Workload, python: str, seed: int, target: Target, device_bytes: int | None
+) -> list[str]:
+    """The command line that runs it. A command of the user runs as it stands."""
+    if wanted.command:
+        return list(wanted.command)
+    pci = "" if target.pci == "cpu" else target.pci
+    spec = {"workload": wanted.name, "parameters": wanted.given, "seed": seed}
+    spec |= {"device": target.device, "pci": pci, "several": target.several}
+    spec |= {"threads": 1, "device_bytes": device_bytes}
+    return program(python, PROGRAM, json.dumps(spec))

@@ -20,8 +20,19 @@ from typing import Any
 from helpers.look.files import write_atomic
 
 from .box_state import Gates
-from .fleet_doors import GUIDE, KEYS, FleetError, loaded, security, unfit
-from .fleet_worker import ASK_S, LOST, Board, carry, forget
+from .fleet_worker import (
+    ASK_S,
+    GUIDE,
+    KEYS,
+    LOST,
+    Board,
+    FleetError,
+    carry,
+    forget,
+    loaded,
+    security,
+    unfit,
+)
 from .plan import CheckedPlan
 from .record import BLAMED, files_below, in_words, move, node, now
 from .runner import Job, Local, Stop, Tick, kept, run_one

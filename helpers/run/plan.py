@@ -24,8 +24,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.look.archive import BundleError
-from helpers.look.boxes import recorded_names
-from helpers.look.bundle import open_bundle
+from helpers.look.bundle import open_bundle, recorded_names
 from helpers.look.files import opened
 from helpers.settings.presets import FOLDER, PresetError
 from helpers.settings.presets import load as load_preset

@@ -9,8 +9,7 @@ from helpers.judge.box import obstacles
 from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity
-from helpers.look.boxes import is_this_box
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices

@@ -20,8 +20,8 @@ from helpers.allocator.whatif import whatif
 from helpers.judge.owner import CONTEXT_BYTES
 from helpers.load.claims import Claim, claims
 from helpers.load.patterns import generate
-from helpers.load.vpoc import sample
 from helpers.load.vpoc.answer import case_arithmetic
+from helpers.load.vpoc.reading import FOLDER, WHEEL, choose, real
 from helpers.load.vpoc.trades import Trades
 from helpers.settings.presets import findings, load
 from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
@@ -155,11 +155,11 @@ def forty_verdict(rows: Sequence[Sequence[str]]) -> Verdict:
 
 
 def trades(name: str) -> Trades:
-    """Trades by name or file (``sample.choose``); "" takes the real ones where they are at hand and never fetches them, and
+    """Trades by name or file (``choose``); "" takes the real ones where they are at hand and never fetches them, and
     where they are not as many generated ones, which say so. Raises TradesError."""
-    wheel = sample.FOLDER / sample.WHEEL
+    wheel = FOLDER / WHEEL
     if not name and wheel.is_file():
-        return sample.real(wheel)
-    made = sample.choose(name or "generated", sessions=2, trades=250_000)
+        return real(wheel)
+    made = choose(name or "generated", sessions=2, trades=250_000)
     stand_in = "generated trades stand in: the real ones are not at hand"
     return made if name else replace(made, notes=(stand_in,))

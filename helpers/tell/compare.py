@@ -29,8 +29,8 @@ from helpers.run.shapes import Run
 from helpers.shapes import Reading, Verdict, in_words, seen
 from helpers.units import show_bytes
 
-from .batches import bundle_of
 from .box import settings_table, stack_table
+from .report import bundle_of
 from .shown import cut, duration, plain
 
 SLOWER, SLOWER_S = 1.25, 5.0

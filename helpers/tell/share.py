@@ -40,7 +40,6 @@ from helpers.run.shapes import Run
 from helpers.shapes import Verdict, as_dict, from_json
 
 from . import report
-from .batches import about_box, bundle_of, leading
 from .issue_text import TABLE, about_cause, filled_in
 from .page import Room, cells, notebook_html, render
 from .redact import Find, redact_files, second_scan, texts_of
@@ -48,6 +47,7 @@ from .redact_box import known_values
 from .redact_known import TABLE as REDACTION
 from .redact_known import Known
 from .redact_text import Replaced, redact_data
+from .report import about_box, bundle_of, leading
 from .sanitise import cut_notebook
 from .shown import plain, words
 from .verdict import alternatives, summary

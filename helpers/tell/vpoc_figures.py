@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from helpers.load.vpoc.histogram import STRATEGIES
-from helpers.load.vpoc.profile import Levels, nodes
+from helpers.load.vpoc.histogram import STRATEGIES, Levels, nodes
 from helpers.load.vpoc.trades import Layout, Trades, to_price
 from helpers.units import MIB, show_bytes
 

@@ -28,7 +28,7 @@ from helpers.load.rehearse.devices import Device, device
 from helpers.load.rehearse.rehearse import Rehearsal, rehearse
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.targets import Target, torch_interpreter
-from helpers.load.workloads import Workload, argv
+from helpers.load.trial import Workload, argv
 from helpers.look import files
 from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES, VersionError

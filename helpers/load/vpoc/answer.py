@@ -15,14 +15,21 @@ import numpy as np
 from helpers.load.criteria import ASKED, NOT_MEASURED
 from helpers.load.vpoc import planner
 from helpers.load.vpoc import trades as of_trades
-from helpers.load.vpoc.histogram import COLUMNS, NUMPY, STRATEGIES, TORCH, run, stream_parquet
+from helpers.load.vpoc.histogram import (
+    COLUMNS,
+    NUMPY,
+    RULES,
+    STRATEGIES,
+    TORCH,
+    levels,
+    run,
+    stream_parquet,
+)
 from helpers.load.vpoc.planner import BOUNDS, Free, Plan, Shape, free_here, plan, shape_of
-from helpers.load.vpoc.profile import RULES, levels
 from helpers.load.vpoc.reading import column_names, read_trades
 from helpers.load.vpoc.study import measure
 from helpers.load.vpoc.trades import Array, Layout, Store, Trades, TradesError, survey, write_store
-from helpers.look.boxes import is_this_box
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.files import write_atomic
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import OUTPUTS
-from helpers.look.boxes import is_this_box
-from helpers.look.bundle import Bundle
+from helpers.look.bundle import Bundle, is_this_box
 from helpers.tell.shown import text_html
 
 from .frame import Frame, Panel, Part, parts_html

@@ -13,7 +13,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.load.vpoc import answer
 from helpers.load.vpoc.histogram import STRATEGIES
 from helpers.load.vpoc.planner import Free, NoRoomError, Shape, plan
-from helpers.look.boxes import recorded_names
+from helpers.look.bundle import recorded_names
 from helpers.tell import figures, fits, message, ttm, verdict, vpoc
 from helpers.tell.shown import text_html
 from helpers.units import GIB, parse_size, show_bytes
