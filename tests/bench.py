@@ -140,7 +140,7 @@ def batch() -> list[dict]:
 def replay() -> list[dict]:
     """The allocator compiled and in plain Python, on a trace of a real program; the grid of a what-if; the first answers."""
     from helpers.allocator.driver import Card
-    from helpers.allocator.replay import replay as run
+    from helpers.allocator.engine import replay as run
     from helpers.allocator.trace import from_oracle
     from helpers.allocator.whatif import whatif
     from helpers.settings.table import behaviour

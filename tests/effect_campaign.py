@@ -26,7 +26,7 @@ from helpers.load.fixplan import Arm, Pair, plan, run
 from helpers.load.remedies import arm_of
 from helpers.load.targets import torch_interpreter
 from helpers.load.trial import Limits, workload
-from helpers.settings.presets import Preset
+from helpers.settings.audit import Preset
 
 WORK = {"requests": 400, "live_mib": 96, "steps": 12, "ballast_mib": 96}
 

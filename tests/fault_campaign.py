@@ -168,8 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     began = time.monotonic()
     import helpers.run.batch
-    import helpers.run.gate
-    import helpers.run.progress  # noqa: F401  before the forks
+    import helpers.run.gate  # noqa: F401  before the forks
 
     if given.real:
         import fault_real

@@ -162,9 +162,8 @@ def life_of(case: Case, life: Life) -> None:
             _give_up_override()
         rng = random.Random(f"{case.seed} {life.number}")
         told: dict[str, Any] = {}
-        from helpers.run.batch import run_plan
+        from helpers.run.batch import for_terminal, run_plan
         from helpers.run.plan import PlanError
-        from helpers.run.progress import for_terminal
         from helpers.run.record import read_batch
         from helpers.run.runner import Local, Stop
 

@@ -21,13 +21,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from proof_fixes import fixes_part  # noqa: E402 -- a program beside this one
 
 from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
+from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances  # noqa: E402
-from helpers.allocator.replay import replay  # noqa: E402
 from helpers.allocator.trace import Trace, TraceError  # noqa: E402
-from helpers.load.patterns import PATTERNS, generate  # noqa: E402
-from helpers.load.study import StressResult, stress  # noqa: E402
+from helpers.load.study import PATTERNS, StressResult, generate, stress  # noqa: E402
 from helpers.units import parse_size  # noqa: E402
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8")

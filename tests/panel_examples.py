@@ -25,7 +25,7 @@ CELLS = {
 PRELUDE = """import functools, os, sys
 sys.path.insert(0, os.environ["CASEBOOK_TESTS"])
 import panel_examples
-from helpers.allocator.replay import replay
+from helpers.allocator.engine import replay
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers, ttm_plan
 from helpers.load.vpoc.planner import Free, Shape

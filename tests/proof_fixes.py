@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.load import read
-from helpers.allocator.replay import replay
 from helpers.child import transcript
 from helpers.load import targets
 from helpers.load.record import record

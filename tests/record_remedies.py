@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path
+from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read, to_parquet  # noqa: E402
 from helpers.allocator.recorded import with_record  # noqa: E402
-from helpers.allocator.replay import replay  # noqa: E402
 from helpers.load.rehearse import build, study  # noqa: E402
 from helpers.load.rehearse.devices import device  # noqa: E402
 from helpers.load.remedies import chosen, recorded_path  # noqa: E402

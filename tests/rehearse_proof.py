@@ -27,10 +27,10 @@ sys.path[:0] = [str(ROOT)]
 
 from helpers.allocator import snapshot  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
 from helpers.allocator.driver import Card  # noqa: E402
+from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances, with_record  # noqa: E402
-from helpers.allocator.replay import replay  # noqa: E402
 from helpers.load.rehearse import build  # noqa: E402
 from helpers.load.rehearse.devices import device  # noqa: E402
 from helpers.load.rehearse.rehearse import Rehearsal, rehearse  # noqa: E402

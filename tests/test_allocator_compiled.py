@@ -22,11 +22,14 @@ from hypothesis import strategies as st  # noqa: E402
 from helpers.allocator import allocator, compiled, driver  # noqa: E402
 from helpers.allocator.allocator import OUTCOMES  # noqa: E402
 from helpers.allocator.driver import CALLS, POLICIES, Card  # noqa: E402
-from helpers.allocator.engine import run  # noqa: E402
+from helpers.allocator.engine import (  # noqa: E402
+    replay,
+    resolve,
+    run,
+)
 from helpers.allocator.outcome import ReplayError  # noqa: E402
-from helpers.allocator.replay import replay, resolve  # noqa: E402
 from helpers.allocator.trace import Op, StartBlock, StartSegment  # noqa: E402
-from helpers.load import patterns  # noqa: E402
+from helpers.load import study as patterns  # noqa: E402
 from helpers.settings.table import behaviour  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -352,14 +355,14 @@ def fresh_process(code, tmp_path, numba=True):
 
 
 PATTERN = (
-    "from helpers.allocator import replay\nfrom helpers.allocator.driver import Card\n"
-    "from helpers.load import patterns\n"
+    "from helpers.allocator import engine\nfrom helpers.allocator.driver import Card\n"
+    "from helpers.load import study as patterns\n"
     "trace = patterns.generate('key_value_cache', requests=1)\n"
-    "print(replay.replay(trace, '', Card(1 << 30){0}).engine)\n"
+    "print(engine.replay(trace, '', Card(1 << 30){0}).engine)\n"
 )
 
 
-BUSY = "import helpers.allocator.replay as r\nr._plain = {0}\n"
+BUSY = "import helpers.allocator.engine as r\nr._plain = {0}\n"
 """As if this process had carried out so many operations in plain Python."""
 UNWRITABLE = """import numba.core.caching as caching
 def refuse(*_):
@@ -404,7 +407,7 @@ def test_one_line_says_that_it_compiles_and_what_is_kept_is_loaded_without_a_wor
         (1 << 40, "compiled", 1),
         (20_000, "compiled", 0),
     ):
-        monkeypatch.setattr("helpers.allocator.replay._plain", before)
+        monkeypatch.setattr("helpers.allocator.engine._plain", before)
         assert replay(trace, "", Card(1 << 30)).engine == engine
         said = capsys.readouterr().err
         assert said.count("\n") == lines == said.count("Compiling")

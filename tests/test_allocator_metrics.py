@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.allocator import metrics as m
 from helpers.allocator.driver import Card
-from helpers.allocator.replay import replay
+from helpers.allocator.engine import replay
 from helpers.allocator.trace import Op
 from helpers.settings.table import behaviour
 from helpers.settings.text import parse

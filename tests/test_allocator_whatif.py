@@ -20,7 +20,7 @@ from helpers.allocator.capacity import (
     smallest_of,
 )
 from helpers.allocator.driver import Card
-from helpers.allocator.replay import replay
+from helpers.allocator.engine import replay
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
 from helpers.allocator.whatif import whatif
 from helpers.settings.text import SettingsError

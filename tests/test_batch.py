@@ -15,10 +15,9 @@ import pytest
 from run_stand_in import ROOT, StandIn, begun, change, go, plan, planned, state, states
 
 from helpers.run import record, runner
-from helpers.run.batch import run_plan
+from helpers.run.batch import Quiet, run_plan
 from helpers.run.gate import Trouble
 from helpers.run.plan import PlanError, load_plan
-from helpers.run.progress import Quiet
 from helpers.run.record import (
     IllegalMove,
     move,

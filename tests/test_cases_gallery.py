@@ -16,7 +16,7 @@ from helpers.load.claims import claims
 from helpers.load.vpoc import reading as sample
 from helpers.look.bundle import open_box
 from helpers.run.notebook import verdict_of
-from helpers.settings.presets import load
+from helpers.settings.audit import load
 from helpers.tell import cases, share
 from helpers.tell.redact_box import known_values
 from helpers.tell.redact_text import redact_notebook

@@ -20,7 +20,7 @@ JUDGE = Path(diagnosis.__file__).parent
 RAW = judge.table("failures")
 MAKERS = ("note", "say", "also", "_row", "Observation")
 """The functions that make an observation; its name is their first argument."""
-NOT_MAKING = "owner catalogue diagnosis binding ceilings ttm_plan ttm_verify".split()
+NOT_MAKING = "owner diagnosis binding ceilings ttm_plan".split()
 OBSERVING = [path for path in sorted(JUDGE.glob("*.py")) if path.stem not in NOT_MAKING]
 FOR_DISPLAY = {"explained", "snapshot-oom", "snapshot-reserved", "free:*"}
 """What a verdict only shows as evidence, or what the healthy box's answer lists."""
@@ -45,7 +45,11 @@ def literals(node):
 
 def made_in(path):
     """Every text in a module's code that can be the name of an observation, its f-strings with a star for what they fill in."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    return texts_of(path.read_text())
+
+
+def texts_of(code):
+    nodes = list(ast.walk(ast.parse(code)))
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     known = [node for node in nodes if isinstance(node, ast.expr) and id(node) not in docs]
     return {text for node in known for text in literals(node)}
@@ -141,7 +145,7 @@ def test_the_groups_name_only_what_can_be_made():
 
 # -- what is produced and used by nobody ----------------------------------------------------------
 def test_nothing_is_observed_that_no_entry_uses_and_no_view_shows():
-    views = [*(JUDGE.parent / "tell").glob("*.py"), JUDGE / "catalogue.py", JUDGE / "diagnosis.py"]
+    views = [*(JUDGE.parent / "tell").glob("*.py"), JUDGE / "diagnosis.py"]
     shown = {text for path in views for text in path.read_text().split('"')}
     made = {name for path in OBSERVING for name in called_with_a_literal(path)}
     assert made - used() - FOR_DISPLAY - shown == set()
@@ -155,7 +159,8 @@ def test_nothing_is_observed_that_no_entry_uses_and_no_view_shows():
 def test_a_remedys_placeholders_are_known_and_filled_also_without_a_number(name):
     row = RAW["remedies"][name]
     assert set(row) == {"what", "command", "precondition", "harm"} and all(row.values())
-    given = {text for text in made_in(JUDGE / "catalogue.py") if re.fullmatch("[a-z_]+", text)}
+    _, _, of_the_catalogue = (JUDGE / "diagnosis.py").read_text().partition("# The catalogue of")
+    given = {text for text in texts_of("#" + of_the_catalogue) if re.fullmatch("[a-z_]+", text)}
     assert set(PLACEHOLDER.findall(" ".join(row.values()))) <= given
     assert not PLACEHOLDER.search(fill(row["what"] + row["command"] + row["precondition"], {}))
 

@@ -11,8 +11,8 @@ from command_line import verb as run
 from helpers.allocator.capacity import live_bytes
 from helpers.allocator.driver import Card
 from helpers.allocator.edit import edited, parse, ranked
+from helpers.allocator.engine import replay
 from helpers.allocator.load import to_parquet
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import DriverCall, Op
 
 FRAMES = (

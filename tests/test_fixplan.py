@@ -6,7 +6,7 @@ from trial_records import record
 from helpers.load.fixplan import Arm, BudgetError, Pair, Ran, plan, run, within
 from helpers.load.targets import Target
 from helpers.load.trial import RecordNotKept, TrialError, TrialRefused, workload
-from helpers.settings.presets import NONE
+from helpers.settings.audit import NONE
 
 BASE = Arm("base", workload("churn"), seconds=4)
 OTHER = Arm("other base", workload("churn"), seconds=4)

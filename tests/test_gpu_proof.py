@@ -9,9 +9,8 @@ import proof_fixes
 import pytest
 
 from helpers.allocator.driver import Card
-from helpers.allocator.replay import replay
-from helpers.load.patterns import generate
-from helpers.load.study import StressResult
+from helpers.allocator.engine import replay
+from helpers.load.study import StressResult, generate
 from helpers.load.targets import Target
 from helpers.load.trial import workload
 

@@ -11,9 +11,9 @@ from toy_allocator import MIB, Toy
 from helpers.allocator import ahead
 from helpers.allocator.ahead import end
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.growth import FEWEST_STEPS, LARGER, grows, growth
 from helpers.allocator.lines import LinesError, requests
-from helpers.allocator.replay import replay
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.commands.rehearse import _grows

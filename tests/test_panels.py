@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tell_boxes import DATA
 from test_notebooks import ROOT
 
-from helpers.allocator.replay import replay
+from helpers.allocator.engine import replay
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_plan

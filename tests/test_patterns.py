@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.outcome import lines
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import (
     Op,
     StartSegment,
@@ -20,7 +20,7 @@ from helpers.allocator.trace import (
     possible,
     program_lines,
 )
-from helpers.load.patterns import PATTERNS, generate
+from helpers.load.study import PATTERNS, generate
 
 COLUMNS = ("op", "id", "size", "stream", "pool", "frame")
 NAMES = sorted(PATTERNS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.run.progress import Live, Plain, for_terminal, into_file
+from helpers.run.batch import Live, Plain, for_terminal, into_file
 from helpers.run.record import short_time, time_left_s
 from helpers.run.shapes import STATES, Run
 

@@ -23,7 +23,7 @@ from helpers.load.rehearse import build, devices, rehearse, study
 from helpers.load.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.trial import workload
-from helpers.settings.presets import Preset
+from helpers.settings.audit import Preset
 
 MIB, GIB = 1 << 20, 1 << 30
 DEVICE_ROWS = (build.HERE / "properties.def").read_text()

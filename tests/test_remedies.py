@@ -9,7 +9,6 @@ from helpers.allocator.load import read
 from helpers.load.claims import claims
 from helpers.load.effect import LEAST, VERDICTS
 from helpers.load.fixplan import Arm, Pair, Ran, plan
-from helpers.load.patterns import generate
 from helpers.load.remedies import (
     NO_GPU,
     PATH,
@@ -23,6 +22,7 @@ from helpers.load.remedies import (
     recorded_path,
     remedies,
 )
+from helpers.load.study import generate
 from helpers.load.trial import workload
 
 CARD_BYTES = 20 << 30

@@ -10,8 +10,8 @@ from allocator_traces import MIB, alloc, free, trace_of
 from command_line import verb as run
 
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.load import read
-from helpers.allocator.replay import replay
 from helpers.allocator.shrink import shrink
 from helpers.allocator.trace import Op
 from helpers.tell.reproducer import MOST_LINES, NoProgramError, program

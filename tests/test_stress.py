@@ -12,10 +12,9 @@ import pytest
 
 from helpers import child
 from helpers.allocator.driver import Card
-from helpers.allocator.replay import replay
+from helpers.allocator.engine import replay
 from helpers.allocator.trace import Op, Trace, program_lines
-from helpers.load.patterns import PATTERNS, generate
-from helpers.load.study import stress
+from helpers.load.study import PATTERNS, generate, stress
 from helpers.load.targets import Target
 from helpers.torchside.stress import limit
 

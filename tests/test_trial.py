@@ -27,7 +27,7 @@ from helpers.load.trial import (
     trial,
     workload,
 )
-from helpers.settings.presets import NONE, Preset, parse
+from helpers.settings.audit import NONE, Preset, parse
 from helpers.units import MIB
 
 QUICK = Limits(seconds=20, silent_s=5)

@@ -14,9 +14,9 @@ import numpy as np
 
 from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.growth import LARGER, Growth
 from helpers.allocator.lines import Requests
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 
 MOST_OPERATIONS = 500_000

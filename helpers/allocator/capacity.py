@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
+from helpers.allocator.engine import choose, replay
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.replay import choose, replay
 from helpers.allocator.trace import Op, StartSegment, Trace, start_bytes
 from helpers.settings.table import behaviour
 from helpers.settings.text import LARGE_STEP_BYTES, MIN_BLOCK_BYTES, Settings

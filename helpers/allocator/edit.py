@@ -17,8 +17,8 @@ import numpy as np
 
 from helpers.allocator.capacity import asked_again, prepared
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.lines import Requests, with_lines
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace, own_line
 from helpers.shapes import LineEdit
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from helpers.allocator.blocks import round_size
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import UNMAPPED, run
+from helpers.allocator.engine import UNMAPPED, replay, run
 from helpers.allocator.outcome import STATES, Outcome
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
 from helpers.settings.table import Behaviour, behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings, parse

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.growth import steps
 from helpers.allocator.lines import LinesError, Requests, with_lines
 from helpers.allocator.recorded import AMPLE_BYTES, circumstances
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
 
 KINDS = "parameters,gradients,optimizer state,activations,workspaces,kept,temporaries,cached".split(

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from helpers.allocator.driver import CALLS, FREE, MALLOC, MAP, UNMAP, Card
+from helpers.allocator.engine import replay
 from helpers.allocator.outcome import Outcome, ReplayError
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace, start_bytes
 from helpers.look.files import whole
 

@@ -319,7 +319,6 @@ def _impossible(event: Event, what: str) -> TraceError:
 # Segments that are given back belong to an allocation that the driver had refused, or to an empty_cache. The stacks tell, where
 # there are any; else the room that was there at an out-of-memory does, and else empty_cache is taken, and said.
 
-
 _CALLS = {
     "segment_alloc": "malloc",
     "segment_free": "free",

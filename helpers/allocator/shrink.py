@@ -16,9 +16,8 @@ import numpy as np
 
 from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
-from helpers.allocator.engine import limit
+from helpers.allocator.engine import limit, replay
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.table import behaviour
 from helpers.settings.text import (

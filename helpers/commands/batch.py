@@ -25,9 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     Example: run notebooks/plans/quick.yaml --dry-run
     """
     from helpers.run import gate
-    from helpers.run.batch import resume_texts, run_plan
+    from helpers.run.batch import for_terminal, resume_texts, run_plan
     from helpers.run.plan import dry_run, dry_run_text, load_plan
-    from helpers.run.progress import for_terminal
     from helpers.run.record import read_batch, status_json, status_text
     from helpers.run.runner import Stop
     from helpers.tell.report import write_index

@@ -170,7 +170,7 @@ def ttm(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from helpers.judge import ttm_plan
-    from helpers.judge.ttm_verify import verify
+    from helpers.judge.ttm_plan import verify
     from helpers.tell.ttm import as_text, verify_table
 
     now = open_box(arguments.box or "live")

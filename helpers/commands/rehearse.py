@@ -287,7 +287,7 @@ def _several(
 ) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
     from helpers.load.rehearse import study
-    from helpers.settings.presets import load
+    from helpers.settings.audit import load
     from helpers.tell.shown import table
     from helpers.units import show_bytes
 

@@ -110,7 +110,7 @@ def replay(arguments: argparse.Namespace) -> int:
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --capacity 20GiB --conf expandable_segments:True
     """
-    from helpers.allocator import replay as allocator
+    from helpers.allocator import engine as allocator
     from helpers.allocator.load import to_parquet
     from helpers.allocator.outcome import lines
     from helpers.allocator.recorded import agreement

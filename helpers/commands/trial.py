@@ -33,7 +33,7 @@ def trial(arguments: argparse.Namespace) -> int:
     from helpers.load.remedies import preset_trials
     from helpers.load.targets import torch_interpreter
     from helpers.load.trial import Limits
-    from helpers.settings.presets import load
+    from helpers.settings.audit import load
     from helpers.tell.shown import table
     from helpers.units import parse_size
 

@@ -300,7 +300,6 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
 # To add one, copy an entry of the file: its keys are explained in ``Failure``. A test walks every entry and every name in it. What
 # to do is filled in with this box's own numbers and names; for memory that somebody holds there is a ladder of steps (ladder.json).
 
-
 KINDS = ("contrast", "symptom", "oddity")
 BASES = ("plain", "hint")
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")

@@ -21,7 +21,7 @@ from helpers.load.trial import (
     Workload,
     trial,
 )
-from helpers.settings.presets import NONE, Preset
+from helpers.settings.audit import NONE, Preset
 
 DEFAULT_REPEATS = 5
 

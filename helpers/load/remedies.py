@@ -30,7 +30,7 @@ from helpers.load.trial import SECONDS, TrialRecord, Workload, workload
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
-from helpers.settings.presets import Preset, findings, load
+from helpers.settings.audit import Preset, findings, load
 from helpers.settings.table import CONF_NAMES, HOST_NAMES, VersionError
 from helpers.settings.text import SettingsError
 from helpers.shapes import Replay

@@ -6,25 +6,28 @@ A live run is torch's own, in a child process within a limit, and its figures st
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.load import read
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import circumstances, with_record
-from helpers.allocator.replay import replay
-from helpers.allocator.trace import Trace, program_lines
+from helpers.allocator.trace import STREAM_STEP, Op, Trace, program_lines
 from helpers.child import CHECKOUT, Transcript, program, transcript
-from helpers.load.patterns import PATTERNS, generate
 from helpers.load.targets import CPU, Target, environment, free_targets, torch_interpreter
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.settings.table import CONF_NAMES
-from helpers.units import parse_size, show_bytes
+from helpers.units import MIB, parse_size, show_bytes
 
 BUNDLED = CHECKOUT / "env" / "traces"
 CPU_STEP = "cpu-training-step"
@@ -231,3 +234,288 @@ def _result(told: Transcript) -> StressResult:
         streams={int(number): handle for number, handle in end.get("streams", {}).items()},
         snapshot=Path(end["snapshot"]) if end.get("snapshot") else None,
     )
+
+
+# What do programs that run out of memory ask of the allocator, in order? Five stress patterns, in their own terms, as traces.
+#
+# Each writes its requests to a Tape. The first line of its docstring is what it shows; its parameters, ``p``, stand in patterns.json.
+# The traces are seeded, and the same on every machine.
+
+
+class Tape:
+    """The requests of one program as it makes them. ``round`` is the batch, trial, chunk or step that it is at.
+
+    Of the random generator only ``random()`` is used and no logarithm is taken, so that every machine and Python gets the same.
+    """
+
+    def __init__(self, name: str, seed: int):
+        self.name = name
+        # A text seeds by SHA-512, the same in every Python since 3.2.
+        self.rng = random.Random(f"{name}/{seed}")
+        self.round = 0
+        self._streams: list[int] = []
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._frames: dict[str, int] = {}
+
+    def alloc(self, what: str, size_bytes: float, stream: int = 0) -> int:
+        """One tensor: its id. At least one element of 4 bytes is asked for."""
+        frame = self._frames.setdefault(f"{self.name}:{self.round} {what}", len(self._frames))
+        self._streams.append(stream * STREAM_STEP)
+        made = len(self._streams) - 1
+        self._rows.append((Op.ALLOC, made, max(4, int(size_bytes)), self._streams[made], frame))
+        return made
+
+    def free(self, *ids: int) -> None:
+        self._rows += [(Op.FREE, i, 0, self._streams[i], -1) for i in ids]
+
+    def empty_cache(self) -> None:
+        self._rows.append((Op.EMPTY_CACHE, -1, 0, 0, -1))
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to ``count`` - 1."""
+        return int(self.rng.random() * count)
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from ``low`` to ``high``, both included."""
+        return low + self.below(high - low + 1)
+
+    def octave(self, low_bytes: int, high_bytes: int) -> int:
+        """A size from ``low_bytes`` to below ``high_bytes`` whose powers of two are equally likely."""
+        octaves = max(1, (high_bytes // low_bytes).bit_length() - 1)
+        low_bytes <<= self.below(octaves)
+        return min(high_bytes - 1, int(low_bytes * (1 + self.rng.random())))
+
+    def chance(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def trace(self, header: dict[str, Any]) -> Trace:
+        op, ids, sizes, streams, frames = zip(*self._rows, strict=True)
+        return Trace(
+            op=np.array(op, np.int8),
+            id=np.array(ids, np.int64),
+            size=np.array(sizes, np.int64),
+            stream=np.array(streams, np.int64),
+            pool=np.zeros(len(op), np.int32),
+            frame=np.array(frames, np.int32),
+            frames=tuple((text,) for text in self._frames),
+            header=header,
+        )
+
+
+def volume_profiles(t: Tape, p: Any) -> None:
+    """Chunks padded to their longest session: whole segments of ever other sizes stay cached beside a small list to be joined.
+
+    A chunk loads price and volume [chunk, longest], makes int64 bin numbers and a mask of the same shape, then for each session
+    a histogram with its temporaries; the rows are stacked, searched for their POC and value area, and appended to a list that
+    one final cat joins.
+    """
+    profiles, pocs = [], []
+    for t.round, first in enumerate(range(0, p.sessions, p.chunk_sessions)):
+        count = min(p.chunk_sessions, p.sessions - first)
+        # The sum of three draws: most sessions are of middling length, a few very long, and the longest sets the padding.
+        spread = p.high_ticks - p.low_ticks
+        ticks = [
+            p.low_ticks + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
+            for _ in range(count)
+        ]
+        cells = count * max(ticks)
+        price, volume = t.alloc("price", cells * 4), t.alloc("volume", cells * 4)
+        scaled = t.alloc("price_in_bins", cells * 4)
+        index = t.alloc("bin_numbers", cells * 8)
+        t.free(scaled)
+        mask = t.alloc("padding_mask", cells)
+        rows = []
+        for length in ticks:
+            used = t.alloc("session_bins", length * 8)
+            weight = t.alloc("session_volume", length * 4)
+            rows.append(t.alloc("session_profile", p.bins * 4))
+            t.free(used, weight)
+        profiles.append(t.alloc("chunk_profile", count * p.bins * 4))
+        t.free(*rows, mask, index, volume, price)
+        order = t.alloc("sorted_order", count * p.bins * 8)
+        ranked = t.alloc("sorted_volume", count * p.bins * 4)
+        share = t.alloc("cumulative_share", count * p.bins * 4)
+        pocs.append(t.alloc("chunk_poc", count * 8))
+        t.free(order, ranked, share)
+    t.alloc("all_profiles", p.sessions * p.bins * 4)
+    t.alloc("all_pocs", p.sessions * 8)
+    t.free(*profiles, *pocs)
+
+
+def growing_batches(t: Tape, p: Any) -> None:
+    """Batches of growing length whose kept outputs split the segments that the longer next batch can no longer use.
+
+    A transformer in bf16 with fp32 Adam and gradient checkpointing (the backward pass makes each layer's activations again);
+    of every batch the last hidden state is kept in fp32 (``kept_share`` of it) for the end of the epoch. Nothing that is freed
+    fits the next batch, and a kept output in a freed segment stops its release. ``batch`` is in sequences, lengths in tokens.
+
+    Measured on the real allocator (torch 2.6.0, 2.11.0, 2.13.0 and 2.14.1, card of 20 GiB): by default it runs out of memory
+    in batch 41 to 43, counted from 0, with allocated and request together below 16 GiB (2.14.1, seeds 0 to 19). All batches
+    pass with expandable_segments (seeds 0 to 19) and with max_split_size_mb:128 (0 and 1); roundup_power2_divisions:4 and
+    garbage_collection_threshold:0.8 under a fraction put the end off by 1 to 3 batches (0 and 1).
+    """
+    parameter_bytes = 12 * p.hidden * p.hidden * 2
+    for _ in range(p.layers):
+        t.alloc("weights", parameter_bytes)
+    for t.round in range(p.batches):
+        state = (
+            p.batch * (p.first_length + t.round * p.growth + t.below(p.length_noise)) * p.hidden * 2
+        )
+        inputs = []
+        for _ in range(p.layers):
+            inputs.append(t.alloc("layer_input", state))
+            t.free(*_layer_activations(t, state))
+        output = t.alloc("output_fp32", 2 * state)
+        t.alloc("kept_output", 2 * state * p.kept_share)
+        back = t.alloc("gradient", state)
+        t.free(output)
+        gradients = []
+        for _ in range(p.layers):
+            activations = [inputs.pop(), *_layer_activations(t, state)]
+            first, second = t.alloc("mlp_gradient", 4 * state), t.alloc("mlp_gradient", 4 * state)
+            t.free(first)
+            third = t.alloc("qkv_gradient", 3 * state)
+            t.free(second)
+            gradients.append(t.alloc("weight_gradient", parameter_bytes))
+            before = t.alloc("gradient", state)
+            t.free(third, back, *reversed(activations))
+            back = before
+        t.free(back)
+        if not t.round:
+            for _ in range(p.layers):
+                t.alloc("adam_mean", 2 * parameter_bytes)
+                t.alloc("adam_variance", 2 * parameter_bytes)
+        t.free(*gradients)
+
+
+def _layer_activations(t: Tape, state: int) -> list[int]:
+    widths = {"qkv": 3, "attention_output": 1, "mlp_hidden": 4, "mlp_activation": 4}
+    return [t.alloc(what, state * width) for what, width in widths.items()]
+
+
+def tuning_trials(t: Tape, p: Any) -> None:
+    """Models of other widths and depths one after another, where the best state and a leak here and there outlive their trial.
+
+    A trial has linear layers in fp32 under Adam and a few steps; the best so far is copied and kept instead of the one before;
+    a leak keeps one activation for good (a loss appended with its graph). Some trials end with empty_cache.
+    """
+    best: list[int] = []
+    best_score = 0.0
+    for t.round in range(p.trials):
+        width = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)[t.below(9)]
+        depth, rows = t.between(2, 8), (64, 100, 256, 512, 1000, 4096)[t.below(6)]
+        shapes = [width * width * 4] * depth
+        params = [t.alloc("weight", size) for size in shapes]
+        params += [t.alloc("bias", width * 4) for _ in shapes]
+        state: list[int] = []
+        for step in range(p.steps):
+            x = t.alloc("inputs", rows * width * 4)
+            acts = [t.alloc("activation", rows * width * 4) for _ in shapes]
+            loss = t.alloc("loss", 4)
+            grads = []
+            for size in shapes:
+                back = t.alloc("activation_gradient", rows * width * 4)
+                grads.append(t.alloc("weight_gradient", size))
+                t.free(acts.pop(), back)
+            for size in shapes if not step else ():
+                state += [t.alloc("adam_mean", size), t.alloc("adam_variance", size)]
+            t.free(loss, x, *grads)
+            if step == p.steps - 1 and t.chance(p.leak_share):
+                t.alloc("leaked_activation", rows * width * 4)
+        score = t.rng.random()
+        if score > best_score:
+            kept = [t.alloc("best_state", size) for size in shapes]
+            t.free(*best)
+            best, best_score = kept, score
+        t.free(*params, *state)
+        if t.chance(p.empty_cache_share):
+            t.empty_cache()
+
+
+def mixed_survivors(t: Tape, p: Any) -> None:
+    """Large and small requests mixed, where a few that never die each hold a whole segment back from being released.
+
+    Sizes from 256 B to 256 MiB with equally likely powers of two; lives from a few requests to thousands. A share is made on
+    a copy stream, whose cached memory the main stream cannot use.
+    """
+    dying: list[tuple[int, int]] = []
+    held = 0
+    for t.round in range(p.requests):
+        small = t.chance(0.5)
+        size = t.octave(256, MIB) if small else t.octave(MIB, 256 * MIB)
+        while dying and held + size > p.live_bytes:
+            i, freed = dying.pop(t.below(len(dying)))
+            t.free(i)
+            held -= freed
+        stream = 1 if t.chance(p.copy_stream_share) else 0
+        survives = t.chance(p.survivor_share) and size < 16 * MIB
+        i = t.alloc("survivor" if survives else "small" if small else "large", size, stream)
+        if not survives:
+            dying.append((i, size))
+            held += size
+        if dying and t.chance(0.45):
+            # Half of the time the youngest: most tensors die young.
+            i, freed = dying.pop() if t.chance(0.5) else dying.pop(t.below(len(dying)))
+            t.free(i)
+            held -= freed
+
+
+def key_value_cache(t: Tape, p: Any) -> None:
+    """Inference whose key/value caches are made anew one token longer at every step, for requests that come and go.
+
+    bf16, keys and values [tokens, kv_width] for each layer and request, grown by cat: for a moment the old and the new exist.
+    ``at_once`` requests are served together; a finished one leaves holes of its own length.
+    """
+    waiting = [
+        (t.between(p.low_prompt, p.high_prompt), t.between(p.low_answer, p.high_answer))
+        for _ in range(p.requests)
+    ]
+    for layer in range(p.layers):
+        t.alloc(f"weights_{layer}", 12 * p.kv_width * p.kv_width * 2)
+    serving: list[tuple[int, int, list[int]]] = []
+    while waiting or serving:
+        t.round += 1
+        while waiting and len(serving) < p.at_once:
+            tokens, answer = waiting.pop(0)
+            caches = []
+            for _ in range(p.layers):
+                hidden = t.alloc("prompt_hidden", tokens * p.kv_width * 2)
+                caches.append(t.alloc("keys", tokens * p.kv_width * 2))
+                caches.append(t.alloc("values", tokens * p.kv_width * 2))
+                t.free(hidden)
+            serving.append((tokens, answer, caches))
+        for at, (tokens, answer, caches) in enumerate(serving):
+            serving[at] = tokens + 1, answer - 1, caches
+            for layer in range(p.layers):
+                for cache, what in ((2 * layer, "keys"), (2 * layer + 1, "values")):
+                    longer = t.alloc(what, (tokens + 1) * p.kv_width * 2)
+                    t.free(caches[cache])
+                    caches[cache] = longer
+                scores = t.alloc("attention_scores", 32 * (tokens + 1) * 4)
+                t.free(scores, t.alloc("attention_output", p.kv_width * 2))
+        for _, answer, caches in serving:
+            t.free(*caches if not answer else ())
+        serving = [served for served in serving if served[1]]
+
+
+# The table of patterns, and a trace of one.
+
+PATTERNS: Mapping[str, Mapping[str, Any]] = json.loads(
+    Path(__file__).with_name("patterns.json").read_text(encoding="utf-8")
+)
+"""The programs by name, each with the bytes of the card that it is made for, and its parameters."""
+_PROGRAMS = (volume_profiles, growing_batches, tuning_trials, mixed_survivors, key_value_cache)
+PROGRAMS: Mapping[str, Callable[..., None]] = {one.__name__: one for one in _PROGRAMS}
+
+
+def generate(name: str, seed: int = 0, **changed: int | float) -> Trace:
+    """The trace of a pattern: what it asks for in order, each request with the frame "pattern:round what".
+
+    ``changed`` replaces defaults of its parameters.
+    """
+    known, tape = PATTERNS[name], Tape(name, seed)
+    chosen = {**known["parameters"], **changed}
+    PROGRAMS[name](tape, SimpleNamespace(**chosen))
+    header = {"label": "generated", "pattern": name, "seed": seed, "scale": 1.0}
+    more = {"parameters": chosen, "conf": "", "vram": known["card_bytes"]}
+    return tape.trace({**header, **more})

@@ -31,7 +31,7 @@ from helpers.load.targets import CPU, Target, environment, torch_files
 from helpers.look import files
 from helpers.look.files import whole, write_atomic
 from helpers.look.messages import of_device, read_message
-from helpers.settings.presets import Preset
+from helpers.settings.audit import Preset
 from helpers.settings.table import VARIABLES
 from helpers.shapes import Evidence, Outcome, Reading, not_available, one_line, seen
 
@@ -515,7 +515,6 @@ def _build(torch: str) -> str:
 
 
 # What is tried: a built-in workload by its name, in a variant, or the user's own command line.
-
 
 PROGRAM = "helpers.torchside.workloads"
 

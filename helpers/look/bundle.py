@@ -25,6 +25,7 @@ from helpers.units import plain
 
 from . import files
 from .archive import BundleError, read_files, write_files
+from .files import natural
 
 
 @dataclass(frozen=True)
@@ -204,12 +205,6 @@ class Bundle:
         return found[name]
 
 
-def natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts card2 before card10 and never compares a number with a word."""
-    parts = re.findall("([0-9]+)|([^0-9])", text, re.DOTALL)
-    return [(0, int(digits), "") if digits else (1, 0, char) for digits, char in parts]
-
-
 class BundleWriter:
     """Collects items in memory and writes the bundle in one step, so that a reader never sees half of one.
 
@@ -332,7 +327,6 @@ def _manifest(content: bytes, path: Path) -> Manifest:
 
 
 # Boxes by name: this one (``live``), a bundle by its path, or a recorded box from env/boxes.
-
 
 RECORDED = CHECKOUT / "env" / "boxes"
 

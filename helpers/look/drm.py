@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from helpers.shapes import Reading
 from helpers.units import pci_address, printed_size
 
-from .bundle import Bundle, Text, natural
-from .files import sources
+from .bundle import Bundle, Text
+from .files import natural, sources
 
 POOLS = ("vram_total", "vram_used", "gtt_total", "gtt_used")
 FILES = sources("files", "drm")

@@ -318,7 +318,6 @@ def figures_of_message(message: object) -> tuple[Figure, ...]:
 # RELATIONS names each relation with its meaning. A relation is hard where none of its figures was retold; nothing here decides
 # a cause. Tolerances come from the printed digits, and from what layers are known to round (units.ROUNDED, HALF_SHARE).
 
-
 HALF_SHARE = 0.03
 """MemTotal grows a little after TTM took half of it, so half the RAM is met less exactly."""
 LOWER_SHARE = 0.05

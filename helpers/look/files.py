@@ -21,8 +21,6 @@ from typing import BinaryIO
 from helpers.grammar import data
 from helpers.units import show_bytes
 
-from .bundle import natural
-
 FILE_LIMIT_BYTES = 1 << 20
 TEXT_LIMIT_BYTES = 64 << 10
 WHOLE_LIMIT_BYTES = 256 << 20  # of a record, a notebook, a case: read whole or not at all
@@ -58,6 +56,12 @@ def _expanded(pattern: str) -> list[str]:
         return [head]
     names, _, tail = rest.partition("}")
     return [head + name + end for name in names.split(",") for end in _expanded(tail)]
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key that puts card2 before card10 and never compares a number with a word."""
+    parts = re.findall("([0-9]+)|([^0-9])", text, re.DOTALL)
+    return [(0, int(digits), "") if digits else (1, 0, char) for digits, char in parts]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from helpers.shapes import Reading, not_available, sum_of
 from helpers.units import pci_address
 
-from .bundle import Bundle, natural
+from .bundle import Bundle
 from .drm import cards
-from .files import sources
+from .files import natural, sources
 
 _NODES = "/sys/class/kfd/kfd/topology/nodes"
 _PROC = "/sys/class/kfd/kfd/proc"

@@ -203,7 +203,6 @@ def _files(folder: Path, limit_bytes: int) -> tuple[dict[str, bytes], dict[str, 
 # nothing listens beyond loopback without keys, no HTTP server is started at all (its port would have no keys), and a process
 # started some other way is measured by the sockets that it really listens at.
 
-
 GUIDE = "as env/FLEET.md says"
 KEYS = OUTPUTS / "fleet-keys"
 CERTIFICATE, KEY, DAYS = "cert.pem", "key.pem", 365

@@ -174,7 +174,6 @@ def _text(value: Any) -> str | None:
 
 # Merges the batch folders of several boxes into one that ``status`` and ``report`` read; nothing that was measured is lost.
 
-
 MERGED = "collected"  # marks a folder that was written here
 RANK = {"planned": 1, "skipped": 2, "started": 3, "node_lost": 4}
 ENDED = 5

@@ -26,8 +26,8 @@ from helpers.child import CHECKOUT, OUTPUTS
 from helpers.look.archive import BundleError
 from helpers.look.bundle import open_bundle, recorded_names
 from helpers.look.files import opened
-from helpers.settings.presets import FOLDER, PresetError
-from helpers.settings.presets import load as load_preset
+from helpers.settings.audit import FOLDER, PresetError
+from helpers.settings.audit import load as load_preset
 from helpers.shapes import one_line
 from helpers.units import pci_address, show_bytes
 

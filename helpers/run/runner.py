@@ -26,17 +26,7 @@ from typing import Any
 
 from helpers.child import process_of, stacks_of
 
-from . import kernel
-from .notebook import (
-    NotebookError,
-    VerdictError,
-    cell_counts,
-    needs_verdict,
-    open_notebook,
-    save_figures,
-    verdict_of,
-    without,
-)
+from . import kernel, notebook
 from .record import (
     RecordUnreadable,
     boot_id,
@@ -191,7 +181,7 @@ def not_started(run: Run, error: OSError) -> Run:
 
 def salvaged(folder: Path) -> tuple[dict[str, Any], str]:
     """What lies in the folder of a run that did not write its record, as fields of it, and why that is no answer."""
-    with suppress(NotebookError, OSError):
+    with suppress(notebook.NotebookError, OSError):
         answer, why_not = read_back(folder)
         return {**answer, "files": files_below(folder)}, why_not
     return {}, "no notebook that can be read"
@@ -397,7 +387,7 @@ def one(folder: Path, job: Job) -> Run:
     changes: dict[str, Any] = {}
     state, cause = "answered", ""
     try:
-        with without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
+        with notebook.without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
             from .engine import execute
 
         options = {name: job[name] for name in ("cell_s", "run_s", "mark")}
@@ -425,16 +415,16 @@ def read_back(folder: Path) -> tuple[dict[str, Any], str]:
     """What an executed notebook holds, also one that stopped half way, and why that is no answer. Raises NotebookError."""
     if not (folder / NOTEBOOK).exists():
         return {}, "no notebook was written"
-    nb = open_notebook(folder / NOTEBOOK)
-    answer: dict[str, Any] = {"cells": cell_counts(nb)}
+    nb = notebook.open_notebook(folder / NOTEBOOK)
+    answer: dict[str, Any] = {"cells": notebook.cell_counts(nb)}
     try:
-        answer["figures"] = save_figures(nb, folder)
-        answer["verdict"] = verdict_of(nb)
-    except VerdictError as error:
+        answer["figures"] = notebook.save_figures(nb, folder)
+        answer["verdict"] = notebook.verdict_of(nb)
+    except notebook.VerdictError as error:
         return answer, str(error)
     except OSError as error:
         return answer, f"its figures cannot be written: {error.strerror}"
-    if answer["verdict"] is None and needs_verdict(nb):
+    if answer["verdict"] is None and notebook.needs_verdict(nb):
         own = 'one that answers by its end has casebook: {"verdict": false} in its metadata'
         return answer, f"ended without a verdict; {own}"
     whole = answer["cells"].keys() <= {"completed"}

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
+from helpers.child import CHECKOUT
 from helpers.look.bundle import Bundle
+from helpers.look.files import whole
 from helpers.look.machine import machine
 from helpers.look.ttm import MODULES, parse_cmdline, parse_modprobe, settings
 from helpers.settings import table
-from helpers.settings.table import CONF_NAMES, LONGEST, OPTIONS, POSTED, VARIABLES, finding
+from helpers.settings.table import LONGEST, OPTIONS, OTHER_NAMES, POSTED, VARIABLES, finding
 from helpers.settings.text import Conf, parts
 from helpers.units import show_bytes
 
@@ -63,7 +67,9 @@ def audit(
 
 
 def _findings(facts: table.Facts) -> list[table.Finding]:
-    found = [f for name in facts.environ if name not in CONF_NAMES for f in _variable(name, facts)]
+    found = [
+        f for name in facts.environ if name not in table.CONF_NAMES for f in _variable(name, facts)
+    ]
     return found + _conf(facts)
 
 
@@ -129,7 +135,7 @@ def _conf(facts: table.Facts) -> list[table.Finding]:
     behaviours = _behaviours(facts.torch, facts.rocm, facts.build)
     source = behaviours[0].source("conf_names")
     winner, sure = "", True
-    for name in (name for name in CONF_NAMES if name in facts.environ):
+    for name in (name for name in table.CONF_NAMES if name in facts.environ):
         value = facts.environ[name]
         here = replace(facts, options=dict(parts(value)[:LONGEST]))
         read, said = _read(name, here, behaviours)
@@ -232,7 +238,7 @@ def value_and_remark(name: str, value: str) -> tuple[str | None, str]:
     if text.endswith(")") and "(" in text:
         kept, _, remark = text[:-1].rpartition("(")
         return kept.rstrip(), remark
-    if name in CONF_NAMES:
+    if name in table.CONF_NAMES:
         # A blank ends the text, unless a separator stands beside it or an option follows.
         cut = re.search(r"(?<=[^\s,:\[>])\s+(?=[^\s,:\]][^\s:]*(?!\S))", text)
         return (text[: cut.start()], text[cut.end() :]) if cut else (value, "")
@@ -296,7 +302,7 @@ def late_assignments(code: str) -> tuple[table.Finding, ...]:
 def _late(row: table.Variable, value: str, passed: str, says: str) -> list[table.Finding]:
     """A finding where the moment at which a setting is read has passed; of a text, its first option that is read earlier."""
     read = [(row.moment, value, row.when)]
-    for key, given in parts(value) if row.name in CONF_NAMES else []:
+    for key, given in parts(value) if row.name in table.CONF_NAMES else []:
         if key in OPTIONS and OPTIONS[key].moment:
             read.append((OPTIONS[key].moment, f"{key}:{given}", "as torch is imported"))
     for moment, shown, when in read:
@@ -388,3 +394,104 @@ def _size(
     size = count * meant[0]
     sizes = {"read": show_bytes(count * unit), "size": show_bytes(size), "meant": -(-size // unit)}
     return finding("unit", shown, value, row=row, count=count, **sizes)
+
+
+# Which settings does a preset make, and does it keep its word? env/presets, read and audited.
+#
+# A preset is a file that a shell can source: comments ``# why:``, ``# for:``, ``# since:``, ``# danger:``, ``# status:`` (use,
+# inert or harmful), ``# claims:`` (of env/claims.yaml) and ``# checked:`` (torch, build and chip that it is audited for), then
+# ``export NAME=value``.
+
+FOLDER = CHECKOUT / "env" / "presets"
+FIELDS = ("why", "for", "since", "danger", "status", "claims", "checked")
+
+
+class PresetError(ValueError):
+    """A preset that cannot be used: one line with what was seen, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A preset. ``fields`` are its comments by name; ``unknown`` the variables that no table here knows."""
+
+    name: str
+    environ: Mapping[str, str]
+    fields: Mapping[str, str]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def checked(self) -> tuple[str, str, str]:
+        """torch, build and chip that it is audited for; empty where not said."""
+        words = [word.strip() for word in self.fields.get("checked", "").split(",")]
+        torch, build, gfx = (*words, "", "", "")[:3]
+        return torch.partition("torch ")[2] or torch, build, gfx
+
+
+NONE = Preset("none", {}, {})
+"""No setting at all: the control."""
+
+
+def names() -> list[str]:
+    """The presets of env/presets."""
+    return sorted(path.stem for path in FOLDER.glob("*.env"))
+
+
+def load(preset: str | Path) -> Preset:
+    """The preset of a name in env/presets, or of a file; "none" and "" are no setting. Raises PresetError.
+
+    A variable or an allocator option that is spelt nearly like a known one is refused: it would be measured as doing nothing.
+    """
+    if str(preset) in ("", "none"):
+        return NONE
+    path = Path(preset) if Path(preset).suffix == ".env" else FOLDER / f"{preset}.env"
+    try:
+        text = whole(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        seen, known = f"cannot be read ({error.__class__.__name__})", ", ".join(names())
+        expected = f"expected none, a .env file or one of {known}"
+        raise PresetError(f"preset {str(preset)!r}: {seen}; {expected}") from error
+    found = parse(text, path.stem)
+    for one in findings(found):
+        if one.verdict == "misspelt":
+            where = f"preset {found.name}: {one.name}={one.value}"
+            raise PresetError(f"{where}: {one.says}; correct it")
+    return found
+
+
+def parse(text: str, name: str) -> Preset:
+    """The preset of a text. Raises PresetError for a line that is neither a comment nor one assignment."""
+    said = re.findall(r"(?m)^#\s*(\w+):[^\S\n]*(.*?)\s*$", text)
+    environ: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            one, value = _assignment(line)
+        except ValueError as error:
+            raise PresetError(f"preset {name}, line {number}: {error}") from error
+        if one in environ:
+            raise PresetError(f"preset {name}, line {number}: {one} is set twice; keep one")
+        environ[one] = value
+    plain = {one: re.sub(r"(?<=GFX_VERSION)_\d+$", "", one) for one in environ}
+    unknown = (one for one in environ if plain[one] not in {*VARIABLES, *OTHER_NAMES})
+    return Preset(name, environ, {a: b for a, b in said if a in FIELDS}, tuple(unknown))
+
+
+def _assignment(line: str) -> tuple[str, str]:
+    """Name and value of ``export NAME=value``. Raises ValueError with what was seen and what was expected."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise ValueError(f"{error}; expected export NAME=value") from error
+    given = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[-1]) if words else None
+    if words[:-1] != ["export"] or given is None or "$" in line or "`" in line:
+        raise ValueError(f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `")
+    return given[1], given[2]
+
+
+def findings(
+    preset: Preset, torch: str = "", build: str = "", gfx: str = ""
+) -> tuple[table.Finding, ...]:
+    """What the audit of settings says of it, on the box it is checked for or on another."""
+    where = (torch, build, gfx) if torch or build or gfx else preset.checked
+    return audit(preset.environ, *where)

@@ -18,8 +18,8 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from helpers.allocator import metrics
+from helpers.allocator.engine import replay
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 from helpers.load.study import Study
 from helpers.settings.table import behaviour

@@ -15,15 +15,15 @@ from typing import Any
 import yaml
 
 from helpers.allocator.driver import Card
-from helpers.allocator.replay import replay
+from helpers.allocator.engine import replay
 from helpers.allocator.whatif import whatif
 from helpers.judge.owner import CONTEXT_BYTES
 from helpers.load.claims import Claim, claims
-from helpers.load.patterns import generate
+from helpers.load.study import generate
 from helpers.load.vpoc.answer import case_arithmetic
 from helpers.load.vpoc.reading import FOLDER, WHEEL, choose, real
 from helpers.load.vpoc.trades import Trades
-from helpers.settings.presets import findings, load
+from helpers.settings.audit import findings, load
 from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from helpers.shapes import Evidence, Verdict, from_json, seen
 from helpers.units import KIB, MIB, show_bytes

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from helpers.load.remedies import RECORDED, FixRow, FixStudy, adopt, forest, remedies
-from helpers.settings.presets import load
+from helpers.settings.audit import load
 from helpers.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.units import show_bytes
 

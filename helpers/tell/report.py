@@ -439,7 +439,6 @@ def _troubles(sections: list[Section]) -> list[Sections]:
 
 # A batch in tables: what every run came to, what the runs answered, and the verdict that leads. Also many nights of them.
 
-
 NO_BATCH = "no batch: this report stands on the box alone"
 MOST_ROWS, MOST_NIGHTS = 60, 12
 """Rows that a table for a person shows: of a batch those that did not answer first, of nights the newest."""

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
-from helpers.judge.ttm_plan import Room, in_units, plan
-from helpers.judge.ttm_verify import VerifyResult
+from helpers.judge.ttm_plan import Room, VerifyResult, in_units, plan
 from helpers.look.bundle import Bundle, open_box, recorded_names
 from helpers.shapes import Ttm
 from helpers.units import GIB, near, show_bytes

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.load import read
 from helpers.allocator.recorded import circumstances
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import op_lines
 from helpers.allocator.whatif import whatif
 from tests.oracle import compare, run

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
 from helpers.allocator.outcome import ReplayError, lines
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import from_oracle
 from helpers.settings.text import SettingsError
 

@@ -30,7 +30,7 @@ from helpers.load.remedies import FixRow, Remedy
 from helpers.load.targets import Target, torch_interpreter
 from helpers.load.trial import Workload, argv
 from helpers.look import files
-from helpers.settings.presets import Preset
+from helpers.settings.audit import Preset
 from helpers.settings.table import CONF_NAMES, VersionError
 from helpers.settings.text import SettingsError
 from helpers.units import halved, show_bytes

@@ -13,18 +13,8 @@ from typing import Any
 import numpy as np
 
 from helpers.load.criteria import ASKED, NOT_MEASURED
-from helpers.load.vpoc import planner
+from helpers.load.vpoc import histogram, planner
 from helpers.load.vpoc import trades as of_trades
-from helpers.load.vpoc.histogram import (
-    COLUMNS,
-    NUMPY,
-    RULES,
-    STRATEGIES,
-    TORCH,
-    levels,
-    run,
-    stream_parquet,
-)
 from helpers.load.vpoc.planner import BOUNDS, Free, Plan, Shape, free_here, plan, shape_of
 from helpers.load.vpoc.reading import column_names, read_trades
 from helpers.load.vpoc.study import measure
@@ -67,7 +57,7 @@ def stored(trades: Trades) -> Store:
 def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
     """Each strategy with its plan on that memory, or why it does not fit."""
     found: list[tuple[str, Plan | str]] = []
-    for name in STRATEGIES:
+    for name in histogram.STRATEGIES:
         try:
             found.append((name, plan(name, shape, free)))
         except planner.NoRoomError as error:
@@ -224,17 +214,17 @@ def profile_file(
     """
     if strategy == "stream_parquet":
         return _streamed(path, tick, reading.get("columns") or {})
-    if strategy not in STRATEGIES:
-        expected = f"expected stream_parquet or one of {', '.join(STRATEGIES)}"
+    if strategy not in histogram.STRATEGIES:
+        expected = f"expected stream_parquet or one of {', '.join(histogram.STRATEGIES)}"
         raise TradesError(f"strategy {strategy!r}: {expected}")
-    if strategy in NUMPY and device != "cpu":
-        others = f"for {device} give one of {', '.join(TORCH)}"
+    if strategy in histogram.NUMPY and device != "cpu":
+        others = f"for {device} give one of {', '.join(histogram.TORCH)}"
         raise TradesError(f"{strategy} runs on the CPU: {others}")
     trades = read_trades(path, tick, **reading)
     layout = survey(trades)
     chosen = plan(strategy, shape_of(trades, layout), free_here())
-    if strategy in NUMPY:
-        counts = run(strategy, trades, layout, chosen.chunk_trades)
+    if strategy in histogram.NUMPY:
+        counts = histogram.run(strategy, trades, layout, chosen.chunk_trades)
     else:
         counts = _in_a_child(trades, layout, device, chosen)
     return Result(trades, layout, counts, (*trades.notes, *layout.notes, chosen.says))
@@ -254,8 +244,8 @@ def _streamed(path: Path, tick: float | str | None, asked: dict[str, str]) -> Re
     if "session" not in found or tick is None:
         why = "streaming needs a session column and the tick size: load the file to guess"
         raise TradesError(f"{path.name}: {why}")
-    size, columns = of_trades.tick_size(tick), [found[role] for role in COLUMNS]
-    labels, layout, counts = stream_parquet(path, size, columns=columns)
+    size, columns = of_trades.tick_size(tick), [found[role] for role in histogram.COLUMNS]
+    labels, layout, counts = histogram.stream_parquet(path, size, columns=columns)
     empty, starts = np.zeros(0, np.int32), np.zeros(len(labels) + 1, np.int64)
     trades = Trades(empty, empty, starts, size, labels, (*notes, *layout.notes))
     return Result(trades, layout, counts, trades.notes)
@@ -291,8 +281,8 @@ def write(result: Result, out: Path, force: bool = False) -> tuple[Path, Path]:
     labels = pa.array(trades.labels, pa.string()).take(pa.array(sessions))
     rows = {"session": labels, "tick": ticks, "price": of_trades.to_price(ticks, trades.tick)}
     found: dict[str, list[Any]] = {name: [] for name in ("session", "poc", "val", "vah", "rule")}
-    for rule in RULES:
-        prices = levels(counts, layout, rule).prices(trades.tick)
+    for rule in histogram.RULES:
+        prices = histogram.levels(counts, layout, rule).prices(trades.tick)
         rows_of: list[Any] = [trades.labels, *prices, [str(rule)] * trades.sessions]
         for column, values in zip(found.values(), rows_of, strict=True):
             column.extend(values)

@@ -250,7 +250,6 @@ def run(name: str, trades: Trades, layout: Layout, chunk_trades: int = 1 << 20) 
 # volume: the two-row rule (CBOT, Dalton) compares the sum of the next two ticks on each side and adds the larger pair, the
 # one-row rule compares one tick each side; equal sums go up. Ticks without trades count as rows of no volume.
 
-
 TIES = ("lowest", "highest", "centre")
 VALUE_AREAS = ("one-row", "two-row")
 SHARE = 0.70

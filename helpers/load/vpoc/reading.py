@@ -505,7 +505,6 @@ def _times_of(values: Array) -> Array:
 # wheel is fetched on demand without its dependencies and read in place. It is never committed: CME's own terms for passing on
 # trades are another matter than the package's licence.
 
-
 WHEEL = "mlfinpy-0.1.2-py3-none-any.whl"
 INSIDE = "mlfinpy/dataset/data/tick_data.csv"
 FOLDER = OUTPUTS / "samples"

@@ -13,8 +13,8 @@ from helpers.allocator import whatif
 from helpers.allocator.allocator import OOM, OUTCOMES
 from helpers.allocator.driver import Card
 from helpers.allocator.edit import edited, parse
+from helpers.allocator.engine import replay
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op
 from helpers.load.study import Study
 from helpers.settings.table import NEWEST, OLDEST, behaviour
