@@ -161,11 +161,15 @@ class _Along:
 
     @contextlib.contextmanager
     def beside(self, func: Any) -> Iterator[None]:
-        """What goes wrong in here is told at the end."""
+        """On one thread, since several wait for each other where others use the cores; what goes wrong is told at the end."""
+        threads = self.torch.get_num_threads()
+        self.torch.set_num_threads(1)
         try:
             yield
         except Exception as error:  # noqa: BLE001 -- any operator of any release may come
             self.witness.beside = self.witness.beside or f"{func}: {error!r}"[:200]
+        finally:
+            self.torch.set_num_threads(threads)
 
     def before(
         self, func: Any, kind: str, args: Any, kwargs: Any, given: Any, unknown: bool

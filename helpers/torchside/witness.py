@@ -87,14 +87,10 @@ class Witness:
         if times & (times - 1) == 0:
             self.write()
         if times == ENDLESS and not sizes:
-            says = f"{where or 'the backward pass'} has read {times:,} values that a rehearsal does not compute; if they decide"
-            self.say(
-                f"{says} when it ends, it never will: --steps and --seconds end it with the verdict so far"
-            )
+            says = f"{where or 'the backward pass'} has read {times:,} values that a rehearsal does not compute; if they decide when"
+            ends = "it ends, it never will: --steps and --seconds end it with the verdict so far"
+            print(f"rehearsal: {says} {ends}", file=sys.stderr, flush=True)
         return max(answer, 0) if sizes else -1
-
-    def say(self, line: str) -> None:
-        print(f"rehearsal: {line}", file=sys.stderr, flush=True)
 
     def limit(self, seconds: float) -> None:
         """End this process after so long, where it has no others that do its work."""
