@@ -182,6 +182,7 @@ LISTENS = KILLS_ITSELF + "threading.Event().wait(30)"
     [
         ("raise ValueError('mine')", 1, "", ["exit"]),
         ("import os\nos._exit(9)", 9, "", ["os._exit"]),
+        ("import os\nos.execvp('true', ['true'])", 0, "", ["exec"]),
         (WAITS, 143, "SIGTERM", ["SIGTERM"]),
         (LISTENS, 143, "SIGTERM", ["SIGTERM"]),
         ("import os\nos.kill(os.getpid(), 9)", 137, "SIGKILL", []),

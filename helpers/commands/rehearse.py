@@ -374,11 +374,13 @@ def told(done: Rehearsal) -> list[str]:
         words = done.oom.message and diagnose(gathered(done.oom.message, "")[0]).headline
         lines.append(f"read as: {words}" if words else caught)
     elif done.error:
-        lines.append(f"it ended by {done.error}")
+        it = "it ended by" if done.exit_code else "it ended well, but one of its processes ended by"
+        lines.append(f"{it} {done.error}")
     ask = f"next: python -m helpers whatif {done.trace}"
     lines.append(f"trace: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}")
     first, *rest = lines
-    return [first, *done.trust[:-1], *rest, *done.notes, *done.trust[-1:]]
+    more = [one for one in done.notes if done.trace or one not in done.why_no_trace]
+    return [first, *done.trust[:-1], *rest, *more, *done.trust[-1:]]
 
 
 VERBS = (record, rehearse)

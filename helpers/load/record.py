@@ -23,7 +23,7 @@ from helpers.look.access import looks_secret, sounds_secret
 INJECT = Path(__file__).resolve().parents[1] / "torchside" / "inject"
 DEFAULT_EVENTS = 200_000
 # Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
-ORDER = ("oom", "exit", "os._exit", "SIGTERM", "hang", "SIGUSR1")
+ORDER = ("oom", "exit", "os._exit", "exec", "SIGTERM", "hang", "SIGUSR1")
 NOT_LOADED = (
     "no Python of it loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize out, and other programs "
     "know neither; the program itself can record with helpers.torchside.recording"

@@ -108,7 +108,8 @@ class Recorder:
             self.facts["torch"] = {**facts, "git": getattr(torch.version, "git_version", None)}
             if self.whole_program:
                 self.note(self._listener.listen())
-                os._exit = self._kept_exit(os._exit)
+                os._exit = self._kept(os._exit, "os._exit")
+                os.execv, os.execve = (self._kept(one, "exec") for one in (os.execv, os.execve))
             if facts["cuda"] is None and facts["hip"] is None:
                 self.note(NOT_AVAILABLE + "this torch is a CPU build")
             else:
@@ -225,13 +226,14 @@ class Recorder:
         self.facts["signals"] = self._listener.ours()
         self._write()
 
-    def _kept_exit(self, leave: Any) -> Any:
+    def _kept(self, leave: Any, how: str) -> Any:
         @functools.wraps(leave)
-        def _exit(status: int) -> None:
-            self.finish("os._exit")
-            leave(status)
+        def kept(first: Any, *rest: Any) -> None:
+            if how != "exec" or os.access(first, os.X_OK):
+                self.finish(how)
+            leave(first, *rest)
 
-        return _exit
+        return kept
 
     def _on_signal(self, number: int, ends: bool) -> None:
         if ends:

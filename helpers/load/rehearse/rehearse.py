@@ -20,7 +20,7 @@ from typing import Any
 
 from helpers.allocator import snapshot
 from helpers.allocator.trace import TraceError
-from helpers.child import watch
+from helpers.child import signal_name, watch
 from helpers.load.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, record, under
 from helpers.load.rehearse.build import NEEDS, WORDS, Torch, build
 from helpers.load.rehearse.devices import Device
@@ -231,7 +231,7 @@ def _found(
         ooms=sum(row["ooms"] for row in done.processes),
         oom=oom,
         trace=done.trace,
-        why_no_trace=done.why_no_trace,
+        why_no_trace=done.why_no_trace.split("; --cpu-profile")[0],  # no option of a rehearsal
         error=" ".join(errors[0].split())[:400] if errors else "",
         exact=exact(told),
         trust=tuple(trust(told, device, streams, limits)),
@@ -254,10 +254,11 @@ def whose(done: Recording, told: Told) -> str:
     """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal, in one line."""
     errors = " ".join(f"{row['error']}: {row['message']}" for row in _own_errors(told))
     called, key = ", ".join(_unanswered(told)[:3]), "other" if exact(told) else "sizes"
+    name = done.signal or signal_name(done.exit_code - 128) if 128 < done.exit_code < 193 else ""
     if not errors:
-        key = "crash" if done.exit_code > 128 else "unanswered" if called else "exit"
-    found = next((row for row in WORDS["ends"] if re.search(row["seen"], errors)), WORDS[key])
-    name = done.signal or f"signal {done.exit_code - 128}"
+        key = "crash" if name else "unanswered" if called else "exit"
+    seen = (row for row in WORDS["ends"] if re.search(row["seen"], errors or name))
+    found = next(seen, WORDS[key])
     says = found["says"].format(signal=name, code=done.exit_code, names=called)
     return f"{found['whose']}: {says}"
 
