@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from helpers.load.rehearse.devices import Device
     from helpers.load.rehearse.rehearse import Rehearsal
 
+    Run = partial[Rehearsal]
+Given = argparse.Namespace
+
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
 --force: in place of an earlier recording of that name
@@ -30,11 +32,11 @@ command -- COMMAND: the program and its arguments
 """
 
 
-def _program(given: argparse.Namespace) -> list[str]:
+def _program(given: Given) -> list[str]:
     return given.command[1:] if given.command[:1] == ["--"] else given.command
 
 
-def _out(given: argparse.Namespace, kind: str) -> Path:
+def _out(given: Given, kind: str) -> Path:
     """Where the trace goes; its folder is there."""
     from helpers.load.record import remove
 
@@ -47,10 +49,11 @@ def _out(given: argparse.Namespace, kind: str) -> Path:
 
 
 def _tell(lines: list[str], file: Any) -> None:
-    print("\n".join(f"{PROGRAM}: {line}" for line in lines), file=file)
+    for line in filter(None, lines):
+        print(f"{PROGRAM}: {line}", file=file)
 
 
-def record(given: argparse.Namespace) -> int:
+def record(given: Given) -> int:
     """Run a program unchanged and keep what it asked of the allocator.
 
     --max-events N <int> = 200000: how many events to keep, the last ones
@@ -63,14 +66,9 @@ def record(given: argparse.Namespace) -> int:
     command = _program(given)
     if not command:
         raise WrongUse("record: no command; expected: record [OPTIONS] -- python train.py")
-    done = record.record(
-        command,
-        _out(given, "trace"),
-        max_events=given.max_events,
-        hang_after_s=given.hang_after or None,
-        cpu_profile=given.cpu_profile,
-        python=given.torch_python,
-    )
+    asked: dict[str, Any] = {"max_events": given.max_events, "cpu_profile": given.cpu_profile}
+    asked |= {"hang_after_s": given.hang_after or None, "python": given.torch_python}
+    done = record.record(command, _out(given, "trace"), **asked)
     ask = f"next: python -m helpers whatif {done.trace} --capacity 20GiB"
     if more := _grows(done.trace):
         ask = f"{more}; next: python -m helpers leaks {done.trace} --capacity 20GiB"
@@ -94,7 +92,7 @@ def _grows(trace: Path | None) -> str:
         return ""
 
 
-def rehearse(given: argparse.Namespace) -> int:
+def rehearse(given: Given) -> int:
     """Run your program on a card that is not there: does it fit, and with which settings?
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: the program's own)
@@ -125,11 +123,9 @@ def rehearse(given: argparse.Namespace) -> int:
     if not 1 <= gpus <= 16:
         raise WrongUse(f"rehearse: seen --gpus {gpus}; expected 1 to 16, one a process of torchrun")
     if min(steps, seconds) < 0:
-        seen = f"--steps {steps}, --seconds {seconds}"
-        raise WrongUse(f"rehearse: seen {seen}; expected numbers above 0, or leave them out")
+        raise WrongUse(f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more")
     if sum(map(bool, (given.find_capacity, given.find_batch, given.against))) > 1:
-        three = "--find-capacity, --find-batch and --against"
-        raise WrongUse(f"rehearse: seen several of {three}; expected one of them")
+        raise WrongUse("rehearse: expected one of --find-capacity, --find-batch and --against")
     if given.remove:
         print(f"{build.remove(place) >> 20} MiB removed from {place}")
     elif given.gpu == "list":
@@ -145,7 +141,7 @@ def rehearse(given: argparse.Namespace) -> int:
     return 0
 
 
-def _card(given: argparse.Namespace) -> Device:
+def _card(given: Given) -> Device:
     from helpers.load.rehearse.devices import device
     from helpers.load.rehearse.study import AMPLE_BYTES
     from helpers.look.bundle import open_box
@@ -155,7 +151,7 @@ def _card(given: argparse.Namespace) -> Device:
     return device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
 
 
-def _settings(given: argparse.Namespace) -> tuple[str | None, dict[str, str], list[str]]:
+def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
     """The allocator's settings: as given, else as the box had them (None: the program's own); what else of its environment
     decides what is allocated; and what was taken over, a line each."""
     from helpers.load.rehearse.build import WORDS
@@ -186,7 +182,7 @@ def _cards() -> str:
     return table(shown, header, widest=90)
 
 
-def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
+def _torch(given: Given, command: list[str], place: Path) -> Torch:
     """The torch to rehearse under, installed where that was agreed to. Raises NotReady."""
     from helpers.load.record import under
     from helpers.load.rehearse import build
@@ -200,8 +196,11 @@ def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
     if found is None:
         line = f"{python} has no CUDA build of torch {given.torch}".rstrip()
         line += f"; a rehearsal needs one alone, {build.SIZE_WORDS}, in {place}"
-        terminal = sys.stdin.isatty() and sys.stderr.isatty()
-        if not given.setup and not (terminal and _agreed(line)):
+        agreed = given.setup
+        if not agreed and sys.stdin.isatty() and sys.stderr.isatty():
+            print(f"{PROGRAM}: {line}. Install it? [y/N] ", end="", file=sys.stderr, flush=True)
+            agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+        if not agreed:
             again = "run again with --setup (and --remove to take it away)"
             raise build.NotReady(f"{line}; {again}")
         found = build.install(python, given.torch, where)
@@ -209,40 +208,34 @@ def _torch(given: argparse.Namespace, command: list[str], place: Path) -> Torch:
     return found
 
 
-def _agreed(line: str) -> bool:
-    print(f"{PROGRAM}: {line}. Install it? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _answer(
-    given: argparse.Namespace, command: list[str], place: Path, torch: Torch, card: Device
-) -> int:
+def _answer(given: Given, command: list[str], place: Path, torch: Torch, card: Device) -> int:
     from helpers.load.rehearse.rehearse import Limits, rehearse
     from helpers.units import parse_size
 
     workspace = parse_size(given.cudnn_workspace or "0")
     ends = ["least", "most"] if given.values == "between" else [given.values]
     limits = [Limits(given.steps, given.seconds or 0.0, end, given.gpus, workspace) for end in ends]
-    run = partial(rehearse, torch=torch, cache=place, python=given.torch_python)
-    run = partial(run, limits=limits[-1])
+    conf, extra, as_there = _settings(given)
+    run = partial(rehearse, torch=torch, cache=place, python=given.torch_python, conf=conf)
+    run = partial(run, limits=limits[-1], extra=extra)
+    if not given.json:
+        _tell(as_there, sys.stderr)
     if given.against_commit:
         return _commits(given, command, card, run)
     if given.find_capacity or given.find_batch or given.against:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _several(given, command, card, run, Path(folder))
-    out, (conf, extra, as_there) = _out(given, "rehearsal"), _settings(given)
-    run = partial(run, extra=extra)
-    done = run(command, card, out, conf=conf)
-    both = [done]
+    out = _out(given, "rehearsal")
+    both = [done := run(command, card, out)]
     if given.values == "between" and not done.exact:
         least = out.with_name(f"{out.stem}-least{out.suffix}")
-        both = [run(command, card, least, conf=conf, limits=limits[0]), done]
+        both.insert(0, run(command, card, least, limits=limits[0]))
     if given.json:
         shapes = [_shape(one) for one in both]
         shape = shapes if shapes[1:] else shapes[0]
         print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
     else:
-        _tell([*as_there, *between(both), *told(done)], sys.stderr)
+        _tell([*between(both), *told(done)], sys.stderr)
     return done.exit_code
 
 
@@ -251,13 +244,11 @@ def between(both: list[Rehearsal]) -> list[str]:
     from helpers.units import show_bytes
 
     ends = [f"{show_bytes(one.peak_reserved_bytes or 0)} ({one.outcome})" for one in both]
-    line = f"peak reserved between {ends[0]} and {ends[-1]}; the run below has the most"
-    return [f"what hangs on values: {line}"] if len(both) > 1 else []
+    line = f"what hangs on values: peak reserved between {' and '.join(ends)}"
+    return [f"{line}; the run below has the most"] if len(both) > 1 else []
 
 
-def _commits(
-    given: argparse.Namespace, command: list[str], card: Device, run: Callable[..., Rehearsal]
-) -> int:
+def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
     """The program at a commit and as it is now, both rehearsed and compared; what they print is put aside."""
     from helpers.commands.batch import peaks, share
     from helpers.load.record import under
@@ -267,8 +258,7 @@ def _commits(
     words = under(given.torch_python, command)
 
     def one(words: list[str], at: Path) -> Rehearsal:
-        log = at.with_suffix(".log")
-        return run(words, card, at, conf=given.conf, python="", log=log)
+        return run(words, card, at, python="", log=at.with_suffix(".log"))
 
     with commits.checked_out(ref, OUTPUTS) as (commit, folder):
         before = commits.rehearsed(one, words, folder, out.with_stem(f"{out.stem}-{commit}"))
@@ -278,13 +268,7 @@ def _commits(
     return peaks((before, after), allowed, given.json, both, names)
 
 
-def _several(
-    given: argparse.Namespace,
-    command: list[str],
-    card: Device,
-    run: Callable[..., Rehearsal],
-    folder: Path,
-) -> int:
+def _several(given: Given, command: list[str], card: Device, run: Run, folder: Path) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
     from helpers.load.rehearse import study
     from helpers.settings.audit import load
@@ -293,28 +277,27 @@ def _several(
 
     made: list[Rehearsal] = []
 
-    def one(words: list[str], on: Device, conf: str | None, extra: Any = None) -> Rehearsal:
+    def one(words: list[str], on: Device, **settings: Any) -> Rehearsal:
         out = folder / f"run{len(made)}"
-        made.append(run(words, on, out, conf=conf, extra=extra, log=out.with_suffix(".log")))
+        made.append(run(words, on, out, log=out.with_suffix(".log"), **settings))
         return made[-1]
 
     def tried(value: int) -> Rehearsal:
         if argument:
-            return one(study.with_argument(command, argument, value), card, given.conf)
-        return one(command, replace(card, total_bytes=value), given.conf)
+            return one(study.with_argument(command, argument, value), card)
+        return one(command, replace(card, total_bytes=value))
 
     def show(value: int) -> str:
-        return (
-            f"{argument} {value}"
-            if argument
-            else f"a card of {show_bytes(value)} ({value:,} bytes)"
-        )
+        size = f"a card of {show_bytes(value)} ({value:,} bytes)"
+        return f"{argument} {value}" if argument else size
 
     end, code, argument = "", 0, given.find_batch
     if given.against:
-        under = {name: study.settings_of(load(name)) for name in given.against}
-        both = {"none": ("", {}), **under}.items()
-        runs = {name: one(command, card, *settings) for name, settings in both}
+        runs = {"no preset": one(command, card)}
+        for name in given.against:  # what a preset does not set stays
+            conf, extra = study.settings_of(load(name))
+            own = {"extra": {**run.keywords["extra"], **extra}, **({"conf": conf} if conf else {})}
+            runs[name] = one(command, card, **own)
         names = [f"{name} {kept.conf}".strip() for name, kept in runs.items()]
     else:
         start = study.start_of(command, argument) if argument else 0
@@ -334,8 +317,7 @@ def _several(
         for name, kept, peak in zip(names, made, peaks, strict=True)
     ]
     print(table(rows, ["tried", "outcome", "peak reserved", "retries", "seconds"], widest=70))
-    lines = [end, f"measured by the real allocator, {made[-1].label}", *made[-1].trust]
-    _tell([*filter(None, lines)], sys.stdout)
+    _tell([end, f"measured by the real allocator, {made[-1].label}", *made[-1].trust], sys.stdout)
     return code
 
 

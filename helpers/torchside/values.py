@@ -25,9 +25,14 @@ LEFT_OUT = re.compile(
     r"|linalg_|_linalg|fft|ctc_loss|_foreach|_fused|_amp_foreach|histc|native_\w*norm|embedding_bag|record_stream"
 )
 INDEX = ("argmax", "argmin", "multinomial", "topk", "max", "min", "sort", "kthvalue", "median")
-ALLOCATES = "lift_fresh empty new_empty empty_like empty_strided new_empty_strided resize_".split()
-MASKED = "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put".split()
-READS = ("_local_scalar_dense", "equal", "_to_copy", "copy_", "is_nonzero")
+NAMED = {
+    "allocates": "lift_fresh empty new_empty empty_like empty_strided new_empty_strided resize_",
+    "masks": "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put",
+    "reads": "_local_scalar_dense equal _to_copy copy_ is_nonzero",
+    "scatters": "masked_scatter masked_scatter_",
+    "sizes": " ".join(SIZES),
+}
+KINDS = {name: kind for kind, names in NAMED.items() for name in names.split()}
 # Of so many elements, how many a result of unknown values has. Typical is tried with the zeros that stand for them first.
 BOUNDS = {"least": lambda n: 0, "typical": lambda n: (n + 1) // 2, "most": lambda n: n}
 
@@ -48,9 +53,7 @@ def start(torch: Any, witness: Witness) -> None:
         # Else torch's compiler is imported, and stands in every stack.
         _should_skip_dynamo = classmethod(lambda cls: False)
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             if torch.is_inference_mode_enabled():  # where compounds arrive whole
                 with mode:
                     out = func.decompose(*args, **kwargs or {})
@@ -122,16 +125,10 @@ class _Along:
         views = any(r.alias_info is not None for r in schema.returns) and not writes
         if "c10d" in schema.name:
             found = "views"  # the device moves what ranks exchange
-        elif name in MASKED:
-            found = "masks"
-        elif name in ("masked_scatter", "masked_scatter_"):
-            found = "scatters"
-        elif name in SIZES or getattr(tags, "dynamic_output_shape", None) in func.tags:
+        elif name in KINDS:
+            found = KINDS[name]
+        elif getattr(tags, "dynamic_output_shape", None) in func.tags:
             found = "sizes"
-        elif name in READS:
-            found = "reads"
-        elif name in ALLOCATES:
-            found = "allocates"
         elif views:
             found = "views"
         elif LEFT_OUT.match(name) or tags.nondeterministic_seeded in func.tags:
@@ -146,17 +143,18 @@ class _Along:
         if kind == "views":
             return func(*args, **kwargs)
         given = [one for one in _flat((*args, *kwargs.values())) if self.on_device(one)]
+        call = func, kind, args, kwargs, given
         answer, unknown = None, True
         # What goes wrong beside the program must not reach it: then nothing is known.
         with self.beside(func):
             unknown = any(_place(one) in self.unknown for one in given)
-            answer, unknown = self.before(func, kind, args, kwargs, given, unknown)
+            answer, unknown = self.before(call, unknown)
         try:
             out = func(*args, **kwargs)
         finally:
             self.witness.coming.clear()
         with self.beside(func):
-            self.after(func, kind, args, kwargs, given, out, answer, unknown)
+            self.after(call, out, answer, unknown)
         return out
 
     @contextlib.contextmanager
@@ -171,10 +169,9 @@ class _Along:
         finally:
             self.torch.set_num_threads(threads)
 
-    def before(
-        self, func: Any, kind: str, args: Any, kwargs: Any, given: Any, unknown: bool
-    ) -> tuple[Any, bool]:
+    def before(self, call: Any, unknown: bool) -> tuple[Any, bool]:
         """Tells the witness what the reads to come are to be answered; what the processor found, and whether it is unknown."""
+        func, kind, args, kwargs, given = call
         coming, later = self.witness.coming, self.witness.later
         differentiates = self.torch.is_grad_enabled()
         if kind == "sizes" and given:
@@ -198,18 +195,9 @@ class _Along:
             later += coming if differentiates and back.requires_grad else []
         return None, unknown
 
-    def after(
-        self,
-        func: Any,
-        kind: str,
-        args: Any,
-        kwargs: Any,
-        given: Any,
-        out: Any,
-        answer: Any,
-        unknown: bool,
-    ) -> None:
+    def after(self, call: Any, out: Any, answer: Any, unknown: bool) -> None:
         """What stands in the results, and what is known of them."""
+        func, kind, args, kwargs, given = call
         made = [one for one in _flat((out,)) if self.on_device(one)]
         if kind == "allocates":
             self.mark(made, False)

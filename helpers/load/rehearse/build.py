@@ -124,13 +124,11 @@ def install(python: str, version: str, place: Path) -> Torch:
                 told = [line for line in lines if "ERROR" in line or "No module" in line]
                 why = told[-1] if told else f"pip {ended.fate}"
                 raise NotReady(f"pip did not install {packages[0]} for {python}: {why}")
-        if read(Path(made, "t")) is None:
+        if (found := read(Path(made, "t"))) is None:
             why = "is no CUDA build; expected PyPI's own wheel; look at the index of pip"
             raise NotReady(f"the torch {version} that pip found {why}")
         os.rename(f"{made}/t", place)
-    found = read(place)
-    assert found is not None, "it was there a moment ago"
-    return found
+    return Torch(place, found.version, own=False)
 
 
 def _lines(*argv: str | Path) -> list[str]:

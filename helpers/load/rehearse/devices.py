@@ -66,11 +66,9 @@ def device(
     """The card of that name, or of the one in ``bundle``, or an H100's figures with that ``capacity``. Raises DeviceError."""
     names, found = ", ".join(TABLE), TABLE.get(gpu.lower())
     if gpu and not found:
-        why = f"expected one of {names}; or --capacity SIZE for another card"
-        raise DeviceError(f"--gpu {gpu!r}: {why}")
+        raise DeviceError(f"--gpu {gpu!r}: expected one of {names}; or --capacity SIZE")
     if not (gpu or capacity or bundle):
-        why = f"expected --gpu ({names}), --capacity SIZE such as 20GiB, or --box"
-        raise DeviceError(f"no card; {why}")
+        raise DeviceError(f"no card; expected --gpu ({names}), --capacity 20GiB or so, or --box")
     if not found:
         source = "the size as given; the other figures are an H100's"
         size_alone = replace(TABLE["h100"], name="CUDA card", source=source)
@@ -82,8 +80,8 @@ def device(
     except ValueError as error:
         raise DeviceError(f"--capacity {capacity!r}, --held {held!r}: {error}") from error
     if taken >= size:
-        sizes = f"{show_bytes(size)} with {show_bytes(taken)} held by others"
-        raise DeviceError(f"{sizes}: nothing is left; expected less --held")
+        all_of_it = f"others hold {show_bytes(taken)} of {show_bytes(size)}"
+        raise DeviceError(f"{all_of_it}: nothing is left; expected less --held")
     return replace(found, total_bytes=size, held_bytes=taken)
 
 
@@ -91,13 +89,12 @@ def of_bundle(bundle: Bundle) -> Device:
     """The box's own largest card, what is in use on it now counted as held by others. Raises DeviceError where it has none."""
     total, used, gpu = largest_pool(bundle)
     if gpu is None:
-        why = "no GPU memory in its bundle; expected --gpu or --capacity"
-        raise DeviceError(f"{bundle.box}: {why}")
+        raise DeviceError(f"{bundle.box} has no GPU memory; expected --gpu or --capacity")
     name = str(gpu.name.value) if gpu.name.ok else gpu.pci
     vendor = "rocm" if gpu.driver == "amdgpu" else "cuda"
     keys = [key for key, card in TABLE.items() if card.vendor == vendor]
     like = (k for k in keys if re.search(rf"\b{k.partition('-')[0]}\b", name.lower()))
     base = TABLE[next(like, "h100")]
     source = f"capacity and use of box {bundle.box}; the other figures are those of {base.name}"
-    own = replace(base, name=name, vendor=vendor, source=source)
-    return replace(own, total_bytes=total, held_bytes=used)
+    sizes = {"total_bytes": total, "held_bytes": used}
+    return replace(base, name=name, vendor=vendor, source=source, **sizes)

@@ -176,8 +176,8 @@ def rehearse(
     argv = list(command) if own else under(python, command)
     # A shell, or torchrun: what it starts by name is looked for beside that Python first, and in what came with torch last.
     beside = [os.path.dirname(shutil.which(python) or "")] if own else []
-    all_of_it = [*beside, os.environ.get("PATH", os.defpath), str(torch.folder / "bin")]
-    search = os.pathsep.join(all_of_it)
+    there = os.environ.get("PATH", os.defpath)
+    search = os.pathsep.join([*beside, there, str(torch.folder / "bin")])
     if not shutil.which(argv[0], path=search):
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
     out = out.absolute()
@@ -187,8 +187,7 @@ def rehearse(
     before = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
     done = record([*before, *argv], out, max_events=DEFAULT_EVENTS)
-    paths = sorted(folder.glob("rehearsal_*.told"))
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    told = [json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))]
     for row in told:
         row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
     conf = given.get("PYTORCH_CUDA_ALLOC_CONF", "")
@@ -211,9 +210,12 @@ def _found(
     stats: Mapping[str, Any] = max(cards, key=lambda one: one[highest], default={})
     # What the card itself saw outlives the process: more than what its last word had is what was reached at least.
     ended = {row["pid"] for row in done.processes if row["snapshots"] and row["ended"] != DIED}
-    died = [path for path in done.folder.glob("*.peaks") if int(path.stem) not in ended]
-    seen = max((peak for path in died for peak in array("Q", path.read_bytes())), default=0)
     known, allocated = stats.get(highest) or 0, stats.get("allocated_bytes.all.peak")
+    files = done.folder.glob("*.peaks")
+    peaks = {int(path.stem): max(array("Q", path.read_bytes()), default=0) for path in files}
+    seen = max((peak for pid, peak in peaks.items() if pid not in ended), default=0)
+    # Without its cache the allocator counts nothing, and how a driver packs small requests is not known.
+    counted = known or not any(peaks.values())
     at_least = seen > 0 and seen >= known
     stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
     versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
@@ -225,10 +227,15 @@ def _found(
         conf=conf,
         exit_code=done.exit_code,
         seconds=done.seconds,
-        peak_allocated_bytes=allocated if known or not at_least else None,
-        peak_reserved_bytes=max(seen, known) if at_least else stats.get(highest),
+        peak_allocated_bytes=allocated if counted and (known or not at_least) else None,
+        peak_reserved_bytes=max(seen, known)
+        if at_least
+        else stats.get(highest)
+        if counted
+        else None,
         retries=stats.get("num_alloc_retries", 0),
-        ooms=sum(row["ooms"] for row in done.processes),
+        ooms=sum(row["ooms"] for row in done.processes)
+        or sum(bool(re.search(WORDS["ends"][0]["seen"], error)) for error in errors),
         oom=oom,
         trace=done.trace,
         why_no_trace=done.why_no_trace.split("; --cpu-profile")[0],  # no option of a rehearsal
@@ -309,8 +316,8 @@ def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) 
         kept["times"] += row["times"]
     lines = [sentences["sizes"].format(**row, bound=bound) for row in [*by_place.values()][:SHOWN]]
     lines += workspaces(told, limits.cudnn_bytes)[1]
-    failed = dict.fromkeys(row["beside"] for row in told if row.get("beside"))
-    lines += [sentences["beside"].format(error=error) for error in failed]
+    failed = (row["beside"] for row in told if row.get("beside"))
+    lines += dict.fromkeys(sentences["beside"].format(error=error) for error in failed)
     compiled = sum(row.get("compiled", 0) for row in told)
     lines += [sentences["compiled"].format(many=compiled)] if compiled else []
     plain = _reads(told, False)
@@ -334,8 +341,8 @@ def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) 
     counts |= {"streams": streams * (streams > 1), "forks": forks, "several": using * (using > 1)}
     lines += [sentences[what].format(many=many) for what, many in counts.items() if many]
     rocm = WORDS["rocm"] if device.vendor == "rocm" else ()
-    stands_in = [f"a CUDA build stands in for ROCm: {line}" for line in rocm]
-    return [*lines, *stands_in, WORDS["outside"]]
+    lines += [f"a CUDA build stands in for ROCm: {line}" for line in rocm]
+    return [*lines, WORDS["outside"]]
 
 
 def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:

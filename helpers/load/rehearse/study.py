@@ -60,9 +60,9 @@ class Search:
         """Whether it finished with that value. Raises SearchError where it failed, and not for want of memory."""
         done = self.done[value] = self.done.get(value) or self.run(value)
         if not done.fits and not done.ooms:
-            ended = f"with {value:,} the program ended with {done.exit_code}"
-            error = f"without running out of memory: {done.error or 'no error was seen'}"
-            raise SearchError(f"{ended} {error}; expected one that runs; try it by itself first")
+            ended = f"with {value:,} the program ended with {done.exit_code} without running out of memory"
+            why = done.error or "no error was seen"
+            raise SearchError(f"{ended}: {why}; expected one that runs; try it by itself first")
         return done.fits
 
     def between(self, fails: int, passes: int, step: int) -> Search:
@@ -126,8 +126,7 @@ def start_of(command: Sequence[str], argument: str) -> int:
     """The value that the command gives the argument. Raises SearchError where it is no whole number above 0."""
     text = _place(command, argument)[2]
     if not text.isdigit() or int(text) < 1:
-        why = f"its value is {text!r}; expected a whole number above 0"
-        raise SearchError(f"--find-batch {argument}: {why}")
+        raise SearchError(f"--find-batch {argument} {text!r}: expected a whole number above 0")
     return int(text)
 
 
@@ -140,8 +139,7 @@ def _place(command: Sequence[str], argument: str) -> tuple[int, str, str]:
             return at, name + equals, value
         if name.lstrip("-") == plain and word.startswith("-") and at + 1 < len(command):
             return at + 1, "", command[at + 1]
-    such = f"such as -- python train.py --{plain} 8"
-    expected = f"expected it there with a value to start from, {such}"
+    expected = f"expected it there with a value to start from, such as --{plain} 8"
     raise SearchError(f"--find-batch {argument}: not in the command; {expected}")
 
 
@@ -166,8 +164,8 @@ class _Bench:
         self.folder, self.python = Path(folder), torch_interpreter()
         torch, _ = build.find(self.python, "", build.cache())
         if torch is None:
-            why = f"run: python -m helpers rehearse --setup ({build.SIZE_WORDS})"
-            raise build.NotReady(f"no CUDA build of torch is set up for rehearsals; {why}")
+            how = f"run: python -m helpers rehearse --setup ({build.SIZE_WORDS})"
+            raise build.NotReady(f"no CUDA build of torch is set up for rehearsals; {how}")
         self.run = partial(rehearse, torch=torch, cache=build.cache(), log=self.folder / "log")
 
     def rehearse(

@@ -1,0 +1,27 @@
+"""Presets and searches by rehearsals: which card, which settings, and what is said where nothing can be tried."""
+
+from types import SimpleNamespace
+
+from test_rehearse import ran
+
+from helpers import cli
+from helpers.commands import rehearse as command
+from helpers.load.rehearse import rehearse
+
+
+def test_searches_and_presets_hold_the_card_and_the_settings_of_the_box(monkeypatch, tmp_path):
+    seen = []
+
+    def rehearsed(words, card, out, *, conf, extra, **_):
+        seen.append((card.held_bytes, conf))
+        return ran(card.total_bytes)
+
+    monkeypatch.setattr(rehearse, "rehearse", rehearsed)
+    parser, _ = cli.parsers("rehearse")
+    for more in (["--find-batch", "batch"], ["--against", "cuda-no-cache", "cuda-roundup-4"]):
+        words = ["rehearse", "--box", "rx7900xt-container", *more, "--", "python", "--batch=1"]
+        given = parser.parse_args(words)
+        command._answer(given, given.command[1:], tmp_path, SimpleNamespace(), command._card(given))
+    held, confs = {one[0] for one in seen}, [one[1] for one in seen]
+    assert len(held) == 1 and held.pop() > 0 and "expandable" in confs[0]
+    assert set(confs[:-1]) == {confs[0]} and confs[-1] == "roundup_power2_divisions:4"
