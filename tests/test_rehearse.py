@@ -228,6 +228,22 @@ def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
         assert "perhaps" in rehearse.whose(ended, [{**told, **SIZE}])
     asked = {**told, "missing": ["cuGraphicsMapResources"]}
     assert ("cuGraphicsMap" in rehearse.whose(ended, [asked])) == (code in (3, 255))
+    assert re.match(says.partition(", without")[0], rehearse.whose(ended, [asked]))
+
+
+def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it():
+    asked = {**QUIET, "missing": ["cuLogsRegisterCallback", "cuGraphicsMapResources"]}
+    for message, says in (
+        ("", "the program: it ended itself with 1.*only where they name .*cuLogsRegisterC"),
+        ("mode 'sum' is not supported", "the program: it raised an error of its own"),
+        ("cuGraphicsMapResources failed", "the rehearsal: .* names cuGraphicsMapResources,"),
+        ("CUDA error: operation not supported", "the rehearsal: it asked"),
+        ("CUDA_ERROR_NOT_SUPPORTED", "the rehearsal: it asked"),
+        ("error of the fake CUDA driver", "the rehearsal: it asked"),
+    ):
+        told = {**asked, "error": message and "RuntimeError", "message": message}
+        ended = SimpleNamespace(exit_code=1, signal="")
+        assert re.match(says, rehearse.whose(ended, [told])), message
 
 
 def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():

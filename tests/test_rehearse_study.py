@@ -25,3 +25,12 @@ def test_searches_and_presets_hold_the_card_and_the_settings_of_the_box(monkeypa
     held, confs = {one[0] for one in seen}, [one[1] for one in seen]
     assert len(held) == 1 and held.pop() > 0 and "expandable" in confs[0]
     assert set(confs[:-1]) == {confs[0]} and confs[-1] == "roundup_power2_divisions:4"
+
+
+def test_presets_named_by_an_option_that_stands_there_twice_are_all_tried():
+    parser, _ = cli.parsers("rehearse")
+    words = "rehearse --against cuda-no-cache cuda-gc --against cuda-roundup-4 -- python x.py"
+    assert (
+        parser.parse_args(words.split()).against == "cuda-no-cache cuda-gc cuda-roundup-4".split()
+    )
+    assert parser.parse_args(["rehearse", "--", "python"]).against == []

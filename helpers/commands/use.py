@@ -10,7 +10,7 @@ as ``--help`` shows it, with a colon before its help (an indented line goes on w
     --conf STR ...: may be given again         --resume [BATCH]: "" where no word follows it
     --policy {a,b}: one of these words         --out FOLDER !: must be given
     command -- COMMAND: all that follows       --engine {a,b} = a: hidden
-    --against P +: one word or more            Example: what follows `python -m helpers`
+    --against P +: one or more, also again     Example: what follows `python -m helpers`
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _option(rest: list[str]) -> dict[str, Any]:
     if "..." in rest:
         options.update(action="append", default=[])
     if "+" in rest:
-        options.update(nargs="+", default=[])
+        options.update(nargs="+", action="extend", default=[])
     if "!" in rest:
         options["required"] = True
     if word[0] == "{":

@@ -260,19 +260,20 @@ def _own_errors(told: Told) -> list[Mapping[str, Any]]:
 def whose(done: Recording, told: Told) -> str:
     """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal, in one line."""
     errors = " ".join(f"{row['error']}: {row['message']}" for row in _own_errors(told))
-    called, key = ", ".join(_unanswered(told)[:3]), "other" if exact(told) else "sizes"
+    called, key = _unanswered(told), "other" if exact(told) else "sizes"
+    named = [one for one in called if one in errors]
     name = done.signal or signal_name(done.exit_code - 128) if 128 < done.exit_code < 193 else ""
     if not errors:
         key = "crash" if name else "unanswered" if called else "exit"
     seen = (row for row in WORDS["ends"] if re.search(row["seen"], errors or name))
-    found = next(seen, WORDS[key])
-    says = found["says"].format(signal=name, code=done.exit_code, names=called)
-    return f"{found['whose']}: {says}"
+    found = WORDS["named"] if named else next(seen, WORDS[key])
+    known = {"signal": name, "code": done.exit_code, "names": ", ".join((named or called)[:3])}
+    return f"{found['whose']}: {found['says'].format(**known)}"
 
 
 def _unanswered(told: Told) -> list[str]:
     """What was asked of the libraries and is not answered."""
-    return sorted({name for row in told for name in row["missing"]} - {*WORDS["harmless"]})
+    return sorted({name for row in told for name in row["missing"]})
 
 
 @once
