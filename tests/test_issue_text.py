@@ -127,10 +127,14 @@ def test_a_term_of_the_glossary_is_found_by_its_own_name_and_explained(term, see
         ("allocator-fragmentation", "rocm", False),
     ],
 )
-def test_a_report_says_first_whom_to_ask_where_the_tracker_is_not_at_fault(cause, tracker, fault):
+def test_a_report_says_whom_to_ask_after_the_error_and_the_gpu_where_the_tracker_is_not_at_fault(
+    cause, tracker, fault
+):
     text = report(tracker, verdict=replace(VERDICT, cause=cause))
     says = f"Not a fault of this tracker's project:** ask {TABLE['causes'][cause]['instead']}."
     assert (says in text) is not fault and TABLE["causes"][cause]["expected"] in text
+    places = [text.find(words) for words in ("**Error:**", "**GPU:**", says, "**Seen:**")]
+    assert fault or places == sorted(places)
 
 
 def test_a_report_begins_with_the_error_text_and_the_gpus_and_marks_what_was_filled_in():
@@ -139,7 +143,7 @@ def test_a_report_begins_with_the_error_text_and_the_gpus_and_marks_what_was_fil
     error, gpu = text.index("HIP out of memory. Tried to allocate"), text.index("**GPU:** `AMD ")
     assert head < error < gpu < text.index("**Seen:**")
     assert "40 of its 44 readings were printed by no machine" in text
-    assert "OS: Fedora Linux 42 (filled in)" in text and "each layer reports it (filled in)" in text
+    assert "OS: Fedora Linux 42\n" in text and "each layer reports it (filled in)" in text
     assert re.search(r"`15.24 GiB` from `.*pages_limit` \(filled in\)", text)
     given = issue_text("rocm", Case(VERDICT, None, "none", error="no memory today"))
     assert "**Error:**\n```text\nno memory today\n```" in given
@@ -165,12 +169,38 @@ def outside_code(text):
 @given(st.text(st.sampled_from("`@#<>[]()*_!~ab \n/:{}"), max_size=60))
 @settings(max_examples=50, deadline=None)
 def test_no_words_of_a_box_can_call_link_or_format(words):
-    mark = "Q7" + words + "Q7"
     for tracker in TRACKERS:
-        case = Case(verdict(mark), None, "none", steps=(mark,), evidence=EVIDENCE)
-        head, _, body = issue_text(tracker, case).partition("-->")
-        assert "Q7" not in outside_code(body)
-        assert head.startswith("<!--") and head.endswith("Read it before you send it. ")
+        signs = []
+        for said in (f"{words} Q7", "harmless Q7"):
+            case = Case(verdict(said), None, said, steps=(said,), evidence=EVIDENCE)
+            head, _, body = issue_text(tracker, case).partition("-->")
+            assert head.startswith("<!--") and head.endswith("Read it before you send it. ")
+            signs.append(re.sub(r"[^`@#<>\[\]*_!~{}]|\B_\B", "", outside_code(body)))
+        assert signs[0] == signs[1]
+
+
+@pytest.mark.parametrize(
+    "word",
+    "@name you@x.org #12 a/b#12 GH-12 !12 www.x.org http://x.org deadbeef1 :smile: _a_ x_y a@b, (#3) &amp; 1. - + $1 ~a ^b".split(),
+)
+def test_a_word_that_a_tracker_would_act_on_stands_in_code_and_the_words_around_it_do_not(word):
+    text = issue_text("rocm", Case(verdict(f"{word} then {word} again"), None, "none"))
+    line = text.split("- not read: ")[1].split("\n")[0]
+    assert re.findall("`([^`]+)`", line)[0] == word.rstrip(",.;:")
+    assert " then " in outside_code(line) and " again" in outside_code(line)
+
+
+def test_sentences_stand_as_words_and_values_and_names_in_code():
+    says = "What ttm.pages_limit allows, which is less than the machine has."
+    text = report("rocm", verdict=replace(verdict("w"), summary=says))
+    assert "What `ttm.pages_limit` allows, which is less than the machine has" in text
+    assert not re.search(r"`[^`\n]*\b(which|that|not|because)\b[^`\n]*`", text)
+
+
+def test_where_no_program_was_recorded_the_steps_are_one_sentence_without_a_number():
+    steps = report("rocm").split("### Steps to Reproduce\n\n")[1].split("\n\n###")[0]
+    assert steps.startswith("No program was recorded") and steps.count("\n") == 0
+    assert steps.endswith("in `03_ttm.ipynb`.") and "1." not in steps
 
 
 def test_hostile_words_stay_on_one_line_and_in_code():

@@ -1,13 +1,14 @@
 """A report in the form that a tracker asks for (issue.yaml), filled from a bundle and a verdict; what is not known says why.
 
-It begins with the error text and the GPU, or with who should be asked where the tracker's project is not at fault. Every value
-from the box stands in code, so none can format, link or call anybody.
+It begins with the error text and the GPU, then says who should be asked where the tracker's project is not at fault. Words
+stand as words; values, names and whatever in them could format, link or call anybody stand in code.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,14 @@ MOST_LINES, WIDE = 120, 160
 MOST_EVENTS, MOST_POOLS, MOST_ERROR = 8, 24, 24
 QUIET_EVENTS = ("boot", "vram_ready", "gtt_ready")
 UNTOLD = "Out of GPU memory, cause not told by the evidence"
-NO_STEPS = "not available because no program was recorded; put the smallest one that shows it here"
+NO_STEPS = "No program was recorded, so put the smallest one that shows it here"
 FILLED = "(filled in)"
+WORD = re.compile(
+    r"[(\"']*(?!www\.|gh-\d|(?=\D*\d)[0-9a-f]{7,40}\b)[^\W_]+(?:[-'./,][^\W_]+)*%?[)\"'.,;:?…]*"
+    r"|\(?[-+=]{1,2}",
+    re.IGNORECASE,
+)
+"""What no renderer acts on within a line: a word, which is no address, number of an issue or digest of a commit; a sign of sums."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +92,22 @@ def issue_text(tracker: str, case: Case) -> str:
 
 
 def _error(tracker: str, case: Case) -> str:
-    """What a report begins with: whose fault it is not, the error text, the GPUs."""
-    parts, cause = [], about_cause(case.verdict)
-    if tracker not in cause["to"]:
-        parts = [f"**Not a fault of this tracker's project:** ask {cause['instead']}."]
+    """What a report begins with: the error text, the GPUs, whose fault it is not."""
+    cause = about_cause(case.verdict)
     text = case.bundle.read("message").text if case.bundle else ""
     lines = (text or case.error).strip().splitlines()[-MOST_ERROR:]
     error = f"**Error:** {_missing('no error text was handed over')}"
     names = "; ".join(_gpus(case.bundle)) if case.bundle else _missing(case.no_bundle)
-    parts += [f"**Error:**\n{_fence(lines)}" if lines else error, f"**GPU:** {names}"]
+    parts = [f"**Error:**\n{_fence(lines)}" if lines else error, f"**GPU:** {names}"]
+    if tracker not in cause["to"]:
+        parts.append(f"**Not a fault of this tracker's project:** ask {cause['instead']}.")
     if case.bundle and case.bundle.kind != "live":
         made = sum(item.constructed for item in case.bundle.items)
-        box = f"The box is a {case.bundle.kind} one"
+        box = (
+            f"The box is a {case.bundle.kind} one: {made} of its {len(case.bundle.items)} readings"
+        )
         parts.append(
-            f"{box}: {made} of its {len(case.bundle.items)} readings were printed by no machine; they are marked {FILLED}."
+            f"{box} were printed by no machine; the evidence from them is marked {FILLED}."
         )
     return "\n\n".join(parts)
 
@@ -107,20 +116,19 @@ def _of_verdict(case: Case) -> dict[str, str]:
     """The fields that a verdict fills."""
     verdict, cause = case.verdict, about_cause(case.verdict)
     taken = ", ".join(map(_short, case.steps))
-    steps = [f"Seen with VRAM Casebook: {taken}"] * bool(taken)
+    steps = f"{NO_STEPS}; seen with VRAM Casebook in {taken}." if taken else f"{NO_STEPS}."
     nowhere = _missing("the evidence does not point to one component")
     fields = {
         "seen": f"Seen: {_missing('no run came to a verdict')}",
         "expected": f"**Expected:** {cause['expected']}",
         "component": cause.get("component", nowhere),
-        "steps": "\n".join(f"{at}. {step}" for at, step in enumerate([NO_STEPS, *steps], 1)),
+        "steps": steps,
         "evidence": "",
         "attached": case.evidence or f"Evidence bundle: {_missing(case.no_bundle)}",
     }
     if verdict:
-        words = code(verdict.headline) if verdict.cause == "other" else verdict.headline
-        seen = f"**Seen:** {words} ({label(verdict)})."
-        fields["seen"] = "\n".join(filter(None, [seen, code(cut(summary(verdict), 600), "")]))
+        seen = f"**Seen:** {_prose(verdict.headline)} ({label(verdict)})."
+        fields["seen"] = "\n".join(filter(None, [seen, _prose(summary(verdict), 600)]))
         lines = [f"- {line}" for line in _evidence(verdict, case.bundle)]
         fields["evidence"] = "\n".join(["Evidence:", *lines])
     return fields
@@ -128,15 +136,18 @@ def _of_verdict(case: Case) -> dict[str, str]:
 
 def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
     lines, made = [], filled_in(verdict, bundle)
+    names = {item.source for item in bundle.items} if bundle else set()
     for title, items in (("", rows(verdict)[:10]), ("against it: ", verdict.against[:4])):
         for e in items:
             mark = f" {FILLED}" if e in made and FILLED not in e.says else ""
-            source = _short(one_source([e.reading])) + mark
-            lines.append(f"{title}{_short(e.says)} {_short(e.reading.show())} from {source}")
-    lines += [f"by the message's numbers: {_short(row.says)}" for row in sums(verdict)]
-    lines += [f"not read: {_short(missing.reading)}" for missing in verdict.missing[:4]]
+            words, source = _prose(e.says).rstrip("."), one_source([e.reading])
+            named = source.startswith("/") or source in names
+            source = (_short if named else _prose)(source) + mark
+            lines.append(f"{title}{words}: {_short(e.reading.show())} from {source}")
+    lines += [f"by the message's numbers: {_prose(row.says)}" for row in sums(verdict)]
+    lines += [f"not read: {_prose(missing.reading)}" for missing in verdict.missing[:4]]
     lines += [f"still open: {line}" for line in alternatives(verdict)[:3]]
-    return [*lines, f"next step here: {_short(verdict.next_step.what)}"]
+    return [*lines, f"next step here: {_prose(verdict.next_step.what)}"]
 
 
 def _of_bundle(case: Case) -> dict[str, str]:
@@ -146,7 +157,7 @@ def _of_bundle(case: Case) -> dict[str, str]:
     if bundle is None:
         why = _missing(case.no_bundle)
         fields |= dict.fromkeys("os cpu gpus ram kernel cmdline rocm".split(), why)
-        fields |= {"gpu_items": f" - GPU: {why}", "versions": _fence([why])}
+        fields |= {"gpu_items": f" - GPU: {why}", "versions": why}
         return {**fields, "driver": f"N/A (in-tree driver), {why}"}
     box, torch, driver = machine(bundle), framework.framework(bundle), kfd.driver_version(bundle)
     releases, listed = rocm.rocm_versions(bundle), _gpus(bundle)
@@ -159,7 +170,7 @@ def _of_bundle(case: Case) -> dict[str, str]:
     versions = {words: read[name] for words, name in TABLE["versions"].items()}
     made = {item.id for item in bundle.items if item.constructed}
     shown = [
-        f"{name}: {_value(one) or '(defaults)'}{' ' + FILLED if one.ok and one.item in made else ''}"
+        f"{name}: {_value(one) or '(defaults)'}"
         for name, one in [*versions.items(), *(("ROCm of the system", one) for one in releases)]
     ]
     models = f"GPU models and configuration: {'; '.join(line.strip('`') for line in listed)}"
@@ -175,7 +186,7 @@ def _of_bundle(case: Case) -> dict[str, str]:
         "gpus": "\n".join(listed),
         "gpu_items": "\n".join(f" - GPU: {line}" for line in listed),
         "driver": ("" if driver.ok else "N/A (in-tree driver), ") + _shown(driver),
-        "rocm": code("; ".join([*map(_value, releases), f"torch for HIP {_value(torch.hip)}"])),
+        "rocm": "; ".join([*map(_shown, releases), f"torch for HIP {_shown(torch.hip)}"]),
         "rocminfo": fields["rocminfo"] + (f"; rocminfo names {code(kinds)}" if kinds else ""),
         "versions": _fence([*shown, models]),
         "memory": f"Memory as each layer reports it{mark}:\n{_fence(pools[:MOST_POOLS])}",
@@ -193,7 +204,7 @@ def _gpus(bundle: Bundle) -> list[str]:
 
 
 def _shown(reading: Reading) -> str:
-    return _short(_value(reading)) if reading.ok else _value(reading)
+    return (_short if reading.ok else _prose)(_value(reading))
 
 
 def _value(reading: Reading) -> str:
@@ -203,7 +214,20 @@ def _value(reading: Reading) -> str:
 
 
 def _missing(why: str) -> str:
-    return f"not available because {why}"
+    return f"not available because {_prose(why)}"
+
+
+def _prose(text: str, longest: int = WIDE) -> str:
+    """The text with all that is not plain words in code; so is a number at its start, which could begin a list."""
+    parts = []
+    said = enumerate(plain(cut(" ".join(text.split()), longest)).split())
+    for words, found in groupby(
+        said, lambda w: bool(WORD.fullmatch(w[1])) and (w[0] > 0 or any(map(str.isalpha, w[1])))
+    ):
+        run = " ".join(word for _, word in found)
+        inside = run if words else run.rstrip(",.;:") or run
+        parts.append(run if words else code(inside) + run[len(inside) :])
+    return " ".join(parts)
 
 
 def _short(text: str) -> str:
