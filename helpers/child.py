@@ -10,6 +10,7 @@ Standard library alone, on Python 3.8 too.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -271,10 +272,8 @@ def signal_name(number: int) -> str:
 
 
 def signal_group(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _has_ended(pid: int) -> bool:
@@ -359,12 +358,13 @@ def run_here(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
     receivers: Callable[[int], Sequence[int]] = lambda number: (),
+    term_s: float = 0.0,
 ) -> int:
     """Run ``argv`` to its end, with this process's terminal, input and output; its exit code, minus n where signal n ended it.
 
     Its umask is the user's, and there is no limit. Signals of FORWARDED that come meanwhile are passed on, where this is the
-    main thread: to the processes that ``receivers`` names for that signal, else to the program. Raises OSError where it cannot
-    be run.
+    main thread: to the processes that ``receivers`` names for that signal, else to the program. ``term_s`` above 0: whoever
+    received SIGTERM has so many seconds to end and is killed then. Raises OSError where it cannot be run.
     """
     own = os.umask(users_umask) if users_umask >= 0 else -1
     try:
@@ -373,22 +373,35 @@ def run_here(
         if own >= 0:
             os.umask(own)
 
+    def give(number: int, to: int) -> None:
+        for pid in receivers(to) or [process.pid] * (process.returncode is None):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop() -> None:
+        for _ in range(20):
+            give(signal.SIGKILL, signal.SIGTERM)
+            time.sleep(POLL_S)
+
     def forward(number: int, frame: object) -> None:
         # The terminal sends Ctrl-C to the program by itself; a second one would stop its clean-up.
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return
-        for pid in receivers(number) or [process.pid]:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
+        give(number, number)
+        if number == signal.SIGTERM and term_s and not late.ident:
+            late.start()
 
     before: dict[int, Any] = {}
+    late = threading.Timer(term_s, stop)
+    late.daemon = True
     if threading.current_thread() is threading.main_thread():
         heard = [one for one in FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
         before = {number: signal.signal(number, forward) for number in heard}
     try:
-        return process.wait()
+        code = process.wait()
+        while late.is_alive() and receivers(signal.SIGTERM):
+            time.sleep(POLL_S)
+        return -signal.SIGTERM if late.ident and code == -signal.SIGKILL else code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -439,6 +452,12 @@ def session_pids(session: int) -> list[int]:
     """The processes of a session that run."""
     found = (process_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return sorted(one.pid for one in found if one.session == session and one.running)
+
+
+def carrying(entry: str) -> list[int]:
+    """The other processes whose environment has that entry, NAME=value, since they began their program; a zombie has none."""
+    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
+    return [pid for pid in pids if entry in _text(Path(f"/proc/{pid}/environ"), "").split("\0")]
 
 
 def thread_states(session: int) -> str:

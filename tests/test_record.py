@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from command_line import verb
 
+from helpers.child import carrying
 from helpers.load import record as module
 from helpers.load.record import RecordError, record, redacted, under
 
@@ -195,6 +196,23 @@ def test_it_ends_as_ever_and_what_there_was_is_kept(run, capfd, end, code, signa
     assert reasons == [] or events(recording.trace) == ["alloc"]
     assert ("ValueError: mine" in capfd.readouterr().err) == (code == 1)
     assert reasons or "killed or crashed" in recording.notes[0]
+
+
+DEAF = """import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.kill(int(sys.argv[1]), signal.SIGTERM)
+time.sleep(600)
+"""
+
+
+def test_a_recording_that_sigterm_ends_takes_along_what_does_not_hear_it(tmp_path):
+    """The shell ends at once, and its child would live on without it."""
+    (tmp_path / "deaf.py").write_text(DEAF)
+    words = f"{sys.executable} {tmp_path}/deaf.py {os.getpid()}; true"
+    recording = record(["sh", "-c", words], tmp_path / "out", term_s=1.0)
+    assert (recording.exit_code, recording.signal) == (143, "SIGTERM")
+    asked = json.dumps({"folder": str(recording.folder), **recording.settings})
+    assert carrying(f"CASEBOOK_RECORD={asked}") == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

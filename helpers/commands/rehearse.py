@@ -40,8 +40,7 @@ def _out(given: Given, kind: str) -> Path:
     """Where the trace goes; its folder is there."""
     from helpers.load.record import remove
 
-    name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
-    out = Path(given.out) if given.out else OUTPUTS / name
+    out = Path(given.out or OUTPUTS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
     out.parent.mkdir(parents=True, exist_ok=True)
     if given.force:
         remove(out)
@@ -209,7 +208,7 @@ def _torch(given: Given, command: list[str], place: Path) -> Torch:
 
 
 def _answer(given: Given, command: list[str], place: Path, torch: Torch, card: Device) -> int:
-    from helpers.load.rehearse.rehearse import Limits, rehearse
+    from helpers.load.rehearse.rehearse import STOPPED, Limits, rehearse
     from helpers.units import parse_size
 
     workspace = parse_size(given.cudnn_workspace or "0")
@@ -227,7 +226,7 @@ def _answer(given: Given, command: list[str], place: Path, torch: Torch, card: D
             return _several(given, command, card, run, Path(folder))
     out = _out(given, "rehearsal")
     both = [done := run(command, card, out)]
-    if given.values == "between" and not done.exact:
+    if given.values == "between" and not done.exact and done.exit_code != STOPPED:
         least = out.with_name(f"{out.stem}-least{out.suffix}")
         both.insert(0, run(command, card, least, limits=limits[0]))
     if given.json:
@@ -271,6 +270,7 @@ def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
 def _several(given: Given, command: list[str], card: Device, run: Run, folder: Path) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
     from helpers.load.rehearse import study
+    from helpers.load.rehearse.rehearse import STOPPED
     from helpers.settings.audit import load
     from helpers.tell.shown import table
     from helpers.units import show_bytes
@@ -298,6 +298,8 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
             conf, extra = study.settings_of(load(name))
             own = {"extra": {**run.keywords["extra"], **extra}, **({"conf": conf} if conf else {})}
             runs[name] = one(command, card, **own)
+            if runs[name].exit_code == STOPPED:
+                break
         names = [f"{name} {kept.conf}".strip() for name, kept in runs.items()]
     else:
         start = study.start_of(command, argument) if argument else 0

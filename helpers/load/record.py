@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.child import run_here, signal_name
+from helpers.child import carrying, process_of, run_here, signal_name
 from helpers.look.access import looks_secret, sounds_secret
 
 INJECT = Path(__file__).resolve().parents[1] / "torchside" / "inject"
@@ -28,6 +28,7 @@ NOT_LOADED = (
     "no Python of it loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize out, and other programs "
     "know neither; the program itself can record with helpers.torchside.recording"
 )
+Rows = Sequence[Mapping[str, Any]]
 
 
 class RecordError(ValueError):
@@ -63,13 +64,14 @@ def record(
     hang_after_s: float | None = None,
     cpu_profile: bool = False,
     python: str = "",
+    term_s: float = 0.0,
 ) -> Recording:
     """Run ``command`` to its end and keep its trace at ``out`` (a .pickle or .jsonl), the rest in a folder beside it.
 
     ``max_events`` is the length of the ring buffer of each device; ``hang_after_s`` asks for stacks and a snapshot when a
     process that imported torch neither allocated nor wrote anything for so long; ``cpu_profile`` records the first training
-    steps on the CPU by torch's profiler; ``python`` runs the command in place of the ``python`` that it names. Raises
-    RecordError where nothing can be run.
+    steps on the CPU by torch's profiler; ``python`` runs the command in place of the ``python`` that it names; ``term_s``
+    above 0 ends all of it so many seconds after a SIGTERM. Raises RecordError where nothing can be run.
     """
     out = Path(out).absolute()
     folder = out.with_suffix(".record")
@@ -90,14 +92,16 @@ def record(
         raise RecordError(f"{folder}: {why}") from error
 
     def listening(number: int) -> list[int]:
+        if number == signal.SIGTERM and term_s:
+            return carrying(f"CASEBOOK_RECORD={environ['CASEBOOK_RECORD']}")
         rows = _rows(folder) if number == signal.SIGUSR1 else []
         mine = [row for row in rows if row["signals"].get("SIGUSR1") == "recorder"]
         return [row["pid"] for row in mine if not row["ended"]]
 
     settings = {"max_events": max_events, "hang_after_s": hang_after_s, "cpu_profile": cpu_profile}
-    began = time.monotonic()
+    environ, began = environment(os.environ, folder, settings), time.monotonic()
     try:
-        code = run_here(argv, environment(os.environ, folder, settings), listening)
+        code = run_here(argv, environ, listening, term_s)
     except OSError as error:
         folder.rmdir()
         why = f"{error.strerror}; expected a program; give the command after --"
@@ -169,7 +173,7 @@ def collect(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         row["argv"] = redacted(row.get("argv", []))
         # Whoever can no longer be asked was killed outright; its snapshot at the end is missing, the earlier ones are not.
         if not row["ended"]:
-            alive = Path(f"/proc/{row['pid']}").exists()
+            alive = process_of(int(row["pid"])).running
             row["ended"] = "still running" if alive else "killed or crashed"
             end = "at the end of the command, so it has no snapshot of its own end"
             notes.append(f"process {row['pid']}: {row['ended']} {end}")
@@ -182,12 +186,14 @@ def collect(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         if not path.stat().st_size:
             path.unlink()
             continue
+        pid = path.name.partition("-")[0]
         held = "one call held the interpreter for too long, so no snapshot could be taken then"
-        notes.append(f"process {_pid(path)}: {held}; its stacks are in {path.name}")
+        notes.append(f"process {pid}: {held}; its stacks are in {path.name}")
     ends = ("failed", "reached", "too-old")
     broken, reached, old = (list(folder.glob(f"*.{end}")) for end in ends)
     for path in broken:
-        notes.append(f"process {_pid(path)}: the recorder could not start: {path.read_text()}")
+        pid = path.name.partition("-")[0]
+        notes.append(f"process {pid}: the recorder could not start: {path.read_text()}")
     if old:
         version = old[0].stem.partition("-")[2]
         notes.append(f"a Python of it is {version}, and the recorder needs 3.9 or later")
@@ -200,18 +206,13 @@ def collect(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return rows, notes
 
 
-def _pid(path: Path) -> str:
-    return path.name.partition("-")[0]
-
-
-def choose(processes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def choose(processes: Rows) -> tuple[str, str]:
     """The file that answers best, and its kind: the first out-of-memory, else the end with the most events; empty: none."""
     snapshots = [one for row in processes for one in row["snapshots"] if one.get("file")]
     snapshots = [one for one in snapshots if one["reason"] in ORDER]
 
     def rank(one: Mapping[str, Any]) -> tuple[int, float]:
-        first = one["reason"] == "oom"
-        return ORDER.index(one["reason"]), one["at"] if first else -one["events"]
+        return ORDER.index(one["reason"]), one["at"] if one["reason"] == "oom" else -one["events"]
 
     if snapshots:
         return str(min(snapshots, key=rank)["file"]), "gpu snapshot"
@@ -220,9 +221,7 @@ def choose(processes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return (str(longest["file"]), "cpu profile") if longest["events"] else ("", "")
 
 
-def _why_no_trace(
-    processes: Sequence[Mapping[str, Any]], notes: Sequence[str], cpu_profile: bool
-) -> str:
+def _why_no_trace(processes: Rows, notes: Sequence[str], cpu_profile: bool) -> str:
     reasons = [note for note in notes if "not available because" in note] or list(notes[-1:])
     reasons = reasons or ["nothing was allocated while it was recorded"]
     if processes and not cpu_profile:

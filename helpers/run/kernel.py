@@ -5,6 +5,7 @@ Only the standard library is imported at the top: ``main`` runs inside the kerne
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -15,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers.child import CHECKOUT, OUTPUTS, oom_kills, process_of, signal_name
-from helpers.look.files import opened, read
+from helpers.child import CHECKOUT, OUTPUTS, carrying, oom_kills, process_of, signal_name
+from helpers.look.files import opened
 
 __all__ = ["CHECKOUT", "oom_kills"]
 MARK, STACKS = "CASEBOOK_RUN", "CASEBOOK_STACKS"
@@ -149,24 +150,11 @@ def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
     while left and time.monotonic() - began < PATIENCE_S + SWEEP_S:
         for pid in left:
             names.setdefault(pid, _named(pid))
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
         time.sleep(0.05)
         left = _left_behind(mark, adopted)
     return [name for pid, name in names.items() if pid not in left], [_named(pid) for pid in left]
-
-
-def marked(mark: str) -> list[int]:
-    """The processes whose environment carries the mark of a run."""
-    sign, pids = f"{MARK}={mark}".encode(), []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
-            environ = read("", f"/proc/{entry}/environ", 8 << 20)[0] or b""  # empty for a zombie
-            if sign in environ.split(b"\0"):
-                pids.append(int(entry))
-    return pids
 
 
 def ask_for_stacks(pid: int) -> None:
@@ -181,7 +169,7 @@ def ask_for_stacks(pid: int) -> None:
 
 
 def _left_behind(mark: str, adopted: bool) -> list[int]:
-    pids = set(marked(mark))
+    pids = set(carrying(f"{MARK}={mark}"))
     if adopted:
         import psutil
 

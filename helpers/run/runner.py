@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from helpers.child import process_of, stacks_of
+from helpers.child import carrying, process_of, stacks_of
 
 from . import kernel, notebook
 from .record import (
@@ -290,7 +290,7 @@ class Watched:
 
 def write_evidence(folder: Path, pid: int, mark: str) -> None:
     """Before a run is killed: what each thread of it does, to ``stacks/``. The kernel is asked for its Python stacks too."""
-    pids = [pid, *kernel.marked(mark)]
+    pids = [pid, *carrying(f"{kernel.MARK}={mark}")]
     for each in pids[1:]:
         kernel.ask_for_stacks(each)
     sessions: dict[int, list[int]] = {}

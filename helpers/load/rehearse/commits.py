@@ -24,10 +24,8 @@ def git(*words: str, cwd: Path | None = None) -> list[str]:
     lines: list[str] = []
     ended = watch(["git", *words], GIT_S, cwd=cwd, on_line=lines.append)
     if ended.exit_code != 0:
-        why = ended.last_line or ended.fate
-        raise CommitError(
-            f"git {words[0]}: {why}; expected a commit of the repository around this folder"
-        )
+        expected = "expected a commit of the repository around this folder"
+        raise CommitError(f"git {words[0]}: {ended.last_line or ended.fate}; {expected}")
     return lines
 
 
@@ -41,9 +39,8 @@ def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
     try:
         folder = tree / Path.cwd().resolve().relative_to(top.resolve())
         if not folder.is_dir():
-            raise CommitError(
-                f"{ref} has no folder {folder.relative_to(tree)}; expected it at both"
-            )
+            name = folder.relative_to(tree)
+            raise CommitError(f"{ref} has no folder {name}; expected it at both")
         yield commit, folder
     finally:
         git("worktree", "remove", "--force", str(tree))
@@ -54,9 +51,7 @@ def sources(folder: Path) -> Sources:
     nearest to the folder, in which the program runs."""
     top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
     paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
-    paths.sort(
-        key=lambda path: len(Path(os.path.relpath(path, folder.resolve())).parts), reverse=True
-    )
+    paths.sort(key=lambda path: -len(Path(os.path.relpath(path, folder.resolve())).parts))
     texts = {path.name: files.read("", str(path))[0] or b"" for path in paths}
     return {name: text.decode("utf-8", "replace").splitlines() for name, text in texts.items()}
 

@@ -28,6 +28,7 @@ from helpers.look import files
 from helpers.units import show_bytes
 
 SHOWN = 6
+STOPPED, TERM_S = 143, 3.0  # the exit code of what SIGTERM ended; and how long it has to end then
 DIED = "killed or crashed"  # the recorder's word (helpers/load/record.py)
 Told = Sequence[Mapping[str, Any]]
 """What the witness of each process wrote (helpers/torchside/witness.py)."""
@@ -186,7 +187,7 @@ def rehearse(
     given["PATH"] = search
     before = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
-    done = record([*before, *argv], out, max_events=DEFAULT_EVENTS)
+    done = record([*before, *argv], out, max_events=DEFAULT_EVENTS, term_s=TERM_S)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))]
     for row in told:
         row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
@@ -217,6 +218,7 @@ def _found(
     # Without its cache the allocator counts nothing, and how a driver packs small requests is not known.
     counted = known or not any(peaks.values())
     at_least = seen > 0 and seen >= known
+    reserved = max(seen, known) if at_least else stats.get(highest) if counted else None
     stopped = next((row["stopped"] for row in told if row.get("stopped")), "")
     versions = [row["torch"]["version"] for row in done.processes if row.get("torch")]
     errors = [f"{row['error']}: {row['message']}" for row in _own_errors(told)]
@@ -228,11 +230,7 @@ def _found(
         exit_code=done.exit_code,
         seconds=done.seconds,
         peak_allocated_bytes=allocated if counted and (known or not at_least) else None,
-        peak_reserved_bytes=max(seen, known)
-        if at_least
-        else stats.get(highest)
-        if counted
-        else None,
+        peak_reserved_bytes=reserved,
         retries=stats.get("num_alloc_retries", 0),
         ooms=sum(row["ooms"] for row in done.processes)
         or sum(bool(re.search(WORDS["ends"][0]["seen"], error)) for error in errors),
@@ -284,12 +282,12 @@ def _still() -> tuple[str, ...]:
 
 
 def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
-    """The first out-of-memory, and how many streams the trace has."""
+    """The first out-of-memory, and how many streams the trace has (0: not read)."""
     frames: tuple[str, ...] = ()
-    streams = 1
-    # A program may switch the history off; the observer's figures remain.
+    streams = int(done.exit_code != STOPPED)
+    # A program may switch the history off; the observer's figures remain. Whoever stopped it does not wait for it to be read.
     with contextlib.suppress(TraceError):
-        if done.trace is not None:
+        if done.trace is not None and streams:
             seen = snapshot.load(done.trace)
             streams = len({event.stream for event in seen.events if event.action == "alloc"})
             last = next((event for event in reversed(seen.events) if event.action == "oom"), None)
@@ -309,7 +307,7 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
 
 
 def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) -> list[str]:
-    """What it took for granted, a line each, what hangs on device values first. ``streams``: of the trace."""
+    """What it took for granted, a line each, what hangs on device values first. ``streams``: of the trace, 0: not read."""
     sentences, known, bound = WORDS["says"], WORDS["known"], WORDS["bounds"][limits.values]
     by_place: dict[str, dict[str, Any]] = {}
     for row in map(_place, _reads(told, True)):
@@ -334,13 +332,13 @@ def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) 
     missing = [says for name in called for start, says in libraries if name.startswith(start)]
     lines += dict.fromkeys(missing)
     using = sum(bool(row["counts"].get("launches")) for row in told)
-    counts = {
-        what: sum(row["counts"].get(what, 0) for row in told) for what in ("collectives", "managed")
-    }
+    both = "collectives", "managed"
+    counts = {what: sum(row["counts"].get(what, 0) for row in told) for what in both}
     counts["managed"] >>= 20
     forks = sum(row["forks"] for row in told)
     counts |= {"streams": streams * (streams > 1), "forks": forks, "several": using * (using > 1)}
     lines += [sentences[what].format(many=many) for what, many in counts.items() if many]
+    lines += [] if streams else [sentences["stopped"]]
     rocm = WORDS["rocm"] if device.vendor == "rocm" else ()
     lines += [f"a CUDA build stands in for ROCm: {line}" for line in rocm]
     return [*lines, WORDS["outside"]]

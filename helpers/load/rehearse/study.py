@@ -19,7 +19,6 @@ from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.load import read
 from helpers.allocator.recorded import AMPLE_BYTES
-from helpers.allocator.trace import TraceError
 from helpers.child import CHECKOUT, json_row
 from helpers.load.fixplan import Arm
 from helpers.load.record import RecordError
@@ -31,8 +30,7 @@ from helpers.load.targets import Target, torch_interpreter
 from helpers.load.trial import Workload, argv
 from helpers.look import files
 from helpers.settings.audit import Preset
-from helpers.settings.table import CONF_NAMES, VersionError
-from helpers.settings.text import SettingsError
+from helpers.settings.table import CONF_NAMES
 from helpers.units import halved, show_bytes
 
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling
@@ -100,7 +98,7 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
         card = Card(AMPLE_BYTES, held_bytes, "topdown")
         stream, _, _ = prepared(read(ample.trace), card, anew=True)
         return smallest(Runs(stream, card, ample.torch), ample.conf)
-    except (TraceError, VersionError, SettingsError, ValueError):
+    except ValueError:
         return 0  # an unknown release, or a trace cut at its start: then by halving alone
 
 
@@ -234,10 +232,9 @@ def measured_rows(
 
     What a trial measured stays; what the ``seconds`` did not suffice for says so.
     """
-    open_rows = {
-        row.remedy for row in rows if row.memory is None and "not for this box" not in row.predicted
-    }
-    tried = arms([one for one in wanted if one.id in open_rows])
+    untried = (row for row in rows if row.memory is None)
+    left = {row.remedy for row in untried if "not for this box" not in row.predicted}
+    tried = arms([one for one in wanted if one.id in left])
     words = dict.fromkeys(tried, f"not rehearsed because its {seconds:.0f} s were over")
     try:
         for name, *both in rehearsed_arms(tried, card, seconds):
