@@ -124,7 +124,8 @@ def rehearse(given: Given) -> int:
     if min(steps, seconds) < 0:
         raise WrongUse(f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more")
     if sum(map(bool, (given.find_capacity, given.find_batch, given.against))) > 1:
-        raise WrongUse("rehearse: expected one of --find-capacity, --find-batch and --against")
+        several = "--find-capacity, --find-batch and --against"
+        raise WrongUse(f"rehearse: seen several of {several}; expected one")
     if given.remove:
         print(f"{build.remove(place) >> 20} MiB removed from {place}")
     elif given.gpu == "list":
