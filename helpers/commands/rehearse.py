@@ -253,17 +253,27 @@ def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
     from helpers.commands.batch import peaks, share
     from helpers.load.record import under
     from helpers.load.rehearse import commits
+    from helpers.load.rehearse.rehearse import STOPPED
 
+    ended: list[int] = []
     allowed, out, ref = share(given.allow), _out(given, "rehearsal"), given.against_commit
     words = under(given.torch_python, command)
 
     def one(words: list[str], at: Path) -> Rehearsal:
-        return run(words, card, at, python="", log=at.with_suffix(".log"))
+        done = run(words, card, at, python="", log=at.with_suffix(".log"))
+        ended.append(done.exit_code)
+        return done
 
-    with commits.checked_out(ref, OUTPUTS) as (commit, folder):
-        before = commits.rehearsed(one, words, folder, out.with_stem(f"{out.stem}-{commit}"))
-        after = commits.rehearsed(one, words, Path.cwd(), out)
-        both = commits.sources(folder), commits.sources(Path.cwd())
+    try:
+        with commits.checked_out(ref, OUTPUTS) as (commit, folder):
+            before = commits.rehearsed(one, words, folder, out.with_stem(f"{out.stem}-{commit}"))
+            after = commits.rehearsed(one, words, Path.cwd(), out)
+            both = commits.sources(folder), commits.sources(Path.cwd())
+    except commits.CommitError:
+        if STOPPED not in ended:
+            raise
+        _tell(["ended by SIGTERM, so nothing was compared"], sys.stderr)
+        return STOPPED
     names = f"{ref} ({commit}): {before}", f"as it is now: {after}"
     return peaks((before, after), allowed, given.json, both, names)
 
@@ -277,6 +287,7 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
     from helpers.units import show_bytes
 
     made: list[Rehearsal] = []
+    asked: list[int] = []
 
     def one(words: list[str], on: Device, **settings: Any) -> Rehearsal:
         out = folder / f"run{len(made)}"
@@ -284,6 +295,7 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
         return made[-1]
 
     def tried(value: int) -> Rehearsal:
+        asked.append(value)
         if argument:
             return one(study.with_argument(command, argument, value), card)
         return one(command, replace(card, total_bytes=value))
@@ -294,21 +306,28 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
 
     end, code, argument = "", 0, given.find_batch
     if given.against:
+        presets = {name: study.settings_of(load(name)) for name in given.against}
         runs = {"no preset": one(command, card)}
-        for name in given.against:  # what a preset does not set stays
-            conf, extra = study.settings_of(load(name))
+        for name, (conf, extra) in presets.items():  # what a preset does not set stays
+            if made[-1].exit_code == STOPPED:
+                break
             own = {"extra": {**run.keywords["extra"], **extra}, **({"conf": conf} if conf else {})}
             runs[name] = one(command, card, **own)
-            if runs[name].exit_code == STOPPED:
-                break
         names = [f"{name} {kept.conf}".strip() for name, kept in runs.items()]
     else:
         start = study.start_of(command, argument) if argument else 0
         search = (study.find_batch, start) if argument else (study.find_capacity, card.held_bytes)
-        found = search[0](tried, search[1])
-        names, code = [show(value) for value in found.done], int(found.best is None)
-        beyond = f"{show(found.beyond)} runs out" if found.beyond else "larger was not tried"
-        end = beyond if found.best is None else f"{show(found.best)} finishes; {beyond}"
+        try:
+            found = search[0](tried, search[1])
+            code = int(found.best is None)
+            beyond = f"{show(found.beyond)} runs out" if found.beyond else "larger was not tried"
+            end = beyond if found.best is None else f"{show(found.best)} finishes; {beyond}"
+        except study.SearchError:
+            if made[-1].exit_code != STOPPED:
+                raise
+        names = [show(value) for value in asked]
+    if made[-1].exit_code == STOPPED:
+        end, code = "ended by SIGTERM: what follows was not tried", STOPPED
     if given.json:
         shapes = dict(zip(names, map(_shape, made), strict=True))
         print(json.dumps({"runs": shapes, "says": end}, indent=1, default=str))

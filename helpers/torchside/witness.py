@@ -129,6 +129,17 @@ class Witness:
         register = getattr(steps, "register_optimizer_step_pre_hook", None)
         if register is not None:  # since torch 2.1
             register(self.stepped)
+        poisoned = torch.cuda._is_in_bad_fork
+
+        def in_bad_fork() -> bool:
+            bad = bool(
+                poisoned()
+            )  # a library may ask, to leave the device alone; who is about to start it gets an error
+            if bad and sys._getframe(1).f_code.co_name == "_lazy_init":
+                self.device.fake_forked()
+            return bad
+
+        torch.cuda._is_in_bad_fork = in_bad_fork
         compile_ = torch.compile
 
         @functools.wraps(compile_)

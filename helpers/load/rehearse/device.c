@@ -27,7 +27,8 @@
  *   FAKE_EVENT_LAG       an event is complete this many launches after its record, or
  *                        after a synchronise (default 0: at once)
  *   FAKE_PEAKS           folder for PID.peaks: the most bytes in use on each device, as u64; and
- *                        PID.missing: functions that were asked for and are not answered
+ *                        PID.missing: functions that were asked for and are not answered; and
+ *                        PID.forked: a process that was forked off one that used the device did so, too
  *   FAKE_CUDNN_VERSION   default 92400
  *   FAKE_CUDNN_WS        workspace bytes that every cuDNN plan asks for (default 0)
  *
@@ -49,7 +50,7 @@
 #define API __attribute__((visibility("default")))
 typedef unsigned long long u64;
 
-enum { OK = 0, E_INVALID = 1, E_OOM = 2, E_NOT_READY = 600, E_UNSUPPORTED = 801 };
+enum { OK = 0, E_INVALID = 1, E_OOM = 2, E_FORKED = 3, E_NOT_READY = 600, E_UNSUPPORTED = 801 };
 #define MAXDEV 16
 #define MIB (1ull << 20)
 
@@ -200,8 +201,10 @@ static u64 *peaks(void) {
     if (file >= 0) close(file);
     return at == MAP_FAILED ? own : at;
 }
+static void in_child(void);
 static void boot(void) {
     if (S.ready) return;
+    pthread_atfork(NULL, NULL, in_child);
     S.vram = env_u64("FAKE_VRAM_BYTES", 8ull << 30);
     S.foreign = env_u64("FAKE_FOREIGN_BYTES", 0);
     S.granule = env_u64("FAKE_GRANULE", 2 * MIB);
@@ -245,19 +248,25 @@ static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is
 enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_COLLECTIVE, N_MANAGED, N_FFT_BYTES, N_KINDS };
 static u64 counts[N_KINDS];
 static u64 now(void) { return counts[N_LAUNCH] + counts[N_BLAS] + counts[N_LT] + counts[N_DNN]; } /* "time" */
-static void note(int kind) { __atomic_add_fetch(&counts[kind], 1, __ATOMIC_RELAXED); }
-API u64 fake_count(int kind) { return kind >= 0 && kind < N_KINDS ? counts[kind] : 0; }
-/* vendor functions that a library of stand-ins was asked for, each once: their names go into PID.missing, which outlives the process */
-API void fake_missing(const char *name) {
+static int forked;
+static void in_child(void) { /* a context is its process's own: the driver refuses it to a child (cudaErrorInitializationError) */
+    for (int at = 0; at < MAXDEV; at++) forked = forked || S.peak[at] || now();
+    memset(counts, 0, sizeof counts);
+}
+/* one line in FOLDER/PID.KIND, which outlives the process */
+static void keep_line(const char *kind, const char *line) {
     const char *folder = getenv("FAKE_PEAKS");
     char path[4096];
-    ENTER();
-    if (folder && *folder && snprintf(path, sizeof path, "%s/%d.missing", folder, (int)getpid()) < (int)sizeof path) {
-        int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-        if (file >= 0) { dprintf(file, "%s\n", name); close(file); }
-    }
-    LEAVE();
+    if (!folder || !*folder || snprintf(path, sizeof path, "%s/%d.%s", folder, (int)getpid(), kind) >= (int)sizeof path) return;
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (file >= 0) { dprintf(file, "%s\n", line); close(file); }
 }
+API void fake_forked(void) { if (forked < 2) keep_line("forked", "used the device"); forked = 2; }
+static int refused(void) { if (forked) fake_forked(); return forked ? fail(E_FORKED) : OK; }
+static void note(int kind) { if (forked) fake_forked(); else __atomic_add_fetch(&counts[kind], 1, __ATOMIC_RELAXED); }
+API u64 fake_count(int kind) { return kind >= 0 && kind < N_KINDS ? counts[kind] : 0; }
+/* vendor functions that a library of stand-ins was asked for, each once: their names go into PID.missing, which outlives the process */
+API void fake_missing(const char *name) { ENTER(); keep_line("missing", name); LEAVE(); }
 
 /* -------------------------------------------------------- runtime: devices */
 API int cudaGetDeviceCount(int *n) { ENTER(); *n = S.ndev; LEAVE(); return OK; }
@@ -269,7 +278,7 @@ API int cudaGetLastError(void) { int e = last_err; last_err = 0; return e; }
 API int cudaPeekAtLastError(void) { return last_err; }
 static const struct { int code; const char *name, *text; } errors[] = {
     {OK, "cudaSuccess", "no error"}, {E_INVALID, "cudaErrorInvalidValue", "invalid argument"},
-    {E_OOM, "cudaErrorMemoryAllocation", "out of memory"},
+    {E_OOM, "cudaErrorMemoryAllocation", "out of memory"}, {E_FORKED, "cudaErrorInitializationError", "initialization error"},
     {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
     {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
@@ -343,6 +352,7 @@ static void unback(u64 at, u64 n) {
     mmap((void *)at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 static int do_malloc(void **out, u64 size, u64 okop) {
+    if (refused()) return E_FORKED;
     ENTER();
     u64 phys = up(size, S.granule), at = 0;
     if (take_phys(cur_dev, phys) && !(at = arena_take(&S.mem, phys))) S.used[cur_dev] -= phys;
@@ -442,6 +452,7 @@ static long long read_back(u64 bytes) {
 }
 static int copy(void *d, const void *s, size_t n) {
     if (!n) return OK;
+    if (refused()) return E_FORKED;
     READY();
     int dd = is_dev(d), ds = is_dev(s);
     if (dd && n > S.copymax) { note(N_SKIPPED); return OK; }
@@ -460,6 +471,7 @@ static void zero(void *d, size_t n) { /* whole pages become zero by being droppe
 }
 API void fake_zero(void *d, u64 n) { if (is_dev(d)) zero(d, n); }
 static int fill(void *d, int v, size_t n) {
+    if (refused()) return E_FORKED;
     note(N_MEMSET);
     READY();
     if (n <= S.copymax) memset(d, v, n);
@@ -631,6 +643,7 @@ API int cuMemAddressFree(u64 at, size_t size) {
 }
 API int cuMemCreate(u64 *h, size_t size, const void *prop, u64 flags) {
     (void)prop; (void)flags;
+    if (refused()) return E_FORKED;
     ENTER();
     if (size % S.granule) { LEAVE(); return E_INVALID; }
     if (!take_phys(cur_dev, size)) { lg(L_CREATE_FAIL, 0, 0, size); LEAVE(); return E_OOM; }
@@ -702,7 +715,7 @@ NOT_HERE(fake_cuda_unsupported)
 API void __cudaRegisterFunction(void **h, const char *f, char *n, const char *dn, int t, void *a, void *b, void *c, void *d, int *e) {
     (void)h; (void)f; (void)n; (void)dn; (void)t; (void)a; (void)b; (void)c; (void)d; (void)e;
 }
-static int launch(void) { note(N_LAUNCH); return OK; }
+static int launch(void) { note(N_LAUNCH); return refused(); }
 /* three-word sizes arrive by value: 12 bytes each, in two registers */
 typedef struct { unsigned x, y, z; } dim;
 static __thread struct { dim g, b; size_t sm; void *st; } call;

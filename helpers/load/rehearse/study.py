@@ -24,7 +24,7 @@ from helpers.load.fixplan import Arm
 from helpers.load.record import RecordError
 from helpers.load.rehearse import build
 from helpers.load.rehearse.devices import Device, device
-from helpers.load.rehearse.rehearse import Rehearsal, rehearse
+from helpers.load.rehearse.rehearse import STOPPED, Rehearsal, rehearse
 from helpers.load.remedies import FixRow, Remedy
 from helpers.load.targets import Target, torch_interpreter
 from helpers.load.trial import Workload, argv
@@ -57,7 +57,7 @@ class Search:
     def fits(self, value: int) -> bool:
         """Whether it finished with that value. Raises SearchError where it failed, and not for want of memory."""
         done = self.done[value] = self.done.get(value) or self.run(value)
-        if not done.fits and not done.ooms:
+        if done.exit_code == STOPPED or not (done.fits or done.ooms):
             ended = f"with {value:,} the program ended with {done.exit_code} without running out of memory"
             why = done.error or "no error was seen"
             raise SearchError(f"{ended}: {why}; expected one that runs; try it by itself first")
