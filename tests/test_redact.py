@@ -547,6 +547,23 @@ def test_a_table_is_read_by_its_heads_and_only_as_far_as_rows_keep_to_them():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "   user  password  gpu\n0  qwixf  ‹Zima2024!›  0\n1  jorlum  ‹kestrelfly›  1\n",
+        "name;kennwort\nqwix;‹Zima2024!›\nfen;‹kestrelfly›\n",
+        '"user";"password";"gib"\n"qwixfen";"‹kes trel fly›";"24"\n',
+        "user | password\n-----+-----\nqwix | ‹Zima2024!›\nfen | ‹kestrelfly›\n",
+        "\u2502 user    \u2506 password   \u2502\n\u2502 str     \u2506 str        \u2502\n"
+        "\u2502 qwixfen \u2506 ‹kestrelfly› \u2502\n",
+        "user,pin\nqwixfen,‹4711›\njorlum,‹0815›\n",
+    ],
+)
+def test_passwords_go_from_a_table_of_any_kind(text):
+    plain, values, _ = marked(text)
+    assert not [one for one in values if one in redact_text(plain, Known())]
+
+
+@pytest.mark.parametrize(
     ("source", "answer", "goes"),
     [
         ("!whoami", "qwibble\n", "qwibble"),

@@ -23,6 +23,7 @@ from helpers import cli
 from helpers.commands import share as command
 from helpers.look.bundle import RECORDED
 from helpers.run.shapes import Run
+from helpers.tell import page as pages
 from helpers.tell import redact, share
 from helpers.tell.issue_text import TABLE
 from helpers.tell.redact_known import Known
@@ -419,14 +420,14 @@ def test_the_bundle_that_a_batch_captured_is_the_one_it_is_about_and_a_broken_on
 # PDF
 
 
-@pytest.mark.skipif(not share.browser(), reason="no Chromium here")
+@pytest.mark.skipif(not pages.browser(), reason="no Chromium here")
 def test_a_page_is_printed_on_few_sheets_without_a_network_and_leaves_nothing_behind(
     tmp_path, shared
 ):
     source, out = tmp_path / "page.html", tmp_path / "page.pdf"
     outside = "<img src='https://example.org/x.png'></main>"
     source.write_text(shared.html.replace("</main>", outside))
-    assert share.write_pdf(source, out) == ""
+    assert pages.write_pdf(source, out) == ""
     told = dict(
         re.findall(rb"/(Creator|Producer|CreationDate|ModDate)\s*\(([^)]*)\)", out.read_bytes())
     )
@@ -449,14 +450,14 @@ def test_a_browser_that_fails_is_a_reason_and_no_file(tmp_path, monkeypatch, scr
     (tmp_path / "chromium").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "chromium").chmod(0o755)
     (tmp_path / "page.pdf").write_text("an older one")
-    monkeypatch.setattr(share, "browser", lambda: str(tmp_path / "chromium"))
-    assert says in share.write_pdf(tmp_path / "page.html", tmp_path / "page.pdf", limit_s=0.5)
+    monkeypatch.setattr(pages, "browser", lambda: str(tmp_path / "chromium"))
+    assert says in pages.write_pdf(tmp_path / "page.html", tmp_path / "page.pdf", limit_s=0.5)
     assert not (tmp_path / "page.pdf").exists()
 
 
 def test_without_a_browser_there_is_a_reason(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    why = share.write_pdf(tmp_path / "page.html", tmp_path / "page.pdf")
+    why = pages.write_pdf(tmp_path / "page.html", tmp_path / "page.pdf")
     assert why.startswith("no Chromium here; looked for chromium")
 
 

@@ -36,6 +36,7 @@ def share(arguments: argparse.Namespace) -> int:
     from helpers.look.files import write_atomic
     from helpers.tell import share
     from helpers.tell.issue_text import TRACKERS
+    from helpers.tell.page import write_pdf
 
     if arguments.issue and arguments.issue not in TRACKERS:
         raise WrongUse(f"--issue {arguments.issue}: expected one of {', '.join(TRACKERS)}")
@@ -62,7 +63,7 @@ def share(arguments: argparse.Namespace) -> int:
     answer: dict[str, Any] = {"page": str(out), "bytes": len(made.html.encode())}
     answer.update(redacted=known is not None, report=made.lines())
     if pdf:
-        why = share.write_pdf(out, pdf[0])
+        why = write_pdf(out, pdf[0])
         answer["pdf"] = f"not available because {why}" if why else str(pdf[0])
     if arguments.issue:
         answer["issue"], answer["bundle"] = _issue(arguments, about, known, out)

@@ -11,7 +11,10 @@ import base64
 import hashlib
 import io
 import json
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,6 +29,7 @@ from markupsafe import Markup, escape
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from helpers import child
 from helpers.run.notebook import INJECTED, PARAMETERS, VERDICT
 from helpers.shapes import Verdict, as_dict, from_json
 
@@ -47,6 +51,15 @@ SAID_ABOVE = ("Machine", "Against", "Verdict", "Next step")
 PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
 _SIZE = re.compile(r"[\d.]+ [KMGT]iB")
 NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
+_INFO = re.compile(
+    rb"(/(?:Creator|Producer|CreationDate|ModDate)\s*\()((?:[^()\\]|\\.)*)\)", re.DOTALL
+)
+BROWSERS = "chromium chromium-browser google-chrome-stable google-chrome microsoft-edge".split()
+PRINTING = (
+    "--headless --disable-gpu --no-first-run --disable-extensions --disable-sync --disable-background-networking "
+    "--disable-component-update --disable-dev-shm-usage --no-pdf-header-footer"
+).split()
+PRINT_S = 60.0
 
 
 @dataclass
@@ -424,3 +437,33 @@ class Prose(mistune.HTMLRenderer):
         tag = "th" if head else "td"
         kind = ' class="number"' if align == "right" else ""
         return f"<{tag}{kind}>{text}</{tag}>\n"
+
+
+def browser() -> str:
+    """The path of a Chromium, or nothing."""
+    return next(filter(None, map(shutil.which, BROWSERS)), "")
+
+
+def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
+    """Print a page to ``out`` through a Chromium of this machine, with a profile that is thrown away and no network.
+
+    Returns why that was not possible, or nothing where the file is there.
+    """
+    out.unlink(missing_ok=True)  # an older one may show what the page no longer does
+    program = browser()
+    if not program:
+        return f"no Chromium here; looked for {', '.join(BROWSERS)}"
+    with tempfile.TemporaryDirectory(prefix="casebook-pdf-", ignore_cleanup_errors=True) as folder:
+        made = Path(folder, "page.pdf")
+        # Chromium's sandbox refuses root; the page holds no script.
+        command = [program, *PRINTING, *(["--no-sandbox"] if os.getuid() == 0 else [])]
+        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile"]
+        command += [f"--print-to-pdf={made}", html.resolve().as_uri()]
+        env = child.environment(own=False, more={"HOME": folder, "TMPDIR": folder})
+        ended = child.watch(command, limit_s, env=env)
+        if ended.how != "exited" or not made.is_file() or made.read_bytes()[:5] != b"%PDF-":
+            words = (ended.last_words.strip().splitlines() or ["no words"])[-1][:200]
+            return f"{Path(program).name} {ended.fate}: {words}"
+        # Its own title is the page's; the time and the browser that it was printed with are nobody's business.
+        out.write_bytes(_INFO.sub(lambda m: m[1] + b" " * len(m[2]) + b")", made.read_bytes()))
+    return ""

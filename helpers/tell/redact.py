@@ -20,16 +20,18 @@ from helpers.look.archive import BundleError, check_target, read_files, write_fi
 from .redact_box import learn_bundle_files
 from .redact_known import (
     BEFORE,
+    PACKED,
     PSEUDONYM,
     TABLE,
     WRITING,
     Known,
     Stretches,
+    decoded_base64,
     is_evidence,
     lower,
     occurrences,
 )
-from .redact_patterns import PACKED, View, decoded_base64, views
+from .redact_patterns import View, views
 from .redact_text import (
     BINARY,
     Replaced,

@@ -6,9 +6,12 @@ that RFC 5737 and RFC 3849 keep for documentation. The numbers count values in t
 
 from __future__ import annotations
 
+import base64
+import binascii
 import ipaddress
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,13 +33,22 @@ WORDS = {"OF": "of secrets", "AFTER": "after a secret", "ALPHABET": "of a tokeni
 """Pieces of patterns that are words of look/environment.json."""
 
 
+LABELS = {kind: [*map(str.strip, words.split(","))] for kind, words in TABLE["labels"].items()}
+"""What a field is called in other languages than English, by what it holds."""
+_COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
+for _kind, _words in LABELS.items():
+    _of = {word: "token" if _kind == "secret" else _kind for word in _words if word.isalpha()}
+    _COLUMNS = _of | _COLUMNS
+
+
 def _pieces() -> dict[str, str]:
     tokens = [one for row in data("look/secrets")["tokens"] for one in row["begins"].split()]
     begins = [one for one in tokens if one[-1] in "_-."]
     whole = {name: data("look/environment")[of].replace(" ", "|") for name, of in WORDS.items()}
     whole.update(BEGINS="|".join(map(re.escape, begins)), NEAR="|".join(begins).lower())
     whole["LAST"] = "|".join(f"{TABLE['tlds']} {TABLE['inside']}".split())
-    whole["COLUMNS"] = "|".join(row["names"].replace(" ", "|") for row in TABLE["columns"])
+    whole |= {f"L_{kind.upper()}": "|".join(words) for kind, words in LABELS.items()}
+    whole["COLUMNS"] = "|".join(_COLUMNS)
     for name, piece in [*TABLE["pieces"].items(), *TABLE["writing_pieces"].items()]:
         whole[name] = filled(piece, whole)
     return whole
@@ -56,6 +68,7 @@ KINDS = (*WORD_KINDS, *TABLE["kinds"].split())
 LOGINS = frozenset(TABLE["logins"].split())
 COMMON = frozenset(TABLE["accounts"].split()) | frozenset(TABLE["common"].split()) | vocabulary()
 """Words that name nobody: system accounts and groups, words of the field and of failure messages, and the pseudonyms' own."""
+_FIELD = COMMON | frozenset(TABLE["field"].split())
 PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|ip)-\d{{1,6}}")
 DOCUMENTATION = tuple(
     ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
@@ -279,11 +292,13 @@ def occurrences(word: str, text: str) -> Iterator[int]:
 
 def names_nobody(kind: str, value: str) -> bool:
     """Whether a value is too short or too common a word to be anybody's, an address of no machine, or a pseudonym of ours."""
-    if len(value) < (3 if kind in WORD_KINDS else 4) or _GIVEN.fullmatch(value.lower()):
+    if len(value.encode()) < (3 if kind in WORD_KINDS else 4) or _GIVEN.fullmatch(value.lower()):
         return True
     if kind in WORD_KINDS:
         wordless = kind != "account" and not re.search(r"[^\W\d]", value)
-        return value.lower() in COMMON or wordless
+        parts = kind in ("job", "project", "account") and re.findall("[a-z]{3,}", value.lower())
+        plain = parts and _FIELD.issuperset(parts) and not re.search(r"\d{3}", value)
+        return value.lower() in COMMON or wordless or bool(plain)
     return kind in ("ipv4", "ipv6") and not is_private(value)
 
 
@@ -349,12 +364,13 @@ VOCABULARY = (
     frozenset(" ".join(text for name, text in _TOLD.items() if len(name) == 1).split())
     | COMMON
     | frozenset(f"{TABLE['field']} {TABLE['written']}".split())
+    | frozenset(re.findall(r"[^\W\d_]{2,}", " ".join(TABLE["labels"].values())))
 )
 """The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
 _PAIRS = Counter(word[at : at + 2] for word in VOCABULARY for at in range(len(word) - 1))
 _USUAL = frozenset(pair for pair, _ in _PAIRS.most_common(230))
-_MACHINES, _INSIDE, _TLDS = (
-    frozenset(TABLE[name].split()) for name in ("machines", "inside", "tlds")
+_MACHINES, _INSIDE, _TLDS, _SERVICES, _PRODUCTS = (
+    frozenset(TABLE[name].split()) for name in "machines inside tlds services field".split()
 )
 _PUBLIC = frozenset(TABLE["public"].split()) | frozenset(_TOLD["addresses"].split())
 EVIDENCE = [
@@ -366,6 +382,7 @@ _ATOM = re.compile("[A-Za-z0-9]+")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ENDINGS = "s es ed d ing ly er ers ion ions able ible ment al".split()
 _WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_ACCENTED = re.compile(r"[^\W\d_]*[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff][^\W\d_]*")
 _NUMBER = re.compile(
     r"\d+(?:[xX]\d+)*(?:[A-Za-z]{0,2}|[KMGT]iB|[KMG]Hz|bit|th)|0x[0-9a-fA-F]{1,16}"
 )
@@ -460,7 +477,8 @@ def _is_numbered(atom: str, among: bool) -> bool:
 
 def is_strange(name: str) -> bool:
     """Whether a name has a part, between its capitals, digits and signs, that is no word of the field."""
-    return not all(len(part) < 3 or _is_word(part.lower()) for part in _WORD_PARTS.findall(name))
+    parts = _ACCENTED.findall(name) + _WORD_PARTS.findall(_ACCENTED.sub(" ", name))
+    return not all(len(part) < 3 or _is_word(part.lower()) for part in parts)
 
 
 @lru_cache(1 << 16)
@@ -493,6 +511,11 @@ def is_public(address: str) -> bool:
     """Whether an address, a host with the first part of its path, is one of the public projects that evidence needs."""
     host, _, path = address.lower().partition("/")
     ends = [host.split(".", at)[-1] for at in range(host.count(".") + 1)]
+    *labels, product, last = ["", *host.split(".")]
+    # What a product serves to all; a path behind another's address may begin with somebody's name.
+    ours = product in _PRODUCTS and last in _TLDS and not any(map(is_strange, labels))
+    if ours and (not path or labels[1:] and labels[1] in _SERVICES):
+        return True
     return any(one in _PUBLIC or f"{one}/{path.split('/')[0]}" in _PUBLIC for one in ends)
 
 
@@ -508,6 +531,51 @@ def is_card(value: str) -> bool:
     return (
         sum(sum(divmod(2 * one, 10)) if at % 2 else one for at, one in enumerate(digits)) % 10 == 0
     )
+
+
+# --- what bytes and base64 hold
+
+_MOST_UNPACKED = 1 << 20
+ZIPPED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e")
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+PACKED = (
+    *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
+    *(b"SQLite format 3", b"PAR1", b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95"),
+)
+"""How files begin that hold text in a form which no detector reads."""
+
+
+def read_bytes(raw: bytes) -> str | None:
+    """The text that bytes are, in UTF-8 or UTF-16, packed by zlib or gzip, or with a few that are none; None where none is."""
+    if raw[:2] in ZIPPED:
+        try:
+            raw = zlib.decompressobj(47).decompress(raw, _MOST_UNPACKED)
+        except zlib.error:
+            return None
+    encoding = "utf-16-le" if raw[1:64:2].count(0) > len(raw[:64]) // 4 else "utf-8"
+    encoding = "utf-16-be" if raw[0:64:2].count(0) > len(raw[:64]) // 4 else encoding
+    text = raw.decode(encoding, "replace")
+    odd = sum(not (char.isprintable() or char in "\r\n\t\x1b") or char == "\ufffd" for char in text)
+    return text if text and odd * 8 <= len(text) else None
+
+
+def base64_bytes(text: str) -> bytes | None:
+    """The bytes of base64, also of its alphabet for addresses and without its padding; None where it is none."""
+    plain = "".join(text.split()).replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+@lru_cache(1 << 12)
+def decoded_base64(text: str) -> str | bytes | None:
+    """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
+    raw = base64_bytes(text) or b""
+    if raw.startswith((PNG[:4], JPEG)):
+        return raw
+    inner = read_bytes(raw)
+    return raw if inner is None and raw.startswith(PACKED) else inner
 
 
 _SECRETS = {
@@ -541,7 +609,6 @@ def is_secret(match: re.Match[str], group: str) -> bool:
 
 
 _LONGEST_HEAD = 25
-_COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
 
 
 def cells(text: str) -> Iterator[tuple[str, str, int]]:
@@ -552,14 +619,17 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
         if start < below or end < seen:
             continue
         seen, line = end + 1, text[start:end].replace("(REASON)", "")
+        two = WRITING["two_heads"].fullmatch(line)
         mark = next((one for one in ",|;\t\u2502\u2503\u2551" if line.count(one) > 1), "")
+        mark = "\u2506" if "\u2506" in line else two[1] if two else mark
         cut = re.compile(rf"[^{mark}]+" if mark else r"\S+")
         names = list(cut.finditer(line))
         upper = sum(name.group().isupper() for name in names)
-        frame = line[:1] == " " and text[end + 1 : end + 3].strip() == "0"
+        first = text[end + 1 : text.find("\n", end + 1) % (len(text) + 1)].split()
+        frame = line[:1] == " " and len(first) == len(names) + 1  # the index has no head
         sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper * 2 > len(names)))
         sure = sure and (mark or max(len(name.group()) for name in names) < _LONGEST_HEAD)
-        if not sure or WRITING["no_table"].search(line):
+        if not sure or WRITING["no_table"].search(re.sub(f'["{mark}]', "", line) if mark else line):
             continue
         below = end
         for row in re.compile(".+").finditer(text, end + 1, end + 20_000):
@@ -579,9 +649,13 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
                 elif len(fields) != len(names) or (row.start() != end + 1 and len(names) < 5):
                     break
             for name, field in pairs:
-                part = WRITING["of_head"].fullmatch(lower(name.group().strip()))
-                value = field.group().strip(" \"'`").rstrip("+*:")
+                part = WRITING["of_head"].fullmatch(lower(name.group().strip(" \"'`\u2502")))
+                value = field.group().strip(" \"'`\u2502").rstrip("+*:")
                 at = row.start() + field.start() + field.group().index(value)
                 tells = not re.search("[A-Za-z]", value) or not is_evidence(value, "")
-                if part and tells and WRITING["of_cell"].fullmatch(value):
-                    yield _COLUMNS[part["name"]], value, at
+                kind = _COLUMNS[part["name"]] if part else ""
+                secret = kind == "token" and part and part["name"] != "token"
+                if secret and (value[:4].isdigit() or not _SECRETS["no_secret"].fullmatch(value)):
+                    yield kind, value, at
+                elif kind and tells and WRITING["of_cell"].fullmatch(value):
+                    yield kind, value, at

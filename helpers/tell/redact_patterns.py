@@ -12,11 +12,10 @@ import codecs
 import html
 import re
 import unicodedata
-import zlib
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import chain
 from string import ascii_letters, digits
 from typing import Any
@@ -49,14 +48,6 @@ PAGE, _NEAR, _BEYOND = 2048, 400, 2048
 """A text is read in pieces of so many characters: a detector is tried only in those that hold one of its words, or nearly."""
 _AFTER = 8
 """What may stand behind the characters of a class: the filling of base64, a bracket."""
-_MOST_UNPACKED = 1 << 20
-_PACKED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e")
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-PACKED = (
-    *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
-    *(b"SQLite format 3", b"PAR1", b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95"),
-)
-"""How files begin that hold text in a form which no detector reads."""
 HIDDEN = "\ue000"  # stands around one word that was written as digits or in an encoding
 
 
@@ -205,17 +196,17 @@ def _decoded_run(way: str, match: re.Match[str]) -> str | None:
         run = run.removeprefix("<~").removesuffix("~>")
         # Most are no such thing, as their beginning tells.
         begin = _tried(decode, run[:10])
-        sure = begin[:2] in _PACKED or read_bytes(begin)
-        return read_bytes(_tried(decode, run)) if sure else None
+        sure = begin[:2] in facts.ZIPPED or facts.read_bytes(begin)
+        return facts.read_bytes(_tried(decode, run)) if sure else None
     if way == "base64_words":
-        text = read_bytes(base64_bytes(run) or b"")
+        text = facts.read_bytes(facts.base64_bytes(run) or b"")
         # What is longer, and of words, stays base64 around what is replaced in it.
         return None if text and len(run) >= 20 and re.search(r"\s\S", text) else text
     if way == "numbers":
         numbers = re.findall(r"0[xX][0-9a-fA-F]+|\d+", run)
-        return read_bytes(_tried(lambda _: bytes(int(one, 0) for one in numbers), run))
+        return facts.read_bytes(_tried(lambda _: bytes(int(one, 0) for one in numbers), run))
     run = "".join(WRITING["dump_line"].findall(run)) or re.sub(r"0x|\\x", " ", run)
-    return read_bytes(bytes.fromhex("".join(re.findall("[0-9a-fA-F]{2}", run))))
+    return facts.read_bytes(bytes.fromhex("".join(re.findall("[0-9a-fA-F]{2}", run))))
 
 
 def _padded(run: str, whole: int) -> str:
@@ -230,7 +221,7 @@ _WAYS: dict[str, Callable[[str], str | None]] = {
     "utf7": lambda run: _tried(base64.b64decode, _padded(run[1:-1], 4)).decode(
         "utf-16-be", "replace"
     ),
-    "base32": lambda run: read_bytes(_tried(base64.b32decode, _padded(run, 8))),
+    "base32": lambda run: facts.read_bytes(_tried(base64.b32decode, _padded(run, 8))),
 }
 
 
@@ -240,39 +231,6 @@ def _tried(decode: Callable[[str], bytes], text: str) -> bytes:
         return decode(text)
     except (binascii.Error, ValueError):
         return b""
-
-
-def read_bytes(raw: bytes) -> str | None:
-    """The text that bytes are, in UTF-8 or UTF-16, packed by zlib or gzip, or with a few that are none; None where none is."""
-    if raw[:2] in _PACKED:
-        try:
-            raw = zlib.decompressobj(47).decompress(raw, _MOST_UNPACKED)
-        except zlib.error:
-            return None
-    encoding = "utf-16-le" if raw[1:64:2].count(0) > len(raw[:64]) // 4 else "utf-8"
-    encoding = "utf-16-be" if raw[0:64:2].count(0) > len(raw[:64]) // 4 else encoding
-    text = raw.decode(encoding, "replace")
-    odd = sum(not (char.isprintable() or char in "\r\n\t\x1b") or char == "\ufffd" for char in text)
-    return text if text and odd * 8 <= len(text) else None
-
-
-def base64_bytes(text: str) -> bytes | None:
-    """The bytes of base64, also of its alphabet for addresses and without its padding; None where it is none."""
-    plain = "".join(text.split()).replace("-", "+").replace("_", "/")
-    try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-@lru_cache(1 << 12)
-def decoded_base64(text: str) -> str | bytes | None:
-    """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
-    raw = base64_bytes(text) or b""
-    if raw.startswith((PNG[:4], JPEG)):
-        return raw
-    inner = read_bytes(raw)
-    return raw if inner is None and raw.startswith(PACKED) else inner
 
 
 def _decoded(view: View) -> View:
@@ -306,6 +264,8 @@ def _plain(match: re.Match[str]) -> str | None:
         with suppress(KeyError):
             return unicodedata.lookup(match[kind])
         return text
+    if kind == "quote":
+        return '"'
     if kind == "entity":
         return html.unescape(text)
     if kind is None:  # a soft end of a line, unless base64 ends there
@@ -450,6 +410,8 @@ class Detector:
             return False
         if self.kind == "token" and WRITING["name_of_secret"].fullmatch(match[group]):
             return False
+        if self.kind == "host" and facts.is_public(match[group]):
+            return False
         checks = {"strange": _bare, "iban": facts.is_iban, "card": facts.is_card}
         sure = all(checks[flag](match[group]) for flag in self.flags & checks.keys())
         return sure and bool(self.needs.search(match[group]))
@@ -476,7 +438,7 @@ def detected(
     """A text in each of its views, and every value that a detector finds in them, at its place in the text."""
     each = list(views(text))
     runs = each[0][1].found("base64") if detectors is DETECTORS else ()
-    held = [run.span() for run in runs if decoded_base64(run.group())]
+    held = [run.span() for run in runs if facts.decoded_base64(run.group())]
     tables = each[:1] + [one for one in each if one[0] == "uncoloured"]
     if "</th>" in text:
         read = lambda match: "\n" if match["row"] else " | " if match["cell"] else " "  # noqa: E731
@@ -507,7 +469,9 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
             for kind, start, end in read(match) if view.differs(*match.span()) else ():
                 at = view.place(start), view.place(end - 1)
                 inside = any(one <= at[0] and at[1] < two for one, two in held)
-                if not (inside or (way == "told" and view.text[start].isupper())):
+                shown = view.text[start:end]
+                word = way == "told" and (shown[0].isupper() or not _strange(shown))
+                if not (inside or word):
                     yield from _spans_of(kind, match.string[start:end], start, known)
 
 
@@ -525,7 +489,7 @@ def _random(match: re.Match[str]) -> Found:
     if found := re.match(escape, run):
         at, run = at + found.end(), run[found.end() :]
     for start, end in facts.random_in(run):
-        ours = isinstance(inner := decoded_base64(run), str) and PSEUDONYM.search(inner)
+        ours = isinstance(inner := facts.decoded_base64(run), str) and PSEUDONYM.search(inner)
         if not (ours or PSEUDONYM.search(run[start:end]) or _evident(text, at + start, at + end)):
             yield "token", at + start, at + end
 
@@ -564,7 +528,8 @@ def _evident(text: str, start: int, end: int) -> bool:
     before, after = text[max(0, start - BEFORE) : start], text[end : end + 4 * BEFORE]
     whole = f"{before[len(before.rstrip(_WORD)) :]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
     symbol = WRITING["symbol"].fullmatch(whole) or WRITING["version"].match(after)
-    return bool(symbol) or facts.is_evidence(text[start:end], before)
+    summed = WRITING["digest"].fullmatch(text, start, end) and WRITING["summed"].match(after)
+    return bool(symbol or summed) or facts.is_evidence(text[start:end], before)
 
 
 def _word(kind: str, odd: Callable[[str], bool], way: str = "", group: str | int = 0) -> Any:
@@ -619,8 +584,9 @@ def _at_host(match: re.Match[str]) -> Found:
 def _folder(match: re.Match[str]) -> Found:
     """The names between the root of a store and what is known below it; not those of the system's own folders."""
     parts = list(re.finditer(r"[^/\\]+", match.group()))
-    system = parts[0].group().rstrip("0123456789") in _SYSTEM
-    for part in () if system else parts[1:4]:
+    home = match.string[match.start() - 1 : match.start()] in ("~", "E", "}")
+    system = not home and parts[0].group().rstrip("0123456789") in _SYSTEM
+    for part in () if system else parts[not home : 4]:
         word, at = part.group(), match.start() + part.start()
         if word in _LIBRARIES or (part is parts[-1] and "." in word):
             return
@@ -629,8 +595,13 @@ def _folder(match: re.Match[str]) -> Found:
 
 
 def _bare(word: str) -> bool:
-    """Whether a word without a sign may be a name: strange, no identifier of code and no file."""
-    return word.count("_") < 2 and not word.endswith(_SOURCES) and facts.is_strange(word)
+    """Whether a word without a sign may be a name: strange, no identifier of code, no key of a program's settings, no file."""
+    key = word.count(".") > 1 and not (
+        facts.is_strange(word.partition(".")[2]) or facts.is_host(word)
+    )
+    return (
+        not key and word.count("_") < 2 and not word.endswith(_SOURCES) and facts.is_strange(word)
+    )
 
 
 def _slots(match: re.Match[str]) -> Found:
@@ -641,7 +612,7 @@ def _slots(match: re.Match[str]) -> Found:
 
 def _person(match: re.Match[str]) -> Found:
     """Names of which none is a word of the field, or one is not where nothing but a sign stands beside them."""
-    odd = [not one.isascii() or facts.is_strange(one) for one in match.group().split()]
+    odd = [*map(facts.is_strange, match.group().split())]
     if all(odd) or (any(odd) and match["alone"]):
         yield "person", *match.span()
 
@@ -654,6 +625,10 @@ def _told(match: re.Match[str]) -> Found:
         yield _KIND_OF[match.group().split()[0]], *match.span("v")
 
 
+def _foreign(run: str) -> bool:
+    return not (WRITING["script_words"].fullmatch(run) or run.lower() in facts.VOCABULARY)
+
+
 _READERS: dict[str, Any] = {
     "numbered": _word("name", facts.has_name),
     "dotted": _word("host", facts.is_host, "labels"),
@@ -663,7 +638,8 @@ _READERS: dict[str, Any] = {
     "port": _word("host", _served, "of_port"),
     "remote": _word("host", _bare, "of_remote"),
     "handle": _word("user", facts.is_strange, "handled"),
-    "capital": _word("name", lambda word: not word.isascii() or facts.is_strange(word)),
+    "capital": _word("name", facts.is_strange),
+    "script": _word("name", _foreign),
     "home_of": _word("user", facts.is_strange, group="v"),
     **{
         "address": _address,

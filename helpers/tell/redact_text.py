@@ -13,14 +13,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import redact_known as facts
 from .redact_known import TABLE, WRITING, Known, Span, has_name, is_strange
 from .redact_patterns import (
     JOINT,
     PAGE,
-    PNG,
     View,
-    base64_bytes,
-    decoded_base64,
     detected,
     placed,
     runs,
@@ -85,7 +83,7 @@ def learn(text: str, known: Known) -> None:
         if part not in known.read:
             known.read[part] = detected(part, known)
             for match in View(part).found("base64"):
-                inner = decoded_base64(match.group())
+                inner = facts.decoded_base64(match.group())
                 if isinstance(inner, str):
                     learn(inner, known)
 
@@ -200,7 +198,7 @@ def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
 
 
 def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int) -> str:
-    inner = decoded_base64(text)
+    inner = facts.decoded_base64(text)
     if inner is None:
         return text
     if isinstance(inner, str):
@@ -208,7 +206,7 @@ def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int
         clean = replace(inner, known, replaced, where + " (base64)", depth + 1)
         if clean == inner:
             return text
-        plain = base64_bytes(text) == inner.encode("utf-8", "replace")
+        plain = facts.base64_bytes(text) == inner.encode("utf-8", "replace")
         return _encoded(clean.encode(), text) if plain else _name_of(text, known)
     picture = without_words(inner)
     if picture is None:
@@ -395,9 +393,9 @@ class _Walk:
     def binary(self, kind: str, content: Any, where: str, marked: bool) -> str | None:
         """Base64 content without metadata, or None where it must not stay."""
         encoded = "".join(content) if isinstance(content, list) else str(content)
-        raw = base64_bytes(encoded) or b""
+        raw = facts.base64_bytes(encoded) or b""
         clean = without_words(raw)
-        if clean is None and kind == "a buffer" and isinstance(decoded_base64(encoded), str):
+        if clean is None and kind == "a buffer" and isinstance(facts.decoded_base64(encoded), str):
             return self.text(encoded, where)
         if (clean is None or marked) and not self.allow_binary:
             self.replaced.notes.append(f"{where}: {kind} {LEFT_OUT}")
@@ -411,9 +409,9 @@ def without_words(raw: bytes) -> bytes | None:
 
     What draws it stays as it is. Words drawn in its pixels are not read.
     """
-    if not raw.startswith(PNG):
+    if not raw.startswith(facts.PNG):
         return None
-    kept, at = [PNG], len(PNG)
+    kept, at = [facts.PNG], len(facts.PNG)
     while at + 12 <= len(raw):
         size, kind = struct.unpack(">I4s", raw[at : at + 8])
         chunk = raw[at : at + 12 + size]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -22,7 +20,6 @@ from typing import Any
 import nbformat
 from markupsafe import Markup, escape
 
-from helpers import child
 from helpers.look.bundle import open_bundle
 from helpers.look.files import whole
 from helpers.run.kernel import last_words
@@ -58,16 +55,7 @@ NO_ANSWER = "no run came to an answer"
 TITLE = "Why this computer runs out of graphics memory"
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
 _CARDS = re.compile(r'<section id="verdict">.*?</section>', re.DOTALL)
-_INFO = re.compile(
-    rb"(/(?:Creator|Producer|CreationDate|ModDate)\s*\()((?:[^()\\]|\\.)*)\)", re.DOTALL
-)
 _PARTED = re.compile(r"<[^<>]*>|\s*\n\s*")
-BROWSERS = "chromium chromium-browser google-chrome-stable google-chrome microsoft-edge".split()
-PRINTING = (
-    "--headless --disable-gpu --no-first-run --disable-extensions --disable-sync --disable-background-networking "
-    "--disable-component-update --disable-dev-shm-usage --no-pdf-header-footer"
-).split()
-PRINT_S = 60.0
 
 
 class ShareError(ValueError):
@@ -348,33 +336,3 @@ def _notebook_page(folder: Path, name: str) -> str:
     machine, verdict = report.machine_line(nb), _verdict(nb)
     about_page = {"batch": name, "up": "", "verdict": verdict, "machine": machine}
     return str(render("notebook.html.j2", about=about, html=html, **about_page))
-
-
-def browser() -> str:
-    """The path of a Chromium, or nothing."""
-    return next(filter(None, map(shutil.which, BROWSERS)), "")
-
-
-def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
-    """Print a page to ``out`` through a Chromium of this machine, with a profile that is thrown away and no network.
-
-    Returns why that was not possible, or nothing where the file is there.
-    """
-    out.unlink(missing_ok=True)  # an older one may show what the page no longer does
-    program = browser()
-    if not program:
-        return f"no Chromium here; looked for {', '.join(BROWSERS)}"
-    with tempfile.TemporaryDirectory(prefix="casebook-pdf-", ignore_cleanup_errors=True) as folder:
-        made = Path(folder, "page.pdf")
-        # Chromium's sandbox refuses root; the page holds no script.
-        command = [program, *PRINTING, *(["--no-sandbox"] if os.getuid() == 0 else [])]
-        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile"]
-        command += [f"--print-to-pdf={made}", html.resolve().as_uri()]
-        env = child.environment(own=False, more={"HOME": folder, "TMPDIR": folder})
-        ended = child.watch(command, limit_s, env=env)
-        if ended.how != "exited" or not made.is_file() or made.read_bytes()[:5] != b"%PDF-":
-            words = (ended.last_words.strip().splitlines() or ["no words"])[-1][:200]
-            return f"{Path(program).name} {ended.fate}: {words}"
-        # Its own title is the page's; the time and the browser that it was printed with are nobody's business.
-        out.write_bytes(_INFO.sub(lambda m: m[1] + b" " * len(m[2]) + b")", made.read_bytes()))
-    return ""
