@@ -167,6 +167,15 @@ def test_too_few_steps_or_none_are_said_in_one_line():
     assert grows(found(loop(1, leak)).trace) == ""
 
 
+def test_a_trace_without_call_sites_says_that_they_are_missing_not_that_there_is_no_loop(tmp_path):
+    path = tmp_path / "bare.jsonl"
+    rows = [{"op": op, "id": at, "size": 1000} for at in range(40) for op in ("alloc", "free")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, err = run("leaks", path)
+    assert code == 2 and err.count("\n") == 1 and "no loop" not in err
+    assert "no request of the trace has a call site; expected stacks: record again" in err
+
+
 def test_layers_of_a_model_are_no_steps():
     toy = Toy()
     for layer in range(20):
@@ -191,4 +200,4 @@ def test_leaks_says_what_grows_and_whatif_gives_no_all_clear(tmp_path):
     assert "grows by 3.00 MiB a step" in out and "later steps run out" in out
     assert _grows(path).startswith("live memory grows by 3.00 MiB a step")  # as record says
     code, _, err = run("leaks", "env/traces/cpu-training-step.parquet")
-    assert code == 2 and "expected at least 5 steps" in err
+    assert code == 2 and "none of the 39 call sites of the trace is a line of Python" in err

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from toy_allocator import MIB, Toy
 
+from helpers.allocator.growth import growth
+from helpers.allocator.lines import requests
+from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.trace import TraceError
-from helpers.judge.box import evidence_from_snapshot, growth, moment
+from helpers.judge.box import evidence_from_snapshot, moment, snapshot_observations
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
 from helpers.shapes import Verdict, from_json
@@ -45,10 +48,10 @@ def full():
     return toy
 
 
-def growing(keeps=True):
+def growing(keeps=True, steps=90):
     """A loop that keeps one tensor a step, made at one line, beside tensors that it frees."""
     toy = Toy()
-    for _ in range(90):
+    for _ in range(steps):
         work = toy.alloc(3 * MIB, frames("forward", 3))
         kept = toy.alloc(2 * MIB, frames("collect", 6))
         toy.free(work)
@@ -155,9 +158,14 @@ def test_the_moment_of_the_refusal_is_reckoned_back_over_what_came_after(tmp_pat
     assert after.largest_bytes is None
 
 
-def test_growth_is_the_bytes_and_count_of_the_call_site():
-    ((site, size, count),) = growth(parse(growing().snapshot()))
-    assert "train.py:6" in site and (size, count) == (90 * 2 * MIB, 90)
+def test_a_leak_of_a_few_steps_is_the_one_that_leaks_names(tmp_path):
+    """Five steps are enough, and the site, the bytes and the steps are those of ``leaks``."""
+    snapshot = parse(growing(steps=8).snapshot())
+    (row,) = [o for o in snapshot_observations(snapshot) if o.name == "snapshot-grows"]
+    found = growth(requests(rewind(snapshot)))
+    (one,), (first, last) = found.growers, found.window
+    assert one.site.name in row.says and "train.py:6" in row.says
+    assert row.reading.bytes == one.bytes_per_step * (last - first) == 2 * MIB * (last - first)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from itertools import islice
 
 import numpy as np
 
-from helpers.allocator.lines import LinesError, Requests, Site, requests
+from helpers.allocator.lines import LinesError, Requests, Site, named, requests
 from helpers.allocator.trace import CALLS, Trace, own_line
 from helpers.settings.text import MIN_BLOCK_BYTES
 from helpers.units import show_bytes
@@ -77,6 +77,7 @@ def steps(found: Requests) -> Steps:
     """The steps of a trace. Raises LinesError where it shows fewer than FEWEST_STEPS."""
     best = _best(found)
     if best is None or len(best) < FEWEST_STEPS:
+        named(found)  # without call sites there are no steps either
         many = "no loop" if best is None else f"{len(best)} steps"
         raise LinesError(
             f"the trace shows {many} of the program; expected at least {FEWEST_STEPS} steps, which can be told "
@@ -163,8 +164,14 @@ def _best(found: Requests) -> Steps | None:
         heights = np.maximum.reduceat(live[1:], one.begins)[:-1] - ends
         runs = (np.diff(back[one.begins]) > 0).mean() >= WITH_BACKWARD
         scored.append((float(np.median(heights)), bool(runs), one))
-    # A module's forward is no main loop, unless whole steps run in it, as where a trainer wraps them in one.
-    scored = [row for row in scored if not row[2].inside] or [row for row in scored if row[1]]
+    # A module's forward is no main loop, unless whole steps run in it, as where a trainer wraps them in one; but it lies in one,
+    # which a loop that loads weights before it does not (2026-11).
+    within = [one.begins for _, runs, one in scored if one.inside and (runs or not back[-1])]
+    inner = np.sort(np.concatenate([*within, np.zeros(0, np.int64)]))
+    outside = [row for row in scored if not row[2].inside]
+    span = [np.ptp(np.searchsorted(inner, row[2].begins[[0, -1]])) for row in outside]
+    outside = [row for row, held in zip(outside, span, strict=True) if held or not len(inner)]
+    scored = outside or [row for row in scored if row[1]]
     scored = [row for row in scored if row[1]] if back[-1] else scored
     often = [row for row in scored if len(row[2].begins) >= FEWEST_STEPS]
     scored = [row for row in often if row[2].depth < _DEEPEST] or often or scored
@@ -274,13 +281,18 @@ def _last_of_each(made: np.ndarray, which: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(1)  # remedies, cards and releases are each asked about with the same trace
+def grown(trace: Trace) -> Growth | None:
+    """What grows in a trace; None where that cannot be told."""
+    try:
+        return growth(requests(trace))
+    except LinesError:
+        return None
+
+
 def grows(trace: Trace) -> str:
     """What grows in a trace, in words; empty where nothing does, or where it cannot be told."""
-    try:
-        found = growth(requests(trace))
-    except LinesError:
-        return ""
-    if not found.growers:
+    found = grown(trace)
+    if found is None or not found.growers:
         return ""
     size, first = show_bytes(round(found.bytes_per_step)), found.growers[0].site.name
     return f"live memory grows by {size} a step, most of it asked for at {first}"

@@ -155,14 +155,17 @@ def _backward(trace: Trace, stacks: np.ndarray) -> np.ndarray:
 
 def with_lines(trace: Trace) -> Requests:
     """The requests, where any has a line of the program's own; else LinesError says what is missing."""
-    found = requests(trace)
+    return named(requests(trace))
+
+
+def named(found: Requests) -> Requests:
+    """The same requests, where any has a line of the program's own; else LinesError says what is missing."""
     if found.named:
         return found
-    seen = (
-        "no request of the trace has a call site"
-        if not trace.frames
-        else (f"none of the {len(trace.frames)} call sites of the trace is a line of Python")
-    )
+    frames = len(found.trace.frames)
+    seen = f"none of the {frames} call sites of the trace is a line of Python"
+    if not frames:
+        seen = "no request of the trace has a call site"
     if any(site.name not in (BEFORE, NO_LINE) for site in found.sites):
         seen = "every call site of the trace lies in a package, none in the program's own files"
     raise LinesError(

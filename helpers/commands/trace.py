@@ -213,20 +213,12 @@ def leaks(arguments: argparse.Namespace) -> int:
     --conf STR = None: the settings to run out under (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
-    from helpers.allocator.ahead import end
-    from helpers.allocator.growth import growth
-    from helpers.allocator.lines import requests
-    from helpers.allocator.recorded import AMPLE_BYTES
-    from helpers.tell.call_sites import growth_json, growth_table
+    from helpers.tell.call_sites import growth_json, growth_table, until
 
     subject = _Subject(arguments)
-    found = requests(subject.trace)
-    grown, card, last = growth(found), subject.card, None
-    capacity = card.capacity_bytes if card.capacity_bytes < AMPLE_BYTES else 0
-    if capacity:
-        last = end(found, grown, card, subject.conf, **subject.how)
-    told = {**growth_json(grown, last, capacity), "notes": subject.notes}
-    return say(arguments, told, growth_table(grown, last, capacity), subject.remarks)
+    found = until(subject.trace, subject.card, subject.conf, **subject.how)
+    told = {**growth_json(*found), "notes": subject.notes}
+    return say(arguments, told, growth_table(*found), subject.remarks)
 
 
 def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:

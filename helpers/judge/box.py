@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,18 +153,17 @@ def _kernel(bundle: Bundle) -> Iterator[Observation]:
         yield _row("killed", kills, "The control group's limit killed this many processes", True)
 
 
-# What a memory snapshot of torch shows of a failure: its blocks, its out-of-memory event, and which call sites only allocate.
+# What a memory snapshot of torch shows of a failure: its blocks, its out-of-memory event, and what grows.
 #
 # The segments of a snapshot are the state after its last event. What they were at the out-of-memory event is reckoned back over
 # the events in between (torch/csrc/cuda/memory_snapshot.cpp: alloc, free_completed, segment_alloc, segment_free, map, unmap).
 
 if TYPE_CHECKING:  # its packages are not the standard library's
+    from helpers.allocator.growth import Growth
     from helpers.allocator.snapshot import Snapshot
 
 GROWN = {"alloc": 1, "free_completed": -1}
 RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-FEWEST, KEPT_SHARE, PARTS = 30, 0.9, 6
-"""A call site grows where of at least 30 allocations, made in every sixth of the recording, nine in ten are never freed."""
 
 
 @dataclass(frozen=True)
@@ -209,28 +207,6 @@ def moment(snapshot: Snapshot) -> Moment | None:
     return Moment(event.size, event.address, allocated, reserved, largest, where)
 
 
-def growth(snapshot: Snapshot) -> list[tuple[str, int, int]]:
-    """(call site, bytes kept, allocations kept) of each call site that allocates all along and frees next to nothing."""
-    live: dict[int, tuple[int, int, int]] = {}
-    made: dict[int, list[int]] = defaultdict(list)
-    for at, event in enumerate(snapshot.events):
-        if event.action == "alloc" and event.frame >= 0:
-            live[event.address] = (event.frame, event.size, at)
-            made[event.frame].append(at)
-        elif event.action in ("free_requested", "free_completed"):
-            live.pop(event.address, None)
-    kept: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for frame, size, at in live.values():
-        kept[frame].append((at, size))
-    length, found = max(1, len(snapshot.events)), []
-    for frame, rows in kept.items():
-        spread = {PARTS * at // length for at, _ in rows}
-        enough = len(rows) >= max(FEWEST, KEPT_SHARE * len(made[frame]))
-        if enough and len(spread) == PARTS:
-            found.append((snapshot.frames[frame][0], sum(size for _, size in rows), len(rows)))
-    return sorted(found, key=lambda row: -row[1])
-
-
 def snapshot_observations(snapshot: Snapshot) -> list[Observation]:
     """What the blocks decide, and what grows."""
     found: list[Observation] = []
@@ -252,10 +228,25 @@ def snapshot_observations(snapshot: Snapshot) -> list[Observation]:
             if most is None or most < m.request_bytes:
                 largest = show_bytes(most)
                 say("blocks-stranded", stranded, most is not None, largest=largest, request=request)
-    for site, size, count in growth(snapshot)[:3]:
-        if size >= MIB:
-            say("snapshot-grows", size, where=site, count=count)
+    grown = _grown(snapshot)
+    if grown is not None:
+        first, last = grown.window
+        for one in grown.growers[:3]:
+            size = round(one.bytes_per_step * (last - first))
+            if size >= MIB:
+                say("snapshot-grows", size, where=one.site.name, steps=last - first)
     return found
+
+
+def _grown(snapshot: Snapshot) -> Growth | None:
+    from helpers.allocator.growth import grown
+    from helpers.allocator.rewind import rewind
+    from helpers.allocator.trace import TraceError
+
+    try:
+        return grown(rewind(snapshot))
+    except TraceError:  # segments alone, or events that contradict each other: nothing to count
+        return None
 
 
 # What stands between this process and the GPUs of the box, and the exact line that removes it.

@@ -9,6 +9,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.growth import KEPT, Growth, growth
 from helpers.allocator.lines import LinesError, requests
 from helpers.allocator.peak import Peaks, compare
+from helpers.allocator.recorded import AMPLE_BYTES
 from helpers.allocator.trace import Trace
 from helpers.units import show_bytes
 
@@ -20,12 +21,19 @@ NEVER_STEPS = 10_000_000
 
 def growing(trace: Trace, card: Card, conf: str = "", **how: Any) -> Shown:
     """What grows in a trace, and the step in which it runs out on that card; where that cannot be told, why."""
-    found = requests(trace)
     try:
-        grown = growth(found)
+        return growth_table(*until(trace, card, conf, **how))
     except LinesError as error:
         return Shown("What grows from step to step", ["call site"], [], none=f"Not told: {error}.")
-    return growth_table(grown, end(found, grown, card, conf, **how), card.capacity_bytes)
+
+
+def until(trace: Trace, card: Card, conf: str = "", **how: Any) -> tuple[Growth, End | None, int]:
+    """What grows in a trace, where it runs out, and on how many bytes; 0 where no card was named. Raises LinesError."""
+    found = requests(trace)
+    grown, capacity = growth(found), card.capacity_bytes
+    if capacity >= AMPLE_BYTES:
+        return grown, None, 0
+    return grown, end(found, grown, card, conf, **how), capacity
 
 
 def moved(before: Trace, after: Trace, names: tuple[str, str]) -> Shown:
