@@ -132,6 +132,66 @@ def test_a_result_that_its_line_keeps_itself_is_made_again_and_one_that_the_next
     assert again[0] >= 50 * MIB > again[1]
 
 
+CALL, LIST = "torch/nn/modules/module.py:1 _call_impl", "torch/nn/modules/container.py:9 forward"
+LINEAR, GELU = "torch/nn/modules/linear.py:1 forward", "torch/nn/modules/activation.py:1 forward"
+
+
+def blocks(through, own):
+    """Four blocks of linear, GELU and linear, called from line 21 ``through`` those frames, and their way back."""
+    inner = [(LINEAR, 40), (GELU, 40), (LINEAR, 10)]
+    frames = [
+        (layer, CALL, *([f"train.py:{40 + at} forward", CALL] if own else []), *through)
+        for at, (layer, _) in enumerate(inner)
+    ]
+    steps, back = [], []
+    for block in range(4):
+        ids = range(10 * block + 1, 10 * block + 4)
+        steps += [(len(FRAMES) + at, alloc(ids[at], size)) for at, (_, size) in enumerate(inner)]
+        grads = [
+            (ids[2] + 1, 40, ids[1]),
+            (ids[2] + 2, 40, ids[0]),
+            (ids[2] + 3, 10, ids[0] - 8),
+        ]
+        own_back, before = [], ids[2] + 13 if block < 3 else 90
+        for made, size, frees in grads:
+            own_back += [(BACKWARD, alloc(made, size)), (BACKWARD, free(before))]
+            own_back += [(BACKWARD, free(frees))] * (frees > 0)
+            before = made
+        back = own_back + back
+    rows = [(WEIGHTS, alloc(0, 10)), *steps, (LOSS, alloc(99, 1)), (BACKWARD, alloc(90, 10))]
+    rows += [(BACKWARD, free(33)), *back, (BACKWARD, free(6)), (LOSS, free(99))]
+    frame = np.array([of for of, _ in rows], np.int32)
+    return trace_of(*(row for _, row in rows), frame=frame, frames=(*FRAMES, *frames))
+
+
+@pytest.mark.parametrize(
+    ("through", "own", "mib"),
+    [
+        # ``for b in blocks: x = b(x)``; no stack tells one block from the next. Weights, three outputs, loss, then the last block
+        # made again with the gradients of its output and of what the GELU gave.
+        pytest.param(
+            (LIST, CALL, "train.py:31 forward", CALL, "train.py:21 <module>"), False,
+            10 + 3 * 10 + 1 + 80 + 10 + 40, id="the forward of a block is one line",
+        ),
+        pytest.param(
+            ("train.py:31 forward", CALL, "train.py:21 <module>"), False,
+            10 + 3 * 10 + 1 + 80 + 10 + 40, id="one expression",
+        ),
+        # ``x = self.blocks(x)``: the whole is one call, and made again at once.
+        pytest.param(
+            (LIST, CALL, "train.py:21 <module>"), True,
+            10 + 3 * 90 + 80 + 1 + 10 + 40, id="a container of blocks",
+        ),
+    ],
+)  # fmt: skip
+def test_blocks_called_in_a_loop_are_made_again_one_by_one(through, own, mib):
+    program = blocks(through, own)
+    made = edited(program, parse("train.py:21 checkpoint"))
+    done = replay(made.trace, "", Card(1 << 30))
+    assert done.ooms == 0 and done.figure("allocated_bytes") == 10 * MIB
+    assert (peak(program), peak(made.trace)) == (411, mib)
+
+
 def test_a_request_that_was_refused_is_edited_too():
     refused = replace(trace(step(1)[:2]), driver=(DriverCall(2, "oom", 0, 40 * MIB, 0),))
     made = edited(refused, parse("train.py:12 / 4"))

@@ -7,10 +7,12 @@ from it) follows from the rules of ``VERBS``, which are said beside the answer.
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ BELOW = 8
 """So many lines below one that asks for something may keep it."""
 HELD, MOST_LINES, CHUNKS, MANY = 0.02, 8, (2, 3, 4, 6, 8, 12, 16), 1 << 10
 OPTIMIZER = re.compile("torch/optim/").match
+CONTAINER = "torch/nn/modules/container.py"
 KEPT = ("torch/optim/", "torch/nn/modules/module.py:")
 """Frames of what makes an optimizer's state and moves weights (``to``; a call of a module ends in ``_call_impl``)."""
 
@@ -139,6 +142,20 @@ def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
     np.maximum.at(last, stacks[freed], freed)
     kept = which & never & (np.arange(len(asked)) < last[stacks])
     return kept & (np.bincount(stacks[kept], minlength=len(last))[stacks] == 1)
+
+
+def _period(tokens: list[Any]) -> int:
+    """How long the shortest part is that a sequence repeats; its whole length where it repeats none."""
+    count = len(tokens)
+    parts = (each for each in range(1, count // 2 + 1) if count % each == 0)
+    return next((each for each in parts if tokens[each:] == tokens[:-each]), count)
+
+
+def _calls_on(frames: tuple[str, ...]) -> bool:
+    """Whether a call goes through a line of the program or a module of torch that calls others, but containers."""
+    calls = [at for at, one in enumerate(frames) if one.endswith("_call_impl")]
+    made = (one for one in frames[: max(calls, default=0)] if not one.startswith(CONTAINER))
+    return any(own_line(one) for one in frames) or any(one.endswith(" forward") for one in made)
 
 
 class _Change:
@@ -354,15 +371,31 @@ class _Change:
         place = self._step_of(min(int(until[one]) for one in own))
         if end >= place:
             return
+        ends = {one: end for one in run} | self._passed_on(run) | {run[-1]: place}
         for one in own:
             # What the line gives on, and keeps itself, is there until what comes after it has been gone back through.
-            self._moved(one, place if one == run[-1] else end)
+            self._moved(one, ends[one])
         self._again([one for one in run if one <= own[-1]], own, place)
         given, line = run[0] - 1, asked.site[run[0] - 1]
         while given >= 0 and asked.site[given] == line and given > run[0] - NEAR:
             if asked.at[run[0]] < until[given] < place and given not in self.gone:
                 self._moved(given, max(int(until[one]) for one in own))
             given -= 1
+
+    def _passed_on(self, run: list[int]) -> dict[int, int]:
+        """When what one call gives to the next of the same expression, or of the same container, goes: when that one is done."""
+        calls = [(of, [*ones]) for of, ones in groupby(run, self._call)]
+        each = zip(calls, calls[1:], calls[2:], strict=False)
+        begins = [(ones, begun[0]) for (of, ones), (to, _), (_, begun) in each if of[0] == to[0]]
+        return {one: int(self.asked.at[begun]) for ones, begun in begins for one in ones}
+
+    def _call(self, one: int) -> tuple[tuple[str, ...], str]:
+        """The innermost stack of the program's own or a container's that asked for a request, and what that called."""
+        frames = self.asked.trace.frames[self.asked.stack[one]]
+        of = (n for n, f in enumerate(frames) if own_line(f) or f.startswith(CONTAINER))
+        at = next(of, 0)
+        called = (f for f in frames[:at][::-1] if not f.endswith("_call_impl"))
+        return frames[at:], next(called, "")
 
     def _own(self, run: list[int]) -> list[int]:
         """What the line itself keeps for the backward pass, not what comes after it. A backward pass goes through what was
@@ -434,27 +467,53 @@ class _Change:
         return int(asked.at[one])
 
     def _runs(self) -> Iterator[list[int]]:
-        """The requests of each time that the line ran: neighbours, and a new run where what the line calls is at its first line
-        again after another. What it calls is of torch: where the first stack comes again."""
-        run, stack = list[int](), self.asked.stack
+        """The requests of each time that the line ran: neighbours, cut where they repeat; where they do not, a new run where what
+        the line calls is at its first line again after another. What it calls is of torch: where the first stack comes again."""
+        stack = self.asked.stack
         called = [self._called(one) for one in self.asked.trace.frames]
-        loops = [not name or name.startswith("torch/nn/modules/container.py") for name in called]
+        loops = [not name or name.startswith(CONTAINER) for name in called]
         own = [own_line(name) for name in called]
-        for one in self.all:
-            first, last, here = (
-                stack[each] for each in ((run or [one])[0], (run or [one])[-1], one)
-            )
-            again = called[here] == called[first] != called[last]
-            again |= not (loops[here] or own[here]) and here == first != last
-            if run and (one != run[-1] + 1 or again):
-                yield [each for each in run if not self.kept[each]]
-                run = []
-            run.append(one)
-        yield [each for each in run if not self.kept[each]]
+        for near in np.split(self.all, np.flatnonzero(np.diff(self.all) != 1) + 1):
+            mine = [one for one in near.tolist() if not self.kept[one]]
+            length, run = self._repeats(mine), list[int]()
+            for one in mine:
+                first, last, here = (
+                    stack[each] for each in ((run or mine)[0], (run or mine)[-1], one)
+                )
+                again = called[here] == called[first] != called[last]
+                again |= not (loops[here] or own[here]) and here == first != last
+                if run and (len(run) == length if length else again):
+                    yield run
+                    run = []
+                run.append(one)
+            yield run
+
+    def _repeats(self, run: list[int]) -> int:
+        """How many requests a line asks for each time, where neighbours repeat; 0 where they do not.
+
+        No stack tells the next call from a loop within the one before. Where all of it was asked for by one line further in, it is
+        such a loop, unless no single call would be so: of layers of torch alone, of unequal sizes or two of a kind in a row.
+        """
+        asked, frames = self.asked, self.asked.trace.frames
+        stacks, sizes = asked.stack[run].tolist(), asked.size[run].tolist()
+        kinds, length = _period(stacks), _period(list(zip(stacks, sizes, strict=True)))
+        if kinds == len(run):
+            return 0
+        below = [frames[one][: self._line(frames[one])][::-1] for one in stacks]
+        shared = len(os.path.commonprefix(below))
+        if not any(own_line(one) or one.endswith(" forward") for one in below[0][:shared]):
+            return kinds if kinds > 1 else length
+        ends = length > 1 and stacks[0] == stacks[length - 1]
+        alone = not any(_calls_on(names[shared:]) for names in below)
+        return length if alone and (ends or len({*sizes[:length]}) > 1) else len(run)
+
+    def _line(self, frames: tuple[str, ...]) -> int:
+        """Where the edited line is in a stack; 0 for nowhere."""
+        return next((at for at, one in enumerate(frames) if self.edit.runs(one)), 0)
 
     def _called(self, frames: tuple[str, ...]) -> str:
         """The frame that the edited line called, past those by which torch calls a module; "" for none."""
-        at = next((at for at, one in enumerate(frames) if self.edit.runs(one)), 0)
+        at = self._line(frames)
         through = next(
             (n for n in range(1, at + 1) if not frames[at - n].endswith("_call_impl")), 0
         )
