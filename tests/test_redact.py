@@ -556,6 +556,7 @@ def test_a_table_is_read_by_its_heads_and_only_as_far_as_rows_keep_to_them():
         "\u2502 user    \u2506 password   \u2502\n\u2502 str     \u2506 str        \u2502\n"
         "\u2502 qwixfen \u2506 ‹kestrelfly› \u2502\n",
         "user,pin\nqwixfen,‹4711›\njorlum,‹0815›\n",
+        "             name         dob\n0  Yolanda Qwixum  ‹03/10/1984›\n1      Jor Fenlum  ‹03/12/1986›\n",
     ],
 )
 def test_passwords_go_from_a_table_of_any_kind(text):
@@ -616,8 +617,11 @@ def test_tokens_that_begin_alike_and_one_told_in_quotes_hide_nothing_of_each_oth
 
 
 def test_settings_below_a_secret_stay():
-    text = "HF_TOKEN=abcdefghij1234567890abcd\nNCCL_DEBUG=INFO\nRANK=0\n"
-    assert redact_text(text, Known()) == "HF_TOKEN=token-1\nNCCL_DEBUG=INFO\nRANK=0\n"
+    token, below = (
+        "abcdefghij1234567890abcd",
+        "NCCL_DEBUG=INFO\nRANK=0\nflash-attn==1.8.8.post1\nrun_step()\n",
+    )
+    assert redact_text(f"HF_TOKEN={token}\n{below}", Known()) == f"HF_TOKEN=token-1\n{below}"
 
 
 def test_numbers_of_cards_and_accounts_go_by_their_check_digits_alone():

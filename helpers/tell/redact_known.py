@@ -364,7 +364,7 @@ VOCABULARY = (
     frozenset(" ".join(text for name, text in _TOLD.items() if len(name) == 1).split())
     | COMMON
     | frozenset(f"{TABLE['field']} {TABLE['written']}".split())
-    | frozenset(re.findall(r"[^\W\d_]{2,}", " ".join(TABLE["labels"].values())))
+    | frozenset(re.findall(r"[^\W\d_]{2,}", " ".join([*_COLUMNS, *TABLE["labels"].values()])))
 )
 """The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
 _PAIRS = Counter(word[at : at + 2] for word in VOCABULARY for at in range(len(word) - 1))
@@ -608,7 +608,7 @@ def is_secret(match: re.Match[str], group: str) -> bool:
     return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)
 
 
-_LONGEST_HEAD = 25
+_LONGEST_HEAD, _TEXTS = 25, "token place phone day iban card birth number serial".split()
 
 
 def cells(text: str) -> Iterator[tuple[str, str, int]]:
@@ -622,11 +622,11 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
         two = WRITING["two_heads"].fullmatch(line)
         mark = next((one for one in ",|;\t\u2502\u2503\u2551" if line.count(one) > 1), "")
         mark = "\u2506" if "\u2506" in line else two[1] if two else mark
-        cut = re.compile(rf"[^{mark}]+" if mark else r"\S+")
+        first, wide = text[end + 1 : text.find("\n", end + 1) % (len(text) + 1)], r"\S+(?: \S+)*"
+        frame = line[:1] == " " and len(re.findall(wide, first)) == len(re.findall(wide, line)) + 1
+        cut = re.compile(rf"[^{mark}]+" if mark else wide if frame else r"\S+")
         names = list(cut.finditer(line))
         upper = sum(name.group().isupper() for name in names)
-        first = text[end + 1 : text.find("\n", end + 1) % (len(text) + 1)].split()
-        frame = line[:1] == " " and len(first) == len(names) + 1  # the index has no head
         sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper * 2 > len(names)))
         sure = sure and (mark or max(len(name.group()) for name in names) < _LONGEST_HEAD)
         if not sure or WRITING["no_table"].search(re.sub(f'["{mark}]', "", line) if mark else line):
@@ -654,8 +654,8 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
                 at = row.start() + field.start() + field.group().index(value)
                 tells = not re.search("[A-Za-z]", value) or not is_evidence(value, "")
                 kind = _COLUMNS[part["name"]] if part else ""
-                secret = kind == "token" and part and part["name"] != "token"
-                if secret and (value[:4].isdigit() or not _SECRETS["no_secret"].fullmatch(value)):
+                any_text = kind in _TEXTS and part and part["name"] != "token"
+                if any_text and (value[:2].isdigit() or not _SECRETS["no_secret"].fullmatch(value)):
                     yield kind, value, at
                 elif kind and tells and WRITING["of_cell"].fullmatch(value):
                     yield kind, value, at

@@ -650,7 +650,7 @@ _READERS: dict[str, Any] = {
     },
     **{name: _slots for name in WRITING if name.endswith("slot")},
 }
-_BEGUN = re.compile(r"[\w.-]*\Z")
+_BEGUN = re.compile(r"[\w.+-]*\Z")
 _WORD, _HEAD = f"{ascii_letters}{digits}_", re.compile(r"[\w.]*")
 _KIND_OF = {word: kind for kind, words in TABLE["told"].items() for word in words.split()}
 _UNITS, _SOURCES, _SYSTEM, _LIBRARIES = (tuple(row.split()) for row in TABLE["whole"].values())
