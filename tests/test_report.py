@@ -400,6 +400,14 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
     assert text.count("line 2") == 1 and "the log: look" in text and "Still open" not in text
 
 
+@pytest.mark.parametrize("mark", ["(filled in)", "(said, not measured)"])
+def test_of_long_words_the_card_may_cut_the_end_and_never_that_no_machine_printed_them(mark):
+    long = Evidence(id="e", reading=seen(1, "bytes", "x"), says=f"{'word ' * 60}{mark}")
+    html = page.verdict_html(verdict("user-leak", evidence=[long]))
+    cut, _, rest = html.partition('<span class="says">')[2].partition("</span>")
+    assert mark not in cut and rest.lstrip().startswith(mark)
+
+
 HEAD = b"\x89PNG\r\n\x1a\n"
 
 
@@ -532,6 +540,11 @@ def test_a_night_says_what_is_new_since_the_batch_before(tmp_path):
     )
     assert "New since" not in report.write_index(tmp_path / "1-n").read_text()
     assert "Every run came to what it came to then." not in text
+    for path in list(records(tmp_path / "1-n"))[4:]:  # of some nobody knew anything
+        shutil.rmtree(path.parent)
+    since = Audit(report.page(tmp_path / "2-n")).text.partition("New since 1-n")[2]
+    then = re.findall(r"(was not there|TTM or GTT limit \(likely\))(failed|[a-zA-Z ]+)", since)
+    assert then[0] == ("TTM or GTT limit (likely)", "failed") and then[-1][0] == "was not there"
     shutil.copytree(tmp_path / "2-n", tmp_path / "3-n")
     assert "Every run came to what it came to then." in report.page(tmp_path / "3-n")
 

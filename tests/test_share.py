@@ -11,18 +11,20 @@ import string
 import struct
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 from night_runs import night
 from page_audit import Audit, check, in_order
-from tell_boxes import code, markdown, printed
+from tell_boxes import VERDICT, code, markdown, printed
 
 from helpers import cli
 from helpers.commands import share as command
 from helpers.look.bundle import RECORDED
 from helpers.run.shapes import Run
+from helpers.shapes import Alternative
 from helpers.tell import page as pages
 from helpers.tell import redact, share
 from helpers.tell.issue_text import TABLE
@@ -113,7 +115,7 @@ def test_the_cover_says_to_a_stranger_what_this_is_which_box_why_how_sure_and_wh
     row = TABLE["causes"]["ttm-gtt-cap"]
     assert row["plain"] in cover and row["ask"] in cover and row["instead"] in cover
     assert "21 November 2026" in cover and "In the words of the field: The kernel's TTM" in cover
-    assert "need not install or run anything" in cover and "TTMthe part" in cover.replace("\n", "")
+    assert "need not install or run anything" in cover and "TTM the part" in cover
     assert "Cells done" not in cover and "What is this box?" not in cover
 
 
@@ -136,6 +138,19 @@ def test_the_cover_names_how_many_readings_of_a_recorded_box_were_filled_in(tmp_
     first = cover.partition("VRAM Casebook looked")[0]
     assert ("This is a recorded example. Nothing is asked of you." in first) is bool(box)
     assert ("Answer whoever sent you" in cover, "owns or uses" in cover) == (not box, not box)
+    assert ("no answer is needed" in cover) is not bool(box)
+
+
+def test_the_cover_sends_nobody_after_what_is_folded_or_a_cause_without_a_name():
+    """Who reads it sees the next step, and not what is missing; "a cause outside the list" is a word of the judge."""
+    asks = [TABLE["causes"]["cannot-tell"]["ask"], TABLE["sure"]["cannot-tell"]]
+    assert all("next step" in words and "missing" not in words for words in asks)
+    others = tuple(Alternative(cause=c, confidence="weak") for c in ("other", "user-leak"))
+    cover = share._cover(
+        share.Subject("n", "notebook", {}), replace(VERDICT, alternatives=others), None
+    )
+    assert [line.startswith("It may also be this: ") for line in cover["still_open"]] == [True]
+    assert "outside the list" not in cover["still_open"][0]
 
 
 def test_a_host_that_is_called_like_a_word_of_the_verdict_costs_the_cover_and_not_the_page(planted):

@@ -330,7 +330,7 @@ def _before(folder: Path, section: Section) -> str:
 
 def _since(folder: Path, sections: list[Section]) -> dict[str, Any] | None:
     """The name of the batch before with the same runs, and the runs that came to something else, those that changed alike
-    together; None where no such batch lies beside this one."""
+    together, what is lost now first and what is new last; None where no such batch lies beside this one."""
     own, plan = {same_run(s.run): s for s in sections}, folder.resolve().name.partition("-")[2]
     earlier = sorted(path for path in folder.resolve().parent.glob(f"*-{plan}") if plan)
     before_it = [one for one in earlier if one.name < folder.resolve().name]
@@ -343,7 +343,8 @@ def _since(folder: Path, sections: list[Section]) -> dict[str, Any] | None:
             then = Section(before[key], "", path, "").outcome if key in before else "was not there"
             if then != section.outcome:
                 moved.setdefault((then, section.outcome), []).append(section)
-        return {"name": path.name, "moved": list(moved.items())}
+        known = lambda row: (row[0][0] == "was not there", not row[1][0].lost)  # noqa: E731
+        return {"name": path.name, "moved": sorted(moved.items(), key=known)}
     return None
 
 

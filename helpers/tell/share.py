@@ -47,7 +47,7 @@ from .redact_text import Replaced, redact_data
 from .report import about_box, bundle_of, leading
 from .sanitise import cut_notebook
 from .shown import plain, words
-from .verdict import alternatives, summary
+from .verdict import CAUSE_WORDS, alternatives, summary
 
 MOST_NOTES, MOST_STEPS, MOST_CARDS = 8, 3, 3
 AS_IS = "Not redacted, as was asked for: names, addresses and paths stand here as they were seen."
@@ -203,7 +203,8 @@ def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> di
         sure = verdict.label if verdict.label in TABLE["sure"] else verdict.confidence
         met += [verdict.headline, summary(verdict), verdict.next_step.what]
         met += [row.says for row in verdict.evidence]
-        still_open = [f"It may also be this: {line}" for line in alternatives(verdict)]
+        also = [line for line in alternatives(verdict) if not line.startswith(CAUSE_WORDS["other"])]
+        still_open = [f"It may also be this: {line}" for line in also]
     text = " ".join(met)
     items = bundle.items if bundle else ()
     return {

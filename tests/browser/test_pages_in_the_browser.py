@@ -17,7 +17,7 @@ import driver
 from night_runs import night
 from tell_boxes import HOSTILE, VERDICT, batch
 
-from helpers.tell import report
+from helpers.tell import report, share
 
 pytestmark = [
     pytest.mark.skipif(not driver.chromium(), reason="not run because no Chromium is here"),
@@ -40,7 +40,10 @@ def pages(tmp_path_factory):
         path.write_text(run.model_copy(update=texts).model_dump_json())
     folders = {"few": batch(place / "few"), "night": night(place / "night", 67), "odd": odd}
     folders["empty"] = place / "empty"
-    return {name: report.write_index(folder) for name, folder in folders.items()}
+    made = {name: report.write_index(folder) for name, folder in folders.items()}
+    made["shared"] = place / "shared.html"
+    made["shared"].write_text(share.page(share.subject(folders["few"]), None).html)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def unfold(browser):
     browser.js("document.querySelectorAll('details').forEach(e => e.open = true)")
 
 
-@pytest.mark.parametrize("name", ["few", "night", "odd", "empty"])
+@pytest.mark.parametrize("name", ["few", "night", "odd", "empty", "shared"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_is_wider_than_the_screen(browser, pages, name, width):
     opened(browser, pages[name], width)
@@ -100,7 +103,18 @@ def test_the_answer_stands_on_the_first_screen_and_a_night_on_five(browser, page
     assert pages["night"].stat().st_size < 400_000
 
 
-@pytest.mark.parametrize("name", ["few", "night", "odd"])
+def test_the_appendix_of_a_shared_page_is_no_narrower_than_the_page_and_its_cover_reads_in_short_lines(
+    browser, pages
+):
+    wide = "e => Math.round(document.querySelector(e).getBoundingClientRect().width)"
+    opened(browser, pages["few"])
+    page = browser.js(f"({wide})('#runs')")
+    opened(browser, pages["shared"])
+    assert browser.js(f"['.appendix', '#verdict'].map({wide})") == [page, page]
+    assert browser.js(f"({wide})('.cover .next')") < page
+
+
+@pytest.mark.parametrize("name", ["few", "night", "odd", "shared"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.skipif(not AXE.is_file(), reason="not run because axe-core-python is not installed")
 def test_axe_finds_nothing_serious(browser, pages, name, scheme):
