@@ -529,6 +529,8 @@ def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_nev
     became = []
     monkeypatch.setattr(call.Call, "become", lambda self, *argv: became.extend(argv))
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.12.9\n")
     verbs.lab(call.Call(tmp_path, ["--port=18801"], {}))
     assert [word for word in became if "port=" in word] == ["--port=18801"]
     became.clear()
@@ -538,6 +540,10 @@ def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_nev
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         copy = json.loads((tmp_path / "outputs/lab" / path.name).read_text())
         assert not any(cell.get("outputs") for cell in copy["cells"])
+        # As JupyterLab finds its kernel; else it marks the notebook as changed as soon as it is open.
+        about = copy["metadata"]
+        assert about["kernelspec"]["display_name"] == "Python 3 (ipykernel)"
+        assert about["language_info"]["version"] == "3.12.9"
         assert 'box: str = "live"' in "".join("".join(cell["source"]) for cell in copy["cells"])
         assert (tmp_path / "notebooks" / path.name).read_bytes() == path.read_bytes()
     mine = tmp_path / "outputs/lab/01_hardware_probe.ipynb"

@@ -55,7 +55,8 @@ def working_copies(root: Path) -> list[Path]:
 
     So an autosave changes none of the committed notebooks, which hold what was found on recorded boxes.
     """
-    copies = []
+    copies, made = [], root / ".venv" / "pyvenv.cfg"
+    found = re.search(r"(?m)^version\w* = ([\d.]+)", made.read_text() if made.exists() else "")
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         copies.append(root / COPIES / path.name)
         if copies[-1].exists():
@@ -68,6 +69,8 @@ def working_copies(root: Path) -> list[Path]:
                 cell["source"] = re.sub(
                     r'(?m)^(box: str = )"[^"]*"', r'\1"live"', "".join(cell["source"])
                 )
+        if found:  # what JupyterLab would write there at once, and so mark the notebook as changed
+            notebook["metadata"]["language_info"]["version"] = found[1].rstrip(".")
         copies[-1].parent.mkdir(parents=True, exist_ok=True)
         copies[-1].write_text(json.dumps(notebook, indent=1) + "\n", encoding="utf-8")
         copies[-1].chmod(0o600)
