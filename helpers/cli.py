@@ -11,14 +11,13 @@ import argparse
 import importlib
 import os
 import sys
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from helpers import child
 from helpers.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
-from helpers.commands.use import PROGRAM, Run, WrongUse, described, says
+from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, says
 from helpers.units import plain
 
 GROUPS = {
@@ -134,7 +133,7 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
     verbs: dict[str, Run] = {"capture": lambda arguments: 2}  # it has its own parser
     of_verbs.add_parser("capture")
     for group, modules in GROUPS.items():
-        lines += [group, *([_listed("capture", CAPTURE)] if "box" in modules else [])]
+        lines += [group, *([listed("  capture", CAPTURE, 12)] if "box" in modules else [])]
         for name in modules:
             module = importlib.import_module(f"helpers.commands.{name}")
             for run in module.VERBS:
@@ -145,14 +144,9 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
                 verb.add_argument("--json", action="store_true", help="print JSON instead of text")
                 described(verb, run, getattr(module, "SHARED", ""))
                 verbs[run.__name__] = run
-                lines.append(_listed(run.__name__, says(run)))
+                lines.append(listed(f"  {run.__name__}", says(run), 12))
             if asked in verbs:  # the help names them all; one verb needs only its own
                 return parser, verbs
         lines.append("")
     parser.description = "\n".join([*lines, f"More of one, with an example: {PROGRAM} VERB --help"])
     return parser, verbs
-
-
-def _listed(name: str, what: str) -> str:
-    """A verb's line in the help, wrapped below itself and never cut off."""
-    return textwrap.fill(what, 80, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12)

@@ -202,7 +202,8 @@ def test_a_request_that_the_cache_would_have_met_speaks_against_a_card_too_small
     against, step = verdict.against[0], verdict.next_step
     assert (verdict.cause, len(verdict.against)) == ("true-capacity", 1)
     assert "16.00 MiB" in against.says and against.reading.show() == "1.41 GiB"
-    assert step.what.endswith("16.00 MiB failed beside 33.56 MiB free and 1.41 GiB cached")
+    assert "16.00 MiB failed beside 33.56 MiB free and 1.41 GiB cached" in step.what
+    assert step.what.endswith("first try preset cuda-expandable, which joins cached pieces")
     preset = presets.load("cuda-expandable")
     (line,) = (f"export {name}={value}" for name, value in preset.environ.items())
     assert line in step.command and f"preset {preset.name}" in step.command

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from changed_boxes import oom
@@ -11,11 +12,13 @@ from data_rows import read_rows
 from pythons import starts
 from run_stand_in import ROOT, StandIn
 
+from helpers.cli import main, parsers
 from helpers.commands import share
-from helpers.look.bundle import BundleWriter, open_box, open_bundle
+from helpers.look.bundle import RECORDED, BundleWriter, open_box, open_bundle, recorded_names
 from helpers.run import batch
 from helpers.run.runner import Local
 from helpers.shapes import Verdict, from_json
+from helpers.units import columns_of
 
 MAIN = str(ROOT / "helpers" / "__main__.py")
 APU = "strix-halo-1-found"
@@ -34,6 +37,35 @@ def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
     done = casebook(*words.split())
     assert done.code == 2 and line in done.err and done.out == ""
     assert done.err.startswith("python -m helpers: ") and done.err.count("\n") == 1
+
+
+ANSWERS = [
+    *((verb, name) for verb in ("diagnose", "ttm") for name in recorded_names()),
+    ("ttm", "strix-halo-4-ttm", "--verify", "strix-halo-3-gttsize"),
+    *((verb,) for verb in ("boxes", "schema", "history")),
+    ("run", "notebooks/plans/overnight.yaml", "--dry-run"),
+    *(("compare", *(RECORDED / name for name in two)) for two in pairwise(recorded_names())),
+    *((verb, "--help") for verb in parsers()[1]),
+]
+
+
+@pytest.mark.parametrize("words", ANSWERS, ids=lambda words: " ".join(map(str, words))[-60:])
+def test_no_line_is_wider_than_80_columns_where_nothing_says_how_wide_it_may_be(
+    casebook, monkeypatch, capsys, words
+):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if "--help" in words:
+        with pytest.raises(SystemExit):
+            main([*words])
+    out = capsys.readouterr().out or casebook(*words).out
+    assert out and [line for line in out.splitlines() if columns_of(line) > 80] == []
+    assert not out.rstrip().endswith(("…", ",")), "nothing is cut off"
+
+
+def test_the_list_of_shapes_says_what_each_is_in_whole_sentences_without_marks(casebook):
+    lines = casebook("schema").out.splitlines()
+    assert "`" not in "".join(lines) and "grows" not in "".join(lines)
+    assert {line.split()[0] for line in lines if line[0] != " "} == set(share.SHAPES)
 
 
 RUNS = f"name: x\nruns:\n  - notebook: {PROBE}\n"

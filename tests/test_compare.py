@@ -170,13 +170,35 @@ def test_two_bundles_are_compared_by_verdict_pools_and_texts():
     found = compare.compare(*(RECORDED / name for name in names))
     assert found.kind == "bundle" and found.changes("text") and found.changes("parameter")
     text = as_text(found)
-    assert f"A: {RECORDED / names[0]}, box {names[0]}" in text and "lines gone" in text
-    assert text.index("What could explain a new failure") < text.index("Readings")
+    assert f"A: {RECORDED / names[0]}, box {names[0]}" in text and "1 line gone, 1 new" in text
+    assert "1 lines" not in text and "\\x0a" not in text and '{"' not in text
+    assert text.index("What could explain a new failure") < text.index("Readings that moved")
     assert found.changes("build") and ("reading", "host RAM total") in kinds(found)
     alone = compare.compare(RECORDED / names[0], RECORDED / names[0])
     assert alone.summary == "0 of 1 bundles moved, 0 verdicts changed"
     assert alone.changes(*compare.TITLES) == []
     assert "Kernel, driver, torch and memory settings are the same" in as_text(alone)
+
+
+def test_what_only_one_verdict_stands_on_is_no_reading_that_moved():
+    found = compare.compare(RECORDED / "cuda-healthy", RECORDED / "cuda-24gb-tuning")
+    moved = Change("verdict", "verdict", "healthy (weak)", "true-capacity (likely)")
+    assert [one for _, one in found.changes("verdict")] == [moved], "as diagnose says of each box"
+    assert not [one for _, one in found.changes("reading") if "none" in (one.before, one.after)]
+    text = as_text(found)
+    first, _, rest = text.partition("What only one verdict stands on")
+    assert "-> none" not in text and "only in A: Free on 0000:01:00.0" in rest
+    assert "host RAM used: 6.00 GiB -> 24.00 GiB" in first
+
+
+def test_what_is_the_same_of_several_runs_is_said_once(tmp_path):
+    for side, verdict in (("a", VERDICT), ("b", OTHER)):
+        for n in range(3):
+            run = run_record(f"{n}", f"0{n}_x.ipynb", "answered", verdict=verdict)
+            put(tmp_path / side, run.model_copy(update={"parameters": {"batch": "{batch}"}}))
+    text = as_text(compare.compare(tmp_path / "a", tmp_path / "b"))
+    assert text.count("TTM or GTT limit (likely) -> too little memory (weak)") == 1
+    assert text.count("  02_x.ipynb on strix-halo\n") == 2 and "{batch}" not in text
 
 
 @pytest.mark.parametrize("what", ["run", "batch"])

@@ -1,8 +1,8 @@
 """Views: aligned, honest about what is not known, safe to show whatever a box calls its processes, the same in every form."""
 
-import builtins
 import dataclasses
 import re
+import subprocess
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +24,7 @@ from helpers.tell.shown import (
     cut,
     one_line,
     plain,
-    table,
+    typed,
     uncoloured,
     words,
 )
@@ -38,6 +38,10 @@ LONG = Shown(
     [["word " * 12, 3 * GIB, "/sys/" + "s" * 90], ["b", NOT_THERE, ""]],
     ["a note"],
 )
+
+
+def table(rows, columns, widest=shown.WIDEST, wide=None):
+    return Shown("", columns, rows, widest=widest).text(wide)
 
 
 @given(ANY_TEXT)
@@ -109,9 +113,10 @@ def test_wide_and_combining_characters_do_not_shift_a_column():
 
 
 def test_a_long_name_is_cut_and_a_source_never():
-    row = table([["n" * 90, "/sys/" + "s" * 90]], ["process", "source"]).splitlines()[2]
-    assert row == "n" * 47 + "…  " + "/sys/" + "s" * 90
-    assert table([["n" * 90]], ["x"], widest=None).splitlines()[2] == "n" * 90
+    view = Shown("", ["process", "source"], [["n" * 90, "/sys/" + "s" * 90]])
+    assert str(view).splitlines()[2] == "n" * 47 + "…  " + "/sys/" + "s" * 90
+    whole = table([["n" * 90]], ["x"], widest=None, wide=80).splitlines()
+    assert whole[2:] == ["n" * 80, "n" * 10], "a command's table is as wide as its terminal"
 
 
 @given(st.text(alphabet=st.characters(categories=["Lo", "Mn", "Ll"])), st.integers(2, 12))
@@ -146,15 +151,30 @@ def test_a_table_too_wide_for_a_terminal_is_wrapped_and_nothing_of_it_is_lost(mo
     letters = re.sub(r"\s", "", text)
     assert "word" * 4 in letters.replace("3.00GiB", "") and letters.count("s") > 90
     assert LONG.text(400) == LONG.text() == str(LONG)
-    there = builtins.__import__
+    cells = LONG.text(12).split("\n\n")
+    assert len(cells) > len(LONG.cells) and cells[0].startswith(LONG.columns[0].name + ": ")
 
-    def without_rich(name, *rest):
-        if name.startswith("rich"):
-            raise ImportError(name)
-        return there(name, *rest)
 
-    monkeypatch.setattr(builtins, "__import__", without_rich)
-    assert LONG.text(60) == str(LONG)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a 'b   c' \"d ; e\" f | g && h",
+        "first " * 12 + "; " + "second " * 14 + "; third",
+        "one " * 20 + "| cat; " + "two " * 30 + "&& echo 'three # no comment'",
+        "x" * 90 + " y " + "z" * 90,
+        "a  # a comment that is long " + "word " * 30,
+        "    [ -e /nowhere ] || echo " + "w " * 60,
+    ],
+)
+def test_a_command_too_long_for_a_line_is_broken_so_that_a_shell_does_the_same(words):
+    command = "echo " + words.replace("; ", "; echo ").replace("&& ", "&& echo ")
+    lines = typed(command.replace("| g", "| cat"))
+    done = [
+        subprocess.check_output(["sh", "-c", text], text=True)
+        for text in (command.replace("| g", "| cat"), "\n".join(lines))
+    ]
+    assert done[0] == done[1] and done[0]
+    assert all(len(line) <= 80 or len(line.split()) <= 2 for line in lines)
 
 
 def test_on_a_terminal_it_is_as_wide_as_the_terminal(monkeypatch):

@@ -204,7 +204,7 @@ def test_a_block_run_twice_is_a_block_run_once_and_undo_goes_back(etc, system):
     run(block.run, etc)
     assert tree(etc) == once and once != before
     assert "22020096" in "".join(once.values())
-    kept = "".join(text for name, text in once.items() if not name.endswith(".before-ttm-limit"))
+    kept = "".join(text for name, text in once.items() if not name.endswith(".pre-ttm"))
     assert "vm_size" not in kept and "options ttm pages_limit=999" not in kept
     for _ in range(2):
         run(block.undo, etc)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import CHECKOUT, OUTPUTS
-from helpers.commands.use import WrongUse, print_json, say
+from helpers.commands.use import WrongUse, listed, print_json, say, show
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -204,7 +204,7 @@ def peaks(
         found = {"schema_version": 1, "kind": "trace", **asdict(moved), "share": moved.share}
         print_json({**found, "allow": allowed, "above": over})
     else:
-        print(peaks_table(moved, names or (str(sides[0]), str(sides[1]))))
+        show(peaks_table(moved, names or (str(sides[0]), str(sides[1]))))
         if allowed is not None:
             print(f"{'above' if over else 'within'} what is allowed: {allowed:.1%}")
     return int(over)
@@ -237,17 +237,17 @@ def history(arguments: argparse.Namespace) -> int:
     Example: history verdicts
     """
     from helpers.run.history import MEANING, QUESTIONS, open_history
-    from helpers.tell.shown import table
+    from helpers.tell.shown import Shown
 
     if not arguments.question:
-        lines = [f"{name:<9} {MEANING[name]}" for name in QUESTIONS]
-        return say(arguments, list(QUESTIONS), *lines)
+        meanings = (listed(name, MEANING[name]) for name in QUESTIONS)
+        return say(arguments, list(QUESTIONS), *meanings)
     nights = open_history(Path(arguments.out) if arguments.out else OUTPUTS)
     found = nights.ask(arguments.question)
     rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
     told = {"rows": rows, "read": nights.read, "unreadable": list(nights.unreadable)}
     lines = [f"not readable: {line}" for line in nights.unreadable]
-    shown = table(found.in_words().rows, found.columns)
+    shown = Shown("", found.columns, found.in_words().rows)
     return say(arguments, told, shown, *lines, f"{nights.read} records read")
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import WrongUse, print_json, say, waits_for
+from helpers.commands.use import WrongUse, listed, print_json, say, show, waits_for
 from helpers.look import files
 from helpers.look.archive import BundleError
 from helpers.look.bundle import RECORDED, open_box, recorded_names
@@ -27,10 +27,8 @@ def boxes(arguments: argparse.Namespace) -> int:
     """
     names = recorded_names()
     stories = json.loads((RECORDED / "stories.json").read_text(encoding="utf-8"))
-    width = max(map(len, names), default=0)
-    lines = [f"{name:<{width}}  {stories[name]}" for name in names]
-    print(json.dumps(names) if arguments.json else "\n".join(lines))
-    return 0
+    width = max(map(len, names), default=0) + 2
+    return say(arguments, names, *(listed(name, stories[name], width) for name in names))
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
@@ -45,6 +43,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     from helpers.judge import diagnosis
     from helpers.tell import verdict
     from helpers.tell.message import not_used
+    from helpers.tell.shown import typed
 
     with waits_for("reading and weighing what is there"):
         evidence = _evidence(arguments)
@@ -54,11 +53,11 @@ def diagnose(arguments: argparse.Namespace) -> int:
         return 0
     print(verdict.as_text(answer) if arguments.wide else verdict.brief(answer))
     if unused := not_used(evidence, answer):
-        print("\nNot used: " + unused)
+        show("\nNot used: " + unused)
     for number, step in enumerate(diagnosis.recovery(answer, evidence), 1):
         if number == 1:
             print("\nIf it comes to that, mildest first (printed, never run)")
-        print(f"  {number}. {step.what}\n     {step.command}")
+        show(f"  {number}. {step.what}", *typed(step.command, "     "))
         if arguments.wide:
             print(f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
     if arguments.wide:
@@ -178,7 +177,7 @@ def ttm(arguments: argparse.Namespace) -> int:
     target = ttm_plan.wanted_bytes(arguments.target)
     if arguments.verify:
         result = verify(open_box(arguments.verify), now, reserve, target)
-        print(json.dumps(asdict(result), indent=1) if arguments.json else verify_table(result))
+        say(arguments, asdict(result), verify_table(result))
         return 0 if result.took else 1
     answer = ttm_plan.ttm(now, reserve, target)
     print(to_json(answer, indent=1) if arguments.json else as_text(answer))
@@ -199,7 +198,7 @@ def check(arguments: argparse.Namespace) -> int:
 
     from helpers.load.checks import as_rows, check_box
     from helpers.look.capture import Options, capture
-    from helpers.tell.shown import table
+    from helpers.tell.shown import Shown
 
     def on_result(result: Any) -> None:
         print(f"{result.pci} {result.check}: {result.state}", file=sys.stderr)
@@ -209,7 +208,7 @@ def check(arguments: argparse.Namespace) -> int:
     how = {name: getattr(arguments, name) for name in names}
     results = check_box(bundle, on_result=on_result, **how)
     rows = as_rows(results, people=True)
-    shown = table(rows[1:], rows[0], widest=None)
+    shown = Shown("", rows[0], rows[1:], widest=None)
     say(arguments, [asdict(result) for result in results], shown)
     return int(any(result.state not in ("passed", "not_run") for result in results))
 

@@ -173,13 +173,13 @@ def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
 
 def _cards() -> str:
     from helpers.load.rehearse.devices import TABLE
-    from helpers.tell.shown import table
+    from helpers.tell.shown import Shown, screen
 
     header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
     named = "name total_bytes capability multiprocessors l2_mib blas_mib source".split()
     rows = [[key, *(getattr(card, one) for one in named)] for key, card in TABLE.items()]
     shown = [[*row[:2], row[2] >> 20, row[3] / 10, *row[4:]] for row in rows]
-    return table(shown, header, widest=90)
+    return Shown("", header, shown, widest=90).text(screen())
 
 
 def _torch(given: Given, command: list[str], place: Path) -> Torch:
@@ -283,7 +283,7 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
     from helpers.load.rehearse import study
     from helpers.load.rehearse.rehearse import STOPPED
     from helpers.settings.audit import load
-    from helpers.tell.shown import table
+    from helpers.tell.shown import Shown, screen
     from helpers.units import show_bytes
 
     made: list[Rehearsal] = []
@@ -338,7 +338,8 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
         [name, kept.outcome, peak, kept.retries, f"{kept.seconds:.1f}"]
         for name, kept, peak in zip(names, made, peaks, strict=True)
     ]
-    print(table(rows, ["tried", "outcome", "peak reserved", "retries", "seconds"], widest=70))
+    heads = ["tried", "outcome", "peak reserved", "retries", "seconds"]
+    print(Shown("", heads, rows, widest=70).text(screen()))
     _tell([end, f"measured by the real allocator, {made[-1].label}", *made[-1].trust], sys.stdout)
     return code
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import inspect
 import json
 import pkgutil
 import sys
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.child import CHECKOUT
 from helpers.commands.batch import named_batch
-from helpers.commands.use import OUTPUTS, WrongUse, print_json, say
+from helpers.commands.use import OUTPUTS, WrongUse, listed, print_json, say
+from helpers.tell.shown import Shown, words
 
 if TYPE_CHECKING:
     from helpers.tell.redact_known import Known
@@ -133,24 +133,15 @@ def _issue(
 
 # Commands about the workbook itself: schema, and its own figures, bench.
 
-SHAPES = {
-    "reading": "helpers.shapes:Reading",
-    "manifest": "helpers.look.bundle:Manifest",
-    "verdict": "helpers.shapes:Verdict",
-    "plan": "helpers.run.shapes:Plan",
-    "run": "helpers.run.shapes:Run",
-    "ttm": "helpers.shapes:Ttm",
-    "replay": "helpers.shapes:Replay",
-    "whatif": "helpers.shapes:WhatIf",
-    "trial": "helpers.load.trial:Trial",
-}
+SHAPES: dict[str, tuple[str, str]] = words("shapes")
+"""Where each is defined, and what it is."""
 
 
 def schema_text(name: str) -> str:
     """The JSON Schema of one of SHAPES (draft 2020-12), as text."""
     from pydantic import TypeAdapter
 
-    content = TypeAdapter(pkgutil.resolve_name(SHAPES[name])).json_schema()
+    content = TypeAdapter(pkgutil.resolve_name(SHAPES[name][0])).json_schema()
     return json.dumps(content, indent=1, sort_keys=True)
 
 
@@ -165,10 +156,7 @@ def schema(arguments: argparse.Namespace) -> int:
     if arguments.shape:
         print(schema_text(arguments.shape))
         return 0
-    for name, place in SHAPES.items():
-        says = inspect.getdoc(pkgutil.resolve_name(place)) or ""
-        print(f"{name:<9} {says.splitlines()[0]}")
-    return 0
+    return say(arguments, list(SHAPES), *(listed(name, row[1]) for name, row in SHAPES.items()))
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -178,8 +166,6 @@ def bench(arguments: argparse.Namespace) -> int:
     Example: bench replay
     """
     import runpy
-
-    from helpers.tell.shown import table
 
     program = CHECKOUT / "tests" / "bench.py"
     if not program.is_file():
@@ -192,7 +178,7 @@ def bench(arguments: argparse.Namespace) -> int:
     measured = figures["measure"](arguments.what)
     columns = ["name", "value", "unit", "ratio_to", "ratio", "goal"]
     rows = [[row[name] for name in columns] for row in measured]
-    return say(arguments, measured, table(rows, columns, widest=None))
+    return say(arguments, measured, Shown("", columns, rows, widest=None))
 
 
 VERBS = (share, schema, bench)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import shapes
-from helpers.commands.use import OUTPUTS, WrongUse, print_json, say
+from helpers.commands.use import OUTPUTS, WrongUse, print_json, say, show, waits_for
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
@@ -176,7 +176,7 @@ def whatif(arguments: argparse.Namespace) -> int:
         if capacity:
             card = replace(card, capacity_bytes=_size(capacity, "capacity"))
         how = {**subject.how, "torch": torch, "confs": _tried(arguments, torch, subject.build)}
-        with replays.progress(f"settings on torch {torch}", quiet=arguments.json) as tick:
+        with waits_for(f"settings on torch {torch}", quiet=arguments.json) as tick:
             answers.append(whatif.whatif(subject.trace, card, progress=tick, **how))
     if len(answers) == 1:
         of = (subject.trace, replace(subject.card, capacity_bytes=answers[0].capacity_bytes))
@@ -187,12 +187,12 @@ def whatif(arguments: argparse.Namespace) -> int:
         found = [shapes.as_dict(replace(answer, notes=subject.notes)) for answer in answers]
         print_json(smallest or (found if len(found) > 1 else found[0]))
     elif smallest:
-        print(replays.smallest_table(smallest))
+        show(replays.smallest_table(smallest))
     else:
-        print(replays.league(answers[0]) if len(answers) == 1 else replays.sweep_table(answers))
+        show(replays.league(answers[0]) if len(answers) == 1 else replays.sweep_table(answers))
         if answers[0].lines:
-            print(f"\n{edits.lines(answers[0].lines, edits.failed(subject.trace))}")
-        print(subject.remarks)
+            show("", edits.lines(answers[0].lines, edits.failed(subject.trace)))
+        show(subject.remarks)
     return 0
 
 

@@ -34,7 +34,7 @@ def trial(arguments: argparse.Namespace) -> int:
     from helpers.load.targets import torch_interpreter
     from helpers.load.trial import Limits
     from helpers.settings.audit import load
-    from helpers.tell.shown import table
+    from helpers.tell.shown import Shown
     from helpers.units import parse_size
 
     def on_trial(planned: Any, record: Any) -> None:
@@ -52,7 +52,7 @@ def trial(arguments: argparse.Namespace) -> int:
     presets = [load(name) for name in arguments.preset]
     rows, remarks = preset_trials(wanted, presets, on_trial=on_trial, **how)
     cells = [[row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows]
-    shown = table(cells, ["preset", "verdict", "why"], widest=None)
+    shown = Shown("", ["preset", "verdict", "why"], cells, widest=None)
     say(arguments, rows, shown, "\n".join(remarks))
     return int(any(row["verdict"] == "harmful" for row in rows))
 
@@ -100,7 +100,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from helpers.load.targets import environment, torch_interpreter
     from helpers.load.tuning import Settings, worker
     from helpers.load.tuning import tune as study
-    from helpers.tell.shown import table
+    from helpers.tell.shown import Shown
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
         expected = "expected FILE.py:FUNCTION, of a file that is there"
@@ -119,7 +119,7 @@ def tune(arguments: argparse.Namespace) -> int:
     for row in done.results:
         parameters = ", ".join(f"{name}={value}" for name, value in row["params"].items())
         rows.append([row["slot"], row["outcome"], row["value"], parameters, row.get("message")])
-    shown = table(rows, ["trial", "outcome", "value", "parameters", "message"])
+    shown = Shown("", ["trial", "outcome", "value", "parameters", "message"], rows)
     gave_up = f"; gave up: {done.gave_up}" * bool(done.gave_up)
     lives = f"{done.restarts} restarts, {done.recycled} workers recycled{gave_up}"
     return say(arguments, asdict(done), shown, f"best {done.best}; {lives}")
@@ -203,7 +203,7 @@ def vpoc(arguments: argparse.Namespace) -> int:
         about: dict[str, Any] = {"file": name, "rule": str(USUAL), "sessions": rows}
         paths = [str(path) for path in written]
         answers.append({**about, "notes": list(result.notes), "written": paths})
-    return say(arguments, answers, "\n\n".join(map(levels_text, answers)))
+    return say(arguments, answers, *map(levels_text, answers))
 
 
 def _reading(arguments: argparse.Namespace) -> dict[str, Any]:

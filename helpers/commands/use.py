@@ -21,7 +21,9 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 import threading
+import time
 from typing import Any, Callable, Iterator  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
 
 from helpers.child import OUTPUTS as OUTPUTS
@@ -37,20 +39,29 @@ class WrongUse(ValueError):
 
 
 @contextlib.contextmanager
-def waits_for(what: str) -> Iterator[None]:
-    """Says on a terminal what is being done when that takes more than a second, and takes the line back at its end."""
+def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Says on a terminal what is being done when that takes more than a second, and takes the line back at its end.
 
-    def tell() -> None:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    Call it with how many are done of how many.
+    """
+    began = time.monotonic()
 
-    if not sys.stderr.isatty():
-        yield
+    def tell(done: int = 0, total: int = 0) -> None:
+        spent = time.monotonic() - began
+        left = (
+            f" {done} of {total}, about {spent / done * (total - done):.0f} s left" if done else ""
+        )
+        if spent >= 1:
+            print(f"\r\x1b[K{what}{left} ...", end="", file=sys.stderr, flush=True)
+
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
         return
     timer = threading.Timer(1, tell)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield tell
     finally:
         timer.cancel()
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -113,7 +124,20 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
+def listed(name: str, what: str, width: int = 10) -> str:
+    """A name and what it is, in lines of 80 columns: nothing is cut off."""
+    return textwrap.fill(what, 80, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width)
+
+
+def show(*texts: Any) -> None:
+    """Print views and prose as wide as the terminal, or 80 columns."""
+    from helpers.tell.shown import Shown, screen, within
+
+    for one in texts:
+        print(one.text(screen()) if isinstance(one, Shown) else within(str(one)))
+
+
 def say(arguments: argparse.Namespace, value: Any, *texts: Any) -> int:
     """Print an answer: as JSON where that was asked for, else its texts, each from a line of its own. The exit code: 0."""
-    print_json(value) if arguments.json else print(*texts, sep="\n")
+    print_json(value) if arguments.json else show(*texts)
     return 0

@@ -208,7 +208,7 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
         evidence=_unique(rows),
         against=_unique(_evidence(one for row in near for one in row.against), "against-"),
         missing=missing,
-        next_step=NextStep(what, to_fits(missing[0].how, names_of(evidence, found)), when),
+        next_step=to_fits(NextStep(what, missing[0].how, when), names_of(evidence, found)),
     )
 
 
@@ -304,19 +304,13 @@ KINDS = ("contrast", "symptom", "oddity")
 BASES = ("plain", "hint")
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
 HOST_SIDES = ("host", "pinned", "shm", "cgroup", "commit")
-UNKNOWN = {
-    "pid": "PID",
-    "device": "N",
-    "capacity": "SIZE",
-    "unset": "unset NAME",
-    "visible": "HIP_VISIBLE_DEVICES=N",
-}
+UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
 """What stands in a command where the evidence has no such number or name; in a sentence its [part] is left out."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do: one command with placeholders in braces, what must hold before it, and what it may harm."""
+    """What to do: commands with placeholders in braces, if there are any, what must hold before it, and what it may harm."""
 
     what: str
     command: str
@@ -504,11 +498,13 @@ def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence
         if planned := planned_step(bundle, failure.cause):
             return planned
     remedy = failure.remedy
-    what, before = fill(remedy.what, names), fill(remedy.precondition, names)
-    return NextStep(what, to_fits(remedy.command, names), before, remedy.harm)
+    what, command = fill(remedy.what, names), fill(remedy.command, names)
+    return to_fits(NextStep(what, command, fill(remedy.precondition, names), remedy.harm), names)
 
 
-def to_fits(command: str, names: Mapping[str, str]) -> str:
-    """A command filled in; that of a server's failure ends in what would have fitted."""
-    ends = "" if "helpers fits" in command else table("diagnosis")["says"]["fits"]
-    return fill(command + ends, names)
+def to_fits(step: NextStep, names: Mapping[str, str]) -> NextStep:
+    """The step; that of a server's failure ends in what would have fitted."""
+    if "server" not in names:
+        return step
+    typed = dict.fromkeys([*step.command.splitlines(), _say("fits typed")])
+    return replace(step, what=step.what + _say("fits", **names), command="\n".join(typed))

@@ -27,18 +27,7 @@ from helpers.grammar import data
 from helpers.units import now, show_bytes
 
 from .. import __version__
-from . import (
-    access,
-    files,
-    framework,
-    guard,
-    kernel_log,
-    machine,
-    nvidia,
-    pci,
-    processes,
-    ttm,
-)
+from . import access, files, framework, guard, kernel_log, machine, nvidia, pci, processes, ttm
 from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
 from .bundle import Bundle, BundleWriter, Item
 

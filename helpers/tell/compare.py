@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.archive import BundleError
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.files import opened, whole
@@ -26,16 +26,18 @@ from helpers.look.gpus import gpus, host_pools
 from helpers.run.history import same_run
 from helpers.run.record import RecordUnreadable, read_batch, read_run
 from helpers.run.shapes import Run
-from helpers.shapes import Reading, Verdict, in_words, seen
+from helpers.shapes import Evidence, Reading, Verdict, in_words, seen
 from helpers.units import show_bytes
 
 from .box import settings_table, stack_table
 from .report import bundle_of
-from .shown import cut, duration, plain
+from .shown import cut, duration, plain, words
+from .verdict import SUM, quoted
 
 SLOWER, SLOWER_S = 1.25, 5.0
 """A run's time counts as moved beyond this ratio and by at least so many seconds; below that two equal runs differ too."""
-MOST_SAME = 8
+MOST_SAME, MOST_NAME, ONE_LINE = 8, 30, 70
+"""Of what did not move: so many names, none longer; and columns of two texts that are shown and not counted."""
 FIELDS = {
     "build": ("preset",),
     "state": ("state", "cause", "signal", "failing_cell", "gate", "quarantined"),
@@ -47,12 +49,7 @@ BIGGEST_BYTES = 64 << 20
 """A file above this is compared by its digest alone."""
 MOST_DIFFERENCES = 12
 TRACES = (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")
-KINDS = {
-    "run": "the folder of a run",
-    "batch": "a batch",
-    "bundle": "an evidence bundle (.tar.gz or its folder)",
-    "trace": f"a trace of allocations ({', '.join(TRACES)})",
-}
+KINDS: dict[str, str] = words("compared")
 Moved = tuple[str, str, str, str]
 """What moved, before, after, by how much."""
 
@@ -172,7 +169,8 @@ def _kind(path: Path) -> str:
 def _title(before: Run, run: Run) -> str:
     """A run by notebook, box and parameters: both boxes where it moved from one to another."""
     boxes = " -> ".join(filter(None, dict.fromkeys([before.box, run.box])))
-    given = ", ".join(f"{name}={value}" for name, value in run.parameters.items())
+    named = {f"{{{name}}}": f"{name}={value}" for name, value in run.parameters.items()}
+    given = ", ".join(words for gap, words in named.items() if gap not in words)
     words = run.notebook + f" on {boxes}" * bool(boxes) + f" ({given})" * bool(given)
     return plain(cut(words, 160))
 
@@ -231,18 +229,30 @@ def _readings(
 ) -> Iterator[Change]:
     """Readings by name, and by how much each number moved."""
     for name in dict.fromkeys([*before, *after]):
-        old, new = before.get(name), after.get(name)
-        yield Change(kind, name, old and old.show(), new and new.show(), _by(old, new))
+        sides = before.get(name), after.get(name)
+        old, new = (one.show() if one else "not read" * (kind == "reading") for one in sides)
+        yield Change(kind, name, old, new, _by(*sides))
 
 
 def _verdicts(one: Verdict | None, two: Verdict | None) -> Iterator[Change]:
     """Two verdicts and the readings that each stands on, by what they say; one evidence has one name on both sides."""
     if one or two:
         yield Change("verdict", "verdict", *(_coded(v) for v in (one, two)))
-    sides = [[*v.evidence, *v.against] if v else [] for v in (one, two)]
-    named = {item.id: item.says or item.id for side in sides for item in side}
-    one_side, other = [{named[item.id]: item.reading for item in side} for side in sides]
-    yield from _readings(one_side, other)
+    sides = [{row.id: row for row in (*v.evidence, *v.against)} if v else {} for v in (one, two)]
+    named = {at: row.says or at for side in sides for at, row in side.items()}
+    both = [at for at in named if all(at in side and not at.startswith(SUM) for side in sides)]
+    old, new = ({named[at]: side[at].reading for at in both} for side in sides)
+    yield from _readings(old, new)
+    # What only one of them stands on is no reading that moved: the other side may read the same.
+    a, b = ({_said(row): "there" for at, row in side.items() if at not in both} for side in sides)
+    for text in {**a, **b}:
+        yield Change("evidence", text, a.get(text), b.get(text))
+
+
+def _said(row: Evidence) -> str:
+    """A piece of evidence with what was read; of a sum that is the message, which every sum has."""
+    value = "" if row.id.startswith(SUM) else quoted(row)
+    return (row.says or row.id).rstrip(".") + f": {value}" * bool(value)
 
 
 def _coded(verdict: Verdict | None) -> str:
@@ -294,17 +304,17 @@ def _by(old: Reading | None, new: Reading | None) -> str:
 
 def _of_bundles(one: Bundle, two: Bundle) -> Iterator[Change]:
     """Two looks at a box: what they say of its memory, what the casebook concludes, and every text that differs."""
-    yield from _verdicts(*(diagnose(CaseEvidence(bundle=side)) for side in (one, two)))
+    yield from _verdicts(*(diagnose(evidence_from_bundle(side)) for side in (one, two)))
     yield Change("parameter", "box", one.box, two.box)
     yield from _readings(_pools(one), _pools(two))
     texts = [{item.source: side.read(item.source) for item in side.items} for side in (one, two)]
     for source in sorted({**texts[0], **texts[1]}):
         old, new = (side.get(source) for side in texts)
-        by = ""
+        by = " -> ".join("read" if one and one.ok else _text(one) for one in (old, new))
         if old and new and old.ok and new.ok:
             lines = [Counter(side.text.splitlines()) for side in (old, new)]
             gone, come = (lines[0] - lines[1]).total(), (lines[1] - lines[0]).total()
-            by = f"{gone} lines gone, {come} lines new"
+            by = f"{gone} line{'s' * (gone != 1)} gone, {come} new"
         yield Change("text", source, _text(old), _text(new), by)
 
 
@@ -335,7 +345,7 @@ def _text(of: Any) -> str:
     """What a bundle has of a source."""
     if not of:
         return "not looked at"
-    return of.text if of.ok else f"{of.status}: {of.why}"
+    return of.text.strip() if of.ok else f"{of.status.replace('_', ' ')}: {of.why}"
 
 
 def _builds(bundle: Bundle) -> dict[str, Reading]:
@@ -354,17 +364,7 @@ def _pools(bundle: Bundle) -> dict[str, Reading]:
     }
 
 
-TITLES = {
-    "build": "What could explain a new failure",
-    "verdict": "Verdicts that changed",
-    "state": "States and causes",
-    "parameter": "What was given",
-    "reading": "Readings",
-    "figure": "Figures",
-    "data": "Data",
-    "time": "Time",
-    "text": "Texts",
-}
+TITLES: dict[str, str] = words("moved")
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -385,23 +385,42 @@ def as_text(found: Comparison) -> str:
     lines += [f"What could explain a new failure, of {line}" for line in found.blind]
     pairs = (*found.builds, *found.pairs)
     for kind, heading in TITLES.items():
-        lines += ["", heading] * bool(found.changes(kind))
-        for pair in pairs:
-            changes = [change for change in pair.moved if change.kind == kind]
-            lines += [f"  {pair.title}"] * bool(changes and len({one.title for one in pairs}) > 1)
-            lines += [
-                f"    {cut(one.what, 70)}: {cut(in_words(one.before), 80)}"
-                f" -> {cut(in_words(one.after), 80)}" + (f" ({one.by})" if one.by else "")
-                for one in changes
-            ]
-    lines += ["", "What did not move"]
-    for pair in pairs:
-        more = f" and {len(pair.same) - MOST_SAME} more" if len(pair.same) > MOST_SAME else ""
-        lines.append(f"  {pair.title}: {', '.join(pair.same[:MOST_SAME]) or 'nothing'}{more}")
+        rows = [
+            (one.title, *map(_line, filter(lambda c: c.kind == kind, one.moved))) for one in pairs
+        ]
+        lines += _grouped(heading, rows)
+    lines += _grouped("What did not move", [(one.title, _still(one.same)) for one in pairs])
     rest = {"Only in A": found.only_a, "Only in B": found.only_b, "Not readable": found.unreadable}
     for heading, listed in rest.items():
         lines += ["", heading, *(f"  {line}" for line in listed)] * bool(listed)
     return "\n".join(map(plain, lines))
+
+
+def _grouped(heading: str, rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows, a title and its lines each, below their heading; lines that several have are said once."""
+    same: dict[tuple[str, ...], list[str]] = {}
+    for title, *lines in rows:
+        same.setdefault(tuple(f"    {line}" for line in lines), []).append(f"  {title}")
+    same.pop((), None)
+    several = len({row[0] for row in rows}) > 1
+    parts = (([*dict.fromkeys(titles)] * several, body) for body, titles in same.items())
+    return ["", heading, *(one for titles, body in parts for one in (*titles, *body))] * bool(same)
+
+
+def _line(one: Change) -> str:
+    """A change in a line; of two texts of several lines how many are gone and new."""
+    if one.kind == "evidence":
+        return f"only in {'A' if one.before == 'there' else 'B'}: {one.what}"
+    if one.kind == "text" and len(one.before + one.after) > ONE_LINE:
+        return f"{one.what}: {one.by}"
+    after = f"{cut(in_words(one.before), 80)} -> {cut(in_words(one.after), 80)}"
+    return f"{one.what}: {after}" + f" ({one.by})" * bool(one.by)
+
+
+def _still(same: tuple[str, ...]) -> str:
+    named = [name for name in same if len(name) < MOST_NAME][:MOST_SAME]
+    more = f" and {len(same) - len(named)} more" if len(same) > len(named) else ""
+    return (", ".join(named) + more).removeprefix(" and ") or "nothing"
 
 
 def shown(value: Any) -> str:

@@ -15,14 +15,7 @@ from typing import Any
 
 from . import redact_known as facts
 from .redact_known import TABLE, WRITING, Known, Span, has_name, is_strange
-from .redact_patterns import (
-    JOINT,
-    PAGE,
-    View,
-    detected,
-    placed,
-    runs,
-)
+from .redact_patterns import JOINT, PAGE, View, detected, placed, runs
 
 _PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
 _NAMED = re.compile(TABLE["named"], re.IGNORECASE)

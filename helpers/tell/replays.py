@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +20,9 @@ from .shown import Column, Shown
 
 
 def replay_text(
-    outcome: Outcome,
-    shape: Replay,
-    card: Card,
-    check: Agreement | None,
-    notes: Sequence[str],
-) -> str:
-    """One replay for a terminal."""
+    outcome: Outcome, shape: Replay, card: Card, check: Agreement | None, notes: Sequence[str]
+) -> Shown:
+    """One replay."""
     end = "every request is met"
     if shape.first_oom is not None:
         end = f"{shape.ooms} requests fail, the first at operation {shape.first_oom.index}: "
@@ -55,7 +50,7 @@ def replay_text(
         below = ["", f"Against the recording, {exact}: {same}, reserved at the end {held}"]
     left_out = [f"Not modelled: {one}" for one in shape.not_modelled]
     below += ["", f"Proof: {shape.proved_on}", *left_out, *(f"Note: {note}" for note in notes)]
-    return str(Shown("A replay", ["figure", "value"], rows, below, before=[head, ""]))
+    return Shown("A replay", ["figure", "value"], rows, below, before=[head, ""])
 
 
 LEAKS = "which lines keep it, and the step at which it runs out: python -m helpers leaks TRACE"
@@ -245,19 +240,3 @@ def _groups(answer: WhatIf) -> str:
     known = [group for group in answer.groups[:3] if group.frames]
     named = [f"{group.frames[0]} ({show_bytes(group.size_bytes)})" for group in known]
     return ", ".join(named) or "those the table lists"
-
-
-@contextmanager
-def progress(words: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal's standard error, nothing elsewhere; call it with how many are done of how many."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda done, total: None
-        return
-    parts = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*parts, console=console, transient=True) as bar:
-        task = bar.add_task(words)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

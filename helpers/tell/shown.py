@@ -1,10 +1,10 @@
 """A view as data: rows whose values stay numbers, and each way to show them: aligned text, HTML, a figure, alt text, a frame.
 
 ``Shown`` is what a function of this folder answers with. As the last line of a cell it is a table that sorts and searches
-(templates/table.js, which pages have too) or its figure. Printed on a terminal that is too narrow it is wrapped by rich, where
-rich is installed; anywhere else it is the same rows as plain aligned text. A reading without a value stands as ``not
+(templates/table.js, which pages have too) or its figure. Printed by a command it is
+wrapped to the terminal; anywhere else it is the same rows as plain aligned text. A reading without a value stands as ``not
 available`` or ``not allowed`` with a letter, and its reason stands under the table. Text from the box (process names, log
-lines) is made harmless first. The standard library is enough for all but the wrapping, the frame and the figures.
+lines) is made harmless first. The standard library is enough for all but the frame and the figures.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html import escape
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from helpers.shapes import Reading
@@ -31,11 +32,13 @@ from helpers.units import plain as plain
 
 WIDEST = 48
 """Columns a cell of words may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
-WIDE = 88
-"""Columns of prose, so that it also fits the column of a page."""
+WIDE, SCREEN = 88, 80
+"""Columns of prose, so that it also fits the column of a page, and of a terminal."""
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded; ``again``: somewhere else on a page of
 the batch stands the same, so that page leaves it out."""
+LEAST = 12
+"""Columns of words in a table of a terminal; where there are fewer each cell has a line of its own."""
 LONGEST = 20
 """Letters of a word of a page that is not broken; a longer path may be, after a slash or an underscore."""
 MOST_SPOKEN, LONGEST_LINE = 24, 140
@@ -194,19 +197,20 @@ class Shown:
         return replace(self, columns=rest[0], cells=rest[1:])
 
     def __str__(self) -> str:
-        return self.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+        return self.text(screen() if sys.stdout.isatty() else None)
 
     def text(self, columns: int | None = None) -> str:
-        """The table as text, a column of numbers right; wider than ``columns`` it is wrapped where rich is installed."""
+        """The table as text, a column of numbers right; wider than ``columns`` it is wrapped, and its notes with it."""
         head = self._heads()
         body, why = self._written()
-        lines = [self.nothing]
-        if body:
-            lines = _aligned(head, body)
-            if columns and max(map(columns_of, lines)) > columns:
-                whole, why = self._written(whole=True)
-                lines = _wrapped_table(head, whole, columns) or lines
-        return "\n".join([*self.before, *lines, *why, *self.notes])
+        lines = _aligned(head, body, None) if body else [self.nothing]
+        if columns and max(map(columns_of, lines)) > columns:
+            body, why = self._written(whole=True)
+            lines = _aligned(head, body, columns) if body else lines
+        over, under = self.before, [*why, *self.notes]
+        if columns:
+            over, under = ([within(line, columns) for line in part] for part in (over, under))
+        return "\n".join([*over, *lines, *under])
 
     def _written(self, whole: bool = False) -> tuple[list[list[Cell]], list[str]]:
         """The cells in words, and a line for each reason why one has no value."""
@@ -361,20 +365,37 @@ def display(view: Any, data: dict[str, object] | None = None, again: bool = Fals
     print(view.alt if isinstance(view, Shown) and view.draw else view)
 
 
-def table(
-    rows: Iterable[Sequence[Any]], columns: Sequence[str], widest: int | None = WIDEST
-) -> str:
-    """Rows as text, for who needs no more than that. ``widest`` cuts cells of words; None cuts nothing."""
-    return str(Shown("", columns, list(rows), widest=widest))
+def screen() -> int:
+    """Columns of what a command prints: those of the terminal, of COLUMNS, else 80."""
+    return shutil.get_terminal_size().columns
 
 
-def _aligned(head: list[str], body: list[list[Cell]]) -> list[str]:
-    """The lines of an aligned table with its header."""
-    right = _numbers(body)
-    texts = [head, *([one.words for one in row] for row in body)]
-    widths = [max(columns_of(row[i]) for row in texts) for i in range(len(head))]
+def _aligned(head: list[str], body: list[list[Cell]], columns: int | None) -> list[str]:
+    """The lines of a table with its header. Wider than ``columns`` long cells are wrapped; where there is no room, a line a cell."""
+    right, texts = _numbers(body), [head, *([one.words for one in row] for row in body)]
+    widths = [max(map(columns_of, column)) for column in zip(*texts)]
+    while columns and sum(widths) + 2 * len(widths) - 2 > columns:
+        wide = [0 if number else width for number, width in zip(right, widths)]
+        if max(wide) <= LEAST:
+            cells = [[f"{name}: {words}" for name, words in zip(head, row)] for row in texts[1:]]
+            return [line for row in cells for text in [*row, ""] for line in _filled(text, columns)]
+        widths[wide.index(max(wide))] -= 1
     texts.insert(1, ["-" * width for width in widths])
-    return ["  ".join(map(_pad, row, widths, right)).rstrip() for row in texts]
+    rows = [zip_longest(*map(_filled, row, widths), fillvalue="") for row in texts]
+    return ["  ".join(map(_pad, line, widths, right)).rstrip() for row in rows for line in row]
+
+
+def _filled(text: str, columns: int) -> list[str]:
+    """Text in lines of so many columns, a path broken after a slash; one that fits is as it is."""
+    if columns_of(text) <= columns:
+        return [text]
+    out = [""]
+    for word in re.findall(r"\s+|[^\s/]+/*|/+", text):
+        for part in [word] if columns_of(word) <= columns else word:
+            if columns_of(out[-1] + part) > columns:
+                out.append("")
+            out[-1] += part
+    return [line.strip() for line in out if line.strip()]
 
 
 def _numbers(body: list[list[Cell]], sizes: bool = False) -> list[bool]:
@@ -398,27 +419,6 @@ def bold(text: str) -> str:
     """The text in bold on a terminal that has it; as it is elsewhere, and where NO_COLOR is set."""
     plainly = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     return text if plainly or not sys.stdout.isatty() else f"\x1b[1m{text}\x1b[0m"
-
-
-def _wrapped_table(head: list[str], body: list[list[Cell]], columns: int) -> list[str]:
-    """The lines of a table whose cells are wrapped so that it is ``columns`` wide; none where rich is not installed."""
-    try:
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return []
-    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name, right in zip(head, _numbers(body)):
-        side: Any = "right" if right else "left"
-        made.add_column(Text(name), justify=side, no_wrap=right, overflow="fold")
-    for row in body:
-        made.add_row(*(Text(one.words) for one in row))
-    console = Console(width=columns, color_system=None)
-    with console.capture() as written:
-        console.print(made)
-    return [line.rstrip() for line in written.get().splitlines()]
 
 
 def _html_cell(words: str, number: bool, room: int = 0) -> str:
@@ -468,13 +468,49 @@ def _letters(number: int) -> str:
     return last if number < 26 else _letters(number // 26 - 1) + last
 
 
+def within(text: str, columns: int = 0) -> str:
+    """Lines for a terminal: prose that is too long is wrapped, and goes on below itself; a label with its path is not."""
+    out = []
+    for line in text.split("\n"):
+        lead = line[: len(line) - len(line.lstrip())]
+        fits = columns_of(line) <= (columns or screen()) or line.count(" ", len(lead)) < 2
+        out += [line] if fits else wrapped(line.strip(), lead, lead + "  ", columns or screen())
+    return "\n".join(out)
+
+
 def wrapped(text: str, indent: str = "", then: str | None = None, columns: int = WIDE) -> list[str]:
     """Prose in lines of so many columns, made plain; ``then`` is the indent of the lines after the first, if another."""
-    return textwrap.wrap(
-        plain(text),
-        columns,
-        initial_indent=indent,
-        subsequent_indent=indent if then is None else then,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [indent]
+    indents: Any = {"initial_indent": indent, "subsequent_indent": indent if then is None else then}
+    whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(plain(text), columns, **indents, **whole) or [indent]
+
+
+_WORDS = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
+
+
+def typed(command: str, indent: str = "", columns: int = SCREEN) -> list[str]:
+    """The lines of a command as they are typed; one too long is broken where a shell goes on reading. Quoted words stay whole."""
+    return [
+        indent + one
+        for line in command.splitlines()
+        for one in _typed(plain(line), columns - len(indent))
+    ]
+
+
+def _typed(line: str, columns: int) -> list[str]:
+    words, first = _WORDS.findall(line), line[: len(line) - len(line.lstrip())]
+    if columns_of(line) <= columns or "".join("".join(words).split()) != "".join(line.split()):
+        return [line]
+    note = next((at for at, word in enumerate(words) if word[0] == "#"), len(words))
+    about = " ".join(words[note:]).strip("# ")
+    out, ended = wrapped(about, first + "# ", columns=columns) if about else [], True
+    for word in words[:note]:
+        if ended:
+            out.append(first + word)
+        elif columns_of(f"{out[-1]} {word}") <= columns - 2:
+            out[-1] += f" {word}"
+        else:
+            out[-1:] = [out[-1] + " \\", f"{first}    {word}"]
+        ended = word[-1] == ";" and word != "\\;"
+        out[-1] = out[-1][:-1] if ended else out[-1]
+    return out

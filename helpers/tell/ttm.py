@@ -16,7 +16,7 @@ from helpers.look.bundle import Bundle, open_box, recorded_names
 from helpers.shapes import Ttm
 from helpers.units import GIB, near, show_bytes
 
-from .shown import Column, Shown, cell, plain, words, wrapped
+from .shown import SCREEN, Column, Shown, cell, plain, screen, typed, words, wrapped
 
 STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
 STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "binds"]
@@ -45,18 +45,18 @@ def as_text(answer: Ttm) -> str:
     out = [
         f"{answer.box}: every ceiling between the RAM and torch",
         "",
-        str(Shown("The ceilings", columns, rows)),
+        Shown("The ceilings", columns, rows).text(screen()),
         "",
         f"The one that binds: {binds or 'none was found'}",
         "",
     ]
     for about, *rest in _planned(answer):
-        out += wrapped(f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ", 80)
+        out += wrapped(f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ", SCREEN)
     if answer.commands:
         out += ["", command_text(answer)]
         others = [c.system for c in answer.commands[1:]]
         out += [f"Other ways, in full with --json: {', '.join(others)}"] if others else []
-    return "\n".join([*out, "", str(mistaken_table())])
+    return "\n".join([*out, "", mistaken_table().text(screen())])
 
 
 def decision_table(stack: Stack, answer: Ttm) -> Shown:
@@ -93,11 +93,7 @@ def command_text(answer: Ttm) -> str:
         ("To undo", block.undo),
         ("To verify", block.verify),
     )
-    return "\n".join(
-        line
-        for title, text in parts
-        for line in (title, *("    " + plain(part) for part in text.splitlines()), "")
-    )
+    return "\n".join(line for title, text in parts for line in (title, *typed(text, "    "), ""))
 
 
 def mistaken_table() -> Shown:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
+from typing import Any
 
 from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
 
+from .shown import SCREEN, Shown, bold, display, plain, text_html, typed, words, wrapped
 from .shown import WIDE as WIDE
-from .shown import Shown, bold, display, plain, text_html, words, wrapped
 from .tables import one_source
 
 CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
@@ -24,7 +25,7 @@ NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
 MOST_WHY = 3
-SCREEN, LINES = 80, 25
+LINES = 25
 
 
 def label(verdict: Verdict) -> str:
@@ -77,30 +78,34 @@ def sums(verdict: Verdict) -> list[Evidence]:
 def brief(verdict: Verdict) -> str:
     """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the next step.
 
-    Commands are never cut or wrapped. Where they take too much room, how to check and undo is left to ``as_text``.
+    Commands are never cut. Where they take too much room, how to check and undo, then reasons, are left to ``as_text``.
     """
     head = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     head += wrapped(f"({label(verdict)})", columns=SCREEN)
-    first = why(verdict)
-    reasons = ["", *([bold("Why")] if first else wrapped(summary(verdict), columns=SCREEN))]
-    for row in first:
-        value, says = quoted(row), _flat(row.says)
-        sized = f"{value}: {says}" if row.reading.unit != "text" else says
-        reasons += wrapped(sized, "  ", "    ", SCREEN)
-        if value and sized == says:
-            reasons += wrapped(value, "    ", columns=SCREEN)[:MOST_WHY]
-    listed = steps(verdict)
+    first, listed = why(verdict), steps(verdict)
     counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
     counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
     counts += [f"{len(verdict.alternatives)} still open"] * bool(verdict.alternatives)
     more = f"All evidence ({', '.join(counts)}), tables"
     while True:
+        reasons = [bold("Why")] if first else wrapped(summary(verdict), columns=SCREEN)
+        reasons += [line for row in first for line in _reason(row)]
         undo = ", check, undo" * (len(listed) < len(steps(verdict)))
         end = ["", *wrapped(f"{more}{undo}: --wide", columns=SCREEN)]
-        out = [*head, *reasons, "", bold("Next step"), *_typed(verdict, listed)]
-        if len(out + end) <= LINES or len(listed) == 1:
-            return "\n".join([*out, *end])
-        listed.pop()
+        out = [*head, "", *reasons, "", bold("Next step"), *_typed(verdict, listed), *end]
+        longer: Any = next((rows for rows in (listed, first) if len(rows) > 1), None)
+        if len(out) <= LINES or longer is None:
+            return "\n".join(out)
+        longer.pop()
+
+
+def _reason(row: Evidence) -> list[str]:
+    """A piece of evidence in lines of a terminal."""
+    value, says = quoted(row), _flat(row.says)
+    if row.reading.unit != "text":
+        return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
+    words = wrapped(value, "    ", columns=SCREEN)[:MOST_WHY] if value else []
+    return [*wrapped(says, "  ", "    ", SCREEN), *words]
 
 
 def _typed(verdict: Verdict, listed: list[tuple[str, str, str]]) -> list[str]:
@@ -109,7 +114,7 @@ def _typed(verdict: Verdict, listed: list[tuple[str, str, str]]) -> list[str]:
     for number, (title, says, command) in enumerate(listed, 1):
         words = f"{number}. {title}: {says}" if says else f"{number}. {title}:"
         out += wrapped(words, "  ", "     ", SCREEN)
-        out += ["     " + plain(line) for line in command.splitlines()]
+        out += typed(command, "     ")
     return out + [one for text in _limits(verdict) for one in wrapped(text, "  ", "    ", SCREEN)]
 
 

@@ -22,7 +22,7 @@ def _points(row: dict[str, Any]) -> list[str]:
     return [f"{row[name]:g}" for name in LEVELS]
 
 
-def levels_text(answer: dict[str, Any]) -> str:
+def levels_text(answer: dict[str, Any]) -> Shown:
     """What the command vpoc answers for one file."""
     sessions = answer["sessions"]
     head = f"{answer['file']}: {len(sessions)} sessions; {answer['rule']}"
@@ -30,7 +30,7 @@ def levels_text(answer: dict[str, Any]) -> str:
     below += ["", *(f"note: {note}" for note in answer["notes"])]
     below += [f"wrote {path}" for path in answer["written"]]
     rows = [[row["session"], *_points(row)] for row in sessions[:LISTED]]
-    return str(Shown("", ["session", "POC", "VAL", "VAH"], rows, below, before=[head, ""]))
+    return Shown("", ["session", "POC", "VAL", "VAH"], rows, below, before=[head, ""])
 
 
 def trades_words(trades: Trades, layout: Layout) -> str:
