@@ -2,11 +2,13 @@
 
 ``.venv/bin/python env/redact_vocabulary.py`` reads what is public and at hand: the names and the texts of Python's own
 library, of the pinned packages with torch and its headers, the commands and modules of the system, and this project's tables.
-A word counts where several files have it, so that no single author's name does. Made anew when the pins change.
+A word counts where several files have it, so that no single author's name does. Made anew when the pins change. The words of
+other languages are those of the translations (gettext) of the system's programs: glibc, coreutils, tar, systemd, GTK and others.
 """
 
 from __future__ import annotations
 
+import gettext
 import json
 import re
 import sysconfig
@@ -40,6 +42,14 @@ SAID = re.compile(r"(?<![\w.@/-])[a-z]{3,}(?![\w@/-])")
 NAME = re.compile(r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9]*")
 ADDRESS = re.compile(r"https?://([A-Za-z0-9.-]+\.[a-z]+(?:/[\w.-]+)?)")
 PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+LANGUAGES = (
+    "de fr es it pt pt_BR nl pl cs sk sv da nb fi hu ro tr ru uk el zh_CN zh_TW ja ko".split()
+)
+TRANSLATIONS = "/usr/share/locale/{}/LC_MESSAGES/*.mo"
+NO_WORDS = ("iso_", "xkeyboard")  # countries, peoples and their scripts
+CJK = re.compile("[\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]{2,}")
+LETTERS = re.compile(r"[^\W\d_]{3,}")
+LEAST_OF_PROGRAMS, LEAST_OF_MESSAGES, SHORTEST_OTHER = 3, 3, 7
 LEAST, LEAST_OF_TEXT, LEAST_OF_HEADERS, SHORTEST = 3, 4, 3, 3
 
 
@@ -83,6 +93,34 @@ def text_of(path: Path) -> str:
     return "\n".join(["".join(cell["source"]) for cell in cells] + plain)
 
 
+def translated() -> tuple[set[str], set[str]]:
+    """Words that the translations of several programs have, and pairs of signs that several messages in Chinese and the like have."""
+    kept, pairs = set(), Counter()
+    for language in LANGUAGES:
+        programs = Counter()
+        for path in sorted(Path("/").glob(TRANSLATIONS.format(language)[1:])):
+            if path.name.startswith(NO_WORDS):
+                continue
+            with path.open("rb") as file:
+                try:
+                    told = gettext.GNUTranslations(file)._catalog
+                except UnicodeDecodeError:  # an older one, of the signs of one language alone
+                    continue
+            texts = [
+                text.lower()
+                for key, text in told.items()
+                if key and isinstance(text, str) and "credits" not in str(key) and "@" not in text
+            ]
+            programs.update({word for text in texts for word in LETTERS.findall(text)})
+            for text in texts:
+                runs = CJK.findall(text)
+                pairs.update({run[at : at + 2] for run in runs for at in range(len(run) - 1)})
+        kept |= {word for word, count in programs.items() if count >= LEAST_OF_PROGRAMS}
+    # A short word without an accent may as well be somebody's name: anna gives, in Finnish.
+    kept = {w for w in kept if not CJK.search(w) and (len(w) >= SHORTEST_OTHER or not w.isascii())}
+    return kept, {pair for pair, count in pairs.items() if count >= LEAST_OF_MESSAGES}
+
+
 def main() -> None:
     names, texts, heads, once = Counter(), Counter(), Counter(), set()
     addresses: set[str] = set()
@@ -111,7 +149,9 @@ def main() -> None:
     }
     table["addresses"] = " ".join(sorted(addresses))
     table |= {first: " ".join(these) for first, these in rows.items()}
-    OUT.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    languages, pairs = translated()
+    table |= {"languages": " ".join(sorted(languages - kept)), "pairs": " ".join(sorted(pairs))}
+    OUT.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{len(kept)} words in {OUT.relative_to(ROOT)}")
 
 

@@ -556,6 +556,7 @@ def test_a_table_is_read_by_its_heads_and_only_as_far_as_rows_keep_to_them():
         "\u2502 user    \u2506 password   \u2502\n\u2502 str     \u2506 str        \u2502\n"
         "\u2502 qwixfen \u2506 ‹kestrelfly› \u2502\n",
         "user,pin\nqwixfen,‹4711›\njorlum,‹0815›\n",
+        "  Matrikelnr  Name  Note\n  ‹7595211›  Qwixum, Jor  1.7\n  ‹2453936›  Fenlum, Kip  2.3\n",
         "             name         dob\n0  Yolanda Qwixum  ‹03/10/1984›\n1      Jor Fenlum  ‹03/12/1986›\n",
     ],
 )

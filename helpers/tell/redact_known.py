@@ -76,6 +76,7 @@ DOCUMENTATION = tuple(
 IPV6_DOCUMENTATION = ipaddress.IPv6Network("2001:db8::/32")
 NO_MACHINES = ("169.254.169.254", "8.8.8.8", "1.1.1.1")
 """Addresses that stand on all machines alike: the metadata of a cloud, public name servers."""
+_OF_FIELD = re.compile(r"[a-z]{2,}\d{0,2}(?:[._-][a-z]{2,}\d{0,2})*")
 _GIVEN = re.compile(rf"{PSEUDONYM.pattern}(?:[^\w:@-].*|https?:.*)?", re.DOTALL)
 _PLAIN_HEX = re.compile(
     r"(?:[0-9a-f]{2}[:-]?){5}[0-9a-f]{2}|(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}|[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
@@ -296,9 +297,10 @@ def names_nobody(kind: str, value: str) -> bool:
         return True
     if kind in WORD_KINDS:
         wordless = kind != "account" and not re.search(r"[^\W\d]", value)
-        parts = kind in ("job", "project", "account") and re.findall("[a-z]{3,}", value.lower())
-        plain = parts and _FIELD.issuperset(parts) and not re.search(r"\d{3}", value)
-        return value.lower() in COMMON or wordless or bool(plain)
+        parts = _OF_FIELD.fullmatch(value) if kind in ("job", "project", "account") else None
+        plain = parts and _FIELD.issuperset(re.findall("[a-z]{3,}", value))
+        foreign = not value.isascii() and not is_foreign_name(value)
+        return value.lower() in COMMON or wordless or foreign or bool(plain)
     return kind in ("ipv4", "ipv6") and not is_private(value)
 
 
@@ -367,6 +369,8 @@ VOCABULARY = (
     | frozenset(re.findall(r"[^\W\d_]{2,}", " ".join([*_COLUMNS, *TABLE["labels"].values()])))
 )
 """The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
+FOREIGN, _SIGNS = (frozenset(_TOLD[name].split()) for name in ("languages", "pairs"))
+"""Words of translations of programs, and the pairs of signs that they have in Chinese, Japanese and Korean."""
 _PAIRS = Counter(word[at : at + 2] for word in VOCABULARY for at in range(len(word) - 1))
 _USUAL = frozenset(pair for pair, _ in _PAIRS.most_common(230))
 _MACHINES, _INSIDE, _TLDS, _SERVICES, _PRODUCTS = (
@@ -386,6 +390,7 @@ _ACCENTED = re.compile(r"[^\W\d_]*[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00
 _NUMBER = re.compile(
     r"\d+(?:[xX]\d+)*(?:[A-Za-z]{0,2}|[KMGT]iB|[KMG]Hz|bit|th)|0x[0-9a-fA-F]{1,16}"
 )
+_RACK = re.compile(r"(?:[rxcisbntghu]\d{1,4}){3,6}")
 _HEX = re.compile("[0-9a-f]{1,16}|[0-9A-F]{1,16}")
 _LEAST_ODD, _ODD_SHARE, _LEAST_SIGNS, BEFORE = 5.0, 0.4, 6, 60
 
@@ -464,7 +469,7 @@ def has_name(run: str) -> bool:
 def _is_numbered(atom: str, among: bool) -> bool:
     match = re.fullmatch(r"([A-Za-z]+)(\d+)([A-Za-z]{0,2})", atom)
     if not match or atom.lower() in VOCABULARY:
-        return False
+        return not among and bool(_RACK.fullmatch(atom))
     stem, digits, rest = match.groups()
     low, leading = stem.lower(), digits[0] == "0" and len(digits) > 1
     if low in _MACHINES:
@@ -488,9 +493,18 @@ def _is_word(low: str) -> bool:
         low,
         *(low[: -len(end)] for end in _ENDINGS if low.endswith(end) and len(low) > len(end) + 3),
     ]
-    return any(
+    return low in FOREIGN or any(
         stem in VOCABULARY or (stem is not low and f"{stem}e" in VOCABULARY) for stem in stems
     )
+
+
+def is_foreign_name(run: str) -> bool:
+    """Whether letters of another script are no words of programs: they are somebody's name, for all that is known."""
+    low, words = run.lower(), WRITING["script_words"]
+    if words.fullmatch(low) or low in VOCABULARY or low in FOREIGN:
+        return False
+    rest = words.sub(" ", low).split()
+    return any(one[at : at + 2] not in _SIGNS for one in rest for at in range(len(one) - 1))
 
 
 @lru_cache(1 << 16)
@@ -603,6 +617,8 @@ def is_secret(match: re.Match[str], group: str) -> bool:
         return False
     if not re.fullmatch(r"[A-Za-z_.]+", value):
         return True
+    if _SECRETS["password"].search(name) and is_strange(value):
+        return True
     # A name of code, unless it stands as a setting of a file does.
     setting = re.search(r"[A-Z]{4}", name) or ":" in name or "= " not in name
     return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)
@@ -623,7 +639,8 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
         mark = next((one for one in ",|;\t\u2502\u2503\u2551" if line.count(one) > 1), "")
         mark = "\u2506" if "\u2506" in line else two[1] if two else mark
         first, wide = text[end + 1 : text.find("\n", end + 1) % (len(text) + 1)], r"\S+(?: \S+)*"
-        frame = line[:1] == " " and len(re.findall(wide, first)) == len(re.findall(wide, line)) + 1
+        more = len(re.findall(wide, first)) - len(re.findall(wide, line))
+        frame = line[:1] == " " and (more == 1 or (more == 0 and first[:1] == " "))
         cut = re.compile(rf"[^{mark}]+" if mark else wide if frame else r"\S+")
         names = list(cut.finditer(line))
         upper = sum(name.group().isupper() for name in names)
@@ -639,14 +656,15 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
             if WRITING["rule"].fullmatch(row.group()):
                 continue
             fields = list(cut.finditer(row.group()))
-            pairs = list(zip(names, fields, strict=False))
-            if len(fields) != len(names) or not mark:
+            indexed = len(fields) == len(names) + 1
+            pairs = list(zip(names, fields[indexed:], strict=False))
+            if len(fields) != len(names) + (frame and more) or not (mark or frame):
                 starts, ends = {one.start() for one in fields}, {one.end() for one in fields}
                 kept = sum(a.start() in starts or a.end() in ends for a in names)
                 if not mark and kept * 3 > 2 * len(names):
                     under = [(a, b) for a in names for b in fields if a.start() < b.end()]
                     pairs = [(a, b) for a, b in under if b.start() < a.end()]
-                elif len(fields) != len(names) or (row.start() != end + 1 and len(names) < 5):
+                elif len(fields) != len(names) or (row.start() != end + 1 and len(names) < 4):
                     break
             for name, field in pairs:
                 part = WRITING["of_head"].fullmatch(lower(name.group().strip(" \"'`\u2502")))

@@ -289,12 +289,6 @@ class Page:
         self.low = lower(view.text).replace("\t", " ")
         self.words = frozenset(_HINTS.likely(self.low))
         self._lines: dict[str, list[Line]] = {}
-        self._places: dict[str, list[int]] = {}
-
-    def places(self, word: str) -> list[int]:
-        if word not in self._places:
-            self._places[word] = list(occurrences(word, self.low))
-        return self._places[word]
 
     def lines_with(self, word: str) -> list[Line]:
         """The lines with a word that show something new."""
@@ -367,7 +361,7 @@ class Detector:
         """Where the pattern fits: in the lines that hold a word of ``near`` and what the gate asks for, or near them."""
         words = [word for word in self.near if word in page.words]
         if "at-hint" in self.flags:
-            places = (at for word in words for at in page.places(word))
+            places = (at for word in words for at in occurrences(word, page.low))
             yield from filter(None, map(partial(self.pattern.match, page.text), places))
             return
         low, each = page.low, [*map(page.lines_with, words)]
@@ -401,20 +395,16 @@ class Detector:
                     yield Span(match.start(group), match.end(group), self.kind, name)
 
     def _is_value(self, match: re.Match[str], group: str) -> bool:
-        start, text = match.start(group), match.string
-        if self.unless.search(text[max(0, start - 60) : start]):
-            return False
-        if "<th" in text[match.start() : start] and not _strange(match[group]):
-            return False  # the head of the next column
-        if "secret" in self.flags and not facts.is_secret(match, group):
-            return False
-        if self.kind == "token" and WRITING["name_of_secret"].fullmatch(match[group]):
-            return False
-        if self.kind == "host" and facts.is_public(match[group]):
+        start, text, value = match.start(group), match.string, match[group]
+        no: Any = self.unless.search(text[max(0, start - 60) : start])
+        no = no or ("<th" in text[match.start() : start] and not _strange(value))  # the next head
+        no = no or ("secret" in self.flags and not facts.is_secret(match, group))
+        no = no or (self.kind == "token" and WRITING["name_of_secret"].fullmatch(value))
+        if no or (self.kind == "host" and facts.is_public(value)):
             return False
         checks = {"strange": _bare, "iban": facts.is_iban, "card": facts.is_card}
-        sure = all(checks[flag](match[group]) for flag in self.flags & checks.keys())
-        return sure and bool(self.needs.search(match[group]))
+        sure = all(checks[flag](value) for flag in self.flags & checks.keys())
+        return sure and bool(self.needs.search(value))
 
 
 def _of_token(row: dict[str, str]) -> dict[str, str]:
@@ -625,10 +615,6 @@ def _told(match: re.Match[str]) -> Found:
         yield _KIND_OF[match.group().split()[0]], *match.span("v")
 
 
-def _foreign(run: str) -> bool:
-    return not (WRITING["script_words"].fullmatch(run) or run.lower() in facts.VOCABULARY)
-
-
 _READERS: dict[str, Any] = {
     "numbered": _word("name", facts.has_name),
     "dotted": _word("host", facts.is_host, "labels"),
@@ -639,7 +625,7 @@ _READERS: dict[str, Any] = {
     "remote": _word("host", _bare, "of_remote"),
     "handle": _word("user", facts.is_strange, "handled"),
     "capital": _word("name", facts.is_strange),
-    "script": _word("name", _foreign),
+    "script": _word("name", facts.is_foreign_name),
     "home_of": _word("user", facts.is_strange, group="v"),
     **{
         "address": _address,
