@@ -557,6 +557,7 @@ def test_a_table_is_read_by_its_heads_and_only_as_far_as_rows_keep_to_them():
         "\u2502 qwixfen \u2506 ‹kestrelfly› \u2502\n",
         "user,pin\nqwixfen,‹4711›\njorlum,‹0815›\n",
         "  Matrikelnr  Name  Note\n  ‹7595211›  Qwixum, Jor  1.7\n  ‹2453936›  Fenlum, Kip  2.3\n",
+        "<p>free: 5.6 GiB)</p>\n<table><tr><th>team</th><th>dob</th></tr><tr><td>a</td><td>‹1950-11-22›</td></tr></table>",
         "             name         dob\n0  Yolanda Qwixum  ‹03/10/1984›\n1      Jor Fenlum  ‹03/12/1986›\n",
     ],
 )

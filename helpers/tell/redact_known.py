@@ -37,7 +37,7 @@ LABELS = {kind: [*map(str.strip, words.split(","))] for kind, words in TABLE["la
 """What a field is called in other languages than English, by what it holds."""
 _COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
 for _kind, _words in LABELS.items():
-    _of = {word: "token" if _kind == "secret" else _kind for word in _words if word.isalpha()}
+    _of = {word: TABLE["label_kinds"].get(_kind, _kind) for word in _words if word.isalpha()}
     _COLUMNS = _of | _COLUMNS
 
 
@@ -624,7 +624,7 @@ def is_secret(match: re.Match[str], group: str) -> bool:
     return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)
 
 
-_LONGEST_HEAD, _TEXTS = 25, "token place phone day iban card birth number serial".split()
+_LONGEST_HEAD, _TEXTS = 25, "token place phone day iban card serial".split()
 
 
 def cells(text: str) -> Iterator[tuple[str, str, int]]:
@@ -672,8 +672,8 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
                 at = row.start() + field.start() + field.group().index(value)
                 tells = not re.search("[A-Za-z]", value) or not is_evidence(value, "")
                 kind = _COLUMNS[part["name"]] if part else ""
-                any_text = kind in _TEXTS and part and part["name"] != "token"
-                if any_text and (value[:2].isdigit() or not _SECRETS["no_secret"].fullmatch(value)):
-                    yield kind, value, at
-                elif kind and tells and WRITING["of_cell"].fullmatch(value):
+                none: Any = _SECRETS["no_secret"].fullmatch(value)
+                none = none and not value.strip("-+(")[:2].isdigit()
+                free = kind in _TEXTS and part and part["name"] != "token" and not none
+                if free or (kind and tells and WRITING["of_cell"].fullmatch(value)):
                     yield kind, value, at
