@@ -182,6 +182,11 @@ def blocks(through, own):
             (LIST, CALL, "train.py:21 <module>"), True,
             10 + 3 * 90 + 80 + 1 + 10 + 40, id="a container of blocks",
         ),
+        # Deep stacks lack the container's frame; its call of the block is there.
+        pytest.param(
+            (CALL, "train.py:21 <module>"), True,
+            10 + 3 * 90 + 80 + 1 + 10 + 40, id="a container that the stack leaves out",
+        ),
     ],
 )  # fmt: skip
 def test_blocks_called_in_a_loop_are_made_again_one_by_one(through, own, mib):
@@ -190,6 +195,47 @@ def test_blocks_called_in_a_loop_are_made_again_one_by_one(through, own, mib):
     done = replay(made.trace, "", Card(1 << 30))
     assert done.ooms == 0 and done.figure("allocated_bytes") == 10 * MIB
     assert (peak(program), peak(made.trace)) == (411, mib)
+
+
+def test_blocks_in_a_loop_are_offloaded_each_with_what_it_was_given():
+    program = blocks((LIST, CALL, "train.py:31 forward", CALL, "train.py:21 <module>"), False)
+    made = edited(program, parse("train.py:21 offload"))
+    (loss,) = np.flatnonzero(made.trace.size == MIB)
+    # Weights, the last output, the loss: every other output is away, too.
+    assert live_bytes(made.trace)[loss] == (10 + 10 + 1) * MIB
+    # And one block on its way back: what the GELU was given, and two gradients.
+    assert (peak(program), peak(made.trace)) == (411, 10 + 1 + 3 * 40)
+
+
+def test_what_chunks_give_together_is_there_as_a_whole_from_the_first_of_them():
+    """A result that is smaller than what it is computed from: written part by part into one buffer, or put together."""
+    program = trace(
+        [(FIRST, alloc(1, 80)), (FIRST, alloc(2, 16)), (FIRST, free(1)), (LOSS, alloc(3, 1))]
+    )
+    made = edited(program, parse("train.py:11 / 8"))
+    assert (peak(program), peak(made.trace)) == (10 + 80 + 16, 10 + 16 + 80 // 8)
+
+
+def test_what_a_backward_step_needs_beside_the_gradient_of_a_chunk_is_as_small():
+    """Summing up the gradient of a bias takes scratch memory; small requests of the line are told from no others."""
+    steps = [
+        (FIRST, alloc(1, 8)),
+        (SECOND, alloc(2, 80)),
+        (SECOND, alloc(20, 0)),
+        (LOSS, alloc(3, 1)),
+    ]
+    steps += [(BACKWARD, alloc(21, 0)), (BACKWARD, free(20)), (BACKWARD, alloc(4, 80))]
+    steps += [(BACKWARD, free(2)), (BACKWARD, alloc(5, 56)), (BACKWARD, free(5))]
+    steps += [(BACKWARD, alloc(6, 8)), (BACKWARD, free(4)), (BACKWARD, free(1))]
+    steps += [
+        (BACKWARD, alloc(7, 8)),
+        (BACKWARD, free(6)),
+        (BACKWARD, free(7)),
+        (BACKWARD, free(21)),
+    ]
+    program = trace(steps)
+    made = edited(program, parse("train.py:12 / 8"))
+    assert (peak(program), peak(made.trace)) == (179, 10 + 8 + 1 + 80 // 8 + 80 // 8 + 8)
 
 
 def test_a_request_that_was_refused_is_edited_too():

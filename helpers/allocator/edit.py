@@ -26,7 +26,7 @@ from helpers.shapes import LineEdit
 
 VERBS = {
     "/": "in {n} chunks, one at a time: what is computed from it with as many values and its gradients are as small, and what the "
-    "backward pass needs of it is made again there",
+    "backward pass needs of it is made again there; a smaller result is there as a whole",
     "free-earlier": "freed before the line after the one that uses it; what autograd keeps stays",
     "checkpoint": "what it keeps for the backward pass is freed and made again there, its output stays",
     "offload": "what it keeps is copied to the host, and brought back before the backward pass frees it",
@@ -45,7 +45,9 @@ BELOW = 8
 """So many lines below one that asks for something may keep it."""
 HELD, MOST_LINES, CHUNKS, MANY = 0.02, 8, (2, 3, 4, 6, 8, 12, 16), 1 << 10
 OPTIMIZER = re.compile("torch/optim/").match
-CONTAINER = "torch/nn/modules/container.py"
+CONTAINER, CALL = "torch/nn/modules/container.py", "_call_impl"
+NEVER_KEPT = ("torch/nn/modules/linear.py", "torch/nn/modules/conv.py")
+"""Modules that keep what they are given for the backward pass, and not what they give."""
 KEPT = ("torch/optim/", "torch/nn/modules/module.py:")
 """Frames of what makes an optimizer's state and moves weights (``to``; a call of a module ends in ``_call_impl``)."""
 
@@ -200,18 +202,33 @@ class _Change:
         """With what is computed from it and its gradients. What the backward pass needs of chunks is made again there, and what
         they give on is there whole while the last of them is at work."""
         state = _under(self.asked, OPTIMIZER)
+        if self.edit.verb == "/":
+            for run in filter(None, self._runs()):
+                self._put_together(run)
         for one in self.mine:
-            if one in self.smaller:
+            if one in self.smaller or one in self.gone:
                 continue
             members = self._derived(one)
             self.smaller.update(members)
             if self.asked.until[one] == len(self.asked.trace) and self.edit.verb != "/":
                 self.smaller.update(self._of_weight(one, state))
             saved = [each for each in members if self.spent[each]]
+            if self.asked.size[one] < LARGE:
+                continue  # too small to be told from others of its size
             if saved:
                 self._chunks(members, saved)
             elif self.edit.verb == "/":
                 self._unnamed(members)
+
+    def _put_together(self, run: list[int]) -> None:
+        """What a line gives on, less than half of its largest request, is of all chunks: there from the first of them on."""
+        asked, last = self.asked, run[-1]
+        given = self._asked(last + 1) < asked.until[last]
+        if given and LARGE <= asked.size[last] < asked.size[run].max() // 2:
+            self.gone.add(last)
+            self.rows.append((int(asked.at[run[0]]), -3, Op.ALLOC, self.next_id, last))
+            self.rows.append((int(asked.until[last]), 0, Op.FREE, self.next_id, last))
+            self.next_id += 1
 
     def _unnamed(self, members: list[int]) -> None:
         """Chunks are not named by the program: what has one name, which the next takes over, goes when the chunk is done."""
@@ -220,7 +237,7 @@ class _Change:
         following = self.mine[later : later + len(members) + 1]
         end = int(asked.at[following[-1]]) + NEAR if following and len(self.back) else 0
         for one in members:
-            if asked.at[last + 1 :][:1].sum() < asked.until[one] <= end:
+            if self._asked(last + 1) < asked.until[one] <= end:
                 self._moved(one, int(asked.at[last + 1]) + 1)
 
     def _derived(self, one: int) -> list[int]:
@@ -247,9 +264,13 @@ class _Change:
         end = max([end, *until[chain[: len(members)]].tolist()])
         back = [one for one in alike if until[one] <= end]
         self.smaller.update(back)
+        # And what is needed only while such a gradient is there, to sum it up for a bias.
+        for one in back:
+            within = self._gradients(int(asked.at[one]), int(until[one]))
+            self.smaller.update(each for each in within if until[each] < until[one])
         after, first = members[-1] + 1, min([int(asked.at[one]) + 1 for one in back], default=end)
         place = self._step_of(min(first, int(until[saved].min())))
-        done = int(asked.at[after]) + 1 if after < len(asked) else len(asked.trace)
+        done = self._asked(after) + 1
         if self.edit.verb != "/" or done > place:
             return
         for one in members:
@@ -317,20 +338,26 @@ class _Change:
     def _put_away(self) -> None:
         """Freed once it was used, and there again before a backward pass frees it, like what the line was given and alone keeps;
         what it gives on stays."""
-        asked, until = self.asked, self.asked.until
+        asked, until, mine = self.asked, self.asked.until, {*self.mine}
         for run in filter(None, self._runs()):
             own = self._own(run) or [one for one in run if self.spent[one]]
             for one in (one for one in run if one in own or not self.spent[one]):
-                self._away(one, self._used(one))
+                over = len(asked) if one == run[-1] else run[-1] + 1
+                self._away(one, min(self._used(one), self._asked(over)))
             first, done = int(asked.at[run[0]]), int(until[own].max(initial=0))
             back = self._gradients(first, len(asked.trace))[:1]
             step = int(np.searchsorted(asked.at, done))
             while step + 1 < len(asked) and asked.at[step + 1] == asked.at[step] + 1:
                 step += 1
-            end = int(asked.at[step + 1]) if step + 1 < len(asked) else len(asked.trace)
-            for one in self._before(run[0], int(until[own].min(initial=done)) - 1, end + 1):
-                if until[one] > first and not self._with_gradient(one, done):
-                    self._away(one, int(asked.at[back[0]]))
+            end = self._asked(step + 1)
+            before = int(until[own].min(initial=done)) - 1
+            given = self._before(run[0], before, done) or self._before(run[0], before, end + 1)
+            for one in given:
+                away = one not in self.gone and until[one] > first
+                if away and not self._with_gradient(one, done):
+                    # In a loop its name is taken over by what the line gives.
+                    after = run[-1] + 1 if one in mine else back[0]
+                    self._away(one, int(asked.at[after]))
 
     def _away(self, one: int, end: int) -> None:
         until = int(self.asked.until[one])
@@ -361,7 +388,7 @@ class _Change:
         """What the line keeps is freed when it is done and made again when the backward pass comes to it. What it gives on stays,
         and so does what it was given, until then."""
         asked, until = self.asked, self.asked.until
-        end = int(asked.at[run[-1] + 1]) if run[-1] + 1 < len(asked) else len(asked.trace)
+        end = self._asked(run[-1] + 1)
         own = self._own(run)
         for one in run[:-1]:
             if end < until[one] == len(asked.trace):  # the recording ends before it is needed again
@@ -377,8 +404,9 @@ class _Change:
             self._moved(one, ends[one])
         self._again([one for one in run if one <= own[-1]], own, place)
         given, line = run[0] - 1, asked.site[run[0] - 1]
+        done = min(place, end + 1)  # it has the name of what the line gives
         while given >= 0 and asked.site[given] == line and given > run[0] - NEAR:
-            if asked.at[run[0]] < until[given] < place and given not in self.gone:
+            if asked.at[run[0]] < until[given] < done and given not in self.gone:
                 self._moved(given, max(int(until[one]) for one in own))
             given -= 1
 
@@ -395,19 +423,21 @@ class _Change:
         of = (n for n, f in enumerate(frames) if own_line(f) or f.startswith(CONTAINER))
         at = next(of, 0)
         called = (f for f in frames[:at][::-1] if not f.endswith("_call_impl"))
-        return frames[at:], next(called, "")
+        outer = (f for f in frames[at + 1 :] if own_line(f))  # deep stacks lack some of torch's
+        return (*frames[at : at + 1], *outer), next(called, "")
 
     def _own(self, run: list[int]) -> list[int]:
         """What the line itself keeps for the backward pass, not what comes after it. A backward pass goes through what was
         computed the other way round, so that is freed later; the line's last result where it goes with its own gradient."""
-        asked, until = self.asked, self.asked.until
+        until = self.asked.until
         held = [one for one in run if self.spent[one]]
         if not held:
             return []
         done = self._done_after(run[-1], held)
         own = [one for one in held if until[one] > done]
-        last = [one for one in run if until[one] > asked.at[run[-1] + 1 :][:1].sum()][-1]
-        return own if self._with_gradient(last, done) else [one for one in own if one != last]
+        last = next((one for one in run[::-1] if until[one] > self._asked(run[-1] + 1)), run[-1])
+        itself = not self._call(last)[1].startswith(NEVER_KEPT) and self._with_gradient(last, done)
+        return own if itself else [one for one in own if one != last]
 
     def _with_gradient(self, one: int, done: int) -> bool:
         """Whether a request goes in the step that uses up its own gradient, to which steps after ``done`` have added."""
@@ -458,6 +488,10 @@ class _Change:
 
     # What the trace tells.
 
+    def _asked(self, one: int) -> int:
+        """The operation that asks for a request; behind the last of them the trace's end."""
+        return int(self.asked.at[one]) if one < len(self.asked) else len(self.asked.trace)
+
     def _step_of(self, operation: int) -> int:
         """Where the backward step begins that frees something at that operation: the first of its requests in a row."""
         asked = self.asked
@@ -499,13 +533,23 @@ class _Change:
         kinds, length = _period(stacks), _period(list(zip(stacks, sizes, strict=True)))
         if kinds == len(run):
             return 0
-        below = [frames[one][: self._line(frames[one])][::-1] for one in stacks]
+        below = [self._below(frames[one]) for one in stacks]
         shared = len(os.path.commonprefix(below))
         if not any(own_line(one) or one.endswith(" forward") for one in below[0][:shared]):
             return kinds if kinds > 1 else length
         ends = length > 1 and stacks[0] == stacks[length - 1]
         alone = not any(_calls_on(names[shared:]) for names in below)
         return length if alone and (ends or len({*sizes[:length]}) > 1) else len(run)
+
+    def _below(self, frames: tuple[str, ...]) -> tuple[str, ...]:
+        """What a stack holds below the edited line, outermost first. Of deep ones torch's are left out but its calls of modules:
+        two of them in a row have one between, which is taken for a container."""
+        names = list[str]()
+        for name in frames[: self._line(frames)][::-1]:
+            call = name.endswith(" _call_impl")
+            names += [CONTAINER + " forward"] * (call and bool(names) and names[-1] == CALL)
+            names += [] if name.endswith("_wrapped_call_impl") else [CALL if call else name]
+        return tuple(CONTAINER + " forward" if n.startswith(CONTAINER) else n for n in names)
 
     def _line(self, frames: tuple[str, ...]) -> int:
         """Where the edited line is in a stack; 0 for nowhere."""
