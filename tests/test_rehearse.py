@@ -461,6 +461,18 @@ props = ctypes.create_string_buffer(1100)
 d.cudaGetDeviceProperties(props, 0)
 said["name"] = props.value.decode()
 said["freed"] = d.cudaFree(p), d.cudaFree(p)
+pinned, plain, told = ctypes.c_void_p(), ctypes.create_string_buffer(8), (ctypes.c_int * 6)()
+
+def kinds(*addresses):
+    return [d.cudaPointerGetAttributes(told, ctypes.c_void_p(one)) or told[0] for one in addresses]
+
+d.cudaHostAlloc(ctypes.byref(pinned), size(64), 0)
+said["pinned"] = kinds(pinned.value + 63, pinned.value + 64, ctypes.addressof(plain))
+d.cudaHostRegister(plain, size(8), 0)
+said["pinned"] += kinds(ctypes.addressof(plain))
+d.cudaHostUnregister(plain)
+d.cudaFreeHost(pinned)
+said["pinned"] += kinds(ctypes.addressof(plain), pinned.value)
 print(json.dumps(said))
 """
 
@@ -478,6 +490,14 @@ def test_the_device_counts_bytes_moves_them_and_says_who_reads(library):
         "heard": [["", 4]],
         "name": "A card",
         "freed": [0, 1],
+        "pinned": [
+            1,
+            0,
+            0,
+            1,
+            0,
+            0,
+        ],  # 1: pinned memory of the host, 0: memory that CUDA does not know
     }
 
 
@@ -647,51 +667,3 @@ def test_the_settings_of_a_box_are_those_of_its_rehearsal_unless_others_are_give
     assert "expandable_segments:True" in conf and "PYTORCH_HIP_ALLOC_CONF" in line
     assert not extra and command._settings(SimpleNamespace(conf="", box=box.box)) == ("", {}, [])
     assert command._settings(SimpleNamespace(conf=None, box="cuda-healthy")) == (None, {}, [])
-
-
-# Under the real allocator: CASEBOOK_ORACLE_TORCH names a folder with a CUDA wheel of torch (pip install --no-deps --target).
-
-DECIDES = """
-import torch
-count, steps = torch.zeros(2, dtype=torch.long, device="cuda"), 0
-while not (count >= 5).all():
-    count += 1
-    steps += 1
-known = torch.arange(64, device="cuda") > 50
-weight = torch.randn(300, 300, device="cuda", requires_grad=True)
-chosen = weight[weight > 0]
-chosen.sum().backward()
-top = torch.randn(4, 32000, device="cuda").topk(50)
-half = torch.fft.rfft(torch.linalg.inv(torch.randn(8, 8, device="cuda")))
-with torch.inference_mode():
-    counted = torch.tensor([0.0, 0.0, 1.0], device="cuda").long().unique(return_counts=True)[1]
-    torch.full((1 << 18,), float("nan")).cuda()
-    large = torch.randn(1 << 18, device="cuda").view(512, 512)
-    assert large.cpu().isfinite().all() and large[3].sum().item() == 0
-assert counted.tolist() == [2, 1]
-print(steps, known.nonzero().shape[0], len(weight[known[:1].expand(300)]), len(chosen))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    "CASEBOOK_ORACLE_TORCH" not in os.environ, reason="CASEBOOK_ORACLE_TORCH names no torch folder"
-)
-@pytest.mark.parametrize(("values", "chosen"), [("least", 0), ("typical", 45000), ("most", 90000)])
-def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, chosen, tmp_path):
-    torch = build.read(Path(os.environ["CASEBOOK_ORACLE_TORCH"]))
-    (tmp_path / "decides.py").write_text(DECIDES)
-    shell = ["sh", "-c", f"cd {tmp_path} && python decides.py"]
-    done = rehearse.rehearse(
-        shell,
-        CARD,
-        tmp_path / "out.pickle",
-        torch=replace(torch, own=False),
-        cache=tmp_path / "cache",
-        python=sys.executable,
-        log=tmp_path / "log",
-        limits=rehearse.Limits(values=values),
-    )
-    assert done.fits and not done.exact, (tmp_path / "log").read_text()
-    assert (tmp_path / "log").read_text().split()[-4:] == ["5", "13", "0", str(chosen)]
-    assert "decides.py:9 <module>" in done.trust[0] and "nonzero" in done.trust[0]

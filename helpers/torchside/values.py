@@ -18,7 +18,7 @@ from typing import Any
 
 from .witness import SIZES, Witness
 
-SMALL = 1 << 16  # elements
+SMALL, SMALL_WHOLE = 1 << 16, 1 << 20  # elements; of whole numbers: masks of long inputs, lengths
 MOVED = 1 << 20  # bytes: what the device moves at all (FAKE_COPY_MAX)
 LEFT_OUT = re.compile(
     r"(add|b|add?b|spars\w*)?(mm|mv)(_|$)|addm[mv]|baddbmm|conv|cudnn|scaled_dot|attention|_rnn|lstm|gru|grid_sampler"
@@ -27,6 +27,7 @@ LEFT_OUT = re.compile(
 INDEX = ("argmax", "argmin", "multinomial", "topk", "max", "min", "sort", "kthvalue", "median")
 NAMED = {
     "allocates": "lift_fresh empty new_empty empty_like empty_strided new_empty_strided resize_",
+    "fills": "ones_like zeros_like full_like new_ones new_zeros new_full",
     "masks": "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put",
     "reads": "_local_scalar_dense equal _to_copy copy_ is_nonzero",
     "scatters": "masked_scatter masked_scatter_",
@@ -53,7 +54,10 @@ def start(torch: Any, witness: Witness) -> None:
         # Else torch's compiler is imported, and stands in every stack.
         _should_skip_dynamo = classmethod(lambda cls: False)
 
-        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, func: Any, of: Any, args: Any = (), kwargs: Any = None) -> Any:
+            # What stands for other tensors (DTensor, quantised weights): its operators on those come next.
+            if any(hasattr(kind, "__tensor_flatten__") for kind in of):
+                return NotImplemented
             if torch.is_inference_mode_enabled():  # where compounds arrive whole
                 with mode:
                     out = func.decompose(*args, **kwargs or {})
@@ -66,8 +70,8 @@ def start(torch: Any, witness: Witness) -> None:
     mode.__enter__()
     # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in ATen): it gets none.
     top = torch.utils._python_dispatch._get_current_dispatch_mode
-    for name in ("backward", "grad"):
-        setattr(torch.autograd, name, _without(mode, top, getattr(torch.autograd, name)))
+    for name, then in {"backward": None, "grad": along.made_unknown}.items():
+        setattr(torch.autograd, name, _without(mode, top, getattr(torch.autograd, name), then))
     # So do these, with a mode, and what they give is unknown in any case.
     functional = torch.nn.functional
     for name in ("linear", "scaled_dot_product_attention"):
@@ -75,8 +79,12 @@ def start(torch: Any, witness: Witness) -> None:
         found = _without(mode, top, builtin, along.made_unknown)
         setattr(functional, name, found)
         torch.jit._builtins._register_builtin(found, f"aten::{name}")
-    # What it computes anew, it computes as before.
-    again.checkpoint = _within(mode, top, again.checkpoint)
+    # What it computes anew, it computes as before; and what is Python's own of it is like any other code of the program.
+    checkpoint, python = again.checkpoint, torch.autograd.function.BackwardCFunction
+    again.checkpoint = functools.wraps(checkpoint)(
+        lambda function, *args, **kwargs: checkpoint(_within(mode, top, function), *args, **kwargs)
+    )
+    python.apply = _within(mode, top, python.apply)
 
 
 def _without(mode: Any, top: Any, call: Any, then: Any = None) -> Any:
@@ -89,24 +97,20 @@ def _without(mode: Any, top: Any, call: Any, then: Any = None) -> Any:
             out = call(*args, **kwargs)
         finally:
             mode.__enter__()
-        return then(out) if then else out
+        return then(out, *args, *kwargs.values()) if then else out
 
     return alone
 
 
-def _within(mode: Any, top: Any, checkpoint: Any) -> Any:
-    @functools.wraps(checkpoint)
-    def beside(function: Any, *args: Any, **kwargs: Any) -> Any:
-        @functools.wraps(function)
-        def run(*inner: Any, **more: Any) -> Any:
-            if top() is mode:
-                return function(*inner, **more)
-            with mode:
-                return function(*inner, **more)
+def _within(mode: Any, top: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if top() is mode:
+            return function(*args, **kwargs)
+        with mode:
+            return function(*args, **kwargs)
 
-        return checkpoint(run, *args, **kwargs)
-
-    return beside
+    return run
 
 
 class _Along:
@@ -114,7 +118,7 @@ class _Along:
 
     def __init__(self, torch: Any, witness: Witness, bound: str):
         self.torch, self.witness, self.bound, self.many = torch, witness, bound, BOUNDS[bound]
-        self.live, self.unknown = True, set[int]()
+        self.live, self.unknown, self.plain = True, set[int](), torch.Tensor.__torch_dispatch__
         self.kinds: dict[Any, str] = {}
 
     def kind(self, func: Any) -> str:
@@ -147,7 +151,7 @@ class _Along:
         answer, unknown = None, True
         # What goes wrong beside the program must not reach it: then nothing is known.
         with self.beside(func):
-            unknown = any(_place(one) in self.unknown for one in given)
+            unknown = kind != "fills" and any(_place(one) in self.unknown for one in given)
             answer, unknown = self.before(call, unknown)
         try:
             out = func(*args, **kwargs)
@@ -222,7 +226,7 @@ class _Along:
             else:
                 answer = self.put(made, answer)
             if answer is None and not (kind == "masks" and func._schema.is_mutable):
-                self.assume(func.overloadpacket.__name__, made, given, kind)
+                self.assume(func, made, given, kind, args)
             self.mark(made, unknown or answer is None)
 
     def size(self, func: Any, given: Any, answer: Any) -> int:
@@ -241,7 +245,7 @@ class _Along:
         for at, (length, stride) in enumerate(zip(mask.shape, mask.stride())):  # noqa: B905 -- Python 3.9
             if length > 1 and not stride:  # the same again and again
                 times, mask = times * length, mask.narrow(at, 0, 1)
-        small = mask.numel() <= SMALL
+        small = mask.numel() <= SMALL_WHOLE
         known = small and not (self.on_device(mask) and _place(mask) in self.unknown)
         there = known or (small and self.bound == "typical")
         found = int(self.host(mask).count_nonzero()) if there else 0
@@ -258,11 +262,15 @@ class _Along:
 
     def again(self, func: Any, kind: str, args: Any, kwargs: Any, made: Any) -> Any:
         """The same over the memory itself, by the processor; None where that is not done."""
-        if kind in ("unknown", "sizes"):
+        if kind in ("unknown", "sizes") or (kind == "fills" and args[0].numel() > SMALL_WHOLE):
             return None
         try:
             with_device = {k: self.host(v) if k != "device" else "cpu" for k, v in kwargs.items()}
-            found = func(*self.host(args), **with_device)
+            if kind == "fills":  # of the first, its shape alone counts
+                like = self.torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)
+                found = func(like, *self.host(args[1:]), **with_device)
+            else:
+                found = func(*self.host(args), **with_device)
         except Exception:  # noqa: BLE001 -- too large, or an operator that the processor does not have: unknown
             return None
         return found if made is None or kind == "writes" else self.put(made, found)
@@ -273,7 +281,8 @@ class _Along:
             return type(one)(map(self.host, one))
         if not isinstance(one, self.torch.Tensor):
             return one
-        if one.numel() > SMALL or type(one) not in (self.torch.Tensor, self.torch.nn.Parameter):
+        most = SMALL if one.is_floating_point() or one.is_complex() else SMALL_WHOLE
+        if one.numel() > most or type(one) not in (self.torch.Tensor, self.torch.nn.Parameter):
             raise ValueError("large")
         if not self.on_device(one):
             return one
@@ -285,10 +294,11 @@ class _Along:
         of = self.torch.empty(0, dtype=one.dtype)
         return of.set_(flat.untyped_storage(), one.storage_offset(), one.shape, one.stride())
 
-    def assume(self, name: str, made: Any, given: Any, kind: str) -> None:
-        """What stands in a result that nobody computed: zeros, an index in the middle, and true for ``all``."""
+    def assume(self, func: Any, made: Any, given: Any, kind: str, args: Any) -> None:
+        """What stands in a result that nobody computed: zeros, an index in the middle, true for ``all``, the ``low`` of a range."""
         if kind in ("writes", "reads"):
             return
+        name, named = func.overloadpacket.__name__, [one.name for one in func._schema.arguments]
         places = {_place(one) for one in given}
         for at, one in enumerate(made):
             if _place(one) in places:
@@ -297,6 +307,7 @@ class _Along:
             index = name in INDEX and one.dtype == self.torch.int64 and given
             first = given[0].shape[-1] // 2 if index and given[0].dim() else 0
             value = 1 if name == "all" else first if at or name[0] in "am" else 0
+            value = args[named.index("low")] if "low" in named[: len(args)] else value
             if value and one.is_contiguous():
                 with contextlib.suppress(ValueError):
                     self.host(one).fill_(value)
@@ -306,10 +317,15 @@ class _Along:
         storage = one.untyped_storage()
         self.witness.device.fake_zero(storage.data_ptr(), storage.nbytes())
 
-    def made_unknown(self, out: Any) -> Any:
-        if self.live and self.on_device(out):
-            self.unknown.add(_place(out))
-            self.blank(out)
+    def made_unknown(self, out: Any, *given: Any) -> Any:
+        """Nobody computed it: zeros, but where it is what was given."""
+        places = {_place(one) for one in _flat(given) if self.on_device(one)}
+        for one in _flat((out,)):
+            if hasattr(one, "__tensor_flatten__"):  # it stands for others
+                self.made_unknown([getattr(one, name) for name in one.__tensor_flatten__()[0]])
+            elif self.live and self.on_device(one) and _place(one) not in places:
+                self.unknown.add(_place(one))
+                self.blank(one)
         return out
 
     def mark(self, made: Any, unknown: bool) -> None:
@@ -318,9 +334,9 @@ class _Along:
             change(_place(one))
 
     def on_device(self, one: Any) -> bool:
-        return (
-            isinstance(one, self.torch.Tensor) and one.is_cuda and one.layout is self.torch.strided
-        )
+        """Whether it has memory of the device itself: what dispatches anew stands for other tensors, or for none."""
+        own = isinstance(one, self.torch.Tensor) and type(one).__torch_dispatch__ == self.plain
+        return own and one.is_cuda and one.layout is self.torch.strided
 
 
 def _flat(values: Any) -> list[Any]:

@@ -408,18 +408,42 @@ API int cudaMemGetInfo(size_t *fr, size_t *tot) {
     LEAVE();
     return OK;
 }
-API int cudaHostAlloc(void **p, size_t n, unsigned f) { (void)f; *p = malloc(n ? n : 1); return *p ? OK : fail(E_OOM); }
-API int cudaFreeHost(void *p) { free(p); return OK; }
+/* Pinned memory is the host's own; programs ask of an address whether it is pinned. */
+static struct pin { struct pin *next; char *at; size_t n; } *pins;
+static int pin(void *p, size_t n) {
+    struct pin *one = malloc(sizeof *one);
+    if (!p || !one) { free(one); return fail(E_OOM); }
+    ENTER();
+    *one = (struct pin){pins, p, n};
+    pins = one;
+    LEAVE();
+    return OK;
+}
+static void unpin(const void *p) {
+    ENTER();
+    for (struct pin **at = &pins, *one; (one = *at); at = &one->next)
+        if (one->at == (const char *)p) { *at = one->next; free(one); break; }
+    LEAVE();
+}
+static int is_pinned(const void *p) {
+    int found = 0;
+    ENTER();
+    for (struct pin *one = pins; one && !found; one = one->next) found = (const char *)p >= one->at && (const char *)p < one->at + one->n;
+    LEAVE();
+    return found;
+}
+API int cudaHostAlloc(void **p, size_t n, unsigned f) { (void)f; *p = malloc(n ? n : 1); return pin(*p, n ? n : 1); }
+API int cudaFreeHost(void *p) { unpin(p); free(p); return OK; }
 API int cudaMallocHost(void **p, size_t n) { return cudaHostAlloc(p, n, 0); }
 API int cudaHostGetDevicePointer(void **d, void *h, unsigned f) { (void)f; *d = h; return OK; }
-API int cudaHostRegister(void *p, size_t n, unsigned f) { (void)p; (void)n; (void)f; return OK; }
-API int cudaHostUnregister(void *p) { (void)p; return OK; }
+API int cudaHostRegister(void *p, size_t n, unsigned f) { (void)f; return pin(p, n); }
+API int cudaHostUnregister(void *p) { unpin(p); return OK; }
 API int cudaPointerGetAttributes(void *attr, const void *p) { /* {int type; int device; void *dev; void *host; ...} */
-    int dev = is_dev(p);
+    int dev = is_dev(p), pinned = !dev && is_pinned(p);
     memset(attr, 0, 24);
-    put_i(attr, 0, dev ? 2 : 0);
-    put_i(attr, 4, dev ? cur_dev : -2);
-    put_z(attr, 8, dev ? (u64)p : 0);
+    put_i(attr, 0, dev ? 2 : pinned);
+    put_i(attr, 4, dev || pinned ? cur_dev : -2);
+    put_z(attr, 8, dev || pinned ? (u64)p : 0);
     put_z(attr, 16, dev ? 0 : (u64)p);
     return OK;
 }
@@ -434,11 +458,19 @@ static long long read_back(u64 bytes) {
     char ops[256] = "";
     size_t used = 0, last = 0;
     int n = backtrace(at, 64);
-    for (int i = 0; i < n; i++) { /* at::_ops::NAME::call, mangled: a length before the name */
+    /* The loader walks all symbols of a library for each address, which is some 10 ms for torch's: what was found is kept. */
+    static __thread struct { void *at; const char *name; } *known;
+    if (!known) known = calloc(1 << 12, sizeof *known);
+    for (int i = 0; i < n && known; i++) { /* at::_ops::NAME::call, mangled: a length before the name */
         Dl_info d;
-        if (!dladdr(at[i], &d) || !d.dli_sname || strncmp(d.dli_sname, "_ZN2at4_ops", 11)) continue;
+        typeof(known) one = &known[((u64)at[i] >> 2 ^ (u64)at[i] >> 14) & 0xfff];
+        if (one->at != at[i]) {
+            one->name = dladdr(at[i], &d) && d.dli_sname && !strncmp(d.dli_sname, "_ZN2at4_ops", 11) ? d.dli_sname : 0;
+            one->at = at[i];
+        }
+        if (!one->name) continue;
         char *s;
-        size_t w = strtoul(d.dli_sname + 11, &s, 10);
+        size_t w = strtoul(one->name + 11, &s, 10);
         if (!w || used + w + 2 > sizeof ops || (used && w == used - last && !memcmp(ops + last, s, w))) continue;
         if (used) ops[used++] = ' ';
         last = used;

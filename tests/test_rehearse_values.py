@@ -1,0 +1,126 @@
+"""What a rehearsed program's values hang on is computed along: tried on a torch of this machine, on the processor."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from helpers.load.rehearse import build, devices, rehearse
+
+ROOT = Path(__file__).parents[1]
+ALONG = """
+import ctypes, torch
+from types import SimpleNamespace as Row
+from helpers.torchside import values
+
+device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
+along = values._Along(torch, Row(coming=[], later=[], beside="", device=device), "typical")
+along.on_device = lambda one: isinstance(one, torch.Tensor) and type(one).__torch_dispatch__ == along.plain
+ops, place = torch.ops.aten, values._place
+drawn = along(ops.randint.low, (5, 9, [6]), {})
+long = along(ops.randn.default, ([4, 32000],), {})
+mask = along(ops.ones_like.default, (long,), {"dtype": torch.long})
+lengths = along(ops.sum.dim_IntList, (mask, [1]), {})
+print(drawn.tolist(), lengths.tolist(), [place(one) in along.unknown for one in (drawn, long, mask, lengths)])
+
+class Stands(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return cls(func(*(getattr(one, "inner", one) for one in args), **kwargs or {}))
+
+made = along.made_unknown(Stands(torch.ones(3)))
+print(made.inner.tolist(), place(made.inner) in along.unknown, along.witness.beside)
+seen = []
+along.kind = lambda func: seen.append(str(func)) or "views"
+values._Along = lambda *_: along
+values.start(torch, along.witness)
+print((made + 1).inner.tolist(), "aten.add.Tensor" in seen)
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.flip(0)
+
+leaf = torch.ones(3, requires_grad=True)
+Own.apply(leaf).sum().backward()
+print("aten.flip.default" in seen, seen.count("aten.expand.default"), along.unknown.clear())
+slope = torch.autograd.grad((leaf * leaf).sum(), leaf)[0]
+same = torch.ones(())
+print(slope.tolist(), torch.autograd.grad(leaf.sum(), leaf, same)[0].tolist(), same.item())
+"""
+
+
+def test_long_masks_tensors_that_stand_for_others_and_a_programs_own_backward_are_computed_along():
+    pytest.importorskip("torch")
+    argv = [sys.executable, "-c", ALONG]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = ended.stdout.splitlines()
+    assert said[0] == f"{[5] * 6} {[32000] * 4} [True, True, False, False]", ended.stderr
+    assert said[1:3] == ["[0.0, 0.0, 0.0] True ", "[1.0, 1.0, 1.0] True"], ended.stderr
+    # What a program wrote of the backward pass itself is computed along, what is torch's own of it is not.
+    assert said[3:] == ["True 0 None", "[0.0, 0.0, 0.0] [1.0, 1.0, 1.0] 1.0"], ended.stderr
+
+
+# Under the real allocator: CASEBOOK_ORACLE_TORCH names a folder with a CUDA wheel of torch (pip install --no-deps --target).
+
+DECIDES = """
+import torch
+count, steps = torch.zeros(2, dtype=torch.long, device="cuda"), 0
+while not (count >= 5).all():
+    count += 1
+    steps += 1
+known = torch.arange(64, device="cuda") > 50
+weight = torch.randn(300, 300, device="cuda", requires_grad=True)
+chosen = weight[weight > 0]
+chosen.sum().backward()
+top = torch.randn(4, 32000, device="cuda").topk(50)
+half = torch.fft.rfft(torch.linalg.inv(torch.randn(8, 8, device="cuda")))
+with torch.inference_mode():
+    counted = torch.tensor([0.0, 0.0, 1.0], device="cuda").long().unique(return_counts=True)[1]
+    torch.full((1 << 18,), float("nan")).cuda()
+    large = torch.randn(1 << 18, device="cuda").view(512, 512)
+    assert large.cpu().isfinite().all() and large[3].sum().item() == 0
+assert counted.tolist() == [2, 1]
+print(steps, known.nonzero().shape[0], len(weight[known[:1].expand(300)]), len(chosen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "CASEBOOK_ORACLE_TORCH" not in os.environ, reason="CASEBOOK_ORACLE_TORCH names no torch folder"
+)
+@pytest.mark.parametrize(("values", "chosen"), [("least", 0), ("typical", 45000), ("most", 90000)])
+def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, chosen, tmp_path):
+    torch = build.read(Path(os.environ["CASEBOOK_ORACLE_TORCH"]))
+    (tmp_path / "decides.py").write_text(DECIDES)
+    shell = ["sh", "-c", f"cd {tmp_path} && python decides.py"]
+    done = rehearse.rehearse(
+        shell,
+        devices.device("4090"),
+        tmp_path / "out.pickle",
+        torch=replace(torch, own=False),
+        cache=tmp_path / "cache",
+        python=sys.executable,
+        log=tmp_path / "log",
+        limits=rehearse.Limits(values=values),
+    )
+    assert done.fits and not done.exact, (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text().split()[-4:] == ["5", "13", "0", str(chosen)]
+    assert "decides.py:9 <module>" in done.trust[0] and "nonzero" in done.trust[0]
