@@ -17,7 +17,7 @@ from typing import Any
 
 from helpers import child
 from helpers.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
-from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, says
+from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, may_write, says
 from helpers.units import plain
 
 GROUPS = {
@@ -29,6 +29,7 @@ GROUPS = {
     "Share, and the workbook itself": ("share",),
 }
 """What the verbs of each file of helpers/commands are for."""
+WRITES = "out", "save", "results", "parquet"  # options that name a place to write to
 CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
 
 
@@ -56,6 +57,9 @@ def main(argv: list[str] | None = None) -> int:
             where = "standard output"
             _say_no_more()
         missing = "expected a file or folder that is there"
+        written = (argv[at] for at in range(1, len(argv)) if argv[at - 1][2:] in WRITES)
+        if any(place in f"{where} {error}" for place in written):
+            missing = "expected a folder to write into that is there; make it, or choose another"
         expected = "expected what may be read, and a place that may be written and has room"
         expected = missing if isinstance(error, FileNotFoundError) else expected
         return _refuse(f"{where or 'a file'}: {error.strerror or error}; {expected}")
@@ -85,6 +89,8 @@ def _verb(argv: list[str]) -> int:
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:  # argparse would point to the help of all verbs
         arguments.error(f"unrecognized arguments: {' '.join(unknown)}")
+    for place in {getattr(arguments, name, "") for name in WRITES} - {"", "-", None}:
+        may_write(Path(place))
     named = (getattr(arguments, name, "") for name in ("out", "save", "study"))
     out = Path(next(filter(None, named), OUTPUTS)).resolve()
     with suppress(OSError):  # it is somebody else's, or not there yet

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from changed_boxes import oom
@@ -37,6 +38,35 @@ def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
     done = casebook(*words.split())
     assert done.code == 2 and line in done.err and done.out == ""
     assert done.err.startswith("python -m helpers: ") and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "replay run.pickle --results {}/r.jsonl",
+        "replay run.pickle --parquet {}/r.parquet",
+        "vpoc ticks.csv --out {}/x",
+        "collect night --out {}/all",
+        "trial churn --preset cuda-expandable --out {}/t",
+        "rehearse --gpu 4090 --out {}/t.pickle -- python train.py",
+    ],
+)
+def test_a_place_that_may_not_be_written_is_refused_before_any_work(
+    casebook, tmp_path, monkeypatch, words
+):
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    done = casebook(*words.format(tmp_path).split())
+    assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
+    assert f"{tmp_path} may not be written; choose a place that you may write to" in done.err
+
+
+def test_a_folder_to_write_into_that_is_not_there_is_to_be_made(casebook, tmp_path):
+    rows = [f"2026-03-02 10:00:{at:02},{100 + at / 4},1" for at in range(40)]
+    (tmp_path / "ticks.csv").write_text("\n".join(["time,price,volume", *rows]))
+    words = f"vpoc {tmp_path}/ticks.csv --tick 0.25 --zone UTC --out {tmp_path}/none/x"
+    done = casebook(*words.split())
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert "expected a folder to write into that is there; make it, or choose" in done.err
 
 
 ANSWERS = [

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import OUTPUTS, WrongUse, say
+from helpers.commands.use import OUTPUTS, WrongUse, may_write, say
 
 if TYPE_CHECKING:
     from helpers.load.trial import Workload
@@ -48,7 +48,7 @@ def trial(arguments: argparse.Namespace) -> int:
     how = {name: getattr(arguments, name) for name in ("goal", "repeats", "seed")}
     how["limits"] = Limits(seconds=arguments.seconds, host_bytes=host)
     how["python"] = arguments.torch_python or torch_interpreter()
-    how["out"] = Path(arguments.out) if arguments.out else OUTPUTS / "trials"
+    how["out"] = may_write(Path(arguments.out) if arguments.out else OUTPUTS / "trials")
     presets = [load(name) for name in arguments.preset]
     rows, remarks = preset_trials(wanted, presets, on_trial=on_trial, **how)
     cells = [[row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows]

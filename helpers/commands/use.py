@@ -19,11 +19,13 @@ import argparse
 import contextlib
 import inspect
 import json
+import os
 import re
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable, Iterator  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
 
 from helpers.child import OUTPUTS as OUTPUTS
@@ -117,6 +119,14 @@ def _positional(optional: bool, rest: list[str]) -> dict[str, Any]:
     if "..." in rest:
         return {**named, "nargs": "*" if optional else "+"}
     return {"nargs": "?", "default": ""} if optional else named
+
+
+def may_write(place: Path) -> Path:
+    """The place itself. Raises WrongUse, before any work is done, where it or the nearest folder above may not be written."""
+    near = next(one for one in (place, *place.absolute().parents) if one.exists())
+    if not os.access(near, os.W_OK):
+        raise WrongUse(f"{place}: {near} may not be written; choose a place that you may write to")
+    return place
 
 
 def print_json(value: Any) -> None:

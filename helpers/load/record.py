@@ -85,11 +85,7 @@ def record(
         if path.exists():
             why = "is there already; expected a new name; choose another --out, or add --force"
             raise RecordError(f"{path}: {why}")
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        why = f"{error.strerror}; expected a place to write to; choose another --out"
-        raise RecordError(f"{folder}: {why}") from error
+    folder.mkdir(parents=True)
 
     def listening(number: int) -> list[int]:
         if number == signal.SIGTERM and term_s:

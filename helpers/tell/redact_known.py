@@ -209,9 +209,6 @@ class Known:
     def __repr__(self) -> str:
         return f"Known({len(self._names)} values)"
 
-    def __len__(self) -> int:
-        return len(self._forms)
-
     def add(self, kind: str, value: str) -> str:
         """Remember a value, to be replaced wherever it stands; its pseudonym, or "" where the value names nobody."""
         value = value.strip().strip("\0\ue000")
@@ -391,6 +388,7 @@ _NUMBER = re.compile(
     r"\d+(?:[xX]\d+)*(?:[A-Za-z]{0,2}|[KMGT]iB|[KMG]Hz|bit|th)|0x[0-9a-fA-F]{1,16}"
 )
 _RACK = re.compile(r"(?:[rxcisbntghu]\d{1,4}){3,6}")
+_MIXED = re.compile(r"[a-z]\d\w*[a-z]|\d[a-z]+\d")
 _HEX = re.compile("[0-9a-f]{1,16}|[0-9A-F]{1,16}")
 _LEAST_ODD, _ODD_SHARE, _LEAST_SIGNS, BEFORE = 5.0, 0.4, 6, 60
 
@@ -513,12 +511,9 @@ def is_host(name: str) -> bool:
     *labels, last = name.lower().split(".")
     if not labels or is_public(name):
         return False
-    strange = any(is_strange(one) or has_name(one) or _is_mixed(one) for one in labels)
+    odd = (one for one in labels if one not in VOCABULARY and _MIXED.search(one))
+    strange = any(odd) or any(is_strange(one) or has_name(one) for one in labels)
     return (strange and last in _TLDS | _INSIDE) or last in ("lan", "corp", "intranet")
-
-
-def _is_mixed(label: str) -> bool:
-    return label not in VOCABULARY and bool(re.search(r"[a-z]\d\w*[a-z]|\d[a-z]+\d", label))
 
 
 def is_public(address: str) -> bool:

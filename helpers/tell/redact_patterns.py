@@ -59,7 +59,6 @@ class View:
 
     def __init__(self, text: str, of: View | None = None):
         self.text, self.of = text, of
-        self._stretches: Stretches | None = None
         self._at: list[int] = []
         self._pieces: list[tuple[int, int, int]] = []
 
@@ -78,11 +77,9 @@ class View:
                         break
                     yield match
 
-    @property
+    @cached_property
     def stretches(self) -> Stretches:
-        if self._stretches is None:
-            self._stretches = Stretches(self.text)
-        return self._stretches
+        return Stretches(self.text)
 
     def reread(self, way: str, read: Read, before: str = "") -> View:
         """The view in which all that is written in a way, with what of ``before`` stands before it, reads as ``read`` says.
