@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from helpers import child
 from helpers.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
@@ -42,8 +43,10 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # What the terminal's encoding lacks, and half letters, are spelt out.
         getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
+    out, err = map(_Spelt, (sys.stdout, sys.stderr))
     try:
-        code = _verb(argv)
+        with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, err)):
+            code = _verb(argv)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -70,6 +73,9 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("helpers"):
             raise
+        python = CHECKOUT / ".venv" / "bin" / "python"
+        if python.exists() and Path(sys.prefix) != python.parents[1]:
+            os.execv(python, [str(python), str(CHECKOUT / "helpers" / "__main__.py"), *argv])
         own = "the workbook's .venv; run: make setup (or: python3 env/bootstrap.py setup)"
         extra = "the extra [notebooks]; run: pip install 'vram-casebook[notebooks]'"
         seen = f"no package {error.name} for {sys.executable}"
@@ -77,6 +83,26 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(f"{seen}; expected {own if IN_CHECKOUT else extra}. {without}")
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
+
+
+class _Spelt:
+    """A stream on which what could steer a terminal, in whatever a box says, is spelt out, as JSON does; bold is let through.
+
+    Whoever draws on a terminal itself has the bare stream in ``drawn``.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.drawn, self.bold = stream, stream.isatty()
+
+    def write(self, text: str) -> int:
+        for odd in {c for c in set(text) - {"\n", "\t"} if plain(c) not in (c, " ")}:
+            text = text.replace(odd, json.dumps(odd)[1:-1].replace("\x7f", "\\u007f"))
+        for mark in ("[1m", "[0m") * self.bold:
+            text = text.replace(f"\\u001b{mark}", f"\x1b{mark}")
+        return self.drawn.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.drawn, name)
 
 
 def _verb(argv: list[str]) -> int:

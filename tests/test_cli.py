@@ -1,6 +1,9 @@
 """The command line: one line and exit 2 on wrong use, JSON twins, and capture without any package."""
 
+import contextlib
+import io
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -244,3 +247,32 @@ def test_diagnose_needs_a_python_and_nothing_else(python, box, tmp_path):
     text, data = (subprocess.run([*argv, *form], check=False, **options) for form in forms)
     assert [(one.returncode, one.stderr) for one in (text, data)] == [(0, "")] * 2
     assert "Next step" in text.stdout and from_json(Verdict, data.stdout).evidence
+
+
+EVIL = "e\x1b[2J\x1b]0;t\x07\rl\u202e\x9b1m\x7f\u2066"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_nothing_that_a_bundle_says_steers_a_terminal(tmp_path, kind):
+    box = open_box("cuda-24gb-tuning")
+    writer = BundleWriter(box.box, box.kind, box.tool_version, box.captured_at)
+    for item in box.items:
+        text = (box.contents.get(item.path) or b"").decode()
+        text = re.sub(r"(?m)(: |=|>|\t)([A-Za-z][\w .-]*)", rf"\1\2{EVIL}", text)
+        writer.add(item.kind, item.source, text.encode(), status=item.status, why=item.why + EVIL)
+    evil = writer.write(tmp_path / "evil.tar.gz")
+    asked = [("diagnose", evil, "--wide"), ("diagnose", evil, "--json"), ("ttm", evil)]
+    asked += [("compare", evil, RECORDED / "cuda-healthy"), ("compare", evil, evil, "--json")]
+    asked += [("capture", "--out", f"{tmp_path}/{EVIL}.zip"), ("status", EVIL), ("schema", EVIL)]
+    for words in asked:
+        out, err = kind(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main([*map(str, words)])
+        said = (out.getvalue() + err.getvalue()).replace("\x1b[1m", "").replace("\x1b[0m", "")
+        assert all(char.isprintable() or char in "\n\t" for char in said), words
+        assert "--json" not in words or json.loads(out.getvalue())

@@ -173,13 +173,13 @@ def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
 
 def _cards() -> str:
     from helpers.load.rehearse.devices import TABLE
-    from helpers.tell.shown import Shown, screen
+    from helpers.tell.shown import Shown
 
     header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
     named = "name total_bytes capability multiprocessors l2_mib blas_mib source".split()
     rows = [[key, *(getattr(card, one) for one in named)] for key, card in TABLE.items()]
     shown = [[*row[:2], row[2] >> 20, row[3] / 10, *row[4:]] for row in rows]
-    return Shown("", header, shown, widest=90).text(screen())
+    return Shown("", header, shown, widest=90).text(0)
 
 
 def _torch(given: Given, command: list[str], place: Path) -> Torch:
@@ -283,7 +283,7 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
     from helpers.load.rehearse import study
     from helpers.load.rehearse.rehearse import STOPPED
     from helpers.settings.audit import load
-    from helpers.tell.shown import Shown, screen
+    from helpers.tell.shown import Shown
     from helpers.units import show_bytes
 
     made: list[Rehearsal] = []
@@ -339,7 +339,7 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
         for name, kept, peak in zip(names, made, peaks, strict=True)
     ]
     heads = ["tried", "outcome", "peak reserved", "retries", "seconds"]
-    print(Shown("", heads, rows, widest=70).text(screen()))
+    print(Shown("", heads, rows, widest=70).text(0))
     _tell([end, f"measured by the real allocator, {made[-1].label}", *made[-1].trust], sys.stdout)
     return code
 

@@ -46,19 +46,17 @@ def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
 
     Call it with how many are done of how many.
     """
-    began = time.monotonic()
+    began, drawn = time.monotonic(), getattr(sys.stderr, "drawn", sys.stderr)
+    seen = sys.stderr.isatty() and not quiet
 
     def tell(done: int = 0, total: int = 0) -> None:
         spent = time.monotonic() - began
         left = (
             f" {done} of {total}, about {spent / done * (total - done):.0f} s left" if done else ""
         )
-        if spent >= 1:
-            print(f"\r\x1b[K{what}{left} ...", end="", file=sys.stderr, flush=True)
+        if seen and spent >= 1:
+            print(f"\r\x1b[K{what}{left} ...", end="", file=drawn, flush=True)
 
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
     timer = threading.Timer(1, tell)
     timer.daemon = True
     timer.start()
@@ -66,7 +64,7 @@ def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
         yield tell
     finally:
         timer.cancel()
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print(end="\r\x1b[K" * seen, file=drawn, flush=True)
 
 
 def says(run: Run) -> str:
@@ -141,10 +139,10 @@ def listed(name: str, what: str, width: int = 10) -> str:
 
 def show(*texts: Any) -> None:
     """Print views and prose as wide as the terminal, or 80 columns."""
-    from helpers.tell.shown import Shown, screen, within
+    from helpers.tell.shown import Shown, within
 
     for one in texts:
-        print(one.text(screen()) if isinstance(one, Shown) else within(str(one)))
+        print(one.text(0) if isinstance(one, Shown) else within(str(one)))
 
 
 def say(arguments: argparse.Namespace, value: Any, *texts: Any) -> int:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from helpers.child import CHECKOUT, OUTPUTS
 from helpers.grammar import data
-from helpers.units import now, show_bytes
+from helpers.units import now, plain, show_bytes
 
 from .. import __version__
 from . import access, files, framework, guard, kernel_log, machine, nvidia, pci, processes, ttm
@@ -406,7 +406,7 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             signal.signal(signal.SIGTERM, before)
     except BundleError as error:
-        print("capture: " + str(error).replace("\n", " "), file=sys.stderr)
+        print("capture: " + plain(str(error).replace("\n", " ")), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("capture: interrupted; nothing was written", file=sys.stderr)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO, get_args
 
 from helpers.shapes import Confidence
+from helpers.units import plain
 
 from .gate import Between
 from .journal import Journal
@@ -413,7 +414,7 @@ class Quiet:
 def for_terminal(stream: TextIO | None = None) -> Quiet:
     """The progress that suits a stream (standard error): live on a terminal, else plain lines."""
     stream = stream or sys.stderr
-    return Live(stream) if stream.isatty() else Plain(stream)
+    return Live(getattr(stream, "drawn", stream)) if stream.isatty() else Plain(stream)
 
 
 def into_file(path: Path) -> Plain:
@@ -547,7 +548,7 @@ class Live(Plain):
 
         rows = Table.grid(padding=(0, 2))
         for number, going in list(self.going.items())[:MOST_ROWS]:
-            short = Text(going.run.short, overflow="ellipsis", no_wrap=True)
+            short = Text(plain(going.run.short), overflow="ellipsis", no_wrap=True)
             seconds = f"{going.seconds:.0f} s"
             rows.add_row(Text(f"run {number + 1}", "dim"), short, Text(going.where), seconds)
         more = len(self.going) - MOST_ROWS
@@ -556,4 +557,4 @@ class Live(Plain):
 
     def _print(self, line: str) -> None:
         with suppress(OSError, ValueError):
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(plain(line), markup=False, highlight=False, soft_wrap=True)

@@ -38,11 +38,7 @@ SLOWER, SLOWER_S = 1.25, 5.0
 """A run's time counts as moved beyond this ratio and by at least so many seconds; below that two equal runs differ too."""
 MOST_SAME, MOST_NAME, ONE_LINE = 8, 30, 70
 """Of what did not move: so many names, none longer; and columns of two texts that are shown and not counted."""
-FIELDS = {
-    "build": ("preset",),
-    "state": ("state", "cause", "signal", "failing_cell", "gate", "quarantined"),
-    "parameter": ("box", "node", "gpu", "tool_version"),
-}
+FIELDS: dict[str, list[str]] = words("compared fields")
 """Fields of a run that are compared, by the kind of change they are."""
 NOT_DATA = ("notebook.ipynb", "kernel.stderr", "runner.log", "run.json")
 BIGGEST_BYTES = 64 << 20
@@ -143,7 +139,8 @@ def compare(a: Path, b: Path) -> Comparison:
             sides = open_bundle(a), open_bundle(b)
             boxes = sides[0].box, sides[1].box
             title = " -> ".join(dict.fromkeys(boxes))
-            pairs, builds = (_pair(title, _of_bundles(*sides)),), (_built(title, *sides),)
+            told = _readings(*map(_builds, sides), kind="build")
+            pairs, builds = (_pair(title, _of_bundles(*sides)),), (_pair(title, told),)
             return Comparison(kind, str(a), str(b), pairs, boxes=boxes, builds=builds)
     except (RecordUnreadable, BundleError) as error:
         raise CompareError(str(error)) from error
@@ -225,7 +222,7 @@ def _pair(title: str, seen: Iterable[Change]) -> Pair:
 
 
 def _readings(
-    before: dict[str, Reading], after: dict[str, Reading], kind: str = "reading"
+    before: dict[str, Reading], after: dict[str, Reading], *, kind: str = "reading"
 ) -> Iterator[Change]:
     """Readings by name, and by how much each number moved."""
     for name in dict.fromkeys([*before, *after]):
@@ -241,8 +238,8 @@ def _verdicts(one: Verdict | None, two: Verdict | None) -> Iterator[Change]:
     sides = [{row.id: row for row in (*v.evidence, *v.against)} if v else {} for v in (one, two)]
     named = {at: row.says or at for side in sides for at, row in side.items()}
     both = [at for at in named if all(at in side and not at.startswith(SUM) for side in sides)]
-    old, new = ({named[at]: side[at].reading for at in both} for side in sides)
-    yield from _readings(old, new)
+    had = ({named[at]: side[at].reading for at in both} for side in sides)
+    yield from _readings(*had)
     # What only one of them stands on is no reading that moved: the other side may read the same.
     a, b = ({_said(row): "there" for at, row in side.items() if at not in both} for side in sides)
     for text in {**a, **b}:
@@ -319,26 +316,18 @@ def _of_bundles(one: Bundle, two: Bundle) -> Iterator[Change]:
 
 
 def _explained(boxes: Iterable[tuple[str, ...]], a: Path, b: Path) -> dict[str, Any]:
-    """What could explain a new failure in two batches, of each pair of boxes by the bundles that lie beside their runs."""
+    """What could explain a new failure in two batches, of each pair of boxes by bundles under their names, or beside the runs."""
     builds, blind = [], []
     for pair in dict.fromkeys(boxes):
         title = " -> ".join(dict.fromkeys(pair))
-        (one, why), (two, why_not) = map(_evidence, pair, (a, b))
+        named = zip((bundle_of([box], None) for box in pair), (a, b), strict=True)
+        (one, why), (two, why_not) = (at if at[0] else bundle_of([], by) for at, by in named)
         if one and two:
-            builds.append(_built(title, open_bundle(one), open_bundle(two)))
+            built = map(_builds, map(open_bundle, (one, two)))
+            builds.append(_pair(title, _readings(*built, kind="build")))
         else:
             blind.append(f"{title}: not available because {why or why_not}")
     return {"builds": tuple(builds), "blind": tuple(blind)}
-
-
-def _evidence(box: str, batch: Path) -> tuple[Path | None, str]:
-    """Where the bundle of a run's box lies: under its name, else beside the run; or why nowhere."""
-    named = bundle_of([box], None)
-    return named if named[0] else bundle_of([], batch)
-
-
-def _built(title: str, one: Bundle, two: Bundle) -> Pair:
-    return _pair(title, _readings(_builds(one), _builds(two), "build"))
 
 
 def _text(of: Any) -> str:
@@ -379,9 +368,8 @@ def as_text(found: Comparison) -> str:
         f"{n}: {path}{f', box {box}' * bool(box)}"
         for n, path, box in zip("AB", (found.a, found.b), boxes, strict=True)
     ]
-    lines.append(found.summary)
-    if found.builds and not found.changes("build"):
-        lines.append("Kernel, driver, torch and memory settings are the same on both sides.")
+    alike = "Kernel, driver, torch and memory settings are the same on both sides."
+    lines += [found.summary, *[alike] * bool(found.builds and not found.changes("build"))]
     lines += [f"What could explain a new failure, of {line}" for line in found.blind]
     pairs = (*found.builds, *found.pairs)
     for kind, heading in TITLES.items():

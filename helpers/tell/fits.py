@@ -11,7 +11,7 @@ from helpers.fits.answer import Answer
 from helpers.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.units import show_bytes
 
-from .shown import SCREEN, Column, Shown, screen, words, wrapped
+from .shown import SCREEN, Column, Shown, words, wrapped
 
 
 def headline(answer: Answer) -> str:
@@ -87,7 +87,7 @@ def verdict(answer: Answer) -> Verdict:
 
 def as_text(answer: Answer) -> str:
     """The answer of the command ``fits`` for a terminal."""
-    out = [headline(answer), "", rows_table(answer).text(screen()), ""]
+    out = [headline(answer), "", rows_table(answer).text(0), ""]
     out += [f"Against: {answer.ceiling_source}"] * bool(answer.ceiling_source)
     lines = [*solved_lines(answer), *answer.notes, *(f"Missing: {one}" for one in answer.missing)]
     return "\n".join([*out, *(part for line in lines for part in wrapped(line, "", "  ", SCREEN))])

@@ -197,10 +197,11 @@ class Shown:
         return replace(self, columns=rest[0], cells=rest[1:])
 
     def __str__(self) -> str:
-        return self.text(screen() if sys.stdout.isatty() else None)
+        return self.text(0 if sys.stdout.isatty() else None)
 
     def text(self, columns: int | None = None) -> str:
-        """The table as text, a column of numbers right; wider than ``columns`` it is wrapped, and its notes with it."""
+        """The table as text, a column of numbers right; wider than ``columns`` (0: the terminal's) it is wrapped, with its notes."""
+        columns = shutil.get_terminal_size().columns if columns == 0 else columns
         head = self._heads()
         body, why = self._written()
         lines = _aligned(head, body, None) if body else [self.nothing]
@@ -365,11 +366,6 @@ def display(view: Any, data: dict[str, object] | None = None, again: bool = Fals
     print(view.alt if isinstance(view, Shown) and view.draw else view)
 
 
-def screen() -> int:
-    """Columns of what a command prints: those of the terminal, of COLUMNS, else 80."""
-    return shutil.get_terminal_size().columns
-
-
 def _aligned(head: list[str], body: list[list[Cell]], columns: int | None) -> list[str]:
     """The lines of a table with its header. Wider than ``columns`` long cells are wrapped; where there is no room, a line a cell."""
     right, texts = _numbers(body), [head, *([one.words for one in row] for row in body)]
@@ -470,11 +466,11 @@ def _letters(number: int) -> str:
 
 def within(text: str, columns: int = 0) -> str:
     """Lines for a terminal: prose that is too long is wrapped, and goes on below itself; a label with its path is not."""
-    out = []
+    out, most = [], columns or shutil.get_terminal_size().columns
     for line in text.split("\n"):
         lead = line[: len(line) - len(line.lstrip())]
-        fits = columns_of(line) <= (columns or screen()) or line.count(" ", len(lead)) < 2
-        out += [line] if fits else wrapped(line.strip(), lead, lead + "  ", columns or screen())
+        fits = columns_of(line) <= most or line.count(" ", len(lead)) < 2
+        out += [line] if fits else wrapped(line.strip(), lead, lead + "  ", most)
     return "\n".join(out)
 
 
@@ -488,29 +484,24 @@ def wrapped(text: str, indent: str = "", then: str | None = None, columns: int =
 _WORDS = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 
 
-def typed(command: str, indent: str = "", columns: int = SCREEN) -> list[str]:
+def typed(command: str, indent: str = "") -> list[str]:
     """The lines of a command as they are typed; one too long is broken where a shell goes on reading. Quoted words stay whole."""
-    return [
-        indent + one
-        for line in command.splitlines()
-        for one in _typed(plain(line), columns - len(indent))
-    ]
-
-
-def _typed(line: str, columns: int) -> list[str]:
-    words, first = _WORDS.findall(line), line[: len(line) - len(line.lstrip())]
-    if columns_of(line) <= columns or "".join("".join(words).split()) != "".join(line.split()):
-        return [line]
-    note = next((at for at, word in enumerate(words) if word[0] == "#"), len(words))
-    about = " ".join(words[note:]).strip("# ")
-    out, ended = wrapped(about, first + "# ", columns=columns) if about else [], True
-    for word in words[:note]:
-        if ended:
-            out.append(first + word)
-        elif columns_of(f"{out[-1]} {word}") <= columns - 2:
-            out[-1] += f" {word}"
-        else:
-            out[-1:] = [out[-1] + " \\", f"{first}    {word}"]
-        ended = word[-1] == ";" and word != "\\;"
-        out[-1] = out[-1][:-1] if ended else out[-1]
+    out: list[str] = []
+    for line in (indent + plain(line) for line in command.splitlines()):
+        words, first = _WORDS.findall(line), line[: len(line) - len(line.lstrip())]
+        note = next((at for at, word in enumerate(words) if word[0] == "#"), len(words))
+        if columns_of(line) <= SCREEN or "".join("".join(words).split()) != "".join(line.split()):
+            out, note = [*out, line], 0
+        elif about := " ".join(words[note:]).strip("# "):
+            out += wrapped(about, first + "# ", columns=SCREEN)
+        ended = True
+        for word in words[:note]:
+            if ended:
+                out.append(first + word)
+            elif columns_of(f"{out[-1]} {word}") <= SCREEN - 2:
+                out[-1] += f" {word}"
+            else:
+                out[-1:] = [out[-1] + " \\", f"{first}    {word}"]
+            ended = word[-1] == ";" and word != "\\;"
+            out[-1] = out[-1][:-1] if ended else out[-1]
     return out

@@ -16,7 +16,7 @@ from helpers.look.bundle import Bundle, open_box, recorded_names
 from helpers.shapes import Ttm
 from helpers.units import GIB, near, show_bytes
 
-from .shown import SCREEN, Column, Shown, cell, plain, screen, typed, words, wrapped
+from .shown import SCREEN, Column, Shown, cell, plain, typed, words, wrapped
 
 STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
 STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "binds"]
@@ -45,7 +45,7 @@ def as_text(answer: Ttm) -> str:
     out = [
         f"{answer.box}: every ceiling between the RAM and torch",
         "",
-        Shown("The ceilings", columns, rows).text(screen()),
+        Shown("The ceilings", columns, rows).text(0),
         "",
         f"The one that binds: {binds or 'none was found'}",
         "",
@@ -56,7 +56,7 @@ def as_text(answer: Ttm) -> str:
         out += ["", command_text(answer)]
         others = [c.system for c in answer.commands[1:]]
         out += [f"Other ways, in full with --json: {', '.join(others)}"] if others else []
-    return "\n".join([*out, "", mistaken_table().text(screen())])
+    return "\n".join([*out, "", mistaken_table().text(0)])
 
 
 def decision_table(stack: Stack, answer: Ttm) -> Shown:

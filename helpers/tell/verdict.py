@@ -101,11 +101,9 @@ def brief(verdict: Verdict) -> str:
 
 def _reason(row: Evidence) -> list[str]:
     """A piece of evidence in lines of a terminal."""
-    value, says = quoted(row), _flat(row.says)
-    if row.reading.unit != "text":
-        return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
-    words = wrapped(value, "    ", columns=SCREEN)[:MOST_WHY] if value else []
-    return [*wrapped(says, "  ", "    ", SCREEN), *words]
+    value, says, sized = quoted(row), _flat(row.says), row.reading.unit != "text"
+    words = wrapped(value, "    ", columns=SCREEN)[:MOST_WHY] if value and not sized else []
+    return wrapped(f"{value}: {says}" if sized else says, "  ", "    ", SCREEN) + words
 
 
 def _typed(verdict: Verdict, listed: list[tuple[str, str, str]]) -> list[str]:

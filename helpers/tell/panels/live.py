@@ -86,7 +86,7 @@ class Monitor:
         return lines
 
     def chart(self) -> str:
-        """The shares over the last two minutes as one small drawing, the newest at the right, events as upright lines."""
+        """The shares over the last two minutes as one small bare, the newest at the right, events as upright lines."""
         from helpers.tell.sheet import SERIES
 
         lines, words, at = [], [], [one["at"] for one in list(self.ring)[-DRAWN:]]
@@ -271,6 +271,7 @@ def terminal(pid: int, every_s: float, count: int | None, as_json: bool) -> int:
     """Show the samples until ``q``, Ctrl-C, a closed terminal or ``count`` samples; lines where the output is no terminal."""
     monitor = Monitor()
     ended: list[str] = []
+    bare = getattr(sys.stdout, "drawn", sys.stdout)
     drawn = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     feed = Feed(monitor.ring.append, ended.append, str(pid), str(every_s))
     says, before, seen = KEYS, None, 0
@@ -279,7 +280,7 @@ def terminal(pid: int, every_s: float, count: int | None, as_json: bool) -> int:
     try:
         if drawn:
             tty.setcbreak(0)
-            print(SCREEN, end="")
+            print(SCREEN, end="", file=bare)
         while not ended and (count is None or seen < count):
             ready = select.select([0] if drawn else [], [], [], 0.1)[0]
             key = os.read(0, 1) if ready else b" "
@@ -294,7 +295,7 @@ def terminal(pid: int, every_s: float, count: int | None, as_json: bool) -> int:
                 print(json.dumps(newest) if as_json else line_of(newest), flush=True)
             elif not monitor.paused or key != b" ":
                 lines = picture(monitor, says, *shutil.get_terminal_size())
-                print(HOME + "\x1b[K\n".join(lines) + "\x1b[J", end="", flush=True)
+                print(HOME + "\x1b[K\n".join(lines) + "\x1b[J", end="", file=bare, flush=True)
     except KeyboardInterrupt:
         pass
     finally:
@@ -304,7 +305,7 @@ def terminal(pid: int, every_s: float, count: int | None, as_json: bool) -> int:
         if old is not None:
             with suppress(OSError, termios.error):  # a terminal that is gone takes nothing back
                 termios.tcsetattr(0, termios.TCSADRAIN, old)
-                print(BACK, end="", flush=True)
+                print(BACK, end="", file=bare, flush=True)
     print("".join(f"{one}\n" for one in [*ended, *([says] if says != KEYS else [])]), end="")
     return int(bool(ended))
 
