@@ -24,7 +24,7 @@ NOT_MEASURED_BYTES = 1 << 62
 """NVML's 2**64 - 1 for "not available", printed as 17179869184.00 GiB, and what a negative number wraps to."""
 _NUMBER = r"[0-9][0-9.,']{0,30}"
 _LETTERS = {letter: power % 4 + 1 for power, letter in enumerate("kmgtкмгт")}
-_TYPED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
+_TYPED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*", re.IGNORECASE)
 _PRINTED = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_]*)\s*")
 _UNIT = re.compile(
     r"(?:b|bytes?|octets?|байт|([kmgtкмгт])([iи]?)(?:b(?:ytes?)?|o|б)?)?", re.IGNORECASE

@@ -236,3 +236,13 @@ def test_parquet_that_is_no_trace_is_refused(tmp_path):
         pq.write_table(wrong, tmp_path / "wrong.parquet")
         with pytest.raises(TraceError, match=says):
             from_parquet(tmp_path / "wrong.parquet")
+
+
+def test_a_file_begun_in_the_middle_says_which_id_is_missing_and_what_to_do():
+    lines = ['{"op": "alloc", "id": 1, "size": 100}', '{"op": "free", "id": 9}']
+    with pytest.raises(TraceError) as caught:
+        from_oracle(lines)
+    says = (
+        "line 2 (free) names id 9, which was not allocated before: record from the program's start"
+    )
+    assert str(caught.value).startswith(says)

@@ -63,6 +63,14 @@ def operations(trace):
     ]
 
 
+def test_a_trace_without_operations_is_told_so_not_to_take_a_smaller_card(tmp_path):
+    path = tmp_path / "head.jsonl"
+    path.write_text('{"job": {}}\n')
+    done = run("shrink", path, "--capacity", "1GiB", "--out", tmp_path / "small")
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert "the trace has no operation: expected at least one allocation" in done.err
+
+
 def test_the_bundled_failure_is_proved_by_few_requests_and_a_short_program(
     tmp_path, monkeypatch, capsys
 ):

@@ -86,6 +86,16 @@ def test_what_is_no_size_is_refused(words):
     assert quantity(words) is None
 
 
+def test_a_size_may_be_typed_with_its_unit_written_out():
+    """As ``diagnose`` and ``replay`` print it: to be copied into --capacity."""
+    assert parse_size("42949672960 bytes") == parse_size("40GiB") == 42949672960
+    assert (parse_size("1 byte"), parse_size("2 kbytes"), parse_size("2 kibytes")) == (
+        1,
+        2000,
+        2048,
+    )
+
+
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "8 pages", "1e9", "8GiBs", "0x10", "nan"])
 def test_what_is_no_typed_size_is_refused_with_what_was_seen(text):
     with pytest.raises(ValueError, match="expected bytes or a number with a unit"):

@@ -18,7 +18,7 @@ from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.engine import limit, replay
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import NO_OPERATION, Op, Trace
 from helpers.settings.table import behaviour
 from helpers.settings.text import (
     LARGE_STEP_BYTES,
@@ -165,6 +165,8 @@ def shrink(
     search, which says so. Raises ValueError where nothing fails, or as it did before only while segments lie as recorded.
     """
     began = time.monotonic()
+    if not len(trace):
+        raise ValueError(NO_OPERATION)
     how = {"torch": torch, "build": build, "fraction": fraction}
     trial = _Trial(conf, card, how, began + seconds)
     stream, _, notes = prepared(trace, card)

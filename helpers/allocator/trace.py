@@ -24,6 +24,9 @@ _BATCH = 2000
 _LARGEST = 1 << 62
 
 
+NO_OPERATION = "the trace has no operation: expected at least one allocation; record again from the program's start"
+
+
 class TraceError(ValueError):
     """A trace that cannot be read or cannot have happened. The message is one line: seen, expected, what to do."""
 
@@ -212,7 +215,8 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             name = _id(row, number)
             if name not in latest:
                 what = f"names id {name!r}, which was not allocated before"
-                raise TraceError(f"line {number} ({kind}) {what}")
+                do = "record from the program's start, or leave out what was live before"
+                raise TraceError(f"line {number} ({kind}) {what}: {do}")
             ident = latest[name]
             if kind == "free":
                 live.discard(name)

@@ -13,7 +13,7 @@ from helpers.allocator.capacity import Progress, Runs, clashes, lower_bound, pre
 from helpers.allocator.driver import Card
 from helpers.allocator.growth import grows
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import NO_OPERATION, Op, Trace
 from helpers.settings.table import OPTIONS, Behaviour, behaviour
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse, parts
 from helpers.shapes import FirstOom, LiveBytes, Replay, WhatIf
@@ -50,8 +50,7 @@ def whatif(
     or a card smaller than what was live on it at the start.
     """
     if not len(trace):
-        expected = "expected at least one allocation; record again from the program's start"
-        raise ValueError(f"the trace has no operation: {expected}")
+        raise ValueError(NO_OPERATION)
     rules = behaviour(torch, build)
     warnings = [rules.note] if rules.note else []
     confs, remarks = _confs(trace, rules, confs)
