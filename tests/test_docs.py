@@ -166,3 +166,21 @@ def test_published_peaks_are_met_as_the_reference_says():
     near = sum(error <= 0.03 for error in off.values())
     assert f"{near} of {len(off)} published peaks are met within 3 %" in says
     assert f"median {median(off.values()):.1%}, worst {max(off.values()):.0%}" in says
+
+
+def test_public_programs_are_rehearsed_as_the_reference_says():
+    """Random weights and made-up data, on torch 2.14.1; the list was written before the first run, and all of it stands here."""
+    path = Path(__file__).parent / "data" / "rehearsed_programs.tsv"
+    rows = [*csv.DictReader(path.read_text(encoding="utf-8").splitlines(), delimiter="\t")]
+    assert len({row["program"] for row in rows}) == len(rows) >= 40
+    for row in rows:
+        assert {row["first"], row["result"]} <= {"ended", "failed", "timed out"}, row
+        assert (row["result"] == "ended") == (row["rc"] == "0") and row["assumed"], row
+        assert re.fullmatch(r"(at least )?\d+", row["peak_mib"]) and int(row["seconds"]) > 0, row
+        assert row["note"] or {row["first"], row["result"]} == {"ended"}, row
+        assert row["source"] and row["does"] and row["command"], row
+    says = " ".join(Path("helpers/README.md").read_text(encoding="utf-8").split())
+    first, last = (sum(row[when] == "ended" for row in rows) for when in ("first", "result"))
+    assert (
+        f"{last} of {len(rows)} public programs run to their end, {first} at the first try" in says
+    )
