@@ -26,6 +26,13 @@ mask = along(ops.ones_like.default, (long,), {"dtype": torch.long})
 lengths = along(ops.sum.dim_IntList, (mask, [1]), {})
 print(drawn.tolist(), lengths.tolist(), [place(one) in along.unknown for one in (drawn, long, mask, lengths)])
 
+masks, index = torch.tensor([True, False, True]), torch.tensor([0, 1])
+for at in ([masks], [masks, index]):  # a number at one mask is filled in without a count, at more it is counted
+    given = torch.zeros(3, 2), at, torch.tensor(1.0)
+    along.before((ops.index_put_.default, "masks", given, {}, []), False)
+    print(*along.witness.coming)
+    along.witness.coming.clear()
+
 class Stands(torch.Tensor):
     @staticmethod
     def __new__(cls, inner):
@@ -73,6 +80,8 @@ def test_long_masks_tensors_that_stand_for_others_and_a_programs_own_backward_ar
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     said = ended.stdout.splitlines()
     assert said[0] == f"{[5] * 6} {[32000] * 4} [True, True, False, False]", ended.stderr
+    assert said[1:3] == ["", "(2, True)"], ended.stderr
+    said = said[2:]
     assert said[1:3] == ["[0.0, 0.0, 0.0] True ", "[1.0, 1.0, 1.0] True"], ended.stderr
     # What a program wrote of the backward pass itself is computed along, what is torch's own of it is not.
     assert said[3:] == ["True 0 None", "[0.0, 0.0, 0.0] [1.0, 1.0, 1.0] 1.0"], ended.stderr

@@ -194,7 +194,8 @@ class _Along:
         elif kind == "masks":
             coming += map(self.count, filter(None.__ne__, args[1]))
             back = args[0] if len(args) < 3 else args[2]
-            fills = len(args) > 2 and back.numel() == 1  # done without counting
+            # A number at one mask is put there without counting (canDispatchToMaskedFill in ATen).
+            fills = len(args) > 2 and back.numel() == 1 and not back.is_cuda and len(coming) == 1
             coming[:] = [] if fills else [one for one in coming if one[0] >= 0]
             later += coming if differentiates and back.requires_grad else []
         return None, unknown
