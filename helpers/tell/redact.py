@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -165,12 +166,9 @@ def _text(raw: bytes) -> tuple[str | None, str]:
 
 def _json(name: str, text: str | None) -> Any:
     """The data of a file of JSON by its name; None of another, or where it is torn."""
-    if text is None or not name.endswith((".json", ".ipynb")):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    with suppress(ValueError, RecursionError):
+        return json.loads(text) if text and name.endswith((".json", ".ipynb")) else None
+    return None
 
 
 def _unused(name: str, used: Mapping[str, bytes]) -> str:

@@ -537,9 +537,8 @@ def is_iban(value: str) -> bool:
 def is_card(value: str) -> bool:
     """Whether the check digit of ISO 7812 holds."""
     digits = [int(char) for char in reversed(value) if char.isdigit()]
-    return (
-        sum(sum(divmod(2 * one, 10)) if at % 2 else one for at, one in enumerate(digits)) % 10 == 0
-    )
+    each = (sum(divmod(2 * one, 10)) if at % 2 else one for at, one in enumerate(digits))
+    return sum(each) % 10 == 0
 
 
 # --- what bytes and base64 hold
@@ -620,13 +619,16 @@ def is_secret(match: re.Match[str], group: str) -> bool:
 
 
 _LONGEST_HEAD, _TEXTS = 25, "token place phone day iban card serial".split()
+_HEADS = Words(_COLUMNS)
 
 
 def cells(text: str) -> Iterator[tuple[str, str, int]]:
     """What stands below the heads of redact.yaml, and where: in fields of equal number, or of words that begin or end as heads."""
     below = seen = 0
-    for head in WRITING["head"].finditer(lower(text)):
-        start, end = text.rfind("\n", 0, head.start()) + 1, text.find("\n", head.end())
+    low = lower(text)
+    places = {at for word in _HEADS.likely(low) for at in occurrences(word, low)}
+    for head in sorted(at for at in places if WRITING["head"].match(low, at)):
+        start, end = text.rfind("\n", 0, head) + 1, text.find("\n", head)
         if start < below or end < seen:
             continue
         seen, line = end + 1, text[start:end].replace("(REASON)", "")

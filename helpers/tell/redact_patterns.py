@@ -284,7 +284,8 @@ class Page:
     def __init__(self, view: View):
         self.view, self.text = view, view.text
         self.low = lower(view.text).replace("\t", " ")
-        self.words = frozenset(_HINTS.likely(self.low))
+        likely = _HINTS.likely(self.low)  # which says nothing of a word of two signs
+        self.words = frozenset(one for one in likely if len(one) > 2 or one in self.low)
         self._lines: dict[str, list[Line]] = {}
 
     def lines_with(self, word: str) -> list[Line]:
@@ -338,13 +339,12 @@ class Detector:
         self.kind, self.what = row["kind"], row["what"]
         self.example, self.source = row["example"], row["source"]
         self.near = tuple(filter(None, filled(row.get("near", "")).split("|")))
+        self.hints = frozenset(self.near)
         self.flags = frozenset(row.get("flags", "").split())
         how = re.MULTILINE | (re.IGNORECASE if "any-case" in self.flags else 0)
         self.text, self.how = filled(row["pattern"]), how
-        self.needs, self.unless = (
-            re.compile(filled(row.get(name, none)), how)
-            for name, none in (("needs", ""), ("unless", "(?!)"))
-        )
+        self.needs = re.compile(filled(row.get("needs", "")), how)
+        self.unless = re.compile(filled(row.get("unless", "(?!)")), how)
         self.gate = re.compile(filled(row["gate"]), how) if "gate" in row else None
         self.stretch, self.also = row.get("stretch", ""), row.get("also", "").split("|")
         self.crosses = bool(_CROSSES.search(_WITHIN.sub("", self.text)))
@@ -356,7 +356,7 @@ class Detector:
 
     def matches(self, page: Page) -> Iterator[re.Match[str]]:
         """Where the pattern fits: in the lines that hold a word of ``near`` and what the gate asks for, or near them."""
-        words = [word for word in self.near if word in page.words]
+        words = sorted(self.hints & page.words, key=self.near.index)
         if "at-hint" in self.flags:
             places = (at for word in words for at in occurrences(word, page.low))
             yield from filter(None, map(partial(self.pattern.match, page.text), places))
@@ -649,7 +649,7 @@ def _spans(view: View, known: Known, detectors: Iterable[Detector], strong: bool
     """What detectors find in one view; ``strong`` tries the surest alone."""
     page = Page(view)
     for detector in detectors:
-        here = not (detector.near and page.words.isdisjoint(detector.near))
+        here = not (detector.near and page.words.isdisjoint(detector.hints))
         if here and (not strong or detector.flags & {"strong", "long"}):
             for match in detector.matches(page):
                 yield from detector.spans(match, known, strong)
