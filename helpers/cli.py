@@ -1,4 +1,4 @@
-"""One thin command per verb: ``python -m helpers VERB``. A command reads arguments and prints; the work is done elsewhere.
+"""One thin command per verb: ``python3 -m helpers VERB``. A command reads arguments and prints; the work is done elsewhere.
 
 Exit 0: answered, whatever the answer. 1: a run did not answer, or a check failed. 2: wrong use, in one line.
 ``capture``, and ``diagnose`` of a text or a bundle, need nothing but the standard library of Python 3.8; the other verbs need

@@ -29,7 +29,7 @@ needs_pip = pytest.mark.skipif(
     reason="the Python of these tests has no pip to play the host's",
 )
 
-# What stands in for python -m helpers: it tells how it was started.
+# What stands in for python3 -m helpers: it tells how it was started.
 TELLS = """\
 import json, os, sys
 print("TOLD " + json.dumps({"argv": sys.argv[1:], "path": sys.path, "env": dict(os.environ), "python": sys.executable,

@@ -16,6 +16,7 @@ from data_rows import read_rows
 from pythons import starts
 from run_stand_in import ROOT, StandIn
 
+from helpers import cli
 from helpers.cli import main, parsers
 from helpers.commands import share
 from helpers.look.bundle import RECORDED, BundleWriter, open_box, open_bundle, recorded_names
@@ -40,7 +41,7 @@ def casebook(monkeypatch):
 def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
     done = casebook(*words.split())
     assert done.code == 2 and line in done.err and done.out == ""
-    assert done.err.startswith("python -m helpers: ") and done.err.count("\n") == 1
+    assert done.err.startswith("python3 -m helpers: ") and done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -225,10 +226,20 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback():
     assert done.stderr == "" and len(done.stdout) == 1
 
 
-def test_without_the_workbooks_packages_a_verb_names_the_way_out(casebook, monkeypatch):
+def test_without_the_workbooks_packages_a_verb_names_the_way_out(casebook, monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
     monkeypatch.setitem(sys.modules, "pydantic", None)
     done = casebook("schema", "run")
     assert done.code == 2 and "make setup" in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.skipif(not (ROOT / ".venv").is_dir(), reason="no set-up in this checkout")
+def test_a_python_without_the_packages_goes_on_with_the_set_up_one(tmp_path):
+    bare = [getattr(sys, "_base_executable", sys.executable), "-I", "-S", MAIN]
+    done = subprocess.run(
+        [*bare, "schema", "run"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0 and json.loads(done.stdout)["title"] == "Run", done.stderr
 
 
 MESSAGE = oom("2.00 GiB", "23.56 GiB", "512.00 MiB", "22.00 GiB", "300.00 MiB") + "\n"

@@ -242,7 +242,7 @@ except OSError as error:
 
 
 def test_without_openssl_or_keys_one_line_says_what_to_do(tmp_path, monkeypatch):
-    with pytest.raises(FleetError, match="make them: python -m helpers fleet keys"):
+    with pytest.raises(FleetError, match="make them: python3 -m helpers fleet keys"):
         security(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FleetError, match="seen no program openssl; .* install it") as refused:

@@ -102,7 +102,7 @@ def test_one_cell_is_tagged_as_the_one_that_tells_the_machine(path):
     (told,) = [cell for cell in cells(path, "code") if "machine" in cell.metadata.get("tags", [])]
     loud, machine, *_ = text_of(told).splitlines()
     assert machine_line(nbformat.read(path, 4)) == machine
-    assert loud.startswith("NOT THIS MACHINE: ") and 'box = "live"' in loud
+    assert loud.startswith("NOT THIS MACHINE, but ") and 'box = "live"' in loud
     assert "machine_line(" in told.source
 
 

@@ -614,8 +614,8 @@ HERE = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 @pytest.mark.parametrize(
     ("bundle", "loud"),
     [
-        (open_box("cuda-healthy"), "NOT THIS MACHINE: below is cuda-healthy."),
-        (of_boot("another"), "NOT THIS MACHINE AS IT RUNS NOW: below is a-box."),
+        (open_box("cuda-healthy"), "NOT THIS MACHINE, but cuda-healthy."),
+        (of_boot("another"), "NOT THIS MACHINE AS IT RUNS NOW, but a-box."),
         (of_boot(HERE), ""),
         (of_boot(None), ""),
     ],

@@ -169,5 +169,5 @@ def named(found: Requests) -> Requests:
     if any(site.name not in (BEFORE, NO_LINE) for site in found.sites):
         seen = "every call site of the trace lies in a package, none in the program's own files"
     raise LinesError(
-        f"{seen}; expected stacks: record again with python -m helpers record -- COMMAND"
+        f"{seen}; expected stacks: record again with python3 -m helpers record -- COMMAND"
     )

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         page = str(write_index(result.folder))
     except OSError as error:
-        advice = f"make room, then: python -m helpers report {result.folder}"
+        advice = f"make room, then: python3 -m helpers report {result.folder}"
         page = f"no page: {error.strerror}; {advice}"
     told = {**status_json(view), "unrecorded": list(result.unrecorded), "page": page}
     lines = (f"  {line}" for line in result.unrecorded)
@@ -215,7 +215,7 @@ def collect(arguments: argparse.Namespace) -> int:
 
     folders DIR ...: batch folders, or folders that hold some
     --out FOLDER !: where the merge goes; may hold an earlier one
-    Example: collect nights/oak nights/elm --out outputs/all-boxes
+    Example: collect nights/oak nights/elm --out outputs/both
     """
     from helpers.run import history
     from helpers.run.record import read_batch, status_json, status_text

@@ -140,7 +140,7 @@ def _pasted(name: str) -> CaseEvidence:
             pasted = evidence_from_message(() if kind else file.lines())
             if pasted.error_text.strip():
                 return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
-            snapshot = "; a memory snapshot is read by: python -m helpers diagnose FILE"
+            snapshot = "; a memory snapshot is read by: python3 -m helpers diagnose FILE"
             other = snapshot if "pickle" in kind else ""
             raise WrongUse(f"no error text in it: {kind or file.note or 'empty'}{other}")
     except (OSError, ValueError) as error:

@@ -68,9 +68,9 @@ def record(given: Given) -> int:
     asked: dict[str, Any] = {"max_events": given.max_events, "cpu_profile": given.cpu_profile}
     asked |= {"hang_after_s": given.hang_after or None, "python": given.torch_python}
     done = record.record(command, _out(given, "trace"), **asked)
-    ask = f"next: python -m helpers whatif {done.trace} --capacity 20GiB"
+    ask = f"next: python3 -m helpers whatif {done.trace} --capacity 20GiB"
     if more := _grows(done.trace):
-        ask = f"{more}; next: python -m helpers leaks {done.trace} --capacity 20GiB"
+        ask = f"{more}; next: python3 -m helpers leaks {done.trace} --capacity 20GiB"
     end = f"{done.kind}: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}"
     if given.json:
         print(json.dumps(asdict(done), default=str), file=sys.stderr)
@@ -381,7 +381,7 @@ def told(done: Rehearsal) -> list[str]:
     elif done.error:
         it = "it ended by" if done.exit_code else "it ended well, but one of its processes ended by"
         lines.append(f"{it} {done.error}")
-    ask = f"next: python -m helpers whatif {done.trace}"
+    ask = f"next: python3 -m helpers whatif {done.trace}"
     lines.append(f"trace: {done.trace}; {ask}" if done.trace else f"no trace: {done.why_no_trace}")
     first, *rest = lines
     more = [one for one in done.notes if done.trace or one not in done.why_no_trace]

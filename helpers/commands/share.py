@@ -31,7 +31,7 @@ def share(arguments: argparse.Namespace) -> int:
     --allow-binary: keep what cannot be read for sure
     --allow-found: write it although the second scan found something
     --force: replace files that are there
-    Example: share outputs/20260301T210000Z-overnight --issue pytorch
+    Example: share outputs/20260301T210000Z-quick --issue rocm
     """
     from helpers.look.files import write_atomic
     from helpers.tell import share

@@ -102,13 +102,13 @@ def replay(arguments: argparse.Namespace) -> int:
     """What the caching allocator does with a trace under other settings, to the byte.
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
-    --policy {firstfit,topdown,monotonic,recorded}: where the driver puts segments (default: as recorded, else the lowest
-        free range)
+    --policy NAME: where the driver puts segments: firstfit, topdown, monotonic or recorded (default: as recorded, else the
+        lowest free range)
     --results OUT: write one JSON line an operation; - prints them
     --parquet OUT: write the trace itself as a small Parquet file, which replays the same and which DuckDB reads
     --force: write over what is there
     --engine {auto,compiled,plain} = auto: hidden
-    Example: replay run.pickle --capacity 20GiB --conf expandable_segments:True
+    Example: replay run.pickle --conf expandable_segments:True
     """
     from helpers.allocator import engine as allocator
     from helpers.allocator.load import to_parquet

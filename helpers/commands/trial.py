@@ -95,7 +95,7 @@ def tune(arguments: argparse.Namespace) -> int:
     --maximize: the largest value is the best
     --torch-python PATH: the interpreter of the objective
     --seed N <int> = 0: of the sampler
-    Example: tune objective.py:train --study study.db --param lr=1e-5..1e-1:log
+    Example: tune fit.py:loss --study s.db --param lr=1e-5..0.1
     """
     from helpers.load.targets import environment, torch_interpreter
     from helpers.load.tuning import Settings, worker
@@ -151,7 +151,7 @@ def criteria(arguments: argparse.Namespace) -> int:
     --exit-code N <int>: how the run of the log ended, where the log does not say so
     --files FILE +: what the run should have written; .pt is loaded weights only, by torch's own Python
     --card SIZE: the card's memory, such as 24GiB
-    Example: criteria --log train.log --exit-code 0 --files model.pt model_metadata.json
+    Example: criteria --log train.log --exit-code 0
     """
     from helpers.load import criteria
     from helpers.tell.training import criteria_table

@@ -10,7 +10,7 @@ as ``--help`` shows it, with a colon before its help (an indented line goes on w
     --conf STR ...: may be given again         --resume [BATCH]: "" where no word follows it
     --policy {a,b}: one of these words         --out FOLDER !: must be given
     command -- COMMAND: all that follows       --engine {a,b} = a: hidden
-    --against P +: one or more, also again     Example: what follows `python -m helpers`
+    --against P +: one or more, also again     Example: what follows `python3 -m helpers`
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, Callable, Iterator  # noqa: UP035 -- subscribed when imp
 
 from helpers.child import OUTPUTS as OUTPUTS
 
-PROGRAM = "python -m helpers"
+PROGRAM = "python3 -m helpers"
 KINDS = {"<int>": int, "<float>": float}
 
 Run = Callable[[argparse.Namespace], int]

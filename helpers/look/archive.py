@@ -45,7 +45,7 @@ def read_files(path: Path) -> dict[str, bytes]:
         advice = "expected a readable bundle; check its owner and mode"
         name = str(error.filename or path)[:200]
         raise BundleError(f"{name}: {error.strerror}; {advice}") from error
-    expected = "expected an evidence bundle (python -m helpers capture)"
+    expected = "expected an evidence bundle (python3 -m helpers capture)"
     raise BundleError(f"{path}: no such file or folder; {expected}")
 
 

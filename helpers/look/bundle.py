@@ -292,7 +292,7 @@ def open_bundle(path: str | Path) -> Bundle:
     path = Path(path)
     files = read_files(path)
     if "manifest.json" not in files:
-        expected = "expected an evidence bundle (python -m helpers capture)"
+        expected = "expected an evidence bundle (python3 -m helpers capture)"
         raise BundleError(f"{path}: no manifest.json; {expected}")
     manifest = _manifest(files.pop("manifest.json"), path)
     digests = {item.path: item.sha256 for item in manifest.items if item.path}

@@ -338,7 +338,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
-    name = "python -m helpers capture" if CHECKOUT.is_dir() else "python3 capture.pyz"
+    name = "python3 -m helpers capture" if CHECKOUT.is_dir() else "python3 capture.pyz"
     about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
     parser = _Parser(name, description=about, formatter_class=form, allow_abbrev=False)
     for option, words in _KNOWN["options"].items():

@@ -245,7 +245,7 @@ def security(folder: Path) -> Any:
 
     certificate, key = folder / CERTIFICATE, folder / KEY
     if not (certificate.is_file() and key.is_file()):
-        do = "make them: python -m helpers fleet keys; then copy the folder to every box"
+        do = "make them: python3 -m helpers fleet keys; then copy the folder to every box"
         raise FleetError(f"{folder}: seen no {CERTIFICATE} with its {KEY}; expected both; {do}")
     if key.stat().st_mode & 0o077:
         raise FleetError(
@@ -277,7 +277,7 @@ def serve(
         why = f"{error.strerror}; expected an address of this box; see: ip address"
         raise FleetError(f"--host {host}: {why}") from error
     if keys is None and not insecure and not all(map(_is_loopback, places)):
-        do = "run: python -m helpers fleet keys, or give --plan, of a plan that has insecure: true"
+        do = "run: python3 -m helpers fleet keys, or give --plan, of a plan that has insecure: true"
         raise FleetError(f"--host {host}: reached from other boxes; expected TLS there; {do}")
     kind = distributed.Scheduler if part == "scheduler" else distributed.Worker
     if part == "scheduler":

@@ -1,7 +1,7 @@
 """What a plan file and run.json hold, as pydantic models: unknown keys are refused, values do not change.
 
 The contracts that need no package (a verdict and its parts) are those of ``helpers.shapes``. The JSON Schema of every shape
-is printed by ``python -m helpers schema NAME``.
+is printed by ``python3 -m helpers schema NAME``.
 """
 
 from __future__ import annotations

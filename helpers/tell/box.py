@@ -29,7 +29,7 @@ def machine_line(bundle: Bundle) -> str:
     if is_this_box(bundle) or (bundle.kind == "live" and not any(boots)):
         return box_line(bundle)
     what = f"{ELSEWHERE} AS IT RUNS NOW" if bundle.kind == "live" else ELSEWHERE
-    return f'{what}: below is {bundle.box}. To look at this one: box = "live"\n{box_line(bundle)}'
+    return f'{what}, but {bundle.box}. To look at this one: box = "live"\n{box_line(bundle)}'
 
 
 def box_line(bundle: Bundle) -> str:

@@ -72,7 +72,7 @@ def verdict(answer: Answer) -> Verdict:
     names, lines = words("fits")["parts"], solved_lines(answer) or answer.missing
     known = [list(one.values()) for one in answer.rows if one["bytes"]]
     rows = [Evidence(one[0], seen(one[1], "bytes", one[-1]), names[one[0]]) for one in known]
-    ask = "python -m helpers fits MODEL --gpu NAME --context N"
+    ask = "python3 -m helpers fits MODEL --gpu NAME --context N"
     return Verdict(
         cause="other" if answer.fits else "cannot-tell" if answer.fits is None else "true-capacity",
         state="aside",

@@ -181,7 +181,7 @@ def verdict(study: FixStudy) -> Verdict:
     ways = ("trials", "replay", *WAYS)
     best = next((row for way in ways for row in by["helps"] if row.by == way), None)
     how = "this notebook with box = live and a time budget"
-    record = "python -m helpers record --out run.pickle -- python your_program.py"
+    record = "python3 -m helpers record --out run.pickle -- python your_program.py"
     step = NextStep(what=NOTHING_HELPS, command=record)
     if best:
         first = "First" if best.by == "trials" else "First to try"

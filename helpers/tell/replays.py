@@ -53,7 +53,7 @@ def replay_text(
     return Shown("A replay", ["figure", "value"], rows, below, before=[head, ""])
 
 
-LEAKS = "which lines keep it, and the step at which it runs out: python -m helpers leaks TRACE"
+LEAKS = "which lines keep it, and the step at which it runs out: python3 -m helpers leaks TRACE"
 SLOW_CALLS = "Slow calls: those to the card, which wait for it. Order: the one to use, then the fewest slow calls."
 
 
@@ -170,7 +170,7 @@ def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded:
         later = (
             f"Every request of these steps is met under {setting} on {size}, but {answer.grows}."
         )
-        keep = shapes.NextStep("Find what keeps it", "python -m helpers leaks TRACE")
+        keep = shapes.NextStep("Find what keeps it", "python3 -m helpers leaks TRACE")
         return replace(made, summary=later, next_step=keep)
     if now.first_oom is None:
         return made
@@ -190,7 +190,7 @@ def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded:
         ]
     if answer.needs_bytes:
         return _too_small(replace(made, evidence=evidence), answer, recorded)
-    own = "python -m helpers record --out trace.pickle -- python train.py"
+    own = "python3 -m helpers record --out trace.pickle -- python train.py"
     return replace(
         made,
         cause="allocator-fragmentation",

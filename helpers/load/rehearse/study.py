@@ -162,7 +162,7 @@ class _Bench:
         self.folder, self.python = Path(folder), torch_interpreter()
         torch, _ = build.find(self.python, "", build.cache())
         if torch is None:
-            how = f"run: python -m helpers rehearse --setup ({build.SIZE_WORDS})"
+            how = f"run: python3 -m helpers rehearse --setup ({build.SIZE_WORDS})"
             raise build.NotReady(f"no CUDA build of torch is set up for rehearsals; {how}")
         self.run = partial(rehearse, torch=torch, cache=build.cache(), log=self.folder / "log")
 

@@ -139,7 +139,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
         what, how = "the strategies measured on this box", "this notebook with box = live"
         missing = [Missing(reading=what, how=how)]
     name = way(free)
-    command, head = "python -m helpers vpoc FILE", "Nothing tried here would fill this memory"
+    command, head = "python3 -m helpers vpoc FILE", "Nothing tried here would fill this memory"
     if blows:
         words = f"{' and '.join(blows)} would not fit {show_bytes(free.bytes)}"
         head = words[0].upper() + words[1:]

@@ -208,7 +208,7 @@ def torch_numbers(pid: int, wait_s: float = 8.0) -> str:
     if b"CASEBOOK_RECORD" not in given:
         raise ValueError(
             f"process {pid} was not started under record, so torch's own numbers do not show; next time: "
-            "python -m helpers record --out run.pickle -- python your_program.py"
+            "python3 -m helpers record --out run.pickle -- python your_program.py"
         )
     path = next(Path(json.loads(given[b"CASEBOOK_RECORD"])["folder"]).glob(f"{pid}-*.json"), None)
     row = json.loads(path.read_text()) if path else {"notes": []}
