@@ -132,6 +132,22 @@ def test_a_panel_answers_to_what_a_user_does(page, panel, steps):
     assert "Traceback" not in page.text(cell)
 
 
+@pytest.mark.parametrize("name", ["Allocator what-if", "Chunk planner"])
+def test_on_a_narrow_screen_no_figure_and_no_line_of_a_panel_is_cut(page, panel, name):
+    cell = panel(name)
+    narrow = {"width": 640, "height": 1500, "deviceScaleFactor": 1, "mobile": False}
+    page.call("Emulation.setDeviceMetricsOverride", **narrow)
+    try:
+        time.sleep(1)
+        over = (
+            f"(() => {{const out = lab.output({cell}), edge = out.getBoundingClientRect().right + 1; return "
+            "[...out.querySelectorAll('.widget-html, svg, pre')].filter(e => e.getBoundingClientRect().right > edge).length;})()"
+        )
+        assert page.js(f"lab.output({cell}).offsetWidth") < 400 and page.js(over) == 0
+    finally:
+        page.call("Emulation.clearDeviceMetricsOverride")
+
+
 def test_every_panel_has_steps_but_the_monitor():
     assert {re.match(r"(.*)\]", steps)[1] for steps in STEPS} == set(NAMES) - {"Live monitor"}
 

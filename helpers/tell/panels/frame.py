@@ -164,10 +164,10 @@ def is_drawn(part: Part) -> TypeGuard[Shown]:
 
 
 def parts_html(parts: Iterable[Part]) -> str:
-    """Pieces of a twin below each other, as a panel shows them: words, figures that say more under the mouse, tables."""
+    """Pieces of a twin below each other, as wide as the panel, whatever is in them: words, figures that say more, tables."""
     pieces = []
     for part in parts:
         view = part if isinstance(part, Shown) else None
         drawn = view.draw().svg(view.alt) if view and view.draw else view and view.html()
         pieces.append(drawn or text_html(str(part)))
-    return "".join(pieces)
+    return f"<div style='width:0;min-width:100%'>{''.join(pieces)}</div>"
