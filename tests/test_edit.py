@@ -287,3 +287,25 @@ def test_the_line_that_saves_the_run_is_named_with_how_much_of_it(tmp_path):
     bare.write_text('{"op": "alloc", "id": 1, "size": 1000}\n')
     done = run("whatif", bare, "--capacity", "1GiB", "--edit", "train.py:12 / 2")
     assert done.code == 2 and "no request of the trace has a call site" in done.err
+
+
+def test_what_a_list_keeps_of_layers_stays_until_the_backward_pass_through_its_line():
+    """``feats.append(x)`` not made: the next layer still needs x."""
+    frames = (
+        *FRAMES,
+        ("torch/nn/functional.py:1 relu", "train.py:12 forward", "train.py:21 <module>"),
+    )
+    rows = [(WEIGHTS, alloc(0, 10))]
+    for at in (1, 11):
+        rows += [(SECOND, alloc(at, 20)), (6, alloc(at + 1, 20))]
+    rows += [
+        (LOSS, alloc(30, 40)),
+        (BACKWARD, alloc(31, 1)),
+        (BACKWARD, free(11)),
+        (BACKWARD, free(1)),
+    ]
+    rows += [(BACKWARD, free(31)), (LOSS, free(30)), (LOSS, alloc(40, 1)), (LOSS, free(40))]
+    frame = np.array([of for of, _ in rows], np.int32)
+    program = trace_of(*(row for _, row in rows), frame=frame, frames=frames)
+    made = edited(program, parse("train.py:13 drop"))
+    assert peak(made.trace) == 10 + 4 * 20 + 40 + 1

@@ -380,7 +380,7 @@ class _Change:
             ends = [] if after is None else [int(asked.at[after]) + 1]
             ends += asked.at[outside[np.searchsorted(outside, one) :][:1]].tolist()
             near = slice(max(one - NEAR, 0), one)
-            beside = self.spent[near] & (asked.stack[near] == asked.stack[one])
+            beside = self.spent[near] & (asked.site[near] == asked.site[one])
             if ends:
                 self._moved(one, int(max(min(ends), until[near][beside][-1:].sum())))
 
@@ -557,12 +557,7 @@ class _Change:
 
     def _called(self, frames: tuple[str, ...]) -> str:
         """The frame that the edited line called, past those by which torch calls a module; "" for none."""
-        at = self._line(frames)
-        through = next(
-            (n for n in range(1, at + 1) if not frames[at - n].endswith("_call_impl")), 0
-        )
-        modules = sum(one.endswith(" _call_impl") for one in frames[at - through : at])
-        return frames[at - through] if through and modules < 2 else ""
+        return next((one for one in self._below(frames) if one != CALL), "")
 
     def _trace(self) -> Trace:
         trace, asked = self.asked.trace, self.asked
